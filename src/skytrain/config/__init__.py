@@ -1,0 +1,55 @@
+"""Settings: YAML groups, typed schemas, units, composition, and errors that name the bad key and the nearest good one."""
+
+from .checks import total_steps
+from .errors import ConfigError, MissingExtra, SkytrainError, nearest
+from .plugins import load_class, make
+from .schema import (
+    AdamWConfig,
+    BPETokenizerConfig,
+    Config,
+    CustomModelConfig,
+    DataConfig,
+    DecoderConfig,
+    GPT2TokenizerConfig,
+    LionConfig,
+    LRScheduleConfig,
+    ModelConfig,
+    OptimizerConfig,
+    SourceConfig,
+    StoreConfig,
+    TokenizerConfig,
+    TrainerConfig,
+)
+from .typed import build
+from .units import Interval, format_bytes, format_count, format_seconds, parse_count
+
+__all__ = [
+    "AdamWConfig",
+    "BPETokenizerConfig",
+    "Config",
+    "ConfigError",
+    "CustomModelConfig",
+    "DataConfig",
+    "DecoderConfig",
+    "GPT2TokenizerConfig",
+    "Interval",
+    "LRScheduleConfig",
+    "LionConfig",
+    "MissingExtra",
+    "ModelConfig",
+    "OptimizerConfig",
+    "SkytrainError",
+    "SourceConfig",
+    "StoreConfig",
+    "TokenizerConfig",
+    "TrainerConfig",
+    "build",
+    "format_bytes",
+    "format_count",
+    "format_seconds",
+    "load_class",
+    "make",
+    "nearest",
+    "parse_count",
+    "total_steps",
+]

@@ -1,0 +1,58 @@
+"""Rules that join several settings; each names the keys and the numbers, before any work begins."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .errors import ConfigError
+from .schema import Config, DecoderConfig
+
+
+def check(config: Config, origins: Mapping[str, str]) -> None:
+    """Raise ConfigError for the first rule that the configuration breaks."""
+
+    def fail(key: str, problem: str, hint: str | None = None) -> ConfigError:
+        return ConfigError(key, problem, origin=origins.get(key), hint=hint)
+
+    model, trainer = config.model, config.trainer
+    if isinstance(model, DecoderConfig) and model.width % model.heads:
+        fits = [heads for heads in range(1, model.width + 1) if model.width % heads == 0]
+        near = min(fits, key=lambda heads: abs(heads - model.heads))
+        raise fail("model.heads", f"{model.heads} heads do not divide the width {model.width}", f"try model.heads={near}")
+    if trainer.sequence_length > model.max_length:
+        raise fail(
+            "trainer.sequence_length",
+            f"{trainer.sequence_length} is longer than the model's {model.max_length} positions (model.max_length)",
+            f"set trainer.sequence_length={model.max_length} or a larger model.max_length",
+        )
+    if model.vocab_size < config.tokenizer.vocab_size:
+        raise fail(
+            "model.vocab_size",
+            f"{model.vocab_size} is smaller than the {config.tokenizer.vocab_size} tokens of tokenizer {config.tokenizer.name}",
+            f"set model.vocab_size={config.tokenizer.vocab_size}",
+        )
+    micro_tokens = trainer.sequence_length * trainer.micro_batch
+    if trainer.batch_tokens % micro_tokens:
+        near = max(1, round(trainer.batch_tokens / micro_tokens)) * micro_tokens
+        raise fail(
+            "trainer.batch_tokens",
+            f"{trainer.batch_tokens} is not a multiple of {micro_tokens} (trainer.micro_batch {trainer.micro_batch} x trainer.sequence_length {trainer.sequence_length})",
+            f"try trainer.batch_tokens={near}",
+        )
+    if (trainer.steps is None) == (trainer.tokens is None):
+        problem = "neither is given" if trainer.steps is None else f"both are given ({trainer.steps} and {trainer.tokens})"
+        raise fail("trainer.steps", f"give trainer.steps or trainer.tokens: {problem}", "the other one is null: trainer.tokens=null")
+    if trainer.tokens is not None and trainer.tokens < trainer.batch_tokens:
+        raise fail("trainer.tokens", f"{trainer.tokens} is less than one step of trainer.batch_tokens={trainer.batch_tokens}")
+    if config.lr_schedule.warmup_steps > total_steps(config):
+        raise fail("lr_schedule.warmup_steps", f"{config.lr_schedule.warmup_steps} is more than the run's {total_steps(config)} steps")
+    if config.store.kms_key and config.store.sse != "kms":
+        raise fail("store.kms_key", "is only used with store.sse=kms")
+
+
+def total_steps(config: Config) -> int:
+    """The schedule's horizon in optimizer steps."""
+    if config.trainer.steps is not None:
+        return config.trainer.steps
+    assert config.trainer.tokens is not None
+    return config.trainer.tokens // config.trainer.batch_tokens

@@ -1,0 +1,171 @@
+"""Hydra composition: YAML groups, then what the user typed, then the typed schema; and where each value came from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
+from hydra.errors import HydraException, OverrideParseException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from .checks import check
+from .errors import ConfigError, SkytrainError, nearest
+from .schema import Config
+from .typed import build
+
+GROUPS = ("recipe", "model", "data", "tokenizer", "optimizer", "lr_schedule", "parallel", "trainer", "store", "budget")
+GROUPS_MODULE = "skytrain.config.groups"
+FREE_KEYS = ("model.args", "data.source")  # their keys belong to a plugged-in class, which checks them itself
+COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A checked configuration, the plain mapping behind it, and the origin of every leaf."""
+
+    config: Config
+    values: dict[str, Any]
+    origins: dict[str, str]
+
+
+def compose(overrides: Sequence[str] = (), config_dirs: Sequence[str | Path] = ()) -> Composed:
+    """The configuration that `key=value` overrides select, checked against the schema.
+
+    `config_dirs` are folders of the user's own groups (`recipe/mine.yaml`); theirs win over the built-in ones' names.
+    """
+    parsed = _parse(overrides)
+    choices = [override for override in parsed if override.key_or_group in GROUPS]
+    settings = [override for override in parsed if override.key_or_group not in GROUPS]
+    tree, origins = _compose_files(choices, config_dirs)
+    for override in settings:
+        _apply(tree, origins, override)
+    try:
+        values = OmegaConf.to_container(tree, resolve=True)
+    except OmegaConfBaseException as error:
+        key = getattr(error, "full_key", None) or "?"
+        raise ConfigError(str(key), str(error).splitlines()[0], origin=origins.get(str(key))) from None
+    assert isinstance(values, dict)
+    config = build(Config, values, origins=origins)
+    check(config, origins)
+    return Composed(config, {str(key): value for key, value in values.items()}, origins)
+
+
+def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted leaves, in order."""
+    if not isinstance(values, dict) or not values:
+        return {prefix: values}
+    leaves: dict[str, Any] = {}
+    for name, value in values.items():
+        leaves.update(flatten(value, f"{prefix}.{name}" if prefix else str(name)))
+    return leaves
+
+
+def _parse(overrides: Sequence[str]) -> list[Override]:
+    for text in overrides:
+        if "=" not in text:
+            raise SkytrainError(f"{text!r} is not key=value\n  for example: trainer.batch_tokens=64K")
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+    except OverrideParseException as error:
+        raise SkytrainError(f"{error.override!r} cannot be read as key=value\n  quote a value that has spaces or brackets: 'key=\"a value\"'") from None
+    for override in parsed:
+        if override.type is not OverrideType.CHANGE or override.is_sweep_override():
+            raise SkytrainError(f"{override.input_line!r}: only key=value is understood here")
+    return parsed
+
+
+def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -> tuple[DictConfig, dict[str, str]]:
+    """What the YAML files say, before any setting of the user's, and which file said it."""
+    GlobalHydra.instance().clear()
+    folders = [Path(folder).resolve() for folder in config_dirs]
+    for folder in folders:
+        if not folder.is_dir():
+            raise SkytrainError(f"--config-dir {folder}: no such folder")
+    with initialize_config_module(GROUPS_MODULE, version_base="1.3"):
+        loader: Any = GlobalHydra.instance().config_loader()
+        lines = [choice.input_line or "" for choice in choices]
+        if folders:
+            lines.append("hydra.searchpath=[" + ",".join(f"file://{folder}" for folder in folders) + "]")
+        try:
+            tree = hydra_compose("config", overrides=lines)
+            defaults = loader.compute_defaults_list("config", lines, RunMode.RUN)
+        except HydraException as error:
+            raise _bad_choice(loader, choices, error, folders) from None
+        except ValueError as error:  # Hydra's own check that a group's choice is a name
+            raise SkytrainError(f"{' '.join(lines)}: {error}") from None
+        except OmegaConfBaseException as error:
+            raise SkytrainError(f"a configuration file cannot be read: {error}") from None
+        origins: dict[str, str] = {}
+        for default in defaults.defaults:
+            if default.config_path.startswith("hydra/"):
+                continue
+            part = loader._load_single_config(default, loader.repository)
+            origin = _name(loader, default.config_path)
+            for key in flatten(OmegaConf.to_container(part.config, resolve=False)):
+                origins[key] = origin
+    OmegaConf.set_struct(tree, False)
+    assert isinstance(tree, DictConfig)
+    return tree, origins
+
+
+def _name(loader: Any, config_path: str) -> str:
+    """The file as a reader would look for it: short for ours, a path for the user's."""
+    for source in loader.get_sources():
+        path = Path(source.path) / f"{config_path}.yaml"
+        if source.scheme() == "file" and path.is_file():
+            return os.path.relpath(path)
+    return f"{config_path}.yaml"
+
+
+def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders: list[Path]) -> SkytrainError:
+    for choice in choices:
+        group, word = choice.key_or_group, str(choice.value())
+        options = set(loader.get_group_options(group))
+        for folder in folders:
+            options |= {path.stem for path in (folder / group).glob("*.yaml")}
+        if word not in options:
+            guess = nearest(word, options)
+            hint = f"did you mean {group}={guess}?  " if guess else ""
+            return ConfigError(group, f"{word!r} is not a choice", origin=COMMAND_LINE, hint=f"{hint}one of {', '.join(sorted(options))}")
+    return SkytrainError(f"the configuration cannot be composed: {error}")
+
+
+def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> None:
+    key = override.key_or_group
+    value = override.value()
+    if not _known(tree, key):
+        leaves = list(flatten(OmegaConf.to_container(tree, resolve=False)))
+        groups = [name for name in tree if isinstance(name, str)]
+        guess = nearest(key, [*leaves, *groups])
+        hint = f"did you mean {guess}={value}?" if guess else f"groups: {', '.join(GROUPS)}; `skytrain config show` lists every setting"
+        raise ConfigError(key, f"no such setting (value {value!r})", origin=COMMAND_LINE, hint=hint)
+    present = OmegaConf.select(tree, key, throw_on_missing=False) if not OmegaConf.is_missing(tree, key) else None
+    if isinstance(present, DictConfig) and not isinstance(value, dict) and not key.startswith(FREE_KEYS):
+        inside = ", ".join(f"{key}.{name}" for name in list(present)[:6])
+        raise ConfigError(key, f"{value!r} is not a group of settings", origin=COMMAND_LINE, hint=f"set one of {inside}")
+    OmegaConf.update(tree, key, value, merge=isinstance(value, dict))
+    for stale in [leaf for leaf in origins if leaf == key or leaf.startswith(key + ".")]:
+        del origins[stale]
+    for leaf in flatten(value, key):
+        origins[leaf] = COMMAND_LINE
+
+
+def _known(tree: DictConfig, key: str) -> bool:
+    if any(key.startswith(free + ".") for free in FREE_KEYS):
+        return True
+    node: Any = tree
+    for name in key.split("."):
+        if not isinstance(node, DictConfig) or name not in node._content:  # type: ignore[operator]
+            return False
+        node = node._get_node(name)
+    return True

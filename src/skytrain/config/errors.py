@@ -1,0 +1,38 @@
+"""Errors a user can mend: one message that names the value, where it came from and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class SkytrainError(ValueError):
+    """A problem with what the user gave us. The command line prints it without a traceback and exits with `exit_code`."""
+
+    exit_code = 2
+
+
+class ConfigError(SkytrainError):
+    """A setting that is unknown, of the wrong type or out of range."""
+
+    def __init__(self, key: str, problem: str, *, origin: str | None = None, hint: str | None = None) -> None:
+        self.key, self.problem, self.origin, self.hint = key, problem, origin, hint
+        message = f"{key}: {problem}"
+        if origin:
+            message += f" (from {origin})"
+        if hint:
+            message += f"\n  {hint}"
+        super().__init__(message)
+
+
+class MissingExtra(SkytrainError):
+    """A package that this job needs is not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"this needs the package {package!r}, which is not installed\n  pip install 'skytrain[{extra}]'")
+
+
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """The choice that a typist most likely meant, or None when nothing is near."""
+    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
+    return found[0] if found else None

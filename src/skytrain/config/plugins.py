@@ -1,0 +1,47 @@
+"""Plugged-in classes: `target` names one, its own signature says which arguments it takes."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from .errors import ConfigError, nearest
+
+
+def load_class(target: str, key: str) -> Any:
+    """The class that `package.module.Name` names; `key` is the setting that an error should point at."""
+    module_name, _, name = target.rpartition(".")
+    if not module_name:
+        raise ConfigError(key, f"{target!r} is not package.module.Class")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a user's own module beside the command, as with `python -m`
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        # A missing module of the target's own path is the user's typo; one that the module imports is its own failure.
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise ConfigError(key, f"{target!r}: no module named {error.name!r}", hint="is it installed, or in this folder?") from None
+        raise
+    if not hasattr(module, name):
+        guess = nearest(name, vars(module))
+        raise ConfigError(key, f"{target!r}: {module_name} has no {name}", hint=f"did you mean {module_name}.{guess}?" if guess else None)
+    return getattr(module, name)
+
+
+def make(target: str, args: Mapping[str, Any], key: str, **given: Any) -> Any:
+    """An instance of `target`; arguments it does not know, or that are missing, are named with their key."""
+    cls = load_class(target, key)
+    signature = inspect.signature(cls)
+    free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    for name in args:
+        if name not in signature.parameters and not free:
+            guess = nearest(name, signature.parameters)
+            hint = f"did you mean {key}.{guess}?" if guess else f"it takes {', '.join(signature.parameters)}"
+            raise ConfigError(f"{key}.{name}", f"{target} has no such argument", hint=hint)
+    for name, parameter in signature.parameters.items():
+        if parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) and name not in {*args, *given}:
+            raise ConfigError(f"{key}.{name}", f"{target} needs it", hint=f"add {key}.{name}=VALUE")
+    return cls(**given, **args)

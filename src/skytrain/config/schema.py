@@ -1,0 +1,215 @@
+"""Every setting, with its type and its range. Values live in the YAML files under `groups/`, never here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from .units import Interval, parse_bytes, parse_count, parse_interval
+
+
+@dataclass(frozen=True)
+class Range:
+    """Bounds of a number; a bound is part of the range unless `above` says it is not."""
+
+    min: float | None = None
+    max: float | None = None
+    above: float | None = None
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Marks a field whose text form carries a unit; `parse` turns it into the field's type."""
+
+    parse: Any
+    name: str
+
+
+Whole = Annotated[int, Range(min=0)]
+Positive = Annotated[int, Range(min=1)]
+Count = Annotated[int, Unit(parse_count, "count"), Range(min=1)]
+Bytes = Annotated[int, Unit(parse_bytes, "bytes"), Range(min=1)]
+Every = Annotated[Interval, Unit(parse_interval, "interval")]
+Fraction = Annotated[float, Range(min=0, max=1)]
+PositiveFloat = Annotated[float, Range(above=0)]
+NonNegative = Annotated[float, Range(min=0)]
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The built-in decoder."""
+
+    name: str
+    family: Literal["gpt2"]
+    layers: Positive
+    width: Positive
+    heads: Positive
+    vocab_size: Positive
+    pad_vocab_to: Positive  # rows of the embedding are rounded up to a multiple of this; padding is never predicted
+    max_length: Positive  # rows of the position table
+    dropout: Fraction
+
+
+@dataclass(frozen=True)
+class CustomModelConfig:
+    """Any class that follows the model contract; `args` go to it as they are."""
+
+    name: str
+    family: Literal["custom"]
+    target: str
+    args: dict[str, Any]
+    vocab_size: Positive
+    max_length: Positive
+
+
+ModelConfig = DecoderConfig | CustomModelConfig
+
+
+@dataclass(frozen=True)
+class SourceConfig:
+    """A class that yields documents; every other key under `source` is an argument of that class."""
+
+    target: str
+    args: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    name: str
+    version: str | None  # set only to choose among several preparations of one configuration
+    source: SourceConfig
+    target_tokens: Count | None  # stop when the training split holds this many
+    validation_fraction: Fraction
+    min_chars: Whole  # shorter documents are dropped
+    exact_dedup: bool
+    shard_tokens: Count
+    part_bytes: Bytes  # text in one parquet part
+
+
+@dataclass(frozen=True)
+class GPT2TokenizerConfig:
+    kind: Literal["gpt2"]
+    name: str
+    vocab_size: Positive
+
+
+@dataclass(frozen=True)
+class BPETokenizerConfig:
+    """A byte-level BPE trained on a sample of the corpus."""
+
+    kind: Literal["bpe"]
+    name: str
+    vocab_size: Annotated[int, Range(min=257)]  # 256 bytes and the end of text
+    sample_bytes: Bytes
+
+
+TokenizerConfig = GPT2TokenizerConfig | BPETokenizerConfig
+
+
+@dataclass(frozen=True)
+class AdamWConfig:
+    name: Literal["adamw"]
+    lr: PositiveFloat
+    beta1: Fraction
+    beta2: Fraction
+    eps: PositiveFloat
+    weight_decay: NonNegative  # on matrices only; biases, norms and other vectors are spared
+
+
+@dataclass(frozen=True)
+class LionConfig:
+    name: Literal["lion"]
+    lr: PositiveFloat
+    beta1: Fraction
+    beta2: Fraction
+    weight_decay: NonNegative
+
+
+OptimizerConfig = AdamWConfig | LionConfig
+
+
+@dataclass(frozen=True)
+class DecayScheduleConfig:
+    """Warm up, then fall to `final_fraction` of the peak at the horizon."""
+
+    name: Literal["cosine", "linear"]
+    warmup_steps: Whole
+    final_fraction: Fraction
+
+
+@dataclass(frozen=True)
+class ConstantScheduleConfig:
+    name: Literal["constant"]
+    warmup_steps: Whole
+
+
+@dataclass(frozen=True)
+class WSDScheduleConfig:
+    """Warm up, stay, then decay over the last `decay_fraction` of the steps."""
+
+    name: Literal["wsd"]
+    warmup_steps: Whole
+    decay_fraction: Fraction
+    final_fraction: Fraction
+
+
+LRScheduleConfig = DecayScheduleConfig | ConstantScheduleConfig | WSDScheduleConfig
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    name: Literal["single", "ddp"]
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    sequence_length: Positive
+    batch_tokens: Count  # per optimizer step, over all devices
+    micro_batch: Positive  # sequences per device and forward pass; accumulation follows
+    steps: Positive | None  # the schedule's horizon; give this or `tokens`
+    tokens: Count | None
+    stop_at_step: Positive | None  # end early; the schedule keeps its full horizon
+    clip_norm: PositiveFloat | None
+    precision: Literal["32-true", "bf16-mixed"]
+    device: Literal["auto", "cpu", "cuda"]
+    compile: bool
+    deterministic: bool
+    validate_every: Positive | None  # steps
+    validate_tokens: Count
+    sample_every: Positive | None  # steps
+    sample_prompt: str
+    sample_tokens: Positive
+    checkpoint_every: Every | None
+    keep_checkpoints: Annotated[int, Range(min=1)]
+    log_every: Positive  # steps
+    loggers: list[Literal["tensorboard", "wandb"]]  # metrics files are always written
+    workers: Whole  # data loader processes
+
+
+@dataclass(frozen=True)
+class StoreConfig:
+    root: str  # a folder, file:///... or s3://bucket/prefix
+    sse: Literal["s3", "kms"] | None
+    kms_key: str | None
+
+
+@dataclass(frozen=True)
+class BudgetConfig:
+    usd: NonNegative | None
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run, whole."""
+
+    run: str | None  # a name; without one, the model, the data and a hash of what decides the result
+    seed: Whole
+    model: ModelConfig
+    data: DataConfig
+    tokenizer: TokenizerConfig
+    optimizer: OptimizerConfig
+    lr_schedule: LRScheduleConfig
+    parallel: ParallelConfig
+    trainer: TrainerConfig
+    store: StoreConfig
+    budget: BudgetConfig

@@ -1,0 +1,162 @@
+"""From plain mappings to the schema's dataclasses, with errors that name the key, the value and the nearest right one."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from .errors import ConfigError, nearest
+from .schema import Range, SourceConfig, Unit
+
+Origins = Mapping[str, str]
+MISSING = "???"  # OmegaConf's word for a value that the user must give
+
+
+def build(schema: Any, value: Any, key: str = "", origins: Origins | None = None) -> Any:
+    """`value` as an instance of `schema`, which is a dataclass, a scalar, a Literal, a list or a union of these."""
+    return _Builder(origins or {}).any(schema, value, key)
+
+
+class _Builder:
+    def __init__(self, origins: Origins) -> None:
+        self.origins = origins
+
+    def fail(self, key: str, problem: str, hint: str | None = None) -> ConfigError:
+        return ConfigError(key, problem, origin=self.origin(key), hint=hint)
+
+    def origin(self, key: str) -> str | None:
+        """Where the key was set, or, for a key that holds others, where its nearest parent was."""
+        while key:
+            if key in self.origins:
+                return self.origins[key]
+            key = key.rpartition(".")[0]
+        return None
+
+    def any(self, schema: Any, value: Any, key: str) -> Any:
+        if isinstance(value, str) and value == MISSING:
+            raise self.fail(key, "must be given", f"add {key}=VALUE")
+        if schema is SourceConfig:
+            return self.source(value, key)
+        if dataclasses.is_dataclass(schema) and isinstance(schema, type):
+            return self.dataclass(schema, value, key)
+        origin = get_origin(schema)
+        if origin in (typing.Union, types.UnionType):
+            return self.union(get_args(schema), value, key)
+        if origin is Annotated:
+            return self.annotated(schema, value, key)
+        if origin is Literal:
+            return self.literal(get_args(schema), value, key)
+        if origin is list:
+            items = value if isinstance(value, list) else [value]
+            return [self.any(get_args(schema)[0], item, f"{key}[{i}]") for i, item in enumerate(items)]
+        if origin is dict:
+            if not isinstance(value, Mapping):
+                raise self.fail(key, f"{value!r} is not a mapping")
+            return dict(value)
+        return self.scalar(schema, value, key)
+
+    def dataclass(self, schema: type, value: Any, key: str) -> Any:
+        if not isinstance(value, Mapping):
+            raise self.fail(key, f"{value!r} is not a group of settings")
+        hints = typing.get_type_hints(schema, include_extras=True)
+        for name in value:
+            if name not in hints:
+                raise self.unknown(_join(key, str(name)), str(name), hints)
+        missing = [name for name in hints if name not in value]
+        if missing:
+            raise self.fail(_join(key, missing[0]), "must be given", f"add {_join(key, missing[0])}=VALUE")
+        return schema(**{name: self.any(hint, value[name], _join(key, name)) for name, hint in hints.items()})
+
+    def unknown(self, key: str, name: str, known: Mapping[str, Any]) -> ConfigError:
+        guess = nearest(name, known)
+        return self.fail(
+            key,
+            "no such setting",
+            f"did you mean {_join(key.rpartition('.')[0], guess)}?" if guess else f"known here: {', '.join(known)}",
+        )
+
+    def source(self, value: Any, key: str) -> SourceConfig:
+        if not isinstance(value, Mapping) or "target" not in value:
+            raise self.fail(key, "needs a target: the class that yields documents", f"add {key}.target=my_package.MySource")
+        args = {name: item for name, item in value.items() if name != "target"}
+        for name, item in args.items():
+            self.any(str | int | float | bool | None | list[Any] | dict[str, Any], item, _join(key, name))
+        return SourceConfig(target=self.scalar(str, value["target"], f"{key}.target"), args=args)
+
+    def union(self, options: tuple[Any, ...], value: Any, key: str) -> Any:
+        if type(None) in options and value is None:
+            return None
+        options = tuple(option for option in options if option is not type(None))
+        if len(options) == 1:
+            return self.any(options[0], value, key)
+        if all(dataclasses.is_dataclass(option) for option in options):
+            return self.any(self.variant(options, value, key), value, key)
+        return value
+
+    def variant(self, options: tuple[Any, ...], value: Any, key: str) -> Any:
+        """Variants of one group share a Literal field (`family`, `kind`, `name`) that tells them apart."""
+        by_word: dict[str, Any] = {}
+        field = ""
+        for option in options:
+            hints = typing.get_type_hints(option, include_extras=True)
+            field = next(name for name, hint in hints.items() if get_origin(hint) is Literal)
+            by_word.update(dict.fromkeys(get_args(hints[field]), option))
+        if not isinstance(value, Mapping) or field not in value:
+            raise self.fail(key, f"needs {field}", f"one of {', '.join(by_word)}")
+        return by_word[self.literal(tuple(by_word), value[field], _join(key, field))]
+
+    def literal(self, words: tuple[Any, ...], value: Any, key: str) -> Any:
+        if value not in words:
+            guess = nearest(str(value), map(str, words))
+            hint = f"did you mean {key}={guess}?  one of {', '.join(map(str, words))}" if guess else f"one of {', '.join(map(str, words))}"
+            raise self.fail(key, f"{value!r} is not a choice", hint)
+        return value
+
+    def annotated(self, schema: Any, value: Any, key: str) -> Any:
+        base, *marks = get_args(schema)
+        unit = next((mark for mark in marks if isinstance(mark, Unit)), None)
+        if unit:
+            try:
+                value = unit.parse(value)
+            except ValueError as error:
+                raise self.fail(key, f"{value!r}: {error}") from None
+        else:
+            value = self.scalar(base, value, key)
+        for mark in marks:
+            if isinstance(mark, Range):
+                self.check_range(mark, value, key)
+        return value
+
+    def check_range(self, bounds: Range, value: float, key: str) -> None:
+        if bounds.above is not None and not value > bounds.above:
+            raise self.fail(key, f"{value!r} must be more than {bounds.above:g}")
+        if bounds.min is not None and not value >= bounds.min:
+            raise self.fail(key, f"{value!r} must be at least {bounds.min:g}")
+        if bounds.max is not None and not value <= bounds.max:
+            raise self.fail(key, f"{value!r} must be at most {bounds.max:g}")
+
+    def scalar(self, schema: type, value: Any, key: str) -> Any:
+        if schema is Any:
+            return value
+        if schema is bool and isinstance(value, bool):
+            return value
+        if schema is int and isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if schema is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+            return float(value)
+        if schema is float and isinstance(value, str):
+            try:
+                return float(value)  # YAML reads 6e-4 as text
+            except ValueError:
+                raise self.fail(key, f"{value!r} is not a number") from None
+        if schema is str and isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            return str(value)
+        words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+        raise self.fail(key, f"{value!r} is not {words.get(schema, schema.__name__)}")
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name

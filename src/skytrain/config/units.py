@@ -1,0 +1,130 @@
+"""Numbers as people write them: `2.5B` tokens, `512MiB`, `90s`, and back again for tables and logs."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+COUNT_SUFFIXES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+BYTE_SUFFIXES = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+    "TIB": 2**40,
+}
+SECOND_SUFFIXES = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-z]*)\s*")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """How often something happens: every so many optimizer steps, or every so many seconds."""
+
+    steps: int | None = None
+    seconds: float | None = None
+
+    def __str__(self) -> str:
+        if self.steps is not None:
+            return f"{self.steps} steps"
+        assert self.seconds is not None
+        return format_seconds(self.seconds)
+
+
+def _split(text: str, example: str) -> tuple[float, str]:
+    match = NUMBER.fullmatch(text)
+    if not match:
+        raise ValueError(f"not a number with a unit, such as {example}")
+    return float(match[1].replace("_", "")), match[2]
+
+
+def _whole(value: float, what: str) -> int:
+    if not math.isfinite(value) or abs(value - round(value)) > 1e-6:
+        raise ValueError(f"not a whole number of {what}")
+    return round(value)
+
+
+def parse_count(value: object) -> int:
+    """`2.5B`, `300_000`, `1e9` or a plain integer, as an integer."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if isinstance(value, float):
+        return _whole(value, "things")
+    number, suffix = _split(str(value), "2.5B, 300K or 1e9")
+    if suffix.upper() not in COUNT_SUFFIXES:
+        raise ValueError(f"unknown unit {suffix!r}: use K, M, B or T")
+    return _whole(number * COUNT_SUFFIXES[suffix.upper()], "things")
+
+
+def parse_bytes(value: object) -> int:
+    """`512MiB`, `2GB` or a plain integer, as bytes."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    number, suffix = _split(str(value), "512MiB or 2GB")
+    if suffix.upper() not in BYTE_SUFFIXES:
+        raise ValueError(f"unknown unit {suffix!r}: use KiB, MiB, GiB, TiB or KB, MB, GB, TB")
+    return _whole(number * BYTE_SUFFIXES[suffix.upper()], "bytes")
+
+
+def parse_seconds(value: object) -> float:
+    """`90s`, `10m`, `2h`, `1d` or a plain number of seconds."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    number, suffix = _split(str(value), "90s, 10m or 2h")
+    if not suffix:
+        return number
+    if suffix not in SECOND_SUFFIXES:
+        raise ValueError(f"unknown unit {suffix!r}: use s, m, h or d")
+    return number * SECOND_SUFFIXES[suffix]
+
+
+def parse_interval(value: object) -> Interval:
+    """A whole number (of steps), or a time such as `10m`."""
+    if isinstance(value, Interval):
+        return value
+    if isinstance(value, float) or (isinstance(value, str) and re.fullmatch(r"\s*-?[\d.]+\s*", value)):
+        value = _whole(float(value), "steps")
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 1:
+            raise ValueError("must be at least 1 step")
+        return Interval(steps=value)
+    match = re.fullmatch(r"\s*(\d+)\s*steps?\s*", str(value))
+    if match:
+        return parse_interval(int(match[1]))
+    seconds = parse_seconds(value)
+    if seconds <= 0:
+        raise ValueError("must be longer than 0 s")
+    return Interval(seconds=seconds)
+
+
+def format_count(value: float) -> str:
+    """12,345 as `12.3K`; three significant digits, for tables."""
+    for suffix, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
+        if abs(value) >= scale:
+            digits = f"{value / scale:.3g}" if abs(value / scale) < 1000 else f"{value / scale:.0f}"
+            return f"{digits}{suffix}"
+    return f"{value:.3g}" if value != int(value) else str(int(value))
+
+
+def format_bytes(value: float) -> str:
+    for suffix, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if abs(value) >= scale:
+            return f"{value / scale:.2f} {suffix}"
+    return f"{int(value)} B"
+
+
+def format_seconds(value: float) -> str:
+    if value < 60:
+        return f"{value:.1f}s".replace(".0s", "s")
+    minutes, seconds = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes:02d}m" if minutes else f"{hours}h"
+    return f"{minutes}m{seconds:02d}s" if seconds else f"{minutes}m"
