@@ -1,0 +1,118 @@
+"""The one table of GPUs: dense bf16 peak, memory, bandwidth and links, and how torch spells each device's name.
+
+Peaks are dense: NVIDIA's headline figures for Hopper and later count a sparsity that no training uses, and are twice these.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+GIGA = 1e9
+TERA = 1e12
+
+
+@dataclass(frozen=True)
+class Gpu:
+    name: str
+    device_pattern: str  # a regular expression on torch.cuda.get_device_name()
+    peak_flops: float | None  # dense bf16 per second; None where no trustworthy figure was found
+    memory_bytes_per_s: float
+    link: Literal["nvlink", "pcie"]  # between GPUs of one machine, as EC2 builds it
+    link_bytes_per_s: float  # one direction, per GPU
+    source: str
+
+
+# Datasheet peaks, checked against the tables of torchtitan and nanochat. A10G: 80 SM x 256 FMA x 2 x 1.71 GHz = 70 TFLOP/s;
+# the 125 that several libraries print for it belongs to the A10. Order matters where one name contains another.
+GPUS = (
+    Gpu("a10g", r"A10G\b", 70 * TERA, 600 * GIGA, "pcie", 25 * GIGA, "80 SM x 256 FMA x 2 x 1.71 GHz, FP32 accumulate"),
+    Gpu("a10", r"A10\b", 125 * TERA, 600 * GIGA, "pcie", 25 * GIGA, "NVIDIA A10 datasheet"),
+    Gpu("l40s", r"L40S\b", 362 * TERA, 864 * GIGA, "pcie", 25 * GIGA, "NVIDIA L40S datasheet"),
+    Gpu("l40", r"L40\b", 181 * TERA, 864 * GIGA, "pcie", 25 * GIGA, "NVIDIA L40 datasheet"),
+    Gpu("l4", r"L4\b", 121 * TERA, 300 * GIGA, "pcie", 25 * GIGA, "NVIDIA L4 datasheet"),
+    Gpu("a100-40gb", r"A100.*40GB", 312 * TERA, 1555 * GIGA, "nvlink", 300 * GIGA, "NVIDIA A100 datasheet"),
+    Gpu("a100", r"A100\b", 312 * TERA, 2039 * GIGA, "nvlink", 300 * GIGA, "NVIDIA A100 datasheet"),
+    Gpu(
+        "h100-pcie",
+        r"H100 PCIe",
+        756 * TERA,
+        2039 * GIGA,
+        "pcie",
+        50 * GIGA,
+        "NVIDIA H100 datasheet, half of the sparse 1,513",
+    ),
+    Gpu(
+        "h100-nvl",
+        r"H100 NVL",
+        835 * TERA,
+        3938 * GIGA,
+        "nvlink",
+        300 * GIGA,
+        "NVIDIA H100 NVL datasheet, half of the sparse 1,671",
+    ),
+    Gpu(
+        "h100",
+        r"H100\b",
+        989 * TERA,
+        3350 * GIGA,
+        "nvlink",
+        450 * GIGA,
+        "NVIDIA H100 SXM datasheet, half of the sparse 1,979",
+    ),
+    Gpu(
+        "h200-nvl",
+        r"H200 NVL",
+        835 * TERA,
+        4800 * GIGA,
+        "nvlink",
+        450 * GIGA,
+        "NVIDIA H200 NVL datasheet, half of the sparse 1,671",
+    ),
+    Gpu(
+        "h200",
+        r"H200\b",
+        989 * TERA,
+        4800 * GIGA,
+        "nvlink",
+        450 * GIGA,
+        "NVIDIA H200 SXM datasheet, half of the sparse 1,979",
+    ),
+    Gpu(
+        "b200",
+        r"\bB200\b",
+        2250 * TERA,
+        7700 * GIGA,
+        "nvlink",
+        900 * GIGA,
+        "NVIDIA HGX B200 datasheet, half of the sparse 4,500",
+    ),
+    Gpu(
+        "b300",
+        r"\bB300\b",
+        2250 * TERA,
+        7700 * GIGA,
+        "nvlink",
+        900 * GIGA,
+        "NVIDIA HGX B300 datasheet, half of the sparse 4,500",
+    ),
+    Gpu("rtx-pro-server-6000", r"RTX PRO 6000", None, 1597 * GIGA, "pcie", 50 * GIGA, "no dense bf16 figure verified"),
+)
+
+
+def find_gpu(device_name: str) -> Gpu | None:
+    """The row for a torch device name ("NVIDIA A100-SXM4-80GB") or a name of this table ("a100")."""
+    for gpu in GPUS:
+        if device_name == gpu.name:
+            return gpu
+    for gpu in GPUS:
+        if re.search(gpu.device_pattern, device_name):
+            return gpu
+    return None
+
+
+def device_peak(device_name: str) -> float | None:
+    """Dense bf16 FLOP/s of a torch device, or None when it is unknown: then no MFU may be printed."""
+    gpu = find_gpu(device_name)
+    return gpu.peak_flops if gpu else None
