@@ -1,0 +1,192 @@
+"""EC2 GPU instances and their prices, each with its date: the packaged catalogue, or the user's refreshed one."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from skytrain.config import SkytrainError, nearest
+
+from .hardware import Gpu, find_gpu
+
+Market = Literal["on-demand", "spot"]
+MARKETS: tuple[Market, ...] = ("on-demand", "spot")
+FAMILIES = ("g5", "g6", "g6e", "g7e", "p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300")
+REGIONS = ("us-east-1", "us-east-2", "us-west-2")
+STALE_DAYS = 30  # spot prices drift within weeks; past this every plan says how old its prices are
+
+# Service Quotas count vCPUs by family and market. P6 spot has no code of its own that public sources agree on.
+QUOTA_CODES: dict[tuple[str, Market], str | None] = {
+    ("g", "on-demand"): "L-DB2E81BA",
+    ("g", "spot"): "L-3819A6DF",
+    ("p", "on-demand"): "L-417A185B",
+    ("p4", "spot"): "L-7212CCBC",
+    ("p5", "spot"): "L-C4BD4855",
+    ("p6", "spot"): None,
+}
+
+
+@dataclass(frozen=True)
+class Instance:
+    type: str
+    gpu: str  # a name of hardware.GPUS
+    gpus: int
+    gpu_memory_mib: int  # each, as EC2 states it; what a process can have is less
+    vcpus: int
+    memory_gib: float
+    network_gbps: float  # sustained; small sizes burst higher
+    ebs_gbps: float
+    efa_interfaces: int
+    nvme_gb: int
+    date: str
+    source: str
+
+    @property
+    def family(self) -> str:
+        return self.type.split(".")[0]
+
+    @property
+    def device(self) -> Gpu:
+        gpu = find_gpu(self.gpu)
+        assert gpu is not None, f"{self.gpu} is not in hardware.GPUS"
+        return gpu
+
+    def quota_code(self, market: Market) -> str | None:
+        """The Service Quotas code that limits this type's vCPUs, None where it is not known."""
+        group = "g" if self.family.startswith("g") else "p" if market == "on-demand" else self.family[:2]
+        return QUOTA_CODES[group, market]
+
+
+@dataclass(frozen=True)
+class Price:
+    """Dollars per instance hour over the zones of a region; on-demand has one price, so both ends are it."""
+
+    type: str
+    region: str
+    market: Market
+    usd_per_hour_min: float
+    usd_per_hour_max: float
+    date: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Catalog:
+    instances: tuple[Instance, ...]
+    prices: tuple[Price, ...]
+    origin: Literal["packaged", "refreshed"]
+
+    @cached_property
+    def _by_key(self) -> dict[tuple[str, str, str], Price]:
+        return {(price.type, price.region, price.market): price for price in self.prices}
+
+    @cached_property
+    def regions(self) -> tuple[str, ...]:
+        return tuple(sorted({price.region for price in self.prices}))
+
+    @property
+    def date(self) -> str:
+        """The day of the oldest price."""
+        return min(price.date for price in self.prices)
+
+    def age_days(self, today: datetime.date) -> int:
+        return (today - datetime.date.fromisoformat(self.date)).days
+
+    def instance(self, type: str) -> Instance:
+        for instance in self.instances:
+            if instance.type == type:
+                return instance
+        guess = nearest(type, [instance.type for instance in self.instances])
+        raise SkytrainError(
+            f"unknown instance type {type!r}\n  "
+            + (f"did you mean {guess}? " if guess else "")
+            + "`skytrain catalog` lists those it knows"
+        )
+
+    def price(self, type: str, region: str, market: Market) -> Price | None:
+        """None where it is not sold that way there: never 0."""
+        return self._by_key.get((type, region, market))
+
+    def check_region(self, region: str) -> None:
+        if region not in self.regions:
+            guess = nearest(region, self.regions)
+            raise SkytrainError(
+                f"no prices for region {region!r}: this catalogue has {', '.join(self.regions)}\n  "
+                + (f"did you mean {guess}? " if guess else "")
+                + f"or: skytrain catalog refresh --region {region}"
+            )
+
+
+def cache_folder() -> Path:
+    """Where this user's refreshed prices and measurements live: $SKYTRAIN_CACHE, or skytrain under $XDG_CACHE_HOME or ~/.cache."""
+    own = os.environ.get("SKYTRAIN_CACHE")
+    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skytrain"
+
+
+def load_catalog(folder: Path | None = None) -> Catalog:
+    """The user's refreshed catalogue where there is one, otherwise the packaged, dated one."""
+    cached = (folder or cache_folder()) / "catalog"
+    if (cached / "prices.csv").exists():
+        try:
+            return _parse((cached / "instances.csv").read_text(), (cached / "prices.csv").read_text(), "refreshed")
+        except (KeyError, ValueError, OSError, TypeError) as error:
+            raise SkytrainError(
+                f"{cached} cannot be read ({error})\n  remove that folder, or run: skytrain catalog refresh"
+            ) from None
+    return packaged_catalog()
+
+
+def packaged_catalog() -> Catalog:
+    data = resources.files("skytrain.planning") / "data"
+    return _parse((data / "instances.csv").read_text(), (data / "prices.csv").read_text(), "packaged")
+
+
+def save_catalog(catalog: Catalog, folder: Path | None = None) -> Path:
+    """Write the catalogue into the user's cache; returns the folder. Prices last: their file is what makes it count."""
+    cached = (folder or cache_folder()) / "catalog"
+    cached.mkdir(parents=True, exist_ok=True)
+    for name, rows in (("instances.csv", catalog.instances), ("prices.csv", catalog.prices)):
+        columns = ["instance_type" if field == "type" else field for field in rows[0].__dataclass_fields__]
+        part = cached / f"{name}.part"
+        with part.open("w", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(columns)
+            writer.writerows([getattr(row, field) for field in row.__dataclass_fields__] for row in rows)
+        part.replace(cached / name)
+    return cached
+
+
+def _parse(instances_csv: str, prices_csv: str, origin: Literal["packaged", "refreshed"]) -> Catalog:
+    instances = [
+        Instance(
+            type=row["instance_type"],
+            gpu=row["gpu"],
+            gpus=int(row["gpus"]),
+            gpu_memory_mib=int(row["gpu_memory_mib"]),
+            vcpus=int(row["vcpus"]),
+            memory_gib=float(row["memory_gib"]),
+            network_gbps=float(row["network_gbps"]),
+            ebs_gbps=float(row["ebs_gbps"]),
+            efa_interfaces=int(row["efa_interfaces"]),
+            nvme_gb=int(row["nvme_gb"]),
+            date=row["date"],
+            source=row["source"],
+        )
+        for row in csv.DictReader(instances_csv.splitlines())
+    ]
+    prices = []
+    for row in csv.DictReader(prices_csv.splitlines()):
+        market = row["market"]
+        if market not in MARKETS:
+            raise ValueError(f"{market!r} is not a market")
+        low, high = float(row["usd_per_hour_min"]), float(row["usd_per_hour_max"])
+        if not 0 < low <= high:
+            raise ValueError(f"{row['instance_type']} in {row['region']}: a price of {low} to {high}")
+        prices.append(Price(row["instance_type"], row["region"], market, low, high, row["date"], row["source"]))
+    return Catalog(tuple(instances), tuple(prices), origin)

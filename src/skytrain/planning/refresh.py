@@ -1,0 +1,155 @@
+"""Today's instance types and prices from AWS, into a Catalog. The only module of this room that uses the network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from skytrain.config import MissingExtra, SkytrainError
+
+from .catalog import FAMILIES, REGIONS, Catalog, Instance, Price
+from .hardware import find_gpu
+
+PRICING_REGION = "us-east-1"  # the price list has endpoints in three regions only
+Clients = Callable[[str, str], Any]  # service, region -> a boto3 client
+
+
+def refresh_catalog(
+    regions: Sequence[str] = REGIONS,
+    clients: Clients | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> Catalog:
+    """Specifications, on-demand prices and current spot prices of the GPU families, for `regions`.
+
+    Needs ec2:DescribeInstanceTypes, ec2:DescribeSpotPriceHistory and pricing:GetProducts. A type that a region does not sell
+    has no price there.
+    """
+    clients = clients or _boto3_clients()
+    today = datetime.now(UTC).date().isoformat()
+    instances: dict[str, Instance] = {}
+    prices: list[Price] = []
+    with _aws_errors_for_people():
+        pricing = clients("pricing", PRICING_REGION)
+        for region in regions:
+            ec2 = clients("ec2", region)
+            sold = {instance.type: instance for instance in _instance_types(ec2, today)}
+            instances |= sold
+            prices += _spot_prices(ec2, region, list(sold), today)
+            for type in sold:
+                prices += _on_demand_price(pricing, region, type, today)
+                if progress:
+                    progress(f"{region} {type}", 1 / (len(regions) * len(sold)))
+    if not prices:
+        raise SkytrainError(
+            f"AWS named no GPU instance with a price in {', '.join(regions)}; the prices in use stay as they are"
+        )
+    order = sorted(
+        instances.values(), key=lambda instance: (FAMILIES.index(instance.family), instance.gpus, instance.vcpus)
+    )
+    return Catalog(tuple(order), tuple(prices), "refreshed")
+
+
+def _instance_types(ec2: Any, today: str) -> Iterator[Instance]:
+    wanted = [{"Name": "instance-type", "Values": [f"{family}.*" for family in FAMILIES]}]
+    for page in ec2.get_paginator("describe_instance_types").paginate(Filters=wanted):
+        for item in page["InstanceTypes"]:
+            gpu = item["GpuInfo"]["Gpus"][0]
+            network = item["NetworkInfo"]
+            yield Instance(
+                type=item["InstanceType"],
+                gpu=_gpu_name(gpu["Name"], gpu["MemoryInfo"]["SizeInMiB"]),
+                gpus=gpu["Count"],
+                gpu_memory_mib=gpu["MemoryInfo"]["SizeInMiB"],
+                vcpus=item["VCpuInfo"]["DefaultVCpus"],
+                memory_gib=item["MemoryInfo"]["SizeInMiB"] / 1024,
+                network_gbps=sum(card["BaselineBandwidthInGbps"] for card in network["NetworkCards"]),
+                ebs_gbps=item["EbsInfo"]["EbsOptimizedInfo"]["BaselineBandwidthInMbps"] / 1000,
+                efa_interfaces=network.get("EfaInfo", {}).get("MaximumEfaInterfaces", 0),
+                nvme_gb=item.get("InstanceStorageInfo", {}).get("TotalSizeInGB", 0),
+                date=today,
+                source="DescribeInstanceTypes",
+            )
+
+
+def _gpu_name(name: str, memory_mib: int) -> str:
+    if name == "A100" and memory_mib <= 40960:  # EC2 has one name for both; their memory bandwidths differ
+        return "a100-40gb"
+    gpu = find_gpu(name) or find_gpu(name.lower().replace(" ", "-"))
+    if gpu is None:
+        raise SkytrainError(
+            f"EC2 names a GPU {name!r} that Skytrain does not know; the catalogue in use stays as it is"
+        )
+    return gpu.name
+
+
+def _spot_prices(ec2: Any, region: str, types: list[str], today: str) -> Iterator[Price]:
+    """From the lowest to the highest zone, as they are now."""
+    found: dict[str, list[float]] = {}
+    pages = ec2.get_paginator("describe_spot_price_history").paginate(
+        InstanceTypes=types,
+        ProductDescriptions=["Linux/UNIX"],
+        StartTime=datetime.now(UTC),  # from now on: the price in force in each zone
+    )
+    for page in pages:
+        for item in page["SpotPriceHistory"]:
+            found.setdefault(item["InstanceType"], []).append(float(item["SpotPrice"]))
+    for type, by_zone in found.items():
+        yield Price(type, region, "spot", min(by_zone), max(by_zone), today, "DescribeSpotPriceHistory")
+
+
+def _on_demand_price(pricing: Any, region: str, type: str, today: str) -> Iterator[Price]:
+    wanted = {
+        "instanceType": type,
+        "regionCode": region,
+        "operatingSystem": "Linux",
+        "tenancy": "Shared",
+        "preInstalledSw": "NA",
+        "capacitystatus": "Used",
+        "marketoption": "OnDemand",
+    }
+    answer = pricing.get_products(
+        ServiceCode="AmazonEC2",
+        Filters=[{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()],
+        MaxResults=100,
+    )
+    usd = [
+        price for item in answer["PriceList"] for price in _usd(json.loads(item)) if price > 0
+    ]  # 0.00 marks reservations
+    if usd:
+        yield Price(type, region, "on-demand", min(usd), min(usd), today, "Pricing GetProducts")
+
+
+def _usd(product: dict[str, Any]) -> Iterable[float]:
+    for term in product["terms"].get("OnDemand", {}).values():
+        for dimension in term["priceDimensions"].values():
+            yield float(dimension["pricePerUnit"]["USD"])
+
+
+def _boto3_clients() -> Clients:
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError:
+        raise MissingExtra("boto3", "aws") from None
+    session = boto3.Session()
+    settings = Config(retries={"mode": "adaptive", "max_attempts": 10})
+    return lambda service, region: session.client(service, region_name=region, config=settings)
+
+
+@contextmanager
+def _aws_errors_for_people() -> Iterator[None]:
+    """Turns what botocore raises into one line with what to do. The catalogue in use is untouched."""
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+
+    kept = "the prices in use stay as they are (`skytrain catalog` says their date)"
+    try:
+        yield
+    except (NoCredentialsError, PartialCredentialsError):
+        raise SkytrainError(
+            f"no AWS credentials were found, so prices cannot be refreshed; {kept}\n  sign in: aws configure sso, or set AWS_PROFILE"
+        ) from None
+    except (BotoCoreError, ClientError) as error:
+        raise SkytrainError(f"AWS refused to answer: {error}; {kept}") from None
