@@ -11,7 +11,9 @@ from .schema import (
     DataConfig,
     DecoderConfig,
     GPT2TokenizerConfig,
+    LinearRope,
     LionConfig,
+    Llama3Rope,
     LRScheduleConfig,
     ModelConfig,
     OptimizerConfig,
@@ -19,6 +21,7 @@ from .schema import (
     StoreConfig,
     TokenizerConfig,
     TrainerConfig,
+    YarnRope,
 )
 from .typed import build
 from .units import Interval, format_bytes, format_count, format_seconds, parse_count
@@ -34,7 +37,9 @@ __all__ = [
     "GPT2TokenizerConfig",
     "Interval",
     "LRScheduleConfig",
+    "LinearRope",
     "LionConfig",
+    "Llama3Rope",
     "MissingExtra",
     "ModelConfig",
     "OptimizerConfig",
@@ -43,6 +48,7 @@ __all__ = [
     "StoreConfig",
     "TokenizerConfig",
     "TrainerConfig",
+    "YarnRope",
     "build",
     "format_bytes",
     "format_count",

@@ -15,10 +15,8 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
         return ConfigError(key, problem, origin=origins.get(key), hint=hint)
 
     model, trainer = config.model, config.trainer
-    if isinstance(model, DecoderConfig) and model.width % model.heads:
-        fits = [heads for heads in range(1, model.width + 1) if model.width % heads == 0]
-        near = min(fits, key=lambda heads: abs(heads - model.heads))
-        raise fail("model.heads", f"{model.heads} heads do not divide the width {model.width}", f"try model.heads={near}")
+    if isinstance(model, DecoderConfig):
+        check_decoder(model, origins)
     if trainer.sequence_length > model.max_length:
         raise fail(
             "trainer.sequence_length",
@@ -40,14 +38,56 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
             f"try trainer.batch_tokens={near}",
         )
     if (trainer.steps is None) == (trainer.tokens is None):
-        problem = "neither is given" if trainer.steps is None else f"both are given ({trainer.steps} and {trainer.tokens})"
-        raise fail("trainer.steps", f"give trainer.steps or trainer.tokens: {problem}", "the other one is null: trainer.tokens=null")
+        problem = (
+            "neither is given" if trainer.steps is None else f"both are given ({trainer.steps} and {trainer.tokens})"
+        )
+        raise fail(
+            "trainer.steps",
+            f"give trainer.steps or trainer.tokens: {problem}",
+            "the other one is null: trainer.tokens=null",
+        )
     if trainer.tokens is not None and trainer.tokens < trainer.batch_tokens:
-        raise fail("trainer.tokens", f"{trainer.tokens} is less than one step of trainer.batch_tokens={trainer.batch_tokens}")
+        raise fail(
+            "trainer.tokens", f"{trainer.tokens} is less than one step of trainer.batch_tokens={trainer.batch_tokens}"
+        )
     if config.lr_schedule.warmup_steps > total_steps(config):
-        raise fail("lr_schedule.warmup_steps", f"{config.lr_schedule.warmup_steps} is more than the run's {total_steps(config)} steps")
+        raise fail(
+            "lr_schedule.warmup_steps",
+            f"{config.lr_schedule.warmup_steps} is more than the run's {total_steps(config)} steps",
+        )
     if config.store.kms_key and config.store.sse != "kms":
         raise fail("store.kms_key", "is only used with store.sse=kms")
+
+
+def check_decoder(model: DecoderConfig, origins: Mapping[str, str] | None = None) -> None:
+    """Raise ConfigError where the decoder's own settings do not fit each other."""
+
+    def fail(key: str, problem: str, hint: str | None = None) -> ConfigError:
+        return ConfigError(key, problem, origin=(origins or {}).get(key), hint=hint)
+
+    if model.head_size is None and model.width % model.heads:
+        near = _nearest_divisor(model.width, model.heads)
+        raise fail(
+            "model.heads", f"{model.heads} heads do not divide the width {model.width}", f"try model.heads={near}"
+        )
+    if model.kv_heads is not None and model.heads % model.kv_heads:
+        near = _nearest_divisor(model.heads, model.kv_heads)
+        raise fail(
+            "model.kv_heads",
+            f"{model.kv_heads} key-value heads do not divide the {model.heads} heads",
+            f"try model.kv_heads={near}",
+        )
+    if model.positions == "rope" and model.rope_theta is None:
+        raise fail("model.rope_theta", "must be given with model.positions=rope", "Llama 2 uses 10000")
+    if model.positions == "rope" and (model.head_size or model.width // model.heads) % 2:
+        raise fail(
+            "model.head_size", f"{model.head_size or model.width // model.heads} is odd; rotary positions turn pairs"
+        )
+
+
+def _nearest_divisor(whole: int, wanted: int) -> int:
+    fits = [part for part in range(1, whole + 1) if whole % part == 0]
+    return min(fits, key=lambda part: abs(part - wanted))
 
 
 def total_steps(config: Config) -> int:

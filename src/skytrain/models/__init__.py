@@ -1,0 +1,32 @@
+"""Models: one configurable decoder, its weight formats, and the contract by which any other model plugs in.
+
+The names below load torch when they are asked for, not when this package is imported.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .attention import KVCache
+    from .build import build_model
+    from .decoder import Decoder
+    from .loss import flops_per_token, lm_loss, token_loss
+
+_HOMES = {
+    "Decoder": "decoder",
+    "KVCache": "attention",
+    "build_model": "build",
+    "flops_per_token": "loss",
+    "lm_loss": "loss",
+    "token_loss": "loss",
+}
+
+__all__ = ["Decoder", "KVCache", "build_model", "flops_per_token", "lm_loss", "token_loss"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)

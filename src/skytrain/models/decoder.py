@@ -1,0 +1,147 @@
+"""The decoder: one class for every family; its configuration decides the parts. Single-device code that knows nothing of ranks."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..config import DecoderConfig, SkytrainError
+from ..planning.flops import decoder_flops_per_token
+from .attention import Attention, KVCache
+from .loss import token_loss
+from .norm import make_norm
+from .rope import Rotation, rotation
+
+
+class Embedding(nn.Module):
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.padded_vocab, config.width)
+        self.positions = nn.Embedding(config.max_length, config.width) if config.positions == "learned" else None
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, tokens_bt: Tensor, start: int = 0) -> Tensor:
+        check_tokens(tokens_bt, self.config, start)
+        x_btd = self.tokens(tokens_bt)
+        if self.config.scale_embedding:
+            # Gemma's own code rounds the factor to the embedding's dtype.
+            x_btd = x_btd * torch.tensor(self.config.width**0.5, dtype=x_btd.dtype, device=x_btd.device)
+        if self.positions is not None:
+            x_btd = x_btd + self.positions.weight[start : start + tokens_bt.size(1)]
+        return self.dropout(x_btd)
+
+
+class MLP(nn.Module):
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        width, hidden, bias = config.width, config.hidden_width, config.bias == "all"
+        self.activation = config.activation
+        self.gate = nn.Linear(width, hidden, bias=bias) if config.gated_mlp else None
+        self.up = nn.Linear(width, hidden, bias=bias)
+        self.down = nn.Linear(hidden, width, bias=bias)
+
+    def activate(self, x: Tensor) -> Tensor:
+        return F.silu(x) if self.activation == "silu" else F.gelu(x, approximate="tanh")
+
+    def forward(self, x_btd: Tensor) -> Tensor:
+        up = self.up(x_btd)
+        return self.down(self.activate(up) if self.gate is None else self.activate(self.gate(x_btd)) * up)
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)); where `post_norms` asks, what is added is normalised too."""
+
+    def __init__(self, config: DecoderConfig, layer: int) -> None:
+        super().__init__()
+        self.attention_norm = make_norm(config, config.width)
+        self.attention = Attention(config, layer)
+        self.mlp_norm = make_norm(config, config.width)
+        self.mlp = MLP(config)
+        self.attention_post_norm = make_norm(config, config.width) if config.post_norms else None
+        self.mlp_post_norm = make_norm(config, config.width) if config.post_norms else None
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x_btd: Tensor, rotation: Rotation | None = None, cache: KVCache | None = None) -> Tensor:
+        added = self.attention(self.attention_norm(x_btd), rotation, cache)
+        if self.attention_post_norm is not None:
+            added = self.attention_post_norm(added)
+        x_btd = x_btd + self.dropout(added)
+        added = self.mlp(self.mlp_norm(x_btd))
+        if self.mlp_post_norm is not None:
+            added = self.mlp_post_norm(added)
+        return x_btd + self.dropout(added)
+
+
+class Head(nn.Module):
+    """The last norm and the projection to logits. Padding of the vocabulary is -inf: it is never predicted and costs no loss."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.vocab_size, self.softcap = config.vocab_size, config.logit_softcap
+        self.norm = make_norm(config, config.width)
+        self.projection = nn.Linear(config.width, config.padded_vocab, bias=False)
+
+    def forward(self, x_btd: Tensor) -> Tensor:
+        logits_btv = self.projection(self.norm(x_btd))
+        if self.softcap is not None:
+            logits_btv = torch.tanh(logits_btv / self.softcap) * self.softcap
+        if logits_btv.size(-1) > self.vocab_size:
+            rows = torch.arange(logits_btv.size(-1), device=logits_btv.device)
+            # In place: the logits are the largest tensor of a small model, and a second copy of them would be too.
+            logits_btv += torch.where(rows < self.vocab_size, 0.0, float("-inf")).to(logits_btv.dtype)
+        return logits_btv
+
+
+class Decoder(nn.Module):
+    """Embedding, blocks by number, head."""
+
+    def __init__(self, config: DecoderConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config)
+        self.blocks = nn.ModuleDict({str(layer): Block(config, layer) for layer in range(config.layers)})
+        self.head = Head(config)
+        self.tie()
+
+    def tie(self) -> None:
+        """Makes a tied head read the embedding; again after anything that gave the two separate storage."""
+        if self.config.tied_head:
+            self.head.projection.weight = self.embedding.tokens.weight
+
+    def forward(self, tokens_bt: Tensor, cache: KVCache | None = None) -> Tensor:
+        """Logits (B, T, padded vocabulary). With a cache the tokens continue those that it holds."""
+        start, length = (cache.length if cache else 0), tokens_bt.size(1)
+        x_btd = self.embedding(tokens_bt, start)
+        turn = rotation(self.config, start, length, tokens_bt.device) if self.config.positions == "rope" else None
+        for block in self.blocks.values():
+            x_btd = block(x_btd, turn, cache)
+        if cache is not None:
+            cache.length += length
+        return self.head(x_btd)
+
+    def loss(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
+        """Mean cross-entropy in nats over the real vocabulary, in float32."""
+        return token_loss(self(tokens_bt), targets_bt)
+
+    def flops_per_token(self, sequence_length: int) -> int:
+        """Forward and backward, counted as MFU counts them."""
+        return decoder_flops_per_token(self.config, sequence_length)
+
+
+def check_tokens(tokens_bt: Tensor, config: DecoderConfig, start: int = 0) -> None:
+    """Raise where a batch does not fit the model."""
+    end = start + tokens_bt.size(1)
+    if end > config.max_length:
+        raise SkytrainError(
+            f"a sequence of {end} tokens is longer than the {config.max_length} positions of model {config.name} (model.max_length)"
+        )
+    # On an accelerator this would stop the host at each step; there the shards' own check and the loss (inf for a target
+    # in the padding) stand in.
+    if tokens_bt.device.type == "cpu" and not torch.compiler.is_compiling() and tokens_bt.numel():
+        low, high = int(tokens_bt.min()), int(tokens_bt.max())
+        if low < 0 or high >= config.vocab_size:
+            raise SkytrainError(
+                f"token id {low if low < 0 else high} is outside the vocabulary of {config.vocab_size} of model {config.name}"
+            )

@@ -1,0 +1,39 @@
+"""Initial weights: each a function of the seed and the parameter's own name, so never of order or of how a model is split."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor, nn
+
+from ..config import DecoderConfig
+from .decoder import Decoder
+
+STD = 0.02  # GPT-2's
+RESIDUAL = (".attention.out.weight", ".mlp.down.weight")  # what is added to the residual stream, twice a layer
+VOCABULARY = ("embedding.tokens.weight", "head.projection.weight")
+
+
+def initialise(model: Decoder, seed: int, device: torch.device | str = "cpu") -> None:
+    """Gives every parameter of a model on the meta device its storage and its initial value."""
+    for name, parameter in list(model.named_parameters()):
+        owner, _, leaf = name.rpartition(".")
+        value = initial_value(model.config, name, parameter.shape, seed)
+        setattr(model.get_submodule(owner), leaf, nn.Parameter(value.to(device), requires_grad=parameter.requires_grad))
+    model.tie()
+
+
+def initial_value(config: DecoderConfig, name: str, shape: torch.Size, seed: int) -> Tensor:
+    """The value of one parameter, whole, in float32 on the CPU."""
+    if name.endswith(".bias"):
+        return torch.zeros(shape)
+    if len(shape) == 1:
+        return torch.zeros(shape) if config.norm == "rmsnorm_plus_one" else torch.ones(shape)
+    std = STD / (2 * config.layers) ** 0.5 if name.endswith(RESIDUAL) else STD
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    value = torch.empty(shape).normal_(0.0, std, generator=generator)
+    if name in VOCABULARY:
+        value[config.vocab_size :] = 0.0
+    return value

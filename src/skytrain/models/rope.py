@@ -1,0 +1,69 @@
+"""Rotary positions and the ways to stretch them beyond the length that a model was trained for."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..config import DecoderConfig, Llama3Rope, YarnRope
+
+Rotation = tuple[Tensor, Tensor]  # cos and sin, each (T, head size)
+
+
+def rotation(config: DecoderConfig, start: int, length: int, device: torch.device) -> Rotation:
+    """cos and sin of the angles at positions start ... start + length - 1.
+
+    Computed in each pass rather than kept in a buffer: it costs nothing beside one matrix product, and a model built on
+    the meta device then holds nothing but parameters.
+    """
+    frequencies, magnitude = _frequencies(config, device)
+    positions = torch.arange(start, start + length, device=device, dtype=torch.float32)
+    angles = torch.outer(positions, frequencies)
+    angles = torch.cat((angles, angles), dim=-1)
+    return angles.cos() * magnitude, angles.sin() * magnitude
+
+
+def rotate(x_bhtq: Tensor, by: Rotation) -> Tensor:
+    """Turns each pair (i, i + Q/2) by its position's angle, in float32 as the angles are."""
+    cos, sin = by
+    first, second = x_bhtq.float().chunk(2, dim=-1)
+    turned = torch.cat((-second, first), dim=-1)
+    return (x_bhtq.float() * cos + turned * sin).type_as(x_bhtq)
+
+
+def _frequencies(config: DecoderConfig, device: torch.device) -> tuple[Tensor, float]:
+    """Radians per position of each pair, and a factor on cos and sin."""
+    assert config.rope_theta is not None
+    size = config.head_width
+    exponents = torch.arange(0, size, 2, device=device, dtype=torch.float32) / size
+    plain = 1.0 / config.rope_theta**exponents
+    scaling = config.rope_scaling
+    if scaling is None:
+        return plain, 1.0
+    if isinstance(scaling, Llama3Rope):
+        return _llama3(plain, scaling), 1.0
+    if isinstance(scaling, YarnRope):
+        return _yarn(plain, scaling, config.rope_theta, size), 0.1 * math.log(scaling.factor) + 1.0
+    return plain / scaling.factor, 1.0
+
+
+def _llama3(plain: Tensor, scaling: Llama3Rope) -> Tensor:
+    """Wavelengths longer than the original context are stretched, those much shorter stay."""
+    turns = scaling.original_length * plain / (2 * math.pi)  # over the original context
+    keep = ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
+    return (1 - keep) * plain / scaling.factor + keep * plain
+
+
+def _yarn(plain: Tensor, scaling: YarnRope, theta: float, size: int) -> Tensor:
+    """A ramp over the pair's index, between those that turn beta_fast and beta_slow times over the original context."""
+
+    def index_of(turns: float) -> float:
+        return size * math.log(scaling.original_length / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+    low = max(math.floor(index_of(scaling.beta_fast)), 0)
+    high = min(math.ceil(index_of(scaling.beta_slow)), size - 1)
+    steps = torch.arange(size // 2, device=plain.device, dtype=torch.float32)
+    stretch = ((steps - low) / max(high - low, 0.001)).clamp(0, 1)
+    return plain / scaling.factor * stretch + plain * (1 - stretch)

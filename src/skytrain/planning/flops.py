@@ -1,0 +1,57 @@
+"""Parameters and FLOPs of the built-in decoder in closed form; the model room's tests hold these against the real modules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ..config import DecoderConfig
+
+
+@dataclass(frozen=True)
+class DecoderSize:
+    """Counts over the real vocabulary: padding rows are neither trained nor exported."""
+
+    parameters: int
+    matmul_parameters: int  # weights of matrix products: a tied head counts, look-up tables, gains and biases do not
+
+
+def decoder_size(config: DecoderConfig) -> DecoderSize:
+    """How many parameters a decoder has, without building it."""
+    width, head, mlp = config.width, config.head_width, config.hidden_width
+    qkv_rows = (config.heads + 2 * config.groups) * head
+    attention = width * qkv_rows + config.heads * head * width
+    ups = 2 if config.gated_mlp else 1
+    matrices = attention + (ups + 1) * width * mlp
+
+    norm = width * (2 if config.norm == "layernorm" else 1)
+    vectors = norm * (4 if config.post_norms else 2) + (2 * head if config.qk_norm else 0)
+    if config.bias != "none":
+        vectors += qkv_rows
+    if config.bias == "all":
+        vectors += width + ups * mlp + width
+
+    vocabulary = config.vocab_size * width
+    positions = config.max_length * width if config.positions == "learned" else 0
+    tables = vocabulary * (1 if config.tied_head else 2) + positions
+    return DecoderSize(
+        parameters=config.layers * (matrices + vectors) + tables + norm,
+        matmul_parameters=config.layers * matrices + vocabulary,
+    )
+
+
+def training_flops_per_token(
+    matmul_parameters: int, heads: int, head_size: int, attended_lengths: Iterable[int]
+) -> int:
+    """Forward and backward: 6 for each weight of a matrix product, 12·H·Q·T for the attention of each layer.
+
+    `attended_lengths` holds one T a layer: the sequence length, or the window where that is shorter. The causal half of
+    the scores counts as if it were computed, as PaLM's and nanoGPT's MFU count it.
+    """
+    return 6 * matmul_parameters + 12 * heads * head_size * sum(attended_lengths)
+
+
+def decoder_flops_per_token(config: DecoderConfig, sequence_length: int) -> int:
+    """Training FLOPs per token of the built-in decoder at this sequence length."""
+    lengths = [min(sequence_length, config.window_of(layer) or sequence_length) for layer in range(config.layers)]
+    return training_flops_per_token(decoder_size(config).matmul_parameters, config.heads, config.head_width, lengths)
