@@ -1,0 +1,8 @@
+"""The store: `file://` and `s3://` behind one small interface; verified, resumable, atomic transfers."""
+
+from .base import Progress, Stat, Store
+from .errors import AccessDenied, NotFound, StoreError
+from .opening import open_store
+from .retry import Retry
+
+__all__ = ["AccessDenied", "NotFound", "Progress", "Retry", "Stat", "Store", "StoreError", "open_store"]
