@@ -1,0 +1,142 @@
+"""The user's files, by path or glob, in a folder or in S3, compressed or not, as one kind of input."""
+
+from __future__ import annotations
+
+import dataclasses
+import glob
+import hashlib
+import io
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from skytrain.config import ConfigError, MissingExtra, SkytrainError
+
+if TYPE_CHECKING:
+    from skytrain.storage import Store
+
+KEY = "data.source.paths"
+READ_BYTES = 8 << 20
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One file; `name` is relative to the folder that all of them share, so that ids do not depend on the machine."""
+
+    name: str
+    url: str
+    size: int
+    store: Store | None = None
+    key: str = ""
+    etag: str | None = None
+
+    def fingerprint(self) -> dict[str, Any]:
+        if self.store is not None:
+            return {"name": self.name, "size": self.size, "etag": self.etag}
+        with Path(self.url).open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return {"name": self.name, "size": self.size, "sha256": digest}
+
+    @contextmanager
+    def open(self) -> Iterator[IO[bytes]]:
+        """The file's bytes, decompressed by its ending; a cut or broken archive is an error that names the file."""
+        with self._raw() as raw:
+            codec = COMPRESSIONS.get(posixpath.splitext(self.name)[1])
+            if codec is None:
+                yield raw
+                return
+            try:
+                import pyarrow
+            except ImportError:
+                raise MissingExtra("pyarrow", "data") from None
+            try:
+                with pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, "r"), codec) as stream:
+                    yield cast(IO[bytes], io.BufferedReader(stream, READ_BYTES))
+            except OSError as error:
+                raise SkytrainError(f"{self.url}: not a whole {codec} file: {error}") from None
+
+    def _raw(self) -> IO[bytes]:
+        if self.store is None:
+            return Path(self.url).open("rb")
+        return cast(IO[bytes], io.BufferedReader(_StoredBytes(self.store, self.key, self.size), READ_BYTES))
+
+
+class _StoredBytes(io.RawIOBase):
+    """An object in the store as a file: each read is one ranged request."""
+
+    def __init__(self, store: Store, key: str, size: int) -> None:
+        self.store, self.key, self.size, self.position = store, key, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        length = min(len(buffer), self.size - self.position)
+        if length <= 0:
+            return 0
+        buffer[:length] = self.store.read_range(self.key, self.position, length)
+        self.position += length
+        return length
+
+
+def find_files(paths: str | Sequence[str], key: str = KEY) -> list[InputFile]:
+    """Every file that the paths and globs name, in order of name; each must exist, match something and hold something."""
+    patterns = [paths] if isinstance(paths, str) else list(paths)
+    if not patterns:
+        raise ConfigError(key, "is an empty list", hint="give a path or a glob such as 'corpus/*.txt'")
+    found: dict[str, InputFile] = {}
+    for pattern in patterns:
+        matches = _in_store(pattern, key) if pattern.startswith("s3://") else _in_folder(pattern, key)
+        found.update({file.url: file for file in matches})
+    for file in found.values():
+        if not file.size:
+            raise SkytrainError(f"{file.url} is empty (from {key})\n  remove it or leave it out of the glob")
+    return sorted(_named(list(found.values())), key=lambda file: file.name)
+
+
+def _in_folder(pattern: str, key: str) -> list[InputFile]:
+    path = Path(pattern.removeprefix("file://")).expanduser()
+    # Not Path.glob, which knows no absolute pattern.
+    names = [path] if path.is_file() else [Path(name) for name in glob.glob(str(path), recursive=True)]  # noqa: PTH207
+    matches = [name.resolve() for name in names if name.is_file()]
+    if not matches:
+        raise ConfigError(key, _nothing_there(pattern))
+    return [InputFile(name="", url=str(match), size=match.stat().st_size) for match in matches]
+
+
+def _in_store(pattern: str, key: str) -> list[InputFile]:
+    from skytrain.storage import open_store
+
+    bucket, _, path = pattern.removeprefix("s3://").partition("/")
+    store = open_store(f"s3://{bucket}")
+    fixed = re.split(r"[*?\[]", path, maxsplit=1)[0]
+    matcher = re.compile(_glob_to_regex(path))
+    # Listing is by folder: a prefix inside a name would miss its siblings.
+    matches = [stat for stat in store.list(posixpath.dirname(fixed)) if matcher.fullmatch(stat.key)]
+    if not matches:
+        raise ConfigError(key, _nothing_there(pattern))
+    return [
+        InputFile(name="", url=store.url(stat.key), size=stat.size, store=store, key=stat.key, etag=stat.etag)
+        for stat in matches
+    ]
+
+
+def _glob_to_regex(pattern: str) -> str:
+    words = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    pieces = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]*\])", pattern)
+    return "".join(words.get(piece, piece if piece.startswith("[") else re.escape(piece)) for piece in pieces)
+
+
+def _nothing_there(pattern: str) -> str:
+    return f"no file matches {pattern!r}" if glob.has_magic(pattern) else f"no such file: {pattern!r}"
+
+
+def _named(files: list[InputFile]) -> list[InputFile]:
+    folder = os.path.commonpath([posixpath.dirname(file.url) for file in files])
+    return [dataclasses.replace(file, name=os.path.relpath(file.url, folder)) for file in files]

