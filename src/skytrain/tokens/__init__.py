@@ -1,0 +1,50 @@
+"""Tokens: tokenizers, shards with their manifest, the order of samples, and the batches that training reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .manifest import Manifest, Shard, TokenizerFacts, find_manifest
+from .order import Permutation, window_order, windows_at
+from .prepared import Prepared, find_prepared, open_prepared, tokens_folder
+from .reader import TokenSplit
+from .shards import Split, dtype_for, split_of
+from .tokenizers import ByteLevelBPE, Tokenizer, open_tokenizer, store_tokenizer, train_bpe
+from .writer import ShardWriter
+
+if TYPE_CHECKING:
+    from .datamodule import TokenDataModule
+
+__all__ = [
+    "ByteLevelBPE",
+    "Manifest",
+    "Permutation",
+    "Prepared",
+    "Shard",
+    "ShardWriter",
+    "Split",
+    "TokenDataModule",
+    "TokenSplit",
+    "Tokenizer",
+    "TokenizerFacts",
+    "dtype_for",
+    "find_manifest",
+    "find_prepared",
+    "open_prepared",
+    "open_tokenizer",
+    "split_of",
+    "store_tokenizer",
+    "tokens_folder",
+    "train_bpe",
+    "window_order",
+    "windows_at",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when asked for: it brings torch and Lightning.
+    if name == "TokenDataModule":
+        from .datamodule import TokenDataModule
+
+        return TokenDataModule
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

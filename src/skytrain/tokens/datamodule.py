@@ -1,0 +1,214 @@
+"""Batches for Lightning: the same global batches on any number of ranks and workers, from any position."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import lightning as L
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from skytrain.config import SkytrainError
+
+from .order import windows_at
+from .reader import TokenSplit
+
+# The order is computed for this many sequences at a time: a call for eight would cost as much as reading them.
+ORDER_CHUNK = 8192
+
+
+class Windows(Dataset[torch.Tensor]):
+    """The windows of a split as tensors of `sequence_length + 1` tokens."""
+
+    def __init__(self, split: TokenSplit, sequence_length: int) -> None:
+        self.split, self.sequence_length = split, sequence_length
+
+    def __len__(self) -> int:
+        return self.split.windows(self.sequence_length)
+
+    def __getitem__(self, window: int) -> torch.Tensor:
+        return self.__getitems__(np.array([window]))[0]
+
+    def __getitems__(self, windows: np.ndarray) -> torch.Tensor:
+        """A whole batch by one gather; DataLoader asks for it by this name."""
+        return torch.from_numpy(self.split.batch(windows, self.sequence_length))
+
+
+class TrainBatches(Sampler[np.ndarray]):
+    """This rank's micro-batches of the whole run, across epochs, from the module's position on.
+
+    Step s of the run is positions [s * S, (s + 1) * S) of the global order, S sequences a step. Each global micro-batch
+    is the next `world * micro_batch` of them, of which rank r takes the r-th slice: the union over ranks and over
+    accumulation is the step's positions, whatever the world.
+    """
+
+    def __init__(self, module: TokenDataModule, rank: int, world: int) -> None:
+        self.module, self.rank, self.world = module, rank, world
+
+    def __len__(self) -> int:
+        # Of the whole run, wherever it starts: Lightning counts the batches before a resume as already fetched.
+        return self.module.total_steps * self.module.batch_sequences // (self.module.micro_batch * self.world)
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        # The position is read now, not when the loader was made: Lightning may make it before it restores our state,
+        # and begins another "epoch" of ours where a checkpoint's count of batches came from another number of ranks.
+        module, stride = self.module, self.module.micro_batch * self.world
+        position, end = module.position_now, module.end_position
+        mine = np.arange(self.rank * module.micro_batch, (self.rank + 1) * module.micro_batch)
+        batches_a_chunk = max(1, ORDER_CHUNK // module.micro_batch)
+        for start in range(position, end, stride * batches_a_chunk):
+            firsts = np.arange(start, min(end, start + stride * batches_a_chunk), stride)
+            positions = firsts[:, None] + mine[None, :]
+            yield from windows_at(positions.ravel(), module.seed, module.train_windows).reshape(positions.shape)
+
+
+class ValidationBatches(Sampler[np.ndarray]):
+    """This rank's share of the first `windows` windows, in order.
+
+    Every rank has the same number of batches, as collectives need it, so the last ones may be smaller, even empty:
+    a mean over them must be a sum over tokens divided by their number.
+    """
+
+    def __init__(self, windows: int, micro_batch: int, rank: int, world: int) -> None:
+        self.windows, self.micro_batch, self.rank, self.world = windows, micro_batch, rank, world
+
+    def __len__(self) -> int:
+        return -(-self.windows // (self.micro_batch * self.world))
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        stride = self.micro_batch * self.world
+        for start in range(0, self.windows, stride):
+            # Dealt one at a time, so that a last short round is spread over the ranks.
+            yield np.arange(start + self.rank, min(self.windows, start + stride), self.world)
+
+
+class TokenDataModule(L.LightningDataModule):
+    """Training and validation batches, int64 of shape (micro_batch, sequence_length + 1).
+
+    The only state is a global position, in sequences. The trainer needs `use_distributed_sampler=False`:
+    Lightning would otherwise put its own sampler in place of ours.
+    Data-parallel rank and world come from the trainer's strategy, so that tensor, pipeline and context peers share a batch;
+    without a trainer there is one rank.
+    """
+
+    def __init__(
+        self,
+        train: TokenSplit,
+        validation: TokenSplit | None,
+        *,
+        sequence_length: int,
+        micro_batch: int,
+        batch_sequences: int,
+        total_steps: int,
+        seed: int,
+        workers: int = 0,
+        validation_tokens: int = 0,
+    ) -> None:
+        super().__init__()
+        self.train, self.validation = train, validation
+        self.sequence_length, self.micro_batch, self.batch_sequences = sequence_length, micro_batch, batch_sequences
+        self.total_steps, self.seed, self.workers = total_steps, seed, workers
+        self.train_windows = _count_windows(train, sequence_length)
+        self.validation_windows = 0
+        if validation is not None and validation_tokens:
+            self.validation_windows = min(
+                _count_windows(validation, sequence_length), max(1, validation_tokens // sequence_length)
+            )
+        self.position = 0  # in sequences, where this attempt starts
+        self.position_step = 0  # the optimizer step that it belongs to
+
+    @property
+    def position_now(self) -> int:
+        """Counted from the optimizer steps done, never from what a loader has handed out: prefetched batches were not trained on."""
+        return self.position + (self._step_now - self.position_step) * self.batch_sequences
+
+    @property
+    def end_position(self) -> int:
+        """One past the last sequence of the run, counted from this attempt's position and step."""
+        return self.position + (self.total_steps - self.position_step) * self.batch_sequences
+
+    def train_dataloader(self) -> TrainLoader:
+        rank, world = self._data_parallel()
+        if self.batch_sequences % (self.micro_batch * world):
+            raise SkytrainError(
+                f"a batch of {self.batch_sequences} sequences does not divide into micro-batches of {self.micro_batch} on {world} data-parallel ranks\n"
+                f"  choose trainer.batch_tokens as a multiple of {self.micro_batch * world * self.sequence_length}, or another trainer.micro_batch"
+            )
+        return TrainLoader(self, **self._loader_settings(self.train, TrainBatches(self, rank, world)))
+
+    def val_dataloader(self) -> DataLoader[torch.Tensor] | list[Any]:
+        if self.validation is None or not self.validation_windows:
+            return []
+        rank, world = self._data_parallel()
+        return DataLoader(
+            **self._loader_settings(
+                self.validation, ValidationBatches(self.validation_windows, self.micro_batch, rank, world)
+            )
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"position": self.position_now, "step": self._step_now, **self._order_identity()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name, mine in self._order_identity().items():
+            if name in state_dict and state_dict[name] != mine:
+                raise SkytrainError(
+                    f"the checkpoint's position is of another order of samples: {name} was {state_dict[name]}, now it is {mine}\n"
+                    "  resume with the same data, sequence length and seed, or start a new run"
+                )
+        self.position = state_dict["position"]
+        self.position_step = state_dict.get("step", self.position // self.batch_sequences)
+
+    @property
+    def _step_now(self) -> int:
+        # A trainer that has not restored its own counters yet is behind the position that we were given.
+        return max(self.position_step, self.trainer.global_step) if self.trainer is not None else self.position_step
+
+    def _order_identity(self) -> dict[str, Any]:
+        """What a position means nothing without."""
+        return {"seed": self.seed, "sequence_length": self.sequence_length, "windows": self.train_windows}
+
+    def _data_parallel(self) -> tuple[int, int]:
+        kwargs = self.trainer.distributed_sampler_kwargs if self.trainer is not None else None
+        return (kwargs["rank"], kwargs["num_replicas"]) if kwargs else (0, 1)
+
+    def _loader_settings(self, split: TokenSplit, batches: Sampler[np.ndarray]) -> dict[str, Any]:
+        return {
+            "dataset": Windows(split, self.sequence_length),
+            "batch_sampler": batches,
+            "collate_fn": _as_it_is,
+            "num_workers": self.workers,
+            "pin_memory": torch.cuda.is_available(),
+            # Its own generator: the loader would otherwise draw from the global one, and change dropout after a resume.
+            "generator": torch.Generator(),
+        }
+
+
+class TrainLoader(DataLoader[torch.Tensor]):
+    """The training loader, with the state that Lightning looks for on a loader; it is the module's, one for all ranks."""
+
+    def __init__(self, module: TokenDataModule, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.module = module
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.module.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.module.load_state_dict(state_dict)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def _count_windows(split: TokenSplit, sequence_length: int) -> int:
+    windows = split.windows(sequence_length)
+    if not windows:
+        raise SkytrainError(
+            f"the {split.manifest.split} split has {split.manifest.tokens:,} tokens, too few for one sequence of {sequence_length}\n"
+            "  prepare more data, or choose a shorter trainer.sequence_length"
+        )
+    return windows

@@ -1,0 +1,85 @@
+"""What a split consists of: `manifest.json`, written last, so that a split without one does not exist."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from skytrain.config import SkytrainError
+from skytrain.storage import NotFound, Store
+
+from .shards import Split
+
+FORMAT = "skytrain-tokens-1"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One pair of files, `<name>.bin` and `<name>.idx`."""
+
+    name: str
+    tokens: int
+    documents: int
+    bytes: int  # of the .bin, header included
+    sha256: str  # of the .bin
+    index_sha256: str  # of the .idx
+
+
+@dataclass(frozen=True)
+class TokenizerFacts:
+    """What must agree between the tokens and whoever reads them."""
+
+    name: str
+    hash: str
+    vocab_size: int
+    eot: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    split: Split
+    dtype: str
+    tokenizer: TokenizerFacts
+    tokens: int  # end-of-text tokens included, one a document
+    documents: int
+    text_bytes: int  # UTF-8 bytes of the source text, for bits per byte
+    shards: tuple[Shard, ...]
+    made_from: dict[str, Any]  # what decided the bytes: data set, corpus version, recipe hash
+
+    def to_bytes(self) -> bytes:
+        """The same work gives the same bytes: sorted keys, no clock."""
+        return (
+            json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        ).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str) -> Manifest:
+        """`where` names the file in an error."""
+        try:
+            fields = json.loads(data)
+            if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
+                raise SkytrainError(
+                    f"{where} is not a token manifest of this version ({FORMAT})\n  prepare the data again"
+                )
+            fields["tokenizer"] = TokenizerFacts(**fields["tokenizer"])
+            fields["shards"] = tuple(Shard(**shard) for shard in fields["shards"])
+            return cls(**fields)
+        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+            raise SkytrainError(
+                f"{where} cannot be read as a token manifest: {error}\n  prepare the data again"
+            ) from None
+
+
+def manifest_key(prefix: str) -> str:
+    return f"{prefix}/manifest.json"
+
+
+def find_manifest(store: Store, prefix: str) -> Manifest | None:
+    """The manifest of a finished split under `prefix`, or None while there is none."""
+    key = manifest_key(prefix)
+    try:
+        data = store.read(key)
+    except NotFound:
+        return None
+    return Manifest.from_bytes(data, store.url(key))

@@ -1,0 +1,146 @@
+"""Documents in, shards out: each shard is uploaded when it is full, the manifest last."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from array import array
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from skytrain.config import SkytrainError
+from skytrain.storage import Store
+
+from .manifest import Manifest, Shard, TokenizerFacts, find_manifest, manifest_key
+from .shards import HEADER_BYTES, MAX_SHARD_TOKENS, Split, dtype_for, pack_header, sha256_of_file
+
+
+class TokenizerLike(Protocol):
+    """What the writer must know of a tokenizer; every tokenizer of this room, and TokenizerFacts, offer it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def hash(self) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def eot(self) -> int: ...
+
+
+class ShardWriter:
+    """Writes one split under `prefix`.
+
+    A document is never cut: a shard closes before the document that would take it past `shard_tokens`,
+    and a document longer than that has a shard of its own. Tokens wait in a local temporary file,
+    so memory does not grow with the shard.
+    """
+
+    def __init__(self, store: Store, prefix: str, split: Split, tokenizer: TokenizerLike, shard_tokens: int) -> None:
+        assert 0 < shard_tokens <= MAX_SHARD_TOKENS
+        self.store, self.prefix, self.split, self.shard_tokens = store, prefix, split, shard_tokens
+        self.tokenizer = TokenizerFacts(tokenizer.name, tokenizer.hash, tokenizer.vocab_size, tokenizer.eot)
+        self.dtype = dtype_for(tokenizer.vocab_size)
+        self.text_bytes = 0
+        self.shards: list[Shard] = []
+        # A finished split is never altered: what we write must be what its manifest already says.
+        self._finished = find_manifest(store, prefix)
+        self._folder = tempfile.TemporaryDirectory(prefix="skytrain-shard-")
+        self._open_shard()
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Removes the local file. A split left without `finish` has no manifest, so it does not exist."""
+        self._file.close()
+        self._folder.cleanup()
+
+    @property
+    def tokens(self) -> int:
+        return sum(shard.tokens for shard in self.shards) + self._tokens
+
+    @property
+    def documents(self) -> int:
+        return sum(shard.documents for shard in self.shards) + len(self._ends)
+
+    def add(self, ids: np.ndarray, text_bytes: int) -> None:
+        """One document, without the end-of-text token that will begin it; `text_bytes` is its length in UTF-8."""
+        length = len(ids) + 1
+        if length > MAX_SHARD_TOKENS:
+            raise SkytrainError(
+                f"a document of {length:,} tokens does not fit in a shard ({MAX_SHARD_TOKENS:,} at most)\n  split it in the source"
+            )
+        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.tokenizer.vocab_size:
+            bad = int(ids.max()) if int(ids.max()) >= self.tokenizer.vocab_size else int(ids.min())
+            raise SkytrainError(
+                f"token id {bad} is outside the vocabulary of {self.tokenizer.vocab_size} tokens of tokenizer {self.tokenizer.name}"
+            )
+        if self._tokens and self._tokens + length > self.shard_tokens:
+            self._close_shard()
+            self._open_shard()
+        little_endian = np.dtype(self.dtype).newbyteorder("<")
+        self._file.write(np.array([self.tokenizer.eot], dtype=little_endian).tobytes())
+        self._file.write(ids.astype(little_endian).tobytes())
+        self._tokens += length
+        self._ends.append(self._tokens)
+        self.text_bytes += text_bytes
+
+    def finish(self, made_from: dict[str, Any]) -> Manifest:
+        """Upload what is left, then make the split visible. `made_from` says what decided the bytes; no clock belongs in it."""
+        if self._tokens:
+            self._close_shard()
+        manifest = Manifest(
+            split=self.split,
+            dtype=self.dtype,
+            tokenizer=self.tokenizer,
+            tokens=sum(shard.tokens for shard in self.shards),
+            documents=sum(shard.documents for shard in self.shards),
+            text_bytes=self.text_bytes,
+            shards=tuple(self.shards),
+            made_from=made_from,
+        )
+        data, key = manifest.to_bytes(), manifest_key(self.prefix)
+        if not self.store.create(key, data) and self.store.read(key) != data:
+            raise self._other_content("its manifest.json differs from this work's")
+        return manifest
+
+    def _open_shard(self) -> None:
+        self._path = Path(self._folder.name) / "shard.bin"
+        self._file = self._path.open("wb")
+        self._file.write(bytes(HEADER_BYTES))
+        self._tokens = 0
+        self._ends = array("Q")
+
+    def _close_shard(self) -> None:
+        self._file.seek(0)
+        self._file.write(pack_header(self.dtype, self._tokens))
+        self._file.close()
+        name = f"shard-{len(self.shards):05d}"
+        index = np.asarray(self._ends, dtype="<u8").tobytes()
+        if self._finished is None:
+            sha256 = self.store.upload(self._path, f"{self.prefix}/{name}.bin")
+            self.store.write(f"{self.prefix}/{name}.idx", index)
+        else:
+            sha256 = sha256_of_file(self._path)
+        shard = Shard(
+            name=name,
+            tokens=self._tokens,
+            documents=len(self._ends),
+            bytes=self._path.stat().st_size,
+            sha256=sha256,
+            index_sha256=hashlib.sha256(index).hexdigest(),
+        )
+        if self._finished is not None and shard not in self._finished.shards:
+            raise self._other_content(f"{name} differs from this work's")
+        self.shards.append(shard)
+        self._tokens, self._ends = 0, array("Q")
+        self._path.unlink()
+
+    def _other_content(self, what: str) -> SkytrainError:
+        return SkytrainError(
+            f"{self.store.url(self.prefix)} holds a finished split with other content: {what}\n"
+            "  the store was left as it is; set data.version to keep both, or delete that folder"
+        )
