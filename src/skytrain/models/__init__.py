@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .attention import KVCache
     from .build import build_model
     from .decoder import Decoder
+    from .hf import load_hf_folder
     from .loss import flops_per_token, lm_loss, token_loss
 
 _HOMES = {
@@ -20,10 +21,11 @@ _HOMES = {
     "build_model": "build",
     "flops_per_token": "loss",
     "lm_loss": "loss",
+    "load_hf_folder": "hf",
     "token_loss": "loss",
 }
 
-__all__ = ["Decoder", "KVCache", "build_model", "flops_per_token", "lm_loss", "token_loss"]
+__all__ = ["Decoder", "KVCache", "build_model", "flops_per_token", "lm_loss", "load_hf_folder", "token_loss"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,145 @@
+"""Text from a model, token by token: greedy or sampled, with a cache of keys and values where the model takes one."""
+
+from __future__ import annotations
+
+import codecs
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..config import SkytrainError
+from ..models import KVCache
+from ..tokens.tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen: the likeliest at temperature 0, else drawn from the `top_k` likeliest that together hold `top_p`."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.temperature >= 0:
+            raise SkytrainError(f"temperature {self.temperature} must be 0 (greedy) or more")
+        if self.top_k is not None and self.top_k < 1:
+            raise SkytrainError(f"top_k {self.top_k} must be at least 1")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise SkytrainError(f"top_p {self.top_p} must be more than 0 and at most 1")
+
+
+def generate(
+    model: nn.Module,
+    tokenizer: Tokenizer,
+    prompt: str,
+    *,
+    max_tokens: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    stop_at_eot: bool = True,
+) -> Iterator[str]:
+    """Yields what follows the prompt as it is made, whole characters only.
+
+    An empty prompt begins a new document. The same arguments give the same text.
+    """
+    tokens = tokenizer.encode_batch([prompt])[0].tolist() or [tokenizer.eot]
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    stop_at = tokenizer.eot if stop_at_eot else None
+    new = generate_tokens(model, tokens, sampling, max_tokens=max_tokens, limit=tokenizer.vocab_size, stop_at=stop_at)
+    return _text(tokenizer, new)
+
+
+def _text(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:
+    """Bytes of a character may come in several tokens: they are held back until it is whole."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    for token in tokens:
+        if piece := decoder.decode(tokenizer.decode_bytes([token])):
+            yield piece
+    if rest := decoder.decode(b"", final=True):
+        yield rest
+
+
+def generate_tokens(
+    model: nn.Module,
+    prompt: Sequence[int],
+    sampling: Sampling,
+    *,
+    max_tokens: int,
+    limit: int | None = None,
+    stop_at: int | None = None,
+    use_cache: bool = True,
+) -> Iterator[int]:
+    """Yields the ids that follow the prompt. Ids from `limit` on are never chosen; `stop_at` ends the text and is not part of it.
+
+    Past the model's longest sequence the window slides: what the model sees is always the last `max_length` tokens, with
+    positions counted from the first of them. The cache was made at other positions, so each such step is computed anew.
+    """
+    config: Any = model.config
+    if max_tokens < 1:
+        raise SkytrainError(f"max_tokens {max_tokens} must be at least 1")
+    if not prompt:
+        raise SkytrainError("the prompt has no tokens: begin a text with the end-of-text token")
+    bad = [token for token in prompt if not 0 <= token < config.vocab_size]
+    if bad:
+        raise SkytrainError(f"token id {bad[0]} of the prompt is outside the model's vocabulary of {config.vocab_size}")
+    limit = min(config.vocab_size, limit or config.vocab_size)
+    cache = None
+    if use_cache and takes_cache(model):
+        cache = KVCache(min(config.max_length, len(prompt) + max_tokens))
+
+    def tokens() -> Iterator[int]:
+        seen = list(prompt)
+        generator = torch.Generator().manual_seed(sampling.seed)  # on the CPU, so that every device draws the same
+        for _ in range(max_tokens):
+            logits = _next_logits(model, seen, config.max_length, cache)
+            token = choose(logits[:limit].float().cpu(), sampling, generator)
+            if token == stop_at:
+                return
+            seen.append(token)
+            yield token
+
+    return tokens()
+
+
+def _next_logits(model: nn.Module, tokens: list[int], window: int, cache: KVCache | None) -> Tensor:
+    device = next(model.parameters()).device
+    was_training = model.training
+    # Both are set and put back within one step: the caller's code runs between two tokens.
+    model.eval()
+    try:
+        with torch.inference_mode():
+            if cache is None or len(tokens) > window:
+                return model(torch.tensor([tokens[-window:]], device=device))[0, -1]
+            return model(torch.tensor([tokens[cache.length :]], device=device), cache)[0, -1]
+    finally:
+        model.train(was_training)
+
+
+def takes_cache(model: nn.Module) -> bool:
+    """Whether the model's forward has a `cache`; others compute the whole sequence at each step."""
+    return "cache" in inspect.signature(model.forward).parameters
+
+
+def choose(logits_v: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
+    """One id of those that the logits are over."""
+    if sampling.temperature == 0:
+        return int(logits_v.argmax())
+    if sampling.top_k is not None and sampling.top_k < logits_v.numel():
+        kept = logits_v.topk(sampling.top_k)
+        logits_v = torch.full_like(logits_v, float("-inf")).scatter(0, kept.indices, kept.values)
+    # Less the largest, so that a temperature near 0 meets no overflow.
+    probabilities = ((logits_v - logits_v.max()) / sampling.temperature).softmax(dim=-1)
+    if sampling.top_p is not None:
+        ordered, indices = probabilities.sort(descending=True)
+        before = ordered.cumsum(0) - ordered  # of the likelier ones; the likeliest is always kept
+        ordered[before >= sampling.top_p] = 0
+        probabilities = torch.zeros_like(probabilities).scatter(0, indices, ordered)
+    return int(torch.multinomial(probabilities, 1, generator=generator))

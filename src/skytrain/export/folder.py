@@ -1,0 +1,39 @@
+"""A folder that appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ..config import SkytrainError
+
+
+@contextmanager
+def new_folder(target: Path) -> Iterator[Path]:
+    """A temporary sibling to write into; renamed to `target` when the block ends well, removed when it does not."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise SkytrainError(f"{target} exists and is not an empty folder\n  choose another, or remove it first")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    except OSError as error:
+        raise SkytrainError(f"{target} cannot be written: {error}") from None
+    try:
+        yield draft
+        draft.chmod(0o777 & ~_umask())  # mkdtemp's folders are the owner's alone
+        draft.replace(target)  # an empty folder may be replaced; one that filled up meanwhile is an error
+    except BaseException as error:
+        shutil.rmtree(draft, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise SkytrainError(f"{target} cannot be written: {error}") from error
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

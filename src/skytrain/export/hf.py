@@ -1,0 +1,33 @@
+"""To Hugging Face: a folder that AutoModelForCausalLM and AutoTokenizer load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from torch import nn
+
+from ..config import SkytrainError
+from ..models import Decoder
+from ..models.hf import save_hf_folder
+from ..tokens.tokenizers import Tokenizer
+from .folder import new_folder
+
+
+def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path) -> Path:
+    """Writes the model and its tokenizer to a new folder, which appears only when it is complete."""
+    if not isinstance(model, Decoder):
+        raise SkytrainError(
+            f"{type(model).__name__} is a model of your own; only the built-in decoder has a Hugging Face form"
+        )
+    if tokenizer.vocab_size > model.config.vocab_size:
+        raise SkytrainError(
+            f"tokenizer {tokenizer.name} has {tokenizer.vocab_size} tokens, model {model.config.name} only {model.config.vocab_size}"
+        )
+    target = Path(folder)
+    with new_folder(target) as draft:
+        save_hf_folder(model, draft, eot=tokenizer.eot)
+        generation = {"bos_token_id": tokenizer.eot, "eos_token_id": tokenizer.eot, "pad_token_id": tokenizer.eot}
+        (draft / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
+        tokenizer.save(draft)
+    return target

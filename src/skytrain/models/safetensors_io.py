@@ -1,0 +1,113 @@
+"""safetensors files tensor by tensor: neither reading nor writing ever holds more than one tensor beside the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from ..config import SkytrainError
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """A tensor before its values are asked for."""
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return torch.Size(self.shape).numel() * self.dtype.itemsize
+
+
+class SafetensorsFolder:
+    """The tensors of a folder that holds model.safetensors, or its parts with their index."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files = self._files()
+        self._home: dict[str, Path] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        for path in self.files:
+            try:
+                with safe_open(path, framework="pt") as file:
+                    for name in file.keys():  # noqa: SIM118  (not a dict)
+                        self._home[name] = path
+                        self.shapes[name] = tuple(file.get_slice(name).get_shape())
+            except (SafetensorError, OSError) as error:
+                raise SkytrainError(f"{path} cannot be read as safetensors: {error}") from None
+
+    def get(self, name: str) -> Tensor:
+        with safe_open(self._home[name], framework="pt") as file:
+            return file.get_tensor(name)
+
+    def _files(self) -> list[Path]:
+        if (self.folder / SINGLE).is_file():
+            return [self.folder / SINGLE]
+        index = self.folder / INDEX
+        if not index.is_file():
+            pickled = any(self.folder.glob("*.bin"))
+            why = (
+                "it has only pickled .bin files, which can run code when read: save it again with safe_serialization"
+                if pickled
+                else f"neither {SINGLE} nor {INDEX}"
+            )
+            raise SkytrainError(f"{self.folder} has no weights: {why}")
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+        for name in names:
+            if not (self.folder / name).is_file():
+                raise SkytrainError(f"{self.folder / name} is named by {INDEX} but missing")
+        return [self.folder / name for name in names]
+
+
+def write_folder(
+    folder: Path, specs: list[TensorSpec], tensors: Iterable[Tensor], max_file_bytes: int = 5 * 10**9
+) -> None:
+    """Writes `tensors`, one for each spec and in their order, as one file or as parts with an index."""
+    files: list[list[TensorSpec]] = [[]]
+    for spec in specs:
+        if files[-1] and sum(each.bytes for each in files[-1]) + spec.bytes > max_file_bytes:
+            files.append([])
+        files[-1].append(spec)
+    values = iter(tensors)
+    if len(files) == 1:
+        _write_file(folder / SINGLE, files[0], values)
+        return
+    names = [f"model-{number:05}-of-{len(files):05}.safetensors" for number in range(1, len(files) + 1)]
+    for name, part in zip(names, files, strict=True):
+        _write_file(folder / name, part, values)
+    index = {
+        "metadata": {"total_size": sum(spec.bytes for spec in specs)},
+        "weight_map": {spec.name: name for name, part in zip(names, files, strict=True) for spec in part},
+    }
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_file(path: Path, specs: list[TensorSpec], values: Iterator[Tensor]) -> None:
+    # safetensors' own save_file takes all tensors at once; the format is a length, a JSON header and the bytes in order.
+    header: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for spec in specs:
+        header[spec.name] = {
+            "dtype": DTYPES[spec.dtype],
+            "shape": list(spec.shape),
+            "data_offsets": [end, end + spec.bytes],
+        }
+        end += spec.bytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    with path.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for spec, value in zip(specs, values, strict=False):
+            assert tuple(value.shape) == spec.shape and value.dtype == spec.dtype, spec
+            file.write(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from skytrain.config import BPETokenizerConfig, SkytrainError
+from skytrain.config.compose import compose
+from skytrain.export import export_hf
+from skytrain.models import build_model
+from skytrain.tokens.tokenizers import train_bpe
+
+TEXT = "The quick brown fox jumps over the lazy dog. Return the value of the argument, or the default: naïve café ☕."
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_bpe(BPETokenizerConfig(kind="bpe", name="tiny", vocab_size=300, sample_bytes=10**6), [TEXT] * 5)
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer):
+    small = ["layers=2", "width=32", "heads=4", "max_length=24", f"vocab_size={tokenizer.vocab_size}"]
+    overrides = ["model=gpt2-tiny", "tokenizer=bpe-4k", "tokenizer.vocab_size=257", "trainer.sequence_length=8"]
+    return build_model(compose([*overrides, *(f"model.{each}" for each in small)]).config.model, seed=1).eval()
+
+
+def test_transformers_loads_the_export_with_equal_logits(model, tokenizer, tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = export_hf(model, tokenizer, tmp_path / "out")
+    theirs = AutoModelForCausalLM.from_pretrained(folder)
+    their_tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer.encode_batch([TEXT])[0].tolist()
+    assert their_tokenizer(TEXT)["input_ids"] == ids
+    tokens = torch.tensor([ids[:24]])
+    with torch.no_grad():
+        difference = theirs(tokens).logits - model(tokens)[..., : tokenizer.vocab_size]
+    assert difference.abs().max() <= 1e-5
+    assert theirs.generation_config.eos_token_id == tokenizer.eot
+
+
+def test_the_vocabulary_is_exported_without_its_padding(model, tokenizer, tmp_path):
+    folder = export_hf(model, tokenizer, tmp_path / "out")
+    assert model.config.padded_vocab > tokenizer.vocab_size
+    assert json.loads((folder / "config.json").read_text())["vocab_size"] == tokenizer.vocab_size
+
+
+def test_a_folder_with_something_in_it_is_left_alone(model, tokenizer, tmp_path):
+    (tmp_path / "mine.txt").write_text("keep")
+    with pytest.raises(SkytrainError, match=r"exists and is not an empty folder"):
+        export_hf(model, tokenizer, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_an_export_that_fails_leaves_nothing(model, tokenizer, tmp_path, monkeypatch):
+    def full(folder: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(tokenizer, "save", full)
+    with pytest.raises(SkytrainError, match=r"out cannot be written: No space left"):
+        export_hf(model, tokenizer, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_of_ones_own_has_no_hugging_face_form(tokenizer, tmp_path):
+    with pytest.raises(SkytrainError, match=r"only the built-in decoder"):
+        export_hf(torch.nn.Linear(2, 2), tokenizer, tmp_path / "out")

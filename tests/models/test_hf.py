@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from skytrain.config import ConfigError, SkytrainError
+from skytrain.models import build_model, load_hf_folder
+from skytrain.models.hf import save_hf_folder
+from skytrain.models.hf_config import hf_config, read_hf_config
+from skytrain.models.hf_weights import state_from_hf, state_to_hf
+from skytrain.models.safetensors_io import INDEX, SINGLE, SafetensorsFolder, TensorSpec, write_folder
+
+from .parity import hugging_face_twin, relative
+
+
+def test_logits_equal_hugging_faces(decoder_config, random_tokens):
+    ours, theirs = hugging_face_twin(decoder_config())
+    tokens = random_tokens(length=32)
+    with torch.no_grad():
+        difference = ours(tokens)[..., :101] - theirs(tokens).logits
+    assert difference.abs().max() <= 1e-5
+
+
+def test_gradients_equal_hugging_faces(decoder_config, random_tokens):
+    config = decoder_config()
+    ours, theirs = hugging_face_twin(config)
+    tokens, targets = random_tokens(), random_tokens(seed=1)
+    ours.loss(tokens, targets).backward()
+    torch.nn.functional.cross_entropy(theirs(tokens).logits.flatten(0, 1), targets.flatten()).backward()
+    found = state_to_hf(config, {name: p.grad for name, p in ours.named_parameters()})
+    expected = {name: p.grad for name, p in theirs.named_parameters()}
+    assert found.keys() == expected.keys()
+    # The key bias has no influence on attention: its gradient is rounding alone, so matrices are compared whole.
+    assert max(relative(found[name] - expected[name], expected[name]) for name in found) <= 1e-6
+
+
+def test_weights_go_to_hugging_face_and_back_bit_for_bit(decoder_config):
+    config = decoder_config()
+    model = build_model(config, seed=1)
+    again = state_from_hf(config, state_to_hf(config, model.state_dict()))
+    for name, value in model.named_parameters():
+        assert torch.equal(again[name], value), name
+
+
+def test_a_folder_is_read_back_bit_for_bit(decoder_config, tmp_path):
+    model = build_model(decoder_config(), seed=1)
+    save_hf_folder(model, tmp_path, eot=100)
+    again = load_hf_folder(tmp_path, pad_vocab_to=16)
+    assert again.config.vocab_size == 101
+    assert again.state_dict().keys() == model.state_dict().keys()
+    for name, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+    assert again.head.projection.weight is again.embedding.tokens.weight
+
+
+def test_a_folder_in_parts_is_one_model(decoder_config, tmp_path):
+    model = build_model(decoder_config(), seed=1)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    whole.mkdir()
+    parts.mkdir()
+    save_hf_folder(model, whole)
+    one = SafetensorsFolder(whole)
+    specs = [TensorSpec(name, torch.float32, shape) for name, shape in one.shapes.items()]
+    write_folder(parts, specs, (one.get(spec.name) for spec in specs), max_file_bytes=50_000)
+    shutil.copy(whole / "config.json", parts)
+    assert len(list(parts.glob("model-*.safetensors"))) > 1 and (parts / INDEX).is_file()
+    assert torch.equal(load_hf_folder(parts).blocks["1"].mlp.up.weight, model.blocks["1"].mlp.up.weight)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_our_files_are_safetensors(tmp_path, dtype):
+    values = [torch.arange(6.0).view(2, 3).to(dtype), torch.ones(4, dtype=dtype)]
+    write_folder(tmp_path, [TensorSpec("a", dtype, (2, 3)), TensorSpec("b", dtype, (4,))], values)
+    read = load_file(tmp_path / SINGLE)
+    assert torch.equal(read["a"], values[0]) and torch.equal(read["b"], values[1])
+
+
+def test_published_files_without_the_prefix_load(decoder_config):
+    config = decoder_config()
+    model = build_model(config, seed=1)
+    state = {
+        name.removeprefix("transformer."): value for name, value in state_to_hf(config, model.state_dict()).items()
+    }
+    state["h.0.attn.bias"] = torch.ones(1, 1, 32, 32)  # the causal mask that old files carry
+    state["lm_head.weight"] = state["wte.weight"]
+    assert torch.equal(state_from_hf(config, state)["head.norm.weight"], model.head.norm.weight)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda state: state.pop("transformer.h.1.ln_2.bias"), r"transformer.h.1.ln_2.bias is missing"),
+        (lambda state: state.update(extra=torch.ones(1)), r"extra has no place in the model"),
+        (
+            lambda state: state.update({"transformer.wpe.weight": torch.ones(8, 48)}),
+            r"transformer.wpe.weight is \(8, 48\), the configuration asks for \(32, 48\)",
+        ),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(decoder_config, spoil, message):
+    config = decoder_config()
+    state = state_to_hf(config, build_model(config, seed=1).state_dict())
+    spoil(state)
+    with pytest.raises(SkytrainError, match=message):
+        state_from_hf(config, state)
+
+
+def test_an_unknown_architecture_is_named():
+    with pytest.raises(SkytrainError, match=r"no architecture 'gpt3' \(model_type in config.json\).*\n.*gpt2"):
+        read_hf_config({"model_type": "gpt3"}, name="x", pad_vocab_to=1)
+
+
+def test_what_hugging_face_cannot_say_is_refused(decoder_config):
+    with pytest.raises(ConfigError, match=r"model.qk_norm: True has no form in Hugging Face's GPT2LMHeadModel"):
+        hf_config(decoder_config(qk_norm=True))
+
+
+def test_a_setting_that_the_decoder_has_not_is_refused(decoder_config):
+    data = {**hf_config(decoder_config()), "scale_attn_by_inverse_layer_idx": True}
+    with pytest.raises(SkytrainError, match=r"scale_attn_by_inverse_layer_idx=True is not supported"):
+        read_hf_config(data, name="x", pad_vocab_to=1)
+
+
+def test_a_learned_position_table_cannot_be_shortened(decoder_config):
+    with pytest.raises(SkytrainError, match=r"position table has 32 rows"):
+        read_hf_config(hf_config(decoder_config()), name="x", pad_vocab_to=1, max_length=16)
+
+
+def test_folders_without_a_model_are_named(decoder_config, tmp_path):
+    with pytest.raises(SkytrainError, match=r"is not a Hugging Face model"):
+        load_hf_folder(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(hf_config(decoder_config())))
+    with pytest.raises(SkytrainError, match=r"has no weights"):
+        load_hf_folder(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(SkytrainError, match=r"pickled"):
+        load_hf_folder(tmp_path)
+    (tmp_path / SINGLE).write_bytes(b"not a header")
+    with pytest.raises(SkytrainError, match=r"cannot be read as safetensors"):
+        load_hf_folder(tmp_path)
