@@ -2,7 +2,18 @@
 
 from .base import Progress, Stat, Store
 from .errors import AccessDenied, NotFound, StoreError
+from .fsspec_face import register_fsspec
 from .opening import open_store
 from .retry import Retry
 
-__all__ = ["AccessDenied", "NotFound", "Progress", "Retry", "Stat", "Store", "StoreError", "open_store"]
+__all__ = [
+    "AccessDenied",
+    "NotFound",
+    "Progress",
+    "Retry",
+    "Stat",
+    "Store",
+    "StoreError",
+    "open_store",
+    "register_fsspec",
+]

@@ -82,7 +82,7 @@ class Store(ABC):
 
     @abstractmethod
     def local_path(self, key: str) -> Path | None:
-        """Where the object is on this machine's disks; None for a bucket."""
+        """Where the object or folder is on this machine's disks; None for a bucket."""
 
     def exists(self, key: str) -> bool:
         return self.stat(key) is not None
@@ -109,3 +109,9 @@ def check_prefix(root: str, prefix: str) -> str:
     """The prefix without its last slash; the root itself is ''."""
     prefix = prefix.removesuffix("/")
     return check_key(root, prefix) if prefix else ""
+
+
+def refuse_root(root: str, prefix: str) -> None:
+    """A slip in a prefix must not delete everything."""
+    if not check_prefix(root, prefix):
+        raise StoreError("delete", root, "that is the whole store", hint="name a folder below it")

@@ -1,0 +1,89 @@
+"""What S3's errors mean to a user, and which of them may pass."""
+
+from __future__ import annotations
+
+import re
+
+from .aws import NO_CREDENTIALS_HINT
+from .errors import AccessDenied, NotFound, StoreError
+
+# What the server found wrong with the bytes that reached it; the next try sends them again.
+DAMAGED = {"BadDigest", "IncompleteBody", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
+# NoSuchUpload: the upload was completed and the answer lost, or it was cleaned away; either way it starts again.
+MAY_PASS = {"InternalError", "NoSuchUpload", "OperationAborted", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
+EXPIRED = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
+
+TROUBLE_HINT = "the service or the network is in trouble: run it again later; every object there is whole or absent"
+
+
+class CutShort(Exception):
+    """The answer's body ended before its last byte."""
+
+
+class Damaged(Exception):
+    """The answer's bytes are not the ones that were stored."""
+
+
+class Replaced(StoreError):
+    """Another writer put a new object there while we read the old one."""
+
+
+def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, bool]:
+    """The error as ours, and whether it may pass when we try again."""
+    from obstore import exceptions
+
+    text = str(error).partition("\n\nDebug source")[0].strip()
+    code, status = _first(r"<Code>([^<]+)</Code>", text), _first(r"status code: (\d{3})", text)
+    said = _said(error, code, text)
+    bucket = url.removeprefix("s3://").partition("/")[0]
+    if code == "NoSuchBucket":
+        return StoreError(operation, url, f"there is no bucket {bucket!r}", hint="create it, or mend store.root"), False
+    if isinstance(error, FileNotFoundError) and code not in MAY_PASS:
+        return NotFound(operation, url, "there is no such object"), False
+    if "/latest/" in text or "redential" in text:
+        return AccessDenied(operation, url, f"no AWS credentials: {said}", hint=NO_CREDENTIALS_HINT), False
+    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or code in EXPIRED:
+        return AccessDenied(operation, url, said, hint=_denied_hint(code, operation)), False
+    if isinstance(error, exceptions.PreconditionError):
+        return Replaced(operation, url, "another writer replaced it meanwhile", hint="run it again"), False
+    if code == "PermanentRedirect" or status in ("301", "307"):
+        return StoreError(
+            operation, url, f"bucket {bucket!r} is in another region", hint="set AWS_REGION to the bucket's region"
+        ), False
+    if isinstance(error, Damaged) or code in DAMAGED:
+        problem = f"the bytes were damaged on their way ({code or 'another sha256'})"
+        return StoreError(operation, url, problem, hint="check the network and any proxy"), True
+    # obstore has repeated such a request by the same policy: doing it again would only multiply the waits.
+    retries = _first(r"after (\d+) retries", text)
+    if retries:
+        return StoreError(operation, url, said, hint=TROUBLE_HINT, attempts=int(retries) + 1), False
+    may_pass = status is None or status.startswith("5") or code in MAY_PASS
+    return StoreError(operation, url, said, hint=TROUBLE_HINT if may_pass else None), may_pass
+
+
+def _said(error: Exception, code: str | None, text: str) -> str:
+    """The server's own words, or the network's."""
+    message = _first(r"<Message>([^<]+)</Message>", text)
+    if code:
+        return f"{code}: {message}" if message else code
+    if isinstance(error, CutShort):
+        return "the connection was cut before the last byte"
+    lines = text.splitlines() or ["no reason given"]
+    reason = lines[-1].rpartition(" - ")[2].strip()
+    endpoint = _first(r"Error performing \w+ (\w+://[^/ ]+)", text)
+    return f"{reason} ({endpoint})" if endpoint else reason
+
+
+def _denied_hint(code: str | None, operation: str) -> str:
+    if code in EXPIRED:
+        return "the credentials have ended: sign in again"
+    if code == "RequestTimeTooSkewed":
+        return "this machine's clock is wrong: set it"
+    if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
+        return "these credentials are wrong: check AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    return f"these credentials may not {operation} there: docs/storage.md lists the IAM actions"
+
+
+def _first(pattern: str, text: str) -> str | None:
+    match = re.search(pattern, text)
+    return match[1] if match else None

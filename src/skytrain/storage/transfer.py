@@ -1,0 +1,81 @@
+"""Bytes on their way: counted, hashed and reported, and put where their name shows all of them or nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from .base import TEMPORARY_PREFIX, Progress
+from .errors import StoreError
+
+CHUNK_BYTES = 1 << 20
+
+
+class Transfer:
+    """One object that passes through; a second pass starts the count and the hash again."""
+
+    def __init__(self, key: str, progress: Progress | None) -> None:
+        self._key, self._progress = key, progress
+        self.size, self._digest = 0, hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def through(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        self._report(-self.size)
+        self.size, self._digest = 0, hashlib.sha256()
+        for chunk in chunks:
+            self._digest.update(chunk)
+            self.size += len(chunk)
+            yield chunk
+            self._report(len(chunk))
+
+    def _report(self, amount: int) -> None:
+        if self._progress and amount:
+            self._progress(self._key, amount)
+
+
+def file_chunks(file: BinaryIO) -> Iterator[bytes]:
+    return iter(lambda: file.read(CHUNK_BYTES), b"")
+
+
+def write_whole(path: Path, chunks: Iterable[bytes], publish: Callable[[Path, Path], object] = os.replace) -> None:
+    """Write a file that is whole as soon as it has its name, also after a power cut."""
+    temporary = path.with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
+    try:
+        with _open_new(temporary) as file:
+            for chunk in chunks:
+                file.write(chunk)
+            file.flush()
+            os.fsync(file.fileno())
+        publish(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the name is on the disk too
+    finally:
+        os.close(folder)
+
+
+def _open_new(path: Path) -> BinaryIO:
+    for _ in range(100):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # between the two lines, a delete in another process removed the empty folder
+            return path.open("xb")
+    return path.open("xb")
+
+
+def altered(url: str, expected: str, actual: str) -> StoreError:
+    return StoreError(
+        "download",
+        url,
+        f"its sha256 is {actual}, but {expected} was expected",
+        hint="the object was altered or replaced: make it again",
+    )

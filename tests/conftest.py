@@ -1,0 +1,3 @@
+"""Fixtures that several rooms share."""
+
+pytest_plugins = ["tests.support.s3"]
