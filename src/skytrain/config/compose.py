@@ -26,6 +26,7 @@ from .typed import build
 GROUPS = ("recipe", "model", "data", "tokenizer", "optimizer", "lr_schedule", "parallel", "trainer", "store", "budget")
 GROUPS_MODULE = "skytrain.config.groups"
 FREE_KEYS = ("model.args", "data.source")  # their keys belong to a plugged-in class, which checks them itself
+OWN_SOURCES = "skytrain."  # ours list all their keys in their files, so that a new one is a typing error
 COMMAND_LINE = "command line"
 
 
@@ -77,7 +78,9 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     try:
         parsed = OverridesParser.create().parse_overrides(list(overrides))
     except OverrideParseException as error:
-        raise SkytrainError(f"{error.override!r} cannot be read as key=value\n  quote a value that has spaces or brackets: 'key=\"a value\"'") from None
+        raise SkytrainError(
+            f"{error.override!r} cannot be read as key=value\n  quote a value that has spaces or brackets: 'key=\"a value\"'"
+        ) from None
     for override in parsed:
         if override.type is not OverrideType.CHANGE or override.is_sweep_override():
             raise SkytrainError(f"{override.input_line!r}: only key=value is understood here")
@@ -136,7 +139,12 @@ def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders:
         if word not in options:
             guess = nearest(word, options)
             hint = f"did you mean {group}={guess}?  " if guess else ""
-            return ConfigError(group, f"{word!r} is not a choice", origin=COMMAND_LINE, hint=f"{hint}one of {', '.join(sorted(options))}")
+            return ConfigError(
+                group,
+                f"{word!r} is not a choice",
+                origin=COMMAND_LINE,
+                hint=f"{hint}one of {', '.join(sorted(options))}",
+            )
     return SkytrainError(f"the configuration cannot be composed: {error}")
 
 
@@ -147,12 +155,18 @@ def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> Non
         leaves = list(flatten(OmegaConf.to_container(tree, resolve=False)))
         groups = [name for name in tree if isinstance(name, str)]
         guess = nearest(key, [*leaves, *groups])
-        hint = f"did you mean {guess}={value}?" if guess else f"groups: {', '.join(GROUPS)}; `skytrain config show` lists every setting"
+        hint = (
+            f"did you mean {guess}={value}?"
+            if guess
+            else f"groups: {', '.join(GROUPS)}; `skytrain config show` lists every setting"
+        )
         raise ConfigError(key, f"no such setting (value {value!r})", origin=COMMAND_LINE, hint=hint)
     present = OmegaConf.select(tree, key, throw_on_missing=False) if not OmegaConf.is_missing(tree, key) else None
     if isinstance(present, DictConfig) and not isinstance(value, dict) and not key.startswith(FREE_KEYS):
         inside = ", ".join(f"{key}.{name}" for name in list(present)[:6])
-        raise ConfigError(key, f"{value!r} is not a group of settings", origin=COMMAND_LINE, hint=f"set one of {inside}")
+        raise ConfigError(
+            key, f"{value!r} is not a group of settings", origin=COMMAND_LINE, hint=f"set one of {inside}"
+        )
     OmegaConf.update(tree, key, value, merge=isinstance(value, dict))
     for stale in [leaf for leaf in origins if leaf == key or leaf.startswith(key + ".")]:
         del origins[stale]
@@ -161,7 +175,8 @@ def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> Non
 
 
 def _known(tree: DictConfig, key: str) -> bool:
-    if any(key.startswith(free + ".") for free in FREE_KEYS):
+    own_source = key.startswith("data.source.") and str(tree.data.source.get("target", "")).startswith(OWN_SOURCES)
+    if any(key.startswith(free + ".") for free in FREE_KEYS) and not own_source:
         return True
     node: Any = tree
     for name in key.split("."):

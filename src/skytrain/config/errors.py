@@ -29,7 +29,9 @@ class MissingExtra(SkytrainError):
     """A package that this job needs is not installed."""
 
     def __init__(self, package: str, extra: str) -> None:
-        super().__init__(f"this needs the package {package!r}, which is not installed\n  pip install 'skytrain[{extra}]'")
+        super().__init__(
+            f"this needs the package {package!r}, which is not installed\n  pip install 'skytrain[{extra}]'"
+        )
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:

@@ -23,11 +23,17 @@ def load_class(target: str, key: str) -> Any:
     except ModuleNotFoundError as error:
         # A missing module of the target's own path is the user's typo; one that the module imports is its own failure.
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
-            raise ConfigError(key, f"{target!r}: no module named {error.name!r}", hint="is it installed, or in this folder?") from None
+            raise ConfigError(
+                key, f"{target!r}: no module named {error.name!r}", hint="is it installed, or in this folder?"
+            ) from None
         raise
     if not hasattr(module, name):
         guess = nearest(name, vars(module))
-        raise ConfigError(key, f"{target!r}: {module_name} has no {name}", hint=f"did you mean {module_name}.{guess}?" if guess else None)
+        raise ConfigError(
+            key,
+            f"{target!r}: {module_name} has no {name}",
+            hint=f"did you mean {module_name}.{guess}?" if guess else None,
+        )
     return getattr(module, name)
 
 
@@ -42,6 +48,10 @@ def make(target: str, args: Mapping[str, Any], key: str, **given: Any) -> Any:
             hint = f"did you mean {key}.{guess}?" if guess else f"it takes {', '.join(signature.parameters)}"
             raise ConfigError(f"{key}.{name}", f"{target} has no such argument", hint=hint)
     for name, parameter in signature.parameters.items():
-        if parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL) and name not in {*args, *given}:
+        if (
+            parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+            and name not in {*args, *given}
+        ):
             raise ConfigError(f"{key}.{name}", f"{target} needs it", hint=f"add {key}.{name}=VALUE")
     return cls(**given, **args)

@@ -44,6 +44,15 @@ class LinearRope:
 
 
 @dataclass(frozen=True)
+class DynamicRope:
+    """NTK scaling that grows with the sequence once it is longer than the original length."""
+
+    kind: Literal["dynamic"]
+    factor: PositiveFloat
+    original_length: Positive
+
+
+@dataclass(frozen=True)
 class Llama3Rope:
     """Slow frequencies divided by `factor`, fast ones kept, a smooth step between."""
 
@@ -65,7 +74,7 @@ class YarnRope:
     original_length: Positive
 
 
-RopeScaling = LinearRope | Llama3Rope | YarnRope
+RopeScaling = LinearRope | DynamicRope | Llama3Rope | YarnRope
 
 
 @dataclass(frozen=True)

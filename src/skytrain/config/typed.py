@@ -80,7 +80,9 @@ class _Builder:
 
     def source(self, value: Any, key: str) -> SourceConfig:
         if not isinstance(value, Mapping) or "target" not in value:
-            raise self.fail(key, "needs a target: the class that yields documents", f"add {key}.target=my_package.MySource")
+            raise self.fail(
+                key, "needs a target: the class that yields documents", f"add {key}.target=my_package.MySource"
+            )
         args = {name: item for name, item in value.items() if name != "target"}
         for name, item in args.items():
             self.any(str | int | float | bool | None | list[Any] | dict[str, Any], item, _join(key, name))
@@ -111,7 +113,11 @@ class _Builder:
     def literal(self, words: tuple[Any, ...], value: Any, key: str) -> Any:
         if value not in words:
             guess = nearest(str(value), map(str, words))
-            hint = f"did you mean {key}={guess}?  one of {', '.join(map(str, words))}" if guess else f"one of {', '.join(map(str, words))}"
+            hint = (
+                f"did you mean {key}={guess}?  one of {', '.join(map(str, words))}"
+                if guess
+                else f"one of {', '.join(map(str, words))}"
+            )
             raise self.fail(key, f"{value!r} is not a choice", hint)
         return value
 

@@ -9,7 +9,7 @@ from .order import Permutation, window_order, windows_at
 from .prepared import Prepared, find_prepared, open_prepared, tokens_folder
 from .reader import TokenSplit
 from .shards import Split, dtype_for, split_of
-from .tokenizers import ByteLevelBPE, Tokenizer, open_tokenizer, store_tokenizer, train_bpe
+from .tokenizers import ByteLevelBPE, Tokenizer, load_tokenizer_folder, open_tokenizer, store_tokenizer, train_bpe
 from .writer import ShardWriter
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ __all__ = [
     "dtype_for",
     "find_manifest",
     "find_prepared",
+    "load_tokenizer_folder",
     "open_prepared",
     "open_tokenizer",
     "split_of",

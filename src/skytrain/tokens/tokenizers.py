@@ -52,7 +52,7 @@ class Tokenizer(Protocol):
     id: str  # its folder in the store
     vocab_size: int
     eot: int
-    hash: str  # sha256 of its definition
+    hash: str  # sha256 of what decides its ids
 
     def encode_batch(self, texts: list[str]) -> list[np.ndarray]: ...
     def decode(self, ids: Sequence[int] | np.ndarray) -> str: ...
@@ -68,7 +68,7 @@ class ByteLevelBPE:
     ) -> None:
         self.name = name
         self.definition = definition
-        self.hash = hashlib.sha256(definition.encode()).hexdigest()
+        self.hash = _identity(definition)
         self.id = id or f"{name}-{self.hash[:12]}"
         self._reference = reference or (lambda: _tokenizers_encoder(definition))
         vocabulary: dict[str, int] = json.loads(definition)["model"]["vocab"]
@@ -162,6 +162,24 @@ def open_tokenizer(config: TokenizerConfig, store: Store, id: str | None = None)
     return tokenizer
 
 
+def load_tokenizer_folder(folder: Path) -> ByteLevelBPE:
+    """The tokenizer of an exported folder (`tokenizer.json`), if it is a byte-level BPE that ends with the end of text."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise SkytrainError(f"{folder} has no tokenizer.json")
+    parsed = json.loads(path.read_text(encoding="utf-8"))
+    model, splitting = parsed.get("model", {}), parsed.get("pre_tokenizer") or {}
+    if model.get("type") != "BPE" or splitting.get("type") != "ByteLevel" or parsed.get("normalizer"):
+        raise SkytrainError(
+            f"{path}: only byte-level BPE tokenizers like GPT-2's are read; this is {model.get('type')} with {splitting.get('type')} splitting"
+        )
+    model["vocab"].pop(END_OF_TEXT, None)
+    added = [token["content"] for token in parsed.get("added_tokens", [])]
+    if added != [END_OF_TEXT] or sorted(model["vocab"].values()) != list(range(len(model["vocab"]))):
+        raise SkytrainError(f"{path}: expected {END_OF_TEXT} as the one added token, with the last id; found {added}")
+    return ByteLevelBPE(folder.name, json.dumps({**parsed, "added_tokens": []}, ensure_ascii=False))
+
+
 def store_tokenizer(tokenizer: ByteLevelBPE, store: Store) -> str:
     """Save a trained tokenizer once; the same training gives the same id. Returns the id."""
     store.create(_key(tokenizer.id), tokenizer.definition.encode())
@@ -227,6 +245,20 @@ def gpt2() -> ByteLevelBPE:
         id="gpt2",
         reference=_tiktoken_encoder,
     )
+
+
+def _identity(definition: str) -> str:
+    """The hash of what decides ids, so that two spellings of one tokenizer (ours, Hugging Face's file) are the same."""
+    parsed = json.loads(definition)
+    merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in parsed["model"]["merges"]]
+    splitting = {
+        name: parsed["pre_tokenizer"].get(name, default)
+        for name, default in (("add_prefix_space", True), ("use_regex", True))
+    }
+    decides = {"vocab": parsed["model"]["vocab"], "merges": merges, "splitting": splitting}
+    return hashlib.sha256(
+        json.dumps(decides, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+    ).hexdigest()
 
 
 def _key(id: str) -> str:

@@ -1,0 +1,88 @@
+"""What a person sees: bars where somebody watches, plain lines elsewhere. Progress goes to stderr, data to stdout."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+PLAIN_SECONDS = 5.0  # between lines of a stage whose steps are not worth a line each
+
+
+def reporter() -> Console:
+    return Console()
+
+
+class Console:
+    """The one progress display of all verbs (a `runs.Reporter`)."""
+
+    def __init__(self) -> None:
+        self._watched = sys.stderr.isatty()
+        self._bars: Progress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._printed_at: dict[str, float] = {}
+
+    def note(self, text: str) -> None:
+        if self._bars:
+            from rich.text import Text
+
+            self._bars.console.print(Text(text))
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        width = max(len(name) for name, _ in rows)
+        lines = [title, *(f"  {name:<{width}}  {value}" for name, value in rows)]
+        self.note("\n".join(lines))
+
+    def progress(self, stage: str, done: float, total: float | None, detail: str = "") -> None:
+        if self._watched:
+            self._bar(stage, done, total, detail)
+        else:
+            self._line(stage, done, total, detail)
+
+    def _line(self, stage: str, done: float, total: float | None, detail: str) -> None:
+        finished = total is not None and done >= total
+        now = time.monotonic()
+        # A training step brings its own numbers and is always worth its line.
+        if not (finished or stage == "train" or now - self._printed_at.get(stage, -PLAIN_SECONDS) >= PLAIN_SECONDS):
+            return
+        self._printed_at[stage] = now
+        of = f"/{total:.0f}" if total is not None else ""
+        word = "step" if stage == "train" else stage
+        print(f"{word} {done:.0f}{of}" + (f" | {detail}" if detail else ""), file=sys.stderr, flush=True)
+
+    def _bar(self, stage: str, done: float, total: float | None, detail: str) -> None:
+        if self._bars is None:
+            from rich.console import Console as RichConsole
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (
+                TextColumn("{task.description:<10}"),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[detail]}"),
+                TimeRemainingColumn(),
+            )
+            self._bars = Progress(*columns, console=RichConsole(stderr=True))
+            self._bars.start()
+        if stage not in self._tasks:
+            self._tasks[stage] = self._bars.add_task(stage, total=total, detail=detail)
+        self._bars.update(self._tasks[stage], completed=done, total=total, detail=detail)
+        if total is not None and done >= total and all(task.finished for task in self._bars.tasks):
+            self.close()
+
+    def close(self) -> None:
+        if self._bars:
+            self._bars.stop()
+            self._bars, self._tasks = None, {}
+
+    def __enter__(self) -> Console:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,39 @@
+"""`skytrain generate`: text from a model, as it comes."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .options import From, Overrides, compose_overrides
+
+
+def generate(
+    overrides: Overrides = None,
+    prompt: Annotated[str, typer.Option(help="What the text begins with; empty starts a new document.")] = "",
+    source: From = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="How many tokens at most.")] = 128,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Choose among the k likeliest.", show_default=False)] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, max=1.0, help="Choose among the likeliest that hold this much probability.", show_default=False
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
+) -> None:
+    """Let a model write.
+
+    skytrain generate --prompt "Return the" --temperature 0.7
+    """
+    from ..pipelines.generate import generate as story
+
+    config = compose_overrides(overrides).config
+    print(prompt, end="", flush=True)
+    for piece in story(
+        config, source, prompt, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
+    ):
+        print(piece, end="", flush=True)
+    print()

@@ -1,0 +1,67 @@
+"""`skytrain`: the verbs, and the one place where an error becomes a message and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from ..config.errors import SkytrainError
+from . import config, evaluate, export, generate, prepare, quickstart, train
+
+app = typer.Typer(
+    name="skytrain",
+    help="Pretrain language models: raw text in, a trained, evaluated, exported model out.\n\nStart with: skytrain quickstart",
+    epilog="Values compose: skytrain train recipe=quickstart model=gpt2-124m trainer.steps=500",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. May stand anywhere.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", is_eager=True, callback=lambda value: _version(value)),
+    ] = False,
+) -> None:
+    """Options of every verb."""
+
+
+app.command()(quickstart.quickstart)
+app.command()(prepare.prepare)
+app.command()(train.train)
+app.command()(evaluate.evaluate)
+app.command()(generate.generate)
+app.command()(export.export)
+app.add_typer(config.app, name="config")
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"skytrain {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    debug = "--debug" in arguments
+    try:
+        app(args=[word for word in arguments if word != "--debug"], prog_name="skytrain")
+    except SkytrainError as error:
+        if debug:
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(7) from None
+    except BrokenPipeError:
+        # `skytrain generate | head` is no error; stdout is pointed elsewhere so that the interpreter's last flush is quiet.
+        sys.stdout = open("/dev/null", "w")  # noqa: PTH123, SIM115
+        raise SystemExit(0) from None

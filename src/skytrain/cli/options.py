@@ -1,0 +1,43 @@
+"""Arguments that verbs share, and how they become a configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ..config.compose import Composed
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Choose groups (recipe=quickstart, model=gpt2-355m) and set values (trainer.steps=500). `skytrain config show` lists them all.",
+        show_default=False,
+    ),
+]
+ConfigDirs = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--config-dir",
+        help="A folder of your own groups, such as recipe/mine.yaml. May be given more than once.",
+        show_default=False,
+    ),
+]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="A run, RUN@STEP, or an exported folder. Default: the newest run in the store.",
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def compose_overrides(overrides: list[str] | None, config_dirs: list[Path] | None = None) -> Composed:
+    from ..config.compose import compose
+
+    return compose(overrides or [], config_dirs or [])

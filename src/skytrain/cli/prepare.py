@@ -1,0 +1,19 @@
+"""`skytrain prepare`: sources to documents to shards in the store."""
+
+from __future__ import annotations
+
+from .options import ConfigDirs, Overrides, compose_overrides
+
+
+def prepare(overrides: Overrides = None, config_dir: ConfigDirs = None) -> None:
+    """Turn text into token shards in the store: read, clean, de-duplicate, tokenize, write.
+
+    skytrain prepare data=text data.source.paths='corpus/*.txt' tokenizer=gpt2
+    """
+    from ..pipelines.prepare import prepare as story
+    from .console import reporter
+
+    config = compose_overrides(overrides, config_dir).config
+    with reporter() as console:
+        prepared = story(config, console)
+    print(prepared.folder)

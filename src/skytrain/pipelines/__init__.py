@@ -1,0 +1,1 @@
+"""The stories that cross rooms, each to be read from top to bottom."""

@@ -1,0 +1,48 @@
+"""Quickstart: the whole pipeline, small, so that a newcomer has seen all of it work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..config import Config
+from ..runs import Reporter
+from .evaluate import evaluate
+from .export import export
+from .generate import generate
+from .prepare import prepare
+from .train import train
+
+PROMPT = "Return the"
+
+
+def quickstart(config: Config, reporter: Reporter) -> str:
+    """Returns the last screen: what was made, where it is, what to try next."""
+    reporter.note("1/5 prepare: text -> documents -> tokens")
+    prepared = prepare(config, reporter)
+    reporter.note("\n2/5 train")
+    trained = train(config, reporter)
+    reporter.note("\n3/5 evaluate")
+    _, report = evaluate(config, trained.run, "validation", None, reporter)
+    reporter.note("\n4/5 generate")
+    text = PROMPT + "".join(
+        generate(config, trained.run, PROMPT, max_tokens=48, temperature=0.7, top_k=50, top_p=None, seed=0)
+    )
+    reporter.note(text)
+    reporter.note("\n5/5 export")
+    folder = Path(config.store.root.removeprefix("file://")) / "exports" / f"{trained.run}-step{trained.step}"
+    if not folder.exists():
+        export(config, trained.run, folder)
+    return f"""
+The whole pipeline works on this machine.
+  tokens      {prepared.folder}: {prepared.train.tokens} to train on
+  run         {trained.url}: {trained.step} steps
+  validation  loss {report.loss:.3f}, perplexity {report.perplexity:.1f}, {report.bits_per_byte:.3f} bits per byte
+  sample      {text!r}
+  export      {folder}: AutoModelForCausalLM.from_pretrained loads it
+
+Try next:
+  skytrain generate --prompt "{PROMPT}"
+  skytrain train recipe=quickstart trainer.steps=1000
+  skytrain prepare data=text data.source.paths='my/*.txt' tokenizer=bpe-4k
+  skytrain config show recipe=quickstart
+  tensorboard --logdir {trained.url.removeprefix("file://")}/tensorboard"""

@@ -1,0 +1,269 @@
+"""Train: prepared tokens and a configuration in, a run with committed checkpoints out. The same call again continues it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..checkpoints import committed_steps, step_key
+from ..config import Config, SkytrainError, format_count
+from ..evaluation.generate import generate
+from ..models import build_model, flops_per_token
+from ..planning import device_peak
+from ..runs import (
+    MetricsWriter,
+    Reporter,
+    RunRecord,
+    claim_attempt,
+    config_changes,
+    load_run,
+    run_name,
+    save_run,
+    write_outcome,
+)
+from ..runs.record import new_record, now, plain
+from ..storage import Store, open_store
+from ..tokens import Prepared, TokenDataModule, Tokenizer, TokenSplit, find_prepared, open_tokenizer
+from ..training.callbacks import Checkpoints, RandomState, Samples, StepLog, StopOnSignal
+from ..training.factory import TrainingPlan, make_loggers, make_trainer, plan_training
+from ..training.module import CausalLM
+
+
+@dataclass(frozen=True)
+class Trained:
+    """How a run stands after this attempt."""
+
+    run: str
+    url: str
+    step: int
+    total_steps: int
+    outcome: str  # done, stopped (early, as asked) or interrupted
+    metrics: dict[str, float]
+
+    def summary(self) -> str:
+        numbers = "".join(
+            f" | {name} {self.metrics[name]:.4f}" for name in ("train/loss", "val/loss") if name in self.metrics
+        )
+        word = {
+            "done": "trained",
+            "stopped": "stopped as asked",
+            "interrupted": "interrupted; the same command continues",
+        }[self.outcome]
+        return f"{self.run}: {word} at step {self.step}/{self.total_steps}{numbers}\n  {self.url}"
+
+
+def train(config: Config, reporter: Reporter) -> Trained:
+    store = open_store(config.store)
+    plan = plan_training(config)
+    prepared = find_prepared(store, config.data, config.tokenizer)
+    tokenizer = open_tokenizer(config.tokenizer, store, prepared.tokenizer_id)
+    data = _data(config, plan, store, prepared, tokenizer)
+    torch.manual_seed(config.seed)
+    model = build_model(config.model, seed=config.seed)
+    record = _open_run(config, store, prepared, model, plan)
+    resumed_from = max(committed_steps(store, record.name), default=0)
+    if resumed_from >= plan.stop_step:
+        reporter.note(f"{record.name} is at step {resumed_from} already: nothing to do")
+        return Trained(
+            record.name,
+            store.url(f"runs/{record.name}"),
+            resumed_from,
+            plan.total_steps,
+            _outcome(resumed_from, plan, None),
+            {},
+        )
+    reporter.table(f"run {record.name}", describe(config, plan, record, prepared, data, model, resumed_from))
+    attempt = claim_attempt(store, record.name)
+    save_run(store, record)
+    module = CausalLM(
+        model,
+        optimizer=config.optimizer,
+        schedule=config.lr_schedule,
+        total_steps=plan.total_steps,
+        clip_norm=config.trainer.clip_norm,
+        compile_model=config.trainer.compile,
+    )
+    log = _step_log(config, plan, store, record.name, attempt, model, reporter)
+    stop = StopOnSignal(reporter)
+    callbacks = [
+        stop,
+        log,
+        *_samples(config, module, tokenizer, reporter),
+        RandomState(),
+        Checkpoints(store, record.name, config.trainer.checkpoint_every, config.trainer.keep_checkpoints),
+    ]
+    with _tensorboard_folder(store, record.name) as folder:
+        trainer = make_trainer(config, plan, store, list(callbacks), make_loggers(config, record.name, folder))
+        trainer.fit(
+            module,
+            datamodule=data,
+            ckpt_path=step_key(record.name, resumed_from) if resumed_from else None,
+            weights_only=True,
+        )
+    step = trainer.global_step
+    outcome = _outcome(step, plan, stop.received)
+    write_outcome(store, record.name, attempt, outcome, step)
+    spent = (record.train_seconds or 0.0) + module.clock.seconds()
+    save_run(
+        store,
+        dataclasses.replace(record, finished_at=now() if outcome == "done" else None, train_seconds=spent, step=step),
+    )
+    return Trained(record.name, store.url(f"runs/{record.name}"), step, plan.total_steps, outcome, dict(log.last))
+
+
+def _outcome(step: int, plan: TrainingPlan, signal_received: int | None) -> str:
+    if step >= plan.total_steps:
+        return "done"
+    return "interrupted" if signal_received and step < plan.stop_step else "stopped"
+
+
+def _data(
+    config: Config, plan: TrainingPlan, store: Store, prepared: Prepared, tokenizer: Tokenizer
+) -> TokenDataModule:
+    def open_split(name: str) -> TokenSplit:
+        return TokenSplit.open(
+            store, prepared.prefix(name), expect_tokenizer_hash=tokenizer.hash, vocab_size=config.model.vocab_size
+        )
+
+    if config.trainer.validate_every and prepared.validation is None:
+        raise SkytrainError(
+            f"{store.url(prepared.folder)} has no validation split to validate on\n  prepare with a larger data.validation_fraction, or set trainer.validate_every=null"
+        )
+    return TokenDataModule(
+        open_split("train"),
+        open_split("validation") if config.trainer.validate_every else None,
+        sequence_length=config.trainer.sequence_length,
+        micro_batch=config.trainer.micro_batch,
+        batch_sequences=plan.batch_sequences,
+        total_steps=plan.total_steps,
+        seed=config.seed,
+        workers=config.trainer.workers,
+        validation_tokens=config.trainer.validate_tokens,
+    )
+
+
+def _open_run(config: Config, store: Store, prepared: Prepared, model: nn.Module, plan: TrainingPlan) -> RunRecord:
+    """The run of this name as it was begun, or a new one. A run never changes under its name."""
+    name = run_name(config)
+    if store.exists(f"runs/{name}/run.json"):
+        record = load_run(store, name)
+        changes = config_changes(record.config, plain(config))
+        if changes:
+            lines = "\n".join(f"  {line}" for line in changes)
+            raise SkytrainError(
+                f"run {name!r} was begun with other settings:\n{lines}\n  choose another name with run=NAME, or leave run out and a name is made"
+            )
+        return record
+    manifests = {
+        prepared.prefix(m.split): hashlib.sha256(m.to_bytes()).hexdigest()
+        for m in (prepared.train, prepared.validation)
+        if m
+    }
+    device = torch.cuda.get_device_name() if plan.device == "cuda" else "cpu"
+    return new_record(
+        config,
+        name=name,
+        data=manifests,
+        tokenizer_id=prepared.tokenizer_id,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        hardware={"device": device, "torch": torch.__version__, "threads": torch.get_num_threads()},
+    )
+
+
+def describe(
+    config: Config,
+    plan: TrainingPlan,
+    record: RunRecord,
+    prepared: Prepared,
+    data: TokenDataModule,
+    model: nn.Module,
+    resumed_from: int,
+) -> list[tuple[str, str]]:
+    """Every setting that matters, before the first step."""
+    trainer, tokens = config.trainer, plan.batch_tokens * plan.total_steps
+    per_token = flops_per_token(model, trainer.sequence_length)
+    accumulation = f"{plan.micro_batches} x {trainer.micro_batch} sequences of {trainer.sequence_length}"
+    stop = f", stopping at {plan.stop_step}" if plan.stop_step < plan.total_steps else ""
+    leftover = data.train.leftover_tokens(trainer.sequence_length)
+    rows = [
+        ("model", f"{config.model.name}, {format_count(record.parameters)} parameters"),
+        (
+            "data",
+            f"{config.data.name}, {format_count(prepared.train.tokens)} tokens, {data.train_windows} windows ({leftover} tokens left over at the ends of shards)",
+        ),
+        ("tokenizer", f"{prepared.tokenizer_id}, {prepared.train.tokenizer.vocab_size} tokens"),
+        ("steps", f"{plan.total_steps}{stop}"),
+        ("batch", f"{plan.batch_tokens} tokens = {accumulation}"),
+        ("tokens", f"{format_count(tokens)}, {tokens / max(1, prepared.train.tokens):.2f} epochs"),
+        ("compute", f"{format_count(per_token)}FLOP a token, {per_token * tokens:.2e} FLOP in all"),
+        (
+            "optimizer",
+            f"{config.optimizer.name}, lr {config.optimizer.lr:g} ({config.lr_schedule.name}, {config.lr_schedule.warmup_steps} warmup), decay {config.optimizer.weight_decay:g}, clip {trainer.clip_norm}",
+        ),
+        ("device", f"{record.hardware['device']}, {trainer.precision}{', compiled' if trainer.compile else ''}"),
+        ("seed", str(config.seed)),
+    ]
+    return [*rows, ("resumes", f"from step {resumed_from}")] if resumed_from else rows
+
+
+def _step_log(
+    config: Config, plan: TrainingPlan, store: Store, run: str, attempt: int, model: nn.Module, reporter: Reporter
+) -> StepLog:
+    peak = device_peak(torch.cuda.get_device_name()) if plan.device == "cuda" else None
+    return StepLog(
+        reporter,
+        MetricsWriter(store, f"runs/{run}/attempts/{attempt}/metrics"),
+        every=config.trainer.log_every,
+        batch_tokens=plan.batch_tokens,
+        micro_batches=plan.micro_batches,
+        flops_per_token=flops_per_token(model, config.trainer.sequence_length),
+        peak_flops=peak,
+    )
+
+
+def _samples(config: Config, module: CausalLM, tokenizer: Tokenizer, reporter: Reporter) -> list[Any]:
+    if not config.trainer.sample_every:
+        return []
+
+    def sample() -> str:
+        prompt = config.trainer.sample_prompt
+        pieces = generate(
+            module.model,
+            tokenizer,
+            prompt,
+            max_tokens=config.trainer.sample_tokens,
+            temperature=0.8,
+            top_k=50,
+            top_p=None,
+            seed=config.seed,
+        )
+        return prompt + "".join(pieces)
+
+    return [Samples(reporter, sample, config.trainer.sample_every)]
+
+
+@contextlib.contextmanager
+def _tensorboard_folder(store: Store, run: str) -> Iterator[Path]:
+    """A local folder for event files, which are appended to: the run's own on file://, elsewhere one that is uploaded at the end."""
+    key = f"runs/{run}/tensorboard"
+    local = store.local_path(key)
+    if local is not None:
+        local.mkdir(parents=True, exist_ok=True)
+        yield local
+        return
+    with tempfile.TemporaryDirectory(prefix="skytrain-tensorboard-") as scratch:
+        try:
+            yield Path(scratch)
+        finally:
+            for path in sorted(Path(scratch).rglob("*")):
+                if path.is_file():
+                    store.upload(path, f"{key}/{path.relative_to(scratch).as_posix()}")

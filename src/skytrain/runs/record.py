@@ -1,0 +1,178 @@
+"""The record of a run (`run.json`) and its attempts, in the store and nowhere else."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import platform
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from ..config import Config, SkytrainError, nearest
+from ..storage import NotFound, Store
+
+# What decides the numbers of a run. Everything else (logging, checkpoints, where things are) may change between attempts.
+IDENTITY = (
+    "seed",
+    "model",
+    "data",
+    "tokenizer",
+    "optimizer",
+    "lr_schedule",
+    "trainer.sequence_length",
+    "trainer.batch_tokens",
+    "trainer.micro_batch",
+    "trainer.steps",
+    "trainer.tokens",
+    "trainer.clip_norm",
+    "trainer.precision",
+)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What was run, on what, with which code and data."""
+
+    name: str
+    config: dict[str, Any]
+    seed: int
+    skytrain_version: str
+    code_revision: str | None
+    data: dict[str, str]  # prefix of each split and the sha256 of its manifest
+    tokenizer_id: str
+    parameters: int
+    hardware: dict[str, Any]
+    started_at: str
+    finished_at: str | None = None
+    train_seconds: float | None = None
+    step: int = 0
+
+
+def plain(config: Any) -> Any:
+    """A configuration as JSON would hold it."""
+    return json.loads(json.dumps(dataclasses.asdict(config), default=str))
+
+
+def identity(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a plain configuration that decides the result, as dotted keys."""
+    found: dict[str, Any] = {}
+    for key in IDENTITY:
+        value: Any = config
+        for name in key.split("."):
+            value = value[name]
+        found[key] = value
+    return found
+
+
+def run_name(config: Config) -> str:
+    """The name given, or one that says model and data and changes with anything that decides the result.
+
+    So the same command continues the same run, and another learning rate starts another.
+    """
+    if config.run:
+        if "/" in config.run or config.run in {".", ".."}:
+            raise SkytrainError(f"run: {config.run!r} cannot be a folder's name")
+        return config.run
+    digest = hashlib.sha256(json.dumps(identity(plain(config)), sort_keys=True).encode()).hexdigest()
+    return f"{config.model.name}-{config.data.name}-{digest[:8]}"
+
+
+def config_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """One line for each setting that decides the result and differs."""
+
+    def leaves(value: Any, key: str) -> dict[str, Any]:
+        if isinstance(value, dict) and value:
+            return {k: v for name, item in value.items() for k, v in leaves(item, f"{key}.{name}").items()}
+        return {key: value}
+
+    old = {k: v for key, value in identity(before).items() for k, v in leaves(value, key).items()}
+    new = {k: v for key, value in identity(now).items() for k, v in leaves(value, key).items()}
+    return [
+        f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in sorted({*old, *new}) if old.get(key) != new.get(key)
+    ]
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def new_record(
+    config: Config, *, name: str, data: dict[str, str], tokenizer_id: str, parameters: int, hardware: dict[str, Any]
+) -> RunRecord:
+    return RunRecord(
+        name=name,
+        config=plain(config),
+        seed=config.seed,
+        skytrain_version=__version__,
+        code_revision=_code_revision(),
+        data=data,
+        tokenizer_id=tokenizer_id,
+        parameters=parameters,
+        hardware={"host": platform.node(), "python": platform.python_version(), **hardware},
+        started_at=now(),
+    )
+
+
+def save_run(store: Store, record: RunRecord) -> None:
+    store.write(f"runs/{record.name}/run.json", json.dumps(dataclasses.asdict(record), indent=2).encode())
+
+
+def load_run(store: Store, name: str) -> RunRecord:
+    try:
+        fields = json.loads(store.read(f"runs/{name}/run.json"))
+    except NotFound:
+        runs = store.folders("runs/")
+        guess = nearest(name, runs)
+        hint = f"did you mean {guess}?" if guess else f"runs here: {', '.join(runs) or 'none yet'}"
+        raise SkytrainError(f"no run {name!r} in {store.root}\n  {hint}") from None
+    return RunRecord(**fields)
+
+
+def find_run(store: Store, name: str | None) -> RunRecord:
+    """The named run, or the one that started last."""
+    if name:
+        return load_run(store, name)
+    records = [load_run(store, run) for run in store.folders("runs/") if store.exists(f"runs/{run}/run.json")]
+    if not records:
+        raise SkytrainError(f"no run in {store.root} yet\n  start one: skytrain train, or skytrain quickstart")
+    return max(records, key=lambda record: record.started_at)
+
+
+def claim_attempt(store: Store, run: str) -> int:
+    """The next attempt number, ours alone: two starters never get the same one."""
+    number = 1 + max((int(name) for name in store.folders(f"runs/{run}/attempts/") if name.isdigit()), default=-1)
+    while not store.create(
+        f"runs/{run}/attempts/{number}/attempt.json",
+        json.dumps({"started_at": now(), "host": platform.node()}).encode(),
+    ):
+        number += 1
+    return number
+
+
+def write_outcome(store: Store, run: str, attempt: int, outcome: str, step: int) -> None:
+    """How an attempt ended: `done`, `stopped` (as asked, early) or `interrupted`."""
+    body = {"outcome": outcome, "step": step, "ended_at": now()}
+    store.write(f"runs/{run}/attempts/{attempt}/outcome.json", json.dumps(body).encode())
+
+
+def _code_revision() -> str | None:
+    """The git commit of the code that runs, when it runs from a checkout."""
+    here = Path(__file__).parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        )
+        dirty = subprocess.run(
+            ["git", "-C", str(here), "status", "--porcelain"], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:
+        return None
+    if found.returncode:
+        return None
+    return found.stdout.strip() + ("+changes" if dirty.stdout.strip() else "")

@@ -1,0 +1,32 @@
+"""Learning-rate schedules as pure functions of the step, so that a resumed run needs no state to continue one."""
+
+from __future__ import annotations
+
+import math
+
+from ..config import LRScheduleConfig
+from ..config.schema import ConstantScheduleConfig, WSDScheduleConfig
+
+
+def learning_rate(schedule: LRScheduleConfig, step: int, total_steps: int) -> float:
+    """The fraction of the peak learning rate that optimizer step `step` (from 0) uses.
+
+    Warmup is linear and reaches the peak at step `warmup_steps`; its first step is already above zero, as in llm.c.
+    """
+    if step < schedule.warmup_steps:
+        return (step + 1) / schedule.warmup_steps
+    if isinstance(schedule, ConstantScheduleConfig):
+        return 1.0
+    if isinstance(schedule, WSDScheduleConfig):
+        decay_steps = max(1, round(schedule.decay_fraction * total_steps))
+        into_decay = min(max(0, step - (total_steps - decay_steps)), decay_steps)
+        return _blend(into_decay / decay_steps, schedule.final_fraction)
+    progress = min(1.0, (step - schedule.warmup_steps) / max(1, total_steps - schedule.warmup_steps))
+    if schedule.name == "cosine":
+        progress = 0.5 * (1.0 - math.cos(math.pi * progress))
+    return _blend(progress, schedule.final_fraction)
+
+
+def _blend(progress: float, final: float) -> float:
+    """From 1 at progress 0 to `final` at progress 1."""
+    return 1.0 + (final - 1.0) * progress
