@@ -23,7 +23,19 @@ from .errors import ConfigError, SkytrainError, nearest
 from .schema import Config
 from .typed import build
 
-GROUPS = ("recipe", "model", "data", "tokenizer", "optimizer", "lr_schedule", "parallel", "trainer", "store", "budget")
+GROUPS = (
+    "recipe",
+    "model",
+    "data",
+    "data/cleaning",
+    "tokenizer",
+    "optimizer",
+    "lr_schedule",
+    "parallel",
+    "trainer",
+    "store",
+    "budget",
+)
 GROUPS_MODULE = "skytrain.config.groups"
 FREE_KEYS = ("model.args", "data.source")  # their keys belong to a plugged-in class, which checks them itself
 OWN_SOURCES = "skytrain."  # ours list all their keys in their files, so that a new one is a typing error
@@ -42,7 +54,7 @@ class Composed:
 def compose(overrides: Sequence[str] = (), config_dirs: Sequence[str | Path] = ()) -> Composed:
     """The configuration that `key=value` overrides select, checked against the schema.
 
-    `config_dirs` are folders of the user's own groups (`recipe/mine.yaml`); theirs win over the built-in ones' names.
+    `config_dirs` are folders of the user's own groups (`recipe/mine.yaml`), found beside the built-in ones.
     """
     parsed = _parse(overrides)
     choices = [override for override in parsed if override.key_or_group in GROUPS]
@@ -108,12 +120,14 @@ def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -
             raise SkytrainError(f"{' '.join(lines)}: {error}") from None
         except OmegaConfBaseException as error:
             raise SkytrainError(f"a configuration file cannot be read: {error}") from None
+        # Hydra keeps no record of which file set a value; its own loader, asked file by file in order, tells.
+        _, repository = loader._parse_overrides_and_create_caching_repo("config", lines)
         origins: dict[str, str] = {}
         for default in defaults.defaults:
             if default.config_path.startswith("hydra/"):
                 continue
-            part = loader._load_single_config(default, loader.repository)
-            origin = _name(loader, default.config_path)
+            part = loader._load_single_config(default, repository)
+            origin = _name(repository, default.config_path)
             for key in flatten(OmegaConf.to_container(part.config, resolve=False)):
                 origins[key] = origin
     OmegaConf.set_struct(tree, False)
@@ -121,9 +135,9 @@ def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -
     return tree, origins
 
 
-def _name(loader: Any, config_path: str) -> str:
+def _name(repository: Any, config_path: str) -> str:
     """The file as a reader would look for it: short for ours, a path for the user's."""
-    for source in loader.get_sources():
+    for source in repository.get_sources():
         path = Path(source.path) / f"{config_path}.yaml"
         if source.scheme() == "file" and path.is_file():
             return os.path.relpath(path)

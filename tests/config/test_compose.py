@@ -1,0 +1,105 @@
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from skytrain.config import ConfigError, Interval, SkytrainError
+from skytrain.config.compose import COMMAND_LINE, compose, flatten
+
+
+def message(*overrides: str, **kwargs) -> str:
+    with pytest.raises(SkytrainError) as error:
+        compose(overrides, **kwargs)
+    return str(error.value)
+
+
+def test_values_come_from_groups_then_the_recipe_then_the_command_line():
+    composed = compose(["recipe=quickstart", "optimizer.lr=0.5"])
+    assert composed.config.model.name == "gpt2-tiny"
+    assert composed.config.optimizer.lr == 0.5
+    assert composed.origins["optimizer.lr"] == COMMAND_LINE
+    assert composed.origins["trainer.steps"] == "recipe/quickstart.yaml"
+    assert composed.origins["optimizer.beta1"] == "optimizer/adamw.yaml"
+
+
+def test_every_setting_has_an_origin():
+    composed = compose()
+    assert {key for key in flatten(composed.values) if key not in composed.origins} == set()
+
+
+def test_units_are_parsed_in_overrides_and_files():
+    config = compose(["data.target_tokens=2.5B", "trainer.checkpoint_every=10m", "data.part_bytes=1MiB"]).config
+    assert config.data.target_tokens == 2_500_000_000
+    assert config.trainer.checkpoint_every == Interval(seconds=600)
+    assert config.data.part_bytes == 2**20
+
+
+def test_the_model_takes_the_vocabulary_of_the_tokenizer():
+    assert compose(["tokenizer=bpe-4k"]).config.model.vocab_size == 4096
+
+
+def test_a_custom_model_takes_a_target_and_free_arguments():
+    model = compose(["model=custom", "model.target=a.B", "model.args.width=3", "model.args.deep.er=[1,2]"]).config.model
+    assert (model.target, model.args) == ("a.B", {"width": 3, "deep": {"er": [1, 2]}})
+
+
+def test_a_users_own_folder_adds_recipes_and_is_named_as_their_origin(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = tmp_path / "conf" / "recipe" / "mine.yaml"
+    recipe.parent.mkdir(parents=True)
+    recipe.write_text("# @package _global_\nseed: 7\n")
+    composed = compose(["recipe=mine"], config_dirs=["conf"])
+    assert composed.config.seed == 7
+    assert composed.origins["seed"] == str(Path("conf/recipe/mine.yaml"))
+
+
+def test_an_unknown_key_in_a_users_file_is_named_with_the_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = tmp_path / "conf" / "recipe" / "mine.yaml"
+    recipe.parent.mkdir(parents=True)
+    recipe.write_text("# @package _global_\ntrainer:\n  bach_tokens: 7\n")
+    text = message("recipe=mine", config_dirs=["conf"])
+    assert "trainer.bach_tokens" in text
+    assert "conf/recipe/mine.yaml" in text
+    assert "did you mean trainer.batch_tokens" in text
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        (["trainer.bach_tokens=3"], ["trainer.bach_tokens", "3", "did you mean trainer.batch_tokens", "command line"]),
+        (["model=gpt2-125m"], ["gpt2-125m", "did you mean model=gpt2-124m"]),
+        (["trainer.steps=-3"], ["trainer.steps", "-3", "at least 1"]),
+        (["trainer.steps=1.5"], ["trainer.steps", "1.5", "whole number"]),
+        (["model.width=wide"], ["model.width", "wide", "whole number"]),
+        (["optimizer.name=lionn"], ["lionn", "did you mean optimizer.name=lion"]),
+        (["data=text"], ["data.source.paths", "must be given", "data/text.yaml"]),
+        (["data.source.pathz=x"], ["data.source.pathz", "no such setting"]),
+        (["model.heads=7"], ["7 heads", "768", "try model.heads="]),
+        (["trainer.sequence_length=4096"], ["4096", "1024", "model.max_length"]),
+        (["model.vocab_size=100"], ["100", "50257"]),
+        (["trainer.batch_tokens=1000"], ["1000", "8192", "try trainer.batch_tokens=8192"]),
+        (["trainer.tokens=1B"], ["trainer.steps", "both"]),
+        (["trainer.checkpoint_every=10x"], ["trainer.checkpoint_every", "10x", "unit"]),
+        (["trainer=1"], ["trainer=1"]),
+        (["model=3"], ["model=3"]),
+        (["trainer.steps"], ["'trainer.steps'", "key=value"]),
+        (["trainer.loggers=[tensorbord]"], ["tensorbord", "tensorboard"]),
+        (["store.kms_key=abc"], ["store.kms_key", "store.sse=kms"]),
+        (["lr_schedule.warmup_steps=5000"], ["5000", "1000 steps"]),
+    ],
+)
+def test_a_mistake_is_answered_with_key_value_and_a_way_out(overrides, parts):
+    text = message(*overrides)
+    assert [part for part in parts if part not in text] == []
+
+
+def test_composition_leaves_no_hydra_behind():
+    compose()
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_errors_say_which_key_to_programs():
+    with pytest.raises(ConfigError) as error:
+        compose(["trainer.steps=0"])
+    assert error.value.key == "trainer.steps"
