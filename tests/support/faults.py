@@ -15,11 +15,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, Self
 
 Kind = Literal[
-    "slow_down", "internal_error", "reset", "lost_answer", "cut", "wrong_bytes", "damaged_request", "latency"
+    "slow_down",
+    "internal_error",
+    "conflict",
+    "reset",
+    "lost_answer",
+    "cut",
+    "wrong_bytes",
+    "damaged_request",
+    "latency",
 ]
 """What happens to a request:
 
 slow_down, internal_error  503 and 500 in place of the server
+conflict                   409: another conditional request is under way
 reset                      the connection dies before the server hears of it
 lost_answer                the server does it, then the connection dies
 cut                        half of the answer's body, then the connection dies
@@ -30,6 +39,7 @@ latency                    the answer comes 50 ms late
 
 ERRORS = {
     "slow_down": (503, "SlowDown", "Please reduce your request rate."),
+    "conflict": (409, "ConditionalRequestConflict", "A conflicting conditional operation is in progress."),
     "internal_error": (500, "InternalError", "We encountered an internal error."),
 }
 LATENCY_SECONDS = 0.05

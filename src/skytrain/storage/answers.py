@@ -24,6 +24,10 @@ class Damaged(Exception):
     """The answer's bytes are not the ones that were stored."""
 
 
+class Contended(Exception):
+    """S3 refused to create an object because another writer was at it, and that one did not finish."""
+
+
 class Replaced(StoreError):
     """Another writer put a new object there while we read the old one."""
 
@@ -68,8 +72,15 @@ def _said(error: Exception, code: str | None, text: str) -> str:
         return f"{code}: {message}" if message else code
     if isinstance(error, CutShort):
         return "the connection was cut before the last byte"
+    if isinstance(error, Contended):
+        return "other writers are at it"
     lines = text.splitlines() or ["no reason given"]
-    reason = lines[-1].rpartition(" - ")[2].strip()
+    reason = (
+        lines[-1]
+        .rpartition(" - ")[2]
+        .strip(": ")
+        .replace("Server returned non-2xx status code:", "the server answered")
+    )
     endpoint = _first(r"Error performing \w+ (\w+://[^/ ]+)", text)
     return f"{reason} ({endpoint})" if endpoint else reason
 

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .answers import CutShort, Damaged, Replaced, explain
+from .answers import Contended, CutShort, Damaged, Replaced, explain
 from .aws import s3_arguments
 from .base import Progress, Stat, Store, check_key, check_prefix, refuse_root
 from .errors import StoreError
@@ -84,7 +84,10 @@ class BucketStore(Store):
                 client.put(check_key(self.root, key), data, mode="create", attributes=attributes)
             except AlreadyExistsError:
                 # Perhaps by us: it was stored, the answer was lost, and the next try met our own object.
-                return client.get(key).attributes.get(WRITER_NAME) == writer
+                try:
+                    return client.get(key).attributes.get(WRITER_NAME) == writer
+                except FileNotFoundError:
+                    raise Contended from None
             return True
 
         return self._call("create", key, put)

@@ -153,7 +153,7 @@ def explained(operation: str, url: str) -> Iterator[None]:
         yield
     except OSError as error:
         problem = f"{error.strerror} ({error.filename})" if error.filename else str(error.strerror or error)
-        if isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError) and operation in ("read", "download"):
             raise NotFound(operation, url, "there is no such object") from error
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
             raise AccessDenied(

@@ -1,0 +1,257 @@
+"""A bad network between us and S3: nothing is lost, nothing is half-written, and what cannot succeed says why."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import pytest
+
+from skytrain.storage import Store, StoreError, open_store
+from tests.support.faults import FaultProxy, Kind, Request
+from tests.support.s3 import FAST_RETRY, S3Server
+
+CONTENT = bytes(range(256)) * (3 << 12)  # 3 MiB
+
+PASSING: list[Kind] = ["slow_down", "internal_error", "reset", "lost_answer", "latency"]
+LASTING: list[tuple[Kind, str]] = [
+    ("slow_down", "SlowDown: Please reduce your request rate.|the server answered 503 Service Unavailable"),
+    (
+        "internal_error",
+        "InternalError: We encountered an internal error.|the server answered 500 Internal Server Error",
+    ),
+    ("reset", "HTTP error: error sending request"),
+]
+
+
+@pytest.fixture
+def faulty_store(fault_proxy: FaultProxy, s3_server: S3Server) -> Store:
+    """A store that is reached through the proxy."""
+    return open_store(s3_server.new_root(), retry=FAST_RETRY)
+
+
+@pytest.fixture
+def direct_store(faulty_store: Store, s3_environment: pytest.MonkeyPatch, s3_server: S3Server) -> Store:
+    """The same objects, past the proxy."""
+    s3_environment.setenv("AWS_ENDPOINT_URL", s3_server.url)
+    return open_store(faulty_store.root, retry=FAST_RETRY)
+
+
+def unfinished_uploads(server: S3Server, store: Store) -> list[str]:
+    prefix = store.root.removeprefix(f"s3://{server.bucket}/")
+    found = server.client().list_multipart_uploads(Bucket=server.bucket).get("Uploads", [])
+    return [upload["Key"] for upload in found if upload["Key"].startswith(prefix)]
+
+
+@pytest.mark.parametrize("kind", PASSING)
+def test_every_operation_outlives_a_fault_that_passes(
+    faulty_store: Store, fault_proxy: FaultProxy, small_parts: int, large_file: Path, tmp_path: Path, kind: Kind
+) -> None:
+    def then(times: int = 2) -> None:
+        fault_proxy.inject(kind, times)
+
+    then()
+    faulty_store.write("a/key", CONTENT)
+    then()
+    assert faulty_store.create("a/created", CONTENT)
+    then()
+    assert faulty_store.read("a/key") == faulty_store.read("a/created") == CONTENT
+    then()
+    assert faulty_store.read_range("a/key", 1000, 50) == CONTENT[1000:1050]
+    then()
+    assert [stat.key for stat in faulty_store.list("a")] == ["a/created", "a/key"]
+    then()
+    assert faulty_store.folders() == ["a"]
+    then()
+    assert faulty_store.exists("a/key")
+    then(3)
+    sha256 = faulty_store.upload(large_file, "large")
+    then(3)
+    faulty_store.download("large", tmp_path / "copy", sha256)
+    assert (tmp_path / "copy").read_bytes() == large_file.read_bytes()
+    then()
+    faulty_store.delete("a/key")
+    assert [stat.key for stat in faulty_store.list()] == ["a/created", "large"]
+    assert fault_proxy.happened[kind] >= 20
+
+
+@pytest.mark.parametrize(("kind", "cause"), LASTING)
+def test_a_fault_that_lasts_ends_with_the_url_the_attempts_and_the_cause(
+    faulty_store: Store, direct_store: Store, fault_proxy: FaultProxy, tmp_path: Path, kind: Kind, cause: str
+) -> None:
+    direct_store.write("key", CONTENT)
+    fault_proxy.inject(kind)
+    (tmp_path / "file").write_bytes(CONTENT)
+    for operation, use in {
+        "read": lambda: faulty_store.read("key"),
+        "write": lambda: faulty_store.write("key", b"new"),
+        "create": lambda: faulty_store.create("key", b"new"),
+        "stat": lambda: faulty_store.stat("key"),
+        "delete": lambda: faulty_store.delete("key"),
+        "upload": lambda: faulty_store.upload(tmp_path / "file", "key"),
+        "download": lambda: faulty_store.download("key", tmp_path / "copy"),
+    }.items():
+        with pytest.raises(StoreError) as caught:
+            use()
+        assert re.match(f"cannot {operation} {faulty_store.root}/key: ({cause})", str(caught.value))
+        assert "(after 5 attempts)\n  the service or the network is in trouble" in str(caught.value)
+    assert direct_store.read("key") == CONTENT
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_cut_body_continues_where_it_was_cut(faulty_store: Store, fault_proxy: FaultProxy) -> None:
+    faulty_store.write("key", CONTENT)
+    fault_proxy.requests.clear()
+    fault_proxy.inject("cut", times=3)
+    assert faulty_store.read("key") == CONTENT
+    ranges = [request.headers.get("range") for request in fault_proxy.requests]
+    starts = [int(each.removeprefix("bytes=").split("-")[0]) for each in ranges if each]
+    assert ranges[0] is None and len(starts) == 3
+    assert 0 < starts[0] < starts[1] < starts[2]
+
+
+def test_more_cuts_than_attempts_do_not_end_a_transfer_that_advances(
+    faulty_store: Store, fault_proxy: FaultProxy
+) -> None:
+    faulty_store.write("key", CONTENT * 4)
+    fault_proxy.inject("cut", times=8)
+    assert faulty_store.read("key") == CONTENT * 4
+    assert fault_proxy.happened["cut"] == 8 > FAST_RETRY.attempts
+
+
+def test_a_body_that_is_always_cut_ends_with_an_error(
+    faulty_store: Store, fault_proxy: FaultProxy, tmp_path: Path
+) -> None:
+    faulty_store.write("key", CONTENT)
+    fault_proxy.inject("cut", when=lambda request: request.method == "GET")
+    with pytest.raises(StoreError, match=r"cannot download s3://.*/key: .*body.*\(after 5 attempts\)"):
+        faulty_store.download("key", tmp_path / "copy")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_object_replaced_during_a_cut_is_read_whole_never_mixed(
+    faulty_store: Store, direct_store: Store, fault_proxy: FaultProxy
+) -> None:
+    old, new = b"a" * len(CONTENT), b"b" * len(CONTENT)
+    direct_store.write("key", old)
+    fault_proxy.inject("cut", when=replacing(direct_store, "key", new, on_request=1))
+    assert faulty_store.read("key") == new
+    assert fault_proxy.happened["cut"] == 1
+
+
+def test_an_object_replaced_during_a_download_is_noticed(
+    faulty_store: Store,
+    direct_store: Store,
+    fault_proxy: FaultProxy,
+    small_parts: int,
+    large_file: Path,
+    tmp_path: Path,
+) -> None:
+    direct_store.upload(large_file, "key")
+    fault_proxy.inject("latency", when=replacing(direct_store, "key", b"b" * (12 << 20), on_request=2))
+    with pytest.raises(StoreError, match="another writer replaced it meanwhile"):
+        faulty_store.download("key", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def replacing(store: Store, key: str, data: bytes, on_request: int):  # type: ignore[no-untyped-def]
+    """Replaces the object just before the given request is answered."""
+    seen = 0
+
+    def when(request: Request) -> bool:
+        nonlocal seen
+        seen += 1
+        if seen == on_request + 1:
+            store.write(key, data)
+        return seen == on_request
+
+    return when
+
+
+def test_wrong_bytes_in_an_answer_are_fetched_again(
+    faulty_store: Store, fault_proxy: FaultProxy, tmp_path: Path
+) -> None:
+    faulty_store.write("key", CONTENT)
+    sha256 = hashlib.sha256(CONTENT).hexdigest()
+    fault_proxy.inject("wrong_bytes", times=1, when=lambda request: request.method == "GET")
+    assert faulty_store.read("key") == CONTENT
+    fault_proxy.inject("wrong_bytes", times=1, when=lambda request: request.method == "GET")
+    faulty_store.download("key", tmp_path / "copy", sha256)
+    assert (tmp_path / "copy").read_bytes() == CONTENT
+    assert fault_proxy.happened["wrong_bytes"] == 2
+
+
+def test_wrong_bytes_that_stay_wrong_are_an_error(faulty_store: Store, fault_proxy: FaultProxy, tmp_path: Path) -> None:
+    faulty_store.write("key", CONTENT)
+    fault_proxy.inject("wrong_bytes", when=lambda request: request.method == "GET")
+    with pytest.raises(
+        StoreError, match=r"cannot read .*/key: the bytes were damaged on their way .*\(after 5 attempts\)"
+    ):
+        faulty_store.read("key")
+    with pytest.raises(StoreError, match=r"cannot download .*/key: its sha256 is"):
+        faulty_store.download("key", tmp_path / "copy", hashlib.sha256(CONTENT).hexdigest())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bytes_damaged_on_their_way_up_are_refused_by_the_server_and_sent_again(
+    faulty_store: Store, fault_proxy: FaultProxy, small_parts: int, large_file: Path
+) -> None:
+    fault_proxy.inject("damaged_request", times=1)
+    faulty_store.write("key", CONTENT)
+    fault_proxy.inject("damaged_request", times=1)
+    assert faulty_store.create("created", CONTENT)
+    progress: list[float] = []
+    fault_proxy.inject("damaged_request", times=1, when=lambda request: "partNumber=2" in request.path)
+    faulty_store.upload(large_file, "large", lambda key, amount: progress.append(amount))
+    assert fault_proxy.happened["damaged_request"] == 3
+    assert faulty_store.read("key") == faulty_store.read("created") == CONTENT
+    assert faulty_store.read("large") == large_file.read_bytes()
+    assert sum(progress) == large_file.stat().st_size
+
+
+def test_an_upload_that_fails_leaves_no_object_and_no_parts(
+    faulty_store: Store,
+    direct_store: Store,
+    fault_proxy: FaultProxy,
+    s3_server: S3Server,
+    small_parts: int,
+    large_file: Path,
+) -> None:
+    fault_proxy.inject("damaged_request", when=lambda request: "partNumber=2" in request.path)
+    with pytest.raises(
+        StoreError, match=r"cannot upload .*/large: the bytes were damaged on their way \(\w+\) \(after 5 attempts\)"
+    ):
+        faulty_store.upload(large_file, "large")
+    assert direct_store.list() == [] and unfinished_uploads(s3_server, direct_store) == []
+
+
+def test_a_lost_answer_to_the_last_step_of_an_upload_loses_nothing(
+    faulty_store: Store, fault_proxy: FaultProxy, small_parts: int, large_file: Path
+) -> None:
+    fault_proxy.inject(
+        "lost_answer", times=1, when=lambda request: request.method == "POST" and "uploadId" in request.path
+    )
+    faulty_store.upload(large_file, "large")
+    assert fault_proxy.happened["lost_answer"] == 1
+    assert faulty_store.read("large") == large_file.read_bytes()
+
+
+def test_who_creates_an_object_and_loses_the_answer_still_wins(faulty_store: Store, fault_proxy: FaultProxy) -> None:
+    fault_proxy.inject("lost_answer", times=1)
+    assert faulty_store.create("COMMITTED", b"1")
+    assert not faulty_store.create("COMMITTED", b"1")
+
+
+def test_a_conflict_of_creators_is_tried_again(faulty_store: Store, fault_proxy: FaultProxy) -> None:
+    fault_proxy.inject("conflict", times=2, when=lambda request: request.method == "PUT")
+    assert faulty_store.create("COMMITTED", b"1")
+    fault_proxy.inject("conflict", when=lambda request: request.method == "PUT")
+    with pytest.raises(StoreError, match=r"cannot create .*/other: .*attempts"):
+        faulty_store.create("other", b"1")
+
+
+def test_an_endpoint_that_is_not_there_is_named(s3_environment: pytest.MonkeyPatch) -> None:
+    s3_environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    with pytest.raises(StoreError, match=r"cannot read s3://bucket/x/key: .*http://127.0.0.1:1\) \(after 5 attempts\)"):
+        open_store("s3://bucket/x", retry=FAST_RETRY).read("key")

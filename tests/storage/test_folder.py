@@ -1,0 +1,127 @@
+"""What a folder promises beyond the common interface: nothing half-written, and errors that name the place."""
+
+from __future__ import annotations
+
+import os
+import resource
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from skytrain.config import ConfigError, StoreConfig
+from skytrain.storage import AccessDenied, StoreError, open_store
+from skytrain.storage.transfer import write_whole
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    """No file of this process may grow past one MiB: to a writer, a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def everything_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+def test_a_path_a_file_url_and_home_name_the_same_kind_of_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    for root in ("my store", "~/my store", f"{tmp_path}/my store", (tmp_path / "my store").as_uri()):
+        assert open_store(root).local_path("a/b") == tmp_path / "my store" / "a" / "b"
+        assert open_store(root).root == (tmp_path / "my store").as_uri()
+
+
+def test_opening_and_reading_make_no_folder(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    assert store.list() == [] and store.folders() == [] and store.stat("a") is None
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_file_being_written_is_not_in_the_store(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    seen = []
+
+    def chunks() -> Iterator[bytes]:
+        yield b"half"
+        seen.append((store.list(), store.exists("a/key"), len(everything_in(tmp_path))))
+        yield b"whole"
+
+    write_whole(tmp_path / "a" / "key", chunks())
+    assert seen == [([], False, 1)]
+    assert store.read("a/key") == b"halfwhole"
+
+
+def test_bytes_reach_the_disk_before_their_name_and_then_the_name_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    fsync = os.fsync
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: (events.append("folder" if stat.S_ISDIR(os.fstat(fd).st_mode) else "file"), fsync(fd))
+    )
+    write_whole(
+        tmp_path / "key", [b"1"], publish=lambda temporary, path: (events.append("name"), temporary.replace(path))
+    )
+    assert events == ["file", "name", "folder"]
+
+
+def test_a_full_disk_leaves_the_old_object_and_nothing_else(tmp_path: Path, small_disk: None) -> None:
+    store = open_store(str(tmp_path / "store"))
+    store.write("key", b"old")
+    for write in (store.write, store.create):
+        with pytest.raises(StoreError, match=r"File too large[^\n]*\n.*make room"):
+            write("key" if write == store.write else "new", bytes(2 * MIB))
+    assert store.read("key") == b"old" and everything_in(tmp_path) == ["key"]
+
+
+def test_a_full_disk_stops_an_upload_and_leaves_nothing(tmp_path: Path, large_file: Path, small_disk: None) -> None:
+    store = open_store(str(tmp_path / "store"))
+    with pytest.raises(StoreError, match=r"cannot upload file://.*store/key: File too large"):
+        store.upload(large_file, "key")
+    assert everything_in(tmp_path / "store") == []
+
+
+def test_a_root_below_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(StoreError, match=rf"cannot write {tmp_path.as_uri()}/file/store/key: Not a directory"):
+        open_store(str(tmp_path / "file" / "store")).write("key", b"1")
+
+
+def test_a_root_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+    root = (
+        Path("/sys/skytrain-test") if os.geteuid() == 0 else tmp_path / "locked" / "store"
+    )  # root may write anywhere but there
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(AccessDenied, match=rf"cannot write {root.as_uri()}/key: .*\n.*store.root"):
+        open_store(str(root)).write("key", b"1")
+
+
+def test_a_root_that_cannot_be_made_is_not_called_a_missing_object() -> None:
+    with pytest.raises(StoreError, match="cannot write file:///proc/skytrain-test/key: No such file or directory"):
+        open_store("/proc/skytrain-test").write("key", b"1")
+
+
+def test_a_name_of_our_temporary_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="being written"):
+        open_store(str(tmp_path)).write(".skytrain-1", b"1")
+
+
+def test_deleting_the_last_object_removes_its_folders_and_not_the_root(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "store"))
+    store.write("a/b/c", b"1")
+    store.delete("a/b/c")
+    assert (tmp_path / "store").is_dir() and store.folders() == []
+
+
+def test_encryption_of_a_folder_is_refused_rather_than_ignored(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"store.sse: 's3' is for s3:// only"):
+        open_store(StoreConfig(root=str(tmp_path), sse="s3", kms_key=None))

@@ -1,0 +1,206 @@
+"""What holds for a folder and a bucket alike."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from skytrain.config import ConfigError
+from skytrain.storage import NotFound, Store, StoreError, open_store
+
+CONTENT = bytes(range(256)) * 4
+
+
+def test_what_was_written_is_read(store: Store) -> None:
+    store.write("runs/a/run.json", CONTENT)
+    assert store.read("runs/a/run.json") == CONTENT
+
+
+def test_a_second_write_replaces_the_first_and_changes_the_etag(store: Store) -> None:
+    store.write("key", b"first")
+    before = store.stat("key")
+    store.write("key", b"other")
+    after = store.stat("key")
+    assert store.read("key") == b"other"
+    assert before is not None and after is not None and before.etag != after.etag
+
+
+def test_an_empty_object_is_an_object(store: Store) -> None:
+    store.write("empty", b"")
+    assert store.read("empty") == b"" and store.read_range("empty", 0, 10) == b""
+
+
+@given(start=st.integers(0, 1100), length=st.integers(0, 1100))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_range_is_a_slice(store: Store, start: int, length: int) -> None:
+    if not store.exists("key"):
+        store.write("key", CONTENT)
+    assert store.read_range("key", start, length) == CONTENT[start : start + length]
+
+
+def test_create_makes_an_object_once(store: Store) -> None:
+    assert store.create("COMMITTED", b"first")
+    assert not store.create("COMMITTED", b"second")
+    assert store.read("COMMITTED") == b"first"
+
+
+def test_of_many_who_create_one_wins_and_its_bytes_stay(store: Store) -> None:
+    names = [f"writer {number}".encode() for number in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        won = list(pool.map(lambda name: store.create("attempts/1", name), names))
+    assert won.count(True) == 1
+    assert store.read("attempts/1") == names[won.index(True)]
+
+
+def test_list_is_sorted_deep_and_stays_in_its_folder(store: Store) -> None:
+    for key in ("tokens/b", "tokens/a/2", "tokens/a/10", "tokens-old/c", "top"):
+        store.write(key, b"12345")
+    assert [stat.key for stat in store.list("tokens")] == ["tokens/a/10", "tokens/a/2", "tokens/b"]
+    assert [stat.key for stat in store.list("tokens/")] == ["tokens/a/10", "tokens/a/2", "tokens/b"]
+    assert len(store.list()) == 5
+    assert store.list("nothing") == []
+    assert store.list("top") == []
+
+
+def test_list_tells_what_stat_tells(store: Store) -> None:
+    store.write("a/b", b"12345")
+    assert store.list("a") == [store.stat("a/b")]
+    assert store.list("a")[0].size == 5
+
+
+def test_folders_are_the_names_right_below(store: Store) -> None:
+    for key in ("runs/b/run.json", "runs/a/attempts/1/x", "runs/file"):
+        store.write(key, b"1")
+    assert store.folders("runs") == ["a", "b"]
+    assert store.folders() == ["runs"]
+    assert store.folders("nothing") == []
+
+
+def test_stat_of_nothing_is_none(store: Store) -> None:
+    store.write("a/b", b"1")
+    assert store.stat("a/c") is None and store.stat("a") is None and store.stat("a/b/c") is None
+    assert store.exists("a/b") and not store.exists("a/c")
+
+
+def test_delete_may_be_repeated(store: Store) -> None:
+    store.write("a/b", b"1")
+    store.delete("a/b")
+    store.delete("a/b")
+    assert not store.exists("a/b") and store.list() == []
+
+
+def test_delete_all_takes_a_folder_and_nothing_beside_it(store: Store) -> None:
+    for key in ("runs/a/1", "runs/a/deep/2", "runs/ab"):
+        store.write(key, b"1")
+    store.delete_all("runs/a")
+    store.delete_all("runs/a")
+    assert [stat.key for stat in store.list()] == ["runs/ab"]
+
+
+def test_delete_all_refuses_the_whole_store(store: Store) -> None:
+    store.write("a", b"1")
+    with pytest.raises(StoreError, match="whole store"):
+        store.delete_all("")
+    assert store.exists("a")
+
+
+@pytest.mark.parametrize(
+    "key", ["../outside", "a/../../outside", "/absolute", "a//b", "a/./b", "", "a/", "a\\b", "a\nb"]
+)
+def test_a_key_that_could_leave_the_root_is_refused(store: Store, key: str) -> None:
+    for use in (
+        store.read,
+        store.stat,
+        store.delete,
+        lambda key: store.write(key, b"1"),
+        lambda key: store.create(key, b"1"),
+    ):
+        with pytest.raises(StoreError, match="is not a key"):
+            use(key)
+
+
+def test_a_missing_object_is_named(store: Store, tmp_path: Path) -> None:
+    for use in (
+        store.read,
+        lambda key: store.read_range(key, 0, 1),
+        lambda key: store.download(key, tmp_path / "copy"),
+    ):
+        with pytest.raises(NotFound, match=f"{store.url('runs/none')}: there is no such object"):
+            use("runs/none")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_large_file_goes_up_and_comes_down_whole(
+    store: Store, small_parts: int, large_file: Path, tmp_path: Path
+) -> None:
+    sha256 = store.upload(large_file, "tokens/large.bin")
+    store.download("tokens/large.bin", tmp_path / "new" / "copy.bin", sha256)
+    assert sha256 == hashlib.sha256(large_file.read_bytes()).hexdigest()
+    assert (tmp_path / "new" / "copy.bin").read_bytes() == large_file.read_bytes()
+
+
+def test_an_empty_file_goes_up_and_comes_down(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "empty").touch()
+    store.download("empty", tmp_path / "copy", store.upload(tmp_path / "empty", "empty"))
+    assert (tmp_path / "copy").read_bytes() == b""
+
+
+def test_progress_adds_up_to_the_size(store: Store, small_parts: int, large_file: Path, tmp_path: Path) -> None:
+    up: list[float] = []
+    down: list[float] = []
+    store.upload(large_file, "key", lambda key, amount: up.append(amount))
+    store.download("key", tmp_path / "copy", progress=lambda key, amount: down.append(amount))
+    assert sum(up) == sum(down) == large_file.stat().st_size
+    assert len(up) > 2 and len(down) > 2
+
+
+def test_a_download_with_another_sha256_leaves_what_was_there(store: Store, tmp_path: Path) -> None:
+    store.write("shard.bin", b"altered")
+    (tmp_path / "shard.bin").write_bytes(b"mine")
+    with pytest.raises(StoreError, match=r"shard.bin: its sha256 is .* was expected"):
+        store.download("shard.bin", tmp_path / "shard.bin", sha256=hashlib.sha256(b"right").hexdigest())
+    assert (tmp_path / "shard.bin").read_bytes() == b"mine"
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["shard.bin"]
+
+
+def test_an_upload_of_no_file_says_which(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"none.bin: No such file"):
+        store.upload(tmp_path / "none.bin", "key")
+    assert not store.exists("key")
+
+
+def test_a_store_goes_to_another_process(store: Store) -> None:
+    store.write("key", b"1")
+    assert pickle.loads(pickle.dumps(store)).read("key") == b"1"
+
+
+def test_a_store_opens_again_from_its_root(store: Store) -> None:
+    store.write("a b/100%.txt", b"1")
+    again = open_store(store.root)
+    assert again.root == store.root and again.read("a b/100%.txt") == b"1"
+
+
+def test_a_root_of_another_kind_is_refused() -> None:
+    with pytest.raises(StoreError, match="gs://bucket/x: 'gs' is not a kind of store"):
+        open_store("gs://bucket/x")
+    with pytest.raises(StoreError, match="not this machine"):
+        open_store("file://folder/x")
+    with pytest.raises(StoreError, match="names no bucket"):
+        open_store("s3://")
+    with pytest.raises(ConfigError, match=r"store.root"):
+        open_store("")
+
+
+def test_loading_the_door_does_not_load_clients() -> None:
+    code = "import sys, skytrain.storage; print([name for name in ('obstore', 'boto3', 'fsspec', 'torch') if name in sys.modules])"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )
