@@ -1,0 +1,22 @@
+from pathlib import Path
+
+import pytest
+
+from skytrain.pipelines.prepare import prepare
+from skytrain.runs import Silent
+from tests.support.tiny import tiny_config
+
+
+@pytest.fixture(scope="session")
+def prepared_root(tmp_path_factory) -> Path:
+    """A store with the tiny data set in it; tests copy it, so that none sees another's runs."""
+    root = tmp_path_factory.mktemp("prepared")
+    prepare(tiny_config(root), Silent())
+    return root
+
+
+@pytest.fixture
+def root(prepared_root, tmp_path) -> Path:
+    import shutil
+
+    return Path(shutil.copytree(prepared_root, tmp_path / "store"))

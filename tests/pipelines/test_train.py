@@ -1,0 +1,170 @@
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from skytrain.checkpoints import committed_steps
+from skytrain.config import SkytrainError
+from skytrain.pipelines.train import train
+from skytrain.runs import Silent, load_run, read_metrics
+from skytrain.storage import open_store
+from tests.support.tiny import tiny_config
+
+GOLDEN = Path(__file__).parent / "golden_losses.json"
+
+
+def losses(root: Path, run: str) -> dict[int, float]:
+    return {
+        record["step"]: record["train/loss"]
+        for record in read_metrics(open_store(str(root)), run)
+        if "train/loss" in record
+    }
+
+
+def weights(root: Path, run: str, step: int) -> dict[str, torch.Tensor]:
+    return load_file(root / "runs" / run / "checkpoints" / f"step-{step:09d}" / "model.safetensors")
+
+
+def test_the_loss_falls_and_the_run_leaves_its_record(root):
+    trained = train(tiny_config(root), Silent())
+    curve = losses(root, trained.run)
+    assert list(curve) == list(range(1, 21))
+    assert curve[20] < curve[1] - 0.3
+    record = load_run(open_store(str(root)), trained.run)
+    assert (record.step, record.seed, record.config["model"]["width"]) == (20, 1337, 32)
+    assert record.finished_at is not None
+    assert {prefix.rpartition("/")[2] for prefix in record.data} == {"train", "validation"}
+    validations = [r["step"] for r in read_metrics(open_store(str(root)), trained.run) if "val/loss" in r]
+    assert validations == [10, 20]
+
+
+def test_the_same_configuration_and_seed_give_the_same_bits(root):
+    first = train(tiny_config(root, "run=first", "model.dropout=0.1"), Silent())
+    second = train(tiny_config(root, "run=second", "model.dropout=0.1"), Silent())
+    assert losses(root, first.run) == losses(root, second.run)
+    a, b = weights(root, "first", 20), weights(root, "second", 20)
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_the_first_twenty_steps_are_those_of_the_golden_file(root):
+    """Guards the numbers against a change that nobody meant; another CPU may round differently in the last digits."""
+    trained = train(tiny_config(root), Silent())
+    golden = json.loads(GOLDEN.read_text())
+    assert list(losses(root, trained.run).values()) == pytest.approx(golden, abs=2e-4)
+
+
+def test_a_stopped_run_continues_bit_for_bit(root):
+    """With dropout and accumulation on, so that random state and position are truly restored."""
+    options = ("model.dropout=0.1", "trainer.batch_tokens=512")
+    train(tiny_config(root, "run=whole", *options), Silent())
+    stopped = train(tiny_config(root, "run=parts", "trainer.stop_at_step=7", *options), Silent())
+    assert (stopped.step, stopped.outcome) == (7, "stopped")
+    resumed = train(tiny_config(root, "run=parts", *options), Silent())
+    assert (resumed.step, resumed.outcome) == (20, "done")
+    assert losses(root, "whole") == losses(root, "parts")
+    a, b = weights(root, "whole", 20), weights(root, "parts", 20)
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_stopping_early_keeps_the_schedules_horizon(root):
+    train(tiny_config(root, "run=whole"), Silent())
+    train(tiny_config(root, "run=early", "trainer.stop_at_step=5"), Silent())
+    store = open_store(str(root))
+    rates = {run: [r["train/lr"] for r in read_metrics(store, run) if "train/lr" in r] for run in ("whole", "early")}
+    assert rates["early"] == rates["whole"][:5]
+
+
+def test_accumulation_gives_the_losses_of_one_large_batch(root):
+    train(tiny_config(root, "run=one", "trainer.micro_batch=8"), Silent())
+    train(tiny_config(root, "run=four", "trainer.micro_batch=2"), Silent())
+    one, four = losses(root, "one"), losses(root, "four")
+    assert [four[step] for step in one] == pytest.approx(list(one.values()), abs=2e-5)
+
+
+def test_a_finished_run_is_left_alone(root):
+    train(tiny_config(root), Silent())
+    again = train(tiny_config(root), Silent())
+    assert (again.step, again.outcome, again.metrics) == (20, "done", {})
+
+
+def test_another_learning_rate_is_another_run(root):
+    assert train(tiny_config(root), Silent()).run != train(tiny_config(root, "optimizer.lr=1e-3"), Silent()).run
+
+
+def test_a_named_run_with_other_settings_is_refused_line_by_line(root):
+    train(tiny_config(root, "run=mine", "trainer.stop_at_step=2"), Silent())
+    with pytest.raises(SkytrainError, match=r"optimizer\.lr: 0\.003 -> 0\.001"):
+        train(tiny_config(root, "run=mine", "optimizer.lr=1e-3"), Silent())
+    assert committed_steps(open_store(str(root)), "mine") == [2]
+
+
+def test_old_checkpoints_are_pruned_and_the_newest_kept(root):
+    trained = train(tiny_config(root, "trainer.checkpoint_every=5", "trainer.keep_checkpoints=2"), Silent())
+    assert committed_steps(open_store(str(root)), trained.run) == [15, 20]
+
+
+class Interrupter(Silent):
+    """Sends this process a signal at a given step, as a user's Ctrl-C would."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def progress(self, stage, done, total, detail=""):
+        if stage == "train" and done == self.step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_an_interrupt_saves_stops_and_the_same_command_continues(root):
+    train(tiny_config(root, "run=whole"), Silent())
+    interrupted = train(tiny_config(root, "run=cut"), Interrupter(6))
+    assert interrupted.outcome == "interrupted"
+    assert 6 <= interrupted.step < 20
+    assert train(tiny_config(root, "run=cut"), Silent()).outcome == "done"
+    assert losses(root, "cut") == losses(root, "whole")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("optimizer=lion", "optimizer.lr=1e-3"),
+        ("lr_schedule=wsd", "lr_schedule.warmup_steps=2"),
+        ("trainer.precision=bf16-mixed",),
+    ],
+)
+def test_other_optimizers_schedules_and_precisions_learn(root, options):
+    trained = train(tiny_config(root, *options), Silent())
+    curve = losses(root, trained.run)
+    assert curve[20] < curve[1] - 0.1
+
+
+def test_a_custom_model_trains_through_its_contract(root, tmp_path, monkeypatch):
+    (tmp_path / "my_model.py").write_text(
+        "from torch import nn\n"
+        "class Bigram(nn.Module):\n"
+        "    def __init__(self, vocab_size, max_length, width):\n"
+        "        super().__init__()\n"
+        "        self.table, self.head = nn.Embedding(vocab_size, width), nn.Linear(width, vocab_size)\n"
+        "    def forward(self, tokens):\n"
+        "        return self.head(self.table(tokens))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = tiny_config(root).data  # the data set stays; only the model changes
+    assert config.name == "synthetic"
+    from skytrain.config.compose import compose
+    from tests.support.tiny import TINY
+
+    mine = [option for option in TINY if not option.startswith("model")]
+    custom = [
+        "model=custom",
+        "model.target=my_model.Bigram",
+        "model.args.width=16",
+        "optimizer.lr=0.05",
+        f"store.root='{root}'",
+    ]
+    trained = train(compose([*mine, *custom]).config, Silent())
+    curve = losses(root, trained.run)
+    assert curve[20] < curve[1] - 0.3
