@@ -14,29 +14,6 @@ from skytrain.models.hf_config import hf_config, read_hf_config
 from skytrain.models.hf_weights import state_from_hf, state_to_hf
 from skytrain.models.safetensors_io import INDEX, SINGLE, SafetensorsFolder, TensorSpec, write_folder
 
-from .parity import hugging_face_twin, relative
-
-
-def test_logits_equal_hugging_faces(decoder_config, random_tokens):
-    ours, theirs = hugging_face_twin(decoder_config())
-    tokens = random_tokens(length=32)
-    with torch.no_grad():
-        difference = ours(tokens)[..., :101] - theirs(tokens).logits
-    assert difference.abs().max() <= 1e-5
-
-
-def test_gradients_equal_hugging_faces(decoder_config, random_tokens):
-    config = decoder_config()
-    ours, theirs = hugging_face_twin(config)
-    tokens, targets = random_tokens(), random_tokens(seed=1)
-    ours.loss(tokens, targets).backward()
-    torch.nn.functional.cross_entropy(theirs(tokens).logits.flatten(0, 1), targets.flatten()).backward()
-    found = state_to_hf(config, {name: p.grad for name, p in ours.named_parameters()})
-    expected = {name: p.grad for name, p in theirs.named_parameters()}
-    assert found.keys() == expected.keys()
-    # The key bias has no influence on attention: its gradient is rounding alone, so matrices are compared whole.
-    assert max(relative(found[name] - expected[name], expected[name]) for name in found) <= 1e-6
-
 
 def test_weights_go_to_hugging_face_and_back_bit_for_bit(decoder_config):
     config = decoder_config()

@@ -93,7 +93,8 @@ def generate_tokens(
     limit = min(config.vocab_size, limit or config.vocab_size)
     cache = None
     if use_cache and takes_cache(model):
-        cache = KVCache(min(config.max_length, len(prompt) + max_tokens))
+        longest = int(getattr(model, "cache_length", config.max_length))
+        cache = KVCache(min(longest, len(prompt) + max_tokens))
 
     def tokens() -> Iterator[int]:
         seen = list(prompt)
@@ -116,7 +117,7 @@ def _next_logits(model: nn.Module, tokens: list[int], window: int, cache: KVCach
     model.eval()
     try:
         with torch.inference_mode():
-            if cache is None or len(tokens) > window:
+            if cache is None or len(tokens) > cache.max_length:
                 return model(torch.tensor([tokens[-window:]], device=device))[0, -1]
             return model(torch.tensor([tokens[cache.length :]], device=device), cache)[0, -1]
     finally:

@@ -11,7 +11,7 @@ from ..planning.flops import decoder_flops_per_token
 from .attention import Attention, KVCache
 from .loss import token_loss
 from .norm import make_norm
-from .rope import Rotation, rotation
+from .rope import Rotation, rotation, stable_length
 
 
 class Embedding(nn.Module):
@@ -120,6 +120,11 @@ class Decoder(nn.Module):
         if cache is not None:
             cache.length += length
         return self.head(x_btd)
+
+    @property
+    def cache_length(self) -> int:
+        """The longest sequence for which a cache holds what a pass over the whole would compute."""
+        return stable_length(self.config)
 
     def loss(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
         """Mean cross-entropy in nats over the real vocabulary, in float32."""

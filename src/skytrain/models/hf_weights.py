@@ -23,6 +23,22 @@ class Names:
     conv1d: bool = False  # matrices of the blocks are stored (in, out)
 
 
+LLAMA: Mapping[str, str | tuple[str, str, str]] = {
+    "embedding.tokens": "model.embed_tokens",
+    "blocks.{}.attention_norm": "model.layers.{}.input_layernorm",
+    "blocks.{}.attention.qkv": (
+        "model.layers.{}.self_attn.q_proj",
+        "model.layers.{}.self_attn.k_proj",
+        "model.layers.{}.self_attn.v_proj",
+    ),
+    "blocks.{}.attention.out": "model.layers.{}.self_attn.o_proj",
+    "blocks.{}.mlp_norm": "model.layers.{}.post_attention_layernorm",
+    "blocks.{}.mlp.gate": "model.layers.{}.mlp.gate_proj",
+    "blocks.{}.mlp.up": "model.layers.{}.mlp.up_proj",
+    "blocks.{}.mlp.down": "model.layers.{}.mlp.down_proj",
+    "head.norm": "model.norm",
+    "head.projection": "lm_head",
+}
 NAMES = {
     "gpt2": Names(
         prefix="transformer.",
@@ -38,6 +54,45 @@ NAMES = {
             "blocks.{}.mlp.down": "transformer.h.{}.mlp.c_proj",
             "head.norm": "transformer.ln_f",
             "head.projection": "lm_head",
+        },
+    ),
+    "exaone": Names(
+        prefix="transformer.",
+        modules={
+            "embedding.tokens": "transformer.wte",
+            "blocks.{}.attention_norm": "transformer.h.{}.ln_1",
+            "blocks.{}.attention.qkv": (
+                "transformer.h.{}.attn.attention.q_proj",
+                "transformer.h.{}.attn.attention.k_proj",
+                "transformer.h.{}.attn.attention.v_proj",
+            ),
+            "blocks.{}.attention.out": "transformer.h.{}.attn.attention.out_proj",
+            "blocks.{}.mlp_norm": "transformer.h.{}.ln_2",
+            "blocks.{}.mlp.gate": "transformer.h.{}.mlp.c_fc_0",
+            "blocks.{}.mlp.up": "transformer.h.{}.mlp.c_fc_1",
+            "blocks.{}.mlp.down": "transformer.h.{}.mlp.c_proj",
+            "head.norm": "transformer.ln_f",
+            "head.projection": "lm_head",
+        },
+    ),
+    "llama": Names(prefix="model.", modules=LLAMA),
+    "mistral": Names(prefix="model.", modules=LLAMA),
+    "qwen2": Names(prefix="model.", modules=LLAMA),
+    "qwen3": Names(
+        prefix="model.",
+        modules={
+            **LLAMA,
+            "blocks.{}.attention.q_norm": "model.layers.{}.self_attn.q_norm",
+            "blocks.{}.attention.k_norm": "model.layers.{}.self_attn.k_norm",
+        },
+    ),
+    "gemma2": Names(
+        prefix="model.",
+        modules={
+            **LLAMA,
+            "blocks.{}.attention_post_norm": "model.layers.{}.post_attention_layernorm",
+            "blocks.{}.mlp_norm": "model.layers.{}.pre_feedforward_layernorm",
+            "blocks.{}.mlp_post_norm": "model.layers.{}.post_feedforward_layernorm",
         },
     ),
 }

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..config import DecoderConfig, Llama3Rope, YarnRope
+from ..config import DecoderConfig, DynamicRope, Llama3Rope, YarnRope
 
 Rotation = tuple[Tensor, Tensor]  # cos and sin, each (T, head size)
 
@@ -18,7 +18,7 @@ def rotation(config: DecoderConfig, start: int, length: int, device: torch.devic
     Computed in each pass rather than kept in a buffer: it costs nothing beside one matrix product, and a model built on
     the meta device then holds nothing but parameters.
     """
-    frequencies, magnitude = _frequencies(config, device)
+    frequencies, magnitude = _frequencies(config, start + length, device)
     positions = torch.arange(start, start + length, device=device, dtype=torch.float32)
     angles = torch.outer(positions, frequencies)
     angles = torch.cat((angles, angles), dim=-1)
@@ -33,20 +33,32 @@ def rotate(x_bhtq: Tensor, by: Rotation) -> Tensor:
     return (x_bhtq.float() * cos + turned * sin).type_as(x_bhtq)
 
 
-def _frequencies(config: DecoderConfig, device: torch.device) -> tuple[Tensor, float]:
+def stable_length(config: DecoderConfig) -> int:
+    """Up to here a position's angles do not depend on how long the sequence is, so cached keys stay true."""
+    scaling = config.rope_scaling
+    return scaling.original_length if isinstance(scaling, DynamicRope) else config.max_length
+
+
+def _frequencies(config: DecoderConfig, length: int, device: torch.device) -> tuple[Tensor, float]:
     """Radians per position of each pair, and a factor on cos and sin."""
     assert config.rope_theta is not None
-    size = config.head_width
-    exponents = torch.arange(0, size, 2, device=device, dtype=torch.float32) / size
-    plain = 1.0 / config.rope_theta**exponents
-    scaling = config.rope_scaling
-    if scaling is None:
+    size, theta, scaling = config.head_width, config.rope_theta, config.rope_scaling
+    if isinstance(scaling, DynamicRope) and length > scaling.original_length:
+        stretch = scaling.factor * length / scaling.original_length - (scaling.factor - 1)
+        theta *= stretch ** (size / (size - 2))
+    plain = 1.0 / theta ** (torch.arange(0, size, 2, device=device, dtype=torch.float32) / size)
+    if scaling is None or isinstance(scaling, DynamicRope):
         return plain, 1.0
     if isinstance(scaling, Llama3Rope):
         return _llama3(plain, scaling), 1.0
     if isinstance(scaling, YarnRope):
-        return _yarn(plain, scaling, config.rope_theta, size), 0.1 * math.log(scaling.factor) + 1.0
+        return _yarn(plain, scaling, theta, size), yarn_magnitude(scaling.factor)
     return plain / scaling.factor, 1.0
+
+
+def yarn_magnitude(factor: float) -> float:
+    """YaRN's factor on cos and sin, which sharpens attention over a longer context."""
+    return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _llama3(plain: Tensor, scaling: Llama3Rope) -> Tensor:
