@@ -1,0 +1,107 @@
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from skytrain.config import SkytrainError
+from skytrain.config.compose import compose
+from skytrain.runs import (
+    MetricsWriter,
+    claim_attempt,
+    config_changes,
+    find_run,
+    load_run,
+    read_metrics,
+    run_name,
+    save_run,
+)
+from skytrain.runs.record import new_record, plain
+from skytrain.storage import open_store
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store(str(tmp_path / "store"))
+
+
+def record(name: str, **overrides):
+    config = compose([f"{key}={value}" for key, value in overrides.items()]).config
+    return new_record(config, name=name, data={}, tokenizer_id="gpt2", parameters=1, hardware={"device": "cpu"})
+
+
+def test_a_run_is_saved_and_found_by_name(store):
+    save_run(store, record("one"))
+    assert load_run(store, "one") == find_run(store, "one")
+    assert load_run(store, "one").config["optimizer"]["lr"] == 6e-4
+
+
+def test_without_a_name_the_run_that_started_last_is_found(store):
+    import dataclasses
+
+    save_run(store, dataclasses.replace(record("b"), started_at="2026-01-01T00:00:00+00:00"))
+    save_run(store, dataclasses.replace(record("a"), started_at="2026-01-02T00:00:00+00:00"))
+    assert find_run(store, None).name == "a"
+
+
+def test_a_wrong_name_is_answered_with_the_nearest(store):
+    save_run(store, record("gpt2-tiny-python-docs"))
+    with pytest.raises(SkytrainError, match="did you mean gpt2-tiny-python-docs"):
+        load_run(store, "gpt2-tiny-python-doc")
+
+
+def test_an_empty_store_says_how_to_begin(store):
+    with pytest.raises(SkytrainError, match="skytrain quickstart"):
+        find_run(store, None)
+
+
+def test_the_made_name_changes_with_what_decides_the_result_and_only_that():
+    base = run_name(compose().config)
+    assert run_name(compose(["optimizer.lr=1e-3"]).config) != base
+    assert run_name(compose(["seed=1"]).config) != base
+    assert run_name(compose(["trainer.log_every=7", "trainer.stop_at_step=5", "store.root=elsewhere"]).config) == base
+
+
+def test_a_name_that_is_no_folder_is_refused():
+    with pytest.raises(SkytrainError, match="folder's name"):
+        run_name(compose(["run=../other"]).config)
+
+
+def test_changes_are_listed_by_key():
+    before, after = plain(compose().config), plain(compose(["optimizer=lion", "seed=3", "trainer.log_every=9"]).config)
+    lines = config_changes(before, after)
+    assert "seed: 1337 -> 3" in lines
+    assert "optimizer.name: 'adamw' -> 'lion'" in lines
+    assert not [line for line in lines if "log_every" in line]
+
+
+def test_racing_starters_get_attempts_of_their_own(store):
+    with ThreadPoolExecutor(8) as pool:
+        numbers = list(pool.map(lambda _: claim_attempt(store, "r"), range(16)))
+    assert sorted(numbers) == list(range(16))
+
+
+def test_metrics_of_a_later_attempt_replace_those_it_repeats(store):
+    first = MetricsWriter(store, "runs/r/attempts/0/metrics")
+    for step in (1, 2, 3):
+        first.write(step, {"train/loss": float(step)})
+    first.flush()
+    second = MetricsWriter(store, "runs/r/attempts/1/metrics")
+    for step in (3, 4):
+        second.write(step, {"train/loss": 10.0 * step})
+    second.flush()
+    assert [(r["step"], r["train/loss"]) for r in read_metrics(store, "r")] == [
+        (1, 1.0),
+        (2, 2.0),
+        (3, 30.0),
+        (4, 40.0),
+    ]
+
+
+def test_metrics_are_written_in_numbered_parts(store):
+    writer = MetricsWriter(store, "runs/r/attempts/0/metrics")
+    for step in (1, 2):
+        writer.write(step, {"train/loss": 0.5})
+        writer.flush()
+    parts = store.list("runs/r/attempts/0/metrics/")
+    assert [part.key.rpartition("/")[2] for part in parts] == ["00000.jsonl", "00001.jsonl"]
+    assert json.loads(store.read(parts[1].key))["step"] == 2

@@ -1,0 +1,42 @@
+import math
+
+import pytest
+
+from skytrain.config.schema import ConstantScheduleConfig, DecayScheduleConfig, WSDScheduleConfig
+from skytrain.training.schedules import learning_rate
+
+COSINE = DecayScheduleConfig("cosine", warmup_steps=10, final_fraction=0.1)
+LINEAR = DecayScheduleConfig("linear", warmup_steps=10, final_fraction=0.0)
+WSD = WSDScheduleConfig("wsd", warmup_steps=10, decay_fraction=0.2, final_fraction=0.05)
+CONSTANT = ConstantScheduleConfig("constant", warmup_steps=10)
+
+
+@pytest.mark.parametrize("schedule", [COSINE, LINEAR, WSD, CONSTANT])
+def test_warmup_rises_evenly_to_the_peak(schedule):
+    assert [learning_rate(schedule, step, 100) for step in range(11)] == pytest.approx(
+        [*(n / 10 for n in range(1, 11)), 1.0], abs=1e-9
+    )
+
+
+def test_cosine_passes_half_way_at_half_time_and_ends_at_its_final_fraction():
+    assert learning_rate(COSINE, 55, 100) == pytest.approx(0.55)
+    assert learning_rate(COSINE, 100, 100) == pytest.approx(0.1)
+    quarter = 1 + (0.1 - 1) * 0.5 * (1 - math.cos(math.pi / 4))
+    assert learning_rate(COSINE, 10 + 22.5, 100) == pytest.approx(quarter)
+
+
+def test_linear_falls_evenly_to_zero():
+    assert [learning_rate(LINEAR, step, 100) for step in (10, 55, 100)] == pytest.approx([1.0, 0.5, 0.0])
+
+
+def test_wsd_stays_at_the_peak_until_the_last_fifth_and_then_falls():
+    assert [learning_rate(WSD, step, 100) for step in (10, 50, 80, 90, 100)] == pytest.approx([1, 1, 1, 0.525, 0.05])
+
+
+def test_constant_stays():
+    assert learning_rate(CONSTANT, 10_000, 100) == 1.0
+
+
+def test_nothing_falls_below_the_end_after_the_horizon():
+    assert learning_rate(COSINE, 500, 100) == pytest.approx(0.1)
+    assert learning_rate(WSD, 500, 100) == pytest.approx(0.05)
