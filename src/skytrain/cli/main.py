@@ -9,7 +9,7 @@ import typer
 
 from .. import __version__
 from ..config.errors import SkytrainError
-from . import config, evaluate, export, generate, prepare, quickstart, train
+from . import config, evaluate, export, generate, models, prepare, quickstart, train
 
 app = typer.Typer(
     name="skytrain",
@@ -39,6 +39,7 @@ app.command()(train.train)
 app.command()(evaluate.evaluate)
 app.command()(generate.generate)
 app.command()(export.export)
+app.command()(models.models)
 app.add_typer(config.app, name="config")
 
 

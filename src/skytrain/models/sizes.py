@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from omegaconf import OmegaConf
 
 from ..config import DecoderConfig, SkytrainError, build, nearest
+from ..planning.flops import decoder_flops_per_token, decoder_size
 
 GPT2_VOCABULARY = 50257  # for files that take the tokenizer's vocabulary, whatever it is
 
@@ -22,12 +25,51 @@ def size_config(name: str) -> DecoderConfig:
     """The decoder of one file; GPT-2's vocabulary where the file leaves it to the tokenizer."""
     if name not in size_names():
         guess = nearest(name, size_names())
-        raise SkytrainError(f"{name!r} is not a model of the configuration" + (f"\n  did you mean {guess}?" if guess else ""))
+        raise SkytrainError(
+            f"{name!r} is not a model of the configuration" + (f"\n  did you mean {guess}?" if guess else "")
+        )
     values = dict(model_file(name))
     if not isinstance(values["vocab_size"], int):
         values["vocab_size"] = GPT2_VOCABULARY
     config: DecoderConfig = build(DecoderConfig, values, key="model")
     return config
+
+
+@dataclass(frozen=True)
+class Size:
+    """One row of `skytrain models`."""
+
+    name: str
+    family: str
+    parameters: int
+    flops_per_token: int  # forward and backward
+    state_bytes: int  # weights, gradients and AdamW's two moments in float32
+    max_length: int
+
+
+def describe_sizes(wanted: Sequence[str], sequence_length: int) -> list[Size]:
+    """All sizes, or those whose name or family is in `wanted`; the smallest of each family first."""
+    configs = [size_config(name) for name in size_names()]
+    known = {word for config in configs for word in (config.name, config.family)}
+    for word in wanted:
+        if word not in known:
+            guess = nearest(word, known)
+            raise SkytrainError(
+                f"{word!r} is neither a family nor a model" + (f"\n  did you mean {guess}?" if guess else "")
+            )
+    sizes = [
+        Size(
+            name=config.name,
+            family=config.family,
+            parameters=decoder_size(config).parameters,
+            flops_per_token=decoder_flops_per_token(config, min(sequence_length, config.max_length)),
+            state_bytes=16 * decoder_size(config).parameters,
+            max_length=config.max_length,
+        )
+        for config in configs
+        if not wanted or config.name in wanted or config.family in wanted
+    ]
+    return sorted(sizes, key=lambda size: (size.family, size.parameters))
 
 
 @functools.cache
@@ -43,4 +85,8 @@ def model_file(stem: str) -> dict[str, Any]:
 
 def _stems() -> list[str]:
     folder = resources.files("skytrain.config.groups") / "model"
-    return sorted(path.name.removesuffix(".yaml") for path in folder.iterdir() if path.name.endswith(".yaml") and not path.name.startswith("_"))
+    return sorted(
+        path.name.removesuffix(".yaml")
+        for path in folder.iterdir()
+        if path.name.endswith(".yaml") and not path.name.startswith("_")
+    )
