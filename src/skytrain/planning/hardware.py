@@ -18,6 +18,9 @@ class Gpu:
     name: str
     device_pattern: str  # a regular expression on torch.cuda.get_device_name()
     peak_flops: float | None  # dense bf16 per second; None where no trustworthy figure was found
+    fp32_flops: float  # per second without tensor cores, which is what full float32 products get
+    gemm: float  # fraction of the bf16 peak that a large matrix product sustains in training, at the card's power limit
+    attention: float  # the same for the flash kernel, on the causal half
     memory_bytes_per_s: float
     link: Literal["nvlink", "pcie"]  # between GPUs of one machine, as EC2 builds it
     link_bytes_per_s: float  # one direction, per GPU
@@ -26,79 +29,28 @@ class Gpu:
 
 # Datasheet peaks, checked against the tables of torchtitan and nanochat. A10G: 80 SM x 256 FMA x 2 x 1.71 GHz = 70 TFLOP/s;
 # the 125 that several libraries print for it belongs to the A10. Order matters where one name contains another.
+# The fractions of A100, H100 and H200 are fitted on published runs (benchmarks/planning/published.log); the others are assumed.
+# PCIe figures are what NCCL moves between GPUs of a G machine, which go through the host's memory.
+# fmt: off
 GPUS = (
-    Gpu("a10g", r"A10G\b", 70 * TERA, 600 * GIGA, "pcie", 25 * GIGA, "80 SM x 256 FMA x 2 x 1.71 GHz, FP32 accumulate"),
-    Gpu("a10", r"A10\b", 125 * TERA, 600 * GIGA, "pcie", 25 * GIGA, "NVIDIA A10 datasheet"),
-    Gpu("l40s", r"L40S\b", 362 * TERA, 864 * GIGA, "pcie", 25 * GIGA, "NVIDIA L40S datasheet"),
-    Gpu("l40", r"L40\b", 181 * TERA, 864 * GIGA, "pcie", 25 * GIGA, "NVIDIA L40 datasheet"),
-    Gpu("l4", r"L4\b", 121 * TERA, 300 * GIGA, "pcie", 25 * GIGA, "NVIDIA L4 datasheet"),
-    Gpu("a100-40gb", r"A100.*40GB", 312 * TERA, 1555 * GIGA, "nvlink", 300 * GIGA, "NVIDIA A100 datasheet"),
-    Gpu("a100", r"A100\b", 312 * TERA, 2039 * GIGA, "nvlink", 300 * GIGA, "NVIDIA A100 datasheet"),
-    Gpu(
-        "h100-pcie",
-        r"H100 PCIe",
-        756 * TERA,
-        2039 * GIGA,
-        "pcie",
-        50 * GIGA,
-        "NVIDIA H100 datasheet, half of the sparse 1,513",
-    ),
-    Gpu(
-        "h100-nvl",
-        r"H100 NVL",
-        835 * TERA,
-        3938 * GIGA,
-        "nvlink",
-        300 * GIGA,
-        "NVIDIA H100 NVL datasheet, half of the sparse 1,671",
-    ),
-    Gpu(
-        "h100",
-        r"H100\b",
-        989 * TERA,
-        3350 * GIGA,
-        "nvlink",
-        450 * GIGA,
-        "NVIDIA H100 SXM datasheet, half of the sparse 1,979",
-    ),
-    Gpu(
-        "h200-nvl",
-        r"H200 NVL",
-        835 * TERA,
-        4800 * GIGA,
-        "nvlink",
-        450 * GIGA,
-        "NVIDIA H200 NVL datasheet, half of the sparse 1,671",
-    ),
-    Gpu(
-        "h200",
-        r"H200\b",
-        989 * TERA,
-        4800 * GIGA,
-        "nvlink",
-        450 * GIGA,
-        "NVIDIA H200 SXM datasheet, half of the sparse 1,979",
-    ),
-    Gpu(
-        "b200",
-        r"\bB200\b",
-        2250 * TERA,
-        7700 * GIGA,
-        "nvlink",
-        900 * GIGA,
-        "NVIDIA HGX B200 datasheet, half of the sparse 4,500",
-    ),
-    Gpu(
-        "b300",
-        r"\bB300\b",
-        2250 * TERA,
-        7700 * GIGA,
-        "nvlink",
-        900 * GIGA,
-        "NVIDIA HGX B300 datasheet, half of the sparse 4,500",
-    ),
-    Gpu("rtx-pro-server-6000", r"RTX PRO 6000", None, 1597 * GIGA, "pcie", 50 * GIGA, "no dense bf16 figure verified"),
+    #   name                   torch's device name  bf16 dense   fp32          gemm, attn  memory        link      link bytes/s  source
+    Gpu("a10g",                r"A10G\b",           70 * TERA,   31.5 * TERA,  0.76, 0.45, 600 * GIGA,   "pcie",   20 * GIGA,    "80 SM x 256 FMA x 2 x 1.71 GHz"),
+    Gpu("a10",                 r"A10\b",            125 * TERA,  31.2 * TERA,  0.55, 0.35, 600 * GIGA,   "pcie",   20 * GIGA,    "NVIDIA A10 datasheet"),
+    Gpu("l40s",                r"L40S\b",           362 * TERA,  91.6 * TERA,  0.65, 0.35, 864 * GIGA,   "pcie",   20 * GIGA,    "NVIDIA L40S datasheet"),
+    Gpu("l40",                 r"L40\b",            181 * TERA,  90.5 * TERA,  0.70, 0.40, 864 * GIGA,   "pcie",   20 * GIGA,    "NVIDIA L40 datasheet"),
+    Gpu("l4",                  r"L4\b",             121 * TERA,  30.3 * TERA,  0.55, 0.30, 300 * GIGA,   "pcie",   20 * GIGA,    "NVIDIA L4 datasheet"),
+    Gpu("a100-40gb",           r"A100.*40GB",       312 * TERA,  19.5 * TERA,  0.76, 0.45, 1555 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA A100 datasheet"),
+    Gpu("a100",                r"A100\b",           312 * TERA,  19.5 * TERA,  0.76, 0.45, 2039 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA A100 datasheet"),
+    Gpu("h100-pcie",           r"H100 PCIe",        756 * TERA,  51 * TERA,    0.50, 0.20, 2039 * GIGA,  "pcie",   40 * GIGA,    "NVIDIA H100 datasheet, half of the sparse 1,513"),
+    Gpu("h100-nvl",            r"H100 NVL",         835 * TERA,  60 * TERA,    0.54, 0.22, 3938 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA H100 NVL datasheet, half of the sparse 1,671"),
+    Gpu("h100",                r"H100\b",           989 * TERA,  67 * TERA,    0.57, 0.23, 3350 * GIGA,  "nvlink", 450 * GIGA,   "NVIDIA H100 SXM datasheet, half of the sparse 1,979"),
+    Gpu("h200-nvl",            r"H200 NVL",         835 * TERA,  60 * TERA,    0.54, 0.22, 4800 * GIGA,  "nvlink", 450 * GIGA,   "NVIDIA H200 NVL datasheet, half of the sparse 1,671"),
+    Gpu("h200",                r"H200\b",           989 * TERA,  67 * TERA,    0.57, 0.23, 4800 * GIGA,  "nvlink", 450 * GIGA,   "NVIDIA H200 SXM datasheet, half of the sparse 1,979"),
+    Gpu("b200",                r"\bB200\b",         2250 * TERA, 75 * TERA,    0.55, 0.20, 7700 * GIGA,  "nvlink", 900 * GIGA,   "NVIDIA HGX B200 datasheet, half of the sparse 4,500"),
+    Gpu("b300",                r"\bB300\b",         2250 * TERA, 75 * TERA,    0.55, 0.20, 7700 * GIGA,  "nvlink", 900 * GIGA,   "NVIDIA HGX B300 datasheet, half of the sparse 4,500"),
+    Gpu("rtx-pro-server-6000", r"RTX PRO 6000",     None,        120 * TERA,   0.65, 0.35, 1597 * GIGA,  "pcie",   40 * GIGA,    "no dense bf16 figure verified"),
 )
+# fmt: on
 
 
 def find_gpu(device_name: str) -> Gpu | None:

@@ -1,0 +1,158 @@
+"""Bytes that ranks exchange in one optimizer step, over which link, and how long that takes.
+
+Volumes are per rank. Ring algorithms: an all-gather or reduce-scatter of S bytes over p ranks moves S(p-1)/p, an all-reduce twice
+that. DDP and ZeRO: Rajbhandari et al. 2020 (arXiv 1910.02054), section 7. Tensor and sequence parallelism: Korthikanti et al. 2022
+(arXiv 2205.05198), section 4. Pipeline bubble: Narayanan et al. 2021 (arXiv 2104.04473), section 2.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .catalog import Instance
+from .flops import decoder_size
+from .hardware import Gpu, find_gpu
+from .memory import Job
+from .mesh import DIMENSIONS, Mesh
+
+# Fraction of a link's nominal rate that large collectives reach, and seconds before a collective's first byte. Assumed.
+LINK_EFFICIENCY = {"nvlink": 0.75, "pcie": 0.5, "efa": 0.7, "tcp": 0.6}
+LINK_LATENCY_SECONDS = {"nvlink": 15e-6, "pcie": 25e-6, "efa": 40e-6, "tcp": 100e-6}
+
+
+@dataclass(frozen=True)
+class Node:
+    """One machine as collectives see it."""
+
+    gpu: Gpu
+    gpus: int
+    network_bytes_per_s: float
+    efa: bool
+
+    @classmethod
+    def of(cls, instance: Instance) -> Node:
+        return cls(instance.device, instance.gpus, instance.network_gbps * 1e9 / 8, instance.efa_interfaces > 0)
+
+    @classmethod
+    def of_device(cls, device_name: str) -> Node | None:
+        """A single GPU with no neighbours, by torch's name for it; None when the table does not know it."""
+        gpu = find_gpu(device_name)
+        return cls(gpu, 1, 1.25e9, False) if gpu else None
+
+    @property
+    def network(self) -> str:
+        return "efa" if self.efa else "tcp"
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One dimension's traffic in one optimizer step."""
+
+    dimension: str
+    what: str
+    link: str  # nvlink, pcie, efa or tcp
+    bytes: float  # sent by each rank
+    seconds: float
+    overlapped: bool  # whether computation can hide it
+
+
+def exchanges(job: Job, mesh: Mesh, node: Node) -> list[Exchange]:
+    """Everything that ranks say to each other in one optimizer step."""
+    size = decoder_size(job.model)
+    held = size.parameters / mesh.tensor / mesh.pipeline
+    layers = job.model.layers / mesh.pipeline
+    micro = job.accumulation
+    narrow = 2 if job.precision == "bf16-mixed" else 4
+    tokens = job.micro_batch * job.sequence_length / mesh.context
+    found: list[Exchange] = []
+
+    def add(dimension: str, what: str, volume: float, calls: float, overlapped: bool) -> None:
+        link, bytes_per_s = _link(mesh, node, dimension)
+        seconds = volume / bytes_per_s + calls * LINK_LATENCY_SECONDS[link]
+        found.append(Exchange(dimension, what, link, volume, seconds, overlapped))
+
+    if mesh.replicate > 1:
+        volume = 2 * 4 * held / mesh.shard * _share(mesh.replicate)
+        add("replicate", "all-reduce of gradients", volume, layers, overlapped=True)
+    if mesh.shard > 1:
+        share = _share(mesh.shard)
+        if mesh.zero >= 3:
+            # Weights for the forward and for the backward pass, gradients scattered, in each micro-batch. Stages of a pipeline
+            # run many micro-batches through the same weights, so they gather once and scatter once.
+            times, passes = (1, 1) if mesh.pipeline > 1 else (micro, 2)
+            volume = times * (passes * narrow + 4) * held * share
+            add(
+                "shard",
+                "all-gather of weights, reduce-scatter of gradients",
+                volume,
+                (passes + 1) * layers * times,
+                True,
+            )
+        else:
+            add("shard", "reduce-scatter of gradients, all-gather of weights", 2 * 4 * held * share, 2 * layers, True)
+        if mesh.offload:
+            found.append(
+                Exchange(
+                    "shard",
+                    "gradients to the host, weights back",
+                    "pcie",
+                    8 * held / mesh.shard,
+                    8 * held / mesh.shard / 20e9,
+                    True,
+                )
+            )
+    if mesh.tensor > 1:
+        passes = 6 if job.checkpointing else 4  # attention and MLP, forward and backward, and forward again
+        volume = micro * layers * passes * 2 * narrow * tokens * job.model.width * _share(mesh.tensor)
+        add(
+            "tensor",
+            "all-gather and reduce-scatter of activations",
+            volume,
+            micro * layers * passes * 2,
+            overlapped=False,
+        )
+    if mesh.context > 1:
+        keys = 2 * job.model.groups * job.model.head_width * narrow / mesh.tensor
+        passes = 4 if job.checkpointing else 3
+        volume = micro * layers * passes * keys * tokens * (mesh.context - 1)
+        add(
+            "context",
+            "keys and values around the ring",
+            volume,
+            micro * layers * passes * (mesh.context - 1),
+            overlapped=True,
+        )
+    if mesh.pipeline > 1:
+        volume = micro * 2 * 4 * tokens * job.model.width / mesh.tensor
+        add("pipeline", "activations to the next stage, gradients back", volume, 2 * micro, overlapped=True)
+    return found
+
+
+def bubble_fraction(mesh: Mesh, accumulation: int) -> float:
+    """Part of a 1F1B step in which a stage waits: (p-1)/(m·v+p-1), for m micro-batches and v interleaved chunks a stage."""
+    idle = mesh.pipeline - 1
+    return idle / (accumulation * mesh.chunks + idle)
+
+
+def _share(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+def _link(mesh: Mesh, node: Node, dimension: str) -> tuple[str, float]:
+    """The slowest link of this dimension's ring, and bytes per second that one rank gets of it.
+
+    Ranks are numbered with tensor innermost. A ring that leaves the machine crosses its network once for all its members there,
+    and shares that network with the other rings of the machine.
+    """
+    inside = 1
+    for name in reversed(DIMENSIONS):
+        if name == dimension:
+            break
+        inside *= getattr(mesh, name)
+    span = inside * getattr(mesh, dimension)
+    if span <= node.gpus:
+        return node.gpu.link, node.gpu.link_bytes_per_s * LINK_EFFICIENCY[node.gpu.link]
+    members = max(1, node.gpus // inside)  # of one ring, in one machine
+    rings = max(1, node.gpus // members)
+    across = node.network_bytes_per_s / rings * LINK_EFFICIENCY[node.network]
+    return node.network, min(across, node.gpu.link_bytes_per_s * LINK_EFFICIENCY[node.gpu.link])

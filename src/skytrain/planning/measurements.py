@@ -1,0 +1,149 @@
+"""Measured steps, kept in the user's cache, and the predictions they correct.
+
+A measurement says how much slower or faster one job ran than the roofline had it. The same job again is then *measured*; the same
+device and mode at another micro-batch, length or model is *calibrated* by the nearest measurement; anything else is *assumed*.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from skytrain.config import DecoderConfig, SkytrainError
+
+from .catalog import cache_folder
+from .communication import Node
+from .hardware import find_gpu
+from .memory import Job, Precision
+from .mesh import Mesh
+from .throughput import Source, StepTime, step_time
+
+WARM_STEPS = slice(10, 20)  # of 20: the first ones compile, allocate and fill caches
+
+# One standard deviation of the logarithm of a step's time. Assumed: from the error on published runs that the fit had not seen.
+SIGMA: dict[Source, float] = {"measured": 0.03, "calibrated": 0.08, "assumed": 0.20}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    device: str  # torch's name, or "cpu"
+    gpus: int
+    model: str
+    decoder: (
+        dict[str, Any] | None
+    )  # its shape, so that the roofline can be asked about it again; None for a plugged-in model
+    sequence_length: int
+    micro_batch: int
+    accumulation: int
+    preset: str
+    precision: Precision
+    compiled: bool
+    checkpointing: bool
+    step_seconds: float  # the worst of steps 10 to 19
+    peak_bytes: int | None
+    date: str
+    torch: str
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.micro_batch * self.sequence_length * self.accumulation * self.gpus / self.step_seconds
+
+    def job(self) -> Job | None:
+        """What was measured, as the roofline takes it."""
+        if self.decoder is None:
+            return None
+        return Job(
+            DecoderConfig(**self.decoder),
+            self.sequence_length,
+            self.micro_batch,
+            self.accumulation,
+            precision=self.precision,
+            compiled=self.compiled,
+            checkpointing=self.checkpointing,
+        )
+
+
+@dataclass(frozen=True)
+class Prediction:
+    step: StepTime
+    seconds: float
+    source: Source
+    because: str
+
+
+def decoder_fields(model: DecoderConfig) -> dict[str, Any]:
+    """What of a decoder decides its speed, as JSON keeps it. How positions are stretched does not."""
+    return asdict(replace(model, rope_scaling=None))
+
+
+def warm_worst(step_seconds: Sequence[float]) -> float:
+    """The slowest of steps 10 to 19 of 20: what a budget has to reckon with."""
+    warm = list(step_seconds)[WARM_STEPS]
+    if len(warm) < WARM_STEPS.stop - WARM_STEPS.start:
+        raise SkytrainError(f"a measurement needs {WARM_STEPS.stop} steps, and {len(step_seconds)} were taken")
+    return max(warm)
+
+
+def save_measurement(measurement: Measurement, folder: Path | None = None) -> Path:
+    """A newer measurement of the same thing replaces the older."""
+    fields = asdict(measurement)
+    key = [value for name, value in fields.items() if name not in ("step_seconds", "peak_bytes", "date", "torch")]
+    place = (folder or cache_folder()) / "measurements"
+    place.mkdir(parents=True, exist_ok=True)
+    path = place / f"{measurement.model}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]}.json"
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(fields, indent=1) + "\n")
+    part.replace(path)
+    return path
+
+
+def load_measurements(folder: Path | None = None) -> list[Measurement]:
+    found = []
+    for path in sorted(((folder or cache_folder()) / "measurements").glob("*.json")):
+        try:
+            found.append(Measurement(**json.loads(path.read_text())))
+        except (TypeError, ValueError) as error:
+            raise SkytrainError(
+                f"{path} is not a measurement ({error})\n  remove it, and measure again: skytrain plan --measure"
+            ) from None
+    return found
+
+
+def predict(job: Job, mesh: Mesh, node: Node, measurements: Sequence[Measurement] = ()) -> Prediction:
+    """Seconds of one optimizer step, by the roofline and, where something near was measured, by how the roofline erred there."""
+    step = step_time(job, mesh, node)
+    near = _nearest(job, mesh, node, measurements)
+    if near is None:
+        mode = f"{job.precision}{', compiled' if job.compiled else ''}"
+        return Prediction(step, step.seconds, "assumed", f"nothing was measured on {node.gpu.name} in {mode}")
+    then = near.job()
+    assert then is not None
+    ratio = near.step_seconds / step_time(then, Mesh(replicate=near.gpus), node).seconds
+    same = _distance(near, job, mesh) == (0, 0, 0, 0, 0)
+    what = f"{near.model}, micro-batch {near.micro_batch} of {near.sequence_length} on {near.gpus} x {near.device}, {near.date}"
+    return Prediction(step, step.seconds * ratio, "measured" if same else "calibrated", what)
+
+
+def _nearest(job: Job, mesh: Mesh, node: Node, measurements: Sequence[Measurement]) -> Measurement | None:
+    def usable(one: Measurement) -> bool:
+        gpu = find_gpu(one.device)
+        kernels = (one.precision, one.compiled) == (job.precision, job.compiled)
+        return gpu is not None and gpu.name == node.gpu.name and kernels and one.decoder is not None
+
+    return min(filter(usable, measurements), key=lambda one: _distance(one, job, mesh), default=None)
+
+
+def _distance(one: Measurement, job: Job, mesh: Mesh) -> tuple[float, ...]:
+    """How unlike a measurement is, the worst difference first; accumulation only repeats what was measured."""
+    return (
+        float(one.decoder != decoder_fields(job.model)),
+        float((one.preset, one.gpus) != (mesh.preset, mesh.gpus)),
+        float(one.checkpointing != job.checkpointing),
+        abs(math.log(one.sequence_length / job.sequence_length)),
+        abs(math.log(one.micro_batch / job.micro_batch)),
+    )

@@ -1,0 +1,177 @@
+"""Peak memory of one rank, part by part, in closed form.
+
+What autograd keeps is counted tensor by tensor for the built-in decoder under torch's autocast: weights, the residual stream
+and norms are float32 ("wide"), matrix products and attention bfloat16 ("narrow"). Attention is a flash kernel, so no tensor
+grows with the square of the length. After Korthikanti et al. 2022 (arXiv 2205.05198), whose 34·s·b·h for a GPT block is 36 here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from skytrain.config import DecoderConfig
+
+from .flops import decoder_size
+from .mesh import Mesh
+
+MIB = 2**20
+Precision = Literal["32-true", "bf16-mixed"]
+
+CONTEXT_BYTES = 600 * MIB  # CUDA context, cuBLAS and cuDNN handles; assumed, 400-700 MiB from Ampere to Hopper
+NCCL_BYTES = 700 * MIB  # communicators and their channels, when there is more than one GPU; assumed
+WORKSPACE_BYTES = 96 * MIB  # cuBLAS workspaces and the kernels' scratch
+FRAGMENTATION = 0.03  # of all that is allocated; with expandable segments, which the trainer's allocator uses
+DRIVER_FRACTION = 0.985  # of the memory that EC2 states, what the driver offers (measured on an H200: 139.8 of 141 GiB)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What decides memory and time on one rank besides the mesh."""
+
+    model: DecoderConfig
+    sequence_length: int
+    micro_batch: int
+    accumulation: int = 1  # micro-batches in one optimizer step
+    precision: Precision = "bf16-mixed"
+    optimizer: Literal["adamw", "lion"] = "adamw"
+    compiled: bool = False
+    checkpointing: bool = False  # keep only each block's input and compute the block again in the backward pass
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one rank at the moment of its peak."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    logits: float
+    buffers: float  # copies of weights in bfloat16, unsharded blocks, gradient buckets, workspaces
+    fragmentation: float
+    runtime: float  # CUDA and NCCL themselves: outside torch's allocator
+
+    @property
+    def allocated(self) -> float:
+        """What torch.cuda.max_memory_allocated() reports."""
+        return self.parameters + self.gradients + self.optimizer + self.activations + self.logits + self.buffers
+
+    @property
+    def total(self) -> float:
+        return self.allocated + self.fragmentation + self.runtime
+
+
+def usable_bytes(gpu_memory_mib: int) -> float:
+    """What a process finds on a GPU that EC2 states as so many MiB."""
+    return gpu_memory_mib * MIB * DRIVER_FRACTION
+
+
+def block_activation_bytes(job: Job, mesh: Mesh) -> float:
+    """What one block keeps for its backward pass, for one micro-batch."""
+    model, wide = job.model, 4
+    narrow = 2 if job.precision == "bf16-mixed" else 4
+    width, heads, groups, head, mlp = model.width, model.heads, model.groups, model.head_width, model.hidden_width
+    queries, keys = heads * head, groups * head
+
+    norms = 2 * wide * width  # inputs of the two norms: the residual stream
+    if model.post_norms:
+        norms += 2 * wide * width
+    # Autocast casts a product's input anew each time, so gate and up keep a copy each; in float32 they share the norm's output.
+    inputs = narrow * width * (3 if model.gated_mlp and narrow < wide else 2)
+    attention = (
+        narrow * (queries + 2 * keys) + narrow * queries + 4 * heads
+    )  # q, k, v; output; the kernel's log-sum-exp
+    if model.positions == "rope":
+        attention += narrow * (queries + keys)  # rotated copies; the originals stay, because v is a view into them
+    if model.qk_norm:
+        attention += wide * (queries + keys)
+    hidden = narrow * mlp * (4 if model.gated_mlp else 2)
+    if job.compiled:
+        # The partitioner keeps what a product made and computes again what only reads it: norms, activations, casts.
+        inputs = 0
+        hidden = narrow * mlp * (2 if model.gated_mlp else 1)
+    tokens = job.micro_batch * job.sequence_length / mesh.context
+    if model.attention_softcap is not None:  # no flash kernel: scores, weights in float32 and in bfloat16
+        attention += (8 if narrow == 2 else 12) * heads * job.sequence_length
+    # Sequence parallelism goes with tensor parallelism, so norms and inputs are divided too.
+    return tokens * (norms + inputs + attention + hidden) / mesh.tensor
+
+
+def kept_activation_bytes(job: Job, mesh: Mesh) -> float:
+    """What waits for the backward pass on the rank that keeps most: the first stage of a pipeline."""
+    layers = -(-job.model.layers // mesh.pipeline)
+    tokens = job.micro_batch * job.sequence_length / mesh.context / mesh.tensor
+    block = 4 * tokens * job.model.width if job.checkpointing else block_activation_bytes(job, mesh)
+    in_flight = (
+        min(mesh.pipeline, job.accumulation) if mesh.pipeline > 1 else 1
+    )  # 1F1B keeps one micro-batch a later stage
+    ends = tokens * job.model.width * (4 + 2)  # the last norm's and the head's input
+    return layers * block * in_flight + ends
+
+
+def logit_bytes(job: Job, mesh: Mesh) -> float:
+    """The loss at its worst, in the cross-entropy's backward pass: log-probabilities, their gradient, the logits' gradient."""
+    per_logit = 12.0
+    if job.compiled:
+        per_logit = 8.0 if job.precision == "bf16-mixed" else 12.0
+    if job.model.logit_softcap is not None:
+        per_logit += 4.0
+    return job.micro_batch * job.sequence_length / mesh.context * job.model.padded_vocab * per_logit / mesh.tensor
+
+
+def rank_memory(job: Job, mesh: Mesh) -> Memory:
+    """The parts on the fullest rank at its fullest moment: the loss, the first block's backward pass, or the last gradients."""
+    size, width = decoder_size(job.model), job.model.width
+    table = job.model.padded_vocab * width / mesh.tensor  # the embedding, and the head where it is not tied
+    padding = (job.model.padded_vocab - job.model.vocab_size) * width * (1 if job.model.tied_head else 2)
+    held = (size.parameters + padding) / mesh.tensor / mesh.pipeline
+    block_weights = (size.matmul_parameters - job.model.vocab_size * width) / job.model.layers / mesh.tensor
+    whole_parameters = mesh.shard == 1 or mesh.zero < 3
+
+    parameters = 4 * held / (1 if whole_parameters else mesh.shard)
+    gradients = 4 * held / (mesh.shard if mesh.zero >= 2 else 1)
+    optimizer = 0.0 if mesh.offload else (8 if job.optimizer == "adamw" else 4) * held / mesh.shard
+    fixed = float(WORKSPACE_BYTES)
+    copies = 0.0
+    if not whole_parameters:
+        # Two blocks and a table whole in bfloat16, and one block's gradients before they are scattered.
+        # A pipeline's stage keeps all of its weights gathered, and its gradients whole, over the step's micro-batches.
+        fixed += 2 * table + (2 * held + 4 * held if mesh.pipeline > 1 else 2 * 2 * block_weights + 4 * block_weights)
+    elif job.precision == "bf16-mixed" and not job.compiled:
+        # Autocast's copies of weights, held by the graph; a block that is computed again makes its own again.
+        copies = (
+            2 * (table + block_weights)
+            if job.checkpointing
+            else 2 * size.matmul_parameters / mesh.tensor / mesh.pipeline
+        )
+    if mesh.data > 1 and whole_parameters:
+        fixed += 4 * held  # the reducer's buckets
+
+    # Gradients of an earlier micro-batch wait beside this one's activations; with one micro-batch a step there are none yet.
+    waiting = gradients if job.accumulation > 1 or mesh.gpus > 1 else 0.0
+    kept, logits = kept_activation_bytes(job, mesh), logit_bytes(job, mesh)
+    last_kept = kept / (min(mesh.pipeline, job.accumulation) if mesh.pipeline > 1 else 1)
+    block = block_activation_bytes(job, mesh)
+    ends = 4 * table * (2 if job.model.tied_head else 1)  # a tied table's two gradients meet before they are added
+    moments = (
+        (waiting, last_kept, logits, copies),  # the loss, on the last stage
+        (max(waiting, min(gradients, 4 * table)), kept + (block if job.checkpointing else 0.5 * block), 0.0, copies),
+        (gradients, 0.0, 0.0, ends),  # the end of the backward pass
+    )
+    at_gradients, at_activations, at_logits, at_copies = max(moments, key=sum)
+    allocated = parameters + at_gradients + optimizer + at_activations + at_logits + at_copies + fixed
+    return Memory(
+        parameters=parameters,
+        gradients=at_gradients,
+        optimizer=optimizer,
+        activations=at_activations,
+        logits=at_logits,
+        buffers=at_copies + fixed,
+        fragmentation=FRAGMENTATION * allocated,
+        runtime=CONTEXT_BYTES + (NCCL_BYTES if mesh.gpus > 1 else 0),
+    )
+
+
+def fits(job: Job, mesh: Mesh, gpu_memory_mib: int) -> bool:
+    return rank_memory(job, mesh).total <= usable_bytes(gpu_memory_mib)

@@ -1,0 +1,168 @@
+"""How long one optimizer step takes: a roofline of the decoder's own kernels, plus what communication and pipelines leave uncovered.
+
+Each matrix product takes its FLOPs at a fraction of the peak plus its bytes at memory speed, so narrow models and fast GPUs lose
+efficiency without a table of exceptions. Everything that is not a product moves bytes in proportion to what it keeps for the
+backward pass. The fractions depend on the software; `benchmarks/planning/published.py` fits them on published runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal
+
+from skytrain.config import DecoderConfig
+
+from .communication import Exchange, Node, bubble_fraction, exchanges
+from .flops import decoder_flops_per_token, decoder_size
+from .memory import Job, block_activation_bytes
+from .mesh import Mesh
+
+Source = Literal["measured", "calibrated", "assumed"]
+
+BANDWIDTH = 0.85  # of the datasheet's memory rate, reached by streaming kernels
+FP32_FRACTION = 0.8  # of the float32 peak, reached by products without tensor cores
+OVERLAP = 0.8  # of the computing time, the part that can cover communication; the first and last block cannot
+OPTIMIZER_BYTES = 44  # per parameter and step: AdamW reads 16 and writes 12, the norm reads 4, clipping reads and writes 8, clearing 4
+WEIGHT_BYTES = 20  # per parameter and micro-batch: casts to bfloat16 and back, and adding up gradients
+
+
+@dataclass(frozen=True)
+class Software:
+    """What an implementation makes of the hardware."""
+
+    name: str
+    gemm: float  # speed of large matrix products beside what the GPU sustains in bfloat16; above 1 for float8
+    traffic: float  # bytes moved outside products, per byte kept for the backward pass
+    host_seconds: (
+        float  # to launch one block's kernels, forward and backward; the GPU waits where this is longer than its work
+    )
+    tensor_hidden: float = (
+        0.0  # part of tensor parallelism's traffic that is computed over (asynchronous tensor parallelism)
+    )
+
+
+# Traffic: fitted on half of the published runs (benchmarks/planning/published.log). Host: assumed.
+EAGER = Software("torch-eager", gemm=1.0, traffic=6.2, host_seconds=0.0006)
+COMPILED = Software("torch-compile", gemm=1.0, traffic=1.0, host_seconds=0.00015)
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Seconds of one optimizer step, by cause."""
+
+    products: float
+    attention: float
+    traffic: float
+    optimizer: float
+    host: float  # the GPU's idle time while the host launches
+    communication: float  # what computation does not cover
+    bubble: float
+
+    @property
+    def seconds(self) -> float:
+        return (
+            self.products
+            + self.attention
+            + self.traffic
+            + self.optimizer
+            + self.host
+            + self.communication
+            + self.bubble
+        )
+
+
+def software_for(job: Job) -> Software:
+    return COMPILED if job.compiled else EAGER
+
+
+def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None) -> StepTime:
+    """One optimizer step of `job.accumulation` micro-batches on every data rank. Raises nothing: the device's peak must be known."""
+    software = software or software_for(job)
+    peak = node.gpu.peak_flops if job.precision == "bf16-mixed" else node.gpu.fp32_flops
+    assert peak is not None, f"{node.gpu.name} has no peak"
+    memory = node.gpu.memory_bytes_per_s * BANDWIDTH
+    micro, model = job.accumulation, job.model
+    tokens = job.micro_batch * job.sequence_length / mesh.context
+    layers = model.layers / mesh.pipeline
+    product_rate, attention_rate = peak * node.gpu.gemm * software.gemm, peak * node.gpu.attention
+    if job.precision == "32-true":
+        product_rate = attention_rate = peak * FP32_FRACTION
+    again = 4 / 3 if job.checkpointing else 1.0  # one more forward pass of the blocks
+
+    flops, moved = _products(model, tokens, mesh.tensor, 2 if job.precision == "bf16-mixed" else 4)
+    head_flops, head_moved = _head(model, tokens, mesh.tensor)
+    share = 1 / mesh.pipeline  # the head's stage works longer, but stages are balanced by cost
+    products = layers * again * (flops / product_rate + moved / memory)
+    products += share * (head_flops / product_rate + head_moved / memory)
+
+    attended = sum(
+        min(job.sequence_length, model.window_of(layer) or job.sequence_length) for layer in range(model.layers)
+    )
+    # Half of the square; forward 2 products, backward 5 (it computes the scores again).
+    attention_flops = tokens * 7 * model.heads * model.head_width * attended / mesh.tensor / mesh.pipeline
+    attention = attention_flops * (9 / 7 if job.checkpointing else 1) / attention_rate
+
+    kept = block_activation_bytes(_eager(job), mesh)
+    logits = 12 * tokens * model.padded_vocab / mesh.tensor
+    traffic = software.traffic * (layers * again * kept + share * logits) / memory
+    held = decoder_size(model).parameters / mesh.tensor / mesh.pipeline
+    traffic += WEIGHT_BYTES * held / memory
+
+    gpu = products + attention + traffic
+    host = max(0.0, software.host_seconds * layers * again - gpu)
+    optimizer = OPTIMIZER_BYTES * held / (mesh.shard if mesh.zero else 1) / memory
+    computing = micro * (gpu + host)
+    uncovered = _uncovered(exchanges(job, mesh, node), computing, software)
+    waiting = bubble_fraction(mesh, micro)
+    bubble = (computing + uncovered) * waiting / (1 - waiting)
+    return StepTime(micro * products, micro * attention, micro * traffic, optimizer, micro * host, uncovered, bubble)
+
+
+def tokens_per_step(job: Job, mesh: Mesh) -> int:
+    return job.micro_batch * job.sequence_length * job.accumulation * mesh.data
+
+
+def mfu(job: Job, mesh: Mesh, node: Node, step_seconds: float) -> float | None:
+    """Model FLOPs utilisation against the dense bf16 peak, as DESIGN counts FLOPs; None for a device without a known peak."""
+    if node.gpu.peak_flops is None:
+        return None
+    flops = decoder_flops_per_token(job.model, job.sequence_length) * tokens_per_step(job, mesh)
+    return flops / step_seconds / (node.gpu.peak_flops * mesh.gpus)
+
+
+def _uncovered(found: list[Exchange], computing: float, software: Software) -> float:
+    hidden = sum(exchange.seconds for exchange in found if exchange.overlapped)
+    exposed = sum(exchange.seconds for exchange in found if not exchange.overlapped)
+    return exposed * (1 - software.tensor_hidden) + max(0.0, hidden - OVERLAP * computing)
+
+
+def _matrices(model: DecoderConfig, tensor: int) -> Iterator[tuple[float, float]]:
+    """(inputs, outputs) of each product of a block on one rank: the first of a pair is split by columns, the second by rows."""
+    queries, keys = model.heads * model.head_width, model.groups * model.head_width
+    yield model.width, (queries + 2 * keys) / tensor
+    yield queries / tensor, model.width
+    for _ in range(2 if model.gated_mlp else 1):
+        yield model.width, model.hidden_width / tensor
+    yield model.hidden_width / tensor, model.width
+
+
+@lru_cache(maxsize=4096)
+def _products(model: DecoderConfig, tokens: float, tensor: int, element: int) -> tuple[float, float]:
+    """FLOPs and bytes of one block's products for one micro-batch, forward and backward."""
+    flops = moved = 0.0
+    for inputs, outputs in _matrices(model, tensor):
+        flops += 6 * tokens * inputs * outputs
+        moved += 3 * element * (tokens * inputs + inputs * outputs + tokens * outputs)
+    return flops, moved
+
+
+def _head(model: DecoderConfig, tokens: float, tensor: int) -> tuple[float, float]:
+    inputs, outputs = model.width, model.padded_vocab / tensor
+    return 6 * tokens * inputs * outputs, 6 * (tokens * inputs + inputs * outputs + tokens * outputs)
+
+
+def _eager(job: Job) -> Job:
+    """The same job as far as traffic goes: the software's own factor says what compilation saves."""
+    return replace(job, compiled=False) if job.compiled else job

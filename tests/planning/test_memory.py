@@ -1,0 +1,121 @@
+"""Peak memory in closed form, beside what the real decoder holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
+import torch
+from fake_gpu import peak_bytes
+
+from skytrain.config import DecoderConfig
+from skytrain.config.compose import compose
+from skytrain.models.decoder import Decoder
+from skytrain.planning.flops import decoder_size
+from skytrain.planning.memory import WORKSPACE_BYTES, Job, rank_memory, usable_bytes
+from skytrain.planning.mesh import PRESETS, Mesh, preset_mesh
+from skytrain.planning.search import largest_micro_batch
+
+MODELS = (
+    "gpt2-124m",
+    "gpt2-355m",
+    "llama-3.2-1b",
+    "llama-3.1-70b",
+    "qwen2.5-0.5b",
+    "qwen3-0.6b",
+    "gemma-2-2b",
+    "exaone-3.5-2.4b",
+)
+
+
+@lru_cache
+def decoder(name: str) -> DecoderConfig:
+    model = compose([f"model={name}", "tokenizer.vocab_size=257"]).config.model
+    assert isinstance(model, DecoderConfig)
+    return model
+
+
+GPT2 = replace(decoder("gpt2-124m"), vocab_size=50257)
+SMALL = replace(GPT2, layers=4, width=256, heads=4, vocab_size=2000)
+LLAMA = replace(
+    decoder("llama-3.2-1b"), layers=4, width=256, heads=8, kv_heads=2, head_size=None, mlp_width=1024, vocab_size=2000
+)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_parameters_in_closed_form_are_those_of_the_model_on_the_meta_device(name: str) -> None:
+    model = decoder(name)
+    with torch.device("meta"):
+        built = Decoder(replace(model, pad_vocab_to=1))
+    assert decoder_size(model).parameters == sum(parameter.numel() for parameter in built.parameters())
+
+
+@pytest.mark.parametrize("model", [SMALL, LLAMA], ids=["gpt2", "llama"])
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(("micro_batch", "accumulation"), [(4, 1), (16, 2)])
+def test_the_peak_is_what_autograd_holds(
+    model: DecoderConfig, checkpointing: bool, micro_batch: int, accumulation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(model, 256, micro_batch, accumulation, checkpointing=checkpointing)
+    predicted = rank_memory(job, Mesh()).allocated - WORKSPACE_BYTES
+    held = peak_bytes(job, monkeypatch)
+    assert 0.97 * held <= predicted <= 1.10 * held
+
+
+def test_the_peak_in_float32_is_what_autograd_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(SMALL, 256, 16, 2, precision="32-true")
+    predicted = rank_memory(job, Mesh()).allocated - WORKSPACE_BYTES
+    assert predicted == pytest.approx(peak_bytes(job, monkeypatch), rel=0.05)
+
+
+def test_adam_in_mixed_precision_holds_16_bytes_a_parameter() -> None:
+    memory = rank_memory(Job(GPT2, 1024, 8, accumulation=4), Mesh())
+    states = memory.parameters + memory.gradients + memory.optimizer
+    assert states == pytest.approx(16 * decoder_size(GPT2).parameters, rel=0.001)  # and the padding of the vocabulary
+
+
+@pytest.mark.parametrize(
+    ("preset", "divided"),
+    [
+        ("ddp", ()),
+        ("deepspeed-zero1", ("optimizer",)),
+        ("deepspeed-zero2", ("optimizer", "gradients")),
+        ("fsdp", ("optimizer", "gradients", "parameters")),
+    ],
+)
+def test_each_way_of_sharding_divides_its_part_of_the_state(preset: str, divided: tuple[str, ...]) -> None:
+    job = Job(GPT2, 1024, 1, accumulation=4)
+    alone, shared = rank_memory(job, Mesh()), rank_memory(job, preset_mesh(preset, 8, 8))
+    for part in ("optimizer", "gradients", "parameters"):
+        assert getattr(shared, part) == pytest.approx(getattr(alone, part) / (8 if part in divided else 1))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_has_a_memory_of_all_its_parts(preset: str) -> None:
+    gpus = 1 if preset == "single" else 16
+    memory = rank_memory(
+        Job(decoder("llama-3.1-8b"), 8192, 1, accumulation=16), preset_mesh(preset, gpus, 16 if preset == "tp" else 8)
+    )
+    assert memory.total > memory.allocated > memory.parameters > 0
+    assert (memory.optimizer == 0) == preset.endswith("offload")
+
+
+def test_tensor_context_and_pipeline_ranks_each_hold_a_part_of_the_activations() -> None:
+    job = Job(decoder("llama-3.1-8b"), 8192, 1, accumulation=1)
+    whole = rank_memory(job, Mesh()).activations
+    assert rank_memory(job, Mesh(tensor=8)).activations == pytest.approx(whole / 8)
+    assert rank_memory(job, Mesh(context=8)).activations == pytest.approx(whole / 8)
+    assert rank_memory(job, Mesh(pipeline=8)).activations < whole / 4
+
+
+def test_the_largest_micro_batch_fits_and_one_more_does_not() -> None:
+    limit = usable_bytes(22888)
+    job = Job(GPT2, 1024, 1, accumulation=2)
+    largest = largest_micro_batch(job, Mesh(), limit)
+    assert rank_memory(replace(job, micro_batch=largest), Mesh()).total <= limit
+    assert rank_memory(replace(job, micro_batch=largest + 1), Mesh()).total > limit
+
+
+def test_a_model_too_large_for_the_gpu_has_no_micro_batch() -> None:
+    assert largest_micro_batch(Job(decoder("llama-3.1-8b"), 8192, 1), Mesh(), usable_bytes(22888)) == 0
