@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -119,3 +121,46 @@ def test_folders_without_a_model_are_named(decoder_config, tmp_path):
     (tmp_path / SINGLE).write_bytes(b"not a header")
     with pytest.raises(SkytrainError, match=r"cannot be read as safetensors"):
         load_hf_folder(tmp_path)
+
+
+STREAMS = """
+import dataclasses, pathlib, resource, sys
+import torch
+from skytrain.models import build_model, load_hf_folder
+from skytrain.models.hf import save_hf_folder
+from skytrain.models.sizes import size_config
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+folder = pathlib.Path(sys.argv[2])
+if sys.argv[1] == "save":
+    config = dataclasses.replace(size_config("llama-tiny"), layers=16, width=512, heads=8, kv_heads=4, mlp_width=1536, vocab_size=4096)
+    model = build_model(config, seed=0).to(torch.bfloat16)
+    before = peak()
+    save_hf_folder(model, folder)
+else:
+    before = peak()
+    model = load_hf_folder(folder, dtype=torch.float32)
+    sum(float(parameter.detach().sum()) for parameter in model.parameters())  # pages that are mapped, not read, would not count
+print((peak() - before) / sum(parameter.numel() * parameter.itemsize for parameter in model.parameters()))
+"""
+
+
+def test_reading_and_writing_stream_tensor_by_tensor(tmp_path):
+    def extra_memory(what: str) -> float:
+        run = subprocess.run(
+            [sys.executable, "-c", STREAMS, what, str(tmp_path)], capture_output=True, text=True, check=True
+        )
+        return float(run.stdout)
+
+    assert extra_memory("save") < 0.3
+    assert extra_memory("load") < 1.3
+
+
+def test_a_loaded_model_does_not_write_to_its_file(decoder_config, tmp_path):
+    save_hf_folder(build_model(decoder_config(), seed=1), tmp_path)
+    model = load_hf_folder(tmp_path)
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    assert load_hf_folder(tmp_path).head.norm.weight.sum() == 48

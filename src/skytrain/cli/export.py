@@ -11,17 +11,22 @@ from .options import From, Overrides, compose_overrides
 
 
 def export(
-    folder: Annotated[Path, typer.Option("--out", help="The folder to make; it must not exist yet, or be empty.")],
+    out: Annotated[
+        Path, typer.Option("--out", help="The folder or file to make; it must not exist yet, or be an empty folder.")
+    ],
     overrides: Overrides = None,
     source: From = None,
-    to: Annotated[Literal["hf"], typer.Option(help="hf: a folder for transformers' from_pretrained.")] = "hf",
+    to: Annotated[
+        Literal["hf", "llm.c"],
+        typer.Option(help="hf: a folder for transformers' from_pretrained. llm.c: its model file."),
+    ] = "hf",
 ) -> None:
     """Write a trained model for other tools.
 
     skytrain export --to hf --out my-model
     """
+    config = compose_overrides(overrides).config
     from ..pipelines.export import export as story
 
-    config = compose_overrides(overrides).config
-    label = story(config, source, folder)
-    print(f"{label} -> {folder}")
+    label = story(config, source, out, to)
+    print(f"{label} -> {out}")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .build import build_model
     from .decoder import Decoder
     from .hf import load_hf_folder
+    from .llmc import load_llmc
     from .loss import flops_per_token, lm_loss, token_loss
 
 _HOMES = {
@@ -22,10 +23,20 @@ _HOMES = {
     "flops_per_token": "loss",
     "lm_loss": "loss",
     "load_hf_folder": "hf",
+    "load_llmc": "llmc",
     "token_loss": "loss",
 }
 
-__all__ = ["Decoder", "KVCache", "build_model", "flops_per_token", "lm_loss", "load_hf_folder", "token_loss"]
+__all__ = [
+    "Decoder",
+    "KVCache",
+    "build_model",
+    "flops_per_token",
+    "lm_loss",
+    "load_hf_folder",
+    "load_llmc",
+    "token_loss",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -118,7 +118,7 @@ def to_hf(config: DecoderConfig, ours: str, value: Tensor) -> dict[str, Tensor]:
         value = value[: config.vocab_size]
     parts: Sequence[Tensor] = [value]
     if ".attention.qkv." in ours:
-        q, k, v = _split_groups(config, value)
+        q, k, v = split_groups(config, value)
         parts = [torch.cat((q, k, v))] if len(names) == 1 else [q, k, v]
     if _is_conv1d(config, ours):
         parts = [part.t() for part in parts]
@@ -131,7 +131,7 @@ def from_hf(config: DecoderConfig, ours: str, theirs: Sequence[Tensor]) -> Tenso
     if ".attention.qkv." in ours:
         sizes = [config.heads * config.head_width, config.groups * config.head_width, config.groups * config.head_width]
         q, k, v = parts[0].split(sizes) if len(parts) == 1 else parts
-        return _join_groups(config, q, k, v)
+        return join_groups(config, q, k, v)
     (value,) = parts
     if ours in VOCABULARY and config.padded_vocab > config.vocab_size:
         padding = value.new_zeros(config.padded_vocab - config.vocab_size, value.size(1))
@@ -200,14 +200,14 @@ def _is_conv1d(config: DecoderConfig, ours: str) -> bool:
     )
 
 
-def _split_groups(config: DecoderConfig, value: Tensor) -> Iterable[Tensor]:
+def split_groups(config: DecoderConfig, value: Tensor) -> Iterable[Tensor]:
     """Rows by group (its queries, key, value) -> all queries, all keys, all values."""
     each = config.heads // config.groups
     grouped = value.view(config.groups, each + 2, config.head_width, *value.shape[1:])
     return (part.reshape(-1, *value.shape[1:]) for part in (grouped[:, :each], grouped[:, each], grouped[:, each + 1]))
 
 
-def _join_groups(config: DecoderConfig, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def join_groups(config: DecoderConfig, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     rest = q.shape[1:]
     parts = (part.reshape(config.groups, -1, config.head_width, *rest) for part in (q, k, v))
     return torch.cat(tuple(parts), dim=1).reshape(-1, *rest)

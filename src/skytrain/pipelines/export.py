@@ -1,17 +1,21 @@
-"""Export: a model of ours in, a folder for other tools out."""
+"""Export: a model of ours in, a folder or file for other tools out."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from ..checkpoints import load_model
 from ..config import Config
-from ..export import export_hf
+from ..export import export_hf, export_llmc
 from ..storage import open_store
 
 
-def export(config: Config, source: str | None, folder: Path) -> str:
-    """Writes the folder and returns the label of what went into it."""
+def export(config: Config, source: str | None, out: Path, to: Literal["hf", "llm.c"] = "hf") -> str:
+    """Writes it and returns the label of what went into it."""
     loaded = load_model(open_store(config.store), source)
-    export_hf(loaded.model, loaded.tokenizer, folder)
+    if to == "hf":
+        export_hf(loaded.model, loaded.tokenizer, out)
+    else:
+        export_llmc(loaded.model, out)
     return loaded.label

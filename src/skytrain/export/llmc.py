@@ -1,0 +1,32 @@
+"""To llm.c: one model file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import nn
+
+from ..config import SkytrainError
+from ..models import Decoder
+from ..models.llmc import save_llmc
+
+
+def export_llmc(model: nn.Module, path: str | Path) -> Path:
+    """Writes a new model file, which appears only when it is complete."""
+    if not isinstance(model, Decoder):
+        raise SkytrainError(
+            f"{type(model).__name__} is a model of your own; only the built-in decoder has a form in llm.c"
+        )
+    target = Path(path)
+    if target.exists():
+        raise SkytrainError(f"{target} exists\n  choose another name, or remove it first")
+    draft = target.with_name(f".{target.name}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        save_llmc(model, draft)
+        draft.replace(target)
+    except OSError as error:
+        raise SkytrainError(f"{target} cannot be written: {error}") from error
+    finally:
+        draft.unlink(missing_ok=True)
+    return target

@@ -1,0 +1,141 @@
+"""llm.c's model files: a header of 256 int32 and GPT-2's tensors in a fixed order, all layers of a kind together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ..config import ConfigError, DecoderConfig, SkytrainError, build
+from ..config.checks import check_decoder
+from .decoder import Decoder
+from .hf_weights import join_groups, split_groups
+from .initialise import VOCABULARY
+from .sizes import model_file
+
+MAGIC, HEADER_INTS = 20240326, 256
+VERSIONS = {3: torch.float32, 5: torch.bfloat16}  # both with the vocabulary padded
+PADDING = 128  # rows of the vocabulary come in multiples of this
+ORDER = (
+    "attention_norm.weight",
+    "attention_norm.bias",
+    "attention.qkv.weight",
+    "attention.qkv.bias",
+    "attention.out.weight",
+    "attention.out.bias",
+    "mlp_norm.weight",
+    "mlp_norm.bias",
+    "mlp.up.weight",
+    "mlp.up.bias",
+    "mlp.down.weight",
+    "mlp.down.bias",
+)
+
+
+def load_llmc(path: str | Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
+    """The decoder in a model file of llm.c (not its optimizer state), one tensor at a time."""
+    path = Path(path)
+    config, version, padded = _read_header(path)
+    with torch.device("meta"):
+        model = Decoder(config)
+    with path.open("rb") as file:
+        file.seek(4 * HEADER_INTS)
+        for name in _names(config.layers):
+            owner, _, leaf = name.rpartition(".")
+            shape = model.get_parameter(name).shape
+            stored = torch.Size((padded, config.width)) if name in VOCABULARY else shape
+            value = _read(file.read(stored.numel() * VERSIONS[version].itemsize), VERSIONS[version], stored)
+            if name in VOCABULARY:
+                value = torch.cat(
+                    (value[: config.vocab_size], value.new_zeros(shape[0] - config.vocab_size, config.width))
+                )
+            elif ".qkv." in name:
+                value = join_groups(config, *value.chunk(3))
+            setattr(model.get_submodule(owner), leaf, nn.Parameter(value.to(dtype)))
+    model.tie()
+    return model
+
+
+def save_llmc(model: Decoder, path: Path) -> None:
+    """Writes a model file in float32, or in bfloat16 where the weights are."""
+    config = model.config
+    _check_family(config)
+    weights = dict(model.named_parameters())
+    dtype = next(iter(weights.values())).dtype
+    version = next((number for number, kind in VERSIONS.items() if kind == dtype), 3)
+    padded = -(-config.vocab_size // PADDING) * PADDING
+    header = np.zeros(HEADER_INTS, dtype="<i4")
+    header[:8] = (
+        MAGIC,
+        version,
+        config.max_length,
+        config.vocab_size,
+        config.layers,
+        config.heads,
+        config.width,
+        padded,
+    )
+    with path.open("wb") as file:
+        file.write(header.tobytes())
+        for name in _names(config.layers):
+            value = weights[name].detach().cpu().to(VERSIONS[version])
+            if name in VOCABULARY:
+                value = torch.cat(
+                    (value[: config.vocab_size], value.new_zeros(padded - config.vocab_size, config.width))
+                )
+            elif ".qkv." in name:
+                value = torch.cat(tuple(split_groups(config, value)))
+            file.write(value.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+
+def _names(layers: int) -> Iterator[str]:
+    yield "embedding.tokens.weight"
+    yield "embedding.positions.weight"
+    for part in ORDER:
+        yield from (f"blocks.{layer}.{part}" for layer in range(layers))
+    yield "head.norm.weight"
+    yield "head.norm.bias"
+
+
+def _read(data: bytes, dtype: torch.dtype, shape: torch.Size) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=dtype).view(shape)
+
+
+def _read_header(path: Path) -> tuple[DecoderConfig, int, int]:
+    try:
+        size = path.stat().st_size
+        header = np.fromfile(path, dtype="<i4", count=HEADER_INTS).tolist()
+    except OSError as error:
+        raise SkytrainError(f"{path} cannot be read: {error}") from None
+    if len(header) < HEADER_INTS or header[0] != MAGIC:
+        raise SkytrainError(f"{path} is not a model file of llm.c (it does not begin with {MAGIC})")
+    version, length, vocabulary, layers, heads, width, padded = header[1:8]
+    if version not in VERSIONS:
+        raise SkytrainError(f"{path} is of version {version}; versions {' and '.join(map(str, VERSIONS))} are known")
+    sizes = {"layers": layers, "heads": heads, "width": width, "vocab_size": vocabulary, "max_length": length}
+    values = {**model_file("_gpt2"), **sizes, "name": path.stem, "pad_vocab_to": PADDING}
+    config: DecoderConfig = build(DecoderConfig, values, key=str(path))
+    check_decoder(config)
+    count = (padded + length) * width + layers * (12 * width**2 + 13 * width) + 2 * width
+    wanted = 4 * HEADER_INTS + count * VERSIONS[version].itemsize
+    if size != wanted:
+        raise SkytrainError(f"{path} has {size} bytes; its header asks for {wanted}: it is cut short or altered")
+    return config, version, padded
+
+
+def _check_family(config: DecoderConfig) -> None:
+    """llm.c's trainer is GPT-2 alone, and what its header cannot say must be as GPT-2 has it."""
+    traits = model_file("_gpt2")
+    free = {"vocab_size", "pad_vocab_to", "max_length", "dropout"}
+    plain: DecoderConfig = build(
+        DecoderConfig, {**traits, "name": "", "layers": 1, "width": 1, "heads": 1, "vocab_size": 1}
+    )
+    for field in traits.keys() - free:
+        if getattr(config, field) != getattr(plain, field):
+            raise ConfigError(
+                f"model.{field}",
+                f"{getattr(config, field)!r} has no form in llm.c, which trains GPT-2 ({getattr(plain, field)!r})",
+            )
