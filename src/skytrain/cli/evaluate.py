@@ -29,10 +29,10 @@ def evaluate(
 
     A run is judged on the data it was trained with; an exported folder on the data that the KEY=VALUEs name.
     """
+    config = compose_overrides(overrides).config
     from ..pipelines.evaluate import evaluate as story
     from .console import reporter
 
-    config = compose_overrides(overrides).config
     with reporter() as console:
         label, report = story(config, source, split, tokens, console)
     if as_json:

@@ -28,9 +28,9 @@ def generate(
 
     skytrain generate --prompt "Return the" --temperature 0.7
     """
+    config = compose_overrides(overrides).config
     from ..pipelines.generate import generate as story
 
-    config = compose_overrides(overrides).config
     print(prompt, end="", flush=True)
     for piece in story(
         config, source, prompt, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed

@@ -10,10 +10,10 @@ def prepare(overrides: Overrides = None, config_dir: ConfigDirs = None) -> None:
 
     skytrain prepare data=text data.source.paths='corpus/*.txt' tokenizer=gpt2
     """
+    config = compose_overrides(overrides, config_dir).config
     from ..pipelines.prepare import prepare as story
     from .console import reporter
 
-    config = compose_overrides(overrides, config_dir).config
     with reporter() as console:
         prepared = story(config, console)
     print(prepared.folder)

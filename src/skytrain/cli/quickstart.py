@@ -10,10 +10,10 @@ def quickstart(overrides: Overrides = None) -> None:
 
     skytrain quickstart trainer.steps=600
     """
+    config = compose_overrides(["recipe=quickstart", *(overrides or [])]).config
     from ..pipelines.quickstart import quickstart as story
     from .console import reporter
 
-    config = compose_overrides(["recipe=quickstart", *(overrides or [])]).config
     with reporter() as console:
         summary = story(config, console)
     print(summary)

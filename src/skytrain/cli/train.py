@@ -10,10 +10,10 @@ def train(overrides: Overrides = None, config_dir: ConfigDirs = None) -> None:
 
     skytrain train recipe=quickstart trainer.steps=500
     """
+    config = compose_overrides(overrides, config_dir).config
     from ..pipelines.train import train as story
     from .console import reporter
 
-    config = compose_overrides(overrides, config_dir).config
     with reporter() as console:
         trained = story(config, console)
     print(trained.summary())
