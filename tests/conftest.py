@@ -1,3 +1,15 @@
 """Fixtures that several rooms share."""
 
+from collections.abc import Iterator
+
+import pytest
+
 pytest_plugins = ["tests.support.s3"]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing is left in the cache of whoever runs the tests, and nothing there can decide one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield

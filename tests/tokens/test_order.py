@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skytrain.tokens import window_order, windows_at
+from skytrain.tokens import BlockOrder, window_order, windows_at
 
 
 @given(seed=st.integers(0, 2**63), epoch=st.integers(0, 10**6), count=st.integers(1, 3000))
@@ -59,3 +61,38 @@ def test_the_order_never_changes_between_versions() -> None:
         719,
         231,
     ]
+
+
+@given(
+    seed=st.integers(0, 100),
+    shard_windows=st.lists(st.integers(0, 30), min_size=1, max_size=30).filter(any),
+    block_shards=st.integers(1, 6),
+)
+def test_an_epoch_of_blocks_holds_every_window_exactly_once(
+    seed: int, shard_windows: list[int], block_shards: int
+) -> None:
+    order = BlockOrder(seed, shard_windows, block_shards)
+    for epoch in (0, 3):
+        positions = epoch * order.windows + np.arange(order.windows)
+        assert np.array_equal(np.sort(order.at(positions)), np.arange(order.windows))
+
+
+def test_blocks_touch_few_shards_at_a_time_and_begin_with_one() -> None:
+    order = BlockOrder(1, [100] * 40, block_shards=4)
+    shards = order.at(np.arange(order.windows)) // 100
+    bounds = np.cumsum([0, 1, 2, *[4] * 9, 1]) * 100
+    blocks = [set(shards[start:end].tolist()) for start, end in pairwise(bounds.tolist())]
+    assert [len(block) for block in blocks] == [1, 2, *[4] * 9, 1]
+    assert set().union(*blocks) == set(range(40))
+
+
+def test_blocks_shuffle_windows_within_a_block_and_shards_within_an_epoch() -> None:
+    order = BlockOrder(1, [100] * 40, block_shards=4)
+    first, second = (order.at(epoch * order.windows + np.arange(order.windows)) for epoch in (0, 1))
+    assert (np.diff(first) == 1).mean() < 0.02, "windows that follow each other in a shard hardly ever do in the order"
+    assert (first == second).mean() < 0.01, "another epoch is another order"
+
+
+def test_the_order_of_blocks_never_changes_between_versions() -> None:
+    order = BlockOrder(1337, [50, 0, 70, 30, 90], block_shards=2)
+    assert order.at(np.array([0, 1, 100, 239, 240, 10**12])).tolist() == [15, 3, 116, 129, 73, 169]

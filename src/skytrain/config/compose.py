@@ -33,6 +33,7 @@ GROUPS = (
     "lr_schedule",
     "parallel",
     "trainer",
+    "loader",
     "store",
     "budget",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from .units import Interval, parse_bytes, parse_count, parse_interval
+from .units import Interval, parse_bytes, parse_count, parse_interval, parse_seconds
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ Whole = Annotated[int, Range(min=0)]
 Positive = Annotated[int, Range(min=1)]
 Count = Annotated[int, Unit(parse_count, "count"), Range(min=1)]
 Bytes = Annotated[int, Unit(parse_bytes, "bytes"), Range(min=1)]
+Seconds = Annotated[float, Unit(parse_seconds, "seconds"), Range(min=0)]
 Every = Annotated[Interval, Unit(parse_interval, "interval")]
 Fraction = Annotated[float, Range(min=0, max=1)]
 PositiveFloat = Annotated[float, Range(above=0)]
@@ -270,6 +271,26 @@ class TrainerConfig:
 
 
 @dataclass(frozen=True)
+class MixturePhase:
+    """From this step on, sequences come from these data sets in proportion to their weights."""
+
+    from_step: Whole
+    weights: dict[str, float]  # data set, or dataset@version where the store holds several
+
+
+@dataclass(frozen=True)
+class LoaderConfig:
+    """How prepared tokens become batches."""
+
+    shuffle: Literal["global", "blocks"]
+    block_shards: Positive  # shards whose windows are shuffled together with shuffle=blocks
+    cache_dir: str | None
+    cache_limit: Bytes | None
+    store_wait: Seconds
+    mixture: list[MixturePhase]  # empty: the one data set that `data` names
+
+
+@dataclass(frozen=True)
 class StoreConfig:
     root: str  # a folder, file:///... or s3://bucket/prefix
     sse: Literal["s3", "kms"] | None
@@ -294,5 +315,6 @@ class Config:
     lr_schedule: LRScheduleConfig
     parallel: ParallelConfig
     trainer: TrainerConfig
+    loader: LoaderConfig
     store: StoreConfig
     budget: BudgetConfig

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,15 @@ from ..runs import (
 )
 from ..runs.record import new_record, now, plain
 from ..storage import Store, open_store
-from ..tokens import Prepared, TokenDataModule, Tokenizer, TokenSplit, find_prepared, open_tokenizer
+from ..tokens import (
+    Prepared,
+    TokenDataModule,
+    Tokenizer,
+    find_prepared,
+    open_mixture,
+    open_tokenizer,
+    open_training_data,
+)
 from ..training.callbacks import Checkpoints, RandomState, Samples, StepLog, StopOnSignal
 from ..training.factory import TrainingPlan, make_loggers, make_trainer, plan_training
 from ..training.module import CausalLM
@@ -66,10 +74,11 @@ def train(config: Config, reporter: Reporter) -> Trained:
     plan = plan_training(config)
     prepared = find_prepared(store, config.data, config.tokenizer)
     tokenizer = open_tokenizer(config.tokenizer, store, prepared.tokenizer_id)
-    data = _data(config, plan, store, prepared, tokenizer)
+    mixture = open_mixture(store, config.loader, prepared.tokenizer_id)
+    data = _data(config, plan, store, prepared, mixture, tokenizer)
     torch.manual_seed(config.seed)
     model = build_model(config.model, seed=config.seed)
-    record = _open_run(config, store, prepared, model, plan)
+    record = _open_run(config, store, [prepared, *mixture.values()], model, plan)
     resumed_from = max(committed_steps(store, record.name), default=0)
     if resumed_from >= plan.stop_step:
         reporter.note(f"{record.name} is at step {resumed_from} already: nothing to do")
@@ -127,20 +136,30 @@ def _outcome(step: int, plan: TrainingPlan, signal_received: int | None) -> str:
 
 
 def _data(
-    config: Config, plan: TrainingPlan, store: Store, prepared: Prepared, tokenizer: Tokenizer
+    config: Config,
+    plan: TrainingPlan,
+    store: Store,
+    prepared: Prepared,
+    mixture: Mapping[str, Prepared],
+    tokenizer: Tokenizer,
 ) -> TokenDataModule:
-    def open_split(name: str) -> TokenSplit:
-        return TokenSplit.open(
-            store, prepared.prefix(name), expect_tokenizer_hash=tokenizer.hash, vocab_size=config.model.vocab_size
-        )
-
     if config.trainer.validate_every and prepared.validation is None:
         raise SkytrainError(
             f"{store.url(prepared.folder)} has no validation split to validate on\n  prepare with a larger data.validation_fraction, or set trainer.validate_every=null"
         )
+    opened = open_training_data(
+        store,
+        config.loader,
+        prepared,
+        mixture,
+        tokenizer,
+        vocab_size=config.model.vocab_size,
+        batch_sequences=plan.batch_sequences,
+        validate=config.trainer.validate_every is not None,
+    )
     return TokenDataModule(
-        open_split("train"),
-        open_split("validation") if config.trainer.validate_every else None,
+        opened.train,
+        opened.validation,
         sequence_length=config.trainer.sequence_length,
         micro_batch=config.trainer.micro_batch,
         batch_sequences=plan.batch_sequences,
@@ -148,10 +167,15 @@ def _data(
         seed=config.seed,
         workers=config.trainer.workers,
         validation_tokens=config.trainer.validate_tokens,
+        shuffle=config.loader.shuffle,
+        block_shards=config.loader.block_shards,
+        phases=opened.phases,
     )
 
 
-def _open_run(config: Config, store: Store, prepared: Prepared, model: nn.Module, plan: TrainingPlan) -> RunRecord:
+def _open_run(
+    config: Config, store: Store, prepared: Sequence[Prepared], model: nn.Module, plan: TrainingPlan
+) -> RunRecord:
     """The run of this name as it was begun, or a new one. A run never changes under its name."""
     name = run_name(config)
     if store.exists(f"runs/{name}/run.json"):
@@ -164,8 +188,9 @@ def _open_run(config: Config, store: Store, prepared: Prepared, model: nn.Module
             )
         return record
     manifests = {
-        prepared.prefix(m.split): hashlib.sha256(m.to_bytes()).hexdigest()
-        for m in (prepared.train, prepared.validation)
+        each.prefix(m.split): hashlib.sha256(m.to_bytes()).hexdigest()
+        for each in prepared
+        for m in (each.train, each.validation)
         if m
     }
     device = torch.cuda.get_device_name() if plan.device == "cuda" else "cpu"
@@ -173,7 +198,7 @@ def _open_run(config: Config, store: Store, prepared: Prepared, model: nn.Module
         config,
         name=name,
         data=manifests,
-        tokenizer_id=prepared.tokenizer_id,
+        tokenizer_id=prepared[0].tokenizer_id,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         hardware={"device": device, "torch": torch.__version__, "threads": torch.get_num_threads()},
     )
@@ -193,17 +218,21 @@ def describe(
     per_token = flops_per_token(model, trainer.sequence_length)
     accumulation = f"{plan.micro_batches} x {trainer.micro_batch} sequences of {trainer.sequence_length}"
     stop = f", stopping at {plan.stop_step}" if plan.stop_step < plan.total_steps else ""
-    leftover = data.train.leftover_tokens(trainer.sequence_length)
+    reached = data.blend.epochs(plan.batch_sequences * plan.total_steps)
+    epochs = ", ".join(
+        f"{count:.2f}" + (f" of {name}" if config.loader.mixture else "") for name, count in reached.items()
+    )
+    sources = " + ".join(data.blend.names) if config.loader.mixture else config.data.name
     rows = [
         ("model", f"{config.model.name}, {format_count(record.parameters)} parameters"),
         (
             "data",
-            f"{config.data.name}, {format_count(prepared.train.tokens)} tokens, {data.train_windows} windows ({leftover} tokens left over at the ends of shards)",
+            f"{sources}, {format_count(data.blend.tokens)} tokens, {data.train_windows} windows ({data.blend.leftover_tokens} tokens left over at the ends of shards)",
         ),
         ("tokenizer", f"{prepared.tokenizer_id}, {prepared.train.tokenizer.vocab_size} tokens"),
         ("steps", f"{plan.total_steps}{stop}"),
         ("batch", f"{plan.batch_tokens} tokens = {accumulation}"),
-        ("tokens", f"{format_count(tokens)}, {tokens / max(1, prepared.train.tokens):.2f} epochs"),
+        ("tokens", f"{format_count(tokens)}, {epochs} epochs"),
         ("compute", f"{format_count(per_token)}FLOP a token, {per_token * tokens:.2e} FLOP in all"),
         (
             "optimizer",

@@ -32,6 +32,9 @@ IDENTITY = (
     "trainer.tokens",
     "trainer.clip_norm",
     "trainer.precision",
+    "loader.shuffle",
+    "loader.block_shards",
+    "loader.mixture",
 )
 
 
@@ -65,7 +68,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     for key in IDENTITY:
         value: Any = config
         for name in key.split("."):
-            value = value[name]
+            value = None if value is None else value.get(name)  # a run begun before there was such a setting
         found[key] = value
     return found
 
@@ -80,7 +83,8 @@ def run_name(config: Config) -> str:
             raise SkytrainError(f"run: {config.run!r} cannot be a folder's name")
         return config.run
     digest = hashlib.sha256(json.dumps(identity(plain(config)), sort_keys=True).encode()).hexdigest()
-    return f"{config.model.name}-{config.data.name}-{digest[:8]}"
+    model = config.model.name.rstrip("/").rpartition("/")[2]  # on Hugging Face's hub a name has its owner before it
+    return f"{model}-{config.data.name}-{digest[:8]}"
 
 
 def config_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .blend import Blend, Shuffle
+from .cache import ShardCache, StoreUnreachable
 from .manifest import Manifest, Shard, TokenizerFacts, find_manifest
-from .order import Permutation, window_order, windows_at
+from .mixture import Mixture, Phase
+from .opening import TrainingData, open_mixture, open_training_data
+from .order import BlockOrder, GlobalOrder, Permutation, window_order, windows_at
 from .prepared import Prepared, find_prepared, open_prepared, tokens_folder
 from .reader import TokenSplit
 from .shards import Split, dtype_for, split_of
@@ -16,23 +20,34 @@ if TYPE_CHECKING:
     from .datamodule import TokenDataModule
 
 __all__ = [
+    "Blend",
+    "BlockOrder",
     "ByteLevelBPE",
+    "GlobalOrder",
     "Manifest",
+    "Mixture",
     "Permutation",
+    "Phase",
     "Prepared",
     "Shard",
+    "ShardCache",
     "ShardWriter",
+    "Shuffle",
     "Split",
+    "StoreUnreachable",
     "TokenDataModule",
     "TokenSplit",
     "Tokenizer",
     "TokenizerFacts",
+    "TrainingData",
     "dtype_for",
     "find_manifest",
     "find_prepared",
     "load_tokenizer_folder",
+    "open_mixture",
     "open_prepared",
     "open_tokenizer",
+    "open_training_data",
     "split_of",
     "store_tokenizer",
     "tokens_folder",

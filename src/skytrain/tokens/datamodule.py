@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import lightning as L
@@ -12,28 +14,32 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from skytrain.config import SkytrainError
 
-from .order import windows_at
+from .blend import Blend, Shuffle
+from .mixture import Phase
 from .reader import TokenSplit
+from .stream import ShardStream
 
 # The order is computed for this many sequences at a time: a call for eight would cost as much as reading them.
 ORDER_CHUNK = 8192
+# Batches that each worker has in hand ahead of the trainer.
+PREFETCH = 2
 
 
 class Windows(Dataset[torch.Tensor]):
-    """The windows of a split as tensors of `sequence_length + 1` tokens."""
+    """The windows of a blend as tensors of `sequence_length + 1` tokens."""
 
-    def __init__(self, split: TokenSplit, sequence_length: int) -> None:
-        self.split, self.sequence_length = split, sequence_length
+    def __init__(self, blend: Blend) -> None:
+        self.blend = blend
 
     def __len__(self) -> int:
-        return self.split.windows(self.sequence_length)
+        return self.blend.windows
 
     def __getitem__(self, window: int) -> torch.Tensor:
         return self.__getitems__(np.array([window]))[0]
 
     def __getitems__(self, windows: np.ndarray) -> torch.Tensor:
         """A whole batch by one gather; DataLoader asks for it by this name."""
-        return torch.from_numpy(self.split.batch(windows, self.sequence_length))
+        return torch.from_numpy(self.blend.batch(windows))
 
 
 class TrainBatches(Sampler[np.ndarray]):
@@ -58,10 +64,39 @@ class TrainBatches(Sampler[np.ndarray]):
         position, end = module.position_now, module.end_position
         mine = np.arange(self.rank * module.micro_batch, (self.rank + 1) * module.micro_batch)
         batches_a_chunk = max(1, ORDER_CHUNK // module.micro_batch)
-        for start in range(position, end, stride * batches_a_chunk):
-            firsts = np.arange(start, min(end, start + stride * batches_a_chunk), stride)
-            positions = firsts[:, None] + mine[None, :]
-            yield from windows_at(positions.ravel(), module.seed, module.train_windows).reshape(positions.shape)
+        with ExitStack() as stack:
+            stream = self._stream(position, end)
+            if stream is not None:
+                stream.start(position)
+                stack.callback(stream.close)
+            for start in range(position, end, stride * batches_a_chunk):
+                firsts = np.arange(start, min(end, start + stride * batches_a_chunk), stride)
+                positions = firsts[:, None] + mine[None, :]
+                windows = module.blend.at(positions.ravel()).reshape(positions.shape)
+                if stream is None:
+                    yield from windows
+                    continue
+                # Here, in the trainer's own process, so that a worker only ever meets shards that are there.
+                shards = module.blend.shards_of(windows.ravel()).reshape(positions.shape)
+                for first, batch, needed in zip(firsts.tolist(), windows, shards, strict=True):
+                    stream.wait_for(first, set(needed.tolist()))
+                    yield batch
+
+    def _stream(self, position: int, end: int) -> ShardStream | None:
+        module, blend = self.module, self.module.blend
+        if blend.shuffle == "global":
+            return None  # all of it was made local when the split was opened
+
+        def shards_of(start: int, stop: int) -> list[int]:
+            # The chunks of a run do not depend on where it resumed: ranks that resumed elsewhere plan the same ones.
+            found = blend.shards_of(blend.at(np.arange(max(start, position), min(stop, end))))
+            firsts = np.unique(found, return_index=True)[1]
+            return found[np.sort(firsts)].tolist()
+
+        stride = module.micro_batch * self.world
+        chunk = max(ORDER_CHUNK, 2 * module.batch_sequences, 2 * (module.workers * PREFETCH + 1) * stride)
+        limit = blend.splits[0].cache.limit_bytes
+        return ShardStream(blend.supply, shards_of, blend.shard_bytes(), limit, chunk)
 
 
 class ValidationBatches(Sampler[np.ndarray]):
@@ -95,7 +130,7 @@ class TokenDataModule(L.LightningDataModule):
 
     def __init__(
         self,
-        train: TokenSplit,
+        train: TokenSplit | Mapping[str, TokenSplit],
         validation: TokenSplit | None,
         *,
         sequence_length: int,
@@ -105,17 +140,23 @@ class TokenDataModule(L.LightningDataModule):
         seed: int,
         workers: int = 0,
         validation_tokens: int = 0,
+        shuffle: Shuffle = "global",
+        block_shards: int = 8,
+        phases: Sequence[Phase] = (),
     ) -> None:
         super().__init__()
-        self.train, self.validation = train, validation
+        sources = {"train": train} if isinstance(train, TokenSplit) else train
+        self.blend = Blend(sources, sequence_length, seed, shuffle=shuffle, block_shards=block_shards, phases=phases)
         self.sequence_length, self.micro_batch, self.batch_sequences = sequence_length, micro_batch, batch_sequences
         self.total_steps, self.seed, self.workers = total_steps, seed, workers
-        self.train_windows = _count_windows(train, sequence_length)
+        self.train_windows = self.blend.windows
         self.validation_windows = 0
         if validation is not None and validation_tokens:
-            self.validation_windows = min(
-                _count_windows(validation, sequence_length), max(1, validation_tokens // sequence_length)
-            )
+            self.validation_blend = Blend({"validation": validation}, sequence_length, seed)
+            self.validation_windows = min(self.validation_blend.windows, max(1, validation_tokens // sequence_length))
+            last = validation.shards_of(np.array([self.validation_windows - 1]), sequence_length)[0]
+            validation.supply_all(range(last + 1))
+        self.waited_seconds = 0.0  # that the trainer spent waiting for training batches
         self.position = 0  # in sequences, where this attempt starts
         self.position_step = 0  # the optimizer step that it belongs to
 
@@ -136,15 +177,16 @@ class TokenDataModule(L.LightningDataModule):
                 f"a batch of {self.batch_sequences} sequences does not divide into micro-batches of {self.micro_batch} on {world} data-parallel ranks\n"
                 f"  choose trainer.batch_tokens as a multiple of {self.micro_batch * world * self.sequence_length}, or another trainer.micro_batch"
             )
-        return TrainLoader(self, **self._loader_settings(self.train, TrainBatches(self, rank, world)))
+        self.blend.check_cache()
+        return TrainLoader(self, **self._loader_settings(self.blend, TrainBatches(self, rank, world)))
 
     def val_dataloader(self) -> DataLoader[torch.Tensor] | list[Any]:
-        if self.validation is None or not self.validation_windows:
+        if not self.validation_windows:
             return []
         rank, world = self._data_parallel()
         return DataLoader(
             **self._loader_settings(
-                self.validation, ValidationBatches(self.validation_windows, self.micro_batch, rank, world)
+                self.validation_blend, ValidationBatches(self.validation_windows, self.micro_batch, rank, world)
             )
         )
 
@@ -174,12 +216,13 @@ class TokenDataModule(L.LightningDataModule):
         kwargs = self.trainer.distributed_sampler_kwargs if self.trainer is not None else None
         return (kwargs["rank"], kwargs["num_replicas"]) if kwargs else (0, 1)
 
-    def _loader_settings(self, split: TokenSplit, batches: Sampler[np.ndarray]) -> dict[str, Any]:
+    def _loader_settings(self, blend: Blend, batches: Sampler[np.ndarray]) -> dict[str, Any]:
         return {
-            "dataset": Windows(split, self.sequence_length),
+            "dataset": Windows(blend),
             "batch_sampler": batches,
             "collate_fn": _as_it_is,
             "num_workers": self.workers,
+            "prefetch_factor": PREFETCH if self.workers else None,
             "pin_memory": torch.cuda.is_available(),
             # Its own generator: the loader would otherwise draw from the global one, and change dropout after a resume.
             "generator": torch.Generator(),
@@ -193,6 +236,18 @@ class TrainLoader(DataLoader[torch.Tensor]):
         super().__init__(**settings)
         self.module = module
 
+    def __iter__(self) -> Iterator[torch.Tensor]:  # type: ignore[override]  # lazily, so that nothing starts before it is needed
+        batches = super().__iter__()
+        while True:
+            began = time.perf_counter()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                self.module.waited_seconds += time.perf_counter() - began
+            yield batch
+
     def state_dict(self) -> dict[str, Any]:
         return self.module.state_dict()
 
@@ -202,13 +257,3 @@ class TrainLoader(DataLoader[torch.Tensor]):
 
 def _as_it_is(batch: Any) -> Any:
     return batch
-
-
-def _count_windows(split: TokenSplit, sequence_length: int) -> int:
-    windows = split.windows(sequence_length)
-    if not windows:
-        raise SkytrainError(
-            f"the {split.manifest.split} split has {split.manifest.tokens:,} tokens, too few for one sequence of {sequence_length}\n"
-            "  prepare more data, or choose a shorter trainer.sequence_length"
-        )
-    return windows

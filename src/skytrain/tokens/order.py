@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
@@ -33,19 +36,24 @@ class Permutation:
         return images.astype(np.int64)
 
 
-def window_order(seed: int, epoch: int, count: int) -> Permutation:
+def window_order(seed: int | str, epoch: int, count: int) -> Permutation:
     """The order of `count` windows in one epoch, the same on every rank.
 
     A Feistel network, so that any position can be asked for without holding the whole permutation:
     a billion windows cost no memory, and a resumed run starts anywhere in constant time.
     """
+    return permutation(f"window-order/{seed}/{epoch}", count)
+
+
+def permutation(label: str, count: int) -> Permutation:
+    """The permutation of range(count) that belongs to a label; labels that differ give unrelated ones."""
     assert count > 0
-    digest = hashlib.shake_256(f"window-order/{seed}/{epoch}".encode()).digest(8 * ROUNDS)
+    digest = hashlib.shake_256(label.encode()).digest(8 * ROUNDS)
     keys = tuple(int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(ROUNDS))
     return Permutation(count, keys)
 
 
-def windows_at(positions: np.ndarray, seed: int, count: int) -> np.ndarray:
+def windows_at(positions: np.ndarray, seed: int | str, count: int) -> np.ndarray:
     """The windows at global positions of a run that goes through `count` windows epoch after epoch."""
     positions = np.asarray(positions, dtype=np.int64)
     epochs = positions // count
@@ -54,6 +62,80 @@ def windows_at(positions: np.ndarray, seed: int, count: int) -> np.ndarray:
         here = epochs == epoch
         windows[here] = window_order(seed, int(epoch), count)(positions[here] - epoch * count)
     return windows
+
+
+class SampleOrder(Protocol):
+    """Which window stands at each position of a run without end."""
+
+    @property
+    def windows(self) -> int: ...  # in one epoch
+
+    def at(self, positions: np.ndarray) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class GlobalOrder:
+    """Every window may follow every other: the best shuffle, which needs the whole split at hand."""
+
+    seed: int | str
+    windows: int
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        return windows_at(positions, self.seed, self.windows)
+
+
+class BlockOrder:
+    """Shards in random order, the windows of a few shards at a time in random order: a cache of two blocks is enough.
+
+    The first block of an epoch is one shard, the next two, and so on up to `block_shards`: the first batch waits
+    for one download, and each block lasts as long as the downloads for the next one may take.
+    """
+
+    def __init__(self, seed: int | str, shard_windows: Sequence[int], block_shards: int) -> None:
+        self.seed, self.block_shards = seed, block_shards
+        self.windows = sum(shard_windows)
+        self._first_window = np.concatenate([[0], np.cumsum(shard_windows)])[:-1].astype(np.int64)
+        self._shard_windows = np.asarray(shard_windows, dtype=np.int64)
+        self._shards = np.flatnonzero(self._shard_windows)  # one too short for a window has no place in the order
+        self._blocks = block_bounds(len(self._shards), block_shards)
+        self._layout = lru_cache(maxsize=2)(self._epoch_layout)
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        positions = np.asarray(positions, dtype=np.int64)
+        epochs = positions // self.windows
+        found = np.empty_like(positions)
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            found[here] = self._at_epoch(epoch, positions[here] - epoch * self.windows)
+        return found
+
+    def _at_epoch(self, epoch: int, places: np.ndarray) -> np.ndarray:
+        shards, shard_starts, block_starts = self._layout(epoch)
+        blocks = np.searchsorted(block_starts, places, side="right") - 1
+        shuffled = np.empty_like(places)
+        for block in np.unique(blocks).tolist():
+            here = blocks == block
+            start, end = int(block_starts[block]), int(block_starts[block + 1])
+            order = permutation(f"block-order/{self.seed}/{epoch}/{block}", end - start)
+            shuffled[here] = start + order(places[here] - start)
+        at = np.searchsorted(shard_starts, shuffled, side="right") - 1
+        return self._first_window[shards[at]] + shuffled - shard_starts[at]
+
+    def _epoch_layout(self, epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The shards in this epoch's order, the first place of each in it, and the first place of each block."""
+        order = permutation(f"shard-order/{self.seed}/{epoch}", len(self._shards))
+        shards = self._shards[order(np.arange(len(self._shards)))]
+        starts = np.concatenate([[0], np.cumsum(self._shard_windows[shards])]).astype(np.int64)
+        return shards, starts, starts[self._blocks]
+
+
+def block_bounds(shards: int, block_shards: int) -> np.ndarray:
+    """Where blocks of 1, 2, 4, ... and then `block_shards` shards begin, and where the last one ends."""
+    bounds, size = [0], 1
+    while bounds[-1] < shards:
+        bounds.append(min(shards, bounds[-1] + min(size, block_shards)))
+        size *= 2
+    return np.array(bounds)
 
 
 def _feistel(cells: np.ndarray, rows: int, columns: int, keys: tuple[int, ...]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from skytrain.config import DataConfig, SkytrainError, TokenizerConfig
@@ -59,6 +60,28 @@ def find_prepared(store: Store, data: DataConfig, tokenizer: TokenizerConfig) ->
             "  run `skytrain prepare` with the same KEY=VALUEs first"
         )
     return found[0][1]
+
+
+def find_mixture(store: Store, names: Sequence[str], tokenizer_id: str) -> dict[str, Prepared]:
+    """The data sets of a mixture, each `dataset` or `dataset@version`, made with one and the same tokenizer."""
+    found = {}
+    for name in names:
+        dataset, _, version = name.partition("@")
+        versions = [version] if version else store.folders(f"tokens/{dataset}")
+        folders = [tokens_folder(dataset, each, tokenizer_id) for each in versions]
+        known = [prepared for folder in folders if (prepared := open_prepared(store, folder))]
+        if not known:
+            raise SkytrainError(
+                f"loader.mixture: {store.url(f'tokens/{dataset}')} holds no data set {name!r} made with tokenizer {tokenizer_id}\n"
+                f"  run `skytrain prepare data={dataset}` with the same tokenizer first"
+            )
+        if len(known) > 1:
+            choices = ", ".join(f"{dataset}@{prepared.folder.split('/')[2]}" for prepared in known)
+            raise SkytrainError(
+                f"loader.mixture: there are several preparations of {name!r}\n  choose one of {choices}"
+            )
+        found[name] = known[0]
+    return found
 
 
 def _made_by(prepared: Prepared, tokenizer: TokenizerConfig) -> bool:

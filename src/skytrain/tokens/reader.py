@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import resource
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,20 +17,22 @@ import numpy as np
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
 
-from .manifest import Manifest, Shard, find_manifest
-from .shards import HEADER_BYTES, sha256_of_file, unpack_header
-
-DEFAULT_CACHE = Path.home() / ".cache" / "skytrain" / "tokens"
+from .cache import Pin, ShardCache, verify_once
+from .manifest import Manifest, find_manifest
+from .shards import HEADER_BYTES, unpack_header
 
 
 @dataclass(frozen=True)
 class TokenFile:
-    """Where the tokens of one shard lie on this machine."""
+    """One shard: where its tokens are, or will be once it is supplied, on this machine."""
 
     path: Path
     dtype: str
     offset: int  # bytes before the first token
     tokens: int
+    bytes: int
+    key: str  # in the store
+    sha256: str
 
 
 class TokenSplit:
@@ -36,10 +42,22 @@ class TokenSplit:
     `sequence_length`; what is left at the end of a shard is shorter than a window and is not read.
     """
 
-    def __init__(self, manifest: Manifest, files: list[TokenFile]) -> None:
+    def __init__(
+        self,
+        manifest: Manifest,
+        files: list[TokenFile],
+        store: Store,
+        cache: ShardCache,
+        vocab_size: int,
+        most_maps: int | None = None,
+    ) -> None:
         self.manifest, self.files = manifest, files
-        self._maps: list[np.ndarray] | None = None
+        self.store, self.cache, self.vocab_size = store, cache, vocab_size
+        # A stream needs few at once, and what it has passed must not stay on the disk because it is still mapped.
+        self.most_maps = most_maps or len(files)
+        self._maps: OrderedDict[int, np.ndarray] = OrderedDict()
         self._bounds = lru_cache(maxsize=4)(self._window_bounds)
+        self._pins: list[Pin] = []
 
     @classmethod
     def open(
@@ -49,10 +67,13 @@ class TokenSplit:
         cache_dir: Path | None = None,
         expect_tokenizer_hash: str | None = None,
         vocab_size: int | None = None,
+        *,
+        cache: ShardCache | None = None,
+        supply: bool = True,
     ) -> TokenSplit:
-        """The split under `prefix`, every shard local and verified.
+        """The split under `prefix`, every shard local and verified; without `supply`, none until it is asked for.
 
-        A `file://` store is read in place; any other is copied to `cache_dir` first, under the hash of its content.
+        A `file://` store is read in place; any other is copied to the cache first.
         `expect_tokenizer_hash` and `vocab_size` are the reader's own: tokens of another vocabulary are refused.
         """
         manifest = find_manifest(store, prefix)
@@ -61,32 +82,79 @@ class TokenSplit:
                 f"{store.url(prefix)} holds no prepared tokens: it has no manifest.json\n  run skytrain prepare with the same settings first"
             )
         _check_tokenizer(manifest, store.url(prefix), expect_tokenizer_hash, vocab_size)
-        cache_dir = cache_dir or DEFAULT_CACHE
-        files = [
-            _local_file(store, f"{prefix}/{shard.name}.bin", shard, manifest.dtype, cache_dir)
-            for shard in manifest.shards
-        ]
-        return cls(manifest, files)
+        cache = cache or (ShardCache(cache_dir) if cache_dir else ShardCache())
+        files = []
+        for shard in manifest.shards:
+            key = f"{prefix}/{shard.name}.bin"
+            path = store.local_path(key) or cache.path(shard.sha256)
+            files.append(TokenFile(path, manifest.dtype, HEADER_BYTES, shard.tokens, shard.bytes, key, shard.sha256))
+        split = cls(manifest, files, store, cache, manifest.tokenizer.vocab_size)
+        if supply:
+            split.supply_all(range(len(files)))
+        return split
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the store is a folder of this machine, whose files need no copy."""
+        return self.store.local_path("") is not None
+
+    def supply_all(self, shards: Iterable[int]) -> None:
+        """Make these shards local and verified, and keep them so."""
+        # Hashing and waiting for the network both leave the interpreter free.
+        shards = list(shards)
+        _allow_open_files(2 * len(shards))
+        with ThreadPoolExecutor(4) as pool:
+            self._pins += [
+                pin for pin in pool.map(lambda shard: self.supply(shard, wait=True), shards) if pin is not None
+            ]
+
+    def supply(self, shard: int, wait: bool = False, cancelled: Callable[[], bool] = lambda: False) -> Pin | None:
+        """Make one shard local and verified; the cache keeps it while the pin lives.
+
+        Without `wait`, None while another process is at it.
+        """
+        file = self.files[shard]
+        if not self.in_place:
+            pin = self.cache.fetch(self.store, file.key, file.sha256, file.bytes, wait, cancelled)
+            if pin is not None:
+                self._check_shape(file)
+            return pin
+        self._check_shape(file)
+        stamp = self.cache.folder / "in-place" / hashlib.sha256(str(file.path).encode()).hexdigest()
+        if not verify_once(file.path, file.sha256, stamp):
+            raise SkytrainError(
+                f"{self.store.url(file.key)} was altered: its sha256 is not the manifest's {file.sha256[:12]}…\n  prepare the data again"
+            )
+        return Pin.of_nothing(file.path)
 
     def windows(self, sequence_length: int) -> int:
         return int(self._bounds(sequence_length)[-1])
 
+    def shard_windows(self, sequence_length: int) -> np.ndarray:
+        """The number of windows in each shard."""
+        return np.diff(self._bounds(sequence_length))
+
+    def shards_of(self, windows: np.ndarray, sequence_length: int) -> np.ndarray:
+        """The shard that each of these windows lies in."""
+        return np.searchsorted(self._bounds(sequence_length), windows, side="right") - 1
+
     def leftover_tokens(self, sequence_length: int) -> int:
         """Tokens at the ends of shards that no window of this length holds."""
-        counts = np.diff(self._bounds(sequence_length))
+        counts = self.shard_windows(sequence_length)
         covered = counts * sequence_length + (counts > 0)
         return self.manifest.tokens - int(covered.sum())
 
     def batch(self, windows: np.ndarray, sequence_length: int) -> np.ndarray:
         """The tokens of these windows, int64 of shape (len(windows), sequence_length + 1)."""
-        bounds, maps = self._bounds(sequence_length), self._open_maps()
-        width = sequence_length + 1
+        bounds, width = self._bounds(sequence_length), sequence_length + 1
         shards = np.searchsorted(bounds, windows, side="right") - 1
         starts = (windows - bounds[shards]) * sequence_length
         batch = np.empty((len(windows), width), dtype=np.int64)
         # A copy a row beats one fancy index: rows are contiguous, and the cast to int64 happens on the way.
         for row, shard, start in zip(batch, shards.tolist(), starts.tolist(), strict=True):
-            row[:] = maps[shard][start : start + width]
+            row[:] = self._map(shard)[start : start + width]
+        if len(batch) and batch.max() >= self.vocab_size:
+            self._refuse_token(batch, shards)
         return batch
 
     def _window_bounds(self, sequence_length: int) -> np.ndarray:
@@ -94,27 +162,49 @@ class TokenSplit:
         counts = [max(0, file.tokens - 1) // sequence_length for file in self.files]
         return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
 
-    def _open_maps(self) -> list[np.ndarray]:
-        if self._maps is None:
-            _allow_open_files(len(self.files))
-            # As plain arrays: slicing a np.memmap costs several microseconds a time.
-            self._maps = [
-                np.asarray(
-                    np.memmap(
-                        file.path,
-                        dtype=np.dtype(file.dtype).newbyteorder("<"),
-                        mode="r",
-                        offset=file.offset,
-                        shape=(file.tokens,),
-                    )
-                )
-                for file in self.files
-            ]
-        return self._maps
+    def _map(self, shard: int) -> np.ndarray:
+        tokens = self._maps.get(shard)
+        if tokens is None:
+            file = self.files[shard]
+            _allow_open_files(2 * self.most_maps)
+            dtype = np.dtype(file.dtype).newbyteorder("<")
+            # As a plain array: slicing a np.memmap costs several microseconds a time.
+            tokens = np.asarray(np.memmap(file.path, dtype=dtype, mode="r", offset=file.offset, shape=(file.tokens,)))
+            self._maps[shard] = tokens
+            if len(self._maps) > self.most_maps:
+                self._maps.popitem(last=False)
+        return tokens
+
+    def _check_shape(self, file: TokenFile) -> None:
+        """Size and header first: they name the trouble better than a hash that does not match."""
+        where = self.store.url(file.key)
+        if not file.path.exists():
+            raise SkytrainError(
+                f"{where} is missing, though the manifest names it\n  prepare the data again, or copy the shard back"
+            )
+        size = file.path.stat().st_size
+        if size != file.bytes:
+            raise SkytrainError(
+                f"{where} has {size:,} bytes, the manifest says {file.bytes:,}: it is truncated or of another making\n  prepare the data again"
+            )
+        with file.path.open("rb") as opened:
+            header = unpack_header(opened.read(HEADER_BYTES))
+        if header != (file.dtype, file.tokens):
+            found = "no shard header" if header is None else f"{header[1]:,} {header[0]} tokens"
+            raise SkytrainError(
+                f"{where} has {found}, the manifest says {file.tokens:,} {file.dtype} tokens\n  prepare the data again"
+            )
+
+    def _refuse_token(self, batch: np.ndarray, shards: np.ndarray) -> None:
+        row = int(batch.max(axis=1).argmax())
+        raise SkytrainError(
+            f"{self.store.url(self.files[int(shards[row])].key)} holds token id {batch[row].max()}, beyond the vocabulary of {self.vocab_size}\n"
+            "  choose the tokenizer that made it, or set model.vocab_size"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # To a worker process goes where the files are, never what is mapped.
-        return TokenSplit, (self.manifest, self.files)
+        return TokenSplit, (self.manifest, self.files, self.store, self.cache, self.vocab_size, self.most_maps)
 
 
 def _check_tokenizer(manifest: Manifest, where: str, expected_hash: str | None, vocab_size: int | None) -> None:
@@ -131,51 +221,13 @@ def _check_tokenizer(manifest: Manifest, where: str, expected_hash: str | None, 
         )
 
 
-def _local_file(store: Store, key: str, shard: Shard, dtype: str, cache_dir: Path) -> TokenFile:
-    path = store.local_path(key)
-    if path is not None:
-        _verify(path, store.url(key), shard, dtype)
-    else:
-        path = cache_dir / f"{shard.sha256}.bin"
-        if not path.exists():
-            cache_dir.mkdir(parents=True, exist_ok=True)
-            store.download(key, path, sha256=shard.sha256)
-        _verify(path, store.url(key), shard, dtype)
-    return TokenFile(path, dtype, HEADER_BYTES, shard.tokens)
-
-
-def _verify(path: Path, where: str, shard: Shard, dtype: str) -> None:
-    """Size and header first: they name the trouble better than a hash that does not match."""
-    if not path.exists():
-        raise SkytrainError(
-            f"{where} is missing, though the manifest names it\n  prepare the data again, or copy the shard back"
-        )
-    size = path.stat().st_size
-    if size != shard.bytes:
-        raise SkytrainError(
-            f"{where} has {size:,} bytes, the manifest says {shard.bytes:,}: it is truncated or of another making\n  prepare the data again"
-        )
-    with path.open("rb") as file:
-        header = unpack_header(file.read(HEADER_BYTES))
-    if header != (dtype, shard.tokens):
-        found = "no shard header" if header is None else f"{header[1]:,} {header[0]} tokens"
-        raise SkytrainError(
-            f"{where} has {found}, the manifest says {shard.tokens:,} {dtype} tokens\n  prepare the data again"
-        )
-    found_hash = sha256_of_file(path)
-    if found_hash != shard.sha256:
-        raise SkytrainError(
-            f"{where} was altered: its sha256 is {found_hash[:12]}…, the manifest says {shard.sha256[:12]}…\n  prepare the data again"
-        )
-
-
 def _allow_open_files(count: int) -> None:
-    """Python keeps a descriptor open for each map, and a login shell allows 1024."""
+    """Python keeps a descriptor open for each map, we one for each pin, and a login shell allows 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + 512
     if soft != resource.RLIM_INFINITY and soft < wanted:
         if hard != resource.RLIM_INFINITY and hard < wanted:
             raise SkytrainError(
-                f"{count} shards need {wanted} open files, this machine allows {hard}\n  raise it (ulimit -Hn), or prepare larger shards (data.shard_tokens)"
+                f"this many shards need {wanted} open files, this machine allows {hard}\n  raise it (ulimit -Hn), or prepare larger shards (data.shard_tokens)"
             )
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,143 @@
+"""What a run reads, whole: one split or a mixture of several, cut into windows and put in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import numpy as np
+
+from skytrain.config import SkytrainError, format_bytes
+
+from .cache import Pin
+from .mixture import Mixture, Phase
+from .order import BlockOrder, GlobalOrder, SampleOrder
+from .reader import TokenSplit
+
+Shuffle = Literal["global", "blocks"]
+
+
+class Blend:
+    """The windows of one or several splits under one numbering, and the window at each position of the run.
+
+    Windows and shards are numbered through all sources, one source after the other.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, TokenSplit],
+        sequence_length: int,
+        seed: int,
+        *,
+        shuffle: Shuffle = "global",
+        block_shards: int = 8,
+        phases: Sequence[Phase] = (),
+    ) -> None:
+        self.names, self.splits = tuple(sources), tuple(sources.values())
+        self.sequence_length, self.shuffle, self.block_shards = sequence_length, shuffle, block_shards
+        counts = [
+            _count_windows(name, split, sequence_length, alone=len(sources) == 1) for name, split in sources.items()
+        ]
+        self.first_window = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        self.first_shard = np.concatenate([[0], np.cumsum([len(split.files) for split in self.splits])]).astype(
+            np.int64
+        )
+        self.orders = [
+            _order(split, seed if len(sources) == 1 else f"{seed}/{name}", sequence_length, shuffle, block_shards)
+            for name, split in sources.items()
+        ]
+        self.mixture = Mixture(self.names, phases) if len(sources) > 1 else None
+        if shuffle == "blocks":
+            for split in self.splits:
+                split.most_maps = 2 * block_shards + 2  # a batch may touch two blocks, and workers are a little behind
+
+    @property
+    def windows(self) -> int:
+        return int(self.first_window[-1])
+
+    @property
+    def tokens(self) -> int:
+        return sum(split.manifest.tokens for split in self.splits)
+
+    @property
+    def leftover_tokens(self) -> int:
+        """Tokens at the ends of shards that no window holds."""
+        return sum(split.leftover_tokens(self.sequence_length) for split in self.splits)
+
+    def at(self, positions: np.ndarray) -> np.ndarray:
+        """The windows at these positions of the run."""
+        if self.mixture is None:
+            return self.orders[0].at(positions)
+        sources, indices = self.mixture.at(positions)
+        windows = np.empty_like(indices)
+        for source in np.unique(sources).tolist():
+            here = sources == source
+            windows[here] = self.first_window[source] + self.orders[source].at(indices[here])
+        return windows
+
+    def epochs(self, position: int) -> dict[str, float]:
+        """How often each source has been gone through before this position."""
+        given = {self.names[0]: position} if self.mixture is None else self.mixture.counts(position)
+        return {name: given[name] / order.windows for name, order in zip(self.names, self.orders, strict=True)}
+
+    def batch(self, windows: np.ndarray) -> np.ndarray:
+        """The tokens of these windows, int64 of shape (len(windows), sequence_length + 1)."""
+        if len(self.splits) == 1:
+            return self.splits[0].batch(windows, self.sequence_length)
+        batch = np.empty((len(windows), self.sequence_length + 1), dtype=np.int64)
+        sources = np.searchsorted(self.first_window, windows, side="right") - 1
+        for source in np.unique(sources).tolist():
+            here = sources == source
+            batch[here] = self.splits[source].batch(windows[here] - self.first_window[source], self.sequence_length)
+        return batch
+
+    def shards_of(self, windows: np.ndarray) -> np.ndarray:
+        sources = np.searchsorted(self.first_window, windows, side="right") - 1
+        shards = np.empty_like(windows)
+        for source in np.unique(sources).tolist():
+            here = sources == source
+            found = self.splits[source].shards_of(windows[here] - self.first_window[source], self.sequence_length)
+            shards[here] = self.first_shard[source] + found
+        return shards
+
+    def shard_bytes(self) -> np.ndarray:
+        return np.array([file.bytes for split in self.splits for file in split.files], dtype=np.int64)
+
+    def check_cache(self) -> None:
+        """Raise where the cache cannot hold two blocks of every source: a run passes from one to the next without a gap."""
+        limit = self.splits[0].cache.limit_bytes
+        if self.shuffle == "global" or limit is None:
+            return
+        needed = sum(
+            sum(sorted((file.bytes for file in split.files), reverse=True)[: 2 * self.block_shards])
+            for split in self.splits
+        )
+        if needed > limit:
+            raise SkytrainError(
+                f"two blocks of {self.block_shards} shards take {format_bytes(needed)}, and the cache may hold {format_bytes(limit)}\n"
+                "  set a larger loader.cache_limit, a smaller loader.block_shards, or prepare smaller shards (data.shard_tokens)"
+            )
+
+    def supply(self, shard: int, cancelled: Callable[[], bool]) -> Pin | None:
+        """Make a shard local and verified, or None while another process is at it."""
+        source = int(np.searchsorted(self.first_shard, shard, side="right")) - 1
+        return self.splits[source].supply(shard - int(self.first_shard[source]), cancelled=cancelled)
+
+
+def _order(
+    split: TokenSplit, seed: int | str, sequence_length: int, shuffle: Shuffle, block_shards: int
+) -> SampleOrder:
+    if shuffle == "blocks":
+        return BlockOrder(seed, split.shard_windows(sequence_length).tolist(), block_shards)
+    return GlobalOrder(seed, split.windows(sequence_length))
+
+
+def _count_windows(name: str, split: TokenSplit, sequence_length: int, alone: bool) -> int:
+    windows = split.windows(sequence_length)
+    if not windows:
+        what = f"the {split.manifest.split} split" if alone else f"source {name!r} of the mixture"
+        raise SkytrainError(
+            f"{what} has {split.manifest.tokens:,} tokens, too few for one sequence of {sequence_length}\n"
+            "  prepare more data, or choose a shorter trainer.sequence_length"
+        )
+    return windows

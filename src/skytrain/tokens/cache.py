@@ -1,0 +1,320 @@
+"""Shards on this machine's disk: one download a node, verified, within a limit of bytes, shared by ranks and runs.
+
+The folder holds one folder a shard, named by the hash of its content, so two runs that read the same data share it:
+    <sha256>/tokens.bin   appears whole and verified, or not at all
+    <sha256>/verified     what the file looked like when its hash was last computed
+    <sha256>/lock         held exclusively by the process that downloads or evicts, shared by those that read;
+                          the kernel releases it when its holder dies, however it dies
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import logging
+import os
+import shutil
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from skytrain.config import SkytrainError, format_bytes, format_seconds
+from skytrain.storage import AccessDenied, NotFound, Store, StoreError
+
+from .shards import sha256_of_file
+
+log = logging.getLogger("skytrain.tokens")
+
+# Bytes that arrive wrong this often were not damaged on their way: the object itself is wrong.
+DAMAGED_DOWNLOADS = 8
+POLL_SECONDS = 0.1
+STAMP = "verified"
+
+
+class StoreUnreachable(SkytrainError):
+    """The store stayed away for longer than we wait. Nothing is lost: the run resumes from its last checkpoint."""
+
+    exit_code = 7
+
+
+class Cancelled(Exception):
+    """Nobody wants the shard any more."""
+
+
+class Pin:
+    """A shard that this process reads: it stays in the cache until the pin is released."""
+
+    _all: ClassVar[weakref.WeakSet[Pin]] = weakref.WeakSet()
+
+    def __init__(self, path: Path, lock: int) -> None:
+        self.path, self._lock = path, lock
+        Pin._all.add(self)
+
+    @classmethod
+    def of_nothing(cls, path: Path) -> Pin:
+        """For a file that is read in place, which no cache can evict."""
+        return cls(path, -1)
+
+    def release(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    __del__ = release
+
+    @classmethod
+    def forget_in_child(cls) -> None:
+        # A forked loader worker shares our locks: while it kept its copies, we could never give one up.
+        for pin in cls._all:
+            pin.release()
+
+
+os.register_at_fork(after_in_child=Pin.forget_in_child)
+
+
+def default_folder() -> Path:
+    """Where the desktop's convention puts caches."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skytrain" / "tokens"
+
+
+@dataclass(frozen=True)
+class ShardCache:
+    folder: Path = field(default_factory=default_folder)
+    limit_bytes: int | None = None  # of all shards in the folder, whoever put them there; None: what the disk holds
+    wait_seconds: float = 600.0  # for a store that does not answer, or for room that other runs take up
+
+    def path(self, sha256: str) -> Path:
+        return self.folder / sha256 / "tokens.bin"
+
+    def fetch(
+        self,
+        store: Store,
+        key: str,
+        sha256: str,
+        size: int,
+        wait: bool = True,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> Pin | None:
+        """The object, local and verified. Without `wait`, None while another process is busy with it.
+
+        Waiting for the store or for room ends with Cancelled as soon as `cancelled()`.
+        """
+        if self.limit_bytes is not None and size > self.limit_bytes:
+            raise SkytrainError(
+                f"{store.url(key)} has {format_bytes(size)}, more than the cache {self.folder} may hold ({format_bytes(self.limit_bytes)})\n"
+                "  set a larger loader.cache_limit, or prepare smaller shards (data.shard_tokens)"
+            )
+        path = self.path(sha256)
+        lock = self._open_lock(path.parent / "lock")
+        try:
+            while True:
+                # Shared first: what is there already, many may use at once.
+                if not _flock(lock, fcntl.LOCK_SH, wait):
+                    return None
+                if path.exists() and _is_verified(path, sha256, path.with_name(STAMP)):
+                    os.utime(lock)  # the least recently used is evicted first
+                    return Pin(path, os.dup(lock))
+                if not _flock(lock, fcntl.LOCK_EX, wait):
+                    return None
+                if not path.exists() or not verify_once(path, sha256, path.with_name(STAMP)):
+                    self._remove(path.parent)
+                    self._make_room(lock, size, store.url(key), cancelled)
+                    self._download(store, key, path, sha256, cancelled)
+                    os.ftruncate(lock, 0)
+                    assert verify_once(path, sha256, path.with_name(STAMP), known_good=True)
+                # Turning the lock into a shared one lets go of it for a moment, in which an eviction may slip in: look again.
+        finally:
+            os.close(lock)
+
+    def used_bytes(self) -> int:
+        with self._folder_lock():
+            return sum(entry.bytes for entry in self._entries())
+
+    def _make_room(self, lock: int, size: int, url: str, cancelled: Callable[[], bool]) -> None:
+        """Evict until `size` more bytes fit, and reserve them; where others hold too much, wait for them."""
+        deadline, said = time.monotonic() + self.wait_seconds, False
+        while True:
+            with self._folder_lock():
+                missing = self._missing_bytes(size)
+                for entry in sorted(self._entries(), key=lambda entry: entry.used_at):
+                    if missing <= 0:
+                        break
+                    missing -= self._evict(entry)
+                if missing <= 0:
+                    os.pwrite(lock, str(size).encode(), 0)
+                    return
+            if time.monotonic() > deadline:
+                limit = (
+                    "its disk is full" if self.limit_bytes is None else f"its limit is {format_bytes(self.limit_bytes)}"
+                )
+                raise SkytrainError(
+                    f"the cache {self.folder} has no room for {url} ({format_bytes(size)}): {limit}, and running jobs read all that is in it\n"
+                    "  give this run its own loader.cache_dir, or a larger loader.cache_limit"
+                )
+            if not said:
+                log.warning(
+                    "waiting up to %s for room in the cache %s, which other runs use",
+                    format_seconds(self.wait_seconds),
+                    self.folder,
+                )
+                said = True
+            _sleep(POLL_SECONDS, cancelled)
+
+    def _missing_bytes(self, size: int) -> int:
+        over_disk = size - shutil.disk_usage(self.folder).free
+        if self.limit_bytes is None:
+            return over_disk
+        return max(over_disk, sum(entry.bytes for entry in self._entries()) + size - self.limit_bytes)
+
+    def _entries(self) -> list[_Entry]:
+        """What is in the folder; call with the folder's lock."""
+        found = []
+        for folder in self.folder.iterdir():
+            lock_path, path = folder / "lock", folder / "tokens.bin"
+            with suppress(FileNotFoundError):
+                if lock_path.exists():
+                    # A download in progress counts with the bytes that it reserved.
+                    size = path.stat().st_size if path.exists() else int(lock_path.read_text() or 0)
+                    found.append(_Entry(folder, size, lock_path.stat().st_mtime_ns))
+        return found
+
+    def _evict(self, entry: _Entry) -> int:
+        """Bytes freed: none where a process reads or downloads it."""
+        lock = self._open_lock(entry.folder / "lock")
+        try:
+            if not entry.bytes or not _flock(lock, fcntl.LOCK_EX, wait=False):
+                return 0
+            self._remove(entry.folder)
+            os.ftruncate(lock, 0)  # a reservation without its holder is of a process that died
+            return entry.bytes
+        finally:
+            os.close(lock)
+
+    @staticmethod
+    def _remove(folder: Path) -> None:
+        """Everything but the lock: the file, its stamp, and what a killed download left. Call with the shard's lock."""
+        for path in folder.iterdir():
+            if path.name != "lock":
+                path.unlink()
+
+    def _download(self, store: Store, key: str, path: Path, sha256: str, cancelled: Callable[[], bool]) -> None:
+        deadline, failures = time.monotonic() + self.wait_seconds, 0
+        while True:
+            try:
+                return store.download(key, path, sha256=sha256)
+            except NotFound:
+                raise SkytrainError(
+                    f"{store.url(key)} is missing, though the manifest names it\n  prepare the data again, or copy the shard back"
+                ) from None
+            except AccessDenied:
+                raise
+            except StoreError as error:
+                if isinstance(error.__cause__, OSError) and error.__cause__.errno in (
+                    errno.ENOSPC,
+                    errno.EDQUOT,
+                    errno.EROFS,
+                    errno.EACCES,
+                ):
+                    raise _unusable(self.folder, error.__cause__) from error
+                failures += 1
+                answers = _answers(store, key)
+                if answers and failures >= DAMAGED_DOWNLOADS:
+                    raise SkytrainError(
+                        f"{store.url(key)} cannot be had as its manifest describes it: {error}"
+                    ) from error
+                if not answers and time.monotonic() > deadline:
+                    raise StoreUnreachable(
+                        f"{store.root} did not answer for {format_seconds(self.wait_seconds)}: {error}\n  the same command resumes from the last checkpoint"
+                    ) from error
+                if not answers:
+                    log.warning(
+                        "%s does not answer; trying again for up to %s",
+                        store.root,
+                        format_seconds(max(0, deadline - time.monotonic())),
+                    )
+                _sleep(min(POLL_SECONDS * 2**failures, 5.0), cancelled)
+
+    def _open_lock(self, path: Path) -> int:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise _unusable(self.folder, error) from error
+
+    @contextmanager
+    def _folder_lock(self) -> Iterator[None]:
+        lock = self._open_lock(self.folder / ".lock")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
+
+
+@dataclass(frozen=True)
+class _Entry:
+    folder: Path
+    bytes: int
+    used_at: int
+
+
+def verify_once(path: Path, sha256: str, stamp: Path, known_good: bool = False) -> bool:
+    """Whether the file has this hash; computed again only when the file was touched since `stamp` was written."""
+    if _is_verified(path, sha256, stamp):
+        return True
+    if not known_good and sha256_of_file(path) != sha256:
+        return False
+    with suppress(OSError):  # a place that cannot be written only means that the next process computes it again
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        temporary = stamp.with_name(f"{stamp.name}.{os.getpid()}")
+        temporary.write_text(_identity(path, sha256))
+        temporary.replace(stamp)
+    return True
+
+
+def _is_verified(path: Path, sha256: str, stamp: Path) -> bool:
+    try:
+        return stamp.read_text() == _identity(path, sha256)
+    except OSError:
+        return False
+
+
+def _identity(path: Path, sha256: str) -> str:
+    status = path.stat()
+    # The change time moves with every write, and no user can set it back.
+    return f"{sha256} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
+
+
+def _answers(store: Store, key: str) -> bool:
+    try:
+        return store.stat(key) is not None
+    except AccessDenied:
+        raise
+    except StoreError:
+        return False
+
+
+def _sleep(seconds: float, cancelled: Callable[[], bool]) -> None:
+    until = time.monotonic() + seconds
+    while not cancelled() and time.monotonic() < until:
+        time.sleep(min(POLL_SECONDS, seconds))
+    if cancelled():
+        raise Cancelled
+
+
+def _flock(lock: int, operation: int, wait: bool) -> bool:
+    try:
+        fcntl.flock(lock, operation | (0 if wait else fcntl.LOCK_NB))
+        return True
+    except BlockingIOError:
+        return False
+
+
+def _unusable(folder: Path, error: OSError) -> SkytrainError:
+    return SkytrainError(
+        f"the cache folder {folder} cannot be used: {error.strerror}\n  set loader.cache_dir to a folder on a disk with room that can be written"
+    )

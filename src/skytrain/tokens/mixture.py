@@ -1,0 +1,178 @@
+"""Weighted blends: which source each sample of a run comes from, so that every prefix holds the exact proportions."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from skytrain.config import SkytrainError
+
+# One period of the pattern is computed and kept: a few seconds and some tens of megabytes at this length.
+LONGEST_PERIOD = 2**20
+
+
+@dataclass(frozen=True)
+class Phase:
+    """From sample `start` of the run on, sources are drawn with these weights (any positive scale)."""
+
+    start: int
+    weights: tuple[float, ...]
+
+
+class Mixture:
+    """The source of each sample, and which of that source's samples it is: a pure function of the position.
+
+    At every position each source's count is less than one sample away from the sum of its shares so far. A source's n-th sample
+    may come once its share exceeds n - 1 and must have come when its share reaches n; taking the most urgent one first
+    always meets that (it is how a single processor serves periodic tasks by earliest deadline).
+    """
+
+    def __init__(self, names: Sequence[str], phases: Sequence[Phase]) -> None:
+        assert phases and phases[0].start == 0
+        self.names = tuple(names)
+        shares = np.array([Fraction(0)] * len(names), dtype=object)
+        counts = np.zeros(len(names), dtype=np.int64)
+        self._pieces: list[_Piece] = []
+        for i, phase in enumerate(phases):
+            rates = exact_rates(self.names, phase.weights)
+            length = phases[i + 1].start - phase.start if i + 1 < len(phases) else None
+            if length is not None and length <= 0:
+                raise SkytrainError(
+                    f"the mixture's phases must begin one after the other: {phases[i + 1].start} comes after {phase.start}"
+                )
+            piece = _make_piece(phase.start, rates, shares, counts, length)
+            self._pieces.append(piece)
+            if length is not None:
+                shares = shares + np.array(rates, dtype=object) * length
+                counts = counts + piece.counts_after(np.array([length]))[0]
+
+    def at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """For each position the number of its source, and the index of the sample among that source's own."""
+        positions = np.asarray(positions, dtype=np.int64)
+        starts = np.array([piece.start for piece in self._pieces])
+        which = np.searchsorted(starts, positions, side="right") - 1
+        sources, indices = np.empty_like(positions), np.empty_like(positions)
+        for i in np.unique(which).tolist():
+            here = which == i
+            sources[here], indices[here] = self._pieces[i].at(positions[here])
+        return sources, indices
+
+    def counts(self, position: int) -> dict[str, int]:
+        """How many samples each source has given before this position."""
+        piece = [piece for piece in self._pieces if piece.start <= position][-1]
+        after = piece.base + piece.counts_after(np.array([position - piece.start]))[0]
+        return dict(zip(self.names, after.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A phase as a table: a beginning, then a part that repeats for ever."""
+
+    start: int
+    base: np.ndarray  # counts of each source before `start`
+    sources: np.ndarray  # of the beginning and of one period
+    ranks: np.ndarray  # the index of each among the samples of its source in this table
+    beginning: int  # samples before the period
+    per_period: np.ndarray  # samples of each source in one period
+
+    def at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        offsets = positions - self.start
+        rounds = np.maximum(0, offsets - self.beginning) // self._period
+        places = offsets - rounds * self._period
+        sources = self.sources[places]
+        return sources, self.base[sources] + self.ranks[places] + rounds * self.per_period[sources]
+
+    def counts_after(self, lengths: np.ndarray) -> np.ndarray:
+        rounds = np.maximum(0, lengths - self.beginning) // self._period
+        places = lengths - rounds * self._period
+        heads = np.stack([np.bincount(self.sources[:place], minlength=len(self.base)) for place in places])
+        return heads + rounds[:, None] * self.per_period[None, :]
+
+    @property
+    def _period(self) -> int:
+        return len(self.sources) - self.beginning
+
+
+def exact_rates(names: Sequence[str], weights: Sequence[float]) -> list[Fraction]:
+    """The weights as they were written, in fractions of their sum."""
+    for name, weight in zip(names, weights, strict=True):
+        if not (math.isfinite(weight) and weight > 0):
+            raise SkytrainError(
+                f"source {name!r} of the mixture has weight {weight}: it must be above 0\n  leave a source out if it is not wanted"
+            )
+    # Through the shortest decimal: 0.1 means a tenth, not the double nearest to it.
+    exact = [Fraction(repr(float(weight))) for weight in weights]
+    rates = [weight / sum(exact) for weight in exact]
+    period = math.lcm(*(rate.denominator for rate in rates))
+    if period > LONGEST_PERIOD:
+        written = ", ".join(f"{name} {weight}" for name, weight in zip(names, weights, strict=True))
+        raise SkytrainError(
+            f"the weights of the mixture ({written}) only repeat after {period:,} samples, too many to plan exactly\n"
+            "  write them with fewer digits, such as 0.62 and 0.38"
+        )
+    return rates
+
+
+def _make_piece(
+    start: int, rates: list[Fraction], shares: np.ndarray, counts: np.ndarray, length: int | None
+) -> _Piece:
+    period = math.lcm(*(rate.denominator for rate in rates))
+    drawn: list[int] = []
+    have = counts.tolist()
+    # After a whole period every share has grown by an integer, so the pattern repeats once the counts stand to the shares
+    # as they stood at the beginning of an earlier period. From shares that are integers that is at once.
+    seen: dict[tuple[int, ...], int] = {}
+    while True:
+        rounds = len(drawn) // period
+        state = tuple(have[j] - math.floor(shares[j] + rates[j] * period * rounds) for j in range(len(rates)))
+        if state in seen:
+            beginning = seen[state] * period
+            break
+        seen[state] = rounds
+        if length is not None and len(drawn) >= length:
+            beginning = (rounds - 1) * period  # it will never be asked for more
+            break
+        drawn += _one_period(rates, [shares[j] + rates[j] * period * rounds for j in range(len(rates))], have, period)
+    sources = np.array(drawn, dtype=np.int64)
+    ranks = np.empty_like(sources)
+    for j in range(len(rates)):
+        mine = sources == j
+        ranks[mine] = np.arange(mine.sum())
+    per_period = np.bincount(sources[beginning:], minlength=len(rates))
+    return _Piece(start, counts.copy(), sources, ranks, beginning, per_period)
+
+
+def _one_period(rates: list[Fraction], shares: list[Fraction], have: list[int], period: int) -> list[int]:
+    """The next `period` sources; `have` is moved on."""
+    # In units of 1/scale everything is an integer.
+    scale = math.lcm(*(Fraction(value).denominator for value in [*shares, *rates]))
+    share = [int(value * scale) for value in shares]
+    rate = [int(value * scale) for value in rates]
+
+    def ready(j: int) -> int:
+        """The first sample, from 1, after which source j may stand at one more than it has."""
+        return max(1, (have[j] * scale - share[j]) // rate[j] + 1)
+
+    def due(j: int) -> int:
+        """The sample by which it must."""
+        return -((share[j] - (have[j] + 1) * scale) // rate[j])
+
+    waiting = [(ready(j), j) for j in range(len(rates))]
+    heapq.heapify(waiting)
+    urgent: list[tuple[int, int]] = []
+    drawn = []
+    for now in range(1, period + 1):
+        while waiting and waiting[0][0] <= now:
+            j = heapq.heappop(waiting)[1]
+            heapq.heappush(urgent, (due(j), j))
+        deadline, j = heapq.heappop(urgent)
+        assert deadline >= now, "earliest deadline first meets every deadline of periodic tasks"
+        drawn.append(j)
+        have[j] += 1
+        heapq.heappush(waiting, (max(now + 1, ready(j)), j))
+    return drawn

@@ -1,0 +1,140 @@
+"""Shards ahead of their use: a thread that makes local what the order asks for next, and lets go of what it has passed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import numpy as np
+
+from skytrain.config import SkytrainError, format_bytes
+
+from .cache import Cancelled
+
+BUSY_SECONDS = 0.02
+CLOSE_SECONDS = 1.0
+
+
+class Releasable(Protocol):
+    def release(self) -> None: ...
+
+
+class ShardStream:
+    """Holds the shards of the positions around the reader, in the order of use, within `limit_bytes`.
+
+    The run is looked at in chunks of positions; the shards of a chunk come from the order itself, so nothing is
+    fetched that will not be used next. Chunks behind the reader are let go of. Every rank of a node does the same
+    for the same positions, so together they hold one such set; where one is busy with a shard, the others go on to the next.
+    """
+
+    def __init__(
+        self,
+        supply: Callable[[int, Callable[[], bool]], Releasable | None],
+        shards_of: Callable[[int, int], Iterable[int]],
+        shard_bytes: np.ndarray,
+        limit_bytes: int | None,
+        chunk: int,
+    ) -> None:
+        """`supply(shard, cancelled)` makes one local, or returns None while another process is at it; `shards_of(start, end)`
+        are those of a range of positions, first used first, and none past the end of the run."""
+        self._supply, self._shards_of, self._bytes = supply, shards_of, shard_bytes
+        self._limit, self._chunk = limit_bytes, chunk
+        self._planned: dict[int, list[int]] = {}  # the shards of each chunk from the reader's on, as far as they fit
+        self._held: dict[int, Releasable] = {}
+        self._reader_chunk = 0
+        self._changed = threading.Condition()
+        self._error: BaseException | None = None
+        self._closed = False
+
+    def start(self, position: int) -> None:
+        self._reader_chunk = position // self._chunk
+        self._thread = threading.Thread(target=self._run, name="shard-stream", daemon=True)
+        self._thread.start()
+
+    def wait_for(self, position: int, shards: Iterable[int]) -> None:
+        """Returns when these shards are local. What lies before `position` will not be read again."""
+        with self._changed:
+            if position // self._chunk > self._reader_chunk:
+                self._reader_chunk = position // self._chunk
+                self._changed.notify_all()
+            self._changed.wait_for(lambda: self._error is not None or all(shard in self._held for shard in shards))
+            if self._error is not None:
+                raise self._error
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        # A download in hand may take minutes: the thread lets go of it when it ends.
+        self._thread.join(CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            while not self._closed:
+                with self._changed:
+                    self._let_go()
+                    missing = self._missing()
+                    if not missing and not self._plan_another():
+                        self._changed.wait()
+                        continue
+                # Nothing that can take long happens under the lock.
+                got = next(
+                    (
+                        (shard, pin)
+                        for shard in missing
+                        if (pin := self._supply(shard, lambda: self._closed)) is not None
+                    ),
+                    None,
+                )
+                with self._changed:
+                    if got is not None:
+                        self._held[got[0]] = got[1]
+                        self._changed.notify_all()
+                    elif missing:
+                        self._changed.wait(BUSY_SECONDS)
+        except Cancelled:
+            pass
+        except BaseException as error:  # handed to the reader, which raises it
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+        finally:
+            for pin in self._held.values():
+                pin.release()
+
+    def _let_go(self) -> None:
+        # A chunk is kept until the reader is a whole one past it: batches that workers have in hand are behind the reader.
+        for chunk in [chunk for chunk in self._planned if chunk < self._reader_chunk - 1]:
+            del self._planned[chunk]
+        wanted = self._wanted()
+        for shard in [shard for shard in self._held if shard not in wanted]:
+            self._held.pop(shard).release()
+
+    def _missing(self) -> list[int]:
+        return [shard for shard in self._wanted() if shard not in self._held]
+
+    def _wanted(self) -> dict[int, None]:
+        """The shards of all planned chunks, first used first."""
+        return dict.fromkeys(shard for chunk in sorted(self._planned) for shard in self._planned[chunk])
+
+    def _plan_another(self) -> bool:
+        """Look one chunk further, if it fits; false when there is nothing more to do now."""
+        chunk = max(self._planned, default=self._reader_chunk - 1) + 1
+        wanted = self._wanted()
+        if len(wanted) == len(self._bytes) and chunk > self._reader_chunk + 1:
+            return False
+        shards = list(self._shards_of(chunk * self._chunk, (chunk + 1) * self._chunk))
+        if not shards:
+            return False
+        total = int(self._bytes[list({*wanted, *shards})].sum())
+        if self._limit is not None and total > self._limit:
+            # Ranks drift apart by less than a chunk: all of them need the reader's chunk, the one before and the one after.
+            if chunk <= self._reader_chunk + 1:
+                raise SkytrainError(
+                    f"the cache may hold {format_bytes(self._limit)}, and this order of samples needs {format_bytes(total)} at once\n"
+                    "  set a larger loader.cache_limit, a smaller loader.block_shards, or prepare smaller shards (data.shard_tokens)"
+                )
+            return False
+        self._planned[chunk] = shards
+        return True

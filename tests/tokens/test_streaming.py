@@ -1,0 +1,145 @@
+"""Blocks streamed from S3 through a cache that holds only a few shards."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from skytrain.config import SkytrainError
+from skytrain.storage import Store, open_store
+from skytrain.tokens import BlockOrder, ShardCache, TokenDataModule, TokenSplit, datamodule
+from tests.support.faults import FaultProxy, Kind, Request
+from tests.support.s3 import FAST_RETRY
+
+from .conftest import PREFIX, documents, write_split
+
+T = 16
+SHARD_BYTES = 1024 + 2 * 200
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a small data set is looked at in many pieces, as a large one is."""
+    monkeypatch.setattr(datamodule, "ORDER_CHUNK", 8)
+
+
+def stream(store: Store, cache: ShardCache, steps: int = 40, **settings: Any) -> TokenDataModule:
+    split = TokenSplit.open(store, PREFIX, cache=cache, supply=False)
+    values = {
+        "sequence_length": T,
+        "micro_batch": 2,
+        "batch_sequences": 4,
+        "seed": 3,
+        "shuffle": "blocks",
+        "block_shards": 2,
+    }
+    return TokenDataModule(split, None, total_steps=steps, **{**values, **settings})
+
+
+def expected(store: Store, tmp_path: Path, count: int) -> torch.Tensor:
+    """The first sequences of the run, from files that are all there."""
+    split = TokenSplit.open(store, PREFIX, cache_dir=tmp_path / "whole")
+    order = BlockOrder(3, split.shard_windows(T).tolist(), block_shards=2)
+    return torch.from_numpy(split.batch(order.at(np.arange(count)), T))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_and_more_streams_through_a_cache_of_a_few_shards(
+    s3_store: Store, tmp_path: Path, workers: int
+) -> None:
+    manifest = write_split(s3_store, documents(160), shard_tokens=200)
+    cache = ShardCache(tmp_path / "cache", limit_bytes=8 * SHARD_BYTES)
+    module = stream(s3_store, cache, steps=100, workers=workers)
+    assert module.train_windows < 100 * 4 and len(manifest.shards) > 2 * 8
+    most, batches = 0, []
+    for batch in module.train_dataloader():
+        batches.append(batch)
+        most = max(most, cache.used_bytes())
+    assert torch.equal(torch.cat(batches), expected(s3_store, tmp_path, 400))
+    assert 2 * SHARD_BYTES < most <= 8 * SHARD_BYTES
+    assert module.waited_seconds > 0
+
+
+def test_the_first_batch_waits_for_one_shard_only(s3_store: Store, fault_proxy: FaultProxy, tmp_path: Path) -> None:
+    write_split(s3_store, documents(80), shard_tokens=200)
+    store = open_store(s3_store.root, retry=FAST_RETRY)
+    module = stream(store, ShardCache(tmp_path / "cache", limit_bytes=5 * SHARD_BYTES))
+    asked = []
+
+    def hold_back_the_second(request: Request) -> bool:
+        if request.method == "GET" and request.path.endswith(".bin"):
+            asked.append(request.path)
+        return len(set(asked)) > 1
+
+    fault_proxy.inject("slow_down", when=hold_back_the_second)
+    batch = next(iter(module.train_dataloader()))
+    assert len(list((tmp_path / "cache").glob("*/tokens.bin"))) == 1
+    assert torch.equal(batch, expected(s3_store, tmp_path, 2))
+
+
+def break_a_tenth_of_requests(proxy: FaultProxy) -> None:
+    kinds: list[Kind] = ["slow_down", "reset", "cut", "wrong_bytes", "internal_error"]
+    for turn, kind in enumerate(kinds):
+        numbers = (
+            itertools.count()
+        )  # a request that an earlier kind took is not counted, so the turns are not exact: no matter
+
+        def every_fiftieth(_: Request, numbers: Iterator[int] = numbers, turn: int = turn) -> bool:
+            return next(numbers) % 50 == 10 * turn
+
+        proxy.inject(kind, when=every_fiftieth)
+
+
+def test_an_epoch_through_a_faulty_network_is_exact(
+    s3_store: Store, fault_proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skytrain.tokens.cache.POLL_SECONDS", 0.001)
+    write_split(s3_store, documents(160), shard_tokens=200)
+    break_a_tenth_of_requests(fault_proxy)
+    store = open_store(s3_store.root, retry=FAST_RETRY)
+    module = stream(store, ShardCache(tmp_path / "cache", limit_bytes=8 * SHARD_BYTES), steps=100)
+    found = torch.cat(list(module.train_dataloader()))
+    assert len(found) > module.train_windows
+    assert set(fault_proxy.happened) == {"slow_down", "reset", "cut", "wrong_bytes", "internal_error"}
+    assert fault_proxy.happened.total() >= 0.08 * len(fault_proxy.requests)
+    assert torch.equal(found, expected(s3_store, tmp_path, 400))
+
+
+def test_two_runs_stream_through_one_cache(s3_store: Store, tmp_path: Path) -> None:
+    write_split(s3_store, documents(80), shard_tokens=200)
+    cache = ShardCache(tmp_path / "cache", limit_bytes=12 * SHARD_BYTES)
+    runs = [iter(stream(s3_store, cache, seed=seed).train_dataloader()) for seed in (3, 4)]
+    both = list(zip(*runs, strict=True))
+    assert torch.equal(torch.cat([first for first, _ in both]), expected(s3_store, tmp_path, 160))
+    assert cache.used_bytes() <= 12 * SHARD_BYTES
+
+
+def test_a_cache_too_small_for_the_blocks_is_refused_before_the_first_batch(s3_store: Store, tmp_path: Path) -> None:
+    write_split(s3_store, documents(80), shard_tokens=200)
+    module = stream(s3_store, ShardCache(tmp_path / "cache", limit_bytes=12 * SHARD_BYTES), block_shards=8)
+    with pytest.raises(SkytrainError, match=r"two blocks of 8 shards take .*\n.*smaller loader\.block_shards"):
+        module.train_dataloader()
+
+
+def test_an_altered_shard_in_a_folder_stops_the_stream_before_it_is_read(store: Store, tmp_path: Path) -> None:
+    write_split(store, documents(80), shard_tokens=200)
+    path = store.local_path(f"{PREFIX}/shard-00003.bin")
+    assert path is not None
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    with pytest.raises(SkytrainError, match=r"shard-00003\.bin was altered"):
+        list(stream(store, ShardCache(tmp_path / "cache")).train_dataloader())
+
+
+def test_a_run_left_in_the_middle_lets_go_of_its_shards(s3_store: Store, tmp_path: Path) -> None:
+    write_split(s3_store, documents(80), shard_tokens=200)
+    cache = ShardCache(tmp_path / "cache", limit_bytes=5 * SHARD_BYTES, wait_seconds=0)
+    left = iter(stream(s3_store, cache).train_dataloader())
+    next(left)
+    del left
+    assert len(list(stream(s3_store, cache, seed=9).train_dataloader())) == 80
