@@ -252,16 +252,20 @@ def test_every_way_to_write_names_the_kms_key(
 def test_a_forked_process_is_told_rather_than_left_hanging(s3_store: Store) -> None:
     s3_store.write("key", b"1")
     context = multiprocessing.get_context("fork")
-    answers = context.SimpleQueue()
+    ours, theirs = context.Pipe()
 
     def child() -> None:
         try:
-            answers.put(s3_store.read("key"))
+            s3_store.read("key")
         except StoreError as error:
-            answers.put(str(error))
+            theirs.send(str(error))
         os._exit(0)
 
     process = context.Process(target=child)
     process.start()
-    assert "before this worker process was forked\n  start the workers with 'spawn'" in answers.get()
-    process.join()
+    try:
+        assert ours.poll(30)
+        assert "before this worker process was forked\n  start the workers with 'spawn'" in ours.recv()
+    finally:
+        process.kill()
+        process.join()

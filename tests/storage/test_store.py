@@ -204,3 +204,12 @@ def test_loading_the_door_does_not_load_clients() -> None:
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
     )
+
+
+def test_a_download_to_where_nothing_can_be_written_names_that_place(store: Store, tmp_path: Path) -> None:
+    store.write("key", b"1")
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        StoreError, match=rf"cannot download {store.root}/key: .*\n.*another folder than {tmp_path}/file"
+    ):
+        store.download("key", tmp_path / "file" / "copy")

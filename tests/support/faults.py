@@ -14,35 +14,52 @@ from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, Self
 
+ERRORS = {
+    "slow_down": (503, "SlowDown", "Please reduce your request rate."),
+    "internal_error": (500, "InternalError", "We encountered an internal error."),
+    "conflict": (409, "ConditionalRequestConflict", "A conflicting conditional operation is in progress."),
+    "expired": (400, "ExpiredToken", "The provided token has expired."),
+    "skewed": (
+        403,
+        "RequestTimeTooSkewed",
+        "The difference between the request time and the current time is too large.",
+    ),
+    "other_region": (
+        301,
+        "PermanentRedirect",
+        "The bucket you are attempting to access must be addressed using another endpoint.",
+    ),
+}
+"""What AWS says in place of the server."""
+
 Kind = Literal[
     "slow_down",
     "internal_error",
     "conflict",
+    "expired",
+    "skewed",
+    "other_region",
     "reset",
     "lost_answer",
     "cut",
+    "stall",
     "wrong_bytes",
     "damaged_request",
     "latency",
 ]
-"""What happens to a request:
+"""Beside ERRORS, what happens to a request:
 
-slow_down, internal_error  503 and 500 in place of the server
-conflict                   409: another conditional request is under way
-reset                      the connection dies before the server hears of it
-lost_answer                the server does it, then the connection dies
-cut                        half of the answer's body, then the connection dies
-wrong_bytes                one byte of the answer's body is changed
-damaged_request            one byte of the request's body is changed
-latency                    the answer comes 50 ms late
+reset            the connection dies before the server hears of it
+lost_answer      the server does it, then the connection dies
+cut              half of the answer's body, then the connection ends
+stall            no answer, and the connection stays open for longer than the client waits
+wrong_bytes      one bit of the answer's body is changed
+damaged_request  one bit of the request's body is changed
+latency          the answer comes 50 ms late
 """
 
-ERRORS = {
-    "slow_down": (503, "SlowDown", "Please reduce your request rate."),
-    "conflict": (409, "ConditionalRequestConflict", "A conflicting conditional operation is in progress."),
-    "internal_error": (500, "InternalError", "We encountered an internal error."),
-}
 LATENCY_SECONDS = 0.05
+STALL_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
@@ -120,7 +137,9 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("content-length", 0)))
         request = Request(self.command, self.path, {name.lower(): value for name, value in self.headers.items()})
         fault = self.proxy.fault_for(request)
-        if fault == "reset":
+        if fault == "stall":
+            time.sleep(STALL_SECONDS)
+        if fault in ("reset", "stall"):
             return self.reset()
         if fault in ERRORS:
             return self.refuse(*ERRORS[fault])
@@ -141,7 +160,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if fault == "cut":
             self.wfile.write(answer[: len(answer) // 2])
-            return self.reset()
+            self.close_connection = True  # no reset: that would also take back bytes which the client has not read yet
+            return
         self.wfile.write(answer)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = relay  # noqa: N815

@@ -50,7 +50,7 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
         return AccessDenied(operation, url, said, hint=_denied_hint(code, operation)), False
     if isinstance(error, exceptions.PreconditionError):
         return Replaced(operation, url, "another writer replaced it meanwhile", hint="run it again"), False
-    if code == "PermanentRedirect" or status in ("301", "307"):
+    if "redirect without LOCATION" in text:  # obstore keeps S3's own words, PermanentRedirect, to itself
         return StoreError(
             operation, url, f"bucket {bucket!r} is in another region", hint="set AWS_REGION to the bucket's region"
         ), False

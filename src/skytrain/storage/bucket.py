@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PART_BYTES = 16 << 20
+PART_BYTES = 8 << 20
 MOST_PARTS = 9_000  # S3 allows 10,000
 CONCURRENT_PARTS = 8
 
@@ -155,7 +155,7 @@ class BucketStore(Store):
 
         while True:
             try:
-                with explained("download", self.url(key)):
+                with explained("download", self.url(key), target=Path(path)):
                     return write_whole(Path(path), transfer.through(self._in_order(_stat(meta))), publish)
             except Damaged as error:
                 assert sha256 is not None
@@ -187,10 +187,10 @@ class BucketStore(Store):
         The etag holds the pieces together: when the object is replaced meanwhile, S3 refuses the next piece.
         """
         check_key(self.root, key)
-        data, attempts = bytearray(), self._attempts(operation, key)
+        chunks: builtins.list[bytes] = []
+        here, attempts = start, self._attempts(operation, key)
         while True:
             options: GetOptions = {"if_match": etag} if etag else {}
-            here = start + len(data)
             if length is not None:
                 options["range"] = (here, start + length)
             elif here:
@@ -199,15 +199,16 @@ class BucketStore(Store):
                 answer = self._running_client().get(key, options=options)
                 etag, size = answer.meta["e_tag"], answer.meta["size"]
                 for chunk in answer.stream(min_chunk_size=CHUNK_BYTES):
-                    data += chunk
+                    chunks.append(chunk)
+                    here += len(chunk)
                     attempts.progressed()
-                if start + len(data) < (size if length is None else min(size, start + length)):
+                if here < (size if length is None else min(size, start + length)):
                     raise CutShort
-                return bytes(data), answer.attributes.get(SHA256_NAME)
+                return b"".join(chunks), answer.attributes.get(SHA256_NAME)
             except StoreError:
                 raise
             except Exception as error:
-                if "status code: 416" in str(error) and not data:
+                if "status code: 416" in str(error) and here == start:
                     return b"", None  # the range begins past the end
                 attempts.failed(error)
 

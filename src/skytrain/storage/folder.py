@@ -105,8 +105,9 @@ class FolderStore(Store):
                 raise altered(self.url(key), sha256, transfer.sha256)
             temporary.replace(target)
 
-        with explained("download", self.url(key)), source.open("rb") as file:
-            write_whole(Path(path), transfer.through(file_chunks(file)), publish)
+        url, target = self.url(key), Path(path)
+        with explained("download", url), source.open("rb") as file, explained("download", url, target):
+            write_whole(target, transfer.through(file_chunks(file)), publish)
 
     def local_path(self, key: str) -> Path | None:
         return self._path_of_prefix(key)
@@ -147,19 +148,21 @@ def source_opened(path: Path | str, url: str) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def explained(operation: str, url: str) -> Iterator[None]:
-    """The system's errors as ours."""
+def explained(operation: str, url: str, target: Path | None = None) -> Iterator[None]:
+    """The system's errors as ours. `target` is the local file that is written, where that is not the object itself."""
     try:
         yield
     except OSError as error:
-        problem = f"{error.strerror} ({error.filename})" if error.filename else str(error.strerror or error)
-        if isinstance(error, FileNotFoundError) and operation in ("read", "download"):
+        if isinstance(error, FileNotFoundError) and operation in ("read", "download") and target is None:
             raise NotFound(operation, url, "there is no such object") from error
+        problem = f"{error.strerror} ({error.filename})" if error.filename else str(error.strerror or error)
+        elsewhere = (
+            "use another folder: store.root=..." if target is None else f"use another folder than {target.parent}"
+        )
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
             raise AccessDenied(
-                operation, url, problem, hint="give this user the right to it, or use another folder: store.root=..."
+                operation, url, problem, hint=f"give this user the right to it, or {elsewhere}"
             ) from error
-        hint = "use another folder: store.root=..."
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            hint = "make room on the disk, or use another one: store.root=...; nothing half-written was left"
-        raise StoreError(operation, url, problem, hint=hint) from error
+            elsewhere = f"make room on the disk, or {elsewhere}; nothing half-written was left"
+        raise StoreError(operation, url, problem, hint=elsewhere) from error

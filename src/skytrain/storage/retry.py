@@ -33,7 +33,7 @@ class Retry:
         """The same policy for obstore, which repeats single requests: 5xx answers, resets, a part of an upload."""
         return {
             "max_retries": self.attempts - 1,
-            "retry_timeout": timedelta(minutes=3),
+            "retry_timeout": timedelta(minutes=5),  # S3 refuses requests signed much earlier
             "backoff": {
                 "init_backoff": timedelta(seconds=self.first_wait_seconds),
                 "max_backoff": timedelta(seconds=self.longest_wait_seconds),
