@@ -39,7 +39,7 @@ def load_model(store: Store, source: str | None) -> LoadedModel:
     name, _, step_text = (source or "").partition("@")
     record = find_run(store, name or None)
     step = _choose_step(store, record.name, step_text)
-    model = build_model(build(ModelConfig, record.config["model"], "model"), seed=record.seed)
+    model = build_model(build(ModelConfig, record.config["model"], "model"), seed=record.seed, start_weights=False)
     model.load_state_dict(_weights(store, step_key(record.name, step)))
     model.eval()
     tokenizer = open_tokenizer(

@@ -111,6 +111,7 @@ class DecoderConfig:
     attention_softcap: PositiveFloat | None
     logit_softcap: PositiveFloat | None
     scale_embedding: bool  # token embeddings times sqrt(width)
+    weights: str | None = None  # a Hugging Face folder or an llm.c file to start from; null: new weights from the seed
 
     @property
     def groups(self) -> int:
@@ -146,7 +147,20 @@ class CustomModelConfig:
     max_length: Positive
 
 
-ModelConfig = DecoderConfig | CustomModelConfig
+@dataclass(frozen=True)
+class HFModelConfig:
+    """Any causal language model that transformers can build."""
+
+    name: str  # on the hub, or a folder
+    family: Literal["hf"]
+    weights: Literal["random", "pretrained"]
+    revision: str | None
+    trust_remote_code: bool  # runs code that comes with the model
+    vocab_size: Positive
+    max_length: Positive
+
+
+ModelConfig = DecoderConfig | CustomModelConfig | HFModelConfig
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 from torch import nn
 
 from ..config import SkytrainError
-from ..models import Decoder
+from ..models import Decoder, HFCausalLM
 from ..models.hf import save_hf_folder
 from ..tokens.tokenizers import Tokenizer
 from .folder import new_folder
@@ -16,9 +17,9 @@ from .folder import new_folder
 
 def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path) -> Path:
     """Writes the model and its tokenizer to a new folder, which appears only when it is complete."""
-    if not isinstance(model, Decoder):
+    if not isinstance(model, Decoder | HFCausalLM):
         raise SkytrainError(
-            f"{type(model).__name__} is a model of your own; only the built-in decoder has a Hugging Face form"
+            f"{type(model).__name__} is a model of your own; only the built-in decoder and model=hf have a Hugging Face form"
         )
     if tokenizer.vocab_size > model.config.vocab_size:
         raise SkytrainError(
@@ -26,7 +27,10 @@ def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path) -> Pat
         )
     target = Path(folder)
     with new_folder(target) as draft:
-        save_hf_folder(model, draft, eot=tokenizer.eot)
+        if isinstance(model, Decoder):
+            save_hf_folder(model, draft, eot=tokenizer.eot)
+        else:
+            cast(Any, model.model).save_pretrained(draft)
         generation = {"bos_token_id": tokenizer.eot, "eos_token_id": tokenizer.eot, "pad_token_id": tokenizer.eot}
         (draft / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
         tokenizer.save(draft)

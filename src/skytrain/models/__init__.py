@@ -13,11 +13,13 @@ if TYPE_CHECKING:
     from .build import build_model
     from .decoder import Decoder
     from .hf import load_hf_folder
+    from .hf_causal_lm import HFCausalLM
     from .llmc import load_llmc
     from .loss import flops_per_token, lm_loss, token_loss
 
 _HOMES = {
     "Decoder": "decoder",
+    "HFCausalLM": "hf_causal_lm",
     "KVCache": "attention",
     "build_model": "build",
     "flops_per_token": "loss",
@@ -29,6 +31,7 @@ _HOMES = {
 
 __all__ = [
     "Decoder",
+    "HFCausalLM",
     "KVCache",
     "build_model",
     "flops_per_token",

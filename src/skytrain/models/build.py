@@ -7,20 +7,30 @@ import inspect
 import torch
 from torch import nn
 
-from ..config import ConfigError, CustomModelConfig, DecoderConfig, ModelConfig, load_class, make
+from ..config import ConfigError, CustomModelConfig, DecoderConfig, HFModelConfig, ModelConfig, load_class, make
 from ..config.checks import check_decoder
 from .decoder import Decoder
+from .hf_causal_lm import build_hf
 from .initialise import initialise
+from .weights import load_weights
 
 
-def build_model(config: ModelConfig, seed: int) -> nn.Module:
-    """The model on the CPU in float32, with its initial weights."""
+def build_model(config: ModelConfig, seed: int, *, start_weights: bool = True) -> nn.Module:
+    """The model on the CPU in float32, with its initial weights.
+
+    Without `start_weights` those that the configuration says to start from are not read: a checkpoint will follow.
+    """
     if isinstance(config, DecoderConfig):
         check_decoder(config)
         with torch.device("meta"):
             model = Decoder(config)
-        initialise(model, seed)
+        if config.weights is not None and start_weights:
+            load_weights(model, config.weights)
+        else:
+            initialise(model, seed)
         return model
+    if isinstance(config, HFModelConfig):
+        return build_hf(config, seed, start_weights)
     return _build_custom(config, seed)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..config import SkytrainError
+from ..config import DecoderConfig, SkytrainError
 from .decoder import Decoder
 from .hf_config import hf_config, read_hf_config
 from .hf_weights import from_hf, match_names, to_hf
@@ -24,20 +25,30 @@ def load_hf_folder(
     Streams: beside the model itself one tensor is in memory at a time.
     """
     folder = Path(path)
-    try:
-        data = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise SkytrainError(f"{folder} is not a Hugging Face model: config.json cannot be read ({error})") from None
-    config = read_hf_config(data, name=folder.resolve().name, pad_vocab_to=pad_vocab_to, max_length=max_length)
-    weights = SafetensorsFolder(folder)
+    config = read_hf_decoder(folder, pad_vocab_to=pad_vocab_to, max_length=max_length)
     with torch.device("meta"):
         model = Decoder(config)
-    for ours, theirs in match_names(config, weights.shapes):
+    read_hf_weights(model, folder, dtype)
+    return model
+
+
+def read_hf_decoder(folder: Path, *, pad_vocab_to: int = 128, max_length: int | None = None) -> DecoderConfig:
+    """The decoder that a folder's config.json describes."""
+    try:
+        data: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise SkytrainError(f"{folder} is not a Hugging Face model: config.json cannot be read ({error})") from None
+    return read_hf_config(data, name=folder.resolve().name, pad_vocab_to=pad_vocab_to, max_length=max_length)
+
+
+def read_hf_weights(model: Decoder, folder: Path, dtype: torch.dtype = torch.float32) -> None:
+    """Gives a decoder, on the meta device or not, the weights in a folder."""
+    weights = SafetensorsFolder(folder)
+    for ours, theirs in match_names(model.config, weights.shapes):
         owner, _, leaf = ours.rpartition(".")
-        value = from_hf(config, ours, [weights.get(name) for name in theirs])
+        value = from_hf(model.config, ours, [weights.get(name) for name in theirs])
         setattr(model.get_submodule(owner), leaf, nn.Parameter(value.to(dtype)))
     model.tie()
-    return model
 
 
 def save_hf_folder(model: Decoder, folder: Path, *, eot: int | None = None) -> None:

@@ -68,9 +68,9 @@ def hf_config(config: DecoderConfig, *, eot: int | None = None, dtype: str = "fl
         "use_cache": True,
     }
     again = read_hf_config(written, name=config.name, pad_vocab_to=config.pad_vocab_to)
-    ours, theirs = (dataclasses.asdict(_explicit(each)) for each in (config, again))
+    ours, theirs = (dataclasses.asdict(explicit(each)) for each in (config, again))
     for field, value in ours.items():
-        if field != "dropout" and theirs[field] != value:
+        if field not in ("dropout", "weights") and theirs[field] != value:
             raise ConfigError(
                 f"model.{field}",
                 f"{value!r} has no form in Hugging Face's {ARCHITECTURES[config.family]}, which means {theirs[field]!r}",
@@ -79,7 +79,8 @@ def hf_config(config: DecoderConfig, *, eot: int | None = None, dtype: str = "fl
     return written
 
 
-def _explicit(config: DecoderConfig) -> DecoderConfig:
+def explicit(config: DecoderConfig) -> DecoderConfig:
+    """The same decoder with every size said outright."""
     return dataclasses.replace(
         config, kv_heads=config.groups, head_size=config.head_width, mlp_width=config.hidden_width
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -35,19 +36,31 @@ ORDER = (
 )
 
 
+@dataclass(frozen=True)
+class Header:
+    config: DecoderConfig
+    dtype: torch.dtype
+    padded_vocab: int
+
+
 def load_llmc(path: str | Path, *, dtype: torch.dtype = torch.float32) -> Decoder:
     """The decoder in a model file of llm.c (not its optimizer state), one tensor at a time."""
-    path = Path(path)
-    config, version, padded = _read_header(path)
     with torch.device("meta"):
-        model = Decoder(config)
+        model = Decoder(read_llmc_header(Path(path)).config)
+    read_llmc_weights(model, Path(path), dtype)
+    return model
+
+
+def read_llmc_weights(model: Decoder, path: Path, dtype: torch.dtype = torch.float32) -> None:
+    """Gives a decoder of the file's shape, on the meta device or not, the weights in a file."""
+    header, config = read_llmc_header(path), model.config
     with path.open("rb") as file:
         file.seek(4 * HEADER_INTS)
         for name in _names(config.layers):
             owner, _, leaf = name.rpartition(".")
             shape = model.get_parameter(name).shape
-            stored = torch.Size((padded, config.width)) if name in VOCABULARY else shape
-            value = _read(file.read(stored.numel() * VERSIONS[version].itemsize), VERSIONS[version], stored)
+            stored = torch.Size((header.padded_vocab, config.width)) if name in VOCABULARY else shape
+            value = _read(file.read(stored.numel() * header.dtype.itemsize), header.dtype, stored)
             if name in VOCABULARY:
                 value = torch.cat(
                     (value[: config.vocab_size], value.new_zeros(shape[0] - config.vocab_size, config.width))
@@ -56,7 +69,6 @@ def load_llmc(path: str | Path, *, dtype: torch.dtype = torch.float32) -> Decode
                 value = join_groups(config, *value.chunk(3))
             setattr(model.get_submodule(owner), leaf, nn.Parameter(value.to(dtype)))
     model.tie()
-    return model
 
 
 def save_llmc(model: Decoder, path: Path) -> None:
@@ -104,7 +116,7 @@ def _read(data: bytes, dtype: torch.dtype, shape: torch.Size) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=dtype).view(shape)
 
 
-def _read_header(path: Path) -> tuple[DecoderConfig, int, int]:
+def read_llmc_header(path: Path) -> Header:
     try:
         size = path.stat().st_size
         header = np.fromfile(path, dtype="<i4", count=HEADER_INTS).tolist()
@@ -123,13 +135,13 @@ def _read_header(path: Path) -> tuple[DecoderConfig, int, int]:
     wanted = 4 * HEADER_INTS + count * VERSIONS[version].itemsize
     if size != wanted:
         raise SkytrainError(f"{path} has {size} bytes; its header asks for {wanted}: it is cut short or altered")
-    return config, version, padded
+    return Header(config, VERSIONS[version], padded)
 
 
 def _check_family(config: DecoderConfig) -> None:
     """llm.c's trainer is GPT-2 alone, and what its header cannot say must be as GPT-2 has it."""
     traits = model_file("_gpt2")
-    free = {"vocab_size", "pad_vocab_to", "max_length", "dropout"}
+    free = {"vocab_size", "pad_vocab_to", "max_length", "dropout", "weights"}
     plain: DecoderConfig = build(
         DecoderConfig, {**traits, "name": "", "layers": 1, "width": 1, "heads": 1, "vocab_size": 1}
     )

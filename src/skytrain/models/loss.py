@@ -26,9 +26,12 @@ def flops_per_token(model: nn.Module, sequence_length: int) -> int:
     shares is left out. A model that wants a true MFU says its own.
     """
     own = getattr(model, "flops_per_token", None)
-    if callable(own):
-        return int(own(sequence_length))
+    return int(own(sequence_length)) if callable(own) else training_flops_per_token(matmul_parameters(model), 0, 0, [])
+
+
+def matmul_parameters(model: nn.Module) -> int:
+    """Weights that are matrices, but for tables that are only looked up."""
     lookups = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     products = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
     weights = [p for p in model.parameters() if p.ndim >= 2 and (id(p) not in lookups or id(p) in products)]
-    return training_flops_per_token(sum(p.numel() for p in weights), 0, 0, [])
+    return sum(p.numel() for p in weights)

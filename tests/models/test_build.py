@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from skytrain.config import ConfigError, HFModelConfig
+from skytrain.config.compose import compose
+from skytrain.evaluation.generate import Sampling, generate_tokens
+from skytrain.models import HFCausalLM, build_model, flops_per_token, lm_loss
+from skytrain.models.hf import save_hf_folder
+from skytrain.models.llmc import save_llmc
+
+TINY = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 48,
+}
+
+
+@pytest.fixture
+def neox(tmp_path):
+    from transformers import AutoModelForCausalLM, GPTNeoXConfig
+
+    model = AutoModelForCausalLM.from_config(GPTNeoXConfig(vocab_size=96, **TINY))
+    model.save_pretrained(tmp_path / "neox")
+    return tmp_path / "neox", model
+
+
+def hf(path, **changes) -> HFModelConfig:
+    plain = HFModelConfig(
+        name=str(path),
+        family="hf",
+        weights="random",
+        revision=None,
+        trust_remote_code=False,
+        vocab_size=90,
+        max_length=48,
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def test_a_hugging_face_model_follows_the_contract(neox, random_tokens):
+    path, _ = neox
+    model = build_model(hf(path), seed=1)
+    tokens = random_tokens(vocab_size=90)
+    assert isinstance(model, HFCausalLM)
+    assert model(tokens).shape == (2, 16, 90)
+    lm_loss(model, tokens, tokens).backward()
+    matrices = 2 * (4 * 32 * 32 + 2 * 32 * 64) + 90 * 32
+    assert flops_per_token(model, 40) == 6 * matrices + 12 * 2 * 32 * 40
+    assert len(list(generate_tokens(model, [1, 2], Sampling(temperature=0), max_tokens=60))) == 60
+
+
+def test_new_weights_of_a_hugging_face_model_follow_the_seed(neox):
+    path, _ = neox
+    one, same, other = (build_model(hf(path), seed=seed).state_dict() for seed in (1, 1, 2))
+    name = "model.gpt_neox.layers.0.attention.dense.weight"
+    assert torch.equal(one[name], same[name]) and not torch.equal(one[name], other[name])
+
+
+def test_a_hugging_face_model_continues_from_its_own_weights(neox, random_tokens):
+    path, theirs = neox
+    model = build_model(hf(path, weights="pretrained"), seed=1).eval()
+    tokens = random_tokens(vocab_size=90)
+    assert torch.equal(model(tokens), theirs.eval()(tokens).logits)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "no-such-folder"}, r"model.name: 'no-such-folder' is no causal language model"),
+        ({"max_length": 49}, r"model.max_length: 49 is longer than the 48 positions"),
+        ({"weights": "pretrained", "vocab_size": 97}, r"model.vocab_size: 97 is more than the 96 tokens"),
+    ],
+)
+def test_a_hugging_face_model_that_does_not_fit_is_named(neox, changes, message):
+    with pytest.raises(ConfigError, match=message):
+        build_model(hf(neox[0], **changes), seed=0)
+
+
+def test_a_folder_of_an_architecture_that_is_no_language_model_is_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+    with pytest.raises(ConfigError, match=r"is no causal language model"):
+        build_model(hf(tmp_path), seed=0)
+
+
+@pytest.mark.parametrize("form", ["folder", "llm.c file"])
+def test_the_decoder_starts_from_given_weights(decoder_config, tmp_path, form):
+    start = build_model(decoder_config(), seed=7)
+    source = tmp_path if form == "folder" else tmp_path / "model.bin"
+    save_hf_folder(start, tmp_path) if form == "folder" else save_llmc(start, source)
+    config = decoder_config(weights=str(source), pad_vocab_to=32)
+    model = build_model(config, seed=1)
+    assert torch.equal(model.embedding.tokens.weight[:101], start.embedding.tokens.weight[:101])
+    assert torch.equal(model.blocks["1"].attention.qkv.weight, start.blocks["1"].attention.qkv.weight)
+    assert model.head.projection.weight is model.embedding.tokens.weight
+    fresh = build_model(config, seed=1, start_weights=False)
+    assert not torch.equal(fresh.embedding.tokens.weight[:101], start.embedding.tokens.weight[:101])
+
+
+def test_weights_of_another_shape_are_named(decoder_config, tmp_path):
+    save_hf_folder(build_model(decoder_config(), seed=7), tmp_path)
+    with pytest.raises(ConfigError, match=r"model.layers: 3, but the weights in .* have 2\n.*set model.layers=2"):
+        build_model(decoder_config(layers=3, weights=str(tmp_path)), seed=0)
+    with pytest.raises(ConfigError, match=r"model.weights: 'nowhere' is neither a folder nor a file"):
+        build_model(decoder_config(weights="nowhere"), seed=0)
+
+
+def test_a_run_is_named_after_the_model_and_not_its_owner():
+    from skytrain.runs.record import run_name
+
+    config = compose(["model=hf", "model.name=EleutherAI/pythia-160m"]).config
+    assert run_name(config).startswith("pythia-160m-python-docs-")
