@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import re
 from pathlib import Path
@@ -236,6 +237,23 @@ def test_a_lost_answer_to_the_last_step_of_an_upload_loses_nothing(
     faulty_store.upload(large_file, "large")
     assert fault_proxy.happened["lost_answer"] == 1
     assert faulty_store.read("large") == large_file.read_bytes()
+
+
+def test_an_upload_that_was_cleaned_away_under_us_begins_again(
+    faulty_store: Store, fault_proxy: FaultProxy, small_parts: int, large_file: Path
+) -> None:
+    fault_proxy.inject("no_such_upload", times=1, when=lambda request: "partNumber=2" in request.path)
+    faulty_store.upload(large_file, "large")
+    assert faulty_store.read("large") == large_file.read_bytes()
+
+
+def test_a_stored_size_that_is_not_the_sent_one_is_an_error(
+    s3_store: Store, large_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stat = type(s3_store).stat
+    monkeypatch.setattr(type(s3_store), "stat", lambda self, key: dataclasses.replace(stat(self, key), size=3))
+    with pytest.raises(StoreError, match="12582912 bytes were sent, and 3 are there"):
+        s3_store.upload(large_file, "key")
 
 
 def test_who_creates_an_object_and_loses_the_answer_still_wins(faulty_store: Store, fault_proxy: FaultProxy) -> None:

@@ -18,6 +18,7 @@ ERRORS = {
     "slow_down": (503, "SlowDown", "Please reduce your request rate."),
     "internal_error": (500, "InternalError", "We encountered an internal error."),
     "conflict": (409, "ConditionalRequestConflict", "A conflicting conditional operation is in progress."),
+    "no_such_upload": (404, "NoSuchUpload", "The specified multipart upload does not exist."),
     "expired": (400, "ExpiredToken", "The provided token has expired."),
     "skewed": (
         403,
@@ -36,6 +37,7 @@ Kind = Literal[
     "slow_down",
     "internal_error",
     "conflict",
+    "no_such_upload",
     "expired",
     "skewed",
     "other_region",
