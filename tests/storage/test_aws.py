@@ -185,6 +185,21 @@ def test_a_profile_whose_program_fails_is_an_access_problem(
         works(s3_server.new_root())
 
 
+def test_credentials_that_cannot_be_renewed_say_why(
+    s3_server: S3Server, no_aws: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = tmp_path / "credentials.sh"
+    soon = (datetime.now(UTC) + timedelta(minutes=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    program.write_text(
+        f"""rm {program}; echo '{{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": "{soon}"}}'\n"""
+    )
+    profiles(no_aws, tmp_path, config=f"[default]\ncredential_process = sh {program}\nendpoint_url = {s3_server.url}\n")
+    with pytest.raises(
+        AccessDenied, match=r"cannot write .*/key: no AWS credentials: .*custom-process.*\n.*AWS_PROFILE"
+    ):
+        works(s3_server.new_root())
+
+
 @pytest.mark.parametrize(("key", "secret"), [("nobody", SECRET_KEY), (ACCESS_KEY, "wrong")])
 def test_wrong_credentials_say_where_to_look(
     s3_root: str, s3_environment: pytest.MonkeyPatch, key: str, secret: str
@@ -269,3 +284,11 @@ def test_a_forked_process_is_told_rather_than_left_hanging(s3_store: Store) -> N
     finally:
         process.kill()
         process.join()
+
+
+def test_the_folders_that_the_console_makes_are_no_objects(s3_store: Store, s3_server: S3Server) -> None:
+    s3_store.write("a/b/c", b"1")
+    prefix = s3_store.root.removeprefix(f"s3://{s3_server.bucket}/")
+    for key in ("a/", "a/b/"):
+        s3_server.client().put_object(Bucket=s3_server.bucket, Key=f"{prefix}/{key}", Body=b"")
+    assert [stat.key for stat in s3_store.list()] == [stat.key for stat in s3_store.list("a")] == ["a/b/c"]

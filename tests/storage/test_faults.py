@@ -270,6 +270,12 @@ def test_a_conflict_of_creators_is_tried_again(faulty_store: Store, fault_proxy:
         faulty_store.create("other", b"1")
 
 
+def test_words_in_a_key_do_not_change_what_an_error_means(faulty_store: Store, fault_proxy: FaultProxy) -> None:
+    fault_proxy.inject("reset")
+    with pytest.raises(StoreError, match="the network is in trouble"):
+        faulty_store.read("latest/meta-data/credentials.json")
+
+
 def test_an_endpoint_that_is_not_there_is_named(s3_environment: pytest.MonkeyPatch) -> None:
     s3_environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     with pytest.raises(StoreError, match=r"cannot read s3://bucket/x/key: .*http://127.0.0.1:1\) \(after 5 attempts\)"):

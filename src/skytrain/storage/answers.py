@@ -44,7 +44,11 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
         return StoreError(operation, url, f"there is no bucket {bucket!r}", hint="create it, or mend store.root"), False
     if isinstance(error, FileNotFoundError) and code not in MAY_PASS:
         return NotFound(operation, url, "there is no such object"), False
-    if "/latest/" in text or "redential" in text:
+    # A key may hold any word: only the host of the request, or obstore's own phrase, tells of credentials.
+    if (
+        re.search(r"Error performing \w+ \w+://[^/ ]+/latest/(api/token|meta-data)", text)
+        or "credential provider: " in text
+    ):
         return AccessDenied(operation, url, f"no AWS credentials: {said}", hint=NO_CREDENTIALS_HINT), False
     if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or code in EXPIRED:
         return AccessDenied(operation, url, said, hint=_denied_hint(code, operation)), False

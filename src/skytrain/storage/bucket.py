@@ -9,7 +9,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from .answers import Contended, CutShort, Damaged, Replaced, explain
@@ -95,8 +95,9 @@ class BucketStore(Store):
     def list(self, prefix: str = "") -> list[Stat]:
         prefix = check_prefix(self.root, prefix)
         found = self._call("list", prefix, lambda client: client.list(prefix or None).collect())
-        # S3's console makes empty objects that stand for folders; obstore lists the one of the prefix itself.
-        return sorted((_stat(meta) for meta in found if meta["path"] != prefix), key=lambda stat: stat.key)
+        # S3's console makes empty objects that stand for folders: `a/`, which obstore lists as `a`.
+        folders = {str(folder) for meta in found for folder in PurePosixPath(meta["path"]).parents} | {prefix}
+        return sorted((_stat(meta) for meta in found if meta["path"] not in folders), key=lambda stat: stat.key)
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
         prefix = check_prefix(self.root, prefix)

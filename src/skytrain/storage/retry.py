@@ -45,7 +45,7 @@ class Retry:
 class Attempts:
     """Counts the failures of one operation; `failed` waits and returns, or raises when trying again is useless.
 
-    `explain` says what an error means: a StoreError that is final, or one that may pass with its `transient` true.
+    `explain` turns an error into the StoreError that a user would see, and says whether it may pass.
     """
 
     def __init__(self, retry: Retry, explain: Callable[[Exception], tuple[StoreError, bool]]) -> None:
