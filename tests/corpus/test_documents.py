@@ -9,21 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import DataConfig, SkytrainError, SourceConfig
+from skytrain.config import SkytrainError
+from skytrain.config.compose import compose
 from skytrain.corpus import CorpusManifest, Document, corpus_version, read_corpus, recipe_hash, write_corpus
 from skytrain.storage import Store, open_store
 
-DATA = DataConfig(
-    name="mine",
-    version=None,
-    source=SourceConfig("skytrain.corpus.sources.TextFiles", {"paths": "x"}),
-    target_tokens=None,
-    validation_fraction=0.05,
-    min_chars=5,
-    exact_dedup=True,
-    shard_tokens=1000,
-    part_bytes=100,
-)
+DATA = compose(
+    ["data=text", "data.source.paths=x", "data.name=mine", "data.min_chars=5", "data.part_bytes=100"]
+).config.data
 
 
 @dataclasses.dataclass
@@ -83,7 +76,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_a_source_that_fails_half_way_leaves_no_manifest(store: Store) -> None:
     with pytest.raises(SkytrainError, match="broken here"):
         write_corpus(store, DATA, Listed(TEXTS, fail_at=8), "v1")
-    assert not store.exists("corpora/mine/v1/manifest.json")
+    assert store.list("corpora") == []
 
 
 def test_a_corpus_with_nothing_left_names_the_rule(store: Store) -> None:
@@ -91,7 +84,7 @@ def test_a_corpus_with_nothing_left_names_the_rule(store: Store) -> None:
         write_corpus(store, DATA, Listed(["a", "b"]), "v1")
     with pytest.raises(SkytrainError, match="yielded no documents"):
         write_corpus(store, DATA, Listed([]), "v1")
-    assert not store.exists("corpora/mine/v1/manifest.json")
+    assert store.list("corpora") == []
 
 
 def test_an_altered_part_is_named(store: Store) -> None:

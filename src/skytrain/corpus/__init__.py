@@ -5,25 +5,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .documents import CorpusManifest, CorpusPart, Document, read_corpus, write_corpus
-    from .versions import corpus_version, recipe_hash
+    from .build import write_corpus
+    from .documents import BadRecord, Document
+    from .manifest import CorpusManifest, CorpusPart, open_corpus, read_corpus, read_part
+    from .pool import ordered, worker_count
+    from .versions import corpus_version, fingerprint_of, recipe_hash
 
 _HOMES = {
-    "CorpusManifest": "documents",
-    "CorpusPart": "documents",
+    "BadRecord": "documents",
+    "CorpusManifest": "manifest",
+    "CorpusPart": "manifest",
     "Document": "documents",
     "corpus_version": "versions",
-    "read_corpus": "documents",
+    "fingerprint_of": "versions",
+    "open_corpus": "manifest",
+    "ordered": "pool",
+    "read_corpus": "manifest",
+    "read_part": "manifest",
     "recipe_hash": "versions",
-    "write_corpus": "documents",
+    "worker_count": "pool",
+    "write_corpus": "build",
 }
 __all__ = [
+    "BadRecord",
     "CorpusManifest",
     "CorpusPart",
     "Document",
     "corpus_version",
+    "fingerprint_of",
+    "open_corpus",
+    "ordered",
     "read_corpus",
+    "read_part",
     "recipe_hash",
+    "worker_count",
     "write_corpus",
 ]
 

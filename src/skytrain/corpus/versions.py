@@ -7,7 +7,9 @@ import hashlib
 import json
 from typing import Any
 
-from skytrain.config import DataConfig
+from skytrain.config import DataConfig, SkytrainError
+
+from .files import InputFile, find_files
 
 VERSION_DIGITS = 12
 
@@ -22,6 +24,36 @@ def corpus_version(data: DataConfig, fingerprint: dict[str, Any]) -> str:
     return _digest({"recipe": _recipe(data), "fingerprint": fingerprint})
 
 
+def fingerprint_of(data: DataConfig, source: Any) -> dict[str, Any]:
+    """What decides the bytes beside the settings: the source, and the evaluation sets that are kept out of it."""
+    fingerprint: dict[str, Any] = source.fingerprint()
+    if data.cleaning.decontaminate.enabled:
+        fingerprint = {**fingerprint, "decontaminate": [file.fingerprint() for file in _evaluation_files(data)]}
+    return fingerprint
+
+
+def evaluation_examples(data: DataConfig) -> list[str]:
+    """The examples that no document may share a run of words with."""
+    if not data.cleaning.decontaminate.enabled:
+        return []
+    from .decontaminate import examples_in
+
+    examples: list[str] = []
+    for file in _evaluation_files(data):
+        with file.open() as stream:
+            try:
+                examples += examples_in(line.decode() for line in stream)
+            except ValueError as error:  # not UTF-8, or not JSON
+                raise SkytrainError(
+                    f"{file.url}: {error}\n  data.cleaning.decontaminate.paths takes text or JSON lines"
+                ) from None
+    return examples
+
+
+def _evaluation_files(data: DataConfig) -> list[InputFile]:
+    return find_files(data.cleaning.decontaminate.paths, "data.cleaning.decontaminate.paths")
+
+
 def recipe_hash(data: DataConfig) -> str:
     """The settings alone: a machine without the sources finds what was prepared from them by this."""
     return _digest({"recipe": _recipe(data)})
@@ -30,6 +62,7 @@ def recipe_hash(data: DataConfig) -> str:
 def _recipe(data: DataConfig) -> dict[str, Any]:
     recipe = dataclasses.asdict(data)
     del recipe["version"]  # chooses among preparations, so it cannot be part of one
+    del recipe["workers"]  # decides how fast, never what
     return recipe
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator
-from itertools import islice
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from ..config import BPETokenizerConfig, Config, SkytrainError, format_bytes, format_count, make
-from ..corpus import CorpusManifest, corpus_version, read_corpus, recipe_hash, write_corpus
+from ..corpus import CorpusManifest, corpus_version, fingerprint_of, open_corpus, read_part, recipe_hash, write_corpus
 from ..runs import Reporter
 from ..storage import NotFound, Store, open_store
 from ..tokens import (
     Prepared,
+    Shard,
     ShardWriter,
     Tokenizer,
     open_prepared,
@@ -23,30 +26,22 @@ from ..tokens import (
     tokens_folder,
     train_bpe,
 )
+from ..tokens.tokenizing import TokenizedPart, tokenize_corpus
 
-BATCH_DOCUMENTS = 256  # texts that the tokenizer takes at once
-
-TokenDocument = tuple[str, np.ndarray, int]  # id, tokens, bytes of text
+SAY_SECONDS = 0.5
 
 
 def prepare(config: Config, reporter: Reporter) -> Prepared:
     """Everything up to shards with a manifest. What an earlier call finished is used again, not made again."""
     store = open_store(config.store)
     source = make(config.data.source.target, config.data.source.args, key="data.source")
-    version = corpus_version(config.data, source.fingerprint())
-    if hasattr(source, "token_documents"):
-        tokenizer = _tokenizer(config, store, iter(()), reporter)
-        documents: Iterator[TokenDocument] = (
-            (f"{i}", ids, 0) for i, ids in enumerate(source.token_documents(tokenizer.vocab_size))
-        )
-    else:
-        corpus = _corpus(config, store, source, version, reporter)
-        tokenizer = _tokenizer(config, store, (document.text for document in read_corpus(store, corpus)), reporter)
-        documents = _tokenize(store, corpus, tokenizer)
+    version = corpus_version(config.data, fingerprint_of(config.data, source))
+    corpus = None if hasattr(source, "token_documents") else _corpus(config, store, source, version, reporter)
+    tokenizer = _tokenizer(config, store, corpus, reporter)
     folder = tokens_folder(config.data.name, version, tokenizer.id)
     prepared = open_prepared(store, folder)
     if prepared is None:
-        prepared = _write_splits(config, store, folder, version, tokenizer, documents, reporter)
+        prepared = _write_splits(config, store, folder, version, tokenizer, corpus, source, reporter)
     reporter.note(describe(store, prepared))
     return prepared
 
@@ -61,44 +56,90 @@ def describe(store: Store, prepared: Prepared) -> str:
 
 
 def _corpus(config: Config, store: Store, source: Any, version: str, reporter: Reporter) -> CorpusManifest:
-    from ..corpus.documents import open_corpus
-
     try:
         corpus = open_corpus(store, config.data.name, version)
     except NotFound:
-        read = 0
-
-        def advance(what: str, amount: float) -> None:
-            nonlocal read
-            read += int(amount) if what == "documents" else 0
-            reporter.progress("documents", read, None)
-
-        corpus = write_corpus(store, config.data, source, version, advance)
-        reporter.progress(
-            "documents", corpus.documents_read, corpus.documents_read, format_bytes(corpus.text_bytes_read)
-        )
+        corpus = write_corpus(store, config.data, source, version, reporter.progress)
     rows = [("read", f"{corpus.documents_read} documents, {format_bytes(corpus.text_bytes_read)}")]
+    for stage in corpus.stages:
+        rows.append(
+            (
+                stage.name,
+                f"{stage.documents_in} -> {stage.documents_out} documents, {format_bytes(stage.bytes_in)} -> {format_bytes(stage.bytes_out)}",
+            )
+        )
     rows += [(f"removed by {rule}", f"{count} documents") for rule, count in corpus.removed.items()]
     rows += [("kept", f"{corpus.documents} documents, {format_bytes(corpus.text_bytes)}")]
+    rows += [("examples", store.url(f"{corpus.folder}/report.json"))]
     reporter.table(f"corpus {config.data.name} {version}", rows)
     return corpus
 
 
-def _tokenizer(config: Config, store: Store, texts: Iterator[str], reporter: Reporter) -> Tokenizer:
-    if not isinstance(config.tokenizer, BPETokenizerConfig):
-        return open_tokenizer(config.tokenizer, store)
-    tokenizer = train_bpe(config.tokenizer, texts)
+def _tokenizer(config: Config, store: Store, corpus: CorpusManifest | None, reporter: Reporter) -> Tokenizer:
+    settings = config.tokenizer
+    if not isinstance(settings, BPETokenizerConfig):
+        return open_tokenizer(settings, store)
+    if corpus is None:  # no text to learn from: the 256 bytes alone, or an error that says so
+        tokenizer = train_bpe(settings, iter(()))
+        store_tokenizer(tokenizer, store)
+        return tokenizer
+    note = f"{corpus.folder}/tokenizer-{settings.name}-{settings.vocab_size}-{settings.sample_bytes}"
+    try:
+        return open_tokenizer(settings, store, store.read(note).decode())
+    except NotFound:
+        tokenizer = train_bpe(settings, _sample(store, corpus, settings.sample_bytes))
+    store.write(note, store_tokenizer(tokenizer, store).encode())
     reporter.note(f"tokenizer {tokenizer.id}: {tokenizer.vocab_size} tokens, trained on the corpus")
-    store_tokenizer(tokenizer, store)
     return tokenizer
 
 
-def _tokenize(store: Store, corpus: CorpusManifest, tokenizer: Tokenizer) -> Iterator[TokenDocument]:
-    documents = read_corpus(store, corpus)
-    while batch := list(islice(documents, BATCH_DOCUMENTS)):
-        encoded = tokenizer.encode_batch([document.text for document in batch])
-        for document, ids in zip(batch, encoded, strict=True):
-            yield document.id, ids, len(document.text.encode())
+def _sample(store: Store, corpus: CorpusManifest, sample_bytes: int) -> Iterator[str]:
+    """Texts from every part alike, so that a tokenizer sees the whole corpus and not its beginning."""
+    share = sample_bytes / max(sample_bytes, corpus.text_bytes)
+    for part in corpus.parts:
+        left = share * part.text_bytes
+        for document in read_part(store, corpus.folder, part):
+            if left <= 0:
+                break
+            left -= len(document.text.encode())
+            yield document.text
+
+
+class _Splits:
+    """The two writers, and a note in the store of where they are: what is uploaded need not be made again."""
+
+    def __init__(self, store: Store, folder: str, train: ShardWriter, validation: ShardWriter) -> None:
+        self.store, self.note = store, f"{folder}/progress.json"
+        self.writers = {"train": train, "validation": validation}
+        # For each split: what its finished shards hold, and the first document after them.
+        self.state: dict[str, dict[str, Any]] = {
+            name: {"shards": [], "text_bytes": 0, "next": [0, 0]} for name in self.writers
+        }
+        try:
+            self.state = json.loads(store.read(self.note))
+        except NotFound:
+            return
+        for name, writer in self.writers.items():
+            writer.shards.extend(Shard(**shard) for shard in self.state[name]["shards"])
+            writer.text_bytes = self.state[name]["text_bytes"]
+
+    @property
+    def first_part(self) -> int:
+        return min(state["next"][0] for state in self.state.values())
+
+    def add(self, split: str, position: list[int], ids: np.ndarray, text_bytes: int) -> None:
+        writer, state = self.writers[split], self.state[split]
+        if position < state["next"]:
+            return
+        shards, before = len(writer.shards), writer.text_bytes
+        writer.add(ids, text_bytes)
+        if len(writer.shards) > shards:
+            self.state[split] = {
+                "shards": [asdict(shard) for shard in writer.shards],
+                "text_bytes": before,
+                "next": position,
+            }
+            self.store.write(self.note, json.dumps(self.state).encode())
 
 
 def _write_splits(
@@ -107,7 +148,8 @@ def _write_splits(
     folder: str,
     version: str,
     tokenizer: Tokenizer,
-    documents: Iterator[TokenDocument],
+    corpus: CorpusManifest | None,
+    source: Any,
     reporter: Reporter,
 ) -> Prepared:
     data = config.data
@@ -116,22 +158,65 @@ def _write_splits(
         ShardWriter(store, f"{folder}/train", "train", tokenizer, data.shard_tokens) as train,
         ShardWriter(store, f"{folder}/validation", "validation", tokenizer, data.shard_tokens) as validation,
     ):
-        for number, (document_id, ids, text_bytes) in enumerate(documents):
-            writer = train if split_of(document_id, data.validation_fraction) == "train" else validation
-            writer.add(ids, text_bytes)
-            if number % BATCH_DOCUMENTS == 0:
-                reporter.progress("tokens", train.tokens, data.target_tokens)
-            if data.target_tokens and train.tokens >= data.target_tokens:
-                break
-        if not train.tokens:
-            raise SkytrainError(
-                f"data={data.name}: the training split is empty\n  data.validation_fraction={data.validation_fraction} took every document"
-            )
+        splits = _Splits(store, folder, train, validation)
+        if corpus is None:
+            parts: Iterator[TokenizedPart] = _synthetic(source, tokenizer)
+        else:
+            parts = tokenize_corpus(store, corpus, tokenizer, data.workers, splits.first_part)
+        _fill(config, splits, parts, train, reporter)
+        _check(config, corpus, train)
         reporter.progress("tokens", train.tokens, train.tokens)
         # The training split last: what has one is whole.
         if validation.tokens:
             validation.finish(made_from)
         train.finish(made_from)
+    store.delete(splits.note)
     prepared = open_prepared(store, folder)
     assert prepared is not None
     return prepared
+
+
+def _fill(
+    config: Config, splits: _Splits, parts: Iterator[TokenizedPart], train: ShardWriter, reporter: Reporter
+) -> None:
+    data = config.data
+    started = said = time.monotonic()
+    had = train.tokens
+    for number, part in enumerate(parts, start=splits.first_part):
+        starts = np.concatenate([[0], part.ends[:-1]]).astype(np.int64)
+        for i, (document_id, start, end) in enumerate(zip(part.ids, starts.tolist(), part.ends.tolist(), strict=True)):
+            if data.target_tokens and train.tokens >= data.target_tokens:
+                return
+            splits.add(
+                split_of(document_id, data.validation_fraction),
+                [number, i],
+                part.tokens[start:end],
+                int(part.text_bytes[i]),
+            )
+            if time.monotonic() - said > SAY_SECONDS:
+                said = time.monotonic()
+                reporter.progress(
+                    "tokens",
+                    train.tokens,
+                    data.target_tokens,
+                    f"{format_count((train.tokens - had) / (said - started))} tokens/s",
+                )
+
+
+def _synthetic(source: Any, tokenizer: Tokenizer) -> Iterator[TokenizedPart]:
+    for i, ids in enumerate(source.token_documents(tokenizer.vocab_size)):
+        yield TokenizedPart([f"{i}"], ids, np.array([len(ids)]), np.zeros(1, np.int64))
+
+
+def _check(config: Config, corpus: CorpusManifest | None, train: ShardWriter) -> None:
+    data = config.data
+    if not train.tokens:
+        raise SkytrainError(
+            f"data={data.name}: the training split is empty\n  data.validation_fraction={data.validation_fraction} took every document"
+        )
+    if data.target_tokens and corpus is not None and not corpus.complete and train.tokens < data.target_tokens:
+        better = data.bytes_per_token * data.target_tokens / train.tokens * 1.05
+        raise SkytrainError(
+            f"data.target_tokens={format_count(data.target_tokens)}: the text that was kept gives only {format_count(train.tokens)} tokens"
+            f"\n  keep more of the source: data.bytes_per_token={better:.1f}"
+        )

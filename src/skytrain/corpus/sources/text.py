@@ -6,10 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
-from skytrain.config import SkytrainError
-
-from ..documents import Document
-from .files import InputFile, find_files
+from ..documents import BadRecord, Document
+from ..files import InputFile, find_files, readable
 
 BOM = b"\xef\xbb\xbf"
 
@@ -25,16 +23,25 @@ class TextFiles:
     separator: str | None = None
 
     def fingerprint(self) -> dict[str, Any]:
-        return {"files": [file.fingerprint() for file in find_files(self.paths)]}
+        return {"files": [file.fingerprint() for file in self.pieces()]}
 
-    def documents(self) -> Iterator[Document]:
-        for file in find_files(self.paths):
-            with file.open() as stream:
-                if self.separator is None:
-                    yield Document(file.name, _decode(stream.read(), file, 0), "text")
-                    continue
-                for number, (start, body) in enumerate(_split(stream, self.separator.encode())):
-                    yield Document(f"{file.name}:{number}", _decode(body, file, start), "text")
+    def pieces(self) -> list[InputFile]:
+        return find_files(self.paths)
+
+    def documents(self) -> Iterator[Document | BadRecord]:
+        for file in self.pieces():
+            yield from self.read(file)
+
+    def read(self, file: InputFile) -> Iterator[Document | BadRecord]:
+        return readable(file, self._documents)
+
+    def _documents(self, file: InputFile) -> Iterator[Document | BadRecord]:
+        with file.open() as stream:
+            if self.separator is None:
+                yield _document(file.name, stream.read(), file, 0)
+                return
+            for number, (start, body) in enumerate(_split(stream, self.separator.encode())):
+                yield _document(f"{file.name}:{number}", body, file, start)
 
 
 def _split(stream: IO[bytes], separator: bytes) -> Iterator[tuple[int, bytes]]:
@@ -56,12 +63,11 @@ def _without_line_end(body: bytes) -> bytes:
     return body.removesuffix(b"\n").removesuffix(b"\r")
 
 
-def _decode(body: bytes, file: InputFile, start: int) -> str:
+def _document(id_: str, body: bytes, file: InputFile, start: int) -> Document | BadRecord:
     if not start:
         body = body.removeprefix(BOM)
     try:
-        return body.decode()
+        return Document(id_, body.decode(), "text")
     except UnicodeDecodeError as error:
-        raise SkytrainError(
-            f"{file.url}: byte {body[error.start]:#04x} at {start + error.start} is not UTF-8\n  convert it first: iconv -f latin1 -t utf-8"
-        ) from None
+        where = f"{file.url}: byte {body[error.start]:#04x} at {start + error.start} is not UTF-8"
+        return BadRecord("encoding", f"{where}\n  convert it first: iconv -f latin1 -t utf-8")

@@ -9,13 +9,15 @@ import io
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from skytrain.config import ConfigError, MissingExtra, SkytrainError
+
+from .documents import BadRecord, Document
 
 if TYPE_CHECKING:
     from skytrain.storage import Store
@@ -59,7 +61,7 @@ class InputFile:
                 with pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, "r"), codec) as stream:
                     yield cast(IO[bytes], io.BufferedReader(stream, READ_BYTES))
             except OSError as error:
-                raise SkytrainError(f"{self.url}: not a whole {codec} file: {error}") from None
+                raise UnreadableFile(f"{self.url}: not a whole {codec} file: {error}") from None
 
     def _raw(self) -> IO[bytes]:
         if self.store is None:
@@ -83,6 +85,20 @@ class _StoredBytes(io.RawIOBase):
         buffer[:length] = self.store.read_range(self.key, self.position, length)
         self.position += length
         return length
+
+
+class UnreadableFile(SkytrainError):
+    """A file that ends too early or is not of its kind."""
+
+
+def readable(
+    file: InputFile, read: Callable[[InputFile], Iterator[Document | BadRecord]]
+) -> Iterator[Document | BadRecord]:
+    """What `read` yields; a broken file becomes one bad record, after the documents that came before the break."""
+    try:
+        yield from read(file)
+    except UnreadableFile as error:
+        yield BadRecord("file", str(error))
 
 
 def find_files(paths: str | Sequence[str], key: str = KEY) -> list[InputFile]:

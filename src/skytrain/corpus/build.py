@@ -1,0 +1,293 @@
+"""A corpus from a source: clean in chunks, find duplicates over all of them, write what is left in parts, then the manifest."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import math
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from skytrain.config import DataConfig, SkytrainError, format_bytes, format_count
+from skytrain.storage import Store, StoreError
+
+from .chunks import Chunk, clean_source, read_facts, read_signatures, read_texts
+from .clean import stages_of
+from .dedup import EXACT, KEPT, NEAR, SAME_ID, Duplicates, find_duplicates
+from .documents import from_parquet
+from .manifest import CorpusManifest, CorpusPart, Stage, corpus_folder, open_corpus
+from .pool import WorkerLost, ordered, worker_count
+from .report import write_report
+from .versions import evaluation_examples, fingerprint_of, recipe_hash
+
+Progress = Callable[[str, float, float | None, str], None]  # stage, done, total, detail
+TARGET_SLACK = 1.05  # text read beyond the target before duplicates are looked for
+
+
+class Slice(NamedTuple):
+    """Documents of one chunk that go into a part: their numbers within the chunk."""
+
+    chunk: int
+    rows: np.ndarray
+
+
+def write_corpus(
+    store: Store, data: DataConfig, source: Any, version: str, progress: Progress | None = None
+) -> CorpusManifest:
+    """Killed at any moment and called again, it goes on after the last finished chunk, and ends with the very same bytes."""
+    folder = corpus_folder(data.name, version)
+    scratch = Path(tempfile.mkdtemp(prefix="skytrain-corpus-"))
+    try:
+        chunks, duplicates, complete = _cleaned(store, f"{folder}/clean", data, source, scratch, progress)
+        _check(store, folder, data, chunks, duplicates)
+        parts = list(_parts(store, folder, data, chunks, duplicates, progress))
+    except (StoreError, WorkerLost):
+        raise  # what is finished waits for the next call
+    except SkytrainError:
+        store.delete_all(f"{folder}/clean")  # mending the input gives another version, which would never find this
+        raise
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise SkytrainError(
+            f"no space is left on the disk of {scratch}\n  set TMPDIR to a folder with room for about 0.5 KB a document, and start again"
+        ) from None
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    write_report(store, folder, data, chunks, duplicates)
+    manifest = _manifest(data, source, version, chunks, duplicates, parts, complete)
+    if not store.create(f"{folder}/manifest.json", manifest.to_json()):
+        manifest = open_corpus(store, data.name, version)  # another process finished the same work first
+    store.delete_all(f"{folder}/clean")
+    return manifest
+
+
+def _cleaned(
+    store: Store, folder: str, data: DataConfig, source: Any, scratch: Path, progress: Progress | None
+) -> tuple[list[Chunk], Duplicates, bool]:
+    """Chunks until the source ends or enough text is left after duplicates went; how much is enough never depends on timing."""
+    needed = (
+        math.ceil(data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token)
+        if data.target_tokens
+        else None
+    )
+    goal = needed * TARGET_SLACK if needed else math.inf
+    chunks: list[Chunk] = []
+    size, started = 0, time.monotonic()
+    stream = clean_source(store, folder, data, source, evaluation_examples(data))
+    try:
+        while True:
+            for chunk in stream:
+                chunks.append(chunk)
+                size += chunk.bytes
+                if progress:
+                    _say_cleaned(progress, chunks, size, needed, time.monotonic() - started)
+                if size >= goal:
+                    break
+            else:
+                return chunks, _duplicates(store, folder, data, chunks, scratch), True
+            duplicates = _duplicates(store, folder, data, chunks, scratch)
+            left = _kept_bytes(store, folder, chunks, duplicates)
+            if needed is None or left >= needed:
+                return chunks, duplicates, False
+            goal = size * needed / max(1, left) * TARGET_SLACK
+    finally:
+        stream.close()  # type: ignore[attr-defined]
+
+
+def _say_cleaned(progress: Progress, chunks: list[Chunk], size: int, needed: int | None, seconds: float) -> None:
+    documents, read = sum(chunk.documents_read for chunk in chunks), sum(chunk.bytes_read for chunk in chunks)
+    detail = f"{format_count(documents)} documents, {format_bytes(read)} read, {format_bytes(size)} kept | {documents / seconds:,.0f} documents/s, {read / 1e6 / seconds:.1f} MB/s"
+    if needed:
+        detail += f" | about {max(0, needed - size) / max(1, size) * seconds:.0f} s to go"
+    progress("clean", size / 1e6, needed / 1e6 if needed else None, detail)
+
+
+def _facts(store: Store, folder: str, chunks: list[Chunk]) -> Iterator[np.ndarray]:
+    for chunk in chunks:
+        yield read_facts(store, folder, chunk)
+
+
+def _duplicates(store: Store, folder: str, data: DataConfig, chunks: list[Chunk], scratch: Path) -> Duplicates:
+    signatures = scratch / "signatures" if data.near_dedup.enabled else None
+    if signatures:
+        with signatures.open("wb") as file:
+            for chunk in chunks:
+                file.write(read_signatures(store, folder, chunk))
+    return find_duplicates(
+        _facts(store, folder, chunks),
+        sum(chunk.documents for chunk in chunks),
+        scratch,
+        exact=data.exact_dedup,
+        signatures=signatures,
+        min_similarity=data.near_dedup.min_similarity,
+    )
+
+
+def _kept_bytes(store: Store, folder: str, chunks: list[Chunk], duplicates: Duplicates) -> int:
+    first = total = 0
+    for facts in _facts(store, folder, chunks):
+        total += int(facts["bytes"][duplicates.fate[first : first + len(facts)] == KEPT].sum())
+        first += len(facts)
+    return total
+
+
+def _check(store: Store, folder: str, data: DataConfig, chunks: list[Chunk], duplicates: Duplicates) -> None:
+    again = np.flatnonzero(duplicates.fate == SAME_ID)
+    if len(again) and data.bad_records == "stop":
+        name = _id_of(store, f"{folder}/clean", chunks, int(again[0]))
+        raise SkytrainError(
+            f"data={data.name}: {len(again)} documents have the id of another one, the first is {name!r}\n  data.bad_records=skip keeps the first of each"
+        )
+    if (duplicates.fate == KEPT).any():
+        return
+    read = sum(chunk.documents_read for chunk in chunks)
+    if not read:
+        raise SkytrainError(f"data={data.name}: the source {data.source.target} yielded no documents")
+    by_rule = ", ".join(
+        f"{rule} removed {count}" for rule, count in _removed(data, chunks, duplicates).items() if count
+    )
+    raise SkytrainError(
+        f"data={data.name}: nothing is left of {read} documents: {by_rule}\n  loosen that rule, for example data.min_chars={min(1, data.min_chars)}"
+    )
+
+
+def _id_of(store: Store, folder: str, chunks: list[Chunk], number: int) -> str:
+    for chunk in chunks:
+        if number < chunk.documents:
+            return list(from_parquet(read_texts(store, folder, chunk)))[number].id
+        number -= chunk.documents
+    raise AssertionError(number)
+
+
+def _parts(
+    store: Store, folder: str, data: DataConfig, chunks: list[Chunk], duplicates: Duplicates, progress: Progress | None
+) -> Iterator[CorpusPart]:
+    def tasks() -> Iterator[list[tuple[bytes, np.ndarray]]]:
+        bodies: dict[int, bytes] = {}  # a chunk may end one part and begin the next
+        for slices in _plan(_facts(store, f"{folder}/clean", chunks), data.part_bytes, duplicates.fate):
+            bodies = {
+                piece.chunk: bodies.get(piece.chunk) or read_texts(store, f"{folder}/clean", chunks[piece.chunk])
+                for piece in slices
+            }
+            yield [(bodies[piece.chunk], piece.rows) for piece in slices]
+
+    total = sum(chunk.bytes for chunk in chunks)
+    written = 0
+    for number, (body, documents, text_bytes) in enumerate(
+        ordered(_assemble, tasks(), worker_count(data.workers), _nothing, ())
+    ):
+        name = f"part-{number:05d}.parquet"
+        store.write(f"{folder}/{name}", body)
+        written += text_bytes
+        if progress:
+            progress("write", written / 1e6, total / 1e6, f"{number + 1} parts, {format_bytes(written)}")
+        yield CorpusPart(name, documents, text_bytes, len(body), hashlib.sha256(body).hexdigest())
+    if progress:
+        progress("write", total / 1e6, total / 1e6, f"{format_bytes(written)} kept")
+
+
+def _plan(facts: Iterator[np.ndarray], part_bytes: int, fate: np.ndarray) -> Iterator[list[Slice]]:
+    """Which documents make up each part: in order, until it holds `part_bytes`."""
+    slices: list[Slice] = []
+    size = first = 0
+    for number, chunk in enumerate(facts):
+        rows = np.flatnonzero(fate[first : first + len(chunk)] == KEPT)
+        first += len(chunk)
+        while len(rows):
+            ends = size + np.cumsum(chunk["bytes"][rows].astype(np.int64))
+            take = int(np.searchsorted(ends, part_bytes)) + 1  # up to and with the document that fills the part
+            slices.append(Slice(number, rows[:take]))
+            size = int(ends[min(take, len(rows)) - 1])
+            rows = rows[take:]
+            if size >= part_bytes:
+                yield slices
+                slices, size = [], 0
+    if slices:
+        yield slices
+
+
+def _nothing() -> None:
+    return
+
+
+def _assemble(pieces: list[tuple[bytes, np.ndarray]]) -> tuple[bytes, int, int]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from .documents import table_to_parquet
+
+    table = pa.concat_tables(
+        [pq.read_table(pa.BufferReader(body)).take(pa.array(rows)) for body, rows in pieces]
+    ).combine_chunks()
+    text_bytes = pc.sum(pc.binary_length(table["text"])).as_py() or 0
+    return table_to_parquet(table), table.num_rows, text_bytes
+
+
+def _removed(data: DataConfig, chunks: list[Chunk], duplicates: Duplicates) -> dict[str, int]:
+    removed: Counter[str] = Counter({"min_chars": 0})
+    for chunk in chunks:
+        removed.update(chunk.removed)
+    for rule, verdict, on in (
+        ("exact_dedup", EXACT, data.exact_dedup),
+        ("near_dedup", NEAR, data.near_dedup.enabled),
+        ("duplicate_ids", SAME_ID, False),
+    ):
+        count = int((duplicates.fate == verdict).sum())
+        if on or count:
+            removed[rule] = count
+    return dict(sorted(removed.items()))
+
+
+def _stages(data: DataConfig, chunks: list[Chunk], duplicates: Duplicates, parts: list[CorpusPart]) -> list[Stage]:
+    stages = []
+    for name in stages_of(data):
+        columns = (
+            np.array([chunk.tallies[name] for chunk in chunks if name in chunk.tallies], np.int64)
+            .reshape(-1, 4)
+            .sum(axis=0)
+        )
+        stages.append(Stage(name, *map(int, columns)))
+    documents, size = sum(chunk.documents for chunk in chunks), sum(chunk.bytes for chunk in chunks)
+    stages.append(
+        Stage("dedup", documents, size, sum(part.documents for part in parts), sum(part.text_bytes for part in parts))
+    )
+    return stages
+
+
+def _manifest(
+    data: DataConfig,
+    source: Any,
+    version: str,
+    chunks: list[Chunk],
+    duplicates: Duplicates,
+    parts: list[CorpusPart],
+    complete: bool,
+) -> CorpusManifest:
+    settings = dataclasses.asdict(data)
+    for name in ("version", "workers"):
+        del settings[name]
+    return CorpusManifest(
+        dataset=data.name,
+        version=version,
+        recipe=recipe_hash(data),
+        settings=settings,
+        fingerprint=fingerprint_of(data, source),
+        complete=complete,
+        documents_read=sum(chunk.documents_read for chunk in chunks),
+        text_bytes_read=sum(chunk.bytes_read for chunk in chunks),
+        documents=sum(part.documents for part in parts),
+        text_bytes=sum(part.text_bytes for part in parts),
+        stages=_stages(data, chunks, duplicates, parts),
+        removed=_removed(data, chunks, duplicates),
+        parts=parts,
+    )

@@ -1,0 +1,220 @@
+"""Chunks: the unit of cleaning and of restarting. What is cleaned is stored at once, and never cleaned again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from skytrain.config import DataConfig, SkytrainError
+from skytrain.storage import Store
+
+from .clean import Cleaned, Tally, clean
+from .documents import BadRecord, Document, to_parquet
+from .pool import ordered, worker_count
+
+CHUNK_CHARS = 8 << 20
+CHUNK_DOCUMENTS = 50_000
+EXAMPLES = 3  # kept of each rule
+EXAMPLE_CHARS = 400
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What is known of a finished chunk. Its file holds this as JSON, then facts, signatures and the texts as parquet."""
+
+    name: str
+    documents_read: int
+    bytes_read: int
+    documents: int
+    bytes: int
+    tallies: dict[str, list[int]]
+    removed: dict[str, int]
+    examples: dict[str, list[dict[str, str]]]
+    sizes: tuple[int, int, int]  # bytes of facts, signatures and parquet
+
+
+class Work(NamedTuple):
+    """Documents to clean; None where an earlier run did."""
+
+    name: str
+    documents: list[Document] | None
+    bad: list[BadRecord]
+
+
+class Made(NamedTuple):
+    name: str
+    file: bytes | None
+
+
+def clean_source(store: Store, folder: str, data: DataConfig, source: Any, examples: list[str]) -> Iterator[Chunk]:
+    """The source's documents, cleaned, a chunk at a time and in order. `folder` keeps what is finished for the next run."""
+    done = {stat.key.rpartition("/")[2] for stat in store.list(folder)}
+    for made in ordered(_clean_work, _work(data, source, done), worker_count(data.workers), _setup, (data, examples)):
+        if made.file is None:
+            yield _read_head(store, f"{folder}/{made.name}")
+        else:
+            store.write(f"{folder}/{made.name}", made.file)  # whole or not at all, so what is there is finished
+            yield _unpack_head(made.file)
+
+
+def read_facts(store: Store, folder: str, chunk: Chunk) -> np.ndarray:
+    from .dedup import FACTS
+
+    return np.frombuffer(_read_section(store, folder, chunk, 0), FACTS)
+
+
+def read_signatures(store: Store, folder: str, chunk: Chunk) -> bytes:
+    return _read_section(store, folder, chunk, 1)
+
+
+def read_texts(store: Store, folder: str, chunk: Chunk) -> bytes:
+    """Parquet."""
+    return _read_section(store, folder, chunk, 2)
+
+
+def _read_section(store: Store, folder: str, chunk: Chunk, number: int) -> bytes:
+    end = sum(chunk.sizes[number:])  # sections are counted from the end, behind a head of any length
+    key = f"{folder}/{chunk.name}"
+    stat = store.stat(key)
+    assert stat is not None
+    return store.read_range(key, stat.size - end, chunk.sizes[number])
+
+
+def _pack(chunk: Chunk, sections: list[bytes]) -> bytes:
+    head = json.dumps(asdict(chunk)).encode()
+    return len(head).to_bytes(8, "little") + head + b"".join(sections)
+
+
+def _unpack_head(data: bytes) -> Chunk:
+    values = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return Chunk(**{**values, "sizes": tuple(values["sizes"])})
+
+
+def _read_head(store: Store, key: str) -> Chunk:
+    size = store.read_range(key, 0, 8)
+    return _unpack_head(size + store.read_range(key, 8, int.from_bytes(size, "little")))
+
+
+def _work(data: DataConfig, source: Any, done: set[str]) -> Iterator[Work]:
+    """A chunk is named by its piece and its number in it; the last of a piece ends in -last, and tells that the piece is finished."""
+    pieces = source.pieces() if hasattr(source, "pieces") else [None]
+    for number, piece in enumerate(pieces):
+        mine = sorted(name for name in done if name.startswith(f"{number:06d}-"))
+        if mine and mine[-1].endswith("-last"):  # a whole file that need not be read again
+            yield from (Work(name, None, []) for name in mine)
+            continue
+        records = source.documents() if piece is None else source.read(piece)
+        for i, (documents, bad, last) in enumerate(_cut(records, data)):
+            name = f"{number:06d}-{i:06d}" + ("-last" if last else "")
+            yield Work(name, None if name in done else documents, bad)
+
+
+def _cut(
+    records: Iterable[Document | BadRecord], data: DataConfig
+) -> Iterator[tuple[list[Document], list[BadRecord], bool]]:
+    """Chunks of bounded size, cut where only the documents decide; the last one says so."""
+    documents: list[Document] = []
+    bad: list[BadRecord] = []
+    chars = 0
+    for record in records:
+        if isinstance(record, Document) and len(record.text) > data.max_document_bytes:
+            record = BadRecord(
+                "size",
+                f"document {record.id} has {len(record.text):,} characters, more than data.max_document_bytes={data.max_document_bytes:,}",
+            )
+        if chars >= CHUNK_CHARS or len(documents) + len(bad) >= CHUNK_DOCUMENTS:
+            yield documents, bad, False
+            documents, bad, chars = [], [], 0
+        if isinstance(record, BadRecord):
+            if data.bad_records == "stop":
+                raise SkytrainError(f"{record.problem}\n  data.bad_records=skip counts such records and goes on")
+            bad.append(record)
+        else:
+            documents.append(record)
+            chars += len(record.text)
+    yield documents, bad, True
+
+
+_DATA: DataConfig
+_DECONTAMINATOR: Any
+
+
+def _setup(data: DataConfig, examples: list[str]) -> None:
+    global _DATA, _DECONTAMINATOR
+    _DATA, _DECONTAMINATOR = data, None
+    if data.cleaning.decontaminate.enabled:
+        from .decontaminate import Decontaminator
+
+        _DECONTAMINATOR = Decontaminator(examples, data.cleaning.decontaminate.ngram_words)
+
+
+def _clean_work(work: Work) -> Made:
+    if work.documents is None:
+        return Made(work.name, None)
+    documents = work.documents
+    cleaned = clean(
+        [document.text for document in documents],
+        [document.meta.get("url") for document in documents],
+        _DATA,
+        _DECONTAMINATOR,
+    )
+    kept = [i for i, reason in enumerate(cleaned.reasons) if reason is None]
+    texts = [cleaned.texts[i] for i in kept]
+    facts = _facts([documents[i].id for i in kept], texts, [cleaned.sizes[i] for i in kept])
+    rows = b""
+    if _DATA.near_dedup.enabled:
+        from .minhash import signatures
+
+        rows = signatures(texts).tobytes()
+    parquet = to_parquet([replace(documents[i], text=cleaned.texts[i]) for i in kept])
+    chunk = _summary(work, cleaned, kept, (len(facts), len(rows), len(parquet)))
+    return Made(work.name, _pack(chunk, [facts, rows, parquet]))
+
+
+def _facts(ids: list[str], texts: list[str], sizes: list[int]) -> bytes:
+    from .dedup import FACTS
+
+    facts = np.zeros(len(ids), FACTS)
+    if ids:
+        texts_hashed = b"".join(hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts)
+        facts["text"] = np.frombuffer(texts_hashed, np.uint64).reshape(-1, 2)
+        facts["id"] = np.frombuffer(
+            b"".join(hashlib.blake2b(id_.encode(), digest_size=8).digest() for id_ in ids), np.uint64
+        )
+        facts["bytes"] = sizes
+    return facts.tobytes()
+
+
+def _summary(work: Work, cleaned: Cleaned, kept: list[int], sizes: tuple[int, int, int]) -> Chunk:
+    documents = work.documents or []
+    removed: Counter[str] = Counter()
+    examples: dict[str, list[dict[str, str]]] = {}
+    for bad in work.bad:
+        rule = f"bad_records.{bad.kind}"
+        removed[rule] += 1
+        if removed[rule] <= EXAMPLES:
+            examples.setdefault(rule, []).append({"id": "", "text": bad.problem[:EXAMPLE_CHARS]})
+    for document, reason in zip(documents, cleaned.reasons, strict=True):
+        if reason is not None:
+            rule = reason.replace("min_chars_again", "min_chars")
+            removed[rule] += 1
+            if removed[rule] <= EXAMPLES:
+                examples.setdefault(rule, []).append({"id": document.id, "text": document.text[:EXAMPLE_CHARS]})
+    first = next(iter(cleaned.tallies.values()), Tally(0, 0, 0, 0))
+    return Chunk(
+        name=work.name,
+        documents_read=len(documents) + len(work.bad),
+        bytes_read=first.bytes_in,
+        documents=len(kept),
+        bytes=sum(cleaned.sizes[i] for i in kept),
+        tallies={stage: list(tally) for stage, tally in cleaned.tallies.items()},
+        removed=dict(sorted(removed.items())),
+        examples=dict(sorted(examples.items())),
+        sizes=sizes,
+    )

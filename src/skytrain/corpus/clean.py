@@ -1,0 +1,143 @@
+"""Cleaning a batch of texts: the stages in their order, and what each of them took away.
+
+A pure function over a batch, so that this machine's processes and Spark's run the very same one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, NamedTuple, Optional  # noqa: UP035
+
+from .rules.text import hide_personal, language_reason, normalize, url_reason
+
+Reasons = list[Optional[str]]  # noqa: UP045
+
+
+class Tally(NamedTuple):
+    """Documents and UTF-8 bytes into and out of a stage."""
+
+    documents_in: int
+    bytes_in: int
+    documents_out: int
+    bytes_out: int
+
+
+class Cleaned(NamedTuple):
+    """Text by text: what it became, its bytes, and the rule that removed it (`stage.check`), or None."""
+
+    texts: list[str]
+    sizes: list[int]
+    reasons: Reasons
+    tallies: dict[str, Tally]
+
+
+class Batch(NamedTuple):
+    """What a stage sees: the documents that are left, and the settings."""
+
+    texts: list[str]
+    urls: Reasons
+    data: Any
+    decontaminator: Any
+
+
+def stages_of(data: Any) -> list[str]:
+    """The stages that these settings switch on, in order."""
+    cleaning = data.cleaning
+    on = {
+        "urls": cleaning.urls.enabled,
+        "normalize": cleaning.normalize.nfc or cleaning.normalize.control_characters or cleaning.normalize.whitespace,
+        "min_chars": True,
+        "language": cleaning.language.enabled,
+        "gopher_repetition": cleaning.gopher_repetition.enabled,
+        "gopher_quality": cleaning.gopher_quality.enabled,
+        "c4": cleaning.c4.enabled,
+        "fineweb": cleaning.fineweb.enabled,
+        "decontaminate": cleaning.decontaminate.enabled,
+        "pii": cleaning.pii.emails or cleaning.pii.ips,
+        "min_chars_again": cleaning.c4.enabled or cleaning.pii.emails or cleaning.pii.ips,
+    }
+    return [stage for stage in STAGES if on[stage]]
+
+
+def clean(texts: list[str], urls: Reasons, data: Any, decontaminator: Any = None) -> Cleaned:
+    """`data` is the configuration's data group; `decontaminator` a Decontaminator where that stage is on."""
+    texts, sizes = list(texts), [len(text.encode()) for text in texts]
+    reasons: Reasons = [None] * len(texts)
+    alive = list(range(len(texts)))
+    tallies: dict[str, Tally] = {}
+    for stage in stages_of(data):
+        before = [texts[i] for i in alive]
+        documents_in, bytes_in = len(alive), sum(sizes[i] for i in alive)
+        after, found = STAGES[stage](Batch(before, [urls[i] for i in alive], data, decontaminator))
+        for i, old, new, reason in zip(alive, before, after, found):  # noqa: B905
+            if new is not old:
+                texts[i], sizes[i] = new, len(new.encode())
+            if reason is not None:
+                reasons[i] = f"{stage}.{reason}" if reason else stage
+        alive = [i for i in alive if reasons[i] is None]
+        tallies[stage] = Tally(documents_in, bytes_in, len(alive), sum(sizes[i] for i in alive))
+    return Cleaned(texts, sizes, reasons, tallies)
+
+
+def _urls(batch: Batch) -> tuple[list[str], Reasons]:
+    return batch.texts, [url_reason(url, batch.data.cleaning.urls) for url in batch.urls]
+
+
+def _normalize(batch: Batch) -> tuple[list[str], Reasons]:
+    return [normalize(text, batch.data.cleaning.normalize) for text in batch.texts], [None] * len(batch.texts)
+
+
+def _min_chars(batch: Batch) -> tuple[list[str], Reasons]:
+    return batch.texts, ["" if len(text) < batch.data.min_chars else None for text in batch.texts]
+
+
+def _language(batch: Batch) -> tuple[list[str], Reasons]:
+    return batch.texts, [language_reason(text, batch.data.cleaning.language) for text in batch.texts]
+
+
+# numba takes half a second to load, so the stages that count load it when they run: a plain text corpus never does.
+def _gopher_repetition(batch: Batch) -> tuple[list[str], Reasons]:
+    from .rules.quality import count, gopher_repetition
+
+    return batch.texts, gopher_repetition(count(batch.texts, ngrams=True), batch.data.cleaning.gopher_repetition)
+
+
+def _gopher_quality(batch: Batch) -> tuple[list[str], Reasons]:
+    from .rules.quality import count, gopher_quality
+
+    return batch.texts, gopher_quality(count(batch.texts, ngrams=False), batch.data.cleaning.gopher_quality)
+
+
+def _c4(batch: Batch) -> tuple[list[str], Reasons]:
+    from .rules.quality import c4
+
+    return c4(batch.texts, batch.data.cleaning.c4)
+
+
+def _fineweb(batch: Batch) -> tuple[list[str], Reasons]:
+    from .rules.quality import count, fineweb
+
+    settings = batch.data.cleaning.fineweb
+    return batch.texts, fineweb(count(batch.texts, ngrams=False, short_line_chars=settings.short_line_chars), settings)
+
+
+def _decontaminate(batch: Batch) -> tuple[list[str], Reasons]:
+    return batch.texts, ["" if hit else None for hit in batch.decontaminator.hits(batch.texts)]
+
+
+def _pii(batch: Batch) -> tuple[list[str], Reasons]:
+    return [hide_personal(text, batch.data.cleaning.pii) for text in batch.texts], [None] * len(batch.texts)
+
+
+STAGES: dict[str, Callable[[Batch], tuple[list[str], Reasons]]] = {
+    "urls": _urls,
+    "normalize": _normalize,
+    "min_chars": _min_chars,
+    "language": _language,
+    "gopher_repetition": _gopher_repetition,
+    "gopher_quality": _gopher_quality,
+    "c4": _c4,
+    "fineweb": _fineweb,
+    "decontaminate": _decontaminate,
+    "pii": _pii,
+    "min_chars_again": _min_chars,  # what C4 left of a document must be long enough too
+}

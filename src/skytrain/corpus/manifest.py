@@ -1,0 +1,97 @@
+"""manifest.json of a corpus: written last, so a folder without one is nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from skytrain.config import SkytrainError
+
+from .documents import Document, from_parquet
+
+if TYPE_CHECKING:
+    from skytrain.storage import Store
+
+
+@dataclass(frozen=True)
+class CorpusPart:
+    """One parquet file; `text_bytes` is UTF-8 before compression."""
+
+    name: str
+    documents: int
+    text_bytes: int
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What went into a stage and what came out."""
+
+    name: str
+    documents_in: int
+    bytes_in: int
+    documents_out: int
+    bytes_out: int
+
+
+@dataclass(frozen=True)
+class CorpusManifest:
+    """The parts of a corpus and how they were made. No clock, so the same work gives the same bytes."""
+
+    dataset: str
+    version: str
+    recipe: str
+    settings: dict[str, Any]
+    fingerprint: dict[str, Any]
+    complete: bool  # False where the source held more than data.target_tokens needs
+    documents_read: int
+    text_bytes_read: int
+    documents: int
+    text_bytes: int
+    stages: list[Stage]
+    removed: dict[str, int]  # rule -> documents
+    parts: list[CorpusPart]
+
+    @property
+    def folder(self) -> str:
+        return corpus_folder(self.dataset, self.version)
+
+    def to_json(self) -> bytes:
+        return (json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False) + "\n").encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> CorpusManifest:
+        values = json.loads(data)
+        stages = [Stage(**stage) for stage in values["stages"]]
+        return cls(**{**values, "stages": stages, "parts": [CorpusPart(**part) for part in values["parts"]]})
+
+
+def corpus_folder(dataset: str, version: str) -> str:
+    return f"corpora/{dataset}/{version}"
+
+
+def open_corpus(store: Store, dataset: str, version: str) -> CorpusManifest:
+    return CorpusManifest.from_json(store.read(f"{corpus_folder(dataset, version)}/manifest.json"))
+
+
+def read_corpus(store: Store, manifest: CorpusManifest) -> Iterator[Document]:
+    """Every document in order."""
+    for part in manifest.parts:
+        yield from read_part(store, manifest.folder, part)
+
+
+def read_part(store: Store, folder: str, part: CorpusPart) -> Iterator[Document]:
+    """The documents of one part; bytes that are not those of the manifest stop the reading."""
+    key = f"{folder}/{part.name}"
+    body = store.read(key)
+    if hashlib.sha256(body).hexdigest() != part.sha256:
+        raise SkytrainError(
+            f"{store.url(key)} is not the file that its manifest names: {len(body)} bytes with another sha256, expected {part.bytes} bytes"
+            f"\n  remove {store.url(folder)} and run `skytrain prepare` again"
+        )
+    return from_parquet(body)

@@ -1,0 +1,120 @@
+"""MinHash signatures of 5-word shingles, compiled: words, shingles and 112 minima in one pass over a batch."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numba import njit
+
+from .characters import WORD, character_tables, pack
+
+BANDS, ROWS = 14, 8
+HASHES = BANDS * ROWS
+SHINGLE_WORDS = 5
+SEED = 1
+FNV_OFFSET, FNV_PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
+MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+SHIFT_30, SHIFT_27, SHIFT_31, SHIFT_32 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(32)
+COMBINE = np.uint64(0x9E3779B97F4A7C15)
+
+
+def signatures(texts: list[str]) -> np.ndarray:
+    """One row of 112 uint32 a text. The share of equal columns of two rows estimates the Jaccard similarity of their shingles.
+
+    A word is a run of letters and digits in lower case. A text of fewer than five words is one shingle; a text without words
+    has a row of the largest number, which `has_words` tells apart.
+    """
+    codes, starts = pack(texts)
+    flags, lower = character_tables()
+    factors, offsets = permutations()
+    rows = np.empty((len(texts), HASHES), np.uint32)
+    _signatures(codes, starts, flags, lower, factors, offsets, rows)
+    return rows
+
+
+def has_words(rows: np.ndarray) -> np.ndarray:
+    return (rows != np.uint32(0xFFFFFFFF)).any(axis=1)
+
+
+def band_hashes(rows: np.ndarray) -> np.ndarray:
+    """One uint64 for each band of each row; two texts with an equal one are candidates."""
+    hashes = np.empty((len(rows), BANDS), np.uint64)
+    _band_hashes(np.ascontiguousarray(rows), hashes)
+    return hashes
+
+
+@lru_cache(maxsize=1)
+def permutations() -> tuple[np.ndarray, np.ndarray]:
+    """Factors and offsets of x -> factor * x + offset mod 2^32; an odd factor makes it a permutation of the shingle hashes."""
+    generator = np.random.default_rng(SEED)
+    factors = generator.integers(0, 2**32, HASHES, dtype=np.uint32) | np.uint32(1)
+    return factors, generator.integers(0, 2**32, HASHES, dtype=np.uint32)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def mix(value):  # type: ignore[no-untyped-def]
+    """SplitMix64's finish: every bit of the input moves every bit of the output."""
+    value = (value ^ (value >> SHIFT_30)) * MIX_1
+    value = (value ^ (value >> SHIFT_27)) * MIX_2
+    return value ^ (value >> SHIFT_31)
+
+
+@njit(cache=True, nogil=True)
+def hash_words(codes, start, end, flags, lower, words):  # type: ignore[no-untyped-def]
+    """The hash of each word between `start` and `end`, into `words`; returns how many."""
+    count = 0
+    value = FNV_OFFSET
+    inside = False
+    for i in range(start, end):
+        code = codes[i]
+        if flags[code] & WORD:
+            value = (value ^ np.uint64(lower[code])) * FNV_PRIME
+            inside = True
+        elif inside:
+            words[count] = mix(value)
+            count += 1
+            value = FNV_OFFSET
+            inside = False
+    if inside:
+        words[count] = mix(value)
+        count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _signatures(codes, starts, flags, lower, factors, offsets, rows):  # type: ignore[no-untyped-def]
+    longest = 0
+    for d in range(len(starts) - 1):
+        longest = max(longest, starts[d + 1] - starts[d])
+    words = np.empty(longest // 2 + 1, np.uint64)
+    shingles = np.empty(longest // 2 + 1, np.uint32)
+    for d in range(len(starts) - 1):
+        count = hash_words(codes, starts[d], starts[d + 1], flags, lower, words)
+        if count == 0:
+            rows[d, :] = np.uint32(0xFFFFFFFF)
+            continue
+        width = min(SHINGLE_WORDS, count)
+        number = count - width + 1
+        for j in range(number):
+            value = np.uint64(0)
+            for k in range(width):
+                value = value * COMBINE + words[j + k]
+            shingles[j] = np.uint32(mix(value) >> SHIFT_32)
+        # One permutation over all shingles keeps its minimum in a register, and the compiler does 8 or 16 shingles at once.
+        for k in range(len(factors)):
+            factor, offset = factors[k], offsets[k]
+            least = np.uint32(0xFFFFFFFF)
+            for j in range(number):
+                least = min(least, np.uint32(np.uint32(factor * shingles[j]) + offset))
+            rows[d, k] = least
+
+
+@njit(cache=True, nogil=True)
+def _band_hashes(rows, hashes):  # type: ignore[no-untyped-def]
+    for d in range(rows.shape[0]):
+        for band in range(hashes.shape[1]):
+            value = np.uint64(band)
+            for r in range(ROWS):
+                value = mix(value * COMBINE + np.uint64(rows[d, band * ROWS + r]))
+            hashes[d, band] = value

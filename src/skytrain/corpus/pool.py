@@ -1,0 +1,58 @@
+"""Work on every core: tasks go out a few ahead, results come back in order, so nothing depends on who was faster."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+from skytrain.config import SkytrainError
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+AHEAD = 2  # tasks that wait beyond those being worked on: enough to keep every process busy, and a bound on memory
+
+
+class WorkerLost(SkytrainError):
+    """A process was killed under us; what was finished is safe."""
+
+
+def worker_count(configured: int | None) -> int:
+    return configured or len(os.sched_getaffinity(0))
+
+
+def ordered(
+    function: Callable[[Task], Result],
+    tasks: Iterable[Task],
+    workers: int,
+    setup: Callable[..., None],
+    given: tuple[Any, ...],
+) -> Iterator[Result]:
+    """`function` of each task, in order. `setup(*given)` runs once in each process, or here where one process is enough."""
+    tasks = iter(tasks)
+    first = list(islice(tasks, 2))
+    if workers == 1 or len(first) < 2:
+        setup(*given)
+        yield from map(function, chain(first, tasks))
+        return
+    # Fresh processes: a fork would copy the locks of threads that are at work here (the store's, the tokenizer's).
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("forkserver"), initializer=setup, initargs=given)
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for task in chain(first, tasks):
+            waiting.append(pool.submit(function, task))
+            if len(waiting) >= workers + AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    except BrokenProcessPool:
+        raise WorkerLost(
+            "a worker process was killed, most likely for lack of memory\n  start again with fewer: data.workers=N; it continues where it was"
+        ) from None
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,83 @@
+"""What a person looks at after a preparation: examples of what each rule took, and near-duplicates side by side."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from skytrain.config import DataConfig
+from skytrain.storage import Store
+
+from .chunks import EXAMPLE_CHARS, EXAMPLES, Chunk, read_texts
+from .dedup import EXACT, NEAR, Duplicates
+from .documents import Document, from_parquet
+from .rules.reference import jaccard, shingles
+
+SAMPLED_PAIRS = 50
+SHOWN_PAIRS = 5
+
+
+def write_report(store: Store, folder: str, data: DataConfig, chunks: list[Chunk], duplicates: Duplicates) -> None:
+    """report.json beside the parts; the same work writes the same bytes."""
+    examples: dict[str, list[dict[str, str]]] = {}
+    for chunk in chunks:
+        for rule, found in chunk.examples.items():
+            examples.setdefault(rule, []).extend(found[: EXAMPLES - len(examples.get(rule, []))])
+    exact, near = np.flatnonzero(duplicates.fate == EXACT), np.flatnonzero(duplicates.fate == NEAR)
+    sampled = near[np.linspace(0, len(near) - 1, min(SAMPLED_PAIRS, len(near))).astype(np.int64)]
+    texts = _fetch(store, f"{folder}/clean", chunks, [*exact[:EXAMPLES], *sampled, *duplicates.twin[sampled]])
+    if len(exact):
+        examples["exact_dedup"] = [_shown(texts[int(i)]) for i in exact[:EXAMPLES]]
+    report: dict[str, Any] = {"examples": dict(sorted(examples.items()))}
+    if data.near_dedup.enabled:
+        report["near_duplicates"] = _near(duplicates, near, sampled, texts)
+    store.write(f"{folder}/report.json", (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _near(duplicates: Duplicates, near: np.ndarray, sampled: np.ndarray, texts: dict[int, Document]) -> dict[str, Any]:
+    sizes = (
+        np.bincount(np.unique(duplicates.cluster[near], return_inverse=True)[1]) + 1
+        if len(near)
+        else np.empty(0, np.int64)
+    )
+    histogram = Counter(
+        "2" if size == 2 else "3-5" if size <= 5 else "6-20" if size <= 20 else "more than 20"
+        for size in sizes.tolist()
+    )
+    pairs = [(texts[int(i)], texts[int(duplicates.twin[i])]) for i in sampled]
+    similar = [jaccard(shingles(a.text), shingles(b.text)) for a, b in pairs]
+    return {
+        "clusters": len(sizes),
+        "removed": len(near),
+        "cluster_sizes": dict(sorted(histogram.items())),
+        # Measured on the texts themselves, of removed documents spread over the corpus.
+        "sampled_pairs": len(pairs),
+        "precision_at_0.8": round(float(np.mean([value >= 0.8 for value in similar])), 3) if pairs else None,
+        "precision_at_0.7": round(float(np.mean([value >= 0.7 for value in similar])), 3) if pairs else None,
+        "examples": [
+            {"jaccard": round(value, 3), "removed": _shown(a), "kept_or_joined": _shown(b)}
+            for value, (a, b) in zip(similar[:SHOWN_PAIRS], pairs[:SHOWN_PAIRS], strict=True)
+        ],
+    }
+
+
+def _shown(document: Document) -> dict[str, str]:
+    return {"id": document.id, "text": document.text[:EXAMPLE_CHARS]}
+
+
+def _fetch(store: Store, folder: str, chunks: list[Chunk], numbers: Sequence[Any]) -> dict[int, Document]:
+    """Documents by number, each chunk read once."""
+    wanted = np.unique(np.asarray(numbers, np.int64))
+    found: dict[int, Document] = {}
+    first = 0
+    for chunk in chunks:
+        mine = wanted[(wanted >= first) & (wanted < first + chunk.documents)]
+        if len(mine):
+            documents = list(from_parquet(read_texts(store, folder, chunk), [int(i) - first for i in mine]))
+            found.update({int(i): document for i, document in zip(mine, documents, strict=True)})
+        first += chunk.documents
+    return found

@@ -1,0 +1,187 @@
+"""The rules in plain Python, a document at a time: what the fast ones must agree with, and the place to read what a rule means.
+
+Words are separated by white space. Lines are what lies between line feeds, without the white space around them, blank ones left out.
+Paragraphs are what lies between two line feeds or more.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from typing import Any
+
+from ..characters import CLOSERS, SENTENCE_ENDS, TERMINALS, simple_lower
+
+STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
+POLICY_PHRASES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
+
+
+def normalize(text: str, settings: Any) -> str:
+    if settings.nfc:
+        text = unicodedata.normalize("NFC", text)
+    if settings.whitespace:
+        text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\u2028", "\n").replace("\u2029", "\n\n")
+        text = "".join(" " if unicodedata.category(letter) == "Zs" else letter for letter in text)
+    if settings.control_characters:
+        text = "".join(letter for letter in text if letter in "\n\t" or not is_control(letter))
+    if settings.whitespace:
+        text = "\n".join(line.rstrip(" \t") for line in text.split("\n"))
+        while "\n\n\n\n" in text:
+            text = text.replace("\n\n\n\n", "\n\n\n")
+        text = text.strip("\n")
+    return text
+
+
+def is_control(letter: str) -> bool:
+    """Control characters, and marks that no one sees: byte order mark, zero-width space, soft hyphen. Joiners stay: scripts and emoji need them."""
+    return unicodedata.category(letter) == "Cc" or letter in "\ufeff\u200b\u00ad\ufffe\uffff"
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.strip() for line in text.split("\n") if line.strip()]
+
+
+def paragraphs_of(text: str) -> list[str]:
+    return [part.strip() for part in re.split(r"\n{2,}", text) if part.strip()]
+
+
+def duplicates(pieces: list[str]) -> tuple[int, int]:
+    """How many pieces were seen before, and their characters."""
+    seen: set[str] = set()
+    count = chars = 0
+    for piece in pieces:
+        if piece in seen:
+            count += 1
+            chars += len(piece)
+        seen.add(piece)
+    return count, chars
+
+
+def top_ngram_chars(words: list[str], n: int) -> int:
+    """Characters of the n-gram that occurs most often, the earliest of several, where one occurs twice at all."""
+    grams = Counter(" ".join(words[i : i + n]) for i in range(len(words) - n + 1))
+    if not grams:
+        return 0
+    gram, count = grams.most_common(1)[0]
+    return len(gram) * count if count > 1 else 0
+
+
+def duplicate_ngram_chars(words: list[str], n: int) -> int:
+    seen: set[tuple[str, ...]] = set()
+    chars = i = 0
+    while i < len(words) - n + 1:
+        gram = tuple(words[i : i + n])
+        if gram in seen:
+            chars += sum(map(len, gram))
+            i += n
+        else:
+            seen.add(gram)
+            i += 1
+    return chars
+
+
+def gopher_repetition(text: str, settings: Any) -> str | None:
+    lines, paragraphs, words = lines_of(text), paragraphs_of(text), text.split()
+    line_count, line_chars = duplicates(lines)
+    paragraph_count, paragraph_chars = duplicates(paragraphs)
+    size = max(1, len(text))
+    if line_count / max(1, len(lines)) > settings.max_duplicate_lines:
+        return "duplicate_lines"
+    if paragraph_count / max(1, len(paragraphs)) > settings.max_duplicate_paragraphs:
+        return "duplicate_paragraphs"
+    if line_chars / size > settings.max_duplicate_line_chars:
+        return "duplicate_line_chars"
+    if paragraph_chars / size > settings.max_duplicate_paragraph_chars:
+        return "duplicate_paragraph_chars"
+    for n, limit in zip((2, 3, 4), settings.max_top_ngram_chars):  # noqa: B905
+        if top_ngram_chars(words, n) / size > limit:
+            return f"top_{n}gram"
+    for n, limit in zip(range(5, 11), settings.max_duplicate_ngram_chars):  # noqa: B905
+        if duplicate_ngram_chars(words, n) / size > limit:
+            return f"duplicate_{n}gram"
+    return None
+
+
+def gopher_quality(text: str, settings: Any) -> str | None:
+    words, lines = text.split(), lines_of(text)
+    real = [word for word in words if any(map(str.isalnum, word))]
+    if not settings.min_words <= len(real) <= settings.max_words:
+        return "words"
+    mean = sum(map(len, real)) / max(1, len(real))
+    if not settings.min_mean_word_chars <= mean <= settings.max_mean_word_chars:
+        return "mean_word_chars"
+    if text.count("#") / max(1, len(words)) > settings.max_hashes_per_word:
+        return "hashes"
+    if (text.count("...") + text.count("…")) / max(1, len(words)) > settings.max_ellipses_per_word:
+        return "ellipses"
+    if sum(line.startswith(("•", "-")) for line in lines) / max(1, len(lines)) > settings.max_bullet_lines:
+        return "bullet_lines"
+    if sum(line.endswith(("...", "…")) for line in lines) / max(1, len(lines)) > settings.max_ellipsis_lines:
+        return "ellipsis_lines"
+    if sum(any(map(str.isalpha, word)) for word in words) / max(1, len(words)) < settings.min_letter_words:
+        return "letter_words"
+    if len(STOP_WORDS.intersection(words)) < settings.min_stop_words:
+        return "stop_words"
+    return None
+
+
+def sentences_in(line: str) -> int:
+    """Words that end a sentence, and one more for what follows the last of them."""
+    ends = [word[:1] + word[1:].rstrip(CLOSERS) for word in line.split()]
+    finished = [end.endswith(tuple(SENTENCE_ENDS)) for end in ends]
+    return sum(finished) + (not finished[-1])
+
+
+def c4(text: str, settings: Any) -> tuple[str, str | None]:
+    """The text without the lines that go, and why the document goes, if it does."""
+    lowered = simple_lower(text)
+    if settings.lorem_ipsum and "lorem ipsum" in lowered:
+        return text, "lorem_ipsum"
+    if settings.curly_bracket and "{" in text:
+        return text, "curly_bracket"
+    if settings.citations:
+        text = re.sub(r"\[(?:\d*|edit|citation needed)\]", "", text)
+    kept, sentences = [], 0
+    for line in lines_of(text):
+        lowered = simple_lower(line)
+        if max(map(len, line.split())) > settings.max_word_chars or len(line.split()) < settings.min_words_per_line:
+            continue
+        if settings.terminal_punctuation and not line.endswith(tuple(TERMINALS)):
+            continue
+        if settings.javascript_lines and "javascript" in lowered:
+            continue
+        if settings.policy_lines and any(phrase in lowered for phrase in POLICY_PHRASES):
+            continue
+        sentences += sentences_in(line)
+        kept.append(line)
+    return "\n".join(kept), "sentences" if sentences < settings.min_sentences else None
+
+
+def fineweb(text: str, settings: Any) -> str | None:
+    lines, words = lines_of(text), text.split()
+    if not lines:
+        return "empty"
+    if sum(line.endswith(tuple(TERMINALS)) for line in lines) / len(lines) < settings.min_terminal_lines:
+        return "terminal_lines"
+    if sum(len(line) <= settings.short_line_chars for line in lines) / len(lines) > settings.max_short_lines:
+        return "short_lines"
+    if duplicates(lines)[1] / (len(text) - text.count("\n")) > settings.max_duplicate_line_chars:
+        return "duplicate_line_chars"
+    if text.count("\n") / len(words) > settings.max_newlines_per_word:
+        return "newlines"
+    return None
+
+
+def shingles(text: str, width: int = 5) -> set[tuple[str, ...]]:
+    """What near-duplicates are compared by: runs of `width` words, where a word is letters and digits in lower case."""
+    words = word_runs(text)
+    return {tuple(words[i : i + width]) for i in range(max(1, len(words) - width + 1))} if words else set()
+
+
+def word_runs(text: str) -> list[str]:
+    return "".join(letter if letter.isalnum() else " " for letter in simple_lower(text)).split()
+
+
+def jaccard(a: set[tuple[str, ...]], b: set[tuple[str, ...]]) -> float:
+    return len(a & b) / max(1, len(a | b))

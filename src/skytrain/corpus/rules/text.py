@@ -1,0 +1,77 @@
+"""Stages that change or judge a text without counting: spelling of the characters, addresses, personal data, language."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Any
+from urllib.parse import urlsplit
+
+CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\u200b\u00ad\ufffe\uffff]")
+EXOTIC_SPACE = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+TRAILING = re.compile("[ \t]+(?=\n|\\Z)")
+BLANK_LINES = re.compile("\n{4,}")
+EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}")
+IP = re.compile(
+    r"(?<![\d.])(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(?![\d.]*\d)"
+)
+IP_INSIDE = re.compile(r"\.\d{1,3}\.\d")  # begins with a plain character, which makes the search several times faster
+LANGUAGE_CHARS = 2000  # enough to tell a language by
+CONTROL_BYTES = bytes(byte for byte in range(32) if byte not in b"\t\n") + b"\x7f"
+UNSEEN = ("\ufeff", "\u200b", "\u00ad", "\ufffe", "\uffff")
+EMAIL_STAND_IN = "email@example.com"
+IP_STAND_IN = "192.0.2.1"  # reserved for documentation, so it is nobody's
+
+
+def normalize(text: str, settings: Any) -> str:
+    if settings.nfc and not text.isascii() and not unicodedata.is_normalized("NFC", text):
+        text = unicodedata.normalize("NFC", text)
+    if settings.whitespace:
+        if "\r" in text:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if not text.isascii():
+            text = EXOTIC_SPACE.sub(" ", text.replace("\u2028", "\n").replace("\u2029", "\n\n"))
+    if settings.control_characters and _has_control(text):
+        text = CONTROL.sub("", text)
+    if settings.whitespace:
+        if " \n" in text or "\t\n" in text or text.endswith((" ", "\t")):
+            text = TRAILING.sub("", text)
+        if "\n\n\n\n" in text:
+            text = BLANK_LINES.sub("\n\n\n", text)
+        text = text.strip("\n")
+    return text
+
+
+def _has_control(text: str) -> bool:
+    """Quick and never wrong about "no": deleting from bytes is many times faster than searching a text for a set of characters."""
+    encoded = text.encode()
+    if len(encoded.translate(None, CONTROL_BYTES)) < len(encoded):
+        return True
+    return not text.isascii() and (b"\xc2" in encoded or any(letter in text for letter in UNSEEN))
+
+
+def url_reason(url: str | None, settings: Any) -> str | None:
+    if not url:
+        return None
+    host = (urlsplit(url if "//" in url else "//" + url).hostname or "").lower()
+    for domain in settings.blocked_domains:
+        if host == domain.lower() or host.endswith("." + domain.lower()):
+            return "domain"
+    lowered = url.lower()
+    return "word" if any(word.lower() in lowered for word in settings.blocked_words) else None
+
+
+def hide_personal(text: str, settings: Any) -> str:
+    """E-mail addresses and IPv4 addresses replaced by ones that are nobody's."""
+    if settings.emails and "@" in text:
+        text = EMAIL.sub(EMAIL_STAND_IN, text)
+    if settings.ips and IP_INSIDE.search(text):
+        text = IP.sub(IP_STAND_IN, text)
+    return text
+
+
+def language_reason(text: str, settings: Any) -> str | None:
+    from resiliparse.parse.lang import detect_fast
+
+    language, _ = detect_fast(text[:LANGUAGE_CHARS], cutoff=settings.max_rank)
+    return None if language in settings.keep else language

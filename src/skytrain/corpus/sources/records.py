@@ -1,0 +1,36 @@
+"""From a row or a JSON object to a document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skytrain.config import nearest
+
+from ..documents import BadRecord, Document
+
+
+def record_to_document(
+    record: dict[str, Any], where: str, name: str, text_key: str, id_key: str | None, source: str
+) -> Document | BadRecord:
+    """`where` names the record in an error, `name` the document where there is no `id_key`; other keys become meta."""
+    text = record.pop(text_key, None)
+    if not isinstance(text, str):
+        guess = nearest(text_key, record)
+        hint = f"did you mean data.source.text_key={guess}?" if guess else f"its keys: {', '.join(record)}"
+        return BadRecord("text", f"{where}: {text_key!r} is not text\n  {hint}")
+    if not _is_unicode(text):
+        return BadRecord("encoding", f"{where}: {text_key!r} holds half of a surrogate pair, which is not Unicode text")
+    if id_key is None:
+        return Document(name, text, source, record)
+    id_ = record.pop(id_key, None)
+    if id_ is None or not _is_unicode(str(id_)):
+        return BadRecord("id", f"{where}: no {id_key!r} (data.source.id_key)\n  its keys: {', '.join(record)}")
+    return Document(str(id_), text, source, record)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # JSON can spell "\ud800", UTF-8 cannot
+        return False
+    return True

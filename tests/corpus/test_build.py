@@ -1,0 +1,275 @@
+"""Building a corpus: the same bytes whatever the workers, a kill or a restart; and a policy for what cannot be read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skytrain.config import DataConfig, SkytrainError
+from skytrain.config.compose import compose
+from skytrain.corpus import (
+    BadRecord,
+    CorpusManifest,
+    Document,
+    chunks,
+    corpus_version,
+    fingerprint_of,
+    read_corpus,
+    write_corpus,
+)
+from skytrain.corpus.sources import JsonLines
+from skytrain.storage import Store, open_store
+
+WORDS = [
+    "the",
+    "be",
+    "to",
+    "of",
+    "and",
+    "that",
+    "have",
+    "with",
+    "river",
+    "bridge",
+    "stone",
+    "winter",
+    "engineer",
+    "committee",
+    "letter",
+    "plan",
+    "vote",
+    "railing",
+    "ford",
+    "cart",
+    "bank",
+    "notice",
+    "month",
+    "decide",
+    "replace",
+    "agree",
+    "debate",
+    "choose",
+    "begin",
+    "expect",
+    "surprise",
+    "county",
+    "member",
+    "first",
+    "second",
+    "third",
+    "lower",
+    "upper",
+    "old",
+    "new",
+    "sound",
+    "long",
+    "short",
+]
+
+
+def settings(*overrides: str) -> DataConfig:
+    return compose(["data=jsonl", "data.source.paths=x", "data.name=mine", "data.workers=1", *overrides]).config.data
+
+
+def text(seed: int, sentences: int = 12) -> str:
+    generator = random.Random(seed)
+    return " ".join(" ".join(generator.choices(WORDS, k=9)).capitalize() + "." for _ in range(sentences))
+
+
+@dataclasses.dataclass
+class Pieces:
+    """Four files of documents, some of them duplicates; it remembers which it was asked to read and may fail."""
+
+    fail_after: int | None = None
+    read_files: list[int] = dataclasses.field(default_factory=list)
+    yielded: int = 0
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"n": 1}
+
+    def pieces(self) -> list[int]:
+        return [0, 1, 2, 3]
+
+    def read(self, piece: int) -> Iterator[Document | BadRecord]:
+        self.read_files.append(piece)
+        for i in range(40):
+            if self.yielded == self.fail_after:
+                raise KeyboardInterrupt
+            self.yielded += 1
+            number = piece * 40 + i
+            body = text(number % 120)  # the last file repeats the first
+            if i % 10 == 9:
+                body = body.replace("river", "stream", 1)
+            yield Document(f"d{number}", body if i % 7 else "too short", "listed", {"n": number})
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunks, "CHUNK_CHARS", 5000)
+
+
+def build(folder: Path, source: Any, *overrides: str) -> tuple[CorpusManifest, dict[str, bytes]]:
+    store = open_store(str(folder))
+    manifest = write_corpus(
+        store,
+        settings("data/cleaning=web", "data.near_dedup.enabled=true", "data.part_bytes=40KB", *overrides),
+        source,
+        "v1",
+    )
+    return manifest, {stat.key: store.read(stat.key) for stat in store.list("corpora")}
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
+    _, one = build(tmp_path / "one", Pieces())
+    _, two = build(tmp_path / "two", Pieces(), "data.workers=2")
+    assert one == two
+    assert len([key for key in one if key.endswith(".parquet")]) > 1
+
+
+@pytest.mark.parametrize("fail_after", [0, 3, 41, 95, 159])
+def test_a_killed_build_goes_on_where_it_was_and_ends_with_the_same_bytes(tmp_path: Path, fail_after: int) -> None:
+    _, whole = build(tmp_path / "whole", Pieces())
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path / "cut", Pieces(fail_after))
+    assert not (tmp_path / "cut/corpora/mine/v1/manifest.json").exists()
+    again = Pieces()
+    _, resumed = build(tmp_path / "cut", again)
+    assert resumed == whole
+    assert again.read_files == list(range(fail_after // 40, 4))  # finished files are not read again
+
+
+def test_the_manifest_tells_what_each_stage_and_rule_did(tmp_path: Path) -> None:
+    manifest, files = build(tmp_path, Pieces())
+    assert manifest.documents_read == 160
+    assert manifest.removed["exact_dedup"] + manifest.removed["near_dedup"] >= 30
+    assert sum(manifest.removed.values()) + manifest.documents == 160
+    for before, after in zip(manifest.stages, manifest.stages[1:], strict=False):
+        assert (before.documents_out, before.bytes_out) == (after.documents_in, after.bytes_in)
+    assert manifest.stages[-1].documents_out == manifest.documents
+    report = json.loads(files["corpora/mine/v1/report.json"])
+    shown = [
+        example["text"]
+        for rule, found in report["examples"].items()
+        for example in found
+        if rule.startswith("language.")
+    ]
+    assert shown == ["too short"] * 3
+    near = report["near_duplicates"]
+    assert near["removed"] == manifest.removed["near_dedup"]
+    assert near["precision_at_0.7"] is None or near["precision_at_0.7"] > 0.8
+
+
+def test_the_first_of_near_duplicates_stays(tmp_path: Path) -> None:
+    body = text(1, 40)
+    source = Listed([body, text(2), body.replace("river", "stream", 1), text(3)])
+    store = open_store(str(tmp_path))
+    manifest = write_corpus(store, settings("data.near_dedup.enabled=true"), source, "v1")
+    assert [document.id for document in read_corpus(store, manifest)] == ["0", "1", "3"]
+    example = json.loads(store.read("corpora/mine/v1/report.json"))["near_duplicates"]["examples"][0]
+    assert (example["removed"]["id"], example["kept_or_joined"]["id"]) == ("2", "0")
+
+
+@dataclasses.dataclass
+class Listed:
+    records: list[Any]
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {}
+
+    def documents(self) -> Iterator[Document | BadRecord]:
+        for i, record in enumerate(self.records):
+            yield record if isinstance(record, Document | BadRecord) else Document(str(i), record, "listed")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "store"))
+
+
+def test_a_target_stops_reading_when_enough_is_left_after_duplicates(store: Store) -> None:
+    source = Listed([text(i // 2) for i in range(400)])
+    data = settings("data.target_tokens=10K", "data.bytes_per_token=4", "data.validation_fraction=0")
+    manifest = write_corpus(store, data, source, "v1")
+    assert not manifest.complete
+    assert 40_000 <= manifest.text_bytes < 60_000
+    assert manifest.documents_read < 250
+
+
+def test_a_target_beyond_the_source_takes_all_of_it(store: Store) -> None:
+    manifest = write_corpus(store, settings("data.target_tokens=10M"), Listed([text(i) for i in range(20)]), "v1")
+    assert manifest.complete
+    assert manifest.documents == 20
+
+
+def test_bad_records_stop_the_work_or_are_counted(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "first document"}\nnot json\n{"text": "caf\xe9"}\n{"body": 1}\n{"text": "last"}\n')
+    source = JsonLines(str(path))
+    with pytest.raises(SkytrainError, match=r"a\.jsonl:2: not JSON.*\n.*data\.bad_records=skip"):
+        write_corpus(store, settings(), source, "stopped")
+    assert store.list("corpora") == []
+    manifest = write_corpus(store, settings("data.bad_records=skip"), source, "skipped")
+    assert manifest.documents == 2
+    assert {rule: count for rule, count in manifest.removed.items() if count} == {
+        "bad_records.encoding": 1,
+        "bad_records.json": 1,
+        "bad_records.text": 1,
+    }
+    assert (
+        "a.jsonl:2"
+        in json.loads(store.read("corpora/mine/skipped/report.json"))["examples"]["bad_records.json"][0]["text"]
+    )
+
+
+def test_a_document_too_long_for_the_limit_is_a_bad_record(store: Store) -> None:
+    source = Listed(["x" * 3000, "fine"])
+    with pytest.raises(
+        SkytrainError, match=r"document 0 has 3,000 characters, more than data\.max_document_bytes=2,000"
+    ):
+        write_corpus(store, settings("data.max_document_bytes=2KB"), source, "v1")
+    manifest = write_corpus(store, settings("data.max_document_bytes=2KB", "data.bad_records=skip"), source, "v2")
+    assert (manifest.documents, manifest.removed["bad_records.size"]) == (1, 1)
+
+
+def test_a_second_document_of_the_same_id_stops_or_is_counted(store: Store) -> None:
+    source = Listed([Document("a", "one", "s"), Document("b", "two", "s"), Document("a", "three", "s")])
+    with pytest.raises(SkytrainError, match="1 documents have the id of another one, the first is 'a'"):
+        write_corpus(store, settings(), source, "v1")
+    manifest = write_corpus(store, settings("data.bad_records=skip"), source, "v2")
+    assert [document.text for document in read_corpus(store, manifest)] == ["one", "two"]
+    assert manifest.removed["duplicate_ids"] == 1
+
+
+def test_evaluation_sets_are_kept_out_and_part_of_the_version(store: Store, tmp_path: Path) -> None:
+    secret = "the seventh lamp of the harbour was lit by a keeper who never slept"
+    (tmp_path / "eval.jsonl").write_text(json.dumps({"ctx": secret}))
+    data = settings(
+        "data.cleaning.decontaminate.enabled=true", f"data.cleaning.decontaminate.paths=[{tmp_path}/eval.jsonl]"
+    )
+    source = Listed([text(1), f"{text(2)} {secret.upper()}! {text(3)}"])
+    version = corpus_version(data, fingerprint_of(data, source))
+    manifest = write_corpus(store, data, source, version)
+    assert (manifest.documents, manifest.removed["decontaminate"]) == (1, 1)
+    (tmp_path / "eval.jsonl").write_text(json.dumps({"ctx": "something else"}))
+    assert corpus_version(data, fingerprint_of(data, source)) != version
+
+
+def test_a_worker_that_dies_is_told_and_what_was_finished_stays(tmp_path: Path) -> None:
+    with pytest.raises(SkytrainError, match="a worker process was killed"):
+        build(tmp_path, Listed([Dying(str(i), text(i), "s") for i in range(40)]), "data.workers=2")
+    assert not (tmp_path / "corpora/mine/v1/manifest.json").exists()
+
+
+class Dying(Document):
+    """A document that ends the process that receives it."""
+
+    def __reduce__(self) -> Any:
+        import os
+
+        return os._exit, (9,)

@@ -1,0 +1,185 @@
+"""Duplicates: signatures estimate similarity, the first of a group stays, and pairs that are not similar are not joined."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from skytrain.corpus import dedup
+from skytrain.corpus.characters import simple_lower
+from skytrain.corpus.decontaminate import Decontaminator, examples_in
+from skytrain.corpus.dedup import EXACT, FACTS, KEPT, NEAR, SAME_ID, Duplicates, find_duplicates
+from skytrain.corpus.minhash import HASHES, SHINGLE_WORDS, has_words, permutations, signatures
+from skytrain.corpus.rules.reference import jaccard, shingles, word_runs
+
+MASK = 2**64 - 1
+
+
+def words(count: int, generator: random.Random) -> list[str]:
+    return [f"w{generator.randrange(5000)}" for _ in range(count)]
+
+
+def edited(text: list[str], changes: int, generator: random.Random) -> list[str]:
+    text = list(text)
+    for place in generator.sample(range(len(text)), changes):
+        text[place] = f"new{generator.randrange(10**6)}"
+    return text
+
+
+def plain_signature(text: str) -> list[int]:
+    """The kernel's arithmetic with Python's integers."""
+
+    def mix(value: int) -> int:
+        value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+        value = (value ^ (value >> 27)) * 0x94D049BB133111EB & MASK
+        return value ^ (value >> 31)
+
+    hashes = []
+    for word in word_runs(text):
+        value = 0xCBF29CE484222325
+        for letter in simple_lower(word):
+            value = (value ^ ord(letter)) * 0x100000001B3 & MASK
+        hashes.append(mix(value))
+    width = min(SHINGLE_WORDS, len(hashes))
+    found = []
+    for i in range(len(hashes) - width + 1 if hashes else 0):
+        value = 0
+        for word_hash in hashes[i : i + width]:
+            value = (value * 0x9E3779B97F4A7C15 + word_hash) & MASK
+        found.append(mix(value) >> 32)
+    factors, offsets = (array.tolist() for array in permutations())
+    return [
+        min((factor * x + offset) % 2**32 for x in found) if found else 2**32 - 1
+        for factor, offset in zip(factors, offsets, strict=True)
+    ]
+
+
+def test_the_kernel_does_what_plain_python_does() -> None:
+    texts = [
+        "One two THREE four five six; seven.",
+        "naïve Straße 日本語 テキスト ΣΑΣ İstanbul x",
+        "two words",
+        "",
+        "... !!",
+        "a" * 300 + " b",
+    ]
+    assert signatures(texts).tolist() == [plain_signature(text) for text in texts]
+    assert has_words(signatures(texts)).tolist() == [True, True, True, False, False, True]
+
+
+def test_signatures_estimate_the_jaccard_similarity() -> None:
+    generator = random.Random(1)
+    errors = []
+    for changes in (0, 2, 5, 10, 20, 60):
+        a = words(300, generator)
+        b = edited(a, changes, generator)
+        rows = signatures([" ".join(a), " ".join(b)])
+        errors.append(abs((rows[0] == rows[1]).mean() - jaccard(shingles(" ".join(a)), shingles(" ".join(b)))))
+    assert max(errors) < 0.15
+    assert np.mean(errors) < 0.06
+
+
+def search(
+    texts: list[str], folder: Path, ids: list[str] | None = None, *, exact: bool = True, near: bool = True
+) -> Duplicates:
+    facts = np.zeros(len(texts), FACTS)
+    facts["text"] = [
+        np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), np.uint64) for text in texts
+    ]
+    names = ids or [str(i) for i in range(len(texts))]
+    facts["id"] = [
+        np.frombuffer(hashlib.blake2b(name.encode(), digest_size=8).digest(), np.uint64)[0] for name in names
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "signatures"
+    signatures(texts).tofile(path)
+    half = len(texts) // 2
+    return find_duplicates(
+        [facts[:half], facts[half:]],
+        len(texts),
+        folder,
+        exact=exact,
+        signatures=path if near else None,
+        min_similarity=0.75,
+    )
+
+
+def test_planted_duplicates_are_found_and_the_first_stays(tmp_path: Path) -> None:
+    generator = random.Random(2)
+    originals = [words(200, generator) for _ in range(300)]
+    copies = [
+        edited(text, changes, generator) for text, changes in zip(originals[:100], [0, 1, 2, 3] * 25, strict=True)
+    ]
+    others = [edited(text, 60, generator) for text in originals[100:150]]  # far below the threshold
+    texts = [" ".join(text) for text in (*originals, *copies, *others)]
+    found = search(texts, tmp_path)
+    assert (found.fate[:300] == KEPT).all()
+    assert [int(fate) for fate in found.fate[300:400]] == [EXACT, NEAR, NEAR, NEAR] * 25
+    assert found.twin[300:400].tolist() == list(range(100))
+    assert (found.fate[400:] == KEPT).all()
+
+
+def test_a_chain_of_edits_is_one_cluster_with_its_first_kept(tmp_path: Path) -> None:
+    generator = random.Random(3)
+    chain = [words(200, generator)]
+    for _ in range(40):
+        chain.append(edited(chain[-1], 1, generator))
+    order = [*range(1, 41), 0]
+    found = search([" ".join(chain[i]) for i in order], tmp_path)
+    assert found.fate.tolist() == [KEPT] + [NEAR] * 40
+    assert set(found.cluster.tolist()) == {0}
+
+
+@pytest.mark.parametrize("per_file", [7, 64])
+def test_spreading_over_files_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, per_file: int) -> None:
+    generator = random.Random(4)
+    texts = [" ".join(words(50, generator)) for _ in range(100)]
+    texts += [" ".join(edited(text.split(), 1, generator)) for text in texts[:30]] + texts[30:60]
+    whole = search(texts, tmp_path / "a")
+    monkeypatch.setattr(dedup, "DOCUMENTS_PER_FILE", per_file)
+    monkeypatch.setattr(dedup, "PAIRS_AT_ONCE", 5)
+    spread = search(texts, tmp_path / "b")
+    assert (whole.fate == spread.fate).all()
+    assert (whole.cluster == spread.cluster).all()
+    assert list((tmp_path / "b").iterdir()) == [tmp_path / "b" / "signatures"]
+
+
+def test_rules_that_are_off_remove_nothing(tmp_path: Path) -> None:
+    texts = ["the same text"] * 3 + ["another text"]
+    assert search(texts, tmp_path / "a", exact=False, near=False).fate.tolist() == [KEPT] * 4
+    assert search(texts, tmp_path / "b", exact=True, near=False).fate.tolist() == [KEPT, EXACT, EXACT, KEPT]
+    assert (
+        search(["", "...", ""], tmp_path / "c", exact=False).fate.tolist() == [KEPT] * 3
+    )  # no words, nothing to be similar by
+
+
+def test_a_second_document_of_the_same_id_is_told(tmp_path: Path) -> None:
+    found = search(["one text", "two texts", "three"], tmp_path, ids=["a", "b", "a"])
+    assert found.fate.tolist() == [KEPT, KEPT, SAME_ID]
+
+
+def test_evaluation_text_is_found_whatever_its_case_and_marks() -> None:
+    example = "A man is sitting on a roof. He starts pulling up roofing again today."
+    judge = Decontaminator([example], 13)
+    hits = judge.hits(
+        [
+            "Intro: a MAN is sitting -- on a roof, he starts pulling up roofing again and goes",
+            "A man is sitting on a roof.",
+            "日本語 text",
+            "",
+        ]
+    )
+    assert hits.tolist() == [True, False, False, False]
+
+
+def test_examples_come_from_lines_and_from_every_string_of_json() -> None:
+    lines = ["plain line\n", "\n", '{"ctx": "one", "n": 3, "endings": ["two", {"deep": "three"}]}\n']
+    assert list(examples_in(lines)) == ["plain line\n", "one", "two", "three"]
+
+
+def test_a_signature_is_112_minima() -> None:
+    assert (HASHES, permutations()[0].tolist()[0] % 2) == (112, 1)

@@ -1,0 +1,260 @@
+"""Every fast rule agrees, document by document, with its plain reference; and each check fires on a document made for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skytrain.config.compose import compose
+from skytrain.corpus.characters import TABLE_SIZE, character_tables
+from skytrain.corpus.rules import quality, reference
+from skytrain.corpus.rules.text import hide_personal, language_reason, normalize, url_reason
+from skytrain.corpus.sources import PythonDocs
+
+WEB = compose(["data/cleaning=web"]).config.data.cleaning
+PROSE = (
+    "The committee met on the first day of the month to decide what should be done with the old bridge. "
+    "Most of its members agreed that the stones were sound, and that only the railing had to be replaced before winter. "
+    "A letter from the county engineer was read aloud, which set out three plans and what each of them would cost. "
+    "After a long debate the second plan was chosen by seven votes to four. "
+    "Work will begin in May and is expected to take nine weeks, during which carts must use the lower ford. "
+    "Notices have been posted on both banks of the river so that nobody will be surprised."
+)
+# Words and marks that the rules look at, so that random texts come near every limit.
+PIECES = [
+    *(
+        "the",
+        "be",
+        "of",
+        "and",
+        "with",
+        "word",
+        "Straße",
+        "日本語",
+        "x" * 40,
+        "1,000",
+        "#",
+        "#",
+        "...",
+        "…",
+        "-",
+        "•",
+        "{",
+        "[1]",
+        "[edit]",
+    ),
+    *(
+        ".",
+        "!",
+        '"',
+        "lorem ipsum",
+        "JavaScript",
+        "privacy policy",
+        "Use Cookies",
+        "İstanbul",
+        "ΣΑΣ",
+        "ﬁ",
+        "\n",
+        "\n",
+        "\n\n",
+        "\n\n\n",
+        " ",
+        "\t",
+        "\u2003",
+        "\u00a0",
+    ),
+]
+TEXT = st.lists(st.sampled_from(PIECES) | st.text(st.characters(codec="utf-8"), max_size=4), max_size=60).map(" ".join)
+LOOSE = dataclasses.replace(WEB.gopher_quality, min_words=3, min_stop_words=1)
+
+
+def agree(texts: list[str], rules: Any = WEB, gopher_quality: Any = WEB.gopher_quality) -> None:
+    counts = quality.count(texts, ngrams=True, short_line_chars=rules.fineweb.short_line_chars)
+    assert quality.gopher_repetition(counts, rules.gopher_repetition) == [
+        reference.gopher_repetition(t, rules.gopher_repetition) for t in texts
+    ]
+    assert quality.gopher_quality(counts, gopher_quality) == [
+        reference.gopher_quality(t, gopher_quality) for t in texts
+    ]
+    assert quality.fineweb(counts, rules.fineweb) == [reference.fineweb(t, rules.fineweb) for t in texts]
+    for c4 in (
+        rules.c4,
+        dataclasses.replace(
+            rules.c4, terminal_punctuation=True, min_sentences=1, curly_bracket=False, lorem_ipsum=False
+        ),
+    ):
+        changed, reasons = quality.c4(texts, c4)
+        assert list(zip(changed, reasons, strict=True)) == [reference.c4(t, c4) for t in texts]
+    assert [normalize(t, rules.normalize) for t in texts] == [reference.normalize(t, rules.normalize) for t in texts]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(TEXT, max_size=4))
+def test_fast_rules_agree_with_their_references_on_anything(texts: list[str]) -> None:
+    agree(texts, gopher_quality=LOOSE)
+
+
+def test_fast_rules_agree_with_their_references_on_real_documents() -> None:
+    documents = [document.text for document in itertools.islice(PythonDocs().documents(), 0, 4000, 5)]
+    agree([*documents, "\n\n".join(documents[:200])])
+
+
+def test_counts_agree_on_repetitive_text() -> None:
+    generator = random.Random(0)
+    texts = [
+        " ".join(generator.choices(["a", "bb", "ccc", "dd", "e\n", "f\n\n"], k=generator.randrange(200)))
+        for _ in range(200)
+    ]
+    counts = quality.count(texts, ngrams=True)
+    for n in (2, 3, 4):
+        assert counts[f"top_{n}gram_chars"].tolist() == [reference.top_ngram_chars(text.split(), n) for text in texts]
+    for n in range(5, 11):
+        assert counts[f"duplicate_{n}gram_chars"].tolist() == [
+            reference.duplicate_ngram_chars(text.split(), n) for text in texts
+        ]
+    assert counts["duplicate_line_chars"].tolist() == [
+        reference.duplicates(reference.lines_of(text))[1] for text in texts
+    ]
+    assert counts["duplicate_paragraphs"].tolist() == [
+        reference.duplicates(reference.paragraphs_of(text))[0] for text in texts
+    ]
+
+
+def test_no_letter_or_space_lies_beyond_the_tables() -> None:
+    assert not any(chr(code).isalnum() or chr(code).isspace() for code in range(TABLE_SIZE, 0x110000))
+    assert character_tables().lower[ord("İ")] == ord("İ")  # whose lower case is two characters
+
+
+def test_good_prose_passes_every_rule() -> None:
+    counts = quality.count([PROSE], ngrams=True)
+    assert quality.gopher_repetition(counts, WEB.gopher_repetition) == [None]
+    assert quality.gopher_quality(counts, WEB.gopher_quality) == [None]
+    assert quality.fineweb(counts, WEB.fineweb) == [None]
+    assert quality.c4([PROSE], WEB.c4) == ([PROSE], [None])
+
+
+@pytest.mark.parametrize(
+    ("check", "text"),
+    [
+        ("words", "the end of it"),
+        ("mean_word_chars", "a b of the " * 40),
+        ("hashes", PROSE + " #" * 30),
+        ("ellipses", PROSE + " ..." * 30),
+        ("bullet_lines", "\n".join("- the item and what be that is" for _ in range(20))),
+        ("ellipsis_lines", "\n".join(f"line {i} of the text and more..." for i in range(9)) + PROSE),
+        ("letter_words", PROSE + " 12" * 60),
+        ("stop_words", "consequently several engineers proposed entirely different mechanisms " * 10),
+    ],
+)
+def test_gopher_quality_names_the_check_that_failed(check: str, text: str) -> None:
+    assert quality.gopher_quality(quality.count([text], ngrams=False), WEB.gopher_quality) == [check]
+
+
+@pytest.mark.parametrize(
+    ("check", "text"),
+    [
+        ("duplicate_lines", "Read more here\n" * 4 + PROSE),
+        (
+            "duplicate_paragraphs",
+            "\n\n".join([PROSE, "Buy now", "a", "Buy now", "Buy now"]).replace("Buy now", "Buy\nnow").replace("a", "b"),
+        ),
+        ("duplicate_line_chars", "\n".join([PROSE, "one", "two", PROSE, "three", "four"])),
+        ("top_2gram", "click here " * 30 + PROSE),
+        ("duplicate_5gram", " ".join([*PROSE.split()[:45], "so", *PROSE.split()])),
+    ],
+)
+def test_gopher_repetition_names_the_check_that_failed(check: str, text: str) -> None:
+    rules = (
+        dataclasses.replace(WEB.gopher_repetition, max_duplicate_lines=0.5)
+        if check == "duplicate_paragraphs"
+        else WEB.gopher_repetition
+    )
+    assert quality.gopher_repetition(quality.count([text], ngrams=True), rules) == [check]
+
+
+def test_c4_takes_out_lines_and_citations_and_keeps_the_rest() -> None:
+    lines = PROSE.replace(". ", ".\n").split("\n")
+    page = "\n".join(
+        [
+            "Menu",
+            *lines[:3],
+            "Please enable JavaScript to go on with this page.",
+            "We use cookies on this site.",
+            *lines[3:],
+            "w" * 1001 + " is a word",
+        ]
+    )
+    changed, reasons = quality.c4([page.replace("bridge.", "bridge.[12]")], WEB.c4)
+    assert changed == ["\n".join(lines)]
+    assert reasons == [None]
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [("lorem_ipsum", PROSE + " Lorem ipsum"), ("curly_bracket", PROSE + "{"), ("sentences", "Only one. And two.")],
+)
+def test_c4_drops_documents(reason: str, text: str) -> None:
+    assert quality.c4([text], WEB.c4)[1] == [reason]
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("terminal_lines", "\n".join(f"a line that has no mark at its end {i}" for i in range(10))),
+        ("short_lines", "\n".join(f"Short {i}." for i in range(10)) + "\n" + PROSE),
+        (
+            "duplicate_line_chars",
+            PROSE + "\nShare this with all of your friends.\nShare this with all of your friends." * 1,
+        ),
+        ("newlines", PROSE.replace(" ", "\n", 60)),
+    ],
+)
+def test_fineweb_names_the_check_that_failed(reason: str, text: str) -> None:
+    rules = (
+        dataclasses.replace(WEB.fineweb, max_short_lines=1.0, min_terminal_lines=0.0, max_duplicate_line_chars=1.0)
+        if reason == "newlines"
+        else WEB.fineweb
+    )
+    assert quality.fineweb(quality.count([text], ngrams=False), rules) == [reason]
+
+
+def test_normalizing_tidies_what_no_one_sees_and_keeps_what_someone_does() -> None:
+    text = "\n\ne\u0301tude\u00a0one \t\r\ntwo\x00\x07\u200b\ufeff\n\n\n\n\n\tindented\u2028👩\u200d👧\x85"
+    assert normalize(text, WEB.normalize) == "\u00e9tude one\ntwo\n\n\n\tindented\n👩\u200d👧"
+
+
+def test_personal_addresses_become_nobodys() -> None:
+    text = (
+        "Write to jane.doe+x@mail.example.org, or see 10.11.12.13. Version 1.2.3.4.5 and 300.1.1.1 stay, so does @home."
+    )
+    hidden = hide_personal(text, WEB.pii)
+    assert (
+        hidden == "Write to email@example.com, or see 192.0.2.1. Version 1.2.3.4.5 and 300.1.1.1 stay, so does @home."
+    )
+
+
+def test_language_is_told_and_others_are_named() -> None:
+    assert language_reason(PROSE, WEB.language) is None
+    german = "Der Ausschuss trat am ersten Tag des Monats zusammen, um zu entscheiden, was mit der alten Brücke geschehen sollte."
+    assert language_reason(german, WEB.language) == "de"
+
+
+def test_addresses_are_blocked_by_domain_and_word() -> None:
+    rules = dataclasses.replace(WEB.urls, blocked_domains=["spam.example"], blocked_words=["casino"])
+    found = [
+        url_reason(url, rules)
+        for url in (
+            "https://www.spam.example/x",
+            "http://notspam.example/",
+            "http://a.b/Casino-tips",
+            None,
+            "spam.example/y",
+        )
+    ]
+    assert found == ["domain", None, "word", None, "domain"]
