@@ -7,7 +7,6 @@ from functools import lru_cache
 
 import pytest
 import torch
-from fake_gpu import peak_bytes
 
 from skytrain.config import DecoderConfig
 from skytrain.config.compose import compose
@@ -16,6 +15,8 @@ from skytrain.planning.flops import decoder_size
 from skytrain.planning.memory import WORKSPACE_BYTES, Job, rank_memory, usable_bytes
 from skytrain.planning.mesh import PRESETS, Mesh, preset_mesh
 from skytrain.planning.search import largest_micro_batch
+
+from .fake_gpu import peak_bytes
 
 MODELS = (
     "gpt2-124m",

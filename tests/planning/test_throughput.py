@@ -156,7 +156,6 @@ def test_the_search_finds_a_mesh_for_70b_on_2048_gpus_within_memory_and_batch() 
     assert found.mesh.gpus == 2048 and found.mesh.tensor <= 8
     assert found.memory.total <= usable_bytes(instance.gpu_memory_mib)
     assert tokens_per_step(found.job, found.mesh) == 2048 * 8192
-    assert not found.runnable
 
 
 def test_the_search_says_what_is_missing_where_nothing_fits() -> None:
@@ -165,14 +164,14 @@ def test_the_search_says_what_is_missing_where_nothing_fits() -> None:
     assert "per GPU" in found.reason
 
 
-def test_the_search_obeys_what_is_allowed_and_a_given_mesh() -> None:
+def test_the_search_obeys_what_is_preferred_and_a_given_mesh() -> None:
     free = best_placement(
         Job(GPT2, 1024, 1),
         gpus=4,
         node=G5,
         gpu_memory_mib=22888,
         batch_tokens=524288,
-        allowed=lambda one: not one.job.checkpointing,
+        prefer=lambda one: not one.job.checkpointing,
     )
     fixed = best_placement(
         Job(GPT2, 1024, 1), gpus=4, node=G5, gpu_memory_mib=22888, batch_tokens=524288, mesh=Mesh(tensor=4)
@@ -185,7 +184,7 @@ def test_the_search_obeys_what_is_allowed_and_a_given_mesh() -> None:
 def test_meshes_are_read_by_preset_or_by_degrees_and_named() -> None:
     assert parse_mesh("tp-fsdp", 8, 4) == Mesh(shard=2, tensor=4) == parse_mesh("shard=-1,tensor=4", 8, 4)
     assert str(preset_mesh("hsdp", 16, 8)) == "hsdp(replicate=2, shard=8)"
-    assert runnable(Mesh()) and not runnable(Mesh(pipeline=2, shard=2, tensor=2))
+    assert runnable(Mesh()) and not runnable(Mesh(pipeline=2, context=2, tensor=2))
 
 
 @pytest.mark.parametrize(

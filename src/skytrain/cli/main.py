@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
 import typer
 
 from .. import __version__
-from ..config.errors import SkytrainError
-from . import config, evaluate, export, generate, models, prepare, quickstart, train
+from ..config.errors import ConfigError, SkytrainError
+from ..parallel import Ranks, ToldByFirstRank
+from . import catalog, config, evaluate, export, generate, models, plan, prepare, quickstart, train
 
 app = typer.Typer(
     name="skytrain",
@@ -35,11 +37,13 @@ def options(
 
 app.command()(quickstart.quickstart)
 app.command()(prepare.prepare)
+app.command()(plan.plan)
 app.command()(train.train)
 app.command()(evaluate.evaluate)
 app.command()(generate.generate)
 app.command()(export.export)
 app.command()(models.models)
+app.add_typer(catalog.app, name="catalog")
 app.add_typer(config.app, name="config")
 
 
@@ -52,12 +56,16 @@ def _version(value: bool) -> None:
 def main() -> None:
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
+    first = Ranks.from_environment().first
+    if not first:  # what the first rank prints is enough
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
     try:
         app(args=[word for word in arguments if word != "--debug"], prog_name="skytrain")
     except SkytrainError as error:
         if debug:
             raise
-        print(f"error: {error}", file=sys.stderr)
+        if first or not isinstance(error, (ConfigError, ToldByFirstRank)):  # these are the same on every rank
+            print(f"error: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

@@ -18,6 +18,7 @@ from .mesh import DIMENSIONS, Mesh
 # Fraction of a link's nominal rate that large collectives reach, and seconds before a collective's first byte. Assumed.
 LINK_EFFICIENCY = {"nvlink": 0.75, "pcie": 0.5, "efa": 0.7, "tcp": 0.6}
 LINK_LATENCY_SECONDS = {"nvlink": 15e-6, "pcie": 25e-6, "efa": 40e-6, "tcp": 100e-6}
+HOST_BYTES_PER_S = 20e9  # between one GPU and its machine's memory; assumed
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Exchange:
     bytes: float  # sent by each rank
     seconds: float
     overlapped: bool  # whether computation can hide it
+    once: bool  # in a step, after the last micro-batch's gradients, and not in each micro-batch
 
 
 def exchanges(job: Job, mesh: Mesh, node: Node) -> list[Exchange]:
@@ -66,14 +68,14 @@ def exchanges(job: Job, mesh: Mesh, node: Node) -> list[Exchange]:
     tokens = job.micro_batch * job.sequence_length / mesh.context
     found: list[Exchange] = []
 
-    def add(dimension: str, what: str, volume: float, calls: float, overlapped: bool) -> None:
+    def add(dimension: str, what: str, volume: float, calls: float, overlapped: bool, once: bool = False) -> None:
         link, bytes_per_s = _link(mesh, node, dimension)
         seconds = volume / bytes_per_s + calls * LINK_LATENCY_SECONDS[link]
-        found.append(Exchange(dimension, what, link, volume, seconds, overlapped))
+        found.append(Exchange(dimension, what, link, volume, seconds, overlapped, once))
 
     if mesh.replicate > 1:
         volume = 2 * 4 * held / mesh.shard * _share(mesh.replicate)
-        add("replicate", "all-reduce of gradients", volume, layers, overlapped=True)
+        add("replicate", "all-reduce of gradients", volume, layers, overlapped=True, once=True)
     if mesh.shard > 1:
         share = _share(mesh.shard)
         if mesh.zero >= 3:
@@ -89,17 +91,19 @@ def exchanges(job: Job, mesh: Mesh, node: Node) -> list[Exchange]:
                 True,
             )
         else:
-            add("shard", "reduce-scatter of gradients, all-gather of weights", 2 * 4 * held * share, 2 * layers, True)
+            add(
+                "shard",
+                "reduce-scatter of gradients, all-gather of weights",
+                2 * 4 * held * share,
+                2 * layers,
+                True,
+                once=True,
+            )
         if mesh.offload:
+            volume = 8 * held / mesh.shard
+            seconds = volume / HOST_BYTES_PER_S
             found.append(
-                Exchange(
-                    "shard",
-                    "gradients to the host, weights back",
-                    "pcie",
-                    8 * held / mesh.shard,
-                    8 * held / mesh.shard / 20e9,
-                    True,
-                )
+                Exchange("shard", "gradients to the host, weights back", "pcie", volume, seconds, True, once=True)
             )
     if mesh.tensor > 1:
         passes = 6 if job.checkpointing else 4  # attention and MLP, forward and backward, and forward again

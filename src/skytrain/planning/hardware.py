@@ -38,7 +38,7 @@ GPUS = (
     Gpu("a10",                 r"A10\b",            125 * TERA,  31.2 * TERA,  0.55, 0.35, 600 * GIGA,   "pcie",   20 * GIGA,    "NVIDIA A10 datasheet"),
     Gpu("l40s",                r"L40S\b",           362 * TERA,  91.6 * TERA,  0.65, 0.35, 864 * GIGA,   "pcie",   20 * GIGA,    "NVIDIA L40S datasheet"),
     Gpu("l40",                 r"L40\b",            181 * TERA,  90.5 * TERA,  0.70, 0.40, 864 * GIGA,   "pcie",   20 * GIGA,    "NVIDIA L40 datasheet"),
-    Gpu("l4",                  r"L4\b",             121 * TERA,  30.3 * TERA,  0.55, 0.30, 300 * GIGA,   "pcie",   20 * GIGA,    "NVIDIA L4 datasheet"),
+    Gpu("l4",                  r"L4\b",             121 * TERA,  30.3 * TERA,  0.45, 0.30, 300 * GIGA,   "pcie",   20 * GIGA,    "NVIDIA L4 datasheet"),
     Gpu("a100-40gb",           r"A100.*40GB",       312 * TERA,  19.5 * TERA,  0.76, 0.45, 1555 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA A100 datasheet"),
     Gpu("a100",                r"A100\b",           312 * TERA,  19.5 * TERA,  0.76, 0.45, 2039 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA A100 datasheet"),
     Gpu("h100-pcie",           r"H100 PCIe",        756 * TERA,  51 * TERA,    0.50, 0.20, 2039 * GIGA,  "pcie",   40 * GIGA,    "NVIDIA H100 datasheet, half of the sparse 1,513"),

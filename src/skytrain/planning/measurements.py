@@ -77,8 +77,8 @@ class Prediction:
 
 
 def decoder_fields(model: DecoderConfig) -> dict[str, Any]:
-    """What of a decoder decides its speed, as JSON keeps it. How positions are stretched does not."""
-    return asdict(replace(model, rope_scaling=None))
+    """What of a decoder decides its speed, as JSON keeps it. How positions are stretched and where weights come from do not."""
+    return asdict(replace(model, rope_scaling=None, weights=None))
 
 
 def warm_worst(step_seconds: Sequence[float]) -> float:
@@ -106,7 +106,9 @@ def load_measurements(folder: Path | None = None) -> list[Measurement]:
     found = []
     for path in sorted(((folder or cache_folder()) / "measurements").glob("*.json")):
         try:
-            found.append(Measurement(**json.loads(path.read_text())))
+            one = Measurement(**json.loads(path.read_text()))
+            one.job()  # a decoder of another version has other fields
+            found.append(one)
         except (TypeError, ValueError) as error:
             raise SkytrainError(
                 f"{path} is not a measurement ({error})\n  remove it, and measure again: skytrain plan --measure"

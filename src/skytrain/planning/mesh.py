@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Literal, get_args, get_type_hints
 
 from skytrain.config import SkytrainError, nearest
 from skytrain.config.schema import ParallelConfig
 
+CHECKPOINTING = "checkpoint_activations"
 DIMENSIONS = ("pipeline", "replicate", "shard", "context", "tensor")
 Zero = Literal[0, 1, 2, 3]
 
@@ -151,6 +153,25 @@ def _mesh(degrees: dict[str, int]) -> Mesh:
     return Mesh(pipeline, replicate, shard, context, tensor)
 
 
-def runnable(mesh: Mesh) -> bool:
-    """Whether `train` has this preset today. Read from the settings' own schema, so that it cannot lag behind it."""
-    return mesh.preset in get_args(get_type_hints(ParallelConfig)["name"])
+def runnable(mesh: Mesh, checkpointing: bool = False) -> bool:
+    """Whether `train` has this preset today, and recomputation where that is asked for."""
+    return mesh.preset in _presets_of_train() and (not checkpointing or CHECKPOINTING in _fields_of_train())
+
+
+def overrides(mesh: Mesh, checkpointing: bool = False) -> list[str]:
+    """The words that ask `train` for this mesh."""
+    degrees = [
+        f"parallel.{name}={getattr(mesh, name)}" for name in DIMENSIONS if name in _fields_of_train() and mesh.gpus > 1
+    ]
+    return [f"parallel={mesh.preset}", *degrees, *([f"parallel.{CHECKPOINTING}=true"] if checkpointing else [])]
+
+
+# Both read from the settings' own schema, so that they cannot lag behind it.
+@lru_cache(maxsize=1)
+def _presets_of_train() -> tuple[str, ...]:
+    return get_args(get_type_hints(ParallelConfig, include_extras=True)["name"])
+
+
+@lru_cache(maxsize=1)
+def _fields_of_train() -> frozenset[str]:
+    return frozenset(field.name for field in fields(ParallelConfig))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,7 +13,6 @@ from .measurements import Measurement, Prediction, predict
 from .memory import Job, Memory, rank_memory, usable_bytes
 from .mesh import Mesh, runnable
 from .throughput import tokens_per_step
-
 
 SIMPLER = 0.01  # of speed that each further dimension must win: below it a simpler mesh is worth more than the model's precision
 
@@ -33,7 +33,7 @@ class Placement:
     @property
     def runnable(self) -> bool:
         """Whether `train` can do this today; a mesh or checkpointing that it lacks is a plan on paper."""
-        return runnable(self.mesh) and not self.job.checkpointing
+        return runnable(self.mesh, self.job.checkpointing)
 
 
 @dataclass(frozen=True)
@@ -70,16 +70,16 @@ def best_placement(
     gpu_memory_mib: int,
     batch_tokens: int,
     measurements: Sequence[Measurement] = (),
-    allowed: Callable[[Placement], bool] = lambda _: True,
+    prefer: Callable[[Placement], bool] = lambda _: True,
     mesh: Mesh | None = None,
 ) -> Placement | NoPlacement:
     """The fastest layout of `job` whose batch is exactly `batch_tokens`; `job`'s own micro-batch and accumulation do not matter.
 
-    `allowed` narrows the choice (to what `train` can run, say), `mesh` fixes it.
+    Where anything is preferred (what `train` can run, say) the rest does not count; `mesh` fixes the mesh.
     """
     limit = usable_bytes(gpu_memory_mib)
     best: Placement | None = None
-    best_score = 0.0
+    best_rank = (False, 0.0)
     least = float("inf")
     for layout in [mesh] if mesh else meshes(job, gpus, node.gpus):
         for checkpointing in (False, True):
@@ -90,9 +90,9 @@ def best_placement(
                     least = min(least, memory.total)
                     continue
                 found = Placement(tried, layout, memory, predict(tried, layout, node, measurements))
-                score = found.tokens_per_s * (1 - SIMPLER * _parts(layout))
-                if score > best_score and allowed(found):
-                    best, best_score = found, score
+                rank = (prefer(found), found.tokens_per_s * (1 - SIMPLER * _parts(layout)))
+                if rank > best_rank:
+                    best, best_rank = found, rank
     if best:
         return best
     if least < float("inf"):
@@ -136,8 +136,12 @@ def _splits(job: Job, mesh: Mesh, batch_tokens: int, limit: float, checkpointing
         return []
     each = sequences // mesh.data
     trial = replace(job, checkpointing=checkpointing, accumulation=max(2, mesh.pipeline))
-    most = min(largest_micro_batch(trial, mesh, limit), each)
-    fitting = [micro for micro in _divisors(each) if micro <= max(1, most)]
+    choices = _divisors(each)
+
+    def too_large(micro_batch: int) -> bool:
+        return rank_memory(replace(trial, micro_batch=micro_batch), mesh).total > limit
+
+    fitting = choices[: max(1, bisect_left(choices, True, key=too_large))]
     return [(micro, each // micro) for micro in fitting[-3:]]
 
 
@@ -152,4 +156,6 @@ def _parts(mesh: Mesh) -> int:
 
 def require_peak(node: Node) -> None:
     if node.gpu.peak_flops is None:
-        raise SkytrainError(f"{node.gpu.name} has no verified bf16 peak, so nothing can be predicted for it before it is measured there: skytrain plan --measure")
+        raise SkytrainError(
+            f"{node.gpu.name} has no verified bf16 peak, so nothing can be predicted for it before it is measured there: skytrain plan --measure"
+        )

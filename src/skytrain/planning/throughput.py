@@ -24,6 +24,7 @@ Source = Literal["measured", "calibrated", "assumed"]
 BANDWIDTH = 0.85  # of the datasheet's memory rate, reached by streaming kernels
 FP32_FRACTION = 0.8  # of the float32 peak, reached by products without tensor cores
 OVERLAP = 0.8  # of the computing time, the part that can cover communication; the first and last block cannot
+BACKWARD = 2 / 3  # of a micro-batch's time
 OPTIMIZER_BYTES = 44  # per parameter and step: AdamW reads 16 and writes 12, the norm reads 4, clipping reads and writes 8, clearing 4
 WEIGHT_BYTES = 20  # per parameter and micro-batch: casts to bfloat16 and back, and adding up gradients
 
@@ -114,7 +115,7 @@ def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None
     host = max(0.0, software.host_seconds * layers * again - gpu)
     optimizer = OPTIMIZER_BYTES * held / (mesh.shard if mesh.zero else 1) / memory
     computing = micro * (gpu + host)
-    uncovered = _uncovered(exchanges(job, mesh, node), computing, software)
+    uncovered = _uncovered(exchanges(job, mesh, node), computing, job, software)
     waiting = bubble_fraction(mesh, micro)
     bubble = (computing + uncovered) * waiting / (1 - waiting)
     return StepTime(micro * products, micro * attention, micro * traffic, optimizer, micro * host, uncovered, bubble)
@@ -132,10 +133,14 @@ def mfu(job: Job, mesh: Mesh, node: Node, step_seconds: float) -> float | None:
     return flops / step_seconds / (node.gpu.peak_flops * mesh.gpus)
 
 
-def _uncovered(found: list[Exchange], computing: float, software: Software) -> float:
-    hidden = sum(exchange.seconds for exchange in found if exchange.overlapped)
-    exposed = sum(exchange.seconds for exchange in found if not exchange.overlapped)
-    return exposed * (1 - software.tensor_hidden) + max(0.0, hidden - OVERLAP * computing)
+def _uncovered(found: list[Exchange], computing: float, job: Job, software: Software) -> float:
+    """Communication in the way: what cannot overlap, and what is longer than the computing it hides under."""
+    exposed = sum(exchange.seconds for exchange in found if not exchange.overlapped) * (1 - software.tensor_hidden)
+    steady = sum(exchange.seconds for exchange in found if exchange.overlapped and not exchange.once)
+    once = sum(exchange.seconds for exchange in found if exchange.overlapped and exchange.once)
+    last_backward = computing / job.accumulation * BACKWARD
+    left = max(0.0, OVERLAP * computing - steady)
+    return exposed + max(0.0, steady - OVERLAP * computing) + max(0.0, once - min(left, OVERLAP * last_backward))
 
 
 def _matrices(model: DecoderConfig, tensor: int) -> Iterator[tuple[float, float]]:

@@ -1,0 +1,78 @@
+"""`skytrain catalog`: EC2's GPU instances and their prices, cheapest per effective FLOP first; `catalog refresh` asks AWS."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal
+
+import typer
+
+from .options import Json
+
+app = typer.Typer(help="GPU instances and their prices.", rich_markup_mode=None, invoke_without_command=True)
+
+Regions = Annotated[
+    list[str] | None,
+    typer.Option("--region", help="Only this region. May be given more than once.", show_default=False),
+]
+MarketOption = Annotated[Literal["spot", "on-demand"], typer.Option("--market", help="The market to rank by.")]
+Model = Annotated[
+    str,
+    typer.Option("--model", help="Rank by what this model, of those that `skytrain models` lists, makes of each GPU."),
+]
+
+
+@app.callback()
+def catalog(
+    context: typer.Context,
+    region: Regions = None,
+    market: MarketOption = "spot",
+    model: Model = "gpt2-124m",
+    as_json: Json = False,
+) -> None:
+    """Show the catalogue, cheapest per effective FLOP first.
+
+    skytrain catalog --region us-east-2 --market on-demand
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from dataclasses import asdict
+
+    from ..planning.catalog import load_catalog
+    from ..planning.ranking import catalog_table, rank_catalog
+    from ..planning.tables import prices_note
+    from .options import compose_overrides
+
+    loaded = load_catalog()
+    for name in region or []:
+        loaded.check_region(name)
+    decoder = compose_overrides([f"model={model}"]).config.model
+    ranked = rank_catalog(loaded, decoder, market, region or loaded.regions)
+    if as_json:
+        print(json.dumps([asdict(row) for row in ranked], indent=1))
+        return
+    print(catalog_table(ranked))
+    print(prices_note(loaded))
+
+
+@app.command()
+def refresh(region: Regions = None) -> None:
+    """Fetch today's instance types and prices from AWS into your cache.
+
+    skytrain catalog refresh --region us-east-2
+    """
+    from ..planning.catalog import REGIONS, load_catalog, save_catalog
+    from ..planning.refresh import refresh_catalog
+    from ..planning.tables import prices_note
+    from .console import reporter
+
+    done = 0.0
+
+    def advance(what: str, by: float) -> None:
+        nonlocal done
+        done += by
+        console.progress("refresh", 100 * done, 100, what)
+
+    with reporter() as console:
+        folder = save_catalog(refresh_catalog(region or REGIONS, progress=advance))
+    print(f"{prices_note(load_catalog())}\n  in {folder}")

@@ -1,0 +1,112 @@
+"""Measure: twenty optimizer steps of a configuration on this machine, kept for the planner. No data needed, no run left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from ..config import Config, DecoderConfig
+from ..models import build_model
+from ..planning.measurements import WARM_STEPS, Measurement, decoder_fields, save_measurement, warm_worst
+from ..runs import Reporter
+from ..storage import open_store
+from ..training.callbacks import AtStep
+from ..training.factory import make_trainer, plan_training
+from ..training.module import CausalLM
+
+
+def measure(config: Config, reporter: Reporter) -> Measurement:
+    steps = WARM_STEPS.stop
+    config = _short(config, steps)
+    plan = plan_training(config)
+    torch.manual_seed(config.seed)
+    module = CausalLM(
+        build_model(config.model, seed=config.seed),
+        optimizer=config.optimizer,
+        schedule=config.lr_schedule,
+        total_steps=plan.total_steps,
+        clip_norm=config.trainer.clip_norm,
+        compile_model=config.trainer.compile,
+    )
+    clock = StepClock(reporter)
+    cuda = plan.device == "cuda"
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    with tempfile.TemporaryDirectory(prefix="skytrain-measure-") as scratch:
+        trainer = make_trainer(config, plan, open_store(scratch), [clock], [])
+        trainer.fit(module, DataLoader(RandomTokens(config, steps * plan.micro_batches), batch_size=None))
+    measured = Measurement(
+        device=torch.cuda.get_device_name() if cuda else "cpu",
+        gpus=1,
+        model=config.model.name,
+        decoder=decoder_fields(config.model) if isinstance(config.model, DecoderConfig) else None,
+        sequence_length=config.trainer.sequence_length,
+        micro_batch=config.trainer.micro_batch,
+        accumulation=plan.micro_batches,
+        preset="single",
+        precision=config.trainer.precision,
+        compiled=config.trainer.compile,
+        checkpointing=False,
+        step_seconds=warm_worst(clock.seconds),
+        peak_bytes=torch.cuda.max_memory_allocated() if cuda else None,
+        date=datetime.now(UTC).date().isoformat(),
+        torch=torch.__version__,
+    )
+    save_measurement(measured)
+    return measured
+
+
+def _short(config: Config, steps: int) -> Config:
+    """The same steps, twenty of them, and nothing else: no validation, samples, checkpoints or logs."""
+    trainer = dataclasses.replace(
+        config.trainer,
+        steps=steps,
+        tokens=None,
+        stop_at_step=None,
+        validate_every=None,
+        sample_every=None,
+        checkpoint_every=None,
+        loggers=[],
+    )
+    return dataclasses.replace(config, trainer=trainer)
+
+
+class RandomTokens(IterableDataset[torch.Tensor]):
+    """Batches of the right shape; a step takes as long whatever the text."""
+
+    def __init__(self, config: Config, count: int) -> None:
+        self._shape = (config.trainer.micro_batch, config.trainer.sequence_length + 1)
+        self._vocab_size, self._count, self._seed = config.model.vocab_size, count, config.seed
+
+    def __iter__(self) -> Any:
+        generator = torch.Generator().manual_seed(self._seed)
+        for _ in range(self._count):
+            yield torch.randint(self._vocab_size, self._shape, generator=generator)
+
+
+class StepClock(AtStep):
+    """Seconds of each optimizer step, the device's work included."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._last = 0.0
+        self.seconds: list[float] = []
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        super().on_train_start(trainer, module)
+        self._last = time.perf_counter()
+
+    def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
+        if module.device.type == "cuda":
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        self.seconds.append(now - self._last)
+        self._last = now
+        self._reporter.progress("measure", step, trainer.max_steps, f"{self.seconds[-1] * 1e3:.0f} ms")

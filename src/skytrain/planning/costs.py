@@ -1,0 +1,201 @@
+"""From a step's seconds to a run's hours and dollars, with everything that is not training, and how far it may stray.
+
+Each uncertain quantity has a named distribution; `ASSUMPTIONS` lists them for people, and every one that was not measured says so.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from skytrain.config import DecoderConfig, Interval, TrainerConfig
+
+from .catalog import Instance, Price
+from .flops import decoder_size
+from .measurements import SIGMA
+from .throughput import Source
+
+SAMPLES = 1000  # quasi-random draws: the same for every offer, so that offers differ by what they are and not by luck
+
+BOOT_SECONDS = (300.0, 720.0)  # a GPU machine until its first step, without data; reported as 5 to 12 minutes
+COMPILE_SECONDS = (40.0, 180.0)  # torch.compile of a whole model
+START_SECONDS = (10.0, 40.0)  # interpreter, CUDA, process group, first allocation
+INTERRUPTIONS_PER_HOUR = 1 / 24  # of one spot machine
+S3_FRACTION = 0.5  # of a machine's network rate, reached between S3 and its disk
+S3_BYTES_PER_S_MOST = 2e9
+EVALUATION_COST = 1 / 3  # of a training token: forward only
+GP3_GB, GP3_USD_PER_GB_MONTH = 200, 0.08
+S3_USD_PER_GB_MONTH = 0.023
+S3_USD_PER_1000_WRITES = 0.005
+S3_PART_BYTES = 64 * 2**20
+IPV4_USD_PER_HOUR = 0.005
+HOURS_PER_MONTH = 730.0
+KEPT_DAYS = 30.0  # data and checkpoints in the bucket
+
+ASSUMPTIONS = {
+    "step time": "lognormal; sigma 3% measured, 8% calibrated, 20% assumed (the error on published runs that the fit had not seen)",
+    "spot price": "uniform between the cheapest and the dearest zone of the region on the day of the price; assumed to stay",
+    "boot": "uniform, 5 to 12 minutes for each start; assumed",
+    "compile": "uniform, 40 to 180 s for each start where trainer.compile is on; assumed",
+    "interruptions": "Poisson, one in 24 machine hours on spot, none on demand; assumed. Each loses a uniform part of the time since the last checkpoint",
+    "S3": "half of the machine's network rate, at most 2 GB/s; assumed",
+    "evaluation": "a third of a training token's time; assumed",
+    "storage": f"{GP3_GB} GB of gp3 a machine while it runs; data and checkpoints {KEPT_DAYS:.0f} days in S3",
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a run has to do besides its steps."""
+
+    steps: int
+    tokens: int
+    data_bytes: float
+    checkpoint_bytes: float
+    checkpoint_every: Interval | None
+    kept_checkpoints: int
+    evaluation_tokens: float
+    compiled: bool
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Medians, and the range from p10 to p90."""
+
+    hours: float
+    hours_p90: float
+    usd: float
+    usd_p10: float
+    usd_p90: float
+    interruptions: float
+    parts_usd: dict[str, float]  # means
+
+
+def work_of(trainer: TrainerConfig, model: DecoderConfig, steps: int) -> Work:
+    """The traffic and the evaluations that a configuration asks for."""
+    tokens = steps * trainer.batch_tokens
+    token_bytes = 2 if model.vocab_size <= 2**16 else 4
+    evaluations = steps // trainer.validate_every if trainer.validate_every else 0
+    return Work(
+        steps=steps,
+        tokens=tokens,
+        data_bytes=float(tokens * token_bytes),
+        checkpoint_bytes=12.0 * decoder_size(model).parameters,  # weights and two moments in float32
+        checkpoint_every=trainer.checkpoint_every,
+        kept_checkpoints=trainer.keep_checkpoints,
+        evaluation_tokens=float(evaluations * trainer.validate_tokens),
+        compiled=trainer.compile,
+    )
+
+
+def s3_seconds(size: float, instance: Instance, nodes: int = 1) -> float:
+    """To move so many bytes between S3 and the machines, which share the work."""
+    rate = min(S3_BYTES_PER_S_MOST, S3_FRACTION * instance.network_gbps * 1e9 / 8) * nodes
+    return size / rate
+
+
+def estimate(work: Work, step_seconds: float, source: Source, instance: Instance, nodes: int, price: Price) -> Estimate:
+    """Hours and dollars of a whole run at one price, over the distributions above."""
+    draw = _draws()
+    usd_per_hour = price.usd_per_hour_min + (price.usd_per_hour_max - price.usd_per_hour_min) * draw["price"]
+    step = step_seconds * np.exp(SIGMA[source] * draw["speed"])
+    training = work.steps * step
+    # Every machine downloads all shards: order is global, and a window may lie in any of them.
+    download = s3_seconds(work.data_bytes, instance)
+    evaluation = step * work.steps * EVALUATION_COST * work.evaluation_tokens / work.tokens
+    interval = _interval_seconds(work, step)
+    saves = np.ceil(training / interval) if interval is not None else np.ones_like(training)
+    saving = saves * s3_seconds(work.checkpoint_bytes, instance, nodes)
+    compiling = _span(COMPILE_SECONDS, draw["compile"]) if work.compiled else 0.0
+    start = _span(BOOT_SECONDS, draw["boot"]) + _span(START_SECONDS, draw["compile"]) + compiling + download
+
+    first = start + training + evaluation + saving
+    interruptions = np.zeros_like(first)
+    lost = np.zeros_like(first)
+    if price.market == "spot":
+        interruptions = _poisson(
+            INTERRUPTIONS_PER_HOUR * nodes * first / 3600, draw["interruptions"], draw["many interruptions"]
+        )
+        lost = interruptions * (start + draw["lost"] * (interval if interval is not None else training))
+    hours = (first + lost) / 3600
+    machine = usd_per_hour * nodes * hours
+    disks = nodes * GP3_GB * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH * hours + nodes * IPV4_USD_PER_HOUR * hours
+    stored_gb = (work.data_bytes + work.kept_checkpoints * work.checkpoint_bytes) / 1e9
+    bucket = (
+        stored_gb * S3_USD_PER_GB_MONTH * KEPT_DAYS / 30
+        + (saves * work.checkpoint_bytes + work.data_bytes) / S3_PART_BYTES * S3_USD_PER_1000_WRITES / 1000
+    )
+    total = machine + disks + bucket
+    rate = usd_per_hour * nodes / 3600
+    parts = {
+        "training": rate * training,
+        "boot, compile, data": rate * start,
+        "evaluation": rate * evaluation,
+        "checkpoints": rate * saving,
+        "restarts": rate * lost,
+        "disks and addresses": disks,
+        "S3": bucket,
+    }
+    low, middle, high = (float(value) for value in np.quantile(total, (0.1, 0.5, 0.9)))
+    return Estimate(
+        hours=float(np.median(hours)),
+        hours_p90=float(np.quantile(hours, 0.9)),
+        usd=middle,
+        usd_p10=low,
+        usd_p90=high,
+        interruptions=float(np.mean(interruptions)),
+        parts_usd={name: float(np.mean(value)) for name, value in parts.items()},
+    )
+
+
+def _interval_seconds(work: Work, step: Any) -> Any:
+    every = work.checkpoint_every
+    if every is None:
+        return None
+    return np.full_like(step, every.seconds) if every.seconds is not None else (every.steps or 1) * step
+
+
+def _span(bounds: tuple[float, float], uniform: Any) -> Any:
+    return bounds[0] + (bounds[1] - bounds[0]) * uniform
+
+
+@lru_cache(maxsize=1)
+def _draws() -> dict[str, Any]:
+    """One fixed set of draws."""
+    rng = np.random.default_rng(20260822)
+
+    def stratified() -> Any:
+        return rng.permutation((np.arange(SAMPLES) + 0.5) / SAMPLES)
+
+    return {
+        "price": stratified(),
+        "speed": _normal(stratified(), stratified()),
+        "boot": stratified(),
+        "compile": stratified(),
+        "lost": stratified(),
+        "interruptions": stratified(),
+        "many interruptions": _normal(stratified(), stratified()),
+    }
+
+
+def _normal(first: Any, second: Any) -> Any:
+    """Box and Muller's transform of two uniform draws."""
+    return np.sqrt(-2 * np.log(first)) * np.cos(2 * math.pi * second)
+
+
+def _poisson(mean: Any, uniform: Any, normal: Any) -> Any:
+    """The inverse of the distribution function, so that a larger mean never draws fewer; the normal limit where means are large."""
+    if float(np.min(mean)) > 50:
+        return np.maximum(0.0, np.round(mean + np.sqrt(mean) * normal))
+    count = np.zeros_like(mean)
+    term = np.exp(-mean)
+    reached = term.copy()
+    while (more := (uniform > reached) & (count < 500)).any():
+        count = count + more
+        term = term * np.where(more, mean / np.maximum(count, 1), 1.0)
+        reached = np.where(more, reached + term, reached)
+    return count

@@ -1,0 +1,101 @@
+"""The cost sheet of an experiment: what each trial takes in hours and dollars, and a refusal before a budget is passed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from skytrain.config import Config, SkytrainError, total_steps
+
+from .costs import BOOT_SECONDS, COMPILE_SECONDS, EVALUATION_COST, START_SECONDS, s3_seconds, work_of
+from .measurements import SIGMA
+from .offers import Offer, job_of
+from .throughput import Source
+
+Z90 = 1.2816  # standard deviations from the median to p90
+MARGIN = 0.10  # on the price: spot moves while a sweep runs
+
+
+@dataclass(frozen=True)
+class Trial:
+    name: str
+    steps: int
+    step_seconds: float  # the worst that is expected, not the mean
+    overhead_seconds: float  # start, compile, evaluation, checkpoint
+    source: Source
+
+
+@dataclass(frozen=True)
+class CostedTrial:
+    trial: Trial
+    usd_per_hour: float  # with the margin
+    hours: float
+    usd: float
+
+
+@dataclass(frozen=True)
+class CostSheet:
+    rows: tuple[CostedTrial, ...]
+    budget_usd: float
+    usd: float
+
+    @property
+    def left_usd(self) -> float:
+        return self.budget_usd - self.usd
+
+
+def cost_trial(trial: Trial, usd_per_hour: float, margin: float = MARGIN) -> CostedTrial:
+    hours = (trial.steps * trial.step_seconds + trial.overhead_seconds) / 3600
+    price = usd_per_hour * (1 + margin)
+    return CostedTrial(trial, price, hours, price * hours)
+
+
+def planned_trials(config: Config, offer: Offer, trials: int, trial_steps: int) -> list[Trial]:
+    """The run itself first, so that its dollars are reserved, then so many trials of `trial_steps` steps, at p90 of everything.
+
+    Machine and data are there after the first start; a trial pays for a new process and its own evaluation.
+    """
+    assert offer.placement
+    prediction = offer.placement.prediction
+    worst = prediction.seconds * (1 + Z90 * SIGMA[prediction.source])
+    job = job_of(config)
+    restart = START_SECONDS[1] + (COMPILE_SECONDS[1] if job.compiled else 0.0)
+    once = BOOT_SECONDS[1] + s3_seconds(
+        work_of(config.trainer, job.model, total_steps(config)).data_bytes, offer.instance
+    )
+
+    def trial(name: str, steps: int, start: float) -> Trial:
+        work = work_of(config.trainer, job.model, steps)
+        evaluation = (
+            max(work.evaluation_tokens, config.trainer.validate_tokens)
+            / config.trainer.batch_tokens
+            * worst
+            * EVALUATION_COST
+        )
+        saving = s3_seconds(work.checkpoint_bytes, offer.instance, offer.nodes)
+        return Trial(name, steps, worst, start + evaluation + saving, prediction.source)
+
+    last = trial("the run", total_steps(config), once + restart)
+    return [last, *(trial(f"trial {number + 1}", trial_steps, restart) for number in range(trials))]
+
+
+def cost_sheet(trials: Sequence[Trial], usd_per_hour: float, budget_usd: float, margin: float = MARGIN) -> CostSheet:
+    """All trials, costed. Raises SkytrainError, naming the first trial that no longer fits, where they would pass the budget."""
+    rows: list[CostedTrial] = []
+    spent = 0.0
+    for trial in trials:
+        costed = cost_trial(trial, usd_per_hour, margin)
+        if spent + costed.usd > budget_usd:
+            names = f" (after {len(rows)} that cost ${spent:,.2f})" if rows else ""
+            raise SkytrainError(
+                f"trial {trial.name!r} would cost ${costed.usd:,.2f}{names} and pass the budget of ${budget_usd:,.2f}: "
+                f"{trial.steps} steps of {trial.step_seconds * 1000:,.0f} ms at ${costed.usd_per_hour:,.3f} an hour\n"
+                f"  leave out trials, shorten them, or raise budget.usd to {_round_up(sum(cost_trial(one, usd_per_hour, margin).usd for one in trials))}"
+            )
+        rows.append(costed)
+        spent += costed.usd
+    return CostSheet(tuple(rows), budget_usd, spent)
+
+
+def _round_up(usd: float) -> int:
+    return int(-(-usd // 1))

@@ -1,0 +1,118 @@
+"""The catalogue ranked by what a dollar buys: peak FLOPs are worth what a model makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from skytrain.config import DecoderConfig, ModelConfig, SkytrainError
+
+from .catalog import Catalog, Market
+from .communication import Node
+from .flops import decoder_flops_per_token
+from .memory import Job
+from .search import Placement, best_placement
+from .tables import text_table
+
+SEQUENCES_PER_GPU = 64  # of the batch that instances are compared on
+
+
+@dataclass(frozen=True)
+class Ranked:
+    type: str
+    region: str
+    market: Market
+    gpu: str
+    gpus: int
+    gpu_memory_gb: float
+    peak_tflops: float | None  # of all GPUs
+    vcpus: int
+    memory_gib: float
+    network_gbps: float
+    efa_interfaces: int
+    nvme_gb: int
+    usd_per_hour: float | None  # the cheapest zone
+    mfu: float | None
+    usd_per_effective_exaflop: float | None
+    price_date: str | None
+
+
+def rank_catalog(catalog: Catalog, model: ModelConfig, market: Market, regions: Sequence[str]) -> list[Ranked]:
+    """One row for each type, in its cheapest region; what has no price or no known peak comes last, with None for it."""
+    if not isinstance(model, DecoderConfig):
+        raise SkytrainError("a plugged-in model has no known shape to rank by\n  try --model gpt2-124m")
+    rows = []
+    for instance in catalog.instances:
+        prices = [price for region in regions if (price := catalog.price(instance.type, region, market))]
+        price = min(prices, key=lambda one: one.usd_per_hour_min, default=None)
+        peak = instance.device.peak_flops
+        efficiency = _mfu(instance.type, catalog, model) if peak else None
+        usd = price.usd_per_hour_min if price else None
+        effective = usd / 3600 / (peak * instance.gpus * efficiency) * 1e18 if usd and peak and efficiency else None
+        rows.append(
+            Ranked(
+                type=instance.type,
+                region=price.region if price else "-",
+                market=market,
+                gpu=instance.gpu,
+                gpus=instance.gpus,
+                gpu_memory_gb=instance.gpu_memory_mib * 2**20 / 1e9,
+                peak_tflops=peak * instance.gpus / 1e12 if peak else None,
+                vcpus=instance.vcpus,
+                memory_gib=instance.memory_gib,
+                network_gbps=instance.network_gbps,
+                efa_interfaces=instance.efa_interfaces,
+                nvme_gb=instance.nvme_gb,
+                usd_per_hour=usd,
+                mfu=efficiency,
+                usd_per_effective_exaflop=effective,
+                price_date=price.date if price else None,
+            )
+        )
+    return sorted(rows, key=lambda row: (row.usd_per_effective_exaflop is None, row.usd_per_effective_exaflop or 0.0))
+
+
+def _mfu(type: str, catalog: Catalog, model: DecoderConfig) -> float | None:
+    """What the model would reach there, compiled and in bfloat16; None where it does not fit."""
+    instance = catalog.instance(type)
+    node, length = Node.of(instance), min(2048, model.max_length)
+    batch_tokens = SEQUENCES_PER_GPU * instance.gpus * length
+    found = best_placement(
+        Job(model, length, 1, compiled=True),
+        gpus=instance.gpus,
+        node=node,
+        gpu_memory_mib=instance.gpu_memory_mib,
+        batch_tokens=batch_tokens,
+    )
+    if not isinstance(found, Placement):
+        return None
+    assert node.gpu.peak_flops is not None
+    return found.tokens_per_s * decoder_flops_per_token(model, length) / (node.gpu.peak_flops * instance.gpus)
+
+
+def catalog_table(rows: Sequence[Ranked]) -> str:
+    head = (
+        "instance",
+        "GPUs",
+        "GB each",
+        "TFLOP/s",
+        "vCPU",
+        "RAM GiB",
+        "Gbit/s",
+        "EFA",
+        "NVMe GB",
+        "where",
+        "market",
+        "$/h",
+        "MFU",
+        "$/EFLOP",
+    )
+
+    def show(value: float | None, form: str) -> str:
+        return "-" if value is None else format(value, form)
+
+    cells = [
+        [row.type, f"{row.gpus} x {row.gpu}", f"{row.gpu_memory_gb:.0f}", show(row.peak_tflops, ",.0f"), str(row.vcpus), f"{row.memory_gib:,.0f}", f"{row.network_gbps:g}", str(row.efa_interfaces), f"{row.nvme_gb:,}", row.region, row.market, show(row.usd_per_hour, ",.3f"), show(row.mfu, ".0%"), show(row.usd_per_effective_exaflop, ".4f")]
+        for row in rows
+    ]  # fmt: skip
+    return text_table(head, cells, left=frozenset({0, 1, 9, 10}))

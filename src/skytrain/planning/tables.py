@@ -1,0 +1,171 @@
+"""Plans and prices as text for people. Numbers that were not measured say so."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+
+from skytrain.config import Config, format_bytes, format_count, total_steps
+
+from .catalog import STALE_DAYS, Catalog
+from .chinchilla import BESIROGLU, HOFFMANN
+from .experiments import CostSheet
+from .flops import decoder_flops_per_token, decoder_size
+from .memory import usable_bytes
+from .offers import Offer, job_of
+
+MARKS = {"measured": "measured", "calibrated": "calibrated", "assumed": "assumed"}
+
+
+def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: frozenset[int] = frozenset()) -> str:
+    """Columns by width; numbers to the right, the columns in `left` to the left."""
+    lines = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column in left else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def run_lines(config: Config) -> list[str]:
+    """What is to be trained, and what compute-optimal training would be."""
+    job = job_of(config)
+    size, steps = decoder_size(job.model), total_steps(config)
+    tokens = steps * config.trainer.batch_tokens
+    per_token = decoder_flops_per_token(job.model, job.sequence_length)
+    optimal = ", ".join(
+        f"{format_count(law.optimal_tokens(size.parameters))} ({law.name})" for law in (BESIROGLU, HOFFMANN)
+    )
+    return [
+        f"{job.model.name}: {format_count(size.parameters)} parameters, {format_count(per_token)}FLOP a token, {job.precision}{', compiled' if job.compiled else ''}",
+        f"{format_count(tokens)} tokens = {steps} steps of {config.trainer.batch_tokens:,}; {per_token * tokens:.2e} FLOP in all",
+        f"compute-optimal for this size: {optimal} tokens",
+    ]
+
+
+def offers_table(found: Sequence[Offer], choice: Offer | None) -> str:
+    head = (
+        "",
+        "where",
+        "instance",
+        "nodes",
+        "market",
+        "$/h",
+        "mesh",
+        "micro",
+        "GB/GPU",
+        "tok/s",
+        "hours",
+        "stops",
+        "total $ [p10-p90]",
+        "quota",
+        "speed",
+        "note",
+    )
+    return text_table(
+        head, [_offer_row(offer, offer is choice) for offer in found], left=frozenset({0, 1, 2, 4, 6, 13, 14, 15})
+    )
+
+
+def _offer_row(offer: Offer, chosen: bool) -> list[str]:
+    placement, estimate, price = offer.placement, offer.estimate, offer.price
+    per_hour = f"{price.usd_per_hour_min * offer.nodes:.2f}" if price else "-"
+    if price and price.usd_per_hour_max > price.usd_per_hour_min:
+        per_hour += f"-{price.usd_per_hour_max * offer.nodes:.2f}"
+    notes = [offer.problem] if offer.problem else []
+    if placement and not placement.runnable:
+        notes.append("on paper")
+    limit = usable_bytes(offer.instance.gpu_memory_mib)
+    return [
+        ">" if chosen else "",
+        offer.region,
+        offer.instance.type,
+        str(offer.nodes),
+        offer.market,
+        per_hour,
+        (str(placement.mesh) + ("+recompute" if placement.job.checkpointing else "")) if placement else "-",
+        str(placement.job.micro_batch) if placement else "-",
+        f"{placement.memory.total / 1e9:.1f}/{limit / 1e9:.0f}" if placement else f"-/{limit / 1e9:.0f}",
+        format_count(placement.tokens_per_s) if placement else "-",
+        f"{estimate.hours:.1f}" if estimate else "-",
+        f"{estimate.interruptions:.1f}" if estimate else "-",
+        f"{estimate.usd:,.2f} [{estimate.usd_p10:,.2f}-{estimate.usd_p90:,.2f}]" if estimate else "-",
+        f"{offer.quota_vcpus} {offer.instance.quota_code(offer.market) or 'unknown code'}",
+        MARKS[placement.prediction.source] if placement else "",
+        ", ".join(notes),
+    ]
+
+
+def choice_lines(choice: Offer) -> list[str]:
+    """The parts of the choice's dollars and memory, and how its speed is known."""
+    assert choice.placement and choice.estimate
+    memory, prediction = choice.placement.memory, choice.placement.prediction
+    dollars = ", ".join(f"{name} {usd:,.2f}" for name, usd in choice.estimate.parts_usd.items())
+    parts = ("parameters", "gradients", "optimizer", "activations", "logits", "buffers", "fragmentation", "runtime")
+    held = ", ".join(f"{name} {format_bytes(getattr(memory, name))}" for name in parts if getattr(memory, name))
+    lines = [
+        f"  dollars, on average: {dollars}",
+        f"  memory per GPU: {held}",
+        f"  step: {prediction.seconds * 1e3:,.0f} ms, {prediction.source} ({prediction.because})",
+        f"  quota: {choice.quota_vcpus} vCPUs of {choice.instance.quota_code(choice.market) or 'a code that public sources do not agree on'} in {choice.region}",
+    ]
+    if not choice.placement.runnable:
+        lines.append("  on paper: `skytrain train` cannot run this mesh yet")
+    return lines
+
+
+def prices_note(catalog: Catalog, today: datetime.date | None = None) -> str:
+    age = catalog.age_days(today or datetime.datetime.now(datetime.UTC).date())
+    note = f"prices: {catalog.origin} catalogue of {catalog.date}, {age} days old"
+    return note + ("; stale, refresh with: skytrain catalog refresh" if age > STALE_DAYS else "")
+
+
+def tokens_table(bought: Sequence[tuple[int, Offer]], config: Config, budget_usd: float) -> str:
+    steps = config.trainer.batch_tokens
+    rows = []
+    for tokens, offer in bought:
+        assert offer.placement
+        note = "" if offer.placement.runnable else "on paper"
+        hours = tokens / offer.placement.tokens_per_s / 3600
+        rows.append(
+            [
+                offer.region,
+                offer.instance.type,
+                str(offer.nodes),
+                offer.market,
+                str(offer.placement.mesh),
+                format_count(offer.placement.tokens_per_s),
+                f"{hours:.1f}",
+                format_count(tokens),
+                f"{tokens // steps:,}",
+                offer.placement.prediction.source,
+                note,
+            ]
+        )
+    head = ("where", "instance", "nodes", "market", "mesh", "tok/s", "hours", "tokens", "steps", "speed", "note")
+    return f"${budget_usd:,.2f} buys, at p90 of the cost:\n" + text_table(
+        head, rows, left=frozenset({0, 1, 3, 4, 9, 10})
+    )
+
+
+def sheet_table(sheet: CostSheet) -> str:
+    head = ("trial", "$/h with margin", "steps", "ms/step", "hours", "$", "speed")
+    rows = [
+        [
+            row.trial.name,
+            f"{row.usd_per_hour:.3f}",
+            f"{row.trial.steps:,}",
+            f"{row.trial.step_seconds * 1e3:,.0f}",
+            f"{row.hours:.2f}",
+            f"{row.usd:,.2f}",
+            row.trial.source,
+        ]
+        for row in sheet.rows
+    ]
+    return (
+        text_table(head, rows, left=frozenset({0, 6}))
+        + f"\nin all ${sheet.usd:,.2f} of ${sheet.budget_usd:,.2f}; ${sheet.left_usd:,.2f} left"
+    )

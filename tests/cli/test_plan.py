@@ -1,0 +1,113 @@
+"""`plan` and `catalog` as a user types them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skytrain.cli.main import app
+from skytrain.config import SkytrainError
+
+RUN = ["model=gpt2-124m", "trainer.steps=4725", "trainer.precision=bf16-mixed"]
+
+
+def skytrain(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    script = "import sys\nfrom skytrain.cli.main import main\ntry: main()\nfinally: print(sorted(set(sys.modules) & {'torch', 'lightning', 'boto3'}), file=sys.stderr)"
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments], cwd=cwd, capture_output=True, text=True, timeout=300
+    )
+
+
+def test_plan_prints_offers_marks_one_and_writes_it_without_torch_or_network(tmp_path):
+    done = skytrain("plan", *RUN, "budget.usd=150", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "[]"
+    chosen = [line for line in done.stdout.splitlines() if line.startswith(">")]
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert len(chosen) == 1 and plan["where"]["instance_type"] in chosen[0]
+    assert plan["why"] in done.stdout and "days old" in done.stdout
+    assert plan["estimate"]["usd_p90"] <= 150
+
+
+def test_plan_gives_programs_every_offer_and_the_choice(tmp_path):
+    done = skytrain("plan", *RUN, "--instance", "g5.12xlarge", "--nodes", "2", "--json", cwd=tmp_path)
+    told = json.loads(done.stdout)
+    assert {row["instance_type"] for row in told["offers"]} == {"g5.12xlarge"}
+    assert told["choice"] == json.loads((tmp_path / "plan.json").read_text())
+
+
+def test_plan_answers_how_many_tokens_a_budget_buys(tmp_path):
+    done = skytrain(
+        "plan", *RUN, "budget.usd=40", "--how-many-tokens", "--instance", "g5.xlarge", "--json", cwd=tmp_path
+    )
+    bought = json.loads(done.stdout)
+    assert all(1e9 < row["tokens"] < 1e11 for row in bought)
+
+
+def test_plan_prints_the_cost_sheet_of_trials_with_the_run_reserved_first(tmp_path):
+    done = skytrain(
+        "plan",
+        *RUN,
+        "budget.usd=40",
+        "--instance",
+        "g5.xlarge",
+        "--nodes",
+        "1",
+        "--trials",
+        "3",
+        "--trial-steps",
+        "295",
+        cwd=tmp_path,
+    )
+    assert done.stdout.index("the run") < done.stdout.index("trial 1") < done.stdout.index("trial 3")
+    assert "of $40.00" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["budget.usd=1"], ["budget.usd=1 is too small", "the least that works is $"]),
+        (["--instance", "g5.12xlrge"], ["g5.12xlrge", "g5.12xlarge"]),
+        (["--region", "mars-north-1"], ["mars-north-1", "us-east-2"]),
+        (["--instance", "p4de.24xlarge", "--region", "us-east-2"], ["not sold", "us-east-2"]),
+        (["--deadline", "soon"], ["--deadline soon", "12h"]),
+        (["--deadline", "1s"], ["no offer finishes", "quickest"]),
+        (["--mesh", "tpfsdp", "--instance", "g5.12xlarge", "--nodes", "2"], ["tpfsdp", "tp-fsdp"]),
+        (["--how-many-tokens"], ["budget.usd"]),
+        (
+            ["budget.usd=14", "--instance", "g5.xlarge", "--nodes", "1", "--trials", "99"],
+            ["trial", "pass the budget of $14.00"],
+        ),
+        (
+            ["model=llama-3.1-70b", "tokenizer.vocab_size=257", "--instance", "g5.xlarge", "--nodes", "1"],
+            ["fits no offer", "per GPU"],
+        ),
+    ],
+)
+def test_what_cannot_be_planned_says_why(tmp_path, monkeypatch, arguments, parts):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SkytrainError) as raised:
+        app(args=["plan", *RUN, *arguments], standalone_mode=False)
+    assert raised.value.exit_code == 2
+    for part in parts:
+        assert part in str(raised.value)
+
+
+def test_catalog_ranks_by_dollars_per_effective_flop_and_invents_no_price(tmp_path):
+    rows = json.loads(skytrain("catalog", "--market", "on-demand", "--json", cwd=tmp_path).stdout)
+    known = [row["usd_per_effective_exaflop"] for row in rows if row["usd_per_effective_exaflop"] is not None]
+    assert known == sorted(known) and len(known) > 30
+    by_type = {row["type"]: row for row in rows}
+    assert by_type["p5e.48xlarge"]["usd_per_hour"] is None and by_type["g7e.2xlarge"]["mfu"] is None
+
+
+def test_catalog_refresh_without_credentials_says_that_old_prices_stay(tmp_path, monkeypatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    done = skytrain("catalog", "refresh", cwd=tmp_path)
+    assert done.returncode == 2 and "stay as they are" in done.stderr

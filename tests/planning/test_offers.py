@@ -1,0 +1,251 @@
+"""Offers, what they cost, the choice among them, the questions asked backwards, and plan.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skytrain.config import Config, SkytrainError
+from skytrain.config.compose import compose
+from skytrain.planning.catalog import Catalog, Price, packaged_catalog
+from skytrain.planning.chinchilla import BESIROGLU, HOFFMANN
+from skytrain.planning.costs import Work, estimate
+from skytrain.planning.experiments import Trial, cost_sheet, cost_trial, planned_trials
+from skytrain.planning.offers import Offer, Wish, cheapest_by, choose, explain, find_offers, refuse, tokens_for_budget
+from skytrain.planning.plan_file import plan_dict, read_plan, write_plan
+from skytrain.planning.tables import offers_table, prices_note
+
+CATALOG = packaged_catalog()
+COMPOSED = compose(
+    [
+        "model=gpt2-124m",
+        "trainer.steps=4725",
+        "trainer.precision=bf16-mixed",
+        "trainer.checkpoint_every=10m",
+        "budget.usd=150",
+    ]
+)
+CONFIG = COMPOSED.config
+TWO_G5 = Wish(budget_usd=150, instance="g5.12xlarge", nodes=2, market="spot", mesh="tp-fsdp")
+
+
+def with_trainer(**changes: Any) -> Config:
+    return dataclasses.replace(CONFIG, trainer=dataclasses.replace(CONFIG.trainer, **changes))
+
+
+@pytest.fixture(scope="module")
+def everything() -> list[Offer]:
+    return find_offers(CONFIG, CATALOG, Wish(budget_usd=150))
+
+
+def work(**changes: Any) -> Work:
+    plain = Work(
+        steps=1000,
+        tokens=10**9,
+        data_bytes=0,
+        checkpoint_bytes=0,
+        checkpoint_every=None,
+        kept_checkpoints=1,
+        evaluation_tokens=0,
+        compiled=False,
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def price(market: Any = "on-demand", low: float = 10.0, high: float = 10.0) -> Price:
+    return Price("g5.xlarge", "us-east-2", market, low, high, "2026-08-22", "test")
+
+
+def test_a_run_costs_its_steps_plus_boot_and_never_less() -> None:
+    g5 = CATALOG.instance("g5.xlarge")
+    found = estimate(work(), 3.6, "measured", g5, 1, price())
+    assert found.usd == pytest.approx(10 * (1 + (510 + 25) / 3600), rel=0.02)  # an hour of steps, 8.5 minutes of boot
+    assert found.usd_p10 < found.usd < found.usd_p90
+    assert found.interruptions == 0
+
+
+def test_uncertainty_grows_from_measured_to_calibrated_to_assumed() -> None:
+    g5 = CATALOG.instance("g5.xlarge")
+    spread = [estimate(work(), 3.6, source, g5, 1, price()) for source in ("measured", "calibrated", "assumed")]
+    widths = [one.usd_p90 - one.usd_p10 for one in spread]
+    assert widths[0] < widths[1] < widths[2]
+
+
+def test_spot_is_interrupted_in_proportion_to_machine_hours_and_pays_for_what_is_lost() -> None:
+    g5 = CATALOG.instance("g5.xlarge")
+    long = work(steps=100_000)
+    one, four = (estimate(long, 3.6, "measured", g5, nodes, price("spot")) for nodes in (1, 4))
+    assert one.interruptions == pytest.approx(100 / 24, rel=0.1)
+    assert four.interruptions == pytest.approx(4 * one.interruptions, rel=0.1)
+    assert one.parts_usd["restarts"] > 0
+    assert one.usd > estimate(long, 3.6, "measured", g5, 1, price()).usd
+
+
+def test_every_cost_has_its_part() -> None:
+    g5 = CATALOG.instance("g5.xlarge")
+    whole = work(
+        data_bytes=5e9,
+        checkpoint_bytes=1.5e9,
+        checkpoint_every=CONFIG.trainer.checkpoint_every,
+        evaluation_tokens=1e8,
+        compiled=True,
+    )
+    found = estimate(whole, 3.6, "measured", g5, 1, price("spot"))
+    assert all(usd > 0 for usd in found.parts_usd.values())
+    assert sum(found.parts_usd.values()) == pytest.approx(found.usd, rel=0.05)
+
+
+def test_offers_are_ranked_by_dollars_and_the_cheapest_allowed_is_chosen(everything: list[Offer]) -> None:
+    able = [offer for offer in everything if offer.problem is None]
+    dollars = [offer.estimate.usd for offer in able if offer.estimate]
+    assert dollars == sorted(dollars)
+    choice = choose(everything)
+    assert choice is not None and choice.placement is not None and choice.placement.runnable
+    assert choice.estimate is not None and choice.estimate.usd_p90 <= 150
+    assert explain(choice, everything, Wish(budget_usd=150)).count(". ") == 1  # two sentences
+
+
+def test_an_instance_without_a_verified_peak_is_listed_with_that_reason(everything: list[Offer]) -> None:
+    reasons = {offer.problem for offer in everything if offer.instance.family == "g7e"}
+    assert reasons == {"rtx-pro-server-6000 has no verified bf16 peak; measure there: skytrain plan --measure"}
+
+
+def test_the_mesh_asked_for_is_planned_within_memory_even_where_train_lacks_it() -> None:
+    found = find_offers(CONFIG, CATALOG, TWO_G5)
+    assert {offer.region for offer in found} == set(CATALOG.regions)
+    for offer in found:
+        assert offer.placement and offer.placement.mesh.preset == "tp-fsdp" and offer.quota_vcpus == 96
+        assert offer.placement.memory.total < 22888 * 2**20
+
+
+def test_a_budget_too_small_names_the_smallest_that_works() -> None:
+    found = find_offers(CONFIG, CATALOG, Wish(budget_usd=1))
+    assert choose(found) is None
+    error = refuse(found, Wish(budget_usd=1))
+    assert "budget.usd=1 is too small" in str(error) and error.exit_code == 2
+    enough = int(str(error).split("try: budget.usd=")[1].split(",")[0])
+    assert choose(find_offers(CONFIG, CATALOG, Wish(budget_usd=enough))) is not None
+
+
+def test_a_model_that_fits_nowhere_says_what_it_needs() -> None:
+    config = compose(["model=llama-3.1-70b", "tokenizer.vocab_size=257", "trainer.precision=bf16-mixed"]).config
+    found = find_offers(config, CATALOG, Wish(instance="g5.xlarge", nodes=1))
+    assert choose(found) is None
+    assert "per GPU" in str(refuse(found, Wish()))
+
+
+def test_a_type_that_a_region_does_not_sell_is_listed_with_that_reason() -> None:
+    found = find_offers(CONFIG, CATALOG, Wish(instance="p4de.24xlarge", region="us-east-2", nodes=1))
+    assert {offer.problem for offer in found} == {"not sold on-demand in us-east-2", "not sold spot in us-east-2"}
+    assert "not sold" in str(refuse(found, Wish()))
+
+
+def test_a_plugged_in_model_is_refused_with_what_to_do() -> None:
+    config = compose(["model=custom", "model.target=some.Model"]).config
+    with pytest.raises(SkytrainError, match="plugged-in"):
+        find_offers(config, CATALOG, Wish())
+
+
+def test_a_deadline_costs_what_the_cheapest_offer_before_it_costs(everything: list[Offer]) -> None:
+    soon, late = cheapest_by(everything, 1.0), cheapest_by(everything, 48.0)
+    assert soon and late and soon.estimate and late.estimate
+    assert soon.estimate.hours_p90 <= 1.0
+    assert soon.estimate.usd >= late.estimate.usd
+    limited = choose(find_offers(CONFIG, CATALOG, Wish(deadline_hours=1.0)))
+    assert limited and limited.estimate and limited.estimate.hours_p90 <= 1.0
+
+
+def test_a_deadline_that_nothing_meets_names_the_quickest() -> None:
+    wish = Wish(deadline_hours=0.01, instance="g5.xlarge", nodes=1)
+    assert "the quickest takes" in str(refuse(find_offers(CONFIG, CATALOG, wish), wish))
+
+
+def test_the_tokens_that_a_budget_buys_cost_that_budget() -> None:
+    offer = find_offers(CONFIG, CATALOG, Wish(instance="g5.xlarge", nodes=1, market="spot", region="us-east-2"))[0]
+    bought = tokens_for_budget(CONFIG, offer, 40.0)
+    again = offers(
+        with_trainer(steps=bought // CONFIG.trainer.batch_tokens),
+        CATALOG,
+        Wish(instance="g5.xlarge", nodes=1, market="spot", region="us-east-2"),
+    )[0]
+    assert again.estimate and again.estimate.usd_p90 == pytest.approx(40.0, rel=0.01)
+    assert tokens_for_budget(CONFIG, offer, 0.01) == 0
+
+
+def test_the_plan_holds_what_launch_needs_and_comes_back_as_written(tmp_path: Path) -> None:
+    found = find_offers(CONFIG, CATALOG, TWO_G5)
+    choice = choose(found)
+    assert choice is not None
+    plan = plan_dict(COMPOSED.values, TWO_G5, choice, "why", CATALOG, "2026-11-15")
+    write_plan(plan, tmp_path / "plan.json")
+    assert read_plan(tmp_path / "plan.json") == json.loads(json.dumps(plan))
+    assert plan["where"]["nodes"] == 2 and plan["settings"]["mesh"] == {
+        "pipeline": 1,
+        "replicate": 1,
+        "shard": 2,
+        "context": 1,
+        "tensor": 4,
+    }
+    assert plan["price"]["date"] == "2026-08-22" and plan["where"]["quota"] == {"code": "L-3819A6DF", "vcpus": 96}
+    assert plan["prediction"]["source"] == "assumed"
+
+
+def test_a_plan_that_train_cannot_run_says_so_plainly(tmp_path: Path) -> None:
+    found = find_offers(CONFIG, CATALOG, dataclasses.replace(TWO_G5, mesh="pipeline=2,tensor=4"))
+    choice = choose(found)
+    assert choice is not None
+    plan = plan_dict(COMPOSED.values, TWO_G5, choice, "why", CATALOG, "2026-11-15")
+    assert plan["runs_today"] is False and "on paper" in plan["runs_today_note"]
+    assert "on paper" in offers_table([choice], choice)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"format": 99}'])
+def test_what_is_not_a_plan_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(SkytrainError, match="is not a plan"):
+        read_plan(tmp_path / "plan.json")
+
+
+def test_stale_prices_say_how_old_they_are() -> None:
+    import datetime
+
+    assert "stale" in prices_note(CATALOG, datetime.date(2026, 11, 15)) and "85 days old" in prices_note(
+        CATALOG, datetime.date(2026, 11, 15)
+    )
+    assert "stale" not in prices_note(CATALOG, datetime.date(2026, 8, 25))
+
+
+def test_a_cost_sheet_multiplies_out_and_refuses_what_would_pass_the_budget() -> None:
+    trial = Trial("lr 6e-4", steps=300, step_seconds=12.0, overhead_seconds=0.0, source="measured")
+    costed = cost_trial(trial, 1.0, margin=0.1)
+    assert (costed.usd_per_hour, costed.hours, costed.usd) == pytest.approx((1.1, 1.0, 1.1))
+    sheet = cost_sheet([trial] * 3, 1.0, budget_usd=3.5)
+    assert sheet.usd == pytest.approx(3.3) and sheet.left_usd == pytest.approx(0.2)
+    with pytest.raises(SkytrainError, match=r"after 3 that cost \$3\.30.*pass the budget of \$3\.50"):
+        cost_sheet([trial] * 4, 1.0, budget_usd=3.5)
+
+
+def test_the_final_run_is_reserved_before_any_trial() -> None:
+    offer = find_offers(CONFIG, CATALOG, Wish(instance="g5.xlarge", nodes=1, market="spot", region="us-east-2"))[0]
+    planned = planned_trials(CONFIG, offer, trials=2, trial_steps=200)
+    assert [(one.name, one.steps) for one in planned] == [("the run", 4725), ("trial 1", 200), ("trial 2", 200)]
+    assert offer.placement and planned[0].step_seconds > offer.placement.prediction.seconds
+
+
+def test_compute_optimal_tokens_are_about_20_a_parameter_at_chinchillas_size() -> None:
+    assert 15 < BESIROGLU.optimal_tokens(70e9) / 70e9 < 30
+    for law in (BESIROGLU, HOFFMANN):
+        tokens = law.optimal_tokens(1e9)
+        best = law.loss(1e9, tokens)
+        assert best < law.loss(1e9 * 1.2, tokens / 1.2) and best < law.loss(
+            1e9 / 1.2, tokens * 1.2
+        )  # at the same compute
+
+
+def test_offers_of_a_catalogue_without_prices_do_not_invent_any() -> None:
+    bare = Catalog(CATALOG.instances, tuple(one for one in CATALOG.prices if one.market == "spot"), "refreshed")
+    assert all(offer.market == "spot" for offer in find_offers(CONFIG, bare, Wish()) if offer.estimate)
