@@ -167,7 +167,7 @@ def test_a_deadline_that_nothing_meets_names_the_quickest() -> None:
 def test_the_tokens_that_a_budget_buys_cost_that_budget() -> None:
     offer = find_offers(CONFIG, CATALOG, Wish(instance="g5.xlarge", nodes=1, market="spot", region="us-east-2"))[0]
     bought = tokens_for_budget(CONFIG, offer, 40.0)
-    again = offers(
+    again = find_offers(
         with_trainer(steps=bought // CONFIG.trainer.batch_tokens),
         CATALOG,
         Wish(instance="g5.xlarge", nodes=1, market="spot", region="us-east-2"),
