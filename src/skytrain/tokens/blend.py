@@ -86,9 +86,10 @@ class Blend:
             return self.splits[0].batch(windows, self.sequence_length)
         batch = np.empty((len(windows), self.sequence_length + 1), dtype=np.int64)
         sources = np.searchsorted(self.first_window, windows, side="right") - 1
-        for source in np.unique(sources).tolist():
-            here = sources == source
-            batch[here] = self.splits[source].batch(windows[here] - self.first_window[source], self.sequence_length)
+        for source in set(sources.tolist()):
+            here = np.flatnonzero(sources == source)
+            rows = [batch[row] for row in here.tolist()]
+            self.splits[source].fill(rows, windows[here] - self.first_window[source], self.sequence_length)
         return batch
 
     def shards_of(self, windows: np.ndarray) -> np.ndarray:

@@ -236,8 +236,8 @@ class TrainLoader(DataLoader[torch.Tensor]):
         super().__init__(**settings)
         self.module = module
 
-    def __iter__(self) -> Iterator[torch.Tensor]:  # type: ignore[override]  # lazily, so that nothing starts before it is needed
-        batches = super().__iter__()
+    def __iter__(self) -> Iterator[torch.Tensor]:  # type: ignore[override]  # begun by the first batch, not before
+        batches = super().__iter__() if self.num_workers else self._in_this_process()
         while True:
             began = time.perf_counter()
             try:
@@ -247,6 +247,13 @@ class TrainLoader(DataLoader[torch.Tensor]):
             finally:
                 self.module.waited_seconds += time.perf_counter() - began
             yield batch
+
+    def _in_this_process(self) -> Iterator[torch.Tensor]:
+        # torch's own iterator takes as long to come round as we take to gather a batch.
+        assert self.batch_sampler is not None
+        for windows in self.batch_sampler:
+            batch = self.dataset.__getitems__(windows)  # type: ignore[attr-defined]
+            yield batch.pin_memory() if self.pin_memory else batch
 
     def state_dict(self) -> dict[str, Any]:
         return self.module.state_dict()

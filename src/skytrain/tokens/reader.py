@@ -48,11 +48,10 @@ class TokenSplit:
         files: list[TokenFile],
         store: Store,
         cache: ShardCache,
-        vocab_size: int,
         most_maps: int | None = None,
     ) -> None:
         self.manifest, self.files = manifest, files
-        self.store, self.cache, self.vocab_size = store, cache, vocab_size
+        self.store, self.cache = store, cache
         # A stream needs few at once, and what it has passed must not stay on the disk because it is still mapped.
         self.most_maps = most_maps or len(files)
         self._maps: OrderedDict[int, np.ndarray] = OrderedDict()
@@ -88,7 +87,7 @@ class TokenSplit:
             key = f"{prefix}/{shard.name}.bin"
             path = store.local_path(key) or cache.path(shard.sha256)
             files.append(TokenFile(path, manifest.dtype, HEADER_BYTES, shard.tokens, shard.bytes, key, shard.sha256))
-        split = cls(manifest, files, store, cache, manifest.tokenizer.vocab_size)
+        split = cls(manifest, files, store, cache)
         if supply:
             split.supply_all(range(len(files)))
         return split
@@ -146,16 +145,18 @@ class TokenSplit:
 
     def batch(self, windows: np.ndarray, sequence_length: int) -> np.ndarray:
         """The tokens of these windows, int64 of shape (len(windows), sequence_length + 1)."""
+        batch = np.empty((len(windows), sequence_length + 1), dtype=np.int64)
+        self.fill(batch, windows, sequence_length)
+        return batch
+
+    def fill(self, rows: Iterable[np.ndarray], windows: np.ndarray, sequence_length: int) -> None:
+        """Put the tokens of each window into its row."""
         bounds, width = self._bounds(sequence_length), sequence_length + 1
         shards = np.searchsorted(bounds, windows, side="right") - 1
         starts = (windows - bounds[shards]) * sequence_length
-        batch = np.empty((len(windows), width), dtype=np.int64)
         # A copy a row beats one fancy index: rows are contiguous, and the cast to int64 happens on the way.
-        for row, shard, start in zip(batch, shards.tolist(), starts.tolist(), strict=True):
+        for row, shard, start in zip(rows, shards.tolist(), starts.tolist(), strict=True):
             row[:] = self._map(shard)[start : start + width]
-        if len(batch) and batch.max() >= self.vocab_size:
-            self._refuse_token(batch, shards)
-        return batch
 
     def _window_bounds(self, sequence_length: int) -> np.ndarray:
         """The first window of each shard, and after the last one the number of windows."""
@@ -195,16 +196,9 @@ class TokenSplit:
                 f"{where} has {found}, the manifest says {file.tokens:,} {file.dtype} tokens\n  prepare the data again"
             )
 
-    def _refuse_token(self, batch: np.ndarray, shards: np.ndarray) -> None:
-        row = int(batch.max(axis=1).argmax())
-        raise SkytrainError(
-            f"{self.store.url(self.files[int(shards[row])].key)} holds token id {batch[row].max()}, beyond the vocabulary of {self.vocab_size}\n"
-            "  choose the tokenizer that made it, or set model.vocab_size"
-        )
-
     def __reduce__(self) -> tuple[Any, ...]:
         # To a worker process goes where the files are, never what is mapped.
-        return TokenSplit, (self.manifest, self.files, self.store, self.cache, self.vocab_size, self.most_maps)
+        return TokenSplit, (self.manifest, self.files, self.store, self.cache, self.most_maps)
 
 
 def _check_tokenizer(manifest: Manifest, where: str, expected_hash: str | None, vocab_size: int | None) -> None:

@@ -58,7 +58,7 @@ class StepLog(AtStep):
         self._reporter, self._metrics, self._every = reporter, metrics, every
         self._batch_tokens, self._micro_batches = batch_tokens, micro_batches
         self._flops_per_token, self._peak_flops = flops_per_token, peak_flops
-        self._logged_step, self._logged_seconds = 0, 0.0
+        self._logged_step, self._logged_seconds, self._logged_wait = 0, 0.0, 0.0
         self._validation_began = 0.0
         self.last: dict[str, float] = {}
 
@@ -71,8 +71,11 @@ class StepLog(AtStep):
             return
         loss = module.take_loss(self._micro_batches)
         seconds = module.clock.seconds()
-        step_seconds = (seconds - self._logged_seconds) / (step - self._logged_step)
-        self._logged_step, self._logged_seconds = step, seconds
+        steps = step - self._logged_step
+        step_seconds = (seconds - self._logged_seconds) / steps
+        wait_seconds = getattr(trainer.datamodule, "waited_seconds", 0.0)
+        wait_ms = (wait_seconds - self._logged_wait) / steps * 1e3
+        self._logged_step, self._logged_seconds, self._logged_wait = step, seconds, wait_seconds
         tokens_per_s = self._batch_tokens / step_seconds
         assert module.grad_norm is not None
         record = {
@@ -80,6 +83,7 @@ class StepLog(AtStep):
             "train/lr": module.lr_at(step),
             "train/grad_norm": float(module.grad_norm),
             "perf/step_ms": step_seconds * 1e3,
+            "perf/data_wait_ms": wait_ms,
             "perf/tokens_per_s": tokens_per_s,
             "perf/memory_gb": _memory_gb(module.device),
         }
