@@ -1,9 +1,10 @@
 """Memory and time on one GPU beside what the planner says, on the models that Skytrain trains.
 
-    python benchmarks/planning/h200.py --out FOLDER [--minutes 4.5]
+    python benchmarks/planning/h200.py [--out FOLDER] [--minutes 4.5]
 
 Needs torch and this repository's `src` on PYTHONPATH, nothing else. Writes FOLDER/planning.json and FOLDER/planning.md. What does
-not fit into the minutes is left out and named. `--device cpu` runs tiny shapes, to try the script itself.
+not fit into the minutes is left out and named. `--device cpu` runs tiny shapes, to try the script itself; without a GPU and without
+that option nothing is measured.
 """
 
 from __future__ import annotations
@@ -275,10 +276,13 @@ def markdown(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("planning-gpu"))
     parser.add_argument("--minutes", type=float, default=4.5)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     arguments = parser.parse_args()
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        print("no GPU here: nothing measured")
+        return
     bench = Bench(arguments.device, arguments.minutes)
     found: dict[str, Any] = {"device": bench.name, "torch": torch.__version__, "memory_bytes": bench.memory_bytes()}
     if bench.cuda:

@@ -86,7 +86,7 @@ def test_adam_in_mixed_precision_holds_16_bytes_a_parameter() -> None:
     ],
 )
 def test_each_way_of_sharding_divides_its_part_of_the_state(preset: str, divided: tuple[str, ...]) -> None:
-    job = Job(GPT2, 1024, 1, accumulation=4)
+    job = Job(GPT2, 1024, 1, accumulation=4, reduce_once=False)
     alone, shared = rank_memory(job, Mesh()), rank_memory(job, preset_mesh(preset, 8, 8))
     for part in ("optimizer", "gradients", "parameters"):
         assert getattr(shared, part) == pytest.approx(getattr(alone, part) / (8 if part in divided else 1))
@@ -102,10 +102,21 @@ def test_every_preset_has_a_memory_of_all_its_parts(preset: str) -> None:
     assert (memory.optimizer == 0) == preset.endswith("offload")
 
 
+def test_gradients_that_travel_once_a_step_are_whole_between_micro_batches() -> None:
+    mesh = Mesh(shard=8)
+    once, each = (
+        rank_memory(Job(GPT2, 1024, 1, accumulation=4, reduce_once=how), mesh).gradients for how in (True, False)
+    )
+    assert once == 8 * each
+    assert rank_memory(Job(GPT2, 1024, 1, accumulation=1), mesh).gradients == pytest.approx(each)
+
+
 def test_tensor_context_and_pipeline_ranks_each_hold_a_part_of_the_activations() -> None:
     job = Job(decoder("llama-3.1-8b"), 8192, 1, accumulation=1)
-    whole = rank_memory(job, Mesh()).activations
-    assert rank_memory(job, Mesh(tensor=8)).activations == pytest.approx(whole / 8)
+    whole = rank_memory(job, Mesh(shard=2)).activations
+    assert (
+        whole / 8 < rank_memory(job, Mesh(tensor=8)).activations < whole / 3
+    )  # the gathered sequence is whole on each
     assert rank_memory(job, Mesh(context=8)).activations == pytest.approx(whole / 8)
     assert rank_memory(job, Mesh(pipeline=8)).activations < whole / 4
 

@@ -59,10 +59,12 @@ def test_data_parallel_ranks_exchange_their_gradients_once_a_step_however_many_m
         assert found.link == "efa"  # two machines of four
 
 
-def test_sharded_weights_travel_twice_and_gradients_once_in_each_micro_batch() -> None:
-    (found,) = exchanges(Job(GPT2, 1024, 8, 3), Mesh(shard=4), G5)
+def test_sharded_weights_travel_twice_in_each_micro_batch_and_gradients_there_or_once_a_step() -> None:
+    (found,) = exchanges(Job(GPT2, 1024, 8, 3, reduce_once=False), Mesh(shard=4), G5)
     assert found.bytes == pytest.approx(3 * 3 / 4 * (2 + 2 + 4) * decoder_size(GPT2).parameters)
     assert found.link == "pcie"
+    (fewer,) = exchanges(Job(GPT2, 1024, 8, 3), Mesh(shard=4), G5)
+    assert fewer.bytes == pytest.approx(3 / 4 * (3 * (2 + 2) + 4) * decoder_size(GPT2).parameters)
 
 
 def test_tensor_ranks_gather_and_scatter_activations_four_times_a_layer() -> None:

@@ -79,15 +79,17 @@ def exchanges(job: Job, mesh: Mesh, node: Node) -> list[Exchange]:
     if mesh.shard > 1:
         share = _share(mesh.shard)
         if mesh.zero >= 3:
-            # Weights for the forward and for the backward pass, gradients scattered, in each micro-batch. Stages of a pipeline
-            # run many micro-batches through the same weights, so they gather once and scatter once.
-            times, passes = (1, 1) if mesh.pipeline > 1 else (micro, 2)
-            volume = times * (passes * narrow + 4) * held * share
+            # Weights for the forward and for the backward pass in each micro-batch, gradients once or each time. Stages of a
+            # pipeline run many micro-batches through the same weights, so they gather once and scatter once.
+            pipelined = mesh.pipeline > 1
+            gathers = 1 if pipelined else 2 * micro
+            scatters = 1 if pipelined or job.reduce_once else micro
+            volume = (gathers * narrow + scatters * 4) * held * share
             add(
                 "shard",
                 "all-gather of weights, reduce-scatter of gradients",
                 volume,
-                (passes + 1) * layers * times,
+                (gathers + scatters) * layers,
                 True,
             )
         else:

@@ -34,13 +34,13 @@ class Gpu:
 # fmt: off
 GPUS = (
     #   name                   torch's device name  bf16 dense   fp32          gemm, attn  memory        link      link bytes/s  source
-    Gpu("a10g",                r"A10G\b",           70 * TERA,   31.5 * TERA,  0.76, 0.45, 600 * GIGA,   "pcie",   20 * GIGA,    "80 SM x 256 FMA x 2 x 1.71 GHz"),
+    Gpu("a10g",                r"A10G\b",           70 * TERA,   31.5 * TERA,  0.68, 0.52, 600 * GIGA,   "pcie",   20 * GIGA,    "80 SM x 256 FMA x 2 x 1.71 GHz"),
     Gpu("a10",                 r"A10\b",            125 * TERA,  31.2 * TERA,  0.55, 0.35, 600 * GIGA,   "pcie",   20 * GIGA,    "NVIDIA A10 datasheet"),
     Gpu("l40s",                r"L40S\b",           362 * TERA,  91.6 * TERA,  0.65, 0.35, 864 * GIGA,   "pcie",   20 * GIGA,    "NVIDIA L40S datasheet"),
     Gpu("l40",                 r"L40\b",            181 * TERA,  90.5 * TERA,  0.70, 0.40, 864 * GIGA,   "pcie",   20 * GIGA,    "NVIDIA L40 datasheet"),
     Gpu("l4",                  r"L4\b",             121 * TERA,  30.3 * TERA,  0.45, 0.30, 300 * GIGA,   "pcie",   20 * GIGA,    "NVIDIA L4 datasheet"),
-    Gpu("a100-40gb",           r"A100.*40GB",       312 * TERA,  19.5 * TERA,  0.76, 0.45, 1555 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA A100 datasheet"),
-    Gpu("a100",                r"A100\b",           312 * TERA,  19.5 * TERA,  0.76, 0.45, 2039 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA A100 datasheet"),
+    Gpu("a100-40gb",           r"A100.*40GB",       312 * TERA,  19.5 * TERA,  0.68, 0.52, 1555 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA A100 datasheet"),
+    Gpu("a100",                r"A100\b",           312 * TERA,  19.5 * TERA,  0.68, 0.52, 2039 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA A100 datasheet"),
     Gpu("h100-pcie",           r"H100 PCIe",        756 * TERA,  51 * TERA,    0.50, 0.20, 2039 * GIGA,  "pcie",   40 * GIGA,    "NVIDIA H100 datasheet, half of the sparse 1,513"),
     Gpu("h100-nvl",            r"H100 NVL",         835 * TERA,  60 * TERA,    0.54, 0.22, 3938 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA H100 NVL datasheet, half of the sparse 1,671"),
     Gpu("h100",                r"H100\b",           989 * TERA,  67 * TERA,    0.57, 0.23, 3350 * GIGA,  "nvlink", 450 * GIGA,   "NVIDIA H100 SXM datasheet, half of the sparse 1,979"),

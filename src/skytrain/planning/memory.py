@@ -1,8 +1,9 @@
 """Peak memory of one rank, part by part, in closed form.
 
-What autograd keeps is counted tensor by tensor for the built-in decoder under torch's autocast: weights, the residual stream
-and norms are float32 ("wide"), matrix products and attention bfloat16 ("narrow"). Attention is a flash kernel, so no tensor
-grows with the square of the length. After Korthikanti et al. 2022 (arXiv 2205.05198), whose 34·s·b·h for a GPT block is 36 here.
+What autograd keeps is counted tensor by tensor for the built-in decoder. Alone and under DDP that is torch's autocast: weights, the
+residual stream and norms in float32, matrix products and attention in bfloat16. Under a mesh that shards, weights are gathered in
+bfloat16 and everything follows them. Attention is a flash kernel, so no tensor grows with the square of the length. After
+Korthikanti et al. 2022 (arXiv 2205.05198), whose 34·s·b·h for a GPT block is 36 here.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ Precision = Literal["32-true", "bf16-mixed"]
 CONTEXT_BYTES = 600 * MIB  # CUDA context, cuBLAS and cuDNN handles; assumed, 400-700 MiB from Ampere to Hopper
 NCCL_BYTES = 700 * MIB  # communicators and their channels, when there is more than one GPU; assumed
 WORKSPACE_BYTES = 96 * MIB  # cuBLAS workspaces and the kernels' scratch
+DEEPSPEED_BUCKET_BYTES = 2e9  # its default: 500 million numbers
 FRAGMENTATION = 0.03  # of all that is allocated; with expandable segments, which the trainer's allocator uses
 DRIVER_FRACTION = 0.985  # of the memory that EC2 states, what the driver offers (measured on an H200: 139.8 of 141 GiB)
 
@@ -37,6 +39,7 @@ class Job:
     optimizer: Literal["adamw", "lion"] = "adamw"
     compiled: bool = False
     checkpointing: bool = False  # keep only each block's input and compute the block again in the backward pass
+    reduce_once: bool = True  # sharded gradients travel once a step and are whole until then, or in each micro-batch
 
 
 @dataclass(frozen=True)
@@ -67,17 +70,21 @@ def usable_bytes(gpu_memory_mib: int) -> float:
     return gpu_memory_mib * MIB * DRIVER_FRACTION
 
 
+def residual_bytes(job: Job, mesh: Mesh) -> int:
+    """Of one number in the residual stream."""
+    autocast = job.precision == "bf16-mixed" and mesh.preset in ("single", "ddp")
+    return 4 if autocast or job.precision == "32-true" else 2
+
+
 def block_activation_bytes(job: Job, mesh: Mesh) -> float:
     """What one block keeps for its backward pass, for one micro-batch."""
-    model, wide = job.model, 4
+    model, wide = job.model, residual_bytes(job, mesh)
     narrow = 2 if job.precision == "bf16-mixed" else 4
     width, heads, groups, head, mlp = model.width, model.heads, model.groups, model.head_width, model.hidden_width
     queries, keys = heads * head, groups * head
 
-    norms = 2 * wide * width  # inputs of the two norms: the residual stream
-    if model.post_norms:
-        norms += 2 * wide * width
-    # Autocast casts a product's input anew each time, so gate and up keep a copy each; in float32 they share the norm's output.
+    norms = wide * width * (4 if model.post_norms else 2)  # their inputs
+    # Autocast casts a product's input anew each time, so gate and up keep a copy each; otherwise they share the norm's output.
     inputs = narrow * width * (3 if model.gated_mlp and narrow < wide else 2)
     attention = (
         narrow * (queries + 2 * keys) + narrow * queries + 4 * heads
@@ -86,27 +93,29 @@ def block_activation_bytes(job: Job, mesh: Mesh) -> float:
         attention += narrow * (queries + keys)  # rotated copies; the originals stay, because v is a view into them
     if model.qk_norm:
         attention += wide * (queries + keys)
-    hidden = narrow * mlp * (4 if model.gated_mlp else 2)
-    if job.compiled:
-        # The partitioner keeps what a product made and computes again what only reads it: norms, activations, casts.
-        inputs = 0
-        hidden = narrow * mlp * (2 if model.gated_mlp else 1)
-    tokens = job.micro_batch * job.sequence_length / mesh.context
     if model.attention_softcap is not None:  # no flash kernel: scores, weights in float32 and in bfloat16
         attention += (8 if narrow == 2 else 12) * heads * job.sequence_length
-    # Sequence parallelism goes with tensor parallelism, so norms and inputs are divided too.
+    hidden = narrow * mlp * (4 if model.gated_mlp else 2)
+    if job.compiled:
+        # The partitioner keeps what a product made and computes again what only reads it: activations, casts, norms.
+        hidden = narrow * mlp * (2 if model.gated_mlp else 1)
+        inputs = 0
+    if mesh.tensor > 1:
+        inputs = 2 * narrow * width * mesh.tensor  # the gathered sequence, whole on each rank
+    tokens = job.micro_batch * job.sequence_length / mesh.context
     return tokens * (norms + inputs + attention + hidden) / mesh.tensor
 
 
 def kept_activation_bytes(job: Job, mesh: Mesh) -> float:
     """What waits for the backward pass on the rank that keeps most: the first stage of a pipeline."""
     layers = -(-job.model.layers // mesh.pipeline)
+    wide = residual_bytes(job, mesh)
     tokens = job.micro_batch * job.sequence_length / mesh.context / mesh.tensor
-    block = 4 * tokens * job.model.width if job.checkpointing else block_activation_bytes(job, mesh)
+    block = wide * tokens * job.model.width if job.checkpointing else block_activation_bytes(job, mesh)
     in_flight = (
         min(mesh.pipeline, job.accumulation) if mesh.pipeline > 1 else 1
     )  # 1F1B keeps one micro-batch a later stage
-    ends = tokens * job.model.width * (4 + 2)  # the last norm's and the head's input
+    ends = tokens * job.model.width * (wide + 2)  # the last norm's and the head's input
     return layers * block * in_flight + ends
 
 
@@ -135,18 +144,22 @@ def rank_memory(job: Job, mesh: Mesh) -> Memory:
     fixed = float(WORKSPACE_BYTES)
     copies = 0.0
     if not whole_parameters:
-        # Two blocks and a table whole in bfloat16, and one block's gradients before they are scattered.
-        # A pipeline's stage keeps all of its weights gathered, and its gradients whole, over the step's micro-batches.
-        fixed += 2 * table + (2 * held + 4 * held if mesh.pipeline > 1 else 2 * 2 * block_weights + 4 * block_weights)
-    elif job.precision == "bf16-mixed" and not job.compiled:
+        # Whole in bfloat16: the tables, and two blocks; a pipeline's stage keeps all of its blocks gathered over the step.
+        gathered = held if mesh.pipeline > 1 else 2 * block_weights + table * (1 if job.model.tied_head else 2)
+        fixed += (
+            2 if job.precision == "bf16-mixed" else 4
+        ) * gathered + 4 * block_weights  # and a block's gradients on their way
+        if job.accumulation > 1 and (job.reduce_once or mesh.pipeline > 1):
+            gradients = 4 * held
+    elif residual_bytes(job, mesh) == 4 and job.precision == "bf16-mixed" and not job.compiled:
         # Autocast's copies of weights, held by the graph; a block that is computed again makes its own again.
         copies = (
             2 * (table + block_weights)
             if job.checkpointing
             else 2 * size.matmul_parameters / mesh.tensor / mesh.pipeline
         )
-    if mesh.data > 1 and whole_parameters:
-        fixed += 4 * held  # the reducer's buckets
+    if mesh.deepspeed:
+        fixed += min(4 * held, DEEPSPEED_BUCKET_BYTES)
 
     # Gradients of an earlier micro-batch wait beside this one's activations; with one micro-batch a step there are none yet.
     waiting = gradients if job.accumulation > 1 or mesh.gpus > 1 else 0.0

@@ -158,12 +158,15 @@ def runnable(mesh: Mesh, checkpointing: bool = False) -> bool:
     return mesh.preset in _presets_of_train() and (not checkpointing or CHECKPOINTING in _fields_of_train())
 
 
-def overrides(mesh: Mesh, checkpointing: bool = False) -> list[str]:
+def overrides(mesh: Mesh, checkpointing: bool, reduce_once: bool) -> list[str]:
     """The words that ask `train` for this mesh."""
     degrees = [
         f"parallel.{name}={getattr(mesh, name)}" for name in DIMENSIONS if name in _fields_of_train() and mesh.gpus > 1
     ]
-    return [f"parallel={mesh.preset}", *degrees, *([f"parallel.{CHECKPOINTING}=true"] if checkpointing else [])]
+    kinds = [f"parallel.{CHECKPOINTING}=true"] if checkpointing else []
+    if not reduce_once:
+        kinds.append("parallel.reduce_once=false")
+    return [f"parallel={mesh.preset}", *degrees, *kinds]
 
 
 # Both read from the settings' own schema, so that they cannot lag behind it.

@@ -110,7 +110,7 @@ def explain(choice: Offer, found: Sequence[Offer], wish: Wish) -> str:
     )
     kind = "that `train` can run today " if choice.placement.runnable else ""
     first = f"{choice.nodes} x {choice.instance.type} ({choice.market}, {choice.region}) is the cheapest offer {kind}that finishes{limit}."
-    faster = [offer for offer in able if offer.estimate and offer.estimate.hours < choice.estimate.hours]
+    faster = [offer for offer in able if offer.estimate and offer.estimate.hours < 0.95 * choice.estimate.hours]
     if not faster:
         return f"{first} Nothing else among the offers is both allowed and faster."
     quick = min(faster, key=lambda offer: offer.estimate.hours if offer.estimate else 0.0)

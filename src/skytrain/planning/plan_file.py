@@ -52,6 +52,7 @@ def plan_dict(
             "micro_batch": job.micro_batch,
             "accumulation": job.accumulation,
             "activation_checkpointing": job.checkpointing,
+            "reduce_once": job.reduce_once,
             "precision": job.precision,
             "compile": job.compiled,
         },
@@ -74,7 +75,10 @@ def train_overrides(choice: Offer) -> list[str]:
     """What `train` must be told beyond the configuration to do what the plan says."""
     assert choice.placement
     job = choice.placement.job
-    return [*overrides(choice.placement.mesh, job.checkpointing), f"trainer.micro_batch={job.micro_batch}"]
+    return [
+        *overrides(choice.placement.mesh, job.checkpointing, job.reduce_once),
+        f"trainer.micro_batch={job.micro_batch}",
+    ]
 
 
 def write_plan(plan: Mapping[str, Any], path: Path) -> None:

@@ -6,14 +6,17 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from skytrain.config import SkytrainError, format_bytes
+from skytrain.config import format_bytes
 
 from .communication import Node
+from .flops import decoder_size
 from .measurements import Measurement, Prediction, predict
 from .memory import Job, Memory, rank_memory, usable_bytes
 from .mesh import Mesh, runnable
 from .throughput import tokens_per_step
 
+STATE_BYTES = 16  # of a parameter: itself, its gradient and AdamW's two moments in float32
+SMALL = 4  # times its state is less than a GPU's memory
 SIMPLER = 0.01  # of speed that each further dimension must win: below it a simpler mesh is worth more than the model's precision
 
 
@@ -78,13 +81,34 @@ def best_placement(
     Where anything is preferred (what `train` can run, say) the rest does not count; `mesh` fixes the mesh.
     """
     limit = usable_bytes(gpu_memory_mib)
+    if mesh:
+        return _fastest(job, [mesh], node, limit, batch_tokens, measurements, prefer)
+    every = list(meshes(job, gpus, node.gpus))
+    if SMALL * STATE_BYTES * decoder_size(job.model).parameters < limit:
+        # Dividing layers costs traffic in each of them; a model that one GPU holds with ease has no use for it.
+        whole = [one for one in every if one.tensor == one.pipeline == one.context == 1]
+        found = _fastest(job, whole, node, limit, batch_tokens, measurements, prefer)
+        if isinstance(found, Placement):
+            return found
+    return _fastest(job, every, node, limit, batch_tokens, measurements, prefer)
+
+
+def _fastest(
+    job: Job,
+    layouts: Sequence[Mesh],
+    node: Node,
+    limit: float,
+    batch_tokens: int,
+    measurements: Sequence[Measurement],
+    prefer: Callable[[Placement], bool],
+) -> Placement | NoPlacement:
     best: Placement | None = None
     best_rank = (False, 0.0)
     least = float("inf")
-    for layout in [mesh] if mesh else meshes(job, gpus, node.gpus):
-        for checkpointing in (False, True):
-            for micro_batch, accumulation in _splits(job, layout, batch_tokens, limit, checkpointing):
-                tried = replace(job, micro_batch=micro_batch, accumulation=accumulation, checkpointing=checkpointing)
+    for layout in layouts:
+        for kind in _kinds(job, layout):
+            for micro_batch, accumulation in _splits(kind, layout, batch_tokens, limit):
+                tried = replace(kind, micro_batch=micro_batch, accumulation=accumulation)
                 memory = rank_memory(tried, layout)
                 if memory.total > limit:
                     least = min(least, memory.total)
@@ -97,7 +121,7 @@ def best_placement(
         return best
     if least < float("inf"):
         return NoPlacement(f"needs {format_bytes(least)} per GPU, of {format_bytes(limit)}")
-    sequences = batch_tokens // job.sequence_length
+    sequences, gpus = batch_tokens // job.sequence_length, layouts[0].gpus
     return NoPlacement(f"a batch of {sequences} sequences cannot be split over {gpus} GPUs")
 
 
@@ -129,13 +153,21 @@ def _data_meshes(mesh: Mesh, data: int, gpus_per_node: int) -> Iterator[Mesh]:
             yield replace(mesh, replicate=data // shard, shard=shard)
 
 
-def _splits(job: Job, mesh: Mesh, batch_tokens: int, limit: float, checkpointing: bool) -> list[tuple[int, int]]:
+def _kinds(job: Job, mesh: Mesh) -> Iterator[Job]:
+    """With and without computing blocks again, and with gradients whole between micro-batches or not where that is a choice."""
+    for checkpointing in (False, True):
+        yield replace(job, checkpointing=checkpointing, reduce_once=True)
+        if mesh.shard > 1 and mesh.pipeline == 1:
+            yield replace(job, checkpointing=checkpointing, reduce_once=False)
+
+
+def _splits(job: Job, mesh: Mesh, batch_tokens: int, limit: float) -> list[tuple[int, int]]:
     """(micro-batch, accumulation) pairs that make the batch: the largest that fits and a half and a quarter of it."""
     sequences, remainder = divmod(batch_tokens, job.sequence_length)
     if remainder or sequences % mesh.data:
         return []
     each = sequences // mesh.data
-    trial = replace(job, checkpointing=checkpointing, accumulation=max(2, mesh.pipeline))
+    trial = replace(job, accumulation=max(2, mesh.pipeline))
     choices = _divisors(each)
 
     def too_large(micro_batch: int) -> bool:
@@ -152,10 +184,3 @@ def _divisors(number: int) -> list[int]:
 
 def _parts(mesh: Mesh) -> int:
     return sum((mesh.pipeline > 1, mesh.replicate > 1, 2 * (mesh.shard > 1), mesh.context > 1, mesh.tensor > 1))
-
-
-def require_peak(node: Node) -> None:
-    if node.gpu.peak_flops is None:
-        raise SkytrainError(
-            f"{node.gpu.name} has no verified bf16 peak, so nothing can be predicted for it before it is measured there: skytrain plan --measure"
-        )

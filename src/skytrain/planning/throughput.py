@@ -45,7 +45,7 @@ class Software:
 
 
 # Traffic: fitted on half of the published runs (benchmarks/planning/published.log). Host: assumed.
-EAGER = Software("torch-eager", gemm=1.0, traffic=6.2, host_seconds=0.0006)
+EAGER = Software("torch-eager", gemm=1.0, traffic=6.9, host_seconds=0.0006)
 COMPILED = Software("torch-compile", gemm=1.0, traffic=1.0, host_seconds=0.00015)
 
 

@@ -1,0 +1,80 @@
+"""How long the planner itself takes: a plan over the whole catalogue, and the search for 70B on 2,048 GPUs.
+
+python benchmarks/planning/speed.py                prints the times and writes speed.log beside this file
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from skytrain.config import DecoderConfig
+from skytrain.config.compose import compose
+from skytrain.planning.catalog import packaged_catalog
+from skytrain.planning.communication import Node
+from skytrain.planning.memory import Job
+from skytrain.planning.search import Placement, best_placement
+
+PLAN = [
+    "plan",
+    "model=gpt2-124m",
+    "trainer.tokens=2.5B",
+    "trainer.steps=null",
+    "trainer.precision=bf16-mixed",
+    "budget.usd=150",
+]
+TIMES = 5
+
+
+def plan_seconds() -> list[tuple[float, float]]:
+    """The whole command from a cold interpreter: seconds by the clock, and of processor time, which a busy machine spares."""
+    command = [sys.executable, "-c", "from skytrain.cli.main import main; main()", *PLAN]
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(TIMES):
+            began, used = time.perf_counter(), _used()
+            subprocess.run(command, cwd=folder, check=True, capture_output=True)
+            seconds.append((time.perf_counter() - began, _used() - used))
+    return seconds
+
+
+def _used() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def search_70b() -> tuple[float, Placement]:
+    model = compose(["model=llama-3.1-70b", "tokenizer.vocab_size=257"]).config.model
+    assert isinstance(model, DecoderConfig)
+    p5 = packaged_catalog().instance("p5.48xlarge")
+    began = time.perf_counter()
+    found = best_placement(
+        Job(model, 8192, 1, compiled=True),
+        gpus=2048,
+        node=Node.of(p5),
+        gpu_memory_mib=p5.gpu_memory_mib,
+        batch_tokens=2048 * 8192,
+    )
+    seconds = time.perf_counter() - began
+    assert isinstance(found, Placement)
+    return seconds, found
+
+
+if __name__ == "__main__":
+    plans = plan_seconds()
+    seconds, found = search_70b()
+    lines = [
+        f"{platform.machine()}, Python {platform.python_version()}",
+        f"skytrain plan, whole catalogue, best of {TIMES}: {min(plans)[0]:.2f} s by the clock, {min(used for _, used in plans):.2f} s of processor time "
+        f"(load of the machine {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores)",
+        f"search, Llama 70B on 2,048 H100, 16.8M tokens a step: {seconds:.2f} s -> {found.mesh}, micro-batch {found.job.micro_batch}, "
+        f"{'recompute, ' if found.job.checkpointing else ''}{found.memory.total / 1e9:.1f} GB/GPU, {found.tokens_per_s / 2048:,.0f} tok/s/GPU (assumed)",
+    ]
+    print("\n".join(lines))
+    (Path(__file__).parent / "speed.log").write_text("\n".join(lines) + "\n")

@@ -1,0 +1,62 @@
+"""The throughput model against published runs that its constants were not fitted on."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import statistics
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from skytrain.planning.hardware import find_gpu
+from skytrain.planning.throughput import COMPILED, EAGER
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "planning"
+
+
+@pytest.fixture(scope="module")
+def published() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("published", FOLDER / "published.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def fitted(published: ModuleType) -> dict[str, float]:
+    rows = csv.DictReader((FOLDER / "published_runs.csv").read_text().splitlines())
+    found: dict[str, float] = published.fit([row for row in rows if row["split"] == "fit"], published.shapes())
+    return found
+
+
+def test_runs_that_the_fit_has_not_seen_are_predicted_within_15_percent_at_the_median_and_30_at_p90(
+    published: ModuleType, fitted: dict[str, float]
+) -> None:
+    rows = [
+        row
+        for row in csv.DictReader((FOLDER / "published_runs.csv").read_text().splitlines())
+        if row["split"] == "holdout"
+    ]
+    models = published.shapes()
+    errors = [abs(published.predict(row, models, fitted) / float(row["tokens_per_s_per_gpu"]) - 1) for row in rows]
+    assert len(errors) >= 15
+    assert statistics.median(errors) <= 0.15
+    assert published.quantile(errors, 0.9) <= 0.30
+
+
+def test_the_planner_uses_the_fitted_constants(fitted: dict[str, float]) -> None:
+    a100, h100 = find_gpu("a100"), find_gpu("h100")
+    assert a100 and h100
+    used = {
+        "gemm-a100": a100.gemm,
+        "gemm-h100": h100.gemm,
+        "attention-a100": a100.attention,
+        "attention-h100": h100.attention,
+        "traffic-torch-eager": EAGER.traffic,
+        "traffic-torch-compile": COMPILED.traffic,
+    }
+    for name, value in used.items():
+        assert value == pytest.approx(fitted[name], rel=0.03), name
