@@ -49,11 +49,18 @@ class Mesh:
 
     @property
     def preset(self) -> str:
-        """The name that people know, as `parallel=` takes it; `custom` for a combination that has none."""
+        """The name that people know, as `parallel=` takes it beside the degrees; `custom` for a combination that has none."""
         if self.deepspeed:
             return f"deepspeed-zero{self.zero}" + ("-offload" if self.offload else "")
         used = tuple(name for name in DIMENSIONS if getattr(self, name) > 1)
-        return _PRESET_OF.get(used, "custom")
+        if used in _PRESET_OF:
+            return _PRESET_OF[used]
+        if self.context > 1:
+            return "custom"
+        # Copies of a sharded mesh, or a part of one: the preset's dimensions take other degrees.
+        if self.pipeline > 1:
+            return "pp-tp-fsdp" if self.tensor > 1 else "pp-fsdp"
+        return "tp-fsdp"
 
     def __str__(self) -> str:
         used = [f"{name}={getattr(self, name)}" for name in DIMENSIONS if getattr(self, name) > 1]
@@ -155,7 +162,9 @@ def _mesh(degrees: dict[str, int]) -> Mesh:
 
 def runnable(mesh: Mesh, checkpointing: bool = False) -> bool:
     """Whether `train` has this preset today, and recomputation where that is asked for."""
-    return mesh.preset in _presets_of_train() and (not checkpointing or CHECKPOINTING in _fields_of_train())
+    known = _fields_of_train()
+    divided = all(name in known for name in DIMENSIONS if getattr(mesh, name) > 1)
+    return divided and mesh.preset in _presets_of_train() and (not checkpointing or CHECKPOINTING in known)
 
 
 def overrides(mesh: Mesh, checkpointing: bool, reduce_once: bool) -> list[str]:
