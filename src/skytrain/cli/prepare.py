@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from .options import ConfigDirs, Overrides, compose_overrides
 
 
-def prepare(overrides: Overrides = None, config_dir: ConfigDirs = None) -> None:
+def prepare(
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the stages, the expected sizes and where it would write; make nothing."),
+    ] = False,
+) -> None:
     """Turn text into token shards in the store: read, clean, de-duplicate, tokenize, write.
 
     skytrain prepare data=text data.source.paths='corpus/*.txt' tokenizer=gpt2
     """
     config = compose_overrides(overrides, config_dir).config
+    from ..pipelines.prepare import outline
     from ..pipelines.prepare import prepare as story
     from .console import reporter
 
+    if dry_run:
+        for name, value in outline(config):
+            print(f"{name:<12} {value}")
+        return
     with reporter() as console:
         prepared = story(config, console)
     print(prepared.folder)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .build import write_corpus
+    from .clean import stages_of
     from .documents import BadRecord, Document
     from .manifest import CorpusManifest, CorpusPart, open_corpus, read_corpus, read_part
     from .pool import ordered, worker_count
@@ -23,6 +24,7 @@ _HOMES = {
     "read_corpus": "manifest",
     "read_part": "manifest",
     "recipe_hash": "versions",
+    "stages_of": "clean",
     "worker_count": "pool",
     "write_corpus": "build",
 }
@@ -38,6 +40,7 @@ __all__ = [
     "read_corpus",
     "read_part",
     "recipe_hash",
+    "stages_of",
     "worker_count",
     "write_corpus",
 ]

@@ -9,15 +9,13 @@ import io
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from skytrain.config import ConfigError, MissingExtra, SkytrainError
-
-from .documents import BadRecord, Document
 
 if TYPE_CHECKING:
     from skytrain.storage import Store
@@ -46,11 +44,11 @@ class InputFile:
         return {"name": self.name, "size": self.size, "sha256": digest}
 
     @contextmanager
-    def open(self) -> Iterator[IO[bytes]]:
+    def open(self, decompress: bool = True) -> Iterator[IO[bytes]]:
         """The file's bytes, decompressed by its ending; a cut or broken archive is an error that names the file."""
         with self._raw() as raw:
             codec = COMPRESSIONS.get(posixpath.splitext(self.name)[1])
-            if codec is None:
+            if codec is None or not decompress:
                 yield raw
                 return
             try:
@@ -78,6 +76,16 @@ class _StoredBytes(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self.position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self.position, io.SEEK_END: self.size}[whence]
+        return self.position
+
+    def tell(self) -> int:
+        return self.position
+
     def readinto(self, buffer: Any) -> int:
         length = min(len(buffer), self.size - self.position)
         if length <= 0:
@@ -89,16 +97,6 @@ class _StoredBytes(io.RawIOBase):
 
 class UnreadableFile(SkytrainError):
     """A file that ends too early or is not of its kind."""
-
-
-def readable(
-    file: InputFile, read: Callable[[InputFile], Iterator[Document | BadRecord]]
-) -> Iterator[Document | BadRecord]:
-    """What `read` yields; a broken file becomes one bad record, after the documents that came before the break."""
-    try:
-        yield from read(file)
-    except UnreadableFile as error:
-        yield BadRecord("file", str(error))
 
 
 def find_files(paths: str | Sequence[str], key: str = KEY) -> list[InputFile]:

@@ -11,7 +11,17 @@ from typing import Any
 import numpy as np
 
 from ..config import BPETokenizerConfig, Config, SkytrainError, format_bytes, format_count, make
-from ..corpus import CorpusManifest, corpus_version, fingerprint_of, open_corpus, read_part, recipe_hash, write_corpus
+from ..corpus import (
+    CorpusManifest,
+    corpus_version,
+    fingerprint_of,
+    open_corpus,
+    read_part,
+    recipe_hash,
+    stages_of,
+    worker_count,
+    write_corpus,
+)
 from ..runs import Reporter
 from ..storage import NotFound, Store, open_store
 from ..tokens import (
@@ -44,6 +54,49 @@ def prepare(config: Config, reporter: Reporter) -> Prepared:
         prepared = _write_splits(config, store, folder, version, tokenizer, corpus, source, reporter)
     reporter.note(describe(store, prepared))
     return prepared
+
+
+def outline(config: Config) -> list[tuple[str, str]]:
+    """What `prepare` would do: stages, expected sizes, and where it would write. Looks at the source's files, makes nothing."""
+    data, store = config.data, open_store(config.store)
+    source = make(data.source.target, data.source.args, key="data.source")
+    version = corpus_version(data, fingerprint_of(data, source))
+    rows = [("source", data.source.target)]
+    if hasattr(source, "pieces"):
+        pieces = source.pieces()
+        rows.append(
+            ("input", f"{len(pieces)} files, {format_bytes(sum(piece.size for piece in pieces))} as they are stored")
+        )
+    if hasattr(source, "token_documents"):
+        stages = ["tokens"]
+    else:
+        dedup = [
+            name for name, on in (("exact_dedup", data.exact_dedup), ("near_dedup", data.near_dedup.enabled)) if on
+        ]
+        stages = ["read", *stages_of(data), *dedup, "write", "tokenize"]
+    rows.append(("stages", " -> ".join(stages)))
+    if data.target_tokens:
+        text = data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token
+        width = 2 if config.tokenizer.vocab_size <= 2**16 else 4
+        rows.append(
+            (
+                "stops at",
+                f"{format_count(data.target_tokens)} tokens: about {format_bytes(text)} of text, {format_bytes(width * data.target_tokens)} of shards",
+            )
+        )
+    rows.append(("workers", str(worker_count(data.workers))))
+    rows.append(("corpus", _there(store, f"corpora/{data.name}/{version}")))
+    tokenizer_id = config.tokenizer.name if config.tokenizer.kind == "gpt2" else f"{config.tokenizer.name}-<hash>"
+    rows.append(("tokens", _there(store, tokens_folder(data.name, version, tokenizer_id))))
+    return rows
+
+
+def _there(store: Store, folder: str) -> str:
+    return store.url(folder) + (
+        " (already there)"
+        if store.exists(f"{folder}/manifest.json") or store.exists(f"{folder}/train/manifest.json")
+        else ""
+    )
 
 
 def describe(store: Store, prepared: Prepared) -> str:
@@ -108,7 +161,10 @@ def _sample(store: Store, corpus: CorpusManifest, sample_bytes: int) -> Iterator
 class _Splits:
     """The two writers, and a note in the store of where they are: what is uploaded need not be made again."""
 
-    def __init__(self, store: Store, folder: str, train: ShardWriter, validation: ShardWriter) -> None:
+    def __init__(
+        self, store: Store, folder: str, train: ShardWriter, validation: ShardWriter, validation_fraction: float
+    ) -> None:
+        self.validation_fraction = validation_fraction
         self.store, self.note = store, f"{folder}/progress.json"
         self.writers = {"train": train, "validation": validation}
         # For each split: what its finished shards hold, and the first document after them.
@@ -126,6 +182,10 @@ class _Splits:
     @property
     def first_part(self) -> int:
         return min(state["next"][0] for state in self.state.values())
+
+    def wanted(self, part: int, number: int, document_id: str) -> bool:
+        """Whether a document is still to be written; the other split's shards may be far ahead."""
+        return [part, number] >= self.state[split_of(document_id, self.validation_fraction)]["next"]
 
     def add(self, split: str, position: list[int], ids: np.ndarray, text_bytes: int) -> None:
         writer, state = self.writers[split], self.state[split]
@@ -158,11 +218,11 @@ def _write_splits(
         ShardWriter(store, f"{folder}/train", "train", tokenizer, data.shard_tokens) as train,
         ShardWriter(store, f"{folder}/validation", "validation", tokenizer, data.shard_tokens) as validation,
     ):
-        splits = _Splits(store, folder, train, validation)
+        splits = _Splits(store, folder, train, validation, data.validation_fraction)
         if corpus is None:
             parts: Iterator[TokenizedPart] = _synthetic(source, tokenizer)
         else:
-            parts = tokenize_corpus(store, corpus, tokenizer, data.workers, splits.first_part)
+            parts = tokenize_corpus(store, corpus, tokenizer, data.workers, splits.first_part, splits.wanted)
         _fill(config, splits, parts, train, reporter)
         _check(config, corpus, train)
         reporter.progress("tokens", train.tokens, train.tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,14 +26,25 @@ class TokenizedPart(NamedTuple):
 
 
 def tokenize_corpus(
-    store: Store, corpus: CorpusManifest, tokenizer: Tokenizer, workers: int | None, first_part: int = 0
+    store: Store,
+    corpus: CorpusManifest,
+    tokenizer: Tokenizer,
+    workers: int | None,
+    first_part: int = 0,
+    wanted: Callable[[int, int, str], bool] = lambda part, number, id_: True,
 ) -> Iterator[TokenizedPart]:
-    """Every part from `first_part` on."""
-    parts = (read_part(store, corpus.folder, part) for part in corpus.parts[first_part:])
-    texts = ([(document.id, document.text) for document in part] for part in parts)
+    """Every part from `first_part` on. A document that is not `wanted` (by part, number in it and id) comes back without tokens."""
+
+    def texts() -> Iterator[list[tuple[str, str | None]]]:
+        for number, part in enumerate(corpus.parts[first_part:], start=first_part):
+            documents = enumerate(read_part(store, corpus.folder, part))
+            yield [
+                (document.id, document.text if wanted(number, i, document.id) else None) for i, document in documents
+            ]
+
     assert isinstance(tokenizer, ByteLevelBPE)
     given = (None if tokenizer.id == "gpt2" else tokenizer.definition, tokenizer.name)
-    yield from ordered(_tokenize, texts, worker_count(workers), _setup, given)
+    yield from ordered(_tokenize, texts(), worker_count(workers), _setup, given)
 
 
 _TOKENIZER: ByteLevelBPE
@@ -45,11 +56,12 @@ def _setup(definition: str | None, name: str) -> None:
     _TOKENIZER = gpt2() if definition is None else ByteLevelBPE(name, definition)
 
 
-def _tokenize(documents: list[tuple[str, str]]) -> TokenizedPart:
+def _tokenize(documents: list[tuple[str, str | None]]) -> TokenizedPart:
     encoded: list[np.ndarray] = []
     batch: list[str] = []
     chars = 0
-    for _, text in documents:
+    texts = [text or "" for _, text in documents]
+    for text in texts:
         batch.append(text)
         chars += len(text)
         if chars >= BATCH_CHARS:
@@ -61,5 +73,5 @@ def _tokenize(documents: list[tuple[str, str]]) -> TokenizedPart:
         [id_ for id_, _ in documents],
         np.concatenate(encoded).astype(dtype) if encoded else np.empty(0, dtype),
         np.cumsum([len(ids) for ids in encoded]),
-        np.array([len(text.encode()) for _, text in documents], np.int64),
+        np.array([len(text.encode()) for text in texts], np.int64),
     )

@@ -1,8 +1,11 @@
 """Where documents come from. A source has `documents()` and `fingerprint()`, what decides its bytes."""
 
+from .hub import HubDataset
 from .jsonl import JsonLines
 from .python_docs import PythonDocs
 from .synthetic import Synthetic
+from .tables import CsvFiles, ParquetFiles
 from .text import TextFiles
+from .warc import WebArchive
 
-__all__ = ["JsonLines", "PythonDocs", "Synthetic", "TextFiles"]
+__all__ = ["CsvFiles", "HubDataset", "JsonLines", "ParquetFiles", "PythonDocs", "Synthetic", "TextFiles", "WebArchive"]

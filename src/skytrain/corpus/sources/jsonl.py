@@ -3,47 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from ..documents import BadRecord, Document
-from ..files import InputFile, find_files, readable
+from ..files import InputFile
+from .base import UserFiles
 from .records import record_to_document
 
 
 @dataclass(frozen=True)
-class JsonLines:
-    """.jsonl, .jsonl.gz and .jsonl.zst by path or glob, in a folder or s3://.
+class JsonLines(UserFiles):
+    """.jsonl, .jsonl.gz and .jsonl.zst.
 
     Without `id_key` a document is named by its file and line. Other keys travel along as meta.
     """
 
-    paths: str | Sequence[str]
     text_key: str = "text"
     id_key: str | None = None
 
-    def fingerprint(self) -> dict[str, Any]:
-        return {"files": [file.fingerprint() for file in self.pieces()]}
-
-    def pieces(self) -> list[InputFile]:
-        return find_files(self.paths)
-
-    def documents(self) -> Iterator[Document | BadRecord]:
-        for file in self.pieces():
-            yield from self.read(file)
-
-    def read(self, file: InputFile) -> Iterator[Document | BadRecord]:
-        return readable(file, self._documents)
-
-    def _documents(self, file: InputFile) -> Iterator[Document | BadRecord]:
-        with file.open() as stream:
-            for number, line in enumerate(stream, start=1):
-                if line.strip():
-                    yield json_to_document(file, number, line, self.text_key, self.id_key, "jsonl")
+    def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
+        return read_json_lines(file, self.text_key, self.id_key)
 
 
-def json_to_document(
+def read_json_lines(
+    file: InputFile, text_key: str, id_key: str | None, source: str = "jsonl"
+) -> Iterator[Document | BadRecord]:
+    with file.open() as stream:
+        for number, line in enumerate(stream, start=1):
+            if line.strip():
+                yield _document(file, number, line, text_key, id_key, source)
+
+
+def _document(
     file: InputFile, number: int, line: bytes, text_key: str, id_key: str | None, source: str
 ) -> Document | BadRecord:
     where = f"{file.url}:{number}"

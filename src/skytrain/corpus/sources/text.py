@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO
 
 from ..documents import BadRecord, Document
-from ..files import InputFile, find_files, readable
+from ..files import InputFile
+from .base import UserFiles
 
 BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True)
-class TextFiles:
-    """UTF-8 files by path or glob, in a folder or s3://, .gz and .zst too.
+class TextFiles(UserFiles):
+    """UTF-8 text, .gz and .zst too.
 
     `separator` is a line of its own that ends a document, as `<|endoftext|>` does in TinyStories V2; without one each file is a document.
     """
 
-    paths: str | Sequence[str]
     separator: str | None = None
 
-    def fingerprint(self) -> dict[str, Any]:
-        return {"files": [file.fingerprint() for file in self.pieces()]}
+    def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
+        return read_text(file, self.separator)
 
-    def pieces(self) -> list[InputFile]:
-        return find_files(self.paths)
 
-    def documents(self) -> Iterator[Document | BadRecord]:
-        for file in self.pieces():
-            yield from self.read(file)
-
-    def read(self, file: InputFile) -> Iterator[Document | BadRecord]:
-        return readable(file, self._documents)
-
-    def _documents(self, file: InputFile) -> Iterator[Document | BadRecord]:
-        with file.open() as stream:
-            if self.separator is None:
-                yield _document(file.name, stream.read(), file, 0)
-                return
-            for number, (start, body) in enumerate(_split(stream, self.separator.encode())):
-                yield _document(f"{file.name}:{number}", body, file, start)
+def read_text(file: InputFile, separator: str | None) -> Iterator[Document | BadRecord]:
+    with file.open() as stream:
+        if separator is None:
+            yield _document(file.name, stream.read(), file, 0)
+            return
+        for number, (start, body) in enumerate(_split(stream, separator.encode())):
+            yield _document(f"{file.name}:{number}", body, file, start)
 
 
 def _split(stream: IO[bytes], separator: bytes) -> Iterator[tuple[int, bytes]]:

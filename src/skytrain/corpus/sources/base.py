@@ -1,0 +1,45 @@
+"""What sources made of files have in common: each file is a piece that can be read, skipped or found broken alone."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..documents import BadRecord, Document
+from ..files import InputFile, UnreadableFile, find_files
+
+
+class FileSource(ABC):
+    """A source whose pieces are files; `documents_in` reads one of them."""
+
+    @abstractmethod
+    def pieces(self) -> list[InputFile]: ...
+
+    @abstractmethod
+    def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]: ...
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"files": [file.fingerprint() for file in self.pieces()]}
+
+    def documents(self) -> Iterator[Document | BadRecord]:
+        for file in self.pieces():
+            yield from self.read(file)
+
+    def read(self, file: InputFile) -> Iterator[Document | BadRecord]:
+        """The file's documents; where it is broken, one bad record after those that came before."""
+        try:
+            yield from self.documents_in(file)
+        except UnreadableFile as error:
+            yield BadRecord("file", str(error))
+
+
+@dataclass(frozen=True)
+class UserFiles(FileSource):
+    """Files of the user's, by path or glob, in a folder or s3://."""
+
+    paths: str | Sequence[str]
+
+    def pieces(self) -> list[InputFile]:
+        return find_files(self.paths)

@@ -1,0 +1,156 @@
+"""Data sets on the Hugging Face hub, streamed from one commit: a branch's name becomes its commit before anything is read."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import IO, Any, cast
+
+from skytrain.config import ConfigError, MissingExtra, SkytrainError
+
+from ..documents import BadRecord, Document
+from ..files import READ_BYTES, InputFile
+from .base import FileSource
+from .jsonl import read_json_lines
+from .tables import read_parquet
+from .text import read_text
+
+
+@dataclass(frozen=True)
+class HubFile(InputFile):
+    """A file of a data set at a commit."""
+
+    repo: str = ""
+    revision: str = ""
+    blob: str = ""
+    endpoint: str | None = None
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"name": self.name, "size": self.size, "blob": self.blob}
+
+    def _raw(self) -> IO[bytes]:
+        from huggingface_hub import HfFileSystem
+
+        path = f"datasets/{self.repo}/{self.name}"
+        return cast(
+            IO[bytes],
+            HfFileSystem(endpoint=self.endpoint).open(path, "rb", block_size=READ_BYTES, revision=self.revision),
+        )
+
+
+@dataclass(frozen=True)
+class HubDataset(FileSource):
+    """`files` are globs in the repository; .parquet, .jsonl and .json (.gz, .zst) and .txt are understood.
+
+    `components` chooses by the value at `component_key`: a list keeps those, a mapping keeps that share of each, by hash of the id.
+    """
+
+    repo: str
+    files: str | Sequence[str]
+    revision: str = "main"
+    text_key: str = "text"
+    id_key: str | None = None
+    separator: str | None = None
+    component_key: str | None = None
+    components: Sequence[str] | Mapping[str, float] | None = None
+    endpoint: str | None = None
+    _cache: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.components is not None and self.component_key is None:
+            raise ConfigError("data.source.components", f"{self.repo} has no components to choose from")
+        for name, share in self.shares.items():
+            if not 0 <= share <= 1:
+                raise ConfigError(
+                    f"data.source.components.{name}",
+                    f"{share} is not a share between 0 and 1",
+                    hint="to see text more than once, mix data sets in the loader",
+                )
+
+    @property
+    def shares(self) -> dict[str, float]:
+        if isinstance(self.components, Mapping):
+            return {str(name): float(share) for name, share in self.components.items()}
+        return dict.fromkeys(self.components or [], 1.0)
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {"repo": self.repo, "commit": self.commit, **super().fingerprint()}
+
+    @property
+    def commit(self) -> str:
+        if "commit" not in self._cache:
+            self._cache["commit"] = self._ask(lambda hub: hub.dataset_info(self.repo, revision=self.revision).sha)
+        return cast(str, self._cache["commit"])
+
+    def pieces(self) -> list[InputFile]:
+        if "pieces" not in self._cache:
+            self._cache["pieces"] = self._find()
+        return cast("list[InputFile]", self._cache["pieces"])
+
+    def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
+        for record in self._read(file):
+            if isinstance(record, BadRecord) or self.components is None or self._chosen(record):
+                yield record
+
+    def _read(self, file: InputFile) -> Iterator[Document | BadRecord]:
+        source = self.repo
+        bare = file.name.removesuffix(".gz").removesuffix(".zst")
+        if bare.endswith(".parquet"):
+            return read_parquet(file, self.text_key, self.id_key, source)
+        if bare.endswith((".jsonl", ".json")):
+            return read_json_lines(file, self.text_key, self.id_key, source)
+        if bare.endswith(".txt"):
+            return (
+                replace(record, source=source) if isinstance(record, Document) else record
+                for record in read_text(file, self.separator)
+            )
+        raise SkytrainError(f"{file.url}: only .parquet, .jsonl, .json and .txt are understood")
+
+    def _chosen(self, document: Document) -> bool:
+        value: Any = document.meta
+        for name in cast(str, self.component_key).split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        share = self.shares.get(str(value), 0.0)
+        # Other bytes of the hash than those that split training from validation, so that the two choices are independent.
+        return int.from_bytes(hashlib.sha256(document.id.encode()).digest()[8:16], "big") < share * 2**64
+
+    def _find(self) -> list[InputFile]:
+        globs = [self.files] if isinstance(self.files, str) else list(self.files)
+        tree = self._ask(
+            lambda hub: list(hub.list_repo_tree(self.repo, recursive=True, revision=self.commit, repo_type="dataset"))
+        )
+        sizes = {entry.path: entry for entry in tree if hasattr(entry, "size")}
+        found = sorted({path for glob in globs for path in fnmatch.filter(sizes, glob)})
+        if not found:
+            raise ConfigError(
+                "data.source.files", f"{self.repo} at {self.commit[:12]} has no file that matches {', '.join(globs)}"
+            )
+        return [
+            HubFile(
+                name=path,
+                url=f"hf://datasets/{self.repo}@{self.commit[:12]}/{path}",
+                size=sizes[path].size,
+                repo=self.repo,
+                revision=self.commit,
+                blob=sizes[path].blob_id,
+                endpoint=self.endpoint,
+            )
+            for path in found
+        ]
+
+    def _ask(self, question: Any) -> Any:
+        try:
+            from huggingface_hub import HfApi
+            from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+        except ImportError:
+            raise MissingExtra("huggingface_hub", "data") from None
+        try:
+            return question(HfApi(endpoint=self.endpoint))
+        except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
+            problem = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            raise SkytrainError(
+                f"the hub did not answer for {self.repo} at {self.revision}: {problem}\n"
+                "  is the machine online, is HF_HUB_OFFLINE unset, and does a gated data set have its HF_TOKEN?"
+            ) from None

@@ -1,0 +1,54 @@
+"""Common Crawl: pages as they were fetched (WARC), or the text that Common Crawl took from them (WET)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from skytrain.config import MissingExtra
+
+from ..documents import BadRecord, Document
+from ..files import InputFile, UnreadableFile
+from .base import UserFiles
+
+
+@dataclass(frozen=True)
+class WebArchive(UserFiles):
+    """.warc and .wet, .gz too, by path or glob; s3://commoncrawl/... works where the account may read it.
+
+    Of a WARC the pages that were answered with 200 and HTML; `main_content` leaves out menus, headers and footers.
+    """
+
+    main_content: bool = True
+
+    def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
+        try:
+            from fastwarc.stream_io import StreamError
+            from fastwarc.warc import ArchiveIterator, WarcRecordType
+        except ImportError:
+            raise MissingExtra("fastwarc", "data") from None
+        kinds = WarcRecordType.response | WarcRecordType.conversion
+        with file.open(decompress=False) as stream:  # each record is a gzip member of its own, which fastwarc knows
+            try:
+                for record in ArchiveIterator(stream, record_types=kinds, parse_http=True):
+                    body = record.reader.read()
+                    if len(body) < record.content_length:  # fastwarc gives what there is
+                        raise EOFError(f"it ends inside record {record.record_id}")
+                    text = self._text(record, body)
+                    if text is not None:
+                        meta = {"url": record.headers.get("WARC-Target-URI"), "date": record.headers.get("WARC-Date")}
+                        yield Document(str(record.record_id).strip("<>"), text, "warc", meta)
+            except (StreamError, ValueError, EOFError) as error:
+                raise UnreadableFile(f"{file.url}: not a whole WARC file: {error}") from None
+
+    def _text(self, record: Any, body: bytes) -> str | None:
+        from resiliparse.extract.html2text import extract_plain_text
+        from resiliparse.parse.encoding import bytes_to_str, detect_encoding
+
+        if record.http_headers is None:  # a conversion record: UTF-8 already
+            return body.decode(errors="replace")
+        if record.http_headers.status_code != 200 or "html" not in (record.http_content_type or ""):
+            return None
+        html = bytes_to_str(body, record.http_charset or detect_encoding(body))
+        return str(extract_plain_text(html, main_content=self.main_content, links=False, list_bullets=True))

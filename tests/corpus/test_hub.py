@@ -1,0 +1,158 @@
+"""Data sets of the hub: the real loading code against small files of the very same layout, served on loopback."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tests.corpus.hub import COMMIT, loopback_hub
+
+from skytrain.config import ConfigError, SkytrainError, make
+from skytrain.config.compose import compose
+from skytrain.corpus import Document
+
+
+def lines(*records: object) -> bytes:
+    return b"".join(json.dumps(record).encode() + b"\n" for record in records)
+
+
+def zstd(data: bytes) -> bytes:
+    return pa.Codec("zstd").compress(data, asbytes=True)
+
+
+def parquet(path: Path, **columns: list[Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+
+
+def write(path: Path, body: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(body)
+
+
+def pile(folder: Path) -> None:
+    for i in range(2):
+        records = [
+            {"text": f"text {i}-{k}", "meta": {"pile_set_name": ("ArXiv", "Github", "Wikipedia (en)")[k % 3]}}
+            for k in range(30)
+        ]
+        write(folder / f"train/0{i}.jsonl.zst", zstd(lines(*records)))
+    write(folder / "val.jsonl.zst", zstd(lines({"text": "held out", "meta": {"pile_set_name": "ArXiv"}})))
+
+
+def fineweb(folder: Path) -> None:
+    for i in range(2):
+        parquet(
+            folder / f"sample/10BT/00{i}_00000.parquet",
+            text=[f"page {i}-{k}" for k in range(5)],
+            id=[f"<urn:uuid:{i}-{k}>" for k in range(5)],
+            dump=["CC-MAIN-2024-10"] * 5,
+            url=[f"https://example.org/{k}" for k in range(5)],
+            language_score=[0.9] * 5,
+        )
+    parquet(folder / "data/CC-MAIN-2024-10/000.parquet", text=["not in the sample"], id=["x"])
+
+
+def c4(folder: Path) -> None:
+    for i in range(2):
+        records = [
+            {"text": f"web text {i}-{k}", "timestamp": "2019-04-25T12:57:54Z", "url": "http://example.org"}
+            for k in range(5)
+        ]
+        write(folder / f"en/c4-train.0000{i}-of-01024.json.gz", gzip.compress(lines(*records)))
+    write(folder / "en/c4-validation.00000-of-00008.json.gz", gzip.compress(lines({"text": "held out"})))
+
+
+def slimpajama(folder: Path) -> None:
+    records = [
+        {"text": f"text {k}", "meta": {"redpajama_set_name": "RedPajamaBook" if k % 2 else "RedPajamaC4"}}
+        for k in range(10)
+    ]
+    write(folder / "train/chunk1/example_train_0.jsonl.zst", zstd(lines(*records)))
+
+
+def tinystories(folder: Path) -> None:
+    write(
+        folder / "TinyStoriesV2-GPT4-train.txt",
+        b"Once upon a time.\nThe end.\n<|endoftext|>\nA cat sat.\n<|endoftext|>\n",
+    )
+    write(folder / "TinyStoriesV2-GPT4-valid.txt", b"held out\n")
+
+
+def openwebtext(folder: Path) -> None:
+    parquet(folder / "plain_text/train/0000.parquet", text=["Port-au-Prince, Haiti (CNN)", "another"])
+
+
+LAYOUTS = [
+    (pile, "pile", 60),
+    (fineweb, "fineweb", 10),
+    (fineweb, "fineweb-edu", 10),
+    (c4, "c4", 10),
+    (slimpajama, "slimpajama", 10),
+    (tinystories, "tinystories", 2),
+    (openwebtext, "openwebtext", 2),
+]
+
+
+@pytest.fixture(autouse=True)
+def online(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # loopback is not the network
+
+
+def source(name: str, endpoint: str, *overrides: str) -> Any:
+    revision = ["data.source.revision=main"] if name == "openwebtext" else []
+    config = compose([f"data={name}", *revision, *overrides]).config.data.source
+    return make(config.target, {**config.args, "endpoint": endpoint}, key="data.source")
+
+
+def repo_of(name: str) -> str:
+    return str(compose([f"data={name}"]).config.data.source.args["repo"])
+
+
+@pytest.mark.parametrize(("layout", "name", "count"), LAYOUTS, ids=[name for _, name, _ in LAYOUTS])
+def test_a_data_set_is_streamed_from_its_commit(tmp_path: Path, layout: Any, name: str, count: int) -> None:
+    layout(tmp_path)
+    with loopback_hub(tmp_path, repo_of(name)) as endpoint:
+        made = source(name, endpoint)
+        documents = list(made.documents())
+        fingerprint = made.fingerprint()
+    assert len(documents) == count
+    assert all(isinstance(document, Document) for document in documents)
+    assert len({document.id for document in documents}) == count
+    assert not any("held out" in document.text or "not in the sample" in document.text for document in documents)
+    assert fingerprint["commit"] == COMMIT
+
+
+def test_components_are_chosen_by_name_or_by_share(tmp_path: Path) -> None:
+    pile(tmp_path)
+    with loopback_hub(tmp_path, repo_of("pile")) as endpoint:
+        chosen = list(source("pile", endpoint, "data.source.components=[ArXiv]").documents())
+        shared = list(source("pile", endpoint, "data.source.components={ArXiv: 1, Github: 0.5}").documents())
+    assert {document.meta["meta"]["pile_set_name"] for document in chosen} == {"ArXiv"}
+    assert len(chosen) == 20
+    github = [document for document in shared if document.meta["meta"]["pile_set_name"] == "Github"]
+    assert 2 < len(github) < 18
+    assert len(shared) == 20 + len(github)
+
+
+def test_fineweb_keeps_its_ids_and_addresses(tmp_path: Path) -> None:
+    fineweb(tmp_path)
+    with loopback_hub(tmp_path, repo_of("fineweb")) as endpoint:
+        first = next(iter(source("fineweb", endpoint).documents()))
+    assert (first.id, first.meta["url"]) == ("<urn:uuid:0-0>", "https://example.org/0")
+
+
+def test_wrong_choices_are_named(tmp_path: Path) -> None:
+    fineweb(tmp_path)
+    with loopback_hub(tmp_path, repo_of("fineweb")) as endpoint:
+        with pytest.raises(ConfigError, match=r"data\.source\.files: .*no file that matches nothing/\*"):
+            list(source("fineweb", endpoint, "data.source.files=nothing/*").documents())
+        with pytest.raises(SkytrainError, match="the hub did not answer for HuggingFaceFW/fineweb at v9"):
+            source("fineweb", endpoint, "data.source.revision=v9").fingerprint()
+    with pytest.raises(ConfigError, match=r"data\.source\.components\.ArXiv: 2\.0 is not a share"):
+        source("pile", "http://127.0.0.1:1", "data.source.components={ArXiv: 2}")
