@@ -17,6 +17,7 @@ from .throughput import tokens_per_step
 
 STATE_BYTES = 16  # of a parameter: itself, its gradient and AdamW's two moments in float32
 SMALL = 4  # times its state is less than a GPU's memory
+TIGHT = 0.92  # of the memory: beyond it a layout has to be worth the risk of running out
 SIMPLER = 0.01  # of speed that each further dimension must win: below it a simpler mesh is worth more than the model's precision
 
 
@@ -114,7 +115,8 @@ def _fastest(
                     least = min(least, memory.total)
                     continue
                 found = Placement(tried, layout, memory, predict(tried, layout, node, measurements))
-                rank = (prefer(found), found.tokens_per_s * (1 - SIMPLER * _parts(layout)))
+                tight = memory.total > TIGHT * limit
+                rank = (prefer(found), found.tokens_per_s * (1 - SIMPLER * (_parts(layout) + 2 * tight)))
                 if rank > best_rank:
                     best, best_rank = found, rank
     if best:
