@@ -414,6 +414,16 @@ class MixturePhase:
 
 
 @dataclass(frozen=True)
+class TokenFilesConfig:
+    """Token files of another project, in place of what `skytrain prepare` makes."""
+
+    format: Literal["llmc", "nanogpt", "megatron", "webdataset"]
+    train: str  # a path or s3:// URL, with * in its last part
+    validation: str | None
+    dtype: Literal["uint16", "uint32"]  # of nanoGPT's files, which do not say theirs
+
+
+@dataclass(frozen=True)
 class LoaderConfig:
     """How prepared tokens become batches."""
 
@@ -423,6 +433,7 @@ class LoaderConfig:
     cache_limit: Bytes | None
     store_wait: Seconds
     mixture: list[MixturePhase]  # empty: the one data set that `data` names
+    files: TokenFilesConfig | None
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from ..tokens import (
     Prepared,
     TokenDataModule,
     Tokenizer,
-    find_prepared,
+    find_training_data,
     open_mixture,
     open_tokenizer,
     open_training_data,
@@ -72,7 +72,7 @@ class Trained:
 def train(config: Config, reporter: Reporter) -> Trained:
     store = open_store(config.store)
     plan = plan_training(config)
-    prepared = find_prepared(store, config.data, config.tokenizer)
+    prepared = find_training_data(store, config)
     tokenizer = open_tokenizer(config.tokenizer, store, prepared.tokenizer_id)
     mixture = open_mixture(store, config.loader, prepared.tokenizer_id)
     data = _data(config, plan, store, prepared, mixture, tokenizer)

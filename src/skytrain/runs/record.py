@@ -35,6 +35,7 @@ IDENTITY = (
     "loader.shuffle",
     "loader.block_shards",
     "loader.mixture",
+    "loader.files",
 )
 
 

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from .blend import Blend, Shuffle
 from .cache import ShardCache, StoreUnreachable
+from .formats import Format, open_token_files
 from .manifest import Manifest, Shard, TokenizerFacts, find_manifest
 from .mixture import Mixture, Phase
-from .opening import TrainingData, open_mixture, open_training_data
+from .opening import TrainingData, find_training_data, open_mixture, open_training_data
 from .order import BlockOrder, GlobalOrder, Permutation, window_order, windows_at
 from .prepared import Prepared, find_prepared, open_prepared, tokens_folder
 from .reader import TokenSplit
@@ -23,6 +24,7 @@ __all__ = [
     "Blend",
     "BlockOrder",
     "ByteLevelBPE",
+    "Format",
     "GlobalOrder",
     "Manifest",
     "Mixture",
@@ -43,9 +45,11 @@ __all__ = [
     "dtype_for",
     "find_manifest",
     "find_prepared",
+    "find_training_data",
     "load_tokenizer_folder",
     "open_mixture",
     "open_prepared",
+    "open_token_files",
     "open_tokenizer",
     "open_training_data",
     "split_of",

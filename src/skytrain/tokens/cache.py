@@ -98,10 +98,12 @@ class ShardCache:
         size: int,
         wait: bool = True,
         cancelled: Callable[[], bool] = lambda: False,
+        make: Callable[[Path], None] | None = None,
     ) -> Pin | None:
         """The object, local and verified. Without `wait`, None while another process is busy with it.
 
-        Waiting for the store or for room ends with Cancelled as soon as `cancelled()`.
+        Waiting for the store or for room ends with Cancelled as soon as `cancelled()`. An object whose hash nobody wrote down comes with
+        `make`, which puts the file where it is told; `sha256` is then only a name for what it makes.
         """
         if self.limit_bytes is not None and size > self.limit_bytes:
             raise SkytrainError(
@@ -109,23 +111,27 @@ class ShardCache:
                 "  set a larger loader.cache_limit, or prepare smaller shards (data.shard_tokens)"
             )
         path = self.path(sha256)
+        stamp = path.with_name(STAMP)
         lock = self._open_lock(path.parent / "lock")
         try:
             while True:
                 # Shared first: what is there already, many may use at once.
                 if not _flock(lock, fcntl.LOCK_SH, wait):
                     return None
-                if path.exists() and _is_verified(path, sha256, path.with_name(STAMP)):
+                if path.exists() and _is_verified(path, sha256, stamp):
                     os.utime(lock)  # the least recently used is evicted first
                     return Pin(path, os.dup(lock))
                 if not _flock(lock, fcntl.LOCK_EX, wait):
                     return None
-                if not path.exists() or not verify_once(path, sha256, path.with_name(STAMP)):
+                if not path.exists() or not (make is None and verify_once(path, sha256, stamp)):
                     self._remove(path.parent)
                     self._make_room(lock, size, store.url(key), cancelled)
-                    self._download(store, key, path, sha256, cancelled)
+                    if make is None:
+                        self.download(store, key, path, sha256, cancelled)
+                    else:
+                        make(path)
                     os.ftruncate(lock, 0)
-                    assert verify_once(path, sha256, path.with_name(STAMP), known_good=True)
+                    assert verify_once(path, sha256, stamp, known_good=True)
                 # Turning the lock into a shared one lets go of it for a moment, in which an eviction may slip in: look again.
         finally:
             os.close(lock)
@@ -201,7 +207,10 @@ class ShardCache:
             if path.name != "lock":
                 path.unlink()
 
-    def _download(self, store: Store, key: str, path: Path, sha256: str, cancelled: Callable[[], bool]) -> None:
+    def download(
+        self, store: Store, key: str, path: Path, sha256: str | None, cancelled: Callable[[], bool] = lambda: False
+    ) -> None:
+        """Copy an object to a file, with patience."""
         deadline, failures = time.monotonic() + self.wait_seconds, 0
         while True:
             try:

@@ -6,14 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from skytrain.config import ConfigError, LoaderConfig, SkytrainError, format_bytes
+from skytrain.config import Config, ConfigError, LoaderConfig, SkytrainError, TokenFilesConfig, format_bytes
 from skytrain.storage import Store
 
 from .cache import ShardCache, default_folder
+from .formats import open_token_files
+from .manifest import TokenizerFacts
 from .mixture import Phase
-from .prepared import Prepared, find_mixture
+from .prepared import Prepared, find_mixture, find_prepared
 from .reader import TokenSplit
-from .tokenizers import Tokenizer
+from .shards import Split
+from .tokenizers import Tokenizer, open_tokenizer
 
 
 @dataclass(frozen=True)
@@ -35,12 +38,47 @@ def open_training_data(
     validate: bool,
 ) -> TrainingData:
     """The splits that a run reads: verified and local at once, or, with `shuffle: blocks`, when they are needed."""
-    cache = ShardCache(
-        Path(loader.cache_dir).expanduser() if loader.cache_dir else default_folder(),
-        loader.cache_limit,
-        loader.store_wait,
+    cache = _cache(loader)
+    if loader.files is not None:
+        train, validation = _open_files(loader.files, tokenizer, cache, vocab_size, validate)
+    else:
+        train, validation = _open_prepared(store, prepared, mixture, tokenizer, cache, vocab_size, validate)
+    if loader.shuffle == "global":
+        _make_local(train, cache)
+    phases = tuple(
+        Phase(phase.from_step * batch_sequences, tuple(phase.weights[name] for name in mixture))
+        for phase in loader.mixture
     )
+    # Of the validation split only the first windows are read: the data module asks for their shards.
+    return TrainingData(train, phases, validation)
 
+
+def find_training_data(store: Store, config: Config) -> Prepared:
+    """What a run is to read: a preparation in the store, or the files of another project."""
+    if config.loader.files is None:
+        return find_prepared(store, config.data, config.tokenizer)
+    if config.loader.mixture:
+        raise ConfigError(
+            "loader.files", "cannot be part of a mixture", hint="set loader.mixture=[] or loader.files=null"
+        )
+    tokenizer = open_tokenizer(config.tokenizer, store)
+    validates = config.loader.files.validation is not None
+    train, validation = _open_files(
+        config.loader.files, tokenizer, _cache(config.loader), config.model.vocab_size, validates
+    )
+    folder = config.loader.files.train.rpartition("/")[0]
+    return Prepared(folder, tokenizer.id, train["train"].manifest, validation.manifest if validation else None)
+
+
+def _open_prepared(
+    store: Store,
+    prepared: Prepared,
+    mixture: Mapping[str, Prepared],
+    tokenizer: Tokenizer,
+    cache: ShardCache,
+    vocab_size: int,
+    validate: bool,
+) -> tuple[dict[str, TokenSplit], TokenSplit | None]:
     def open_split(prefix: str) -> TokenSplit:
         return TokenSplit.open(
             store, prefix, expect_tokenizer_hash=tokenizer.hash, vocab_size=vocab_size, cache=cache, supply=False
@@ -48,17 +86,24 @@ def open_training_data(
 
     sources = dict(mixture) or {"train": prepared}
     train = {name: open_split(source.prefix("train")) for name, source in sources.items()}
-    if loader.shuffle == "global":
-        _make_local(train, cache)
-    return TrainingData(
-        train=train,
-        phases=tuple(
-            Phase(phase.from_step * batch_sequences, tuple(phase.weights[name] for name in mixture))
-            for phase in loader.mixture
-        ),
-        # Of the validation split only the first windows are read: the data module asks for their shards.
-        validation=open_split(prepared.prefix("validation")) if validate else None,
-    )
+    return train, open_split(prepared.prefix("validation")) if validate else None
+
+
+def _open_files(
+    files: TokenFilesConfig, tokenizer: Tokenizer, cache: ShardCache, vocab_size: int, validate: bool
+) -> tuple[dict[str, TokenSplit], TokenSplit | None]:
+    facts = TokenizerFacts(tokenizer.name, tokenizer.hash, tokenizer.vocab_size, tokenizer.eot)
+
+    def open_split(pattern: str, split: Split) -> TokenSplit:
+        return open_token_files(pattern, files.format, split, facts, cache, vocab_size=vocab_size, dtype=files.dtype)
+
+    validation = open_split(files.validation, "validation") if validate and files.validation else None
+    return {"train": open_split(files.train, "train")}, validation
+
+
+def _cache(loader: LoaderConfig) -> ShardCache:
+    folder = Path(loader.cache_dir).expanduser() if loader.cache_dir else default_folder()
+    return ShardCache(folder, loader.cache_limit, loader.store_wait)
 
 
 def _make_local(splits: Mapping[str, TokenSplit], cache: ShardCache) -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from skytrain.config import SkytrainError
 from skytrain.storage import Store
 
 from .cache import Pin, ShardCache, verify_once
+from .foreign import copy_foreign
 from .manifest import Manifest, find_manifest
 from .shards import HEADER_BYTES, unpack_header
 
@@ -32,7 +33,8 @@ class TokenFile:
     tokens: int
     bytes: int
     key: str  # in the store
-    sha256: str
+    sha256: str  # of the content; for a file of another making, whose hash nobody wrote down, a name for it
+    kind: Literal["shard", "foreign", "tar"] = "shard"
 
 
 class TokenSplit:
@@ -49,11 +51,13 @@ class TokenSplit:
         store: Store,
         cache: ShardCache,
         most_maps: int | None = None,
+        vocab_limit: int | None = None,
     ) -> None:
         self.manifest, self.files = manifest, files
         self.store, self.cache = store, cache
         # A stream needs few at once, and what it has passed must not stay on the disk because it is still mapped.
         self.most_maps = most_maps or len(files)
+        self.vocab_limit = vocab_limit  # checked in every batch of files that somebody else made
         self._maps: OrderedDict[int, np.ndarray] = OrderedDict()
         self._bounds = lru_cache(maxsize=4)(self._window_bounds)
         self._pins: list[Pin] = []
@@ -113,14 +117,19 @@ class TokenSplit:
         Without `wait`, None while another process is at it.
         """
         file = self.files[shard]
-        if not self.in_place:
-            pin = self.cache.fetch(self.store, file.key, file.sha256, file.bytes, wait, cancelled)
+        if file.kind == "tar" or not self.in_place:
+            make = (
+                None
+                if file.kind == "shard"
+                else lambda path: copy_foreign(file.kind, self.store, file.key, path, self.cache)
+            )
+            pin = self.cache.fetch(self.store, file.key, file.sha256, file.bytes, wait, cancelled, make)
             if pin is not None:
                 self._check_shape(file)
             return pin
         self._check_shape(file)
         stamp = self.cache.folder / "in-place" / hashlib.sha256(str(file.path).encode()).hexdigest()
-        if not verify_once(file.path, file.sha256, stamp):
+        if file.kind == "shard" and not verify_once(file.path, file.sha256, stamp):
             raise SkytrainError(
                 f"{self.store.url(file.key)} was altered: its sha256 is not the manifest's {file.sha256[:12]}…\n  prepare the data again"
             )
@@ -157,6 +166,9 @@ class TokenSplit:
         # A copy a row beats one fancy index: rows are contiguous, and the cast to int64 happens on the way.
         for row, shard, start in zip(rows, shards.tolist(), starts.tolist(), strict=True):
             row[:] = self._map(shard)[start : start + width]
+            # Our own shards were checked when they were written, and their hash says that they still are as they were.
+            if self.vocab_limit is not None and not 0 <= row.min() <= row.max() < self.vocab_limit:
+                self._refuse_tokens(row, shard)
 
     def _window_bounds(self, sequence_length: int) -> np.ndarray:
         """The first window of each shard, and after the last one the number of windows."""
@@ -184,10 +196,14 @@ class TokenSplit:
                 f"{where} is missing, though the manifest names it\n  prepare the data again, or copy the shard back"
             )
         size = file.path.stat().st_size
+        if file.kind == "tar":
+            return  # its tokens were counted when it was copied
         if size != file.bytes:
             raise SkytrainError(
                 f"{where} has {size:,} bytes, the manifest says {file.bytes:,}: it is truncated or of another making\n  prepare the data again"
             )
+        if file.kind == "foreign":
+            return
         with file.path.open("rb") as opened:
             header = unpack_header(opened.read(HEADER_BYTES))
         if header != (file.dtype, file.tokens):
@@ -196,9 +212,16 @@ class TokenSplit:
                 f"{where} has {found}, the manifest says {file.tokens:,} {file.dtype} tokens\n  prepare the data again"
             )
 
+    def _refuse_tokens(self, row: np.ndarray, shard: int) -> None:
+        bad = row.max() if row.max() >= (self.vocab_limit or 0) else row.min()
+        raise SkytrainError(
+            f"{self.store.url(self.files[shard].key)} holds token id {bad}, outside the vocabulary of {self.vocab_limit}\n"
+            "  choose the tokenizer that made it (tokenizer=NAME, model.vocab_size=N), and check loader.files.format and dtype"
+        )
+
     def __reduce__(self) -> tuple[Any, ...]:
         # To a worker process goes where the files are, never what is mapped.
-        return TokenSplit, (self.manifest, self.files, self.store, self.cache, self.most_maps)
+        return TokenSplit, (self.manifest, self.files, self.store, self.cache, self.most_maps, self.vocab_limit)
 
 
 def _check_tokenizer(manifest: Manifest, where: str, expected_hash: str | None, vocab_size: int | None) -> None:

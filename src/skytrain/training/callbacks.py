@@ -73,7 +73,7 @@ class StepLog(AtStep):
         seconds = module.clock.seconds()
         steps = step - self._logged_step
         step_seconds = (seconds - self._logged_seconds) / steps
-        wait_seconds = getattr(trainer.datamodule, "waited_seconds", 0.0)
+        wait_seconds = getattr(getattr(trainer, "datamodule", None), "waited_seconds", 0.0)
         wait_ms = (wait_seconds - self._logged_wait) / steps * 1e3
         self._logged_step, self._logged_seconds, self._logged_wait = step, seconds, wait_seconds
         tokens_per_s = self._batch_tokens / step_seconds

@@ -1,0 +1,117 @@
+"""Token files of other projects, opened as they are."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+from typing import Literal
+
+import numpy as np
+
+from skytrain.config import SkytrainError
+from skytrain.storage import Stat, Store, open_store
+
+from .cache import ShardCache
+from .foreign import parse_megatron_index
+from .manifest import Manifest, Shard, TokenizerFacts
+from .reader import TokenFile, TokenSplit
+from .shards import HEADER_BYTES, Split, unpack_header
+
+Format = Literal["llmc", "nanogpt", "megatron", "webdataset"]
+
+
+def open_token_files(
+    pattern: str,
+    format: Format,
+    split: Split,
+    tokenizer: TokenizerFacts,
+    cache: ShardCache,
+    *,
+    vocab_size: int,
+    dtype: str = "uint16",
+) -> TokenSplit:
+    """The files that a path or an s3:// URL with `*` in its last part names, in the order of their names.
+
+    `dtype` is for nanoGPT's files, which do not say theirs. Nobody wrote down the hash of such files,
+    so a change of their bytes is not found; a token outside `vocab_size` is.
+    """
+    store, stats = find_token_files(pattern, "*.bin" if format == "megatron" else None)
+    files, documents = [], []
+    for stat in stats:
+        file, count = _describe(store, stat, format, dtype, cache)
+        files.append(file)
+        documents.append(count)
+    if len({file.dtype for file in files}) > 1:
+        raise SkytrainError(
+            f"{pattern} names files of several types: {', '.join(sorted({file.dtype for file in files}))}"
+        )
+    shards = tuple(
+        Shard(file.key, file.tokens, count, file.bytes, file.sha256, "")
+        for file, count in zip(files, documents, strict=True)
+    )
+    manifest = Manifest(
+        split=split,
+        dtype=files[0].dtype,
+        tokenizer=tokenizer,
+        tokens=sum(file.tokens for file in files),
+        documents=sum(documents),
+        text_bytes=0,
+        shards=shards,
+        made_from={"format": format, "files": pattern},
+    )
+    return TokenSplit(manifest, files, store, cache, vocab_limit=vocab_size)
+
+
+def find_token_files(pattern: str, only: str | None = None) -> tuple[Store, list[Stat]]:
+    folder, _, name = pattern.rpartition("/")
+    store = open_store(folder or ".")
+    found = [
+        stat
+        for stat in store.list()
+        if fnmatch.fnmatch(stat.key, name) and "/" not in stat.key and fnmatch.fnmatch(stat.key, only or "*")
+    ]
+    if not found:
+        raise SkytrainError(f"loader.files: nothing matches {pattern}")
+    for stat in found:
+        if not stat.size:
+            raise SkytrainError(f"loader.files: {store.url(stat.key)} is empty")
+    return store, found
+
+
+def _describe(store: Store, stat: Stat, format: Format, dtype: str, cache: ShardCache) -> tuple[TokenFile, int]:
+    """Where its tokens are and how many, and how many documents, as far as the format says."""
+    name = hashlib.sha256(f"{format} {store.url(stat.key)} {stat.size} {stat.etag}".encode()).hexdigest()
+    path, where = store.local_path(stat.key) or cache.path(name), store.url(stat.key)
+    if format == "webdataset":
+        return _describe_tar(store, stat, name, cache), 0
+    offset, documents = 0, 0
+    if format == "llmc":
+        header = unpack_header(store.read_range(stat.key, 0, HEADER_BYTES))
+        if header is None:
+            raise SkytrainError(f"{where} has no llm.c header\n  is it loader.files.format=nanogpt, which has none?")
+        dtype, claimed = header
+        offset = HEADER_BYTES
+    elif format == "megatron":
+        index_key = stat.key.removesuffix(".bin") + ".idx"
+        index = parse_megatron_index(store.read(index_key), store.url(index_key))
+        dtype, claimed, documents = index.dtype, int(index.lengths.sum()), index.documents
+    item_bytes = np.dtype(dtype).itemsize
+    tokens, rest = divmod(stat.size - offset, item_bytes)
+    if rest or (format != "nanogpt" and tokens != claimed):
+        promised = f"{claimed:,} {dtype} tokens" if format != "nanogpt" else f"whole {dtype} tokens"
+        raise SkytrainError(
+            f"{where} has {stat.size:,} bytes, which are not {promised}: it is truncated or of another making"
+        )
+    return TokenFile(path, dtype, offset, tokens, stat.size, stat.key, name, "foreign"), documents
+
+
+def _describe_tar(store: Store, stat: Stat, name: str, cache: ShardCache) -> TokenFile:
+    # Its tokens are counted only by reading it, so it is copied to the cache, as a shard, before anything else.
+    file = TokenFile(cache.path(name), "uint32", HEADER_BYTES, 0, 2 * stat.size, stat.key, name, "tar")
+    facts = Manifest("train", "uint32", TokenizerFacts("", "", 0, 0), 0, 0, 0, (), {})
+    pin = TokenSplit(facts, [file], store, cache).supply(0, wait=True)
+    assert pin is not None
+    with pin.path.open("rb") as opened:
+        header = unpack_header(opened.read(HEADER_BYTES))
+    assert header is not None
+    return TokenFile(file.path, "uint32", HEADER_BYTES, header[1], file.bytes, stat.key, name, "tar")
