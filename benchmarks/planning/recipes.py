@@ -16,9 +16,9 @@ from pathlib import Path
 
 COMMON = "model=gpt2-124m trainer.precision=bf16-mixed trainer.compile=true"
 PLANS = (
-    f"plan {COMMON} trainer.tokens=2.5B trainer.steps=null budget.usd=150 --instance g5.12xlarge --nodes 2 --market spot --mesh tp-fsdp",
-    f"plan {COMMON} trainer.tokens=2.5B trainer.steps=null budget.usd=150 --instance g5.12xlarge --nodes 2 --market spot",
-    f"plan {COMMON} trainer.tokens=2.5B trainer.steps=null budget.usd=150 --rows 6",
+    "plan recipe=gpt2-124m-pile --instance g5.12xlarge --nodes 2 --market spot --mesh tp-fsdp",
+    "plan recipe=gpt2-124m-pile --instance g5.12xlarge --nodes 2 --market spot",
+    "plan recipe=gpt2-124m-pile --rows 6",
     f"plan {COMMON} trainer.steps=4725 budget.usd=40 --instance g5.xlarge --nodes 1 --region us-east-2 --market spot --trials 8 --trial-steps 472",
     f"plan {COMMON} budget.usd=40 --instance g5.xlarge --nodes 1 --how-many-tokens",
     f"plan {COMMON} trainer.steps=4725 --deadline 1h --rows 4",

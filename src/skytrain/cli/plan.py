@@ -68,7 +68,7 @@ def plan(
 ) -> None:
     """Offers for a run, ranked: hardware, mesh, hours, and dollars with a range. Writes the choice to plan.json.
 
-    skytrain plan recipe=gpt2-124m-openwebtext budget.usd=150
+    skytrain plan recipe=gpt2-124m-pile budget.usd=150
     """
     from ..planning.catalog import load_catalog
     from ..planning.measurements import load_measurements
