@@ -27,6 +27,7 @@ class Unit:
 
 Whole = Annotated[int, Range(min=0)]
 Positive = Annotated[int, Range(min=1)]
+Degree = Annotated[int, Range(min=-1)]
 Count = Annotated[int, Unit(parse_count, "count"), Range(min=1)]
 Bytes = Annotated[int, Unit(parse_bytes, "bytes"), Range(min=1)]
 Seconds = Annotated[float, Unit(parse_seconds, "seconds"), Range(min=0)]
@@ -377,7 +378,18 @@ LRScheduleConfig = DecayScheduleConfig | ConstantScheduleConfig | WSDScheduleCon
 
 @dataclass(frozen=True)
 class ParallelConfig:
-    name: Literal["single"]
+    """How processes share the work. The degrees multiply to their number; one may be -1: the rest of them."""
+
+    name: Literal["single", "ddp", "fsdp", "hsdp", "tp", "tp-fsdp", "pp", "pp-fsdp", "pp-tp-fsdp"]
+    pipeline: Degree  # stages of consecutive layers
+    replicate: Degree  # copies of the whole state
+    shard: Degree  # ranks that divide one copy's parameters, gradients and optimizer state
+    tensor: Degree  # ranks that divide each layer; best inside a node
+    schedule: Literal["gpipe", "1f1b", "interleaved-1f1b", "zbv"]
+    pipeline_micro_batches: Positive | None  # that go through the pipeline together; null: all of a step's
+    reduce_once: bool  # gradients travel once a step, not once a micro-batch; holds them whole meanwhile
+    checkpoint_activations: bool  # compute each block again in the backward pass instead of keeping what it computed
+    cpu_offload: bool  # parameters, gradients and optimizer state live in the machine's own memory
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,14 @@ from torch import nn
 from ..checkpoints import committed_steps, step_key
 from ..config import Config, SkytrainError, format_count
 from ..evaluation.generate import generate
-from ..models import build_model, flops_per_token
+from ..models import flops_per_token
+from ..parallel import Ranks, advice, uses_mesh_strategy, uses_process_group
 from ..planning import device_peak
 from ..runs import (
     MetricsWriter,
     Reporter,
     RunRecord,
+    Silent,
     claim_attempt,
     config_changes,
     load_run,
@@ -36,13 +38,13 @@ from ..tokens import (
     Prepared,
     TokenDataModule,
     Tokenizer,
-    find_training_data,
+    find_prepared,
     open_mixture,
     open_tokenizer,
     open_training_data,
 )
-from ..training.callbacks import Checkpoints, RandomState, Samples, StepLog, StopOnSignal
-from ..training.factory import TrainingPlan, make_loggers, make_trainer, plan_training
+from ..training.callbacks import Checkpoints, RandomState, Samples, StepLog, StopOnSignal, seed_of_rank
+from ..training.factory import TrainingPlan, make_loggers, make_trainer, outline, plan_training
 from ..training.module import CausalLM
 
 
@@ -70,16 +72,25 @@ class Trained:
 
 
 def train(config: Config, reporter: Reporter) -> Trained:
+    """On every rank of a job alike; the first one keeps the record and speaks."""
+    ranks = Ranks.from_environment()
+    plan = plan_training(config, ranks)
+    if not uses_process_group(config):
+        return _train(config, plan, ranks, reporter)
+    with ranks.joined(plan.device):
+        return _train(config, plan, ranks, reporter if ranks.first else Silent())
+
+
+def _train(config: Config, plan: TrainingPlan, ranks: Ranks, reporter: Reporter) -> Trained:
     store = open_store(config.store)
-    plan = plan_training(config)
-    prepared = find_training_data(store, config)
+    prepared = ranks.first_does(lambda: find_prepared(store, config.data, config.tokenizer))
     tokenizer = open_tokenizer(config.tokenizer, store, prepared.tokenizer_id)
     mixture = open_mixture(store, config.loader, prepared.tokenizer_id)
     data = _data(config, plan, store, prepared, mixture, tokenizer)
-    torch.manual_seed(config.seed)
-    model = build_model(config.model, seed=config.seed)
-    record = _open_run(config, store, [prepared, *mixture.values()], model, plan)
-    resumed_from = max(committed_steps(store, record.name), default=0)
+    torch.manual_seed(config.seed if ranks.first else seed_of_rank(str(config.seed).encode(), ranks.rank))
+    model = outline(config)
+    record = ranks.first_does(lambda: _open_run(config, store, [prepared, *mixture.values()], model, plan))
+    resumed_from = ranks.first_does(lambda: max(committed_steps(store, record.name), default=0))
     if resumed_from >= plan.stop_step:
         reporter.note(f"{record.name} is at step {resumed_from} already: nothing to do")
         return Trained(
@@ -91,27 +102,30 @@ def train(config: Config, reporter: Reporter) -> Trained:
             {},
         )
     reporter.table(f"run {record.name}", describe(config, plan, record, prepared, data, model, resumed_from))
-    attempt = claim_attempt(store, record.name)
-    save_run(store, record)
+    for line in advice(plan.mesh, ranks.local_size):
+        reporter.note(f"warning: {line}")
+    attempt = ranks.first_does(lambda: _begin(store, record))
     module = CausalLM(
         model,
         optimizer=config.optimizer,
         schedule=config.lr_schedule,
         total_steps=plan.total_steps,
         clip_norm=config.trainer.clip_norm,
-        compile_model=config.trainer.compile,
+        compile_model=config.trainer.compile and not uses_mesh_strategy(config),  # a mesh compiles by block
     )
     log = _step_log(config, plan, store, record.name, attempt, model, reporter)
-    stop = StopOnSignal(reporter)
+    stop = StopOnSignal(reporter, ranks)
+    every, keep = config.trainer.checkpoint_every, config.trainer.keep_checkpoints
     callbacks = [
         stop,
         log,
         *_samples(config, module, tokenizer, reporter),
-        RandomState(),
-        Checkpoints(store, record.name, config.trainer.checkpoint_every, config.trainer.keep_checkpoints),
+        RandomState(ranks),
+        Checkpoints(store, record.name, every, keep, ranks),
     ]
-    with _tensorboard_folder(store, record.name) as folder:
-        trainer = make_trainer(config, plan, store, list(callbacks), make_loggers(config, record.name, folder))
+    with _tensorboard_folder(store, record.name) as folder, ranks.watched():
+        loggers = make_loggers(config, record.name, folder) if ranks.first else []
+        trainer = make_trainer(config, plan, store, list(callbacks), loggers)
         trainer.fit(
             module,
             datamodule=data,
@@ -120,13 +134,18 @@ def train(config: Config, reporter: Reporter) -> Trained:
         )
     step = trainer.global_step
     outcome = _outcome(step, plan, stop.received)
-    write_outcome(store, record.name, attempt, outcome, step)
-    spent = (record.train_seconds or 0.0) + module.clock.seconds()
-    save_run(
-        store,
-        dataclasses.replace(record, finished_at=now() if outcome == "done" else None, train_seconds=spent, step=step),
-    )
+    if ranks.first:
+        write_outcome(store, record.name, attempt, outcome, step)
+        spent = (record.train_seconds or 0.0) + module.clock.seconds()
+        finished_at = now() if outcome == "done" else None
+        save_run(store, dataclasses.replace(record, finished_at=finished_at, train_seconds=spent, step=step))
     return Trained(record.name, store.url(f"runs/{record.name}"), step, plan.total_steps, outcome, dict(log.last))
+
+
+def _begin(store: Store, record: RunRecord) -> int:
+    attempt = claim_attempt(store, record.name)
+    save_run(store, record)
+    return attempt
 
 
 def _outcome(step: int, plan: TrainingPlan, signal_received: int | None) -> str:
@@ -161,7 +180,7 @@ def _data(
         opened.train,
         opened.validation,
         sequence_length=config.trainer.sequence_length,
-        micro_batch=config.trainer.micro_batch,
+        micro_batch=plan.micro_batch,
         batch_sequences=plan.batch_sequences,
         total_steps=plan.total_steps,
         seed=config.seed,
@@ -216,7 +235,11 @@ def describe(
     """Every setting that matters, before the first step."""
     trainer, tokens = config.trainer, plan.batch_tokens * plan.total_steps
     per_token = flops_per_token(model, trainer.sequence_length)
-    accumulation = f"{plan.micro_batches} x {trainer.micro_batch} sequences of {trainer.sequence_length}"
+    devices = f"{plan.mesh.data} ranks x " if plan.mesh.data > 1 else ""
+    through = f"{plan.micro_batch // trainer.micro_batch} x " if plan.mesh.pipeline > 1 else ""
+    accumulation = (
+        f"{devices}{plan.micro_batches} x {through}{trainer.micro_batch} sequences of {trainer.sequence_length}"
+    )
     stop = f", stopping at {plan.stop_step}" if plan.stop_step < plan.total_steps else ""
     reached = data.blend.epochs(plan.batch_sequences * plan.total_steps)
     epochs = ", ".join(
@@ -239,6 +262,7 @@ def describe(
             f"{config.optimizer.name}, lr {config.optimizer.lr:g} ({config.lr_schedule.name}, {config.lr_schedule.warmup_steps} warmup), decay {config.optimizer.weight_decay:g}, clip {trainer.clip_norm}",
         ),
         ("device", f"{record.hardware['device']}, {trainer.precision}{', compiled' if trainer.compile else ''}"),
+        *([("mesh", f"{plan.mesh} on {plan.ranks.nodes} node(s)")] if uses_process_group(config) else []),
         ("seed", str(config.seed)),
     ]
     return [*rows, ("resumes", f"from step {resumed_from}")] if resumed_from else rows
@@ -255,7 +279,7 @@ def _step_log(
         batch_tokens=plan.batch_tokens,
         micro_batches=plan.micro_batches,
         flops_per_token=flops_per_token(model, config.trainer.sequence_length),
-        peak_flops=peak,
+        peak_flops=peak * plan.ranks.world_size if peak else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import signal
 import sys
@@ -15,6 +16,7 @@ import torch
 
 from ..checkpoints import committed_steps, prune, step_key
 from ..config import Interval, format_count
+from ..parallel import Ranks
 from ..runs import MetricsWriter, Reporter
 from ..storage import Store
 from .module import CausalLM
@@ -104,6 +106,8 @@ class StepLog(AtStep):
 
     def write(self, trainer: pl.Trainer, step: int, record: Mapping[str, float]) -> None:
         self.last.update(record)
+        if not trainer.is_global_zero:
+            return
         self._metrics.write(step, record)
         for logger in trainer.loggers:
             logger.log_metrics(dict(record), step)
@@ -144,8 +148,8 @@ class Samples(AtStep):
 class Checkpoints(AtStep):
     """Saves to the store every so many steps or seconds and at the end; keeps the newest few."""
 
-    def __init__(self, store: Store, run: str, every: Interval | None, keep: int) -> None:
-        self._store, self._run, self._every, self._keep = store, run, every, keep
+    def __init__(self, store: Store, run: str, every: Interval | None, keep: int, ranks: Ranks) -> None:
+        self._store, self._run, self._every, self._keep, self._ranks = store, run, every, keep, ranks
         self._saved_at = time.monotonic()
 
     def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
@@ -163,20 +167,21 @@ class Checkpoints(AtStep):
         if self._every.steps is not None:
             return step % self._every.steps == 0
         assert self._every.seconds is not None
-        return time.monotonic() - self._saved_at >= self._every.seconds
+        # The first rank's clock is everybody's: saving takes all of them.
+        return self._ranks.any(self._ranks.first and time.monotonic() - self._saved_at >= self._every.seconds)
 
     def newest(self) -> int | None:
         return max(committed_steps(self._store, self._run), default=None)
 
 
 class StopOnSignal(AtStep):
-    """SIGINT and SIGTERM end the run after the step in hand, with a checkpoint; a second SIGINT ends it at once.
+    """SIGINT and SIGTERM, on any rank, end the run after the step in hand, with a checkpoint; a second SIGINT ends it at once.
 
     Lightning's own SIGTERM handler broadcasts inside the handler and can deadlock, so ours replaces it while training.
     """
 
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
+    def __init__(self, reporter: Reporter, ranks: Ranks) -> None:
+        self._reporter, self._ranks = reporter, ranks
         self._former: dict[int, Any] = {}
         self.received: int | None = None
 
@@ -191,7 +196,8 @@ class StopOnSignal(AtStep):
         self.received = number
 
     def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
-        if self.received is not None and not trainer.should_stop:
+        if self._ranks.any(self.received is not None) and not trainer.should_stop:
+            self.received = self.received or signal.SIGTERM  # another rank's
             self._reporter.note(f"{signal.Signals(self.received).name} received: saving at step {step}, then stopping")
             trainer.should_stop = True
 
@@ -202,36 +208,60 @@ class StopOnSignal(AtStep):
 
 
 class RandomState(pl.Callback):
-    """Random generators travel with the checkpoint, so that dropout continues where it was."""
+    """Random generators of every rank travel with the checkpoint, so that dropout continues where it was."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._loaded: list[dict[str, Any]] = []
 
     def state_dict(self) -> dict[str, Any]:
-        version, words, gauss = random.getstate()
-        numpy_state = np.random.get_state(legacy=True)
-        assert isinstance(numpy_state, tuple)
-        state = {
-            "python": [version, list(words), gauss],
-            "numpy": [numpy_state[0], numpy_state[1].tolist(), *numpy_state[2:]],
-            "torch": torch.get_rng_state(),
-        }
-        if torch.cuda.is_available():
-            state["cuda"] = torch.cuda.get_rng_state()
-        return state
+        if self._ranks.world_size == 1:
+            return random_state()
+        states: list[Any] = [None] * self._ranks.world_size
+        torch.distributed.all_gather_object(states, random_state())
+        return {"ranks": states}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._loaded = state_dict
+        self._loaded = state_dict.get("ranks", [state_dict])
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         """Restored last, when building the loaders has drawn all it wants."""
-        state = getattr(self, "_loaded", None)
-        if state is None:
+        if not self._loaded:
             return
-        version, words, gauss = state["python"]
-        random.setstate((version, tuple(words), gauss))
-        kind, keys, *rest = state["numpy"]
-        np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
-        torch.set_rng_state(state["torch"].cpu())
-        if torch.cuda.is_available() and "cuda" in state:
-            torch.cuda.set_rng_state(state["cuda"].cpu())
+        rank = self._ranks.rank
+        if rank < len(self._loaded):
+            restore_random_state(self._loaded[rank])
+        else:  # there are more ranks than before: a new one begins where no other is
+            torch.manual_seed(seed_of_rank(bytes(self._loaded[0]["torch"].tolist()), rank))
+
+
+def seed_of_rank(base: bytes, rank: int) -> int:
+    """A seed for each rank, far from the others'."""
+    return int.from_bytes(hashlib.sha256(base + rank.to_bytes(4, "big")).digest()[:7], "big")
+
+
+def random_state() -> dict[str, Any]:
+    version, words, gauss = random.getstate()
+    numpy_state = np.random.get_state(legacy=True)
+    assert isinstance(numpy_state, tuple)
+    state = {
+        "python": [version, list(words), gauss],
+        "numpy": [numpy_state[0], numpy_state[1].tolist(), *numpy_state[2:]],
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_random_state(state: Mapping[str, Any]) -> None:
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, *rest = state["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
+    torch.set_rng_state(state["torch"].cpu())
+    if torch.cuda.is_available() and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"].cpu())
 
 
 def _memory_gb(device: torch.device) -> float:

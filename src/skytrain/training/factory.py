@@ -9,9 +9,15 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from torch import nn
 
 from ..checkpoints import StoreCheckpointIO
-from ..config import Config, ConfigError, MissingExtra, total_steps
+from ..config import Config, ConfigError, DecoderConfig, MissingExtra, total_steps
+from ..models import Decoder, build_model
+from ..models.initialise import initial_value
+from ..parallel import MeshStrategy, Ranks, Settings, resolve_mesh, step_batches, uses_mesh_strategy
+from ..parallel.environment import RanksEnvironment
+from ..planning.mesh import Mesh
 from ..storage import Store
 
 
@@ -22,28 +28,29 @@ class TrainingPlan:
     total_steps: int  # the schedule's horizon
     stop_step: int  # where this run ends
     batch_sequences: int  # per optimizer step, over all devices
-    micro_batches: int  # forward passes per device and step
+    micro_batch: int  # sequences that the loader hands to a device at a time
+    micro_batches: int  # how often it does so in a step
     batch_tokens: int
     device: str
+    mesh: Mesh
+    ranks: Ranks
 
 
-def plan_training(config: Config, world_size: int = 1) -> TrainingPlan:
-    trainer = config.trainer
-    batch_sequences = trainer.batch_tokens // trainer.sequence_length
-    together = trainer.micro_batch * world_size
-    if batch_sequences % together:
-        raise ConfigError(
-            "trainer.batch_tokens",
-            f"{batch_sequences} sequences a step do not divide over {world_size} devices x {trainer.micro_batch} (trainer.micro_batch)",
-        )
+def plan_training(config: Config, ranks: Ranks | None = None) -> TrainingPlan:
+    trainer, ranks = config.trainer, ranks or Ranks()
+    mesh = resolve_mesh(config, ranks.world_size)
+    together, runs = step_batches(config, mesh)
     steps = total_steps(config)
     return TrainingPlan(
         total_steps=steps,
         stop_step=min(steps, trainer.stop_at_step or steps),
-        batch_sequences=batch_sequences,
-        micro_batches=batch_sequences // together,
+        batch_sequences=trainer.batch_tokens // trainer.sequence_length,
+        micro_batch=trainer.micro_batch * together,
+        micro_batches=runs,
         batch_tokens=trainer.batch_tokens,
         device=choose_device(config),
+        mesh=mesh,
+        ranks=ranks,
     )
 
 
@@ -69,10 +76,51 @@ def choose_device(config: Config) -> str:
     return device
 
 
+def outline(config: Config, *, start_weights: bool = True) -> nn.Module:
+    """The model as its strategy wants it: where a mesh will hold it in parts, without weights, since it may not fit whole."""
+    model = config.model
+    if uses_mesh_strategy(config) and isinstance(model, DecoderConfig) and not (model.weights and start_weights):
+        with torch.device("meta"):
+            return Decoder(model)
+    return build_model(model, seed=config.seed, start_weights=start_weights)
+
+
+def make_strategy(config: Config, plan: TrainingPlan) -> Any:
+    """What Lightning's `strategy` is given."""
+    if config.parallel.name == "ddp":
+        from lightning.pytorch.strategies import DDPStrategy
+
+        return DDPStrategy(gradient_as_bucket_view=True)
+    if not uses_mesh_strategy(config):
+        return "auto"
+    together, _ = step_batches(config, plan.mesh)
+    settings = Settings(
+        sequence_length=config.trainer.sequence_length,
+        micro_batch=config.trainer.micro_batch,
+        schedule=config.parallel.schedule,
+        micro_batches=together,
+        dtype=torch.bfloat16 if config.trainer.precision == "bf16-mixed" else torch.float32,
+        reduce_once=config.parallel.reduce_once,
+        checkpoint_activations=config.parallel.checkpoint_activations,
+        compile_blocks=config.trainer.compile,
+        cpu_offload=config.parallel.cpu_offload,
+    )
+    model = config.model
+
+    def first_value(name: str, shape: torch.Size) -> torch.Tensor:
+        assert isinstance(model, DecoderConfig)
+        return initial_value(model, name, shape, config.seed)
+
+    return MeshStrategy(plan.mesh, settings, first_value)
+
+
 def make_trainer(
     config: Config, plan: TrainingPlan, store: Store, callbacks: list[pl.Callback], loggers: list[Any]
 ) -> pl.Trainer:
     _quieten()
+    strategy = make_strategy(config, plan)
+    spread = isinstance(strategy, MeshStrategy)
+    together = strategy != "auto"
     if config.trainer.deterministic and plan.device == "cuda":
         # Bit-identical steps on a GPU need torch's deterministic kernels; on a CPU ours are so already.
         torch.use_deterministic_algorithms(True, warn_only=True)
@@ -80,8 +128,11 @@ def make_trainer(
     validates = config.trainer.validate_every is not None
     return pl.Trainer(
         accelerator="gpu" if plan.device == "cuda" else "cpu",
-        devices=1,
-        precision=config.trainer.precision,
+        devices=plan.ranks.local_size,
+        num_nodes=plan.ranks.nodes,
+        strategy=strategy,
+        # The mesh lowers precision itself, where it gathers the weights, so that half as many bytes travel.
+        precision="32-true" if spread else config.trainer.precision,
         max_steps=plan.stop_step,
         max_epochs=-1,
         accumulate_grad_batches=plan.micro_batches,
@@ -92,11 +143,11 @@ def make_trainer(
         use_distributed_sampler=False,  # ours splits a global batch over the ranks; Lightning's would shuffle it again
         logger=loggers,
         callbacks=callbacks,
-        plugins=[StoreCheckpointIO(store)],
+        plugins=[StoreCheckpointIO(store), *([RanksEnvironment(plan.ranks)] if together else [])],
         enable_checkpointing=False,  # ours is a callback over the store
         enable_progress_bar=False,
         enable_model_summary=False,
-        inference_mode=True,
+        inference_mode=not spread,  # what a mesh keeps between steps may first be made in a validation
         log_every_n_steps=1,
     )
 

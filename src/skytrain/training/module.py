@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import nn
 
 from ..config import LRScheduleConfig, OptimizerConfig
 from ..models import lm_loss
+from ..parallel.state import names_to_numbers, numbers_to_names
 from .optimizers import make_optimizer
 from .schedules import learning_rate
 
@@ -39,7 +40,10 @@ class Clock:
 
 
 class CausalLM(pl.LightningModule):
-    """Trains `model` to predict the next token; batches are (sequences, length + 1) token ids."""
+    """Trains `model` to predict the next token; batches are (sequences, length + 1) token ids.
+
+    A strategy that spreads the model over ranks puts its own functions in the place of `compute_loss` and `limit_gradients`.
+    """
 
     def __init__(
         self,
@@ -59,7 +63,10 @@ class CausalLM(pl.LightningModule):
             total_steps,
             clip_norm,
         )
-        self._loss = torch.compile(lm_loss, dynamic=False) if compile_model else lm_loss
+        self.compute_loss: Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor] = (
+            torch.compile(lm_loss, dynamic=False) if compile_model else lm_loss
+        )
+        self.limit_gradients: Callable[[Iterator[nn.Parameter], float], torch.Tensor] = nn.utils.clip_grad_norm_
         self.clock = Clock()
         self.grad_norm: torch.Tensor | None = None
         self._losses: list[torch.Tensor] = []
@@ -68,15 +75,16 @@ class CausalLM(pl.LightningModule):
         self.val_loss: float | None = None
 
     def training_step(self, batch: torch.Tensor, batch_index: int) -> torch.Tensor:
-        loss: torch.Tensor = self._loss(self.model, batch[:, :-1], batch[:, 1:])
+        loss = self.compute_loss(self.model, batch[:, :-1], batch[:, 1:])
         self._losses.append(loss.detach())
         return loss
 
     def take_loss(self, micro_batches: int) -> float:
-        """The mean loss of the last step. Waits for the device, so it is asked for only when a line is written."""
+        """The mean loss of the last step, over all ranks. Waits for the device, so it is asked for only when a line is written."""
         mean = torch.stack(self._losses[-micro_batches:]).float().mean()
         self._losses.clear()
-        return float(mean)
+        # Ranks that share a batch have the same loss, so the mean over all is that over the batches.
+        return float(self.trainer.strategy.reduce(mean, reduce_op="mean"))
 
     def on_train_start(self) -> None:
         self.clock = Clock()
@@ -89,19 +97,45 @@ class CausalLM(pl.LightningModule):
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
         """Clips and keeps the norm from before, in one pass; with no limit the norm is still measured."""
-        self.grad_norm = nn.utils.clip_grad_norm_(self.model.parameters(), self._clip_norm or math.inf)
+        self.grad_norm = self.limit_gradients(self.model.parameters(), self._clip_norm or math.inf)
         if len(self._losses) > 4096:  # nobody asked for a loss in a while
             del self._losses[:-1024]
 
     def validation_step(self, batch: torch.Tensor, batch_index: int) -> None:
-        loss = self._loss(self.model, batch[:, :-1], batch[:, 1:])
-        self._val_losses.append(loss.detach().double() * len(batch))
-        self._val_sequences += len(batch)
+        rows = len(batch)
+        if not rows:  # this rank has none left, but takes part in what the others compute
+            batch = batch.new_zeros(1, batch.size(1))
+        loss = self.compute_loss(self.model, batch[:, :-1], batch[:, 1:])
+        self._val_losses.append(loss.detach().double() * rows)
+        self._val_sequences += rows
 
     def on_validation_epoch_end(self) -> None:
-        self.val_loss = float(torch.stack(self._val_losses).sum() / self._val_sequences)
+        nats = torch.stack(self._val_losses).sum()
+        both = torch.stack([nats, torch.full_like(nats, self._val_sequences)])
+        total, sequences = self.trainer.strategy.reduce(both, reduce_op="sum")
+        self.val_loss = float(total / sequences)
         self._val_losses.clear()
         self._val_sequences = 0
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Optimizer state by parameter name: a number would mean something else to a rank that holds other parameters."""
+        checkpoint["optimizer_states"] = [
+            numbers_to_names(saved, self._names_in_groups(optimizer)) if _numbered(saved) else saved
+            for saved, optimizer in zip(checkpoint["optimizer_states"], self.trainer.optimizers, strict=True)
+        ]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.trainer.strategy.restore_checkpoint_after_setup:
+            return  # a strategy that spreads the model takes the names as they are
+        # The trainer has no optimizer yet; another of the same kind has the same groups.
+        groups = self._names_in_groups(make_optimizer(self.model, self._optimizer, fused=False))
+        checkpoint["optimizer_states"] = [
+            saved if _numbered(saved) else names_to_numbers(saved, groups) for saved in checkpoint["optimizer_states"]
+        ]
+
+    def _names_in_groups(self, optimizer: torch.optim.Optimizer) -> list[list[str]]:
+        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
+        return [[names[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
 
     def configure_optimizers(self) -> Any:
         optimizer = make_optimizer(self.model, self._optimizer, fused=self.device.type == "cuda")
@@ -109,3 +143,9 @@ class CausalLM(pl.LightningModule):
             optimizer, lambda step: learning_rate(self._schedule, step, self._total_steps)
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def _numbered(optimizer_state: dict[str, Any]) -> bool:
+    """Whether parameters go by number, as torch's own state has them."""
+    groups = optimizer_state.get("param_groups", [])
+    return any(isinstance(parameter, int) for group in groups for parameter in group["params"])

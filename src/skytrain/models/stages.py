@@ -1,0 +1,47 @@
+"""A decoder cut into consecutive stages: each is a module of its own, its parameters named as in the whole."""
+
+from __future__ import annotations
+
+import copy
+
+from torch import Tensor, nn
+
+from .decoder import Decoder
+from .rope import rotation
+
+
+class Stage(nn.Module):
+    """Some blocks of a decoder, with the embedding where it is the first and the head where it is the last.
+
+    The first takes tokens, the others what the one before gave. `length` is that of the whole sequence: a later stage
+    could not tell it from its input, which may be a part of one.
+    """
+
+    def __init__(self, model: Decoder, layers: range, length: int, *, first: bool, last: bool) -> None:
+        super().__init__()
+        self.config, self.length = model.config, length
+        # Copied, so that stages on one device share nothing: each is wrapped on its own.
+        self.embedding = copy.deepcopy(model.embedding) if first else None
+        self.blocks = nn.ModuleDict({str(layer): copy.deepcopy(model.blocks[str(layer)]) for layer in layers})
+        self.head = copy.deepcopy(model.head) if last else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.embedding is not None:
+            x = self.embedding(x)
+        turn = rotation(self.config, 0, self.length, x.device) if self.config.positions == "rope" else None
+        for block in self.blocks.values():
+            x = block(x, turn)
+        return self.head(x) if self.head is not None else x
+
+
+def stage_layers(layers: int, stages: int) -> list[range]:
+    """Consecutive layers for each stage, as even as can be; where they differ the first and last, which carry embedding and head, have fewer."""
+    assert 1 <= stages <= layers
+    each, more = divmod(layers, stages)
+    begin = (stages - more + 1) // 2  # the stages with one layer more stand in the middle
+    found, start = [], 0
+    for stage in range(stages):
+        stop = start + each + (begin <= stage < begin + more)
+        found.append(range(start, stop))
+        start = stop
+    return found

@@ -1,0 +1,52 @@
+"""How each part of a model may be divided among tensor-parallel ranks: a pattern of module names, and a word for it.
+
+Between the parts named here the sequence is divided, so that norms and dropout are not done twice. The words:
+
+columns     a linear layer by its outputs; takes the whole sequence, gives this rank's outputs
+rows        a linear layer by its inputs; takes this rank's, gives the sum as this rank's part of the sequence
+vocabulary  an embedding by its rows; takes and gives whole sequences
+logits      the last linear layer by its outputs; takes a part of the sequence, gives logits that stay divided
+sequence    a norm over features: works on this rank's part of the sequence, with all of its own weights
+heads       a norm within each head: works on this rank's heads
+gather      the module's first input becomes the whole sequence
+divide      the module's output becomes this rank's part of the sequence
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from .decoder import Decoder
+
+TensorPlan = dict[str, str]
+
+DECODER: TensorPlan = {
+    "embedding.tokens": "vocabulary",
+    "embedding": "divide",
+    "blocks.*.attention_norm": "sequence",
+    "blocks.*.attention": "gather",
+    # Rows of qkv are ordered by key-value group, so that a plain split gives each rank whole groups.
+    "blocks.*.attention.qkv": "columns",
+    "blocks.*.attention.q_norm": "heads",
+    "blocks.*.attention.k_norm": "heads",
+    "blocks.*.attention.out": "rows",
+    "blocks.*.attention_post_norm": "sequence",
+    "blocks.*.mlp_norm": "sequence",
+    "blocks.*.mlp": "gather",
+    "blocks.*.mlp.gate": "columns",
+    "blocks.*.mlp.up": "columns",
+    "blocks.*.mlp.down": "rows",
+    "blocks.*.mlp_post_norm": "sequence",
+    "head.norm": "sequence",
+    "head.projection": "logits",
+}
+
+
+def tensor_plan(model: nn.Module) -> TensorPlan | None:
+    """The model's own `tensor_plan` where it has one, the decoder's for the decoder; None for a model that cannot be divided."""
+    own: Any = getattr(model, "tensor_plan", None)
+    if own is not None:
+        return own
+    return DECODER if isinstance(model, Decoder) else None

@@ -1,0 +1,49 @@
+"""Lightning's view of the job's processes: those that exist, none to be started."""
+
+from __future__ import annotations
+
+from lightning.pytorch.plugins.environments import ClusterEnvironment
+
+from .ranks import Ranks
+
+
+class RanksEnvironment(ClusterEnvironment):
+    """The ranks that torchrun started, or the one process there is. Their group is joined before Lightning comes in."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        super().__init__()
+        self._ranks = ranks
+
+    @property
+    def creates_processes_externally(self) -> bool:
+        return True
+
+    @property
+    def main_address(self) -> str:
+        raise AssertionError("the process group is there already")
+
+    @property
+    def main_port(self) -> int:
+        raise AssertionError("the process group is there already")
+
+    @staticmethod
+    def detect() -> bool:
+        return False
+
+    def world_size(self) -> int:
+        return self._ranks.world_size
+
+    def set_world_size(self, size: int) -> None:
+        assert size == self._ranks.world_size
+
+    def global_rank(self) -> int:
+        return self._ranks.rank
+
+    def set_global_rank(self, rank: int) -> None:
+        assert rank == self._ranks.rank
+
+    def local_rank(self) -> int:
+        return self._ranks.local_rank
+
+    def node_rank(self) -> int:
+        return self._ranks.rank // self._ranks.local_size

@@ -1,0 +1,204 @@
+"""Pipeline parallelism: which stages a rank holds, how micro-batches go through them, and weights that two stages share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import (
+    PipelineScheduleSingle,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleZBVZeroBubble,
+)
+
+from ..config import ConfigError
+from ..models import Decoder
+from ..models.stages import Stage, stage_layers
+from .clip import local_part
+
+if TYPE_CHECKING:
+    from .apply import Settings
+
+SCHEDULES: dict[str, Any] = {
+    "gpipe": ScheduleGPipe,
+    "1f1b": Schedule1F1B,
+    "interleaved-1f1b": ScheduleInterleaved1F1B,
+    "zbv": ScheduleZBVZeroBubble,
+}
+
+
+def stages_of_rank(schedule: str, ranks: int, rank: int) -> tuple[list[int], int]:
+    """The stages that a rank of the pipeline holds, and how many there are in all."""
+    if schedule == "zbv":  # a V: the rank of the first stage has the last one too
+        return [rank, 2 * ranks - 1 - rank], 2 * ranks
+    if schedule == "interleaved-1f1b":
+        return [rank, rank + ranks], 2 * ranks
+    return [rank], ranks
+
+
+def cut_stages(model: nn.Module, mesh: DeviceMesh, settings: Settings) -> list[nn.Module]:
+    """This rank's stages of the model, in order."""
+    if not isinstance(model, Decoder):
+        raise ConfigError("parallel.pipeline", f"{type(model).__name__} cannot be cut into stages")
+    mine, count = stages_of_rank(settings.schedule, mesh.size(), mesh.get_local_rank())
+    layers = stage_layers(model.config.layers, count)
+    return [
+        Stage(model, layers[i], settings.sequence_length, first=i == 0, last=i == count - 1).train(model.training)
+        for i in mine
+    ]
+
+
+class StageParts(nn.Module):
+    """The stages of one rank as one module, whose parameters have the names that they have in the whole model."""
+
+    def __init__(self, stages: list[nn.Module], whole: Decoder) -> None:
+        super().__init__()
+        self.config = whole.config
+        self.blocks = nn.ModuleDict()
+        for stage in stages:
+            assert isinstance(stage, Stage)
+            self.blocks.update(dict(stage.blocks.items()))
+            for name in ("embedding", "head"):
+                if getattr(stage, name) is not None:
+                    setattr(self, name, getattr(stage, name))
+
+
+class Pipeline:
+    """Runs this rank's stages over a batch, forward and backward, by a schedule."""
+
+    def __init__(
+        self,
+        stages: list[nn.Module],
+        mesh: DeviceMesh,
+        settings: Settings,
+        device: torch.device,
+        loss: Callable[..., Tensor],
+    ) -> None:
+        self._group, self._settings = mesh["pipeline"].get_group(), settings
+        ranks, rank, tensor = mesh["pipeline"].size(), mesh["pipeline"].get_local_rank(), mesh["tensor"].size()
+        indices, count = stages_of_rank(settings.schedule, ranks, rank)
+        self._first, self._last = 0 in indices, count - 1 in indices
+        self._loss, self._share = loss, 1.0
+        self._between = (settings.sequence_length // tensor, _width(stages[0]))
+        self._holder = {i: r for r in range(ranks) for i in stages_of_rank(settings.schedule, ranks, r)[0]}
+        self._stages = [
+            PipelineStage(
+                part, index, count, device, *_examples(part, index, count, settings, tensor), group=self._group
+            )
+            for part, index in zip(stages, indices, strict=True)
+        ]
+        kind = SCHEDULES[settings.schedule]
+        self._schedule = kind(
+            self._stages[0] if issubclass(kind, PipelineScheduleSingle) else self._stages,
+            n_microbatches=settings.micro_batches,
+            loss_fn=self._scaled_loss,
+            # The schedule would divide all gradients after each run, and those of earlier runs again.
+            scale_grads=False,
+        )
+
+    def _scaled_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        return self._loss(logits, targets) * self._share
+
+    def train(self, tokens: Tensor, targets: Tensor, runs: int) -> Tensor:
+        """Gradients of the mean loss, divided by the `runs` of a step; returns the mean loss, on every rank."""
+        self._share = 1.0 / (self._settings.micro_batches * runs)
+        losses: list[Tensor] = []
+        self._schedule.step(*((tokens,) if self._first else ()), **self._targets(targets, losses), return_outputs=False)
+        return self._everywhere(torch.stack(losses).sum().detach() * runs if self._last else None, tokens.device)
+
+    def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss of a batch of any number of rows, on every rank; forward only.
+
+        Not by the schedule: torch's cannot do without the backward pass where a rank holds two neighbouring stages.
+        """
+        total = torch.zeros((), device=tokens.device)
+        for rows, wanted in zip(*(x.split(self._settings.micro_batch) for x in (tokens, targets)), strict=True):
+            x = rows
+            for stage in self._stages:
+                if not stage.is_first and not self._holds(stage.stage_index - 1):
+                    shape = (len(rows), *self._between)
+                    x = torch.empty(shape, dtype=self._settings.dtype, device=tokens.device)
+                    dist.recv(x, self._rank_of(stage.stage_index - 1), group=self._group)
+                x = stage.submod(x)
+                if stage.is_last:
+                    total += self._loss(x, wanted).float() * len(rows) / len(tokens)
+                elif not self._holds(stage.stage_index + 1):
+                    dist.send(x.contiguous(), self._rank_of(stage.stage_index + 1), group=self._group)
+        dist.all_reduce(total, group=self._group)
+        return total
+
+    def _holds(self, stage: int) -> bool:
+        return any(mine.stage_index == stage for mine in self._stages)
+
+    def _rank_of(self, stage: int) -> int:
+        return dist.get_global_rank(self._group, self._holder[stage])
+
+    def _targets(self, targets: Tensor, losses: list[Tensor]) -> dict[str, Any]:
+        return {"target": targets, "losses": losses} if self._last else {}
+
+    def _everywhere(self, loss: Tensor | None, device: torch.device) -> Tensor:
+        loss = torch.zeros((), device=device) if loss is None else loss.float()
+        dist.all_reduce(loss, group=self._group)
+        return loss
+
+
+def _width(part: nn.Module) -> int:
+    assert isinstance(part, Stage)
+    return part.config.width
+
+
+def _examples(part: nn.Module, index: int, count: int, settings: Settings, tensor: int) -> tuple[Tensor, Tensor]:
+    """Examples of what a stage takes and gives. Without them torch would run it once to see, and again after each validation."""
+    assert isinstance(part, Stage)
+    batch, length, width = settings.micro_batch, settings.sequence_length, _width(part)
+
+    def between() -> Tensor:
+        return torch.empty(batch, length // tensor, width, dtype=settings.dtype, device="meta", requires_grad=True)
+
+    tokens = torch.empty(batch, length, dtype=torch.long, device="meta")
+    logits = torch.empty(
+        batch, length, part.config.padded_vocab, dtype=settings.dtype, device="meta", requires_grad=True
+    )
+    return tokens if index == 0 else between(), logits if index == count - 1 else between()
+
+
+class TiedWeights:
+    """A weight that the first and the last stage both hold: one in the whole model, two parameters here.
+
+    Each gets half of the gradient in its own stage. Their sum, put in both before the optimizer step, keeps the two
+    equal to the last bit, since both start equal and addition of two numbers does not depend on their order.
+    """
+
+    def __init__(
+        self, original: nn.Parameter | None, copy: nn.Parameter | None, mesh: DeviceMesh, schedule: str
+    ) -> None:
+        self.original, self.copy = original, copy
+        self._group = None
+        if schedule == "zbv":
+            return  # one rank holds both
+        # Every process takes part in making every group, in the same order.
+        for pair in mesh.mesh.flatten(1)[[0, -1]].T.tolist():
+            group = dist.new_group(pair)
+            if dist.get_rank() in pair:
+                self._group = group
+
+    @torch.no_grad()
+    def add_gradients(self) -> None:
+        held = [parameter for parameter in (self.original, self.copy) if parameter is not None]
+        if not held:
+            return
+        assert all(parameter.grad is not None for parameter in held)
+        parts = [local_part(parameter.grad)[0] for parameter in held if parameter.grad is not None]
+        if self._group is not None:
+            dist.all_reduce(parts[0], group=self._group)
+        else:
+            total = parts[0] + parts[1]
+            parts[0].copy_(total)
+            parts[1].copy_(total)

@@ -1,0 +1,255 @@
+"""One Lightning strategy over the mesh (pipeline, replicate, shard, tensor).
+
+The trainer keeps its automatic optimization, so ordinary callbacks work. What a strategy must know of the module is
+little: it holds its network as `model`, and lets its loss and its clipping be replaced (`compute_loss`, `limit_gradients`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import torch.distributed as dist
+from lightning.fabric.utilities.distributed import _sync_ddp_if_available
+from lightning.pytorch.core.optimizer import LightningOptimizer
+from lightning.pytorch.strategies import ParallelStrategy
+from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.rank_zero import rank_zero_only
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.experimental import implicit_replication
+from torch.distributed.tensor.parallel import loss_parallel
+
+from ..models import Decoder, lm_loss, token_loss
+from ..planning.mesh import Mesh
+from . import state
+from .apply import Settings, parallelize
+from .clip import clip_gradients
+from .pipeline import Pipeline, StageParts, TiedWeights
+
+DIMENSIONS = ("pipeline", "replicate", "shard", "tensor")
+MODEL = "model."  # the module's own name for its network
+InitialValue = Callable[[str, torch.Size], Tensor]
+
+
+class MeshStrategy(ParallelStrategy):
+    """FSDP, HSDP, tensor and pipeline parallelism and their products.
+
+    `initial_value(name, shape)` gives the parameters of a model on the meta device their first value.
+    """
+
+    def __init__(self, mesh: Mesh, settings: Settings, initial_value: InitialValue | None = None) -> None:
+        super().__init__()
+        self.spec, self.settings, self._initial_value = mesh, settings, initial_value
+        self.pipeline: Pipeline | None = None
+        self._parts: list[nn.Module] = []
+        self._same: dict[str, str] = {}  # tied names
+        self._tied: list[TiedWeights] = []
+        self._contexts = ExitStack()
+        self._loss: Callable[..., Tensor] = token_loss
+
+    # What Lightning asks of a strategy of several processes.
+
+    @property
+    def is_distributed(self) -> bool:
+        return True
+
+    @property
+    def root_device(self) -> torch.device:
+        assert self.parallel_devices is not None
+        return self.parallel_devices[self.local_rank]
+
+    @property
+    def distributed_sampler_kwargs(self) -> dict[str, Any]:
+        replicate, shard = (self.mesh.get_local_rank(name) for name in ("replicate", "shard"))
+        return {"num_replicas": self.spec.data, "rank": replicate * self.spec.shard + shard}
+
+    @property
+    def restore_checkpoint_after_setup(self) -> bool:
+        return True
+
+    def setup_environment(self) -> None:
+        super().setup_environment()
+        rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]  # Lightning keeps its rank on the function
+        degrees = tuple(getattr(self.spec, name) for name in DIMENSIONS)
+        self.mesh: DeviceMesh = init_device_mesh(self.root_device.type, degrees, mesh_dim_names=DIMENSIONS)
+
+    def model_to_device(self) -> None:
+        return  # each part was made where it belongs
+
+    def barrier(self, name: str | None = None) -> None:
+        dist.barrier()
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        told = [obj]
+        dist.broadcast_object_list(told, src, device=torch.device("cpu"))
+        return told[0]
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        return _sync_ddp_if_available(tensor, group, reduce_op=reduce_op) if isinstance(tensor, Tensor) else tensor
+
+    def teardown(self) -> None:
+        self._contexts.close()
+        super().teardown()
+
+    # From a whole model to this rank's parts.
+
+    def setup(self, trainer: pl.Trainer) -> None:
+        assert self.accelerator is not None
+        self.accelerator.setup(trainer)
+        self._build(self._module)
+        if self.spec.tensor > 1:
+            # Logits stay divided over the vocabulary through the loss and its gradient, and may meet plain tensors there.
+            self._contexts.enter_context(loss_parallel())
+            self._contexts.enter_context(implicit_replication())
+        if trainer.state.fn == TrainerFn.FITTING:
+            self.setup_optimizers(trainer)
+        self.setup_precision_plugin()
+
+    @property
+    def _module(self) -> Any:
+        assert self.lightning_module is not None
+        return self.lightning_module
+
+    def _build(self, module: Any) -> None:
+        whole: nn.Module = module.model
+        self._same = state.tied_names(whole)
+        from_meta = any(parameter.is_meta for parameter in whole.parameters())
+        self._parts = parallelize(whole, self.mesh, self.settings)
+        if from_meta:
+            assert self._initial_value is not None, "a model without weights needs to be told their first values"
+            for part in self._parts:
+                part.to_empty(device="cpu" if self.settings.cpu_offload else self.root_device)
+        pipelined = self.spec.pipeline > 1
+        if pipelined:
+            assert isinstance(whole, Decoder)
+            module.model = StageParts(self._parts, whole)
+        if from_meta:
+            value = self._initial_value
+            assert value is not None
+            state.fill(self._named(), lambda name, shape: value(self._same.get(name, name), shape))
+        if self.settings.compile_blocks:
+            self._loss = torch.compile(token_loss, dynamic=False)
+        if pipelined:
+            self.pipeline = Pipeline(self._parts, self.mesh, self.settings, self.root_device, self._plain_loss)
+            named = self._named()
+            self._tied = [
+                TiedWeights(named.get(first), named.get(again), self.mesh, self.settings.schedule)
+                for again, first in self._same.items()
+            ]
+            # The schedule runs forward and backward inside the training step, and Lightning would clear gradients after it.
+            module.optimizer_zero_grad = _do_nothing
+        module.compute_loss = self._compute_loss
+        module.limit_gradients = self._clip
+
+    def _named(self) -> dict[str, nn.Parameter]:
+        return dict(self._module.model.named_parameters())
+
+    # Steps.
+
+    def _plain_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        loss = self._loss(logits, targets)
+        return loss.full_tensor() if isinstance(loss, DTensor) else loss
+
+    def _compute_loss(self, model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+        if self.pipeline is None:
+            if self.spec.tensor > 1 or self.settings.compile_blocks:
+                return self._plain_loss(model(tokens), targets)
+            return lm_loss(model, tokens, targets)
+        if not self._module.training:
+            return self.pipeline.evaluate(tokens, targets)
+        return self.pipeline.train(tokens, targets, runs=self._module.trainer.accumulate_grad_batches)
+
+    def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
+        if self.pipeline is None:
+            return super().backward(closure_loss, optimizer, *args, **kwargs)
+        # Done within the schedule; what is left are the hooks around it.
+        closure_loss = self.precision_plugin.pre_backward(closure_loss, self._module)
+        if not self._module.trainer.fit_loop._should_accumulate():
+            for tied in self._tied:
+                tied.add_gradients()
+        return self.precision_plugin.post_backward(closure_loss, self._module)
+
+    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
+        result = super().optimizer_step(optimizer, closure, model, **kwargs)
+        if self.pipeline is not None:
+            optimizer.zero_grad()
+        return result
+
+    @contextmanager
+    def block_backward_sync(self) -> Iterator[None]:
+        """Entered for all micro-batches of a step but the last."""
+        if self.pipeline is not None or not self.settings.reduce_once:
+            yield
+            return
+        self._set_gradient_sync(False)
+        yield
+        self._set_gradient_sync(True)
+
+    def _set_gradient_sync(self, on: bool) -> None:
+        for part in self._parts:
+            assert isinstance(part, FSDPModule)
+            part.set_requires_gradient_sync(on)
+
+    def _clip(self, parameters: Any, limit: float) -> Tensor:
+        copies = frozenset(tied.copy for tied in self._tied if tied.copy is not None)
+        pipeline = self.mesh["pipeline"].get_group() if self.spec.pipeline > 1 else None
+        return clip_gradients(parameters, limit, repeated=copies, pipeline=pipeline)
+
+    def on_validation_end(self) -> None:
+        """Without a backward pass some weights are still whole; from here on they are parts again."""
+        self._reshard()
+
+    def _reshard(self) -> None:
+        for part in self._parts:
+            for module in part.modules():
+                if isinstance(module, FSDPModule):
+                    module.reshard()
+
+    # Checkpoints: whole tensors by name on the first rank, so that any mesh reads what any other wrote.
+
+    @property
+    def _owner(self) -> bool:
+        return all(self.mesh.get_local_rank(name) == 0 for name in DIMENSIONS[1:])
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        self._reshard()
+        copies = {id(tied.copy) for tied in self._tied}
+        found = state.gather({n: p for n, p in self._named().items() if id(p) not in copies}, self._owner)
+        if not self.is_global_zero:
+            return {}
+        found.update({again: found[first] for again, first in self._same.items()})
+        return {MODEL + name: value for name, value in found.items()}
+
+    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
+        saved = checkpoint["state_dict"]
+        state.fill(self._named(), lambda name, shape: saved[MODEL + name])
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        optimizer = optimizer._optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
+        named = self._named()
+        copies = {id(tied.copy) for tied in self._tied}
+        slots = state.optimizer_slots({n: p for n, p in named.items() if id(p) not in copies}, optimizer)
+        flat = state.gather(state.flatten_slots(slots), self._owner)
+        groups = [
+            {**group, "params": [self._same.get(name, name) for name in names]}
+            for group, names in zip(optimizer.param_groups, state.names_in_groups(optimizer, named), strict=True)
+        ]
+        everyone: list[Any] = [None] * self.world_size
+        dist.all_gather_object(everyone, groups)
+        if not self.is_global_zero:
+            return {}
+        return {"state": state.unflatten_slots(flat), "param_groups": state.merge_groups(everyone)}
+
+    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
+        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
+            state.load_slots(optimizer, self._named(), saved, self._same)
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    return

@@ -1,0 +1,84 @@
+"""Tensor parallelism from a model's plan: what each of its words does to a module."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
+
+from ..config import SkytrainError
+from ..models.tensor_plan import TensorPlan
+
+SEQUENCE = Shard(1)  # of (batch, sequence, features)
+
+
+class Gather(ParallelStyle):
+    """The module's first input, a part of the sequence, becomes the whole. It stays a DTensor, so that the gradients of
+    the layers that read it are summed and divided in one operation."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        def gather(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+            part = DTensor.from_local(inputs[0], device_mesh, [SEQUENCE], run_check=False)
+            return (part.redistribute(placements=[Replicate()]), *inputs[1:])
+
+        module.register_forward_pre_hook(gather)
+        return module
+
+
+class Divide(ParallelStyle):
+    """The module's output becomes this rank's part of the sequence.
+
+    Its dropout moves behind the cut: ahead of it every rank would have to draw the same mask.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        dropout = getattr(module, "dropout", None)
+        probability = dropout.p if isinstance(dropout, nn.Dropout) else 0.0
+        if probability:
+            module.dropout = nn.Identity()
+
+        def divide(module: nn.Module, _: Any, output: Tensor) -> Tensor:
+            whole = DTensor.from_local(output, device_mesh, [Replicate()], run_check=False)
+            part = whole.redistribute(placements=[SEQUENCE]).to_local()
+            return F.dropout(part, probability, module.training) if probability else part
+
+        module.register_forward_hook(divide)
+        return module
+
+
+STYLES: dict[str, Callable[[], ParallelStyle]] = {
+    "columns": lambda: ColwiseParallel(),
+    "rows": lambda: RowwiseParallel(output_layouts=SEQUENCE),
+    "vocabulary": lambda: RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate()),
+    "logits": lambda: ColwiseParallel(input_layouts=SEQUENCE, output_layouts=Shard(-1), use_local_output=False),
+    "sequence": lambda: SequenceParallel(use_local_output=True),
+    "heads": lambda: SequenceParallel(sequence_dim=2, use_local_output=True),
+    "gather": Gather,
+    "divide": Divide,
+}
+
+
+def divide_tensors(part: nn.Module, plan: TensorPlan, mesh: DeviceMesh) -> None:
+    """Divides the modules of a model, or of one of its stages, among the ranks of a one-dimensional mesh."""
+    for word in plan.values():
+        if word not in STYLES:
+            raise SkytrainError(f"tensor plan: {word!r} is not one of {', '.join(STYLES)}")
+    found = {
+        name: STYLES[word]()
+        for pattern, word in plan.items()
+        for name, _ in part.named_modules()
+        if fnmatch.fnmatchcase(name, pattern) and name.count(".") == pattern.count(".")
+    }
+    parallelize_module(part, mesh, found)
