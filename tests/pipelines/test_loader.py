@@ -30,7 +30,13 @@ def two_sets(root: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "options", [["loader.shuffle=blocks"], [TWO], [TWO, "loader.shuffle=blocks", "trainer.workers=1"]]
+    "options",
+    [
+        ["loader.shuffle=blocks"],
+        ["loader.packing=documents"],
+        [TWO],
+        [TWO, "loader.shuffle=blocks", "trainer.workers=1"],
+    ],
 )
 def test_a_run_that_was_stopped_continues_with_the_losses_of_the_unbroken_one(
     two_sets: Path, options: list[str]

@@ -441,6 +441,7 @@ class LoaderConfig:
 
     shuffle: Literal["global", "blocks"]
     block_shards: Positive  # shards whose windows are shuffled together with shuffle=blocks
+    packing: Literal["windows", "documents"]
     cache_dir: str | None
     cache_limit: Bytes | None
     store_wait: Seconds

@@ -250,7 +250,7 @@ def describe(
         ("model", f"{config.model.name}, {format_count(record.parameters)} parameters"),
         (
             "data",
-            f"{sources}, {format_count(data.blend.tokens)} tokens, {data.train_windows} windows ({data.blend.leftover_tokens} tokens left over at the ends of shards)",
+            f"{sources}, {format_count(data.blend.tokens)} tokens, {data.blend.summary()}",
         ),
         ("tokenizer", f"{prepared.tokenizer_id}, {prepared.train.tokenizer.vocab_size} tokens"),
         ("steps", f"{plan.total_steps}{stop}"),

@@ -34,6 +34,7 @@ IDENTITY = (
     "trainer.precision",
     "loader.shuffle",
     "loader.block_shards",
+    "loader.packing",
     "loader.mixture",
     "loader.files",
 )

@@ -12,6 +12,7 @@ from skytrain.config import SkytrainError, format_bytes
 from .cache import Pin
 from .mixture import Mixture, Phase
 from .order import BlockOrder, GlobalOrder, SampleOrder
+from .packing import PackedSplit
 from .reader import TokenSplit
 
 Shuffle = Literal["global", "blocks"]
@@ -59,10 +60,15 @@ class Blend:
     def tokens(self) -> int:
         return sum(split.manifest.tokens for split in self.splits)
 
-    @property
-    def leftover_tokens(self) -> int:
-        """Tokens at the ends of shards that no window holds."""
-        return sum(split.leftover_tokens(self.sequence_length) for split in self.splits)
+    def summary(self) -> str:
+        """How many windows there are, and what they leave or add."""
+        packed = [split for split in self.splits if isinstance(split, PackedSplit)]
+        if packed:
+            rest = ", ".join(f"{split.padding_fraction(self.sequence_length):.2%}" for split in packed) + " padding"
+        else:
+            leftover = sum(split.leftover_tokens(self.sequence_length) for split in self.splits)
+            rest = f"{leftover:,} tokens left over at the ends of shards"
+        return f"{self.windows:,} windows ({rest})"
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         """The windows at these positions of the run."""

@@ -13,6 +13,7 @@ from .cache import ShardCache, default_folder
 from .formats import open_token_files
 from .manifest import TokenizerFacts
 from .mixture import Phase
+from .packing import PackedSplit
 from .prepared import Prepared, find_mixture, find_prepared
 from .reader import TokenSplit
 from .shards import Split
@@ -43,6 +44,8 @@ def open_training_data(
         train, validation = _open_files(loader.files, tokenizer, cache, vocab_size, validate)
     else:
         train, validation = _open_prepared(store, prepared, mixture, tokenizer, cache, vocab_size, validate)
+    if loader.packing == "documents":
+        train = {name: PackedSplit.of(split) for name, split in train.items()}
     if loader.shuffle == "global":
         _make_local(train, cache)
     phases = tuple(

@@ -60,7 +60,7 @@ class TokenSplit:
         self.vocab_limit = vocab_limit  # checked in every batch of files that somebody else made
         self._maps: OrderedDict[int, np.ndarray] = OrderedDict()
         self._bounds = lru_cache(maxsize=4)(self._window_bounds)
-        self._pins: list[Pin] = []
+        self.pins: list[Pin] = []
 
     @classmethod
     def open(
@@ -107,7 +107,7 @@ class TokenSplit:
         shards = list(shards)
         _allow_open_files(2 * len(shards))
         with ThreadPoolExecutor(4) as pool:
-            self._pins += [
+            self.pins += [
                 pin for pin in pool.map(lambda shard: self.supply(shard, wait=True), shards) if pin is not None
             ]
 
@@ -219,9 +219,13 @@ class TokenSplit:
             "  choose the tokenizer that made it (tokenizer=NAME, model.vocab_size=N), and check loader.files.format and dtype"
         )
 
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What makes this split again: where the files are, never what is mapped."""
+        return self.manifest, self.files, self.store, self.cache, self.most_maps, self.vocab_limit
+
     def __reduce__(self) -> tuple[Any, ...]:
-        # To a worker process goes where the files are, never what is mapped.
-        return TokenSplit, (self.manifest, self.files, self.store, self.cache, self.most_maps, self.vocab_limit)
+        return TokenSplit, self.arguments
 
 
 def _check_tokenizer(manifest: Manifest, where: str, expected_hash: str | None, vocab_size: int | None) -> None:

@@ -15,6 +15,7 @@ from torch import nn
 from ..config import LRScheduleConfig, OptimizerConfig
 from ..models import lm_loss
 from ..parallel.state import names_to_numbers, numbers_to_names
+from ..tokens import inputs_and_targets
 from .optimizers import make_optimizer
 from .schedules import learning_rate
 
@@ -75,7 +76,7 @@ class CausalLM(pl.LightningModule):
         self.val_loss: float | None = None
 
     def training_step(self, batch: torch.Tensor, batch_index: int) -> torch.Tensor:
-        loss = self.compute_loss(self.model, batch[:, :-1], batch[:, 1:])
+        loss = self.compute_loss(self.model, *inputs_and_targets(batch))
         self._losses.append(loss.detach())
         return loss
 
@@ -105,7 +106,7 @@ class CausalLM(pl.LightningModule):
         rows = len(batch)
         if not rows:  # this rank has none left, but takes part in what the others compute
             batch = batch.new_zeros(1, batch.size(1))
-        loss = self.compute_loss(self.model, batch[:, :-1], batch[:, 1:])
+        loss = self.compute_loss(self.model, *inputs_and_targets(batch))
         self._val_losses.append(loss.detach().double() * rows)
         self._val_sequences += rows
 

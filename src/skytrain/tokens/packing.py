@@ -1,0 +1,181 @@
+"""Whole documents in a window: best-fit packing, and where documents begin in a batch.
+
+In a packed batch a negative value v stands for the token ~v that is read but never predicted: padding, and the first
+token of a piece whose document began in another window. One tensor says it all, and plain windows have no negative value.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from skytrain.config import SkytrainError
+
+from .reader import TokenSplit
+
+if TYPE_CHECKING:
+    import torch
+
+IGNORED_TARGET = -100  # cross_entropy's own
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The windows of one shard: window w holds pieces [first[w], first[w + 1]), each a run of the shard's tokens."""
+
+    first: np.ndarray
+    starts: np.ndarray
+    lengths: np.ndarray
+    begins: np.ndarray  # whether the piece begins its document
+
+    @property
+    def windows(self) -> int:
+        return len(self.first) - 1
+
+
+class PackedSplit(TokenSplit):
+    """A split whose windows hold whole documents, as many as fit.
+
+    Only a document longer than a window is cut; its pieces share one token, so that every token but the first of each document
+    is predicted exactly once. What no document fills is padding.
+    """
+
+    def __init__(self, *arguments: Any, ends: list[np.ndarray]) -> None:
+        super().__init__(*arguments)
+        self.ends = ends  # of the documents of each shard, in tokens
+        self._packings: dict[int, list[Packing]] = {}
+
+    @classmethod
+    def of(cls, split: TokenSplit) -> PackedSplit:
+        ends = [_document_ends(split, number) for number in range(len(split.files))]
+        packed = cls(*split.arguments, ends=ends)
+        packed.pins = split.pins
+        return packed
+
+    def packings(self, sequence_length: int) -> list[Packing]:
+        if sequence_length not in self._packings:
+            self._packings[sequence_length] = [pack_documents(ends, sequence_length) for ends in self.ends]
+        return self._packings[sequence_length]
+
+    def _window_bounds(self, sequence_length: int) -> np.ndarray:
+        counts = [packing.windows for packing in self.packings(sequence_length)]
+        return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+
+    def leftover_tokens(self, sequence_length: int) -> int:
+        return 0
+
+    def padding_fraction(self, sequence_length: int) -> float:
+        """The part of all windows that is padding."""
+        packings = self.packings(sequence_length)
+        held = sum(int(packing.lengths.sum()) for packing in packings)
+        return 1 - held / (sum(packing.windows for packing in packings) * (sequence_length + 1))
+
+    def fill(self, rows: Iterable[np.ndarray], windows: np.ndarray, sequence_length: int) -> None:
+        bounds, eot = self._bounds(sequence_length), self.manifest.tokenizer.eot
+        shards = np.searchsorted(bounds, windows, side="right") - 1
+        for row, shard, window in zip(rows, shards.tolist(), (windows - bounds[shards]).tolist(), strict=True):
+            packing, tokens, at = self.packings(sequence_length)[shard], self._map(shard), 0
+            for piece in range(packing.first[window], packing.first[window + 1]):
+                start, length = int(packing.starts[piece]), int(packing.lengths[piece])
+                row[at : at + length] = tokens[start : start + length]
+                if at and not packing.begins[piece]:
+                    row[at] = ~row[at]
+                at += length
+            row[at:] = ~eot
+            if at < len(row):
+                row[at] = eot  # the last document's end is learnt like any other
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(PackedSplit, ends=self.ends), self.arguments
+
+
+def _document_ends(split: TokenSplit, number: int) -> np.ndarray:
+    file, shard = split.files[number], split.manifest.shards[number]
+    if file.kind != "shard":
+        raise SkytrainError(
+            f"loader.packing=documents needs to know where documents end, and {split.store.url(file.key)} does not say\n  set loader.packing=windows"
+        )
+    key = file.key.removesuffix(".bin") + ".idx"
+    data = split.store.read(key)
+    if hashlib.sha256(data).hexdigest() != shard.index_sha256:
+        raise SkytrainError(
+            f"{split.store.url(key)} was altered: its sha256 is not the manifest's\n  prepare the data again"
+        )
+    return np.frombuffer(data, "<u8").astype(np.int64)
+
+
+def pack_documents(ends: np.ndarray, sequence_length: int) -> Packing:
+    """Best-fit decreasing: the longest piece first, each into the fullest window that still has room for it."""
+    starts, lengths, begins = _pieces(ends, sequence_length)
+    window_of = np.empty(len(lengths), dtype=np.int64)
+    order = np.argsort(-lengths, kind="stable")
+    distinct, first = np.unique(-lengths[order], return_index=True)
+    spaces: list[int] = []  # sorted; windows with this much room are in `open_windows`
+    open_windows: dict[int, list[int]] = {}
+    count = 0
+    capacity = sequence_length + 1
+    for length, group in zip((-distinct).tolist(), np.split(order, first[1:]), strict=True):
+        done = 0
+        while done < len(group):
+            at = bisect.bisect_left(spaces, length)
+            space = spaces[at] if at < len(spaces) else capacity
+            each = space // length  # once it has one, a window is the fullest that fits, until nothing more does
+            wanted = -(-(len(group) - done) // each)
+            if at < len(spaces):
+                taken = open_windows[space][-wanted:]
+                del open_windows[space][-wanted:]
+                if not open_windows[space]:
+                    del open_windows[space], spaces[at]
+            else:
+                taken = list(range(count, count + wanted))
+                count += wanted
+            for window in taken:
+                pieces = group[done : done + each]
+                window_of[pieces] = window
+                done += len(pieces)
+                room = space - len(pieces) * length
+                if room:
+                    if room not in open_windows:
+                        bisect.insort(spaces, room)
+                        open_windows[room] = []
+                    open_windows[room].append(window)
+    by_window = np.argsort(window_of, kind="stable")
+    bounds = np.searchsorted(window_of[by_window], np.arange(count + 1))
+    return Packing(bounds, starts[by_window], lengths[by_window], begins[by_window])
+
+
+def _pieces(ends: np.ndarray, sequence_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Documents as pieces of at most a window; those of one document share the token at which it was cut."""
+    document_starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+    counts = np.maximum(1, -(-(ends - document_starts - 1) // sequence_length))
+    document = np.repeat(np.arange(len(ends)), counts)
+    number = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = document_starts[document] + number * sequence_length
+    lengths = np.minimum(ends[document] - starts, sequence_length + 1)
+    return starts, lengths, number == 0
+
+
+def inputs_and_targets(batch_bt: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a model reads and what it should predict, from a batch of (sequences, length + 1)."""
+    inputs, targets = batch_bt[:, :-1], batch_bt[:, 1:]
+    return inputs.where(inputs >= 0, ~inputs), targets.masked_fill(targets < 0, IGNORED_TARGET)
+
+
+def document_boundaries(batch_bt: torch.Tensor, eot: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """For each input the number of its document within the row, and its position within that document.
+
+    Attention that stays within equal numbers, and positions that start anew, make packed documents as if each stood alone.
+    """
+    import torch
+
+    inputs = batch_bt[:, :-1]
+    begins = (inputs == eot) | (inputs < 0)
+    places = torch.arange(inputs.size(1), device=inputs.device).expand_as(inputs)
+    last_start = torch.where(begins, places, 0).cummax(dim=1).values
+    return begins.cumsum(dim=1), places - last_start

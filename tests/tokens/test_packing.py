@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skytrain.config import SkytrainError
+from skytrain.storage import Store
+from skytrain.tokens import PackedSplit, TokenDataModule, TokenSplit, document_boundaries, inputs_and_targets
+from skytrain.tokens.packing import pack_documents
+
+from .conftest import PREFIX, TOKENIZER, documents, write_split
+
+T = 16
+EOT = TOKENIZER.eot
+
+
+def packed(store: Store, docs: list[np.ndarray]) -> PackedSplit:
+    write_split(store, docs, shard_tokens=400)
+    return PackedSplit.of(TokenSplit.open(store, PREFIX))
+
+
+def first_fit_windows(lengths: list[int], capacity: int) -> int:
+    """A plain best-fit decreasing, to compare the number of windows with."""
+    room: list[int] = []
+    for length in sorted(lengths, reverse=True):
+        fits = [i for i, left in enumerate(room) if left >= length]
+        if fits:
+            room[min(fits, key=lambda i: room[i])] -= length
+        else:
+            room.append(capacity - length)
+    return len(room)
+
+
+@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=80))
+def test_every_token_is_predicted_once_and_no_window_is_overfull(lengths: list[int]) -> None:
+    ends = np.cumsum(lengths)
+    packing = pack_documents(ends, T)
+    held = np.add.reduceat(packing.lengths, packing.first[:-1])
+    assert held.max() <= T + 1 and len(held) == packing.windows
+    predicted = Counter(
+        position
+        for start, length in zip(packing.starts.tolist(), packing.lengths.tolist(), strict=True)
+        for position in range(start + 1, start + length)
+    )
+    firsts = set((ends - np.array(lengths)).tolist())
+    assert predicted == Counter(position for position in range(int(ends[-1])) if position not in firsts)
+    pieces = packing.lengths.tolist()
+    assert packing.windows == first_fit_windows(pieces, T + 1)
+
+
+def test_documents_that_fit_are_never_cut(store: Store) -> None:
+    docs = [ids for ids in documents(200) if len(ids) < T]
+    split = packed(store, docs)
+    batch = split.batch(np.arange(split.windows(T)), T)
+    found = Counter()
+    for row in batch:
+        text = row[row >= 0].tolist()
+        for piece in " ".join(map(str, text)).split(str(EOT)):
+            if piece.strip():
+                found[piece.strip()] += 1
+    assert found == Counter(" ".join(map(str, ids.tolist())) for ids in docs)
+
+
+def test_padding_is_reported_and_is_what_the_batches_hold(store: Store) -> None:
+    split = packed(store, documents(200))
+    batch = split.batch(np.arange(split.windows(T)), T)
+    padding = sum(int((row == ~EOT).sum()) + int(row[-1] == ~EOT or (row[-1] == EOT)) for row in batch)
+    assert split.padding_fraction(T) == pytest.approx(padding / batch.size)
+    assert split.leftover_tokens(T) == 0
+
+
+def test_masked_tokens_are_read_but_never_predicted() -> None:
+    batch = torch.tensor([[EOT, 1, 2, ~3, 4, EOT, ~EOT, ~EOT]])
+    inputs, targets = inputs_and_targets(batch)
+    assert inputs.tolist() == [[EOT, 1, 2, 3, 4, EOT, EOT]]
+    assert targets.tolist() == [[1, 2, -100, 4, EOT, -100, -100]]
+
+
+def test_plain_windows_pass_unchanged() -> None:
+    batch = torch.arange(12).reshape(2, 6)
+    inputs, targets = inputs_and_targets(batch)
+    assert torch.equal(inputs, batch[:, :-1]) and torch.equal(targets, batch[:, 1:])
+
+
+def test_boundaries_number_the_documents_and_restart_positions() -> None:
+    batch = torch.tensor([[7, 8, EOT, 1, 2, ~3, 4, EOT, ~EOT]])
+    numbers, positions = document_boundaries(batch, EOT)
+    assert numbers.tolist() == [[0, 0, 1, 1, 1, 2, 2, 3]]
+    assert positions.tolist() == [[0, 1, 0, 1, 2, 0, 1, 0]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_packed_windows_go_through_the_loader_once_an_epoch(store: Store, workers: int) -> None:
+    split = packed(store, documents(60))
+    count = split.windows(T) // 2 * 2
+    module = TokenDataModule(
+        split,
+        None,
+        sequence_length=T,
+        micro_batch=2,
+        batch_sequences=2,
+        total_steps=count // 2,
+        seed=1,
+        workers=workers,
+    )
+    rows = [tuple(row) for batch in module.train_dataloader() for row in batch.tolist()]
+    expected = Counter(map(tuple, split.batch(np.arange(split.windows(T)), T).tolist()))
+    assert len(rows) == count and not Counter(rows) - expected
+
+
+def test_a_packed_split_travels_to_a_worker(store: Store) -> None:
+    split = packed(store, documents(60))
+    copy = pickle.loads(pickle.dumps(split))
+    assert np.array_equal(copy.batch(np.arange(5), T), split.batch(np.arange(5), T))
+
+
+def test_an_altered_index_is_named(store: Store) -> None:
+    write_split(store, documents(60))
+    store.write(f"{PREFIX}/shard-00001.idx", b"\0" * 8)
+    with pytest.raises(SkytrainError, match=r"shard-00001\.idx was altered"):
+        PackedSplit.of(TokenSplit.open(store, PREFIX))
