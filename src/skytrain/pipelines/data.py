@@ -1,0 +1,66 @@
+"""Data: what was prepared, to look at and to hand on."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import cast, get_args
+
+from ..config import Config, SkytrainError, format_bytes, nearest
+from ..corpus import open_corpus
+from ..storage import NotFound, open_store
+from ..tokens import find_prepared
+from ..tokens.convert import TokenFormat, split_documents, write_token_files
+
+
+def describe_corpus(config: Config) -> str:
+    """The table of stages and rules, then examples of what each rule removed and near-duplicates side by side."""
+    store = open_store(config.store)
+    prepared = find_prepared(store, config.data, config.tokenizer)
+    version = prepared.train.made_from["version"]
+    try:
+        corpus = open_corpus(store, config.data.name, version)
+    except NotFound:
+        raise SkytrainError(f"{config.data.name} {version} was made from tokens, there is no corpus to show") from None
+    report = json.loads(store.read(f"{corpus.folder}/report.json"))
+    lines = [f"{store.url(corpus.folder)}", f"{'stage':<20} {'documents':>24} {'bytes':>26}"]
+    for stage in corpus.stages:
+        lines.append(
+            f"{stage.name:<20} {stage.documents_in:>11} -> {stage.documents_out:>9} {format_bytes(stage.bytes_in):>12} -> {format_bytes(stage.bytes_out):>10}"
+        )
+    for rule, count in corpus.removed.items():
+        lines.append(f"removed by {rule}: {count}")
+        lines += [f"    {example['id']}: {example['text'][:120]!r}" for example in report["examples"].get(rule, [])]
+    near = report.get("near_duplicates")
+    if near:
+        lines.append(
+            f"near-duplicates: {near['clusters']} clusters of sizes {near['cluster_sizes']}, {near['precision_at_0.8']} of {near['sampled_pairs']} sampled pairs have Jaccard >= 0.8"
+        )
+        for pair in near["examples"]:
+            lines += [
+                f"  {pair['jaccard']}",
+                f"    - {pair['removed']['id']}: {pair['removed']['text'][:120]!r}",
+                f"    + {pair['kept_or_joined']['id']}: {pair['kept_or_joined']['text'][:120]!r}",
+            ]
+    return "\n".join(lines)
+
+
+def convert(config: Config, format: str, folder: Path) -> list[Path]:
+    """Both splits as files of another project; returns them."""
+    formats = get_args(TokenFormat)
+    if format not in formats:
+        guess = nearest(format, formats)
+        raise SkytrainError(
+            f"--to {format}: not a format\n  {f'did you mean {guess}?  ' if guess else ''}one of {', '.join(formats)}"
+        )
+    store = open_store(config.store)
+    prepared = find_prepared(store, config.data, config.tokenizer)
+    files: list[Path] = []
+    with tempfile.TemporaryDirectory(prefix="skytrain-convert-") as scratch:
+        for manifest in (prepared.train, prepared.validation):
+            if manifest is not None:
+                documents = split_documents(store, prepared.prefix(manifest.split), manifest, Path(scratch))
+                name = "val" if manifest.split == "validation" and format in ("nanogpt", "llmc") else manifest.split
+                files += write_token_files(documents, cast(TokenFormat, format), folder / name, manifest)
+    return files
