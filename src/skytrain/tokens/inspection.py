@@ -1,0 +1,106 @@
+"""What is in a prepared split: its numbers, some of its documents, and whether its bytes are still what they were."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from skytrain.storage import NotFound, Store
+
+from .manifest import Manifest
+from .order import permutation
+from .shards import HEADER_BYTES
+from .tokenizers import Tokenizer
+
+READ_BYTES = 16 << 20
+SAMPLE_TOKENS = 200
+
+
+@dataclass(frozen=True)
+class LengthStatistics:
+    """Of documents, in tokens, end-of-text included."""
+
+    mean: float
+    shortest: int
+    median: int
+    p95: int
+    longest: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    document: int  # counted through the split
+    tokens: int
+    text: str  # the beginning
+
+
+def document_lengths(store: Store, prefix: str, manifest: Manifest) -> np.ndarray:
+    lengths = [np.diff(_ends(store, prefix, shard.name), prepend=0) for shard in manifest.shards]
+    return np.concatenate(lengths) if lengths else np.zeros(0, dtype=np.int64)
+
+
+def length_statistics(lengths: np.ndarray) -> LengthStatistics:
+    median, p95 = np.percentile(lengths, [50, 95], method="nearest")
+    return LengthStatistics(float(lengths.mean()), int(lengths.min()), int(median), int(p95), int(lengths.max()))
+
+
+def sample_documents(
+    store: Store, prefix: str, manifest: Manifest, tokenizer: Tokenizer, count: int, seed: int
+) -> list[Sample]:
+    """Documents from all over the split, the same ones for the same seed; only their own bytes are read."""
+    if not manifest.documents:
+        return []
+    bounds = np.concatenate([[0], np.cumsum([shard.documents for shard in manifest.shards])])
+    chosen = permutation(f"inspect/{seed}", manifest.documents)(np.arange(min(count, manifest.documents)))
+    samples = []
+    for document in chosen.tolist():
+        shard = int(np.searchsorted(bounds, document, side="right")) - 1
+        name = manifest.shards[shard].name
+        ends = _ends(store, prefix, name)
+        number = document - int(bounds[shard])
+        start, end = int(ends[number - 1]) if number else 0, int(ends[number])
+        item = np.dtype(manifest.dtype).newbyteorder("<")
+        shown = min(end - start, SAMPLE_TOKENS + 1)
+        data = store.read_range(f"{prefix}/{name}.bin", HEADER_BYTES + start * item.itemsize, shown * item.itemsize)
+        ids = np.frombuffer(data, item)[1:]  # without the end-of-text token that begins it
+        samples.append(Sample(document, end - start, tokenizer.decode(ids.astype(np.int64))))
+    return samples
+
+
+def check_hashes(
+    store: Store, prefix: str, manifest: Manifest, progress: Callable[[float, float], None] | None = None
+) -> list[str]:
+    """Read every byte of the split and name each file that is not what the manifest says."""
+    problems, done, total = [], 0, sum(shard.bytes + 8 * shard.documents for shard in manifest.shards)
+    for shard in manifest.shards:
+        for key, size, sha256 in (
+            (f"{prefix}/{shard.name}.bin", shard.bytes, shard.sha256),
+            (f"{prefix}/{shard.name}.idx", 8 * shard.documents, shard.index_sha256),
+        ):
+            problem = _check_object(store, key, size, sha256)
+            if problem:
+                problems.append(f"{store.url(key)} {problem}")
+            done += size
+            if progress:
+                progress(done, total)
+    return problems
+
+
+def _check_object(store: Store, key: str, size: int, sha256: str) -> str | None:
+    digest, found = hashlib.sha256(), 0
+    try:
+        while chunk := store.read_range(key, found, READ_BYTES):
+            digest.update(chunk)
+            found += len(chunk)
+    except NotFound:
+        return "is missing"
+    if found != size:
+        return f"has {found:,} bytes, the manifest says {size:,}"
+    return None if digest.hexdigest() == sha256 else "was altered: its sha256 is not the manifest's"
+
+
+def _ends(store: Store, prefix: str, name: str) -> np.ndarray:
+    return np.frombuffer(store.read(f"{prefix}/{name}.idx"), "<u8").astype(np.int64)
