@@ -11,8 +11,9 @@ import torch
 from skytrain.config import DecoderConfig
 from skytrain.config.compose import compose
 from skytrain.models.decoder import Decoder
+from skytrain.models.loss import lm_loss
 from skytrain.planning.flops import decoder_size
-from skytrain.planning.memory import WORKSPACE_BYTES, Job, rank_memory, usable_bytes
+from skytrain.planning.memory import WORKSPACE_BYTES, Job, block_activation_bytes, rank_memory, usable_bytes
 from skytrain.planning.mesh import PRESETS, Mesh, preset_mesh
 from skytrain.planning.search import largest_micro_batch
 
@@ -131,3 +132,37 @@ def test_the_largest_micro_batch_fits_and_one_more_does_not() -> None:
 
 def test_a_model_too_large_for_the_gpu_has_no_micro_batch() -> None:
     assert largest_micro_batch(Job(decoder("llama-3.1-8b"), 8192, 1), Mesh(), usable_bytes(22888)) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [SMALL, LLAMA], ids=["gpt2", "llama"])
+def test_a_compiled_block_keeps_what_the_partitioner_leaves_it(model: DecoderConfig) -> None:
+    """Two depths, so that the embedding and the head drop out of the difference."""
+    micro_batch, length = 4, 256
+
+    def kept(layers: int) -> int:
+        torch.compiler.reset()
+        built = Decoder(replace(model, layers=layers, vocab_size=1000))
+        own = {parameter.untyped_storage().data_ptr() for parameter in built.parameters()}
+        loss_of = torch.compile(lm_loss, backend="aot_eager_decomp_partition", dynamic=False)
+        batch = torch.zeros(micro_batch, length + 1, dtype=torch.long)
+        saved: dict[int, int] = {}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                saved[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        with (
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+            torch.autocast("cpu", torch.bfloat16),
+        ):
+            loss = loss_of(built, batch[:, :-1], batch[:, 1:])
+        assert loss.requires_grad
+        return sum(saved.values())
+
+    sizes = [decoder_size(replace(model, layers=layers)).matmul_parameters for layers in (1, 2)]
+    copies = 2 * (sizes[1] - sizes[0])  # of the weights, in bfloat16
+    block = block_activation_bytes(Job(model, length, micro_batch, compiled=True), Mesh())
+    assert kept(2) - kept(1) == pytest.approx(block + copies, rel=0.03)

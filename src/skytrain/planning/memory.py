@@ -97,9 +97,9 @@ def block_activation_bytes(job: Job, mesh: Mesh) -> float:
         attention += (8 if narrow == 2 else 12) * heads * job.sequence_length
     hidden = narrow * mlp * (4 if model.gated_mlp else 2)
     if job.compiled:
-        # The partitioner keeps what a product made and computes again what only reads it: activations, casts, norms.
-        hidden = narrow * mlp * (2 if model.gated_mlp else 1)
-        inputs = 0
+        # The partitioner keeps what products made and what they read, once, and computes a gate's activation again.
+        inputs = 2 * narrow * width
+        hidden = narrow * mlp * (3 if model.gated_mlp else 2)
     if mesh.tensor > 1:
         inputs = 2 * narrow * width * mesh.tensor  # the gathered sequence, whole on each rank
     tokens = job.micro_batch * job.sequence_length / mesh.context
@@ -120,10 +120,12 @@ def kept_activation_bytes(job: Job, mesh: Mesh) -> float:
 
 
 def logit_bytes(job: Job, mesh: Mesh) -> float:
-    """The loss at its worst, in the cross-entropy's backward pass: log-probabilities, their gradient, the logits' gradient."""
-    per_logit = 12.0
-    if job.compiled:
-        per_logit = 8.0 if job.precision == "bf16-mixed" else 12.0
+    """The loss at its worst, in the cross-entropy's backward pass: log-probabilities, their gradient, the logits' gradient.
+
+    Compiled, it keeps the logits as they are and makes their gradient in one kernel.
+    """
+    narrow = 2 if job.precision == "bf16-mixed" else 4
+    per_logit = 3.0 * narrow if job.compiled else 12.0
     if job.model.logit_softcap is not None:
         per_logit += 4.0
     return job.micro_batch * job.sequence_length / mesh.context * job.model.padded_vocab * per_logit / mesh.tensor
@@ -151,7 +153,7 @@ def rank_memory(job: Job, mesh: Mesh) -> Memory:
         ) * gathered + 4 * block_weights  # and a block's gradients on their way
         if job.accumulation > 1 and (job.reduce_once or mesh.pipeline > 1):
             gradients = 4 * held
-    elif residual_bytes(job, mesh) == 4 and job.precision == "bf16-mixed" and not job.compiled:
+    elif residual_bytes(job, mesh) == 4 and job.precision == "bf16-mixed":
         # Autocast's copies of weights, held by the graph; a block that is computed again makes its own again.
         copies = (
             2 * (table + block_weights)

@@ -1,8 +1,9 @@
-"""The throughput model against published runs that its constants were not fitted on."""
+"""The planner's benchmarks: published runs that its constants were not fitted on, and the script for a GPU."""
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import importlib.util
 import statistics
 from pathlib import Path
@@ -10,19 +11,26 @@ from types import ModuleType
 
 import pytest
 
+from skytrain.config import DecoderConfig
+from skytrain.config.compose import compose
+from skytrain.planning.flops import decoder_size
 from skytrain.planning.hardware import find_gpu
 from skytrain.planning.throughput import COMPILED, EAGER
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "planning"
 
 
-@pytest.fixture(scope="module")
-def published() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("published", FOLDER / "published.py")
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def published() -> ModuleType:
+    return load("published")
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +68,14 @@ def test_the_planner_uses_the_fitted_constants(fitted: dict[str, float]) -> None
     }
     for name, value in used.items():
         assert value == pytest.approx(fitted[name], rel=0.03), name
+
+
+@pytest.mark.parametrize(("shape", "name"), [("GPT2", "gpt2-124m"), ("MEDIUM", "gpt2-355m"), ("LLAMA", "llama-3.2-1b")])
+def test_the_gpu_benchmark_measures_the_models_that_are_configured(shape: str, name: str) -> None:
+    measured = getattr(load("h200"), shape)
+    configured = compose([f"model={name}", "tokenizer.vocab_size=257"]).config.model
+    assert isinstance(configured, DecoderConfig)
+    size = decoder_size(
+        dataclasses.replace(measured, vocab_size=configured.vocab_size, max_length=configured.max_length)
+    )
+    assert (measured.name, size) == (name, decoder_size(configured))
