@@ -19,6 +19,7 @@ from skytrain.tokens.formats import Format
 from .conftest import TOKENIZER
 
 STREAM = np.random.default_rng(0).integers(0, 999, 1000)
+CUT = np.where(np.arange(1000) % 150 == 140, 999, STREAM)  # with ends of text in it
 Write = Callable[[Path, np.ndarray], None]
 
 
@@ -66,37 +67,52 @@ def open_files(folder: Path | str, format: Format, cache: Path, vocab_size: int 
     return split
 
 
+def test_samples_of_a_tar_that_are_whole_documents_are_begun_by_the_end_of_text(tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    webdataset(tmp_path / "files" / "part", STREAM)
+    split = open_files(tmp_path / "files", "webdataset", tmp_path / "cache")
+    assert split.manifest.tokens == 1003
+    assert split.batch(np.array([0]), 1002)[0].tolist() == [
+        999,
+        *STREAM[:400],
+        999,
+        *STREAM[400:700],
+        999,
+        *STREAM[700:],
+    ]
+
+
 @pytest.mark.parametrize("format", FORMATS)
 def test_files_are_read_as_they_are(tmp_path: Path, format: Format) -> None:
     (tmp_path / "files").mkdir()
-    for i, tokens in enumerate((STREAM, STREAM[::-1])):
+    for i, tokens in enumerate((CUT, CUT[::-1])):
         FORMATS[format](tmp_path / "files" / f"part-{i}", tokens)
     split = open_files(tmp_path / "files", format, tmp_path / "cache")
     assert split.manifest.tokens == 2000 and split.windows(100) == 18
     batch = split.batch(np.array([0, 1, 9]), 100)
-    assert np.array_equal(batch, [STREAM[:101], STREAM[100:201], STREAM[::-1][:101]])
+    assert np.array_equal(batch, [CUT[:101], CUT[100:201], CUT[::-1][:101]])
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_files_in_s3_are_read_through_the_cache(s3_store: Store, tmp_path: Path, format: Format) -> None:
-    FORMATS[format](tmp_path / "part", STREAM)
+    FORMATS[format](tmp_path / "part", CUT)
     for path in tmp_path.glob("part.*"):
         s3_store.upload(path, f"files/{path.name}")
     split = open_files(s3_store.url("files"), format, tmp_path / "cache")
-    assert np.array_equal(split.batch(np.array([2]), 100)[0], STREAM[200:301])
+    assert np.array_equal(split.batch(np.array([2]), 100)[0], CUT[200:301])
 
 
 def test_megatron_types_other_than_uint16_are_read(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
-    megatron(tmp_path / "files" / "part", STREAM * 100, "<i4", 4)
+    megatron(tmp_path / "files" / "part", CUT * 100, "<i4", 4)
     split = open_files(tmp_path / "files", "megatron", tmp_path / "cache", vocab_size=100_000)
-    assert np.array_equal(split.batch(np.array([0]), 100)[0], STREAM[:101] * 100) and split.manifest.documents == 2
+    assert np.array_equal(split.batch(np.array([0]), 100)[0], CUT[:101] * 100) and split.manifest.documents == 2
 
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_token_beyond_the_vocabulary_is_found_in_the_batch_that_holds_it(tmp_path: Path, format: Format) -> None:
     (tmp_path / "files").mkdir()
-    FORMATS[format](tmp_path / "files" / "part", np.where(np.arange(1000) == 555, 1000, STREAM))
+    FORMATS[format](tmp_path / "files" / "part", np.where(np.arange(1000) == 555, 1000, CUT))
     split = open_files(tmp_path / "files", format, tmp_path / "cache")
     split.batch(np.arange(5), 100)
     with pytest.raises(SkytrainError, match=r"part\.(bin|tar) holds token id 1000, outside the vocabulary of 1000"):

@@ -58,7 +58,7 @@ def parse_megatron_index(data: bytes, where: str) -> MegatronIndex:
     return MegatronIndex(dtype, lengths, max(0, documents - 1))
 
 
-def copy_foreign(kind: str, store: Store, key: str, path: Path, cache: ShardCache) -> None:
+def copy_foreign(kind: str, store: Store, key: str, path: Path, cache: ShardCache, eot: int) -> None:
     """Bring a file of another making to `path`: as it is, or a tar as a shard of its tokens."""
     if kind == "foreign":
         return cache.download(store, key, path, sha256=None)
@@ -69,13 +69,16 @@ def copy_foreign(kind: str, store: Store, key: str, path: Path, cache: ShardCach
         cache.download(store, key, copied, sha256=None)
         source = copied
     temporary = path.with_name("tokens.part")
-    write_tar_as_shard(source, temporary, store.url(key))
+    write_tar_as_shard(source, temporary, store.url(key), eot)
     temporary.replace(path)
     copied.unlink(missing_ok=True)
 
 
-def write_tar_as_shard(source: Path, target: Path, where: str) -> None:
-    """The tokens of a tar's samples, one after the other in the order of the tar, as uint32 behind our header."""
+def write_tar_as_shard(source: Path, target: Path, where: str, eot: int) -> None:
+    """The tokens of a tar's samples, one after the other in the order of the tar, as uint32 behind our header.
+
+    A sample without any end-of-text token is one document, and is begun by one; a sample with some was cut from a stream.
+    """
     tokens = 0
     with target.open("wb") as file:
         file.write(bytes(HEADER_BYTES))
@@ -84,6 +87,8 @@ def write_tar_as_shard(source: Path, target: Path, where: str) -> None:
                 raise SkytrainError(
                     f"{where}: {name} holds {int(ids.min())} to {int(ids.max())}, which are no token ids"
                 )
+            if eot not in ids:
+                ids = np.concatenate([[eot], ids])
             file.write(ids.astype("<u4").tobytes())
             tokens += len(ids)
         if not 0 < tokens <= MAX_SHARD_TOKENS:

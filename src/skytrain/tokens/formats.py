@@ -38,7 +38,7 @@ def open_token_files(
     store, stats = find_token_files(pattern, "*.bin" if format == "megatron" else None)
     files, documents = [], []
     for stat in stats:
-        file, count = _describe(store, stat, format, dtype, cache)
+        file, count = _describe(store, stat, format, dtype, cache, tokenizer)
         files.append(file)
         documents.append(count)
     if len({file.dtype for file in files}) > 1:
@@ -78,12 +78,16 @@ def find_token_files(pattern: str, only: str | None = None) -> tuple[Store, list
     return store, found
 
 
-def _describe(store: Store, stat: Stat, format: Format, dtype: str, cache: ShardCache) -> tuple[TokenFile, int]:
+def _describe(
+    store: Store, stat: Stat, format: Format, dtype: str, cache: ShardCache, tokenizer: TokenizerFacts
+) -> tuple[TokenFile, int]:
     """Where its tokens are and how many, and how many documents, as far as the format says."""
-    name = hashlib.sha256(f"{format} {store.url(stat.key)} {stat.size} {stat.etag}".encode()).hexdigest()
+    name = hashlib.sha256(
+        f"{format} {tokenizer.eot} {store.url(stat.key)} {stat.size} {stat.etag}".encode()
+    ).hexdigest()
     path, where = store.local_path(stat.key) or cache.path(name), store.url(stat.key)
     if format == "webdataset":
-        return _describe_tar(store, stat, name, cache), 0
+        return _describe_tar(store, stat, name, cache, tokenizer), 0
     offset, documents = 0, 0
     if format == "llmc":
         header = unpack_header(store.read_range(stat.key, 0, HEADER_BYTES))
@@ -105,10 +109,10 @@ def _describe(store: Store, stat: Stat, format: Format, dtype: str, cache: Shard
     return TokenFile(path, dtype, offset, tokens, stat.size, stat.key, name, "foreign"), documents
 
 
-def _describe_tar(store: Store, stat: Stat, name: str, cache: ShardCache) -> TokenFile:
+def _describe_tar(store: Store, stat: Stat, name: str, cache: ShardCache, tokenizer: TokenizerFacts) -> TokenFile:
     # Its tokens are counted only by reading it, so it is copied to the cache, as a shard, before anything else.
     file = TokenFile(cache.path(name), "uint32", HEADER_BYTES, 0, 2 * stat.size, stat.key, name, "tar")
-    facts = Manifest("train", "uint32", TokenizerFacts("", "", 0, 0), 0, 0, 0, (), {})
+    facts = Manifest("train", "uint32", tokenizer, 0, 0, 0, (), {})
     pin = TokenSplit(facts, [file], store, cache).supply(0, wait=True)
     assert pin is not None
     with pin.path.open("rb") as opened:

@@ -121,7 +121,9 @@ class TokenSplit:
             make = (
                 None
                 if file.kind == "shard"
-                else lambda path: copy_foreign(file.kind, self.store, file.key, path, self.cache)
+                else lambda path: copy_foreign(
+                    file.kind, self.store, file.key, path, self.cache, self.manifest.tokenizer.eot
+                )
             )
             pin = self.cache.fetch(self.store, file.key, file.sha256, file.bytes, wait, cancelled, make)
             if pin is not None:
