@@ -113,6 +113,10 @@ class DecoderConfig:
     logit_softcap: PositiveFloat | None
     scale_embedding: bool  # token embeddings times sqrt(width)
     weights: str | None = None  # a Hugging Face folder or an llm.c file to start from; null: new weights from the seed
+    # How initial weights, learning rates and multipliers follow the size, so that what was tuned at the base serves here.
+    parametrization: Literal["standard", "mup", "completep"] = "standard"
+    base_width: Positive | None = None
+    base_layers: Positive | None = None
 
     @property
     def groups(self) -> int:
@@ -345,7 +349,20 @@ class LionConfig:
     weight_decay: NonNegative
 
 
-OptimizerConfig = AdamWConfig | LionConfig
+@dataclass(frozen=True)
+class MuonConfig:
+    """torch's Muon on the matrices between embedding and head, AdamW on everything else; one learning rate for both."""
+
+    name: Literal["muon"]
+    lr: PositiveFloat  # as for AdamW: Muon's steps are scaled to the size of AdamW's
+    momentum: Fraction
+    beta1: Fraction  # this and the next two are AdamW's
+    beta2: Fraction
+    eps: PositiveFloat
+    weight_decay: NonNegative
+
+
+OptimizerConfig = AdamWConfig | LionConfig | MuonConfig
 
 
 @dataclass(frozen=True)
@@ -393,6 +410,16 @@ class ParallelConfig:
 
 
 @dataclass(frozen=True)
+class KernelsConfig:
+    """Techniques of the fused path, each with its switch (docs/performance.md says what each gave)."""
+
+    attention: Literal["auto", "cudnn", "flash", "sdpa"]
+    loss: bool
+    gelu: bool
+    norm: bool
+
+
+@dataclass(frozen=True)
 class TrainerConfig:
     sequence_length: Positive
     batch_tokens: Count  # per optimizer step, over all devices
@@ -403,8 +430,11 @@ class TrainerConfig:
     clip_norm: PositiveFloat | None
     precision: Literal["32-true", "bf16-mixed"]
     device: Literal["auto", "cpu", "cuda"]
-    compile: bool
-    deterministic: bool
+    fused: Literal["auto", "on", "off"]  # kernels of our own for decoders of GPT-2's shape on a GPU, in bf16
+    kernels: KernelsConfig
+    compile: bool  # torch.compile, where the fused path is not taken
+    profile: bool  # a trace of three steps and a snapshot of GPU memory, in the run's folder
+    deterministic: bool  # torch's deterministic algorithms on a GPU; slower
     validate_every: Positive | None  # steps
     validate_tokens: Count
     sample_every: Positive | None  # steps

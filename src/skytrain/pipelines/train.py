@@ -38,7 +38,7 @@ from ..tokens import (
     Prepared,
     TokenDataModule,
     Tokenizer,
-    find_prepared,
+    find_training_data,
     open_mixture,
     open_tokenizer,
     open_training_data,
@@ -46,6 +46,7 @@ from ..tokens import (
 from ..training.callbacks import Checkpoints, RandomState, Samples, StepLog, StopOnSignal, seed_of_rank
 from ..training.factory import TrainingPlan, make_loggers, make_trainer, outline, plan_training
 from ..training.module import CausalLM
+from ..training.paths import choose_path
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def train(config: Config, reporter: Reporter) -> Trained:
 
 def _train(config: Config, plan: TrainingPlan, ranks: Ranks, reporter: Reporter) -> Trained:
     store = open_store(config.store)
-    prepared = ranks.first_does(lambda: find_prepared(store, config.data, config.tokenizer))
+    prepared = ranks.first_does(lambda: find_training_data(store, config))
     tokenizer = open_tokenizer(config.tokenizer, store, prepared.tokenizer_id)
     mixture = open_mixture(store, config.loader, prepared.tokenizer_id)
     data = _data(config, plan, store, prepared, mixture, tokenizer)
@@ -113,6 +114,10 @@ def _train(config: Config, plan: TrainingPlan, ranks: Ranks, reporter: Reporter)
         clip_norm=config.trainer.clip_norm,
         compile_model=config.trainer.compile and not uses_mesh_strategy(config),  # a mesh compiles by block
     )
+    path = choose_path(config, plan.device, model)
+    if path.compute_loss is not None:
+        module.compute_loss = path.compute_loss
+    reporter.note(f"compute: {path.label}")
     log = _step_log(config, plan, store, record.name, attempt, model, reporter)
     stop = StopOnSignal(reporter, ranks)
     every, keep = config.trainer.checkpoint_every, config.trainer.keep_checkpoints

@@ -124,6 +124,7 @@ def make_trainer(
     if config.trainer.deterministic and plan.device == "cuda":
         # Bit-identical steps on a GPU need torch's deterministic kernels; on a CPU ours are so already.
         torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # our kernels write all that they allocate
     torch.set_float32_matmul_precision("high" if config.trainer.precision != "32-true" else "highest")
     validates = config.trainer.validate_every is not None
     return pl.Trainer(

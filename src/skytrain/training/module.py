@@ -126,6 +126,7 @@ class CausalLM(pl.LightningModule):
         ]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        _count_batches_anew(checkpoint, self.trainer.accumulate_grad_batches)
         if self.trainer.strategy.restore_checkpoint_after_setup:
             return  # a strategy that spreads the model takes the names as they are
         # The trainer has no optimizer yet; another of the same kind has the same groups.
@@ -144,6 +145,15 @@ class CausalLM(pl.LightningModule):
             optimizer, lambda step: learning_rate(self._schedule, step, self._total_steps)
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+def _count_batches_anew(checkpoint: dict[str, Any], batches_a_step: int) -> None:
+    """Lightning tells from its count of batches where a step ends; on another mesh a step may have more or fewer of them."""
+    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
+    more = checkpoint["global_step"] * batches_a_step - progress["total"]["processed"]
+    for counts in (progress["total"], progress["current"]):
+        for key in counts:
+            counts[key] += more
 
 
 def _numbered(optimizer_state: dict[str, Any]) -> bool:

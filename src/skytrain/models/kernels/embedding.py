@@ -1,0 +1,69 @@
+"""Token and position tables looked up and added in one pass; their gradients stay in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .backend import Launch, has_triton, kernels_available
+
+LOOKUP = Launch(tile=1, warps=2)
+
+if has_triton():
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def _lookup(tokens_ptr, table_ptr, positions_ptr, out_ptr, length, width, WIDTH: tl.constexpr):
+        row = tl.program_id(0).to(tl.int64)
+        column = tl.arange(0, WIDTH)
+        inside = column < width
+        token = tl.load(tokens_ptr + row)
+        x = tl.load(table_ptr + token * width + column, mask=inside, other=0.0)
+        x += tl.load(positions_ptr + (row % length) * width + column, mask=inside, other=0.0)
+        tl.store(out_ptr + row * width + column, x, mask=inside)
+
+
+def reference(tokens_bt: Tensor, table_vd: Tensor, positions_td: Tensor, dtype: torch.dtype) -> Tensor:
+    """What the kernel computes, in plain torch."""
+    return (table_vd[tokens_bt] + positions_td[: tokens_bt.shape[1]]).to(dtype).flatten(0, 1)
+
+
+class Lookup(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, tokens_bt: Tensor, table_vd: Tensor, positions_td: Tensor, dtype: torch.dtype) -> Tensor:
+        rows, width = tokens_bt.numel(), table_vd.shape[1]
+        tokens = tokens_bt.contiguous()
+        out = torch.empty(rows, width, dtype=dtype, device=table_vd.device)
+        _lookup[(rows,)](
+            tokens,
+            table_vd,
+            positions_td,
+            out,
+            tokens.shape[1],
+            width,
+            WIDTH=triton.next_power_of_2(width),
+            num_warps=LOOKUP.warps,
+        )
+        ctx.save_for_backward(tokens)
+        ctx.sizes = (table_vd.shape[0], positions_td.shape[0])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout_nd: Tensor) -> tuple[Any, ...]:
+        (tokens,) = ctx.saved_tensors
+        vocab, length = ctx.sizes
+        dout_btd = dout_nd.view(*tokens.shape, -1)
+        dpositions = torch.zeros(length, dout_nd.shape[1], dtype=torch.float32, device=dout_nd.device)
+        torch.sum(dout_btd, 0, dtype=torch.float32, out=dpositions[: tokens.shape[1]])
+        dtable = torch.ops.aten.embedding_dense_backward(dout_btd.float(), tokens, vocab, -1, False)
+        return None, dtable, dpositions, None
+
+
+def lookup(tokens_bt: Tensor, table_vd: Tensor, positions_td: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B*T, D) in `dtype`: each token's row plus its position's."""
+    if kernels_available(table_vd.device):
+        return Lookup.apply(tokens_bt, table_vd, positions_td, dtype)
+    return reference(tokens_bt, table_vd, positions_td, dtype)

@@ -1,0 +1,74 @@
+"""How the loss is computed on the device at hand: fused kernels, torch.compile, or plain torch. The choice is always said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+from ..config import Config, ConfigError
+from ..models.decoder import Decoder
+from ..models.fused import Backend, Kernels, fused_loss, unsupported
+from ..models.kernels import kernels_available
+from ..parallel import uses_mesh_strategy
+
+Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Path:
+    label: str
+    compute_loss: Loss | None  # None: the module's own
+
+
+def choose_path(config: Config, device: str, model: nn.Module) -> Path:
+    """The fastest path that computes this model's loss here, or the one that was asked for."""
+    plain = "torch.compile" if config.trainer.compile else "plain torch"
+    reason = _not_fused(config, device, model)
+    if config.trainer.fused == "on" and reason:
+        raise ConfigError(
+            "trainer.fused", f"'on': the fused path does not serve {reason}", hint="try trainer.fused=auto"
+        )
+    if config.trainer.fused == "off" or reason:
+        why = (
+            f" (fused kernels do not serve {reason})"
+            if reason and config.trainer.fused == "auto" and device == "cuda"
+            else ""
+        )
+        return Path(plain + why, None)
+    switches = config.trainer.kernels
+    kernels = Kernels(
+        attention=_attention(switches.attention), loss=switches.loss, gelu=switches.gelu, norm=switches.norm
+    )
+
+    def compute_loss(model: nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        assert isinstance(model, Decoder)
+        # The path lowers precision itself; autocast on top would cast again.
+        with torch.autocast("cuda", enabled=False):
+            return fused_loss(model, tokens, targets, kernels)
+
+    on = [name for name in ("loss", "gelu", "norm") if getattr(switches, name)]
+    return Path(f"fused kernels ({', '.join(on) or 'none'}), {kernels.attention} attention", compute_loss)
+
+
+def _not_fused(config: Config, device: str, model: nn.Module) -> str | None:
+    """What keeps this run off the fused path, or None."""
+    if device != "cuda":
+        return "a CPU"
+    if not kernels_available(torch.device(device)):
+        return f"{torch.cuda.get_device_name()} without Triton and bf16"
+    if config.trainer.precision != "bf16-mixed":
+        return f"trainer.precision={config.trainer.precision}"
+    if uses_mesh_strategy(config):
+        return f"parallel={config.parallel.name}"
+    return unsupported(config.model) if isinstance(model, Decoder) else "a model other than the built-in decoder"
+
+
+def _attention(asked: Literal["auto", "cudnn", "flash", "sdpa"]) -> Backend:
+    """cuDNN's kernel is the fastest measured on Hopper; older chips take torch's flash kernel."""
+    if asked != "auto":
+        return asked
+    return "cudnn" if torch.cuda.get_device_capability() >= (9, 0) else "flash"

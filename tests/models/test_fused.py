@@ -1,0 +1,112 @@
+"""The fast path against the plain decoder, and each kernel against its reference, in Triton's interpreter where there is no GPU."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from skytrain.config.compose import compose
+from skytrain.models import build_model
+from skytrain.models.fused import Kernels, fused_loss, unsupported
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def model_and_batch(seed: int = 0):
+    options = [
+        "model=gpt2-tiny",
+        "model.layers=2",
+        "model.width=48",
+        "model.heads=3",
+        "tokenizer=bytes",
+        "model.max_length=32",
+        "trainer.sequence_length=16",
+    ]
+    model = build_model(compose(options).config.model, seed=seed)
+    with torch.no_grad():  # biases and norms start as constants, which would hide a mistake
+        for parameter in model.parameters():
+            parameter.add_(
+                0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(parameter.numel()))
+            )
+    tokens = torch.randint(0, 257, (3, 17), generator=torch.Generator().manual_seed(seed))
+    return model, tokens[:, :-1], tokens[:, 1:]
+
+
+SWITCHES = [
+    Kernels(loss=False, gelu=False, norm=False),
+    Kernels(loss=True, gelu=False, norm=False),
+    Kernels(loss=False, gelu=True, norm=False),
+    Kernels(loss=False, gelu=False, norm=True),
+    Kernels(),
+]
+
+
+@pytest.mark.parametrize("kernels", SWITCHES, ids=str)
+def test_the_fused_path_has_the_plain_decoders_loss_and_gradients(kernels):
+    model, tokens, targets = model_and_batch()
+    expected = model.loss(tokens, targets)
+    expected.backward()
+    plain = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    loss = fused_loss(model, tokens, targets, kernels, dtype=torch.float32)
+    loss.backward()
+    torch.testing.assert_close(loss, expected, atol=1e-6, rtol=1e-6)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(
+            parameter.grad, plain[name], atol=1e-6, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def test_targets_that_do_not_count_are_left_out():
+    model, tokens, targets = model_and_batch()
+    targets = targets.clone()
+    targets[0, :5] = -100
+    torch.testing.assert_close(
+        fused_loss(model, tokens, targets, Kernels(), dtype=torch.float32),
+        model.loss(tokens, targets),
+        atol=1e-6,
+        rtol=1e-6,
+    )
+
+
+def test_gradients_scale_with_the_loss():
+    """Accumulation divides the loss: the gradient that was made ahead must follow."""
+    model, tokens, targets = model_and_batch()
+    (fused_loss(model, tokens, targets, Kernels(), dtype=torch.float32) / 3).backward()
+    third = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+    model.zero_grad()
+    fused_loss(model, tokens, targets, Kernels(), dtype=torch.float32).backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad / 3, third[name], atol=1e-7, rtol=1e-5)
+
+
+def test_a_loss_without_gradient_is_the_same():
+    model, tokens, targets = model_and_batch()
+    with torch.no_grad():
+        loss = fused_loss(model, tokens, targets, Kernels(), dtype=torch.float32)
+    torch.testing.assert_close(loss, model.loss(tokens, targets), atol=1e-6, rtol=1e-6)
+
+
+def test_in_bf16_the_fused_path_is_as_near_the_truth_as_autocast():
+    model, tokens, targets = model_and_batch()
+    truth = model.loss(tokens, targets).item()
+    with torch.autocast("cpu", torch.bfloat16):
+        autocast = model.loss(tokens, targets).item()
+    fused = fused_loss(model, tokens, targets, Kernels()).item()
+    assert abs(fused - truth) <= 4 * abs(autocast - truth) + 2e-3
+
+
+@pytest.mark.parametrize(("option", "reason"), [("model.dropout=0.1", "dropout"), ("model=llama-3.2-1b", "norm")])
+def test_a_model_it_does_not_serve_is_named_with_the_reason(option, reason):
+    assert reason in (unsupported(compose([option, "trainer.sequence_length=512"]).config.model) or "")
+
+
+@pytest.mark.skipif(INTERPRETED, reason="this is the run inside the interpreter")
+def test_the_triton_kernels_pass_the_same_tests_in_the_interpreter():
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTEST_ADDOPTS": ""}
+    command = [sys.executable, "-m", "pytest", __file__, "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:]

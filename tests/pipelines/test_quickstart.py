@@ -1,0 +1,56 @@
+"""The newcomer's first command, with fewer steps, and the same story on S3."""
+
+import pytest
+import torch
+
+from skytrain.config.compose import compose
+from skytrain.pipelines.evaluate import evaluate
+from skytrain.pipelines.prepare import prepare
+from skytrain.pipelines.quickstart import quickstart
+from skytrain.pipelines.train import train
+from skytrain.runs import Silent, read_metrics
+from skytrain.storage import open_store
+from tests.support.tiny import tiny_config
+
+
+def test_quickstart_goes_from_text_to_an_exported_model_that_transformers_loads(tmp_path):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from skytrain.checkpoints import load_model
+
+    small = ["model.layers=2", "model.width=64", "trainer.sequence_length=64", "trainer.micro_batch=8", "trainer.batch_tokens=512", "trainer.steps=30", "trainer.sample_every=10", "trainer.validate_every=15"]
+    config = compose(["recipe=quickstart", *small, f"store.root='{tmp_path}'"]).config
+    screen = quickstart(config, Silent())
+    for word in ("validation", "sample", "export", "Try next", "skytrain generate"):
+        assert word in screen
+    store = open_store(str(tmp_path))
+    (run,) = store.folders("runs/")
+    curve = [record["train/loss"] for record in read_metrics(store, run) if "train/loss" in record]
+    assert curve[-1] < curve[0] - 0.5
+    (folder,) = (tmp_path / "exports").iterdir()
+    theirs, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    ours = load_model(store, run)
+    ids = tokenizer("def return_the(value): ...", return_tensors="pt").input_ids
+    assert ids[0].tolist() == ours.tokenizer.encode_batch(["def return_the(value): ..."])[0].tolist()
+    with torch.no_grad():
+        torch.testing.assert_close(ours.model(ids)[..., : len(tokenizer)], theirs(ids).logits, atol=1e-5, rtol=0)
+    assert list((tmp_path / "runs" / run / "tensorboard").glob("events.out.*"))
+    assert quickstart(config, Silent()) == screen  # nothing is made twice
+
+
+def test_the_same_story_works_on_s3_and_gives_the_same_losses(s3_store, root):
+    local = train(tiny_config(root), Silent())
+    remote = tiny_config(s3_store.root, "trainer.loggers=[tensorboard]")
+    prepare(remote, Silent())
+    stopped = train(tiny_config(s3_store.root, "trainer.loggers=[tensorboard]", "trainer.stop_at_step=9"), Silent())
+    finished = train(remote, Silent())
+    assert stopped.run == finished.run == local.run
+
+    def curve(store):
+        return [record["train/loss"] for record in read_metrics(store, local.run) if "train/loss" in record]
+
+    assert curve(s3_store) == curve(open_store(str(root)))
+    assert any("events.out" in stat.key for stat in s3_store.list(f"runs/{local.run}/tensorboard/"))
+    _, there = evaluate(remote, None, "validation", None, Silent())
+    _, here = evaluate(tiny_config(root), None, "validation", None, Silent())
+    assert there.loss == pytest.approx(here.loss, abs=1e-12)
