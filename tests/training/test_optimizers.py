@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-from skytrain.config import LionConfig
+from skytrain.config import ConfigError, LionConfig
 from skytrain.config.compose import compose
 from skytrain.models import build_model
-from skytrain.training.optimizers import Lion, decay_groups, make_optimizer
+from skytrain.training.optimizers import Lion, Muon, hidden_matrices, make_optimizer, parameter_groups
 
 
 @pytest.fixture(scope="module")
@@ -14,7 +14,7 @@ def model() -> nn.Module:
 
 
 def test_matrices_decay_and_vectors_do_not(model):
-    decaying, spared = decay_groups(model, 0.1)
+    decaying, spared = parameter_groups(model, 1e-3, 0.1)
     assert (decaying["weight_decay"], spared["weight_decay"]) == (0.1, 0.0)
     assert {p.ndim for p in decaying["params"]} == {2}
     assert {p.ndim for p in spared["params"]} == {1}
@@ -43,3 +43,80 @@ def test_the_configuration_chooses_the_optimizer(model):
     adamw = make_optimizer(model, compose().config.optimizer, fused=False)
     assert isinstance(adamw, torch.optim.AdamW)
     assert adamw.param_groups[0]["betas"] == (0.9, 0.95)
+
+
+def scaled(kind: str) -> nn.Module:
+    words = [
+        "model=gpt2-tiny",
+        "tokenizer=bytes",
+        f"model.parametrization={kind}",
+        "model.base_width=32",
+        "model.base_layers=2",
+    ]
+    return build_model(compose(words).config.model, seed=0)
+
+
+def test_a_parametrization_sets_rate_decay_and_eps_of_each_parameter():
+    model = scaled("completep")  # four times the base's width, twice its depth
+    optimizer = make_optimizer(model, compose().config.optimizer, fused=False)
+    lr, decay, eps = (getattr(compose().config.optimizer, name) for name in ("lr", "weight_decay", "eps"))
+    of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    hidden, table, vector = (
+        of[id(p)] for p in (model.blocks["0"].mlp.up.weight, model.embedding.tokens.weight, model.head.norm.weight)
+    )
+    assert (hidden["lr"], hidden["weight_decay"], hidden["eps"]) == pytest.approx((lr / 4, decay * 4, eps / 8))
+    assert (table["lr"], table["weight_decay"], table["eps"]) == pytest.approx((lr, decay, eps / 8))
+    assert (vector["lr"], vector["weight_decay"]) == pytest.approx((lr, 0))
+
+
+def test_muon_takes_the_matrices_of_the_blocks_and_adamw_the_rest(model):
+    assert hidden_matrices(model) == {
+        name for name, p in model.named_parameters() if name.startswith("blocks.") and p.ndim == 2
+    }
+    muon = make_optimizer(model, compose(["optimizer=muon"]).config.optimizer, fused=False)
+    assert isinstance(muon, Muon)
+    assert sum(len(group["params"]) for group in muon.param_groups) == len(list(model.parameters()))
+
+
+def test_muon_leaves_the_head_of_another_model_to_adamw():
+    other = nn.ModuleDict({"table": nn.Embedding(11, 4), "hidden": nn.Linear(4, 12), "head": nn.Linear(12, 11)})
+    assert hidden_matrices(other) == {"hidden.weight"}
+
+
+def muon_steps(model: nn.Module, optimizer: Muon, seeds: range) -> None:
+    for seed in seeds:
+        tokens = torch.randint(0, 250, (2, 17), generator=torch.Generator().manual_seed(seed))
+        optimizer.zero_grad()
+        model.loss(tokens[:, :-1], tokens[:, 1:]).backward()
+        optimizer.step()
+
+
+def test_muon_steps_are_torchs_own_and_survive_a_checkpoint():
+    config = compose(["optimizer=muon"]).config.optimizer
+    model, again = scaled("standard"), scaled("standard")
+    first, second = make_optimizer(model, config, fused=False), make_optimizer(again, config, fused=False)
+    weight = model.blocks["0"].mlp.up.weight
+    before = weight.detach().clone()
+    muon_steps(model, first, range(1))
+    plain = torch.optim.Muon(
+        [nn.Parameter(before.clone())],
+        lr=config.lr,
+        weight_decay=config.weight_decay,
+        momentum=config.momentum,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    plain.param_groups[0]["params"][0].grad = weight.grad
+    plain.step()
+    assert torch.equal(plain.param_groups[0]["params"][0], weight)
+    muon_steps(model, first, range(1, 2))
+    muon_steps(again, second, range(2))
+    resumed = make_optimizer(again, config, fused=False)
+    resumed.load_state_dict(second.state_dict())
+    muon_steps(model, first, range(2, 4))
+    muon_steps(again, resumed, range(2, 4))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_muon_is_refused_where_matrices_are_divided():
+    with pytest.raises(ConfigError, match=r"optimizer.name: muon needs whole matrices; parallel=fsdp divides them"):
+        compose(["optimizer=muon", "parallel=fsdp"])

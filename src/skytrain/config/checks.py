@@ -17,6 +17,8 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
     model, trainer = config.model, config.trainer
     if isinstance(model, DecoderConfig):
         check_decoder(model, origins)
+    if config.optimizer.name == "muon" and config.parallel.name not in ("single", "ddp"):
+        raise fail("optimizer.name", f"muon needs whole matrices; parallel={config.parallel.name} divides them", "try parallel=ddp or optimizer=adamw")
     if trainer.sequence_length > model.max_length:
         raise fail(
             "trainer.sequence_length",
@@ -77,6 +79,11 @@ def check_decoder(model: DecoderConfig, origins: Mapping[str, str] | None = None
             f"{model.kv_heads} key-value heads do not divide the {model.heads} heads",
             f"try model.kv_heads={near}",
         )
+    needs = {"standard": (), "mup": ("base_width",), "completep": ("base_width", "base_layers")}[model.parametrization]
+    for name in needs:
+        if getattr(model, name) is None:
+            size = {"base_width": "width", "base_layers": "depth"}[name]
+            raise fail(f"model.{name}", f"must be given with model.parametrization={model.parametrization}", f"the {size} at which the learning rate was tuned")
     if model.positions == "rope" and model.rope_theta is None:
         raise fail("model.rope_theta", "must be given with model.positions=rope", "Llama 2 uses 10000")
     if model.positions == "rope" and (model.head_size or model.width // model.heads) % 2:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..config import DecoderConfig
 from .norm import make_norm
+from .parametrization import multipliers
 from .rope import Rotation, rotate
 
 
@@ -48,7 +49,7 @@ class Attention(nn.Module):
         self.layer = layer
         self.head_size = config.head_width
         self.queries_per_group = config.heads // config.groups
-        self.scale = config.attention_scale or config.head_width**-0.5
+        self.scale = multipliers(config).attention_scale
         self.window = config.window_of(layer)
         self.softcap = config.attention_softcap
         self.dropout = config.dropout

@@ -11,6 +11,7 @@ from ..planning.flops import decoder_flops_per_token
 from .attention import Attention, KVCache
 from .loss import token_loss
 from .norm import make_norm
+from .parametrization import multipliers
 from .rope import Rotation, rotation, stable_length
 
 
@@ -62,16 +63,21 @@ class Block(nn.Module):
         self.attention_post_norm = make_norm(config, config.width) if config.post_norms else None
         self.mlp_post_norm = make_norm(config, config.width) if config.post_norms else None
         self.dropout = nn.Dropout(config.dropout)
+        self.scale = multipliers(config).residual
 
     def forward(self, x_btd: Tensor, rotation: Rotation | None = None, cache: KVCache | None = None) -> Tensor:
         added = self.attention(self.attention_norm(x_btd), rotation, cache)
         if self.attention_post_norm is not None:
             added = self.attention_post_norm(added)
-        x_btd = x_btd + self.dropout(added)
+        x_btd = self.add(x_btd, added)
         added = self.mlp(self.mlp_norm(x_btd))
         if self.mlp_post_norm is not None:
             added = self.mlp_post_norm(added)
-        return x_btd + self.dropout(added)
+        return self.add(x_btd, added)
+
+    def add(self, x_btd: Tensor, added: Tensor) -> Tensor:
+        added = self.dropout(added)
+        return x_btd + (added if self.scale == 1.0 else added * self.scale)
 
 
 class Head(nn.Module):
@@ -80,11 +86,13 @@ class Head(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         self.vocab_size, self.softcap = config.vocab_size, config.logit_softcap
+        self.scale = multipliers(config).logits
         self.norm = make_norm(config, config.width)
         self.projection = nn.Linear(config.width, config.padded_vocab, bias=False)
 
     def forward(self, x_btd: Tensor) -> Tensor:
-        logits_btv = self.projection(self.norm(x_btd))
+        x_btd = self.norm(x_btd)
+        logits_btv = self.projection(x_btd if self.scale == 1.0 else x_btd * self.scale)
         if self.softcap is not None:
             logits_btv = torch.tanh(logits_btv / self.softcap) * self.softcap
         if logits_btv.size(-1) > self.vocab_size:

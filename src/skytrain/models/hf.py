@@ -14,6 +14,7 @@ from ..config import DecoderConfig, SkytrainError
 from .decoder import Decoder
 from .hf_config import hf_config, read_hf_config
 from .hf_weights import from_hf, match_names, to_hf
+from .parametrization import folded, folded_config
 from .safetensors_io import SafetensorsFolder, TensorSpec, write_folder
 
 
@@ -52,18 +53,22 @@ def read_hf_weights(model: Decoder, folder: Path, dtype: torch.dtype = torch.flo
 
 
 def save_hf_folder(model: Decoder, folder: Path, *, eot: int | None = None) -> None:
-    """Writes config.json and the weights into an existing folder, tensor by tensor, without the vocabulary's padding."""
+    """Writes config.json and the weights into an existing folder, tensor by tensor, without the vocabulary's padding.
+
+    What another parametrization multiplies in the forward pass becomes part of the weights.
+    """
+    config = folded_config(model.config)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    text = json.dumps(hf_config(model.config, eot=eot, dtype=dtype), indent=2, sort_keys=True)
+    text = json.dumps(hf_config(config, eot=eot, dtype=dtype), indent=2, sort_keys=True)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     specs = [
         TensorSpec(name, piece.dtype, tuple(piece.shape))
         for ours, parameter in model.named_parameters()
-        for name, piece in to_hf(model.config, ours, parameter.detach().to("meta")).items()
+        for name, piece in to_hf(config, ours, parameter.detach().to("meta")).items()
     ]
     write_folder(folder, specs, _pieces(model))
 
 
 def _pieces(model: Decoder) -> Iterator[Tensor]:
     for ours, parameter in model.named_parameters():
-        yield from to_hf(model.config, ours, parameter.detach()).values()
+        yield from to_hf(model.config, ours, folded(model.config, ours, parameter.detach())).values()

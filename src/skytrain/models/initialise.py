@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from ..config import DecoderConfig
 from .decoder import Decoder
+from .parametrization import initial_std
 
-STD = 0.02  # GPT-2's
-RESIDUAL = (".attention.out.weight", ".mlp.down.weight")  # what is added to the residual stream, twice a layer
 VOCABULARY = ("embedding.tokens.weight", "head.projection.weight")
 
 
@@ -30,10 +29,9 @@ def initial_value(config: DecoderConfig, name: str, shape: torch.Size, seed: int
         return torch.zeros(shape)
     if len(shape) == 1:
         return torch.zeros(shape) if config.norm == "rmsnorm_plus_one" else torch.ones(shape)
-    std = STD / (2 * config.layers) ** 0.5 if name.endswith(RESIDUAL) else STD
     digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-    value = torch.empty(shape).normal_(0.0, std, generator=generator)
+    value = torch.empty(shape).normal_(0.0, initial_std(config, name), generator=generator)
     if name in VOCABULARY:
         value[config.vocab_size :] = 0.0
     return value

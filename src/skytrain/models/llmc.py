@@ -15,6 +15,7 @@ from ..config.checks import check_decoder
 from .decoder import Decoder
 from .hf_weights import join_groups, split_groups
 from .initialise import VOCABULARY
+from .parametrization import folded, folded_config
 from .sizes import model_file
 
 MAGIC, HEADER_INTS = 20240326, 256
@@ -73,7 +74,7 @@ def read_llmc_weights(model: Decoder, path: Path, dtype: torch.dtype = torch.flo
 
 def save_llmc(model: Decoder, path: Path) -> None:
     """Writes a model file in float32, or in bfloat16 where the weights are."""
-    config = model.config
+    config = folded_config(model.config)
     _check_family(config)
     weights = dict(model.named_parameters())
     dtype = next(iter(weights.values())).dtype
@@ -93,7 +94,7 @@ def save_llmc(model: Decoder, path: Path) -> None:
     with path.open("wb") as file:
         file.write(header.tobytes())
         for name in _names(config.layers):
-            value = weights[name].detach().cpu().to(VERSIONS[version])
+            value = folded(model.config, name, weights[name].detach()).cpu().to(VERSIONS[version])
             if name in VOCABULARY:
                 value = torch.cat(
                     (value[: config.vocab_size], value.new_zeros(padded - config.vocab_size, config.width))

@@ -1,0 +1,116 @@
+"""How a model follows its size: standard, muP and CompleteP, for optimizers of Adam's kind.
+
+muP (Yang et al. 2022, arXiv 2203.03466) keeps what one step does to the activations the same at every width, CompleteP
+(Dey et al. 2025, arXiv 2505.01618) at every depth too, so that a learning rate found on a small model serves a large one.
+With m = width / base_width and n = layers / base_layers:
+
+                      standard                  muP                 CompleteP
+hidden matrices       0.02, rate η, decay λ     0.02/√m, η/m, λm    as muP
+out and down          0.02/√(2·layers)          as hidden           as hidden
+tables, head          0.02, η, λ                the same            the same
+vectors               η, no decay               the same            the same
+attention scale       1/√head                   8/head              8/head
+logits                1                         1/m                 1/m
+added to the stream   1                         1                   1/n
+Adam's eps            ε                         ε/m                 ε/(m·n)
+
+The attention scale is the standard one at the usual head of 64. Decay grows as the rate shrinks, because AdamW multiplies the
+two. The logits' factor stands before the head, so the head may be tied.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..config import DecoderConfig
+
+STD = 0.02  # GPT-2's
+RESIDUAL = (".attention.out.weight", ".mlp.down.weight")  # what is added to the residual stream, twice a layer
+
+
+@dataclass(frozen=True)
+class Multipliers:
+    """Factors in the forward pass."""
+
+    attention_scale: float
+    residual: float
+    logits: float
+
+
+@dataclass(frozen=True)
+class UpdateScales:
+    """Factors on the optimizer's settings for one parameter."""
+
+    lr: float = 1.0
+    weight_decay: float = 1.0
+    eps: float = 1.0
+
+
+def width_ratio(config: DecoderConfig) -> float:
+    return 1.0 if config.parametrization == "standard" else config.width / (config.base_width or config.width)
+
+
+def depth_ratio(config: DecoderConfig) -> float:
+    return config.layers / (config.base_layers or config.layers) if config.parametrization == "completep" else 1.0
+
+
+def multipliers(config: DecoderConfig) -> Multipliers:
+    standard = config.attention_scale or config.head_width**-0.5
+    attention = standard if config.parametrization == "standard" else standard * 8 * config.head_width**-0.5
+    return Multipliers(attention, 1.0 / depth_ratio(config), 1.0 / width_ratio(config))
+
+
+def initial_std(config: DecoderConfig, name: str) -> float:
+    """Of one matrix."""
+    if config.parametrization == "standard":
+        return STD / (2 * config.layers) ** 0.5 if name.endswith(RESIDUAL) else STD
+    return STD / width_ratio(config) ** 0.5 if name.startswith("blocks.") else STD
+
+
+def update_scales(config: DecoderConfig, name: str, dimensions: int) -> UpdateScales:
+    """For the parameter `name` of so many dimensions."""
+    m = width_ratio(config)
+    eps = 1.0 / (m * depth_ratio(config))
+    return UpdateScales(1.0 / m, m, eps) if name.startswith("blocks.") and dimensions > 1 else UpdateScales(eps=eps)
+
+
+def folded_config(config: DecoderConfig) -> DecoderConfig:
+    """The standard decoder that computes the same from folded weights."""
+    return dataclasses.replace(config, parametrization="standard", base_width=None, base_layers=None)
+
+
+@torch.no_grad()
+def folded(config: DecoderConfig, name: str, value: Tensor) -> Tensor:
+    """One parameter with the forward pass's factors made part of it; the standard parametrization's stays as it is."""
+    if config.parametrization == "standard":
+        return value
+    factors = multipliers(config)
+    attention = factors.attention_scale / multipliers(folded_config(config)).attention_scale
+    if name.startswith("head.norm."):
+        return _scaled(config, name, value, factors.logits)
+    if _adds_to_stream(config, name):
+        return _scaled(config, name, value, factors.residual)
+    if ".attention.q_norm." in name:
+        return _scaled(config, name, value, attention)
+    if ".attention.qkv." in name and not config.qk_norm:
+        each = config.heads // config.groups
+        grouped = value.clone().view(config.groups, each + 2, config.head_width, *value.shape[1:])
+        grouped[:, :each] *= attention  # the queries of each group
+        return grouped.view(value.shape)
+    return value
+
+
+def _adds_to_stream(config: DecoderConfig, name: str) -> bool:
+    """The last parameters before a sum: the post-norms where there are some, else the projections."""
+    last = ("attention_post_norm", "mlp_post_norm") if config.post_norms else ("attention.out", "mlp.down")
+    return name.rpartition(".")[0].endswith(last)
+
+
+def _scaled(config: DecoderConfig, name: str, value: Tensor, factor: float) -> Tensor:
+    if config.norm == "rmsnorm_plus_one" and "norm" in name:
+        return (1.0 + value) * factor - 1.0
+    return value * factor
