@@ -65,7 +65,7 @@ class Cluster:
         self, order: str, workers: int, rank: int, world: int, state: dict[str, Any] | None, steps: int, answer: Any
     ) -> None:
         """In a process of its own: train `steps` steps from `state`, then save, in the middle of what workers have prefetched."""
-        datamodule.ORDER_CHUNK = 32
+        datamodule.ORDER_CHUNK = datamodule.STREAM_CHUNK = 32
         made = self.module(order, workers, rank, world)
         if state is not None:
             made.load_state_dict(state)

@@ -27,6 +27,7 @@ SHARD_BYTES = 1024 + 2 * 200
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small data set is looked at in many pieces, as a large one is."""
     monkeypatch.setattr(datamodule, "ORDER_CHUNK", 8)
+    monkeypatch.setattr(datamodule, "STREAM_CHUNK", 8)
 
 
 def stream(store: Store, cache: ShardCache, steps: int = 40, **settings: Any) -> TokenDataModule:

@@ -21,6 +21,8 @@ from .stream import ShardStream
 
 # The order is computed for this many sequences at a time: a call for eight would cost as much as reading them.
 ORDER_CHUNK = 8192
+# A stream of shards looks this many sequences ahead at a time; the shards of three such pieces must be local at once.
+STREAM_CHUNK = 256
 # Batches that each worker has in hand ahead of the trainer.
 PREFETCH = 2
 
@@ -94,7 +96,7 @@ class TrainBatches(Sampler[np.ndarray]):
             return found[np.sort(firsts)].tolist()
 
         stride = module.micro_batch * self.world
-        chunk = max(ORDER_CHUNK, 2 * module.batch_sequences, 2 * (module.workers * PREFETCH + 1) * stride)
+        chunk = max(STREAM_CHUNK, 2 * module.batch_sequences, 2 * (module.workers * PREFETCH + 1) * stride)
         limit = blend.splits[0].cache.limit_bytes
         return ShardStream(blend.supply, shards_of, blend.shard_bytes(), limit, chunk)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
@@ -40,7 +41,11 @@ class ShardStream:
         are those of a range of positions, first used first, and none past the end of the run."""
         self._supply, self._shards_of, self._bytes = supply, shards_of, shard_bytes
         self._limit, self._chunk = limit_bytes, chunk
-        self._planned: dict[int, list[int]] = {}  # the shards of each chunk from the reader's on, as far as they fit
+        self._planned: deque[tuple[int, list[int]]] = (
+            deque()
+        )  # chunks and their shards, from the reader's on, as far as they fit
+        self._uses: dict[int, int] = {}  # in how many planned chunks each shard is; first used first
+        self._planned_bytes = 0
         self._held: dict[int, Releasable] = {}
         self._reader_chunk = 0
         self._changed = threading.Condition()
@@ -105,36 +110,37 @@ class ShardStream:
 
     def _let_go(self) -> None:
         # A chunk is kept until the reader is a whole one past it: batches that workers have in hand are behind the reader.
-        for chunk in [chunk for chunk in self._planned if chunk < self._reader_chunk - 1]:
-            del self._planned[chunk]
-        wanted = self._wanted()
-        for shard in [shard for shard in self._held if shard not in wanted]:
-            self._held.pop(shard).release()
+        while self._planned and self._planned[0][0] < self._reader_chunk - 1:
+            for shard in self._planned.popleft()[1]:
+                self._uses[shard] -= 1
+                if not self._uses[shard]:
+                    del self._uses[shard]
+                    self._planned_bytes -= int(self._bytes[shard])
+                    if shard in self._held:
+                        self._held.pop(shard).release()
 
     def _missing(self) -> list[int]:
-        return [shard for shard in self._wanted() if shard not in self._held]
-
-    def _wanted(self) -> dict[int, None]:
-        """The shards of all planned chunks, first used first."""
-        return dict.fromkeys(shard for chunk in sorted(self._planned) for shard in self._planned[chunk])
+        return [shard for shard in self._uses if shard not in self._held]
 
     def _plan_another(self) -> bool:
         """Look one chunk further, if it fits; false when there is nothing more to do now."""
-        chunk = max(self._planned, default=self._reader_chunk - 1) + 1
-        wanted = self._wanted()
-        if len(wanted) == len(self._bytes) and chunk > self._reader_chunk + 1:
+        chunk = self._planned[-1][0] + 1 if self._planned else self._reader_chunk
+        if len(self._uses) == len(self._bytes) and chunk > self._reader_chunk + 1:
             return False
         shards = list(self._shards_of(chunk * self._chunk, (chunk + 1) * self._chunk))
         if not shards:
             return False
-        total = int(self._bytes[list({*wanted, *shards})].sum())
-        if self._limit is not None and total > self._limit:
+        more = sum(int(self._bytes[shard]) for shard in shards if shard not in self._uses)
+        if self._limit is not None and self._planned_bytes + more > self._limit:
             # Ranks drift apart by less than a chunk: all of them need the reader's chunk, the one before and the one after.
             if chunk <= self._reader_chunk + 1:
                 raise SkytrainError(
-                    f"the cache may hold {format_bytes(self._limit)}, and this order of samples needs {format_bytes(total)} at once\n"
+                    f"the cache may hold {format_bytes(self._limit)}, and this order of samples needs {format_bytes(self._planned_bytes + more)} at once\n"
                     "  set a larger loader.cache_limit, a smaller loader.block_shards, or prepare smaller shards (data.shard_tokens)"
                 )
             return False
-        self._planned[chunk] = shards
+        for shard in shards:
+            self._uses[shard] = self._uses.get(shard, 0) + 1
+        self._planned_bytes += more
+        self._planned.append((chunk, shards))
         return True
