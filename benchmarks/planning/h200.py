@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import importlib.util
 import json
 import statistics
 import sys
@@ -29,12 +30,13 @@ from skytrain.models.decoder import Decoder
 from skytrain.models.loss import lm_loss
 from skytrain.planning.communication import Node
 from skytrain.planning.measurements import Measurement, decoder_fields, predict, warm_worst
-from skytrain.planning.memory import Job, rank_memory
+from skytrain.planning.memory import Job, fused_serves, path_of, rank_memory
 from skytrain.planning.mesh import Mesh
 from skytrain.planning.search import largest_micro_batch
 from skytrain.training.optimizers import make_optimizer
 
 GIB = 2**30
+HAS_FUSED = importlib.util.find_spec("skytrain.models.fused") is not None
 SINGLE = Mesh()
 OPTIMIZER = AdamWConfig(name="adamw", lr=1e-4, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
 GPT2 = DecoderConfig(
@@ -81,7 +83,9 @@ class Bench:
         if job.checkpointing:
             for block in model.blocks.values():
                 block.forward = _checkpointed(block.forward)
-        loss = torch.compile(lm_loss, dynamic=False) if job.compiled else lm_loss
+        loss = {"eager": lambda: lm_loss, "compiled": lambda: torch.compile(lm_loss, dynamic=False), "fused": _fused}[
+            path_of(job, SINGLE)
+        ]()
         try:
             yield model, make_optimizer(model, OPTIMIZER, fused=self.cuda), loss
         finally:
@@ -104,7 +108,7 @@ class Bench:
                 batch = torch.randint(
                     job.model.vocab_size, (job.micro_batch, job.sequence_length + 1), device=self.device
                 )
-                with torch.autocast(self.device.type, torch.bfloat16):
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=path_of(job, SINGLE) != "fused"):
                     loss = loss_of(model, batch[:, :-1], batch[:, 1:])
                 (loss / job.accumulation).backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -129,6 +133,14 @@ class Bench:
             self.clear()
 
 
+def _fused() -> Any:
+    """The path that the trainer takes for GPT-2's shape on a GPU."""
+    from skytrain.models.fused import Kernels, fused_loss
+
+    kernels = Kernels(attention="cudnn" if torch.cuda.get_device_capability() >= (9, 0) else "flash")
+    return lambda model, tokens, targets: fused_loss(model, tokens, targets, kernels)
+
+
 def _checkpointed(forward: Any) -> Any:
     return lambda *args: checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False)
 
@@ -136,15 +148,15 @@ def _checkpointed(forward: Any) -> Any:
 def memory_table(bench: Bench, shapes: list[tuple[DecoderConfig, int, list[int]]]) -> list[dict[str, Any]]:
     rows = []
     for model, length, micro_batches in shapes:
-        for checkpointing in (False, True):
+        for fused, checkpointing in ((False, False), (False, True), (True, False)):
+            if fused and not (bench.cuda and HAS_FUSED and fused_serves(model)):
+                continue
             for micro_batch in micro_batches:
                 for accumulation in (1, 2) if micro_batch == micro_batches[1] else (1,):
-                    job = Job(model, length, micro_batch, accumulation, checkpointing=checkpointing)
-                    if not bench.has(15, f"memory of {model.name} at {micro_batch}"):
+                    job = Job(model, length, micro_batch, accumulation, checkpointing=checkpointing, fused=fused)
+                    if not bench.has(15, f"memory of {model.name} at {micro_batch}, {path_of(job, SINGLE)}"):
                         continue
-                    measured = bench.peak(job)
-                    predicted = rank_memory(job, SINGLE)
-                    rows.append(_memory_row(job, predicted.allocated, measured))
+                    rows.append(_memory_row(job, rank_memory(job, SINGLE).allocated, bench.peak(job)))
                     print("memory", rows[-1], file=sys.stderr, flush=True)
     return rows
 
@@ -156,7 +168,7 @@ def _memory_row(job: Job, predicted: float, measured: tuple[int, int] | None) ->
         "micro_batch": job.micro_batch,
         "accumulation": job.accumulation,
         "checkpointing": job.checkpointing,
-        "compiled": job.compiled,
+        "path": path_of(job, SINGLE),
         "predicted_bytes": predicted,
         "measured_bytes": measured[0] if measured else None,
         "reserved_bytes": measured[1] if measured else None,
@@ -168,10 +180,12 @@ def largest_table(bench: Bench, shapes: list[tuple[DecoderConfig, int]]) -> list
     """The largest micro-batch that the planner calls fitting must run, and a quarter more must not."""
     rows = []
     for model, length in shapes:
-        for checkpointing in (False, True):
+        for fused, checkpointing in ((False, False), (False, True), (True, False)):
+            if fused and not (HAS_FUSED and fused_serves(model)):
+                continue
             if not bench.has(25, f"largest micro-batch of {model.name}"):
                 continue
-            job = Job(model, length, 1, 2, checkpointing=checkpointing)
+            job = Job(model, length, 1, 2, checkpointing=checkpointing, fused=fused)
             largest = largest_micro_batch(job, SINGLE, bench.memory_bytes())
             beyond = -(-largest * 5 // 4)
             runs = bench.peak(replace(job, micro_batch=largest), count=2) is not None
@@ -180,6 +194,7 @@ def largest_table(bench: Bench, shapes: list[tuple[DecoderConfig, int]]) -> list
                 {
                     "model": model.name,
                     "length": length,
+                    "path": path_of(job, SINGLE),
                     "checkpointing": checkpointing,
                     "largest": largest,
                     "runs": runs,
@@ -192,16 +207,19 @@ def largest_table(bench: Bench, shapes: list[tuple[DecoderConfig, int]]) -> list
 
 
 def time_table(
-    bench: Bench, model: DecoderConfig, at: tuple[int, int], others: list[tuple[int, int]], compiled: bool
+    bench: Bench, model: DecoderConfig, at: tuple[int, int], others: list[tuple[int, int]], path: str
 ) -> list[dict[str, Any]]:
     """Calibrates at one (length, micro-batch), then predicts the others."""
+    if path == "fused" and not HAS_FUSED:
+        bench.left_out.append(f"the fused {model.name}, which this version has not")
+        return []
     rows: list[dict[str, Any]] = []
     known: list[Measurement] = []
     for length, micro_batch in [at, *others]:
-        job = Job(model, length, micro_batch, 1, compiled=compiled)
+        job = Job(model, length, micro_batch, 1, compiled=path == "compiled", fused=path == "fused")
         if not bench.has(
-            60 if compiled else 12,
-            f"time of {model.name} at {micro_batch} x {length}{', compiled' if compiled else ''}",
+            60 if path == "compiled" else 12,
+            f"time of {model.name} at {micro_batch} x {length}, {path}",
         ):
             continue
         with bench.model(job) as trained:
@@ -209,7 +227,7 @@ def time_table(
         worst, median = warm_worst(seconds), statistics.median(seconds[10:20])
         predicted = predict(job, SINGLE, bench.node, known)
         rows.append({
-            "model": model.name, "length": length, "micro_batch": micro_batch, "compiled": compiled, "source": predicted.source,
+            "model": model.name, "length": length, "micro_batch": micro_batch, "path": path, "source": predicted.source,
             "predicted_seconds": predicted.seconds, "worst_seconds": worst, "median_seconds": median,
             "tokens_per_s": micro_batch * length / median, "error": predicted.seconds / worst - 1, "steps_seconds": seconds,
         })  # fmt: skip
@@ -226,7 +244,7 @@ def time_table(
                     1,
                     "single",
                     "bf16-mixed",
-                    compiled,
+                    path_of(job, SINGLE),
                     False,
                     worst,
                     None,
@@ -251,7 +269,7 @@ def markdown(found: dict[str, Any]) -> str:
             else ("out of memory", "", "")
         )
         lines.append(
-            f"| {row['model']}{', compiled' if row['compiled'] else ''} | {row['length']} | {row['micro_batch']} | {row['accumulation']} | {'yes' if row['checkpointing'] else 'no'} | {row['predicted_bytes'] / GIB:.2f} | {measured[0]} | {measured[1]} | {measured[2]} |"
+            f"| {row['model']}, {row['path']} | {row['length']} | {row['micro_batch']} | {row['accumulation']} | {'yes' if row['checkpointing'] else 'no'} | {row['predicted_bytes'] / GIB:.2f} | {measured[0]} | {measured[1]} | {measured[2]} |"
         )
     lines += [
         "",
@@ -259,7 +277,7 @@ def markdown(found: dict[str, Any]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     lines += [
-        f"| {row['model']} | {row['length']} | {'yes' if row['checkpointing'] else 'no'} | {row['largest']} | {row['runs']} | {row['beyond']} | {row['beyond_runs']} |"
+        f"| {row['model']}, {row['path']} | {row['length']} | {'yes' if row['checkpointing'] else 'no'} | {row['largest']} | {row['runs']} | {row['beyond']} | {row['beyond_runs']} |"
         for row in found["largest"]
     ]
     lines += [
@@ -268,7 +286,7 @@ def markdown(found: dict[str, Any]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     lines += [
-        f"| {row['model']} | {'compiled' if row['compiled'] else 'eager'} | {row['length']} | {row['micro_batch']} | {row['predicted_seconds'] * 1e3:.1f} | {row['worst_seconds'] * 1e3:.1f} | {row['median_seconds'] * 1e3:.1f} | {row['tokens_per_s']:,.0f} | {row['source']} | {row['error']:+.1%} |"
+        f"| {row['model']} | {row['path']} | {row['length']} | {row['micro_batch']} | {row['predicted_seconds'] * 1e3:.1f} | {row['worst_seconds'] * 1e3:.1f} | {row['median_seconds'] * 1e3:.1f} | {row['tokens_per_s']:,.0f} | {row['source']} | {row['error']:+.1%} |"
         for row in found["time"]
     ]
     return "\n".join([*lines, "", "Left out for lack of time: " + ("; ".join(found["left_out"]) or "nothing"), ""])
@@ -287,22 +305,20 @@ def main() -> None:
     found: dict[str, Any] = {"device": bench.name, "torch": torch.__version__, "memory_bytes": bench.memory_bytes()}
     if bench.cuda:
         found["time"] = time_table(
-            bench, GPT2, (1024, 16), [(1024, 4), (1024, 8), (1024, 64), (256, 64), (2048, 8), (4096, 4)], compiled=False
+            bench, GPT2, (1024, 16), [(1024, 4), (1024, 64), (256, 64), (2048, 8), (4096, 4)], "fused"
         )
-        found["time"] += time_table(bench, MEDIUM, (1024, 16), [(1024, 4), (2048, 8)], compiled=False)
-        found["time"] += time_table(
-            bench, LLAMA, (2048, 4), [(2048, 1), (2048, 8), (4096, 2), (1024, 8)], compiled=False
-        )
-        found["memory"] = memory_table(
-            bench, [(GPT2, 1024, [1, 8, 64]), (MEDIUM, 1024, [1, 8, 48]), (LLAMA, 2048, [1, 4, 12])]
-        )
+        found["time"] += time_table(bench, GPT2, (1024, 16), [(1024, 4), (1024, 64), (2048, 8)], "eager")
+        found["time"] += time_table(bench, MEDIUM, (1024, 16), [(1024, 4), (2048, 8)], "fused")
+        found["time"] += time_table(bench, LLAMA, (2048, 4), [(2048, 1), (2048, 8), (4096, 2), (1024, 8)], "eager")
+        shapes = [(GPT2, 1024, [1, 8, 64]), (MEDIUM, 1024, [1, 8, 48]), (LLAMA, 2048, [1, 4, 12])]
+        found["memory"] = memory_table(bench, shapes)
         found["largest"] = largest_table(bench, [(GPT2, 1024), (MEDIUM, 1024), (LLAMA, 2048)])
-        compiled = replace(Job(GPT2, 1024, 64), compiled=True)
-        found["time"] += time_table(bench, GPT2, (1024, 64), [(1024, 16)], compiled=True)
+        found["time"] += time_table(bench, GPT2, (1024, 64), [(1024, 16)], "compiled")
+        compiled = Job(GPT2, 1024, 64, compiled=True)
         if bench.has(60, "memory of the compiled GPT-2 124M"):
             found["memory"].append(_memory_row(compiled, rank_memory(compiled, SINGLE).allocated, bench.peak(compiled)))
     else:
-        found["time"] = time_table(bench, TINY, (64, 4), [(64, 2), (32, 4)], compiled=False)
+        found["time"] = time_table(bench, TINY, (64, 4), [(64, 2), (32, 4)], "eager")
         found["memory"] = memory_table(bench, [(TINY, 64, [1, 2])])
         found["largest"] = []
     found["left_out"] = bench.left_out

@@ -11,9 +11,18 @@ import torch
 from skytrain.config import DecoderConfig
 from skytrain.config.compose import compose
 from skytrain.models.decoder import Decoder
+from skytrain.models.fused import unsupported
 from skytrain.models.loss import lm_loss
 from skytrain.planning.flops import decoder_size
-from skytrain.planning.memory import WORKSPACE_BYTES, Job, block_activation_bytes, rank_memory, usable_bytes
+from skytrain.planning.memory import (
+    WORKSPACE_BYTES,
+    Job,
+    block_activation_bytes,
+    fused_serves,
+    path_of,
+    rank_memory,
+    usable_bytes,
+)
 from skytrain.planning.mesh import PRESETS, Mesh, preset_mesh
 from skytrain.planning.search import largest_micro_batch
 
@@ -132,6 +141,25 @@ def test_the_largest_micro_batch_fits_and_one_more_does_not() -> None:
 
 def test_a_model_too_large_for_the_gpu_has_no_micro_batch() -> None:
     assert largest_micro_batch(Job(decoder("llama-3.1-8b"), 8192, 1), Mesh(), usable_bytes(22888)) == 0
+
+
+@pytest.mark.parametrize("name", [*MODELS, "gpt2-tiny"])
+def test_the_planner_knows_which_decoders_the_fused_kernels_serve(name: str) -> None:
+    for model in (decoder(name), replace(decoder(name), dropout=0.1)):
+        assert fused_serves(model) == (unsupported(model) is None)
+
+
+def test_fused_kernels_hold_less_and_work_alone_and_under_ddp_only() -> None:
+    job = Job(GPT2, 1024, 16, accumulation=2, fused=True)
+    assert [path_of(job, mesh) for mesh in (Mesh(), Mesh(replicate=4), Mesh(shard=4), Mesh(tensor=4))] == [
+        "fused",
+        "fused",
+        "eager",
+        "eager",
+    ]
+    assert path_of(replace(job, precision="32-true"), Mesh()) == "eager"
+    fused, plain = rank_memory(job, Mesh()), rank_memory(replace(job, fused=False), Mesh())
+    assert fused.logits == plain.logits / 6 and fused.activations < plain.activations
 
 
 @pytest.mark.slow

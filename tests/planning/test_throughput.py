@@ -21,7 +21,7 @@ from skytrain.planning.measurements import (
     save_measurement,
     warm_worst,
 )
-from skytrain.planning.memory import Job, usable_bytes
+from skytrain.planning.memory import Job, path_of, usable_bytes
 from skytrain.planning.mesh import Mesh, parse_mesh, preset_mesh, runnable
 from skytrain.planning.search import NoPlacement, Placement, best_placement
 from skytrain.planning.throughput import mfu, step_time, tokens_per_step
@@ -46,7 +46,7 @@ LLAMA70B = decoder("llama-3.1-70b")
 def measured(job: Job, seconds: float, **changes: Any) -> Measurement:
     fields = {
         "device": "NVIDIA H200", "gpus": 1, "model": job.model.name, "decoder": decoder_fields(job.model), "sequence_length": job.sequence_length,
-        "micro_batch": job.micro_batch, "accumulation": job.accumulation, "preset": "single", "precision": job.precision, "compiled": job.compiled,
+        "micro_batch": job.micro_batch, "accumulation": job.accumulation, "preset": "single", "precision": job.precision, "path": path_of(job, Mesh()),
         "checkpointing": False, "step_seconds": seconds, "peak_bytes": None, "date": "2026-11-15", "torch": "2.11",
     }  # fmt: skip
     return Measurement(**(fields | changes))

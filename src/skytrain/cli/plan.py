@@ -72,17 +72,18 @@ def plan(
     """
     from ..planning.catalog import load_catalog
     from ..planning.measurements import load_measurements
-    from ..planning.offers import Wish, choose, explain, find_offers, refuse
+    from ..planning.offers import Wish, choose, explain, find_offers, mesh_of, refuse
 
     composed = compose_overrides(overrides, config_dir)
     if measure:
         _measure_here(composed)
     catalog, measurements = load_catalog(), load_measurements()
-    wish = Wish(composed.config.budget.usd, _hours(deadline), instance, nodes, region, market, mesh)
+    config = composed.config
+    wish = Wish(config.budget.usd, _hours(deadline), instance, nodes, region, market, mesh or mesh_of(config))
     if how_many_tokens:
         _print_tokens(composed, catalog, wish, measurements, rows, as_json)
         return
-    found = find_offers(composed.config, catalog, wish, measurements)
+    found = find_offers(config, catalog, wish, measurements)
     choice = choose(found)
     if choice is None:
         _print_offers(composed, found, None, rows, catalog)

@@ -20,21 +20,27 @@ from ..storage import open_store
 from ..training.callbacks import AtStep
 from ..training.factory import make_trainer, plan_training
 from ..training.module import CausalLM
+from ..training.paths import choose_path
 
 
 def measure(config: Config, reporter: Reporter) -> Measurement:
     steps = WARM_STEPS.stop
-    config = _short(config, steps)
+    config = shortened(config, steps)
     plan = plan_training(config)
     torch.manual_seed(config.seed)
+    model = build_model(config.model, seed=config.seed)
     module = CausalLM(
-        build_model(config.model, seed=config.seed),
+        model,
         optimizer=config.optimizer,
         schedule=config.lr_schedule,
         total_steps=plan.total_steps,
         clip_norm=config.trainer.clip_norm,
         compile_model=config.trainer.compile,
     )
+    path = choose_path(config, plan.device, model)
+    if path.compute_loss is not None:
+        module.compute_loss = path.compute_loss
+    reporter.note(f"compute: {path.label}")
     clock = StepClock(reporter)
     cuda = plan.device == "cuda"
     if cuda:
@@ -52,7 +58,7 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
         accumulation=plan.micro_batches,
         preset="single",
         precision=config.trainer.precision,
-        compiled=config.trainer.compile,
+        path="fused" if path.compute_loss is not None else "compiled" if config.trainer.compile else "eager",
         checkpointing=False,
         step_seconds=warm_worst(clock.seconds),
         peak_bytes=torch.cuda.max_memory_allocated() if cuda else None,
@@ -63,8 +69,9 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
     return measured
 
 
-def _short(config: Config, steps: int) -> Config:
-    """The same steps, twenty of them, and nothing else: no validation, samples, checkpoints or logs."""
+def shortened(config: Config, steps: int) -> Config:
+    """The same steps, twenty of them on one device, and nothing else: no validation, samples, checkpoints or logs."""
+    alone = dataclasses.replace(config.parallel, name="single", pipeline=1, replicate=1, shard=1, tensor=1)
     trainer = dataclasses.replace(
         config.trainer,
         steps=steps,
@@ -75,7 +82,7 @@ def _short(config: Config, steps: int) -> Config:
         checkpoint_every=None,
         loggers=[],
     )
-    return dataclasses.replace(config, trainer=trainer)
+    return dataclasses.replace(config, trainer=trainer, parallel=alone)
 
 
 class RandomTokens(IterableDataset[torch.Tensor]):
@@ -97,6 +104,7 @@ class StepClock(AtStep):
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
         self._last = 0.0
+        self.first_at = 0.0  # when the first step was done
         self.seconds: list[float] = []
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
@@ -108,5 +116,6 @@ class StepClock(AtStep):
             torch.cuda.synchronize()
         now = time.perf_counter()
         self.seconds.append(now - self._last)
+        self.first_at = self.first_at or now
         self._last = now
         self._reporter.progress("measure", step, trainer.max_steps, f"{self.seconds[-1] * 1e3:.0f} ms")

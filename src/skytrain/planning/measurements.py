@@ -19,7 +19,8 @@ from skytrain.config import DecoderConfig, SkytrainError
 from .catalog import cache_folder
 from .communication import Node
 from .hardware import find_gpu
-from .memory import Job, Precision
+from .memory import Job, Precision, path_of
+from .memory import Path as KernelPath
 from .mesh import Mesh
 from .throughput import Source, StepTime, step_time
 
@@ -42,7 +43,7 @@ class Measurement:
     accumulation: int
     preset: str
     precision: Precision
-    compiled: bool
+    path: KernelPath
     checkpointing: bool
     step_seconds: float  # the worst of steps 10 to 19
     peak_bytes: int | None
@@ -63,7 +64,8 @@ class Measurement:
             self.micro_batch,
             self.accumulation,
             precision=self.precision,
-            compiled=self.compiled,
+            compiled=self.path == "compiled",
+            fused=self.path == "fused",
             checkpointing=self.checkpointing,
         )
 
@@ -121,7 +123,7 @@ def predict(job: Job, mesh: Mesh, node: Node, measurements: Sequence[Measurement
     step = step_time(job, mesh, node)
     near = _nearest(job, mesh, node, measurements)
     if near is None:
-        mode = f"{job.precision}{', compiled' if job.compiled else ''}"
+        mode = f"{job.precision}, {path_of(job, mesh)}"
         return Prediction(step, step.seconds, "assumed", f"nothing was measured on {node.gpu.name} in {mode}")
     then = near.job()
     assert then is not None
@@ -134,7 +136,7 @@ def predict(job: Job, mesh: Mesh, node: Node, measurements: Sequence[Measurement
 def _nearest(job: Job, mesh: Mesh, node: Node, measurements: Sequence[Measurement]) -> Measurement | None:
     def usable(one: Measurement) -> bool:
         gpu = find_gpu(one.device)
-        kernels = (one.precision, one.compiled) == (job.precision, job.compiled)
+        kernels = (one.precision, one.path) == (job.precision, path_of(job, mesh))
         return gpu is not None and gpu.name == node.gpu.name and kernels and one.decoder is not None
 
     return min(filter(usable, measurements), key=lambda one: _distance(one, job, mesh), default=None)

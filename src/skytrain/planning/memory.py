@@ -18,10 +18,12 @@ from .mesh import Mesh
 
 MIB = 2**20
 Precision = Literal["32-true", "bf16-mixed"]
+Path = Literal["eager", "compiled", "fused"]
 
 CONTEXT_BYTES = 600 * MIB  # CUDA context, cuBLAS and cuDNN handles; assumed, 400-700 MiB from Ampere to Hopper
 NCCL_BYTES = 700 * MIB  # communicators and their channels, when there is more than one GPU; assumed
 WORKSPACE_BYTES = 96 * MIB  # cuBLAS workspaces and the kernels' scratch
+OPTIMIZER_BYTES = {"adamw": 8, "lion": 4}  # of state a parameter; one that is not named here is taken for AdamW
 DEEPSPEED_BUCKET_BYTES = 2e9  # its default: 500 million numbers
 FRAGMENTATION = 0.03  # of all that is allocated; with expandable segments, which the trainer's allocator uses
 DRIVER_FRACTION = 0.985  # of the memory that EC2 states, what the driver offers (measured on an H200: 139.8 of 141 GiB)
@@ -36,8 +38,9 @@ class Job:
     micro_batch: int
     accumulation: int = 1  # micro-batches in one optimizer step
     precision: Precision = "bf16-mixed"
-    optimizer: Literal["adamw", "lion"] = "adamw"
+    optimizer: str = "adamw"
     compiled: bool = False
+    fused: bool = False  # kernels of our own, which serve GPT-2's shape alone and under DDP
     checkpointing: bool = False  # keep only each block's input and compute the block again in the backward pass
     reduce_once: bool = True  # sharded gradients travel once a step and are whole until then, or in each micro-batch
 
@@ -70,9 +73,44 @@ def usable_bytes(gpu_memory_mib: int) -> float:
     return gpu_memory_mib * MIB * DRIVER_FRACTION
 
 
+def fused_serves(model: DecoderConfig) -> bool:
+    """Whether the fused kernels know this decoder: GPT-2's shape, without dropout."""
+    plain = (
+        model.window is None
+        and model.attention_softcap is None
+        and model.logit_softcap is None
+        and not model.scale_embedding
+    )
+    gpt2 = (
+        model.norm == "layernorm"
+        and model.bias == "all"
+        and model.activation == "gelu_tanh"
+        and model.positions == "learned"
+    )
+    return (
+        gpt2
+        and plain
+        and not (model.gated_mlp or model.qk_norm or model.post_norms or model.dropout)
+        and model.groups == model.heads
+    )
+
+
+def path_of(job: Job, mesh: Mesh) -> Path:
+    """How the loss is computed there."""
+    if (
+        job.fused
+        and job.precision == "bf16-mixed"
+        and mesh.preset in ("single", "ddp")
+        and not job.checkpointing
+        and fused_serves(job.model)
+    ):
+        return "fused"
+    return "compiled" if job.compiled else "eager"
+
+
 def residual_bytes(job: Job, mesh: Mesh) -> int:
     """Of one number in the residual stream."""
-    autocast = job.precision == "bf16-mixed" and mesh.preset in ("single", "ddp")
+    autocast = job.precision == "bf16-mixed" and mesh.preset in ("single", "ddp") and path_of(job, mesh) != "fused"
     return 4 if autocast or job.precision == "32-true" else 2
 
 
@@ -96,7 +134,7 @@ def block_activation_bytes(job: Job, mesh: Mesh) -> float:
     if model.attention_softcap is not None:  # no flash kernel: scores, weights in float32 and in bfloat16
         attention += (8 if narrow == 2 else 12) * heads * job.sequence_length
     hidden = narrow * mlp * (4 if model.gated_mlp else 2)
-    if job.compiled:
+    if path_of(job, mesh) == "compiled":
         # The partitioner keeps what products made and what they read, once, and computes a gate's activation again.
         inputs = 2 * narrow * width
         hidden = narrow * mlp * (3 if model.gated_mlp else 2)
@@ -122,10 +160,10 @@ def kept_activation_bytes(job: Job, mesh: Mesh) -> float:
 def logit_bytes(job: Job, mesh: Mesh) -> float:
     """The loss at its worst, in the cross-entropy's backward pass: log-probabilities, their gradient, the logits' gradient.
 
-    Compiled, it keeps the logits as they are and makes their gradient in one kernel.
+    Compiled, it keeps the logits as they are and makes their gradient in one kernel; fused, it does so in their own place.
     """
     narrow = 2 if job.precision == "bf16-mixed" else 4
-    per_logit = 3.0 * narrow if job.compiled else 12.0
+    per_logit = {"eager": 12.0, "compiled": 3.0 * narrow, "fused": 2.0}[path_of(job, mesh)]
     if job.model.logit_softcap is not None:
         per_logit += 4.0
     return job.micro_batch * job.sequence_length / mesh.context * job.model.padded_vocab * per_logit / mesh.tensor
@@ -142,7 +180,7 @@ def rank_memory(job: Job, mesh: Mesh) -> Memory:
 
     parameters = 4 * held / (1 if whole_parameters else mesh.shard)
     gradients = 4 * held / (mesh.shard if mesh.zero >= 2 else 1)
-    optimizer = 0.0 if mesh.offload else (8 if job.optimizer == "adamw" else 4) * held / mesh.shard
+    optimizer = 0.0 if mesh.offload else OPTIMIZER_BYTES.get(job.optimizer, 8) * held / mesh.shard
     fixed = float(WORKSPACE_BYTES)
     copies = 0.0
     if not whole_parameters:
@@ -153,6 +191,10 @@ def rank_memory(job: Job, mesh: Mesh) -> Memory:
         ) * gathered + 4 * block_weights  # and a block's gradients on their way
         if job.accumulation > 1 and (job.reduce_once or mesh.pipeline > 1):
             gradients = 4 * held
+    elif path_of(job, mesh) == "fused":
+        copies = (
+            2 * size.matmul_parameters + 4 * table
+        )  # weights in bfloat16, and the head's gradient, which the loss makes at once
     elif residual_bytes(job, mesh) == 4 and job.precision == "bf16-mixed":
         # Autocast's copies of weights, held by the graph; a block that is computed again makes its own again.
         copies = (

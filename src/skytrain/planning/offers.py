@@ -12,7 +12,7 @@ from .communication import Node
 from .costs import Estimate, Work, estimate, work_of
 from .measurements import Measurement
 from .memory import Job
-from .mesh import Mesh, parse_mesh
+from .mesh import DIMENSIONS, Mesh, parse_mesh
 from .search import NoPlacement, Placement, best_placement
 
 NODES = (1, 2, 4)
@@ -68,7 +68,14 @@ def job_of(config: Config) -> Job:
         precision=trainer.precision,
         optimizer=config.optimizer.name,
         compiled=trainer.compile,
+        fused=trainer.fused != "off",
     )
+
+
+def mesh_of(config: Config) -> str | None:
+    """The mesh that `parallel` asks for, as a wish has it; None for one device, which leaves the mesh to the search."""
+    degrees = [f"{name}={degree}" for name in DIMENSIONS if (degree := getattr(config.parallel, name, 1)) != 1]
+    return ",".join(degrees) or None
 
 
 def find_offers(config: Config, catalog: Catalog, wish: Wish, measurements: Sequence[Measurement] = ()) -> list[Offer]:

@@ -12,6 +12,7 @@ from skytrain.config import SkytrainError
 
 from .catalog import Catalog
 from .costs import ASSUMPTIONS
+from .memory import path_of
 from .mesh import DIMENSIONS, overrides
 from .offers import Offer, Wish
 
@@ -55,6 +56,7 @@ def plan_dict(
             "reduce_once": job.reduce_once,
             "precision": job.precision,
             "compile": job.compiled,
+            "kernels": path_of(job, mesh),
         },
         "train": train_overrides(choice),
         "prediction": {

@@ -40,7 +40,7 @@ def run_lines(config: Config) -> list[str]:
         f"{format_count(law.optimal_tokens(size.parameters))} ({law.name})" for law in (BESIROGLU, HOFFMANN)
     )
     return [
-        f"{job.model.name}: {format_count(size.parameters)} parameters, {format_count(per_token)}FLOP a token, {job.precision}{', compiled' if job.compiled else ''}",
+        f"{job.model.name}: {format_count(size.parameters)} parameters, {format_count(per_token)}FLOP a token, {job.precision}",
         f"{format_count(tokens)} tokens = {steps} steps of {config.trainer.batch_tokens:,}; {per_token * tokens:.2e} FLOP in all",
         f"compute-optimal for this size: {optimal} tokens",
     ]

@@ -16,7 +16,7 @@ from skytrain.config import DecoderConfig
 
 from .communication import Exchange, Node, bubble_fraction, exchanges
 from .flops import decoder_flops_per_token, decoder_size
-from .memory import Job, block_activation_bytes
+from .memory import Job, block_activation_bytes, path_of
 from .mesh import Mesh
 
 Source = Literal["measured", "calibrated", "assumed"]
@@ -46,6 +46,9 @@ class Software:
 
 # Traffic: fitted on half of the published runs (benchmarks/planning/published.log). Host: assumed.
 EAGER = Software("torch-eager", gemm=1.0, traffic=6.9, host_seconds=0.0006)
+FUSED = Software(
+    "fused", gemm=1.0, traffic=0.8, host_seconds=0.0004
+)  # traffic: a little less than the compiler's, assumed
 COMPILED = Software("torch-compile", gemm=1.0, traffic=1.0, host_seconds=0.00015)
 
 
@@ -74,13 +77,13 @@ class StepTime:
         )
 
 
-def software_for(job: Job) -> Software:
-    return COMPILED if job.compiled else EAGER
+def software_for(job: Job, mesh: Mesh) -> Software:
+    return {"eager": EAGER, "compiled": COMPILED, "fused": FUSED}[path_of(job, mesh)]
 
 
 def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None) -> StepTime:
     """One optimizer step of `job.accumulation` micro-batches on every data rank. Raises nothing: the device's peak must be known."""
-    software = software or software_for(job)
+    software = software or software_for(job, mesh)
     peak = node.gpu.peak_flops if job.precision == "bf16-mixed" else node.gpu.fp32_flops
     assert peak is not None, f"{node.gpu.name} has no peak"
     memory = node.gpu.memory_bytes_per_s * BANDWIDTH
@@ -105,7 +108,9 @@ def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None
     attention_flops = tokens * 7 * model.heads * model.head_width * attended / mesh.tensor / mesh.pipeline
     attention = attention_flops * (9 / 7 if job.checkpointing else 1) / attention_rate
 
-    kept = block_activation_bytes(_eager(job), mesh)
+    kept = block_activation_bytes(
+        replace(job, compiled=False, fused=False), mesh
+    )  # the software's factor says what it saves of this
     logits = 12 * tokens * model.padded_vocab / mesh.tensor
     traffic = software.traffic * (layers * again * kept + share * logits) / memory
     held = decoder_size(model).parameters / mesh.tensor / mesh.pipeline
@@ -166,8 +171,3 @@ def _products(model: DecoderConfig, tokens: float, tensor: int, element: int) ->
 def _head(model: DecoderConfig, tokens: float, tensor: int) -> tuple[float, float]:
     inputs, outputs = model.width, model.padded_vocab / tensor
     return 6 * tokens * inputs * outputs, 6 * (tokens * inputs + inputs * outputs + tokens * outputs)
-
-
-def _eager(job: Job) -> Job:
-    """The same job as far as traffic goes: the software's own factor says what compilation saves."""
-    return replace(job, compiled=False) if job.compiled else job
