@@ -76,7 +76,8 @@ class Bench:
 
     @contextlib.contextmanager
     def model(self, job: Job) -> Iterator[Any]:
-        """A model and its optimizer, and nothing left of them afterwards."""
+        """A model and its optimizer, and nothing left of the one before."""
+        self.clear()
         torch.manual_seed(0)
         with self.device:  # torch's own initial values, made on the device: they do not matter here, and seconds do
             model = Decoder(job.model)
@@ -86,14 +87,12 @@ class Bench:
         loss = {"eager": lambda: lm_loss, "compiled": lambda: torch.compile(lm_loss, dynamic=False), "fused": _fused}[
             path_of(job, SINGLE)
         ]()
-        try:
-            yield model, make_optimizer(model, OPTIMIZER, fused=self.cuda), loss
-        finally:
-            del model, loss
-            self.clear()
+        yield model, make_optimizer(model, OPTIMIZER, fused=self.cuda), loss
 
     def clear(self) -> None:
-        torch._dynamo.reset()
+        """Models that recompute refer to themselves, so that only the collector frees them."""
+        if "torch._dynamo" in sys.modules:
+            torch._dynamo.reset()
         gc.collect()
         if self.cuda:
             torch.cuda.empty_cache()
@@ -129,8 +128,6 @@ class Bench:
                 return (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()) if self.cuda else (0, 0)
         except torch.OutOfMemoryError:
             return None
-        finally:
-            self.clear()
 
 
 def _fused() -> Any:

@@ -17,7 +17,7 @@ from .flops import decoder_size
 from .mesh import Mesh
 
 MIB = 2**20
-Precision = Literal["32-true", "bf16-mixed"]
+Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
 Path = Literal["eager", "compiled", "fused"]
 
 CONTEXT_BYTES = 600 * MIB  # CUDA context, cuBLAS and cuDNN handles; assumed, 400-700 MiB from Ampere to Hopper
@@ -25,7 +25,7 @@ NCCL_BYTES = 700 * MIB  # communicators and their channels, when there is more t
 WORKSPACE_BYTES = 96 * MIB  # cuBLAS workspaces and the kernels' scratch
 OPTIMIZER_BYTES = {"adamw": 8, "lion": 4}  # of state a parameter; one that is not named here is taken for AdamW
 DEEPSPEED_BUCKET_BYTES = 2e9  # its default: 500 million numbers
-FRAGMENTATION = 0.03  # of all that is allocated; with expandable segments, which the trainer's allocator uses
+FRAGMENTATION = 0.03  # of all that is allocated; assumed: the allocator gives its caches back before it gives up
 DRIVER_FRACTION = 0.985  # of the memory that EC2 states, what the driver offers (measured on an H200: 139.8 of 141 GiB)
 
 
