@@ -77,35 +77,20 @@ def exchanges(job: Job, mesh: Mesh, node: Node) -> list[Exchange]:
         volume = 2 * 4 * held / mesh.shard * _share(mesh.replicate)
         add("replicate", "all-reduce of gradients", volume, layers, overlapped=True, once=True)
     if mesh.shard > 1:
-        share = _share(mesh.shard)
-        if mesh.zero >= 3:
-            # Weights for the forward and for the backward pass in each micro-batch, gradients once or each time. Stages of a
-            # pipeline run many micro-batches through the same weights, so they gather once and scatter once.
-            pipelined = mesh.pipeline > 1
-            gathers = 1 if pipelined else 2 * micro
-            scatters = 1 if pipelined or job.reduce_once else micro
-            volume = (gathers * narrow + scatters * 4) * held * share
-            add(
-                "shard",
-                "all-gather of weights, reduce-scatter of gradients",
-                volume,
-                (gathers + scatters) * layers,
-                True,
-            )
-        else:
-            add(
-                "shard",
-                "reduce-scatter of gradients, all-gather of weights",
-                2 * 4 * held * share,
-                2 * layers,
-                True,
-                once=True,
-            )
+        what, volume, calls, once = _shard_traffic(job, mesh, held, layers, narrow)
+        add("shard", what, volume, calls, overlapped=True, once=once)
         if mesh.offload:
-            volume = 8 * held / mesh.shard
-            seconds = volume / HOST_BYTES_PER_S
+            moved = 8 * held / mesh.shard
             found.append(
-                Exchange("shard", "gradients to the host, weights back", "pcie", volume, seconds, True, once=True)
+                Exchange(
+                    "shard",
+                    "gradients to the host, weights back",
+                    "pcie",
+                    moved,
+                    moved / HOST_BYTES_PER_S,
+                    True,
+                    once=True,
+                )
             )
     if mesh.tensor > 1:
         passes = 6 if job.checkpointing else 4  # attention and MLP, forward and backward, and forward again
@@ -132,6 +117,20 @@ def exchanges(job: Job, mesh: Mesh, node: Node) -> list[Exchange]:
         volume = micro * 2 * 4 * tokens * job.model.width / mesh.tensor
         add("pipeline", "activations to the next stage, gradients back", volume, 2 * micro, overlapped=True)
     return found
+
+
+def _shard_traffic(job: Job, mesh: Mesh, held: float, layers: float, narrow: int) -> tuple[str, float, float, bool]:
+    """What moves, bytes, collectives, and whether it does so once a step."""
+    share = _share(mesh.shard)
+    if mesh.zero < 3:
+        return "reduce-scatter of gradients, all-gather of weights", 2 * 4 * held * share, 2 * layers, True
+    # Weights for the forward and for the backward pass in each micro-batch, gradients once or each time. Stages of a pipeline
+    # run many micro-batches through the same weights, so they gather once and scatter once.
+    pipelined = mesh.pipeline > 1
+    gathers = 1 if pipelined else 2 * job.accumulation
+    scatters = 1 if pipelined or job.reduce_once else job.accumulation
+    volume = (gathers * narrow + scatters * 4) * held * share
+    return "all-gather of weights, reduce-scatter of gradients", volume, (gathers + scatters) * layers, False
 
 
 def bubble_fraction(mesh: Mesh, accumulation: int) -> float:
