@@ -18,7 +18,26 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
     if isinstance(model, DecoderConfig):
         check_decoder(model, origins)
     if config.optimizer.name == "muon" and config.parallel.name not in ("single", "ddp"):
-        raise fail("optimizer.name", f"muon needs whole matrices; parallel={config.parallel.name} divides them", "try parallel=ddp or optimizer=adamw")
+        raise fail(
+            "optimizer.name",
+            f"muon needs whole matrices; parallel={config.parallel.name} divides them",
+            "try parallel=ddp or optimizer=adamw",
+        )
+    memory_keys = {"activation_checkpointing": "none", "loss_chunk_tokens": None, "z_loss": 0.0}
+    for name, off in memory_keys.items():
+        if getattr(trainer, name) != off and config.parallel.name not in ("single", "ddp"):
+            hint = (
+                "parallel.checkpoint_activations=true computes blocks again there"
+                if name == "activation_checkpointing"
+                else None
+            )
+            raise fail(f"trainer.{name}", f"has no effect under parallel={config.parallel.name}", hint)
+    if trainer.precision == "16-mixed" and config.parallel.name not in ("single", "ddp"):
+        raise fail(
+            "trainer.precision",
+            f"'16-mixed' cannot scale the loss under parallel={config.parallel.name}",
+            "try trainer.precision=bf16-mixed",
+        )
     if trainer.sequence_length > model.max_length:
         raise fail(
             "trainer.sequence_length",
@@ -83,7 +102,11 @@ def check_decoder(model: DecoderConfig, origins: Mapping[str, str] | None = None
     for name in needs:
         if getattr(model, name) is None:
             size = {"base_width": "width", "base_layers": "depth"}[name]
-            raise fail(f"model.{name}", f"must be given with model.parametrization={model.parametrization}", f"the {size} at which the learning rate was tuned")
+            raise fail(
+                f"model.{name}",
+                f"must be given with model.parametrization={model.parametrization}",
+                f"the {size} at which the learning rate was tuned",
+            )
     if model.positions == "rope" and model.rope_theta is None:
         raise fail("model.rope_theta", "must be given with model.positions=rope", "Llama 2 uses 10000")
     if model.positions == "rope" and (model.head_size or model.width // model.heads) % 2:

@@ -428,7 +428,14 @@ class TrainerConfig:
     tokens: Count | None
     stop_at_step: Positive | None  # end early; the schedule keeps its full horizon
     clip_norm: PositiveFloat | None
-    precision: Literal["32-true", "bf16-mixed"]
+    on_anomaly: Literal[
+        "stop", "skip", "ignore"
+    ]  # when loss or gradient norm is not finite, or a spike: before the weights change
+    spike_zscore: PositiveFloat | None  # this many deviations above the last 128 steps is a spike; null: none is
+    activation_checkpointing: Literal["none", "selective", "full"]  # what blocks compute again in the backward pass
+    loss_chunk_tokens: Count | None  # logits of so many tokens exist at a time; null: of all
+    z_loss: NonNegative  # weight of the squared log of the softmax's sum
+    precision: Literal["32-true", "bf16-mixed", "16-mixed"]  # 16-mixed scales the loss, and needs a GPU
     device: Literal["auto", "cpu", "cuda"]
     fused: Literal["auto", "on", "off"]  # kernels of our own for decoders of GPT-2's shape on a GPU, in bf16
     kernels: KernelsConfig

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from ..config import DecoderConfig, SkytrainError
 from ..planning.flops import decoder_flops_per_token
 from .attention import Attention, KVCache
-from .loss import token_loss
+from .loss import LossSettings, chunked_loss, token_loss
 from .norm import make_norm
 from .parametrization import multipliers
+from .recompute import Recompute, run_block
 from .rope import Rotation, rotation, stable_length
 
 
@@ -111,6 +112,8 @@ class Decoder(nn.Module):
         self.embedding = Embedding(config)
         self.blocks = nn.ModuleDict({str(layer): Block(config, layer) for layer in range(config.layers)})
         self.head = Head(config)
+        self.recompute: Recompute = "none"
+        self.loss_settings = LossSettings()
         self.tie()
 
     def tie(self) -> None:
@@ -120,14 +123,18 @@ class Decoder(nn.Module):
 
     def forward(self, tokens_bt: Tensor, cache: KVCache | None = None) -> Tensor:
         """Logits (B, T, padded vocabulary). With a cache the tokens continue those that it holds."""
+        return self.head(self.stream(tokens_bt, cache))
+
+    def stream(self, tokens_bt: Tensor, cache: KVCache | None = None) -> Tensor:
+        """What the head reads: the residual stream after the last block."""
         start, length = (cache.length if cache else 0), tokens_bt.size(1)
         x_btd = self.embedding(tokens_bt, start)
         turn = rotation(self.config, start, length, tokens_bt.device) if self.config.positions == "rope" else None
         for block in self.blocks.values():
-            x_btd = block(x_btd, turn, cache)
+            x_btd = run_block(block, self.recompute, x_btd, turn, cache)
         if cache is not None:
             cache.length += length
-        return self.head(x_btd)
+        return x_btd
 
     @property
     def cache_length(self) -> int:
@@ -135,8 +142,12 @@ class Decoder(nn.Module):
         return stable_length(self.config)
 
     def loss(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
-        """Mean cross-entropy in nats over the real vocabulary, in float32."""
-        return token_loss(self(tokens_bt), targets_bt)
+        """Mean cross-entropy in nats over the real vocabulary, in float32; in training with what `loss_settings` adds."""
+        z_loss = self.loss_settings.z_loss if self.training else 0.0
+        chunk = self.loss_settings.chunk_tokens
+        if chunk is None:
+            return token_loss(self(tokens_bt), targets_bt, z_loss)
+        return chunked_loss(self.head, self.stream(tokens_bt), targets_bt, chunk, z_loss)
 
     def flops_per_token(self, sequence_length: int) -> int:
         """Forward and backward, counted as MFU counts them."""

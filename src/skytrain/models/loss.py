@@ -2,15 +2,60 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..planning.flops import training_flops_per_token
 
+IGNORED = -100  # torch's own: a target that does not count
 
-def token_loss(logits_btv: Tensor, targets_bt: Tensor) -> Tensor:
+
+@dataclass(frozen=True)
+class LossSettings:
+    """How a model's own `loss` is computed while it trains."""
+
+    z_loss: float = 0.0  # weight of the mean squared log of the softmax's sum, which keeps logits from drifting
+    chunk_tokens: int | None = None  # logits of so many tokens exist at a time; null: of all
+
+
+def token_loss(logits_btv: Tensor, targets_bt: Tensor, z_loss: float = 0.0) -> Tensor:
     """Mean cross-entropy in nats, in float32 whatever the logits are; targets of -100 do not count."""
+    if z_loss:
+        return _summed_loss(logits_btv, targets_bt, z_loss) / _count(targets_bt)
     return F.cross_entropy(logits_btv.flatten(0, -2).float(), targets_bt.flatten())
+
+
+def chunked_loss(head: nn.Module, x_btd: Tensor, targets_bt: Tensor, chunk_tokens: int, z_loss: float = 0.0) -> Tensor:
+    """The same loss from the head's input, with logits of `chunk_tokens` tokens at a time.
+
+    Logits are the largest tensor of a small model. Here each chunk's are made, used and dropped, and made again in the
+    backward pass: one more product with the head for memory that does not grow with the batch.
+    """
+
+    def chunk(x_nd: Tensor, targets_n: Tensor) -> Tensor:
+        return _summed_loss(head(x_nd[None])[0], targets_n, z_loss)
+
+    total = x_btd.new_zeros((), dtype=torch.float32)
+    rows, targets = x_btd.flatten(0, 1), targets_bt.flatten()
+    for x_nd, targets_n in zip(rows.split(chunk_tokens), targets.split(chunk_tokens), strict=True):
+        total = total + checkpoint(chunk, x_nd, targets_n, use_reentrant=False)
+    return total / _count(targets)
+
+
+def _summed_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
+    logits, targets = logits.flatten(0, -2).float(), targets.flatten()
+    loss = F.cross_entropy(logits, targets, reduction="sum")
+    if z_loss:
+        loss = loss + z_loss * (logits.logsumexp(-1).square() * (targets != IGNORED)).sum()
+    return loss
+
+
+def _count(targets: Tensor) -> Tensor:
+    return (targets != IGNORED).sum()
 
 
 def lm_loss(model: nn.Module, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:

@@ -45,6 +45,8 @@ from ..tokens import (
 )
 from ..training.callbacks import Checkpoints, RandomState, Samples, StepLog, StopOnSignal, seed_of_rank
 from ..training.factory import TrainingPlan, make_loggers, make_trainer, outline, plan_training
+from ..training.guard import make_guard
+from ..training.memory import apply_memory_settings
 from ..training.module import CausalLM
 from ..training.paths import choose_path
 
@@ -90,6 +92,7 @@ def _train(config: Config, plan: TrainingPlan, ranks: Ranks, reporter: Reporter)
     data = _data(config, plan, store, prepared, mixture, tokenizer)
     torch.manual_seed(config.seed if ranks.first else seed_of_rank(str(config.seed).encode(), ranks.rank))
     model = outline(config)
+    apply_memory_settings(model, config.trainer)
     record = ranks.first_does(lambda: _open_run(config, store, [prepared, *mixture.values()], model, plan))
     resumed_from = ranks.first_does(lambda: max(committed_steps(store, record.name), default=0))
     if resumed_from >= plan.stop_step:
@@ -113,6 +116,7 @@ def _train(config: Config, plan: TrainingPlan, ranks: Ranks, reporter: Reporter)
         total_steps=plan.total_steps,
         clip_norm=config.trainer.clip_norm,
         compile_model=config.trainer.compile and not uses_mesh_strategy(config),  # a mesh compiles by block
+        guard=make_guard(config.trainer, reporter.note),
     )
     path = choose_path(config, plan.device, model)
     if path.compute_loss is not None:

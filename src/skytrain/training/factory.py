@@ -71,7 +71,13 @@ def choose_device(config: Config) -> str:
         raise ConfigError(
             "trainer.precision",
             f"'bf16-mixed': {torch.cuda.get_device_name()} has no bf16",
-            hint="try trainer.precision=32-true",
+            hint="try trainer.precision=16-mixed, which scales the loss, or 32-true",
+        )
+    if device == "cpu" and config.trainer.precision == "16-mixed":
+        raise ConfigError(
+            "trainer.precision",
+            "'16-mixed' needs a GPU, and this run is on the CPU",
+            hint="try trainer.precision=bf16-mixed",
         )
     return device
 

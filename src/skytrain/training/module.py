@@ -16,6 +16,7 @@ from ..config import LRScheduleConfig, OptimizerConfig
 from ..models import lm_loss
 from ..parallel.state import names_to_numbers, numbers_to_names
 from ..tokens import inputs_and_targets
+from .guard import Guard
 from .optimizers import make_optimizer
 from .schedules import learning_rate
 
@@ -55,6 +56,7 @@ class CausalLM(pl.LightningModule):
         total_steps: int,
         clip_norm: float | None,
         compile_model: bool = False,
+        guard: Guard | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -68,6 +70,7 @@ class CausalLM(pl.LightningModule):
             torch.compile(lm_loss, dynamic=False) if compile_model else lm_loss
         )
         self.limit_gradients: Callable[[Iterator[nn.Parameter], float], torch.Tensor] = nn.utils.clip_grad_norm_
+        self._guard = guard
         self.clock = Clock()
         self.grad_norm: torch.Tensor | None = None
         self._losses: list[torch.Tensor] = []
@@ -99,8 +102,18 @@ class CausalLM(pl.LightningModule):
     ) -> None:
         """Clips and keeps the norm from before, in one pass; with no limit the norm is still measured."""
         self.grad_norm = self.limit_gradients(self.model.parameters(), self._clip_norm or math.inf)
+        if self._guard is not None and self._guard.refuses(
+            self._judged_loss(), float(self.grad_norm), self.global_step
+        ):
+            for parameter in self.model.parameters():
+                parameter.grad = None  # an optimizer passes over what has no gradient: no step, no decay, no momentum
         if len(self._losses) > 4096:  # nobody asked for a loss in a while
             del self._losses[:-1024]
+
+    def _judged_loss(self) -> float:
+        """The step's mean loss, the same on every rank, so that all of them judge alike."""
+        mean = torch.stack(self._losses[-self.trainer.accumulate_grad_batches :]).float().mean()
+        return float(self.trainer.strategy.reduce(mean, reduce_op="mean"))
 
     def validation_step(self, batch: torch.Tensor, batch_index: int) -> None:
         rows = len(batch)

@@ -1,0 +1,41 @@
+"""Activation checkpointing: what a block keeps for its backward pass, and what it computes again instead."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+Recompute = Literal["none", "selective", "full"]
+
+_ATEN = torch.ops.aten
+# The results that are dear to compute: matrix products and attention. Norms, activations, casts and sums are computed again.
+KEPT = {
+    op
+    for packet in (
+        "mm",
+        "addmm",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_flash_attention_for_cpu",
+    )
+    for op in [getattr(_ATEN, packet).default]
+}
+
+
+def run_block(block: nn.Module, recompute: Recompute, x_btd: Tensor, *rest: Any) -> Tensor:
+    """The block's output; under `full` only its input is kept, under `selective` the results of products and attention too."""
+    if recompute == "none" or not torch.is_grad_enabled():
+        return block(x_btd, *rest)
+    if recompute == "full":
+        return checkpoint(block, x_btd, *rest, use_reentrant=False)
+    contexts = functools.partial(create_selective_checkpoint_contexts, _policy)
+    return checkpoint(block, x_btd, *rest, use_reentrant=False, context_fn=contexts)
+
+
+def _policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    return CheckpointPolicy.MUST_SAVE if op in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
