@@ -54,6 +54,7 @@ def unsupported(config: object) -> str | None:
         "sliding windows": any(config.window_of(layer) is not None for layer in range(config.layers)),
         "dropout": config.dropout > 0,
         "scaled embeddings": config.scale_embedding,
+        "muP or CompleteP": config.parametrization != "standard",
     }
     return next((name for name, true in asks.items() if true), None)
 
