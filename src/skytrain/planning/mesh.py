@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Literal, get_args, get_type_hints
 
 from skytrain.config import SkytrainError, nearest
@@ -47,7 +47,7 @@ class Mesh:
         """Ranks that read different sequences."""
         return self.replicate * self.shard
 
-    @property
+    @cached_property
     def preset(self) -> str:
         """The name that people know, as `parallel=` takes it beside the degrees; `custom` for a combination that has none."""
         if self.deepspeed:

@@ -101,9 +101,7 @@ def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None
     products = layers * again * (flops / product_rate + moved / memory)
     products += share * (head_flops / product_rate + head_moved / memory)
 
-    attended = sum(
-        min(job.sequence_length, model.window_of(layer) or job.sequence_length) for layer in range(model.layers)
-    )
+    attended = _attended(model, job.sequence_length)
     # Half of the square; forward 2 products, backward 5 (it computes the scores again).
     attention_flops = tokens * 7 * model.heads * model.head_width * attended / mesh.tensor / mesh.pipeline
     attention = attention_flops * (9 / 7 if job.checkpointing else 1) / attention_rate
@@ -156,6 +154,12 @@ def _matrices(model: DecoderConfig, tensor: int) -> Iterator[tuple[float, float]
     for _ in range(2 if model.gated_mlp else 1):
         yield model.width, model.hidden_width / tensor
     yield model.hidden_width / tensor, model.width
+
+
+@lru_cache(maxsize=64)
+def _attended(model: DecoderConfig, sequence_length: int) -> int:
+    """Tokens that attention looks back at, over all layers."""
+    return sum(min(sequence_length, model.window_of(layer) or sequence_length) for layer in range(model.layers))
 
 
 @lru_cache(maxsize=4096)
