@@ -23,7 +23,7 @@ SAMPLE = [
     "naïve café: 你好, 世界! 🏳️‍🌈 the end of the words\n",
 ] * 3
 
-FAST, TIKTOKEN = tokenizers._fastokens_encoder(gpt2().definition), tokenizers._tiktoken_encoder()
+FAST, TIKTOKEN = tokenizers._fastokens_encoder(gpt2().definition), tokenizers._tiktoken_encoder(gpt2()._bytes[:-1])
 
 
 def config(vocab_size: int = 300) -> BPETokenizerConfig:
@@ -140,7 +140,10 @@ def test_a_missing_or_altered_tokenizer_is_named(trained: ByteLevelBPE, tmp_path
     store = open_store(str(tmp_path))
     with pytest.raises(SkytrainError, match="no tokenizer 'bpe-tiny'"):
         open_tokenizer(config(), store)
-    store.write(f"tokenizers/{trained.id}/tokenizer.json", trained.definition.replace("BPE", "BPE ").encode())
+    store.write(
+        f"tokenizers/{trained.id}/tokenizer.json",
+        trained.definition.replace('"use_regex":true', '"use_regex":false').encode(),
+    )
     with pytest.raises(SkytrainError, match="was altered"):
         open_tokenizer(config(), store)
 

@@ -6,6 +6,7 @@ nothing but numpy and numba and use no syntax newer than Python 3.9.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ CLOSERS = "\"'”’»)]」』）"
 TERMINALS = SENTENCE_ENDS + "\"'”’»"
 TABLE_SIZE = 0x33480  # no letter, digit or space lies above the last CJK extension
 OTHER = TABLE_SIZE - 1  # stands for all of them
+GROUP_CHARS = 1 << 18
 
 
 class CharacterTables(NamedTuple):
@@ -55,7 +57,30 @@ def pack(texts: list[str]) -> Packed:
     if joined.isascii():
         return Packed(np.frombuffer(joined.encode("ascii"), np.uint8), starts)
     codes = np.frombuffer(joined.encode("utf-32-le"), np.uint32)
-    return Packed(np.minimum(codes, np.uint32(OTHER)), starts)
+    if int(codes.max()) >= TABLE_SIZE:
+        codes = np.minimum(codes, np.uint32(OTHER))
+    return Packed(codes, starts)
+
+
+def pack_groups(texts: list[str]) -> Iterator[tuple[list[int], Packed]]:
+    """The texts in groups that fit the processor's cache, with their places; ASCII ones apart, at a byte a character instead of four."""
+    for ascii_ones in (True, False):
+        group: list[int] = []
+        size = 0
+        for i, text in enumerate(texts):
+            if text.isascii() is not ascii_ones:
+                continue
+            group.append(i)
+            size += len(text)
+            if size >= GROUP_CHARS:
+                yield group, pack([texts[k] for k in group])
+                group, size = [], 0
+        if group:
+            yield group, pack([texts[k] for k in group])
+
+
+def utf8_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def simple_lower(text: str) -> str:

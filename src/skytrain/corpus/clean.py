@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, NamedTuple, Optional  # noqa: UP035
 
+from .characters import utf8_size
 from .rules.text import hide_personal, language_reason, normalize, url_reason
 
 Reasons = list[Optional[str]]  # noqa: UP045
@@ -34,9 +35,11 @@ class Batch(NamedTuple):
     """What a stage sees: the documents that are left, and the settings."""
 
     texts: list[str]
+    places: list[int]  # of the texts in the batch as it came
     urls: Reasons
     data: Any
     decontaminator: Any
+    memory: dict[str, Any]  # what one stage counted and the next can use
 
 
 def stages_of(data: Any) -> list[str]:
@@ -60,17 +63,18 @@ def stages_of(data: Any) -> list[str]:
 
 def clean(texts: list[str], urls: Reasons, data: Any, decontaminator: Any = None) -> Cleaned:
     """`data` is the configuration's data group; `decontaminator` a Decontaminator where that stage is on."""
-    texts, sizes = list(texts), [len(text.encode()) for text in texts]
+    texts, sizes = list(texts), [utf8_size(text) for text in texts]
     reasons: Reasons = [None] * len(texts)
     alive = list(range(len(texts)))
     tallies: dict[str, Tally] = {}
+    memory: dict[str, Any] = {}
     for stage in stages_of(data):
         before = [texts[i] for i in alive]
         documents_in, bytes_in = len(alive), sum(sizes[i] for i in alive)
-        after, found = STAGES[stage](Batch(before, [urls[i] for i in alive], data, decontaminator))
+        after, found = STAGES[stage](Batch(before, alive, [urls[i] for i in alive], data, decontaminator, memory))
         for i, old, new, reason in zip(alive, before, after, found):  # noqa: B905
             if new is not old:
-                texts[i], sizes[i] = new, len(new.encode())
+                texts[i], sizes[i] = new, utf8_size(new)
             if reason is not None:
                 reasons[i] = f"{stage}.{reason}" if reason else stage
         alive = [i for i in alive if reasons[i] is None]
@@ -98,13 +102,21 @@ def _language(batch: Batch) -> tuple[list[str], Reasons]:
 def _gopher_repetition(batch: Batch) -> tuple[list[str], Reasons]:
     from .rules.quality import count, gopher_repetition
 
-    return batch.texts, gopher_repetition(count(batch.texts, ngrams=True), batch.data.cleaning.gopher_repetition)
+    counts = count(batch.texts, ngrams=True)
+    batch.memory["gopher"] = (batch.places, counts)
+    return batch.texts, gopher_repetition(counts, batch.data.cleaning.gopher_repetition)
 
 
 def _gopher_quality(batch: Batch) -> tuple[list[str], Reasons]:
     from .rules.quality import count, gopher_quality
 
-    return batch.texts, gopher_quality(count(batch.texts, ngrams=False), batch.data.cleaning.gopher_quality)
+    if "gopher" in batch.memory:  # the stage before this one saw the same texts and some that went
+        places, counts = batch.memory["gopher"]
+        row_of = {place: row for row, place in enumerate(places)}
+        counts = counts.rows([row_of[place] for place in batch.places])
+    else:
+        counts = count(batch.texts, ngrams=False)
+    return batch.texts, gopher_quality(counts, batch.data.cleaning.gopher_quality)
 
 
 def _c4(batch: Batch) -> tuple[list[str], Reasons]:

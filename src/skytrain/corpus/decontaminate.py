@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .characters import character_tables, pack
+from .characters import character_tables, pack, pack_groups
 from .minhash import COMBINE, hash_words, mix
 
 FILTER_BITS = 24  # a 2 MB bitmap says no to nearly every run of words before the exact search
@@ -27,8 +27,11 @@ class Decontaminator:
     def hits(self, texts: list[str]) -> np.ndarray:
         """For each text, whether one of its runs of words is known."""
         found = np.zeros(len(texts), np.bool_)
-        packed, tables = pack(texts), character_tables()
-        _find(packed.codes, packed.starts, tables.flags, tables.lower, self.ngram_words, self.known, self.filter, found)
+        flags, lower = character_tables()
+        for places, packed in pack_groups(texts):
+            part = np.zeros(len(places), np.bool_)
+            _find(packed.codes, packed.starts, flags, lower, self.ngram_words, self.known, self.filter, part)
+            found[places] = part
         return found
 
 

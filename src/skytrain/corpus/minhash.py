@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numba import njit
 
-from .characters import WORD, character_tables, pack
+from .characters import WORD, character_tables, pack, pack_groups
 
 BANDS, ROWS = 14, 8
 HASHES = BANDS * ROWS
@@ -25,12 +25,21 @@ def signatures(texts: list[str]) -> np.ndarray:
     A word is a run of letters and digits in lower case. A text of fewer than five words is one shingle; a text without words
     has a row of the largest number, which `has_words` tells apart.
     """
-    codes, starts = pack(texts)
     flags, lower = character_tables()
     factors, offsets = permutations()
     rows = np.empty((len(texts), HASHES), np.uint32)
-    _signatures(codes, starts, flags, lower, factors, offsets, rows)
+    for places, (codes, starts) in pack_groups(texts):
+        part = np.empty((len(places), HASHES), np.uint32)
+        _signatures(codes, starts, flags, lower, factors, offsets, part)
+        rows[places] = part
     return rows
+
+
+def similarity(one: str, other: str) -> float:
+    """The Jaccard similarity itself, of the sets of shingles."""
+    a, b = _shingle_set(one), _shingle_set(other)
+    common = len(np.intersect1d(a, b, assume_unique=True))
+    return common / max(1, len(a) + len(b) - common)
 
 
 def has_words(rows: np.ndarray) -> np.ndarray:
@@ -42,6 +51,18 @@ def band_hashes(rows: np.ndarray) -> np.ndarray:
     hashes = np.empty((len(rows), BANDS), np.uint64)
     _band_hashes(np.ascontiguousarray(rows), hashes)
     return hashes
+
+
+def _shingle_set(text: str) -> np.ndarray:
+    codes = pack([text]).codes
+    flags, lower = character_tables()
+    words = np.empty(len(codes) // 2 + 1, np.uint64)
+    count = hash_words(codes, 0, len(codes), flags, lower, words)
+    width = min(SHINGLE_WORDS, count)
+    hashes = np.zeros(count - width + 1 if count else 0, np.uint64)
+    for k in range(width):
+        hashes = hashes * COMBINE + words[k : k + len(hashes)]
+    return np.unique(hashes)
 
 
 @lru_cache(maxsize=1)

@@ -15,7 +15,7 @@ from skytrain.storage import Store
 from .chunks import EXAMPLE_CHARS, EXAMPLES, Chunk, read_texts
 from .dedup import EXACT, NEAR, Duplicates
 from .documents import Document, from_parquet
-from .rules.reference import jaccard, shingles
+from .minhash import similarity
 
 SAMPLED_PAIRS = 50
 SHOWN_PAIRS = 5
@@ -49,7 +49,7 @@ def _near(duplicates: Duplicates, near: np.ndarray, sampled: np.ndarray, texts: 
         for size in sizes.tolist()
     )
     pairs = [(texts[int(i)], texts[int(duplicates.twin[i])]) for i in sampled]
-    similar = [jaccard(shingles(a.text), shingles(b.text)) for a, b in pairs]
+    similar = [similarity(a.text, b.text) for a, b in pairs]
     return {
         "clusters": len(sizes),
         "removed": len(near),

@@ -64,13 +64,18 @@ class ByteLevelBPE:
     """A tokenizer defined by the JSON of Hugging Face's `tokenizers`, with the end of text as its last id."""
 
     def __init__(
-        self, name: str, definition: str, *, id: str | None = None, reference: Callable[[], Encode] | None = None
+        self,
+        name: str,
+        definition: str,
+        *,
+        id: str | None = None,
+        reference: Callable[[list[bytes]], Encode] | None = None,
     ) -> None:
         self.name = name
         self.definition = definition
         self.hash = _identity(definition)
         self.id = id or f"{name}-{self.hash[:12]}"
-        self._reference = reference or (lambda: _tokenizers_encoder(definition))
+        self._reference = reference or (lambda _: _tokenizers_encoder(definition))
         vocabulary: dict[str, int] = json.loads(definition)["model"]["vocab"]
         self.vocab_size = len(vocabulary) + 1
         self.eot = len(vocabulary)
@@ -123,7 +128,7 @@ class ByteLevelBPE:
     @cached_property
     def _encode(self) -> Encode:
         """The fast encoder where its ids are those of the reference, else the reference."""
-        reference = self._reference()
+        reference = self._reference(self._bytes[:-1])
         try:
             fast = _fastokens_encoder(self.definition)
         except ImportError:
@@ -319,18 +324,13 @@ def _fastokens_encoder(definition: str) -> Encode:
     return encode
 
 
-def _tiktoken_encoder() -> Encode:
+def _tiktoken_encoder(pieces: list[bytes]) -> Encode:
+    """`pieces` in order of their ids, which in GPT-2's vocabulary is the order of the merges."""
     try:
         import tiktoken
-        from tiktoken.load import data_gym_to_mergeable_bpe_ranks
     except ImportError:
         raise MissingExtra("tiktoken", "data") from None
-    ranks = data_gym_to_mergeable_bpe_ranks(
-        vocab_bpe_file=str(_gpt2_path("vocab.bpe")),
-        encoder_json_file=str(_gpt2_path("encoder.json")),
-        vocab_bpe_hash=GPT2_FILES["vocab.bpe"],
-        encoder_json_hash=GPT2_FILES["encoder.json"],
-    )
+    ranks = {piece: rank for rank, piece in enumerate(pieces)}
     encoding = tiktoken.Encoding(
         "gpt2",
         pat_str=GPT2_PATTERN,

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skytrain.corpus import CorpusManifest, ordered, read_part, worker_count
+from skytrain.corpus.characters import utf8_size
 from skytrain.storage import Store
 
 from .tokenizers import ByteLevelBPE, Tokenizer, gpt2
@@ -73,5 +74,5 @@ def _tokenize(documents: list[tuple[str, str | None]]) -> TokenizedPart:
         [id_ for id_, _ in documents],
         np.concatenate(encoded).astype(dtype) if encoded else np.empty(0, dtype),
         np.cumsum([len(ids) for ids in encoded]),
-        np.array([len(text.encode()) for text in texts], np.int64),
+        np.array([utf8_size(text) for text in texts], np.int64),
     )

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 from numba import njit
 
@@ -58,6 +60,7 @@ def find_lines(packed: Packed) -> tuple[np.ndarray, np.ndarray]:
     return rows[:count], first
 
 
+@lru_cache(maxsize=1)
 def _stop_hashes() -> np.ndarray:
     hashes = []
     for word in STOP_WORDS:

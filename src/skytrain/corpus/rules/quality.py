@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from ..characters import Packed, pack
+from ..characters import pack_groups
 from .kernels import (
     DUPLICATE_NGRAMS,
     LINE_COUNTS,
@@ -31,6 +31,9 @@ class Counts(NamedTuple):
     words: np.ndarray
     lines: np.ndarray
 
+    def rows(self, places: list[int]) -> Counts:
+        return Counts(self.chars[places], self.words[places], self.lines[places])
+
     def __getitem__(self, name: str) -> np.ndarray:  # type: ignore[override]
         if name in WORD_COUNTS:
             return self.words[:, WORD_COUNTS.index(name)]
@@ -40,8 +43,15 @@ class Counts(NamedTuple):
 
 
 def count(texts: list[str], ngrams: bool, short_line_chars: int = 30) -> Counts:
-    packed: Packed = pack(texts)
-    return Counts(np.diff(packed.starts), count_words(packed, ngrams), count_lines(packed, short_line_chars))
+    counts = Counts(
+        np.fromiter(map(len, texts), np.int64, len(texts)),
+        np.zeros((len(texts), len(WORD_COUNTS) + len(NGRAM_COUNTS)), np.int64),
+        np.zeros((len(texts), len(LINE_COUNTS)), np.int64),
+    )
+    for places, packed in pack_groups(texts):
+        counts.words[places] = count_words(packed, ngrams)
+        counts.lines[places] = count_lines(packed, short_line_chars)
+    return counts
 
 
 def gopher_repetition(counts: Counts, settings: Any) -> Reasons:
@@ -93,39 +103,50 @@ def fineweb(counts: Counts, settings: Any) -> Reasons:
 
 def c4(texts: list[str], settings: Any) -> tuple[list[str], Reasons]:
     """The texts without the lines that go, and why a document goes, if it does."""
-    lowered = [text.lower() for text in texts]
-    reasons: Reasons = [None] * len(texts)
-    for i, text in enumerate(texts):
-        # A letter whose lower case is two letters cannot be part of these words, so str.lower finds what simple_lower would.
-        if settings.lorem_ipsum and "lorem ipsum" in lowered[i]:
-            reasons[i] = "lorem_ipsum"
-        elif settings.curly_bracket and "{" in text:
-            reasons[i] = "curly_bracket"
-    cut = [CITATION.sub("", text) if settings.citations and "[" in text else text for text in texts]
-    rows, firsts = find_lines(pack(cut))
-    keep = (rows[:, 3] <= settings.max_word_chars) & (rows[:, 2] >= settings.min_words_per_line)
-    if settings.terminal_punctuation:
-        keep &= rows[:, 4] == 1
+    results, reasons = list(texts), [_c4_document(text, settings) for text in texts]
+    alive = [i for i, reason in enumerate(reasons) if reason is None]
+    cut = [CITATION.sub("", texts[i]) if settings.citations and "[" in texts[i] else texts[i] for i in alive]
+    for places, packed in pack_groups(cut):
+        rows, firsts = find_lines(packed)
+        keep = (rows[:, 3] <= settings.max_word_chars) & (rows[:, 2] >= settings.min_words_per_line)
+        if settings.terminal_punctuation:
+            keep &= rows[:, 4] == 1
+        sentences, spans, kept = rows[:, 5].tolist(), rows[:, :2].tolist(), keep.tolist()
+        for k, place in enumerate(places):
+            lines = range(int(firsts[k]), int(firsts[k + 1]))
+            results[alive[place]], count = _c4_lines(cut[place], lines, spans, kept, sentences, settings)
+            if count < settings.min_sentences:
+                reasons[alive[place]] = "sentences"
+    return results, reasons
+
+
+def _c4_document(text: str, settings: Any) -> str | None:
+    # A letter whose lower case is two letters cannot be part of these words, so str.lower finds what simple_lower would.
+    if settings.lorem_ipsum and "lorem ipsum" in text.lower():
+        return "lorem_ipsum"
+    return "curly_bracket" if settings.curly_bracket and "{" in text else None
+
+
+def _c4_lines(
+    text: str, lines: range, spans: list[list[int]], kept: list[bool], sentences: list[int], settings: Any
+) -> tuple[str, int]:
     phrases = [
         *(["javascript"] if settings.javascript_lines else []),
         *(POLICY_PHRASES if settings.policy_lines else []),
     ]
-    spans = rows[:, :2].tolist()
-    results = list(texts)
-    for i, text in enumerate(cut):
-        if reasons[i]:
+    lowered = text.lower() if phrases else ""
+    suspicious = any(phrase in lowered for phrase in phrases)
+    good = []
+    count = 0
+    for line in lines:
+        if not kept[line]:
             continue
-        first, last = int(firsts[i]), int(firsts[i + 1])
-        if any(phrase in lowered[i] for phrase in phrases):
-            for line in range(first, last):
-                start, end = spans[line]
-                if any(phrase in text[start:end].lower() for phrase in phrases):
-                    keep[line] = False
-        if rows[first:last, 5][keep[first:last]].sum() < settings.min_sentences:
-            reasons[i] = "sentences"
-        kept = [spans[line] for line in range(first, last) if keep[line]]
-        results[i] = "\n".join([text[start:end] for start, end in kept])
-    return results, reasons
+        start, end = spans[line]
+        if suspicious and any(phrase in text[start:end].lower() for phrase in phrases):
+            continue
+        good.append(text[start:end])
+        count += sentences[line]
+    return "\n".join(good), count
 
 
 def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
@@ -136,4 +157,5 @@ def _first(checks: dict[str, np.ndarray], size: int) -> Reasons:
     """For each text, the first check that failed."""
     names = list(checks)
     failed = np.stack(list(checks.values())) if size else np.zeros((len(names), 0), bool)
-    return [names[column.argmax()] if column.any() else None for column in failed.T]
+    first = np.where(failed.any(axis=0), failed.argmax(axis=0), len(names))
+    return [[*names, None][i] for i in first.tolist()]
