@@ -18,7 +18,16 @@ def test_quickstart_goes_from_text_to_an_exported_model_that_transformers_loads(
 
     from skytrain.checkpoints import load_model
 
-    small = ["model.layers=2", "model.width=64", "trainer.sequence_length=64", "trainer.micro_batch=8", "trainer.batch_tokens=512", "trainer.steps=30", "trainer.sample_every=10", "trainer.validate_every=15"]
+    small = [
+        "model.layers=2",
+        "model.width=64",
+        "trainer.sequence_length=64",
+        "trainer.micro_batch=8",
+        "trainer.batch_tokens=512",
+        "trainer.steps=30",
+        "trainer.sample_every=10",
+        "trainer.validate_every=15",
+    ]
     config = compose(["recipe=quickstart", *small, f"store.root='{tmp_path}'"]).config
     screen = quickstart(config, Silent())
     for word in ("validation", "sample", "export", "Try next", "skytrain generate"):

@@ -141,6 +141,15 @@ def test_other_optimizers_schedules_and_precisions_learn(root, options):
     assert curve[20] < curve[1] - 0.1
 
 
+def test_a_profile_leaves_a_trace_that_names_what_ran(root):
+    import gzip
+
+    trained = train(tiny_config(root, "trainer.profile=true", "trainer.stop_at_step=8"), Silent())
+    trace = json.loads(gzip.decompress((root / "runs" / trained.run / "profile" / "trace.json.gz").read_bytes()))
+    names = {event.get("name") for event in trace["traceEvents"]}
+    assert "aten::linear" in names
+
+
 def test_a_custom_model_trains_through_its_contract(root, tmp_path, monkeypatch):
     (tmp_path / "my_model.py").write_text(
         "from torch import nn\n"

@@ -11,7 +11,7 @@ import typer
 from .. import __version__
 from ..config.errors import ConfigError, SkytrainError
 from ..parallel import Ranks, ToldByFirstRank
-from . import catalog, config, data, evaluate, export, generate, models, plan, prepare, quickstart, train
+from . import bench, catalog, config, data, evaluate, export, generate, models, plan, prepare, quickstart, train
 
 app = typer.Typer(
     name="skytrain",
@@ -43,6 +43,7 @@ app.command()(evaluate.evaluate)
 app.command()(generate.generate)
 app.command()(export.export)
 app.command()(models.models)
+app.add_typer(bench.app, name="bench")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")

@@ -19,6 +19,8 @@ from ..runs import Reporter
 from ..storage import open_store
 from ..training.callbacks import AtStep
 from ..training.factory import make_trainer, plan_training
+from ..training.guard import make_guard
+from ..training.memory import apply_memory_settings
 from ..training.module import CausalLM
 from ..training.paths import choose_path
 
@@ -29,6 +31,7 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
     plan = plan_training(config)
     torch.manual_seed(config.seed)
     model = build_model(config.model, seed=config.seed)
+    apply_memory_settings(model, config.trainer)
     module = CausalLM(
         model,
         optimizer=config.optimizer,
@@ -36,6 +39,7 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
         total_steps=plan.total_steps,
         clip_norm=config.trainer.clip_norm,
         compile_model=config.trainer.compile,
+        guard=make_guard(config.trainer, reporter.note),
     )
     path = choose_path(config, plan.device, model)
     if path.compute_loss is not None:
@@ -57,9 +61,9 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
         micro_batch=config.trainer.micro_batch,
         accumulation=plan.micro_batches,
         preset="single",
-        precision=config.trainer.precision,
+        precision="32-true" if config.trainer.precision == "32-true" else "bf16-mixed",
         path="fused" if path.compute_loss is not None else "compiled" if config.trainer.compile else "eager",
-        checkpointing=False,
+        checkpointing=config.trainer.activation_checkpointing == "full",
         step_seconds=warm_worst(clock.seconds),
         peak_bytes=torch.cuda.max_memory_allocated() if cuda else None,
         date=datetime.now(UTC).date().isoformat(),

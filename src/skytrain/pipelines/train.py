@@ -43,7 +43,7 @@ from ..tokens import (
     open_tokenizer,
     open_training_data,
 )
-from ..training.callbacks import Checkpoints, RandomState, Samples, StepLog, StopOnSignal, seed_of_rank
+from ..training.callbacks import Checkpoints, Profile, RandomState, Samples, StepLog, StopOnSignal, seed_of_rank
 from ..training.factory import TrainingPlan, make_loggers, make_trainer, outline, plan_training
 from ..training.guard import make_guard
 from ..training.memory import apply_memory_settings
@@ -129,6 +129,7 @@ def _train(config: Config, plan: TrainingPlan, ranks: Ranks, reporter: Reporter)
         stop,
         log,
         *_samples(config, module, tokenizer, reporter),
+        *([Profile(store, record.name, reporter)] if config.trainer.profile and ranks.first else []),
         RandomState(ranks),
         Checkpoints(store, record.name, every, keep, ranks),
     ]

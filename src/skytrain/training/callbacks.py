@@ -6,8 +6,10 @@ import hashlib
 import random
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -205,6 +207,45 @@ class StopOnSignal(AtStep):
         for number, handler in self._former.items():
             signal.signal(number, handler)
         self._former.clear()
+
+
+class Profile(AtStep):
+    """A trace of three steps for chrome://tracing or Perfetto and, on a GPU, a snapshot of its memory for pytorch.org/memory_viz."""
+
+    BEGIN, END = 3, 6  # after compilation and allocation have settled
+
+    def __init__(self, store: Store, run: str, reporter: Reporter) -> None:
+        self._store, self._run, self._reporter = store, run, reporter
+        self._profiler: Any = None
+        self._first_step = 0
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        super().on_train_start(trainer, module)
+        self._first_step = trainer.global_step
+
+    def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
+        done = step - self._first_step
+        if done == self.BEGIN:
+            if module.device.type == "cuda":
+                torch.cuda.memory._record_memory_history(max_entries=200_000)
+            self._profiler = torch.profiler.profile(record_shapes=True)
+            self._profiler.start()
+        elif self._profiler is not None and (done == self.END or is_last(trainer, step)):
+            self._finish(module.device.type == "cuda")
+
+    def _finish(self, cuda: bool) -> None:
+        self._profiler.stop()
+        with tempfile.TemporaryDirectory(prefix="skytrain-profile-") as scratch:
+            files = [Path(scratch) / "trace.json.gz"]
+            self._profiler.export_chrome_trace(str(files[0]))
+            if cuda:
+                files.append(Path(scratch) / "memory.pickle")
+                torch.cuda.memory._dump_snapshot(str(files[1]))
+                torch.cuda.memory._record_memory_history(enabled=None)
+            for file in files:
+                self._store.upload(file, f"runs/{self._run}/profile/{file.name}")
+        self._profiler = None
+        self._reporter.note(f"profile: {self._store.url(f'runs/{self._run}/profile')}")
 
 
 class RandomState(pl.Callback):

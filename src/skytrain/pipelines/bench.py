@@ -1,0 +1,269 @@
+"""Bench: how fast this device trains a configuration, through the trainer, in a bare loop, and beside Hugging Face's model."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from ..config import Config, DecoderConfig, MissingExtra, SkytrainError
+from ..models import Decoder, build_model, flops_per_token, lm_loss
+from ..models.hf_config import hf_config
+from ..planning.hardware import find_gpu
+from ..runs import Reporter
+from ..storage import open_store
+from ..training.factory import choose_device, make_trainer, plan_training
+from ..training.kernel_table import GroupTime, group_table, profile_groups
+from ..training.module import CausalLM
+from ..training.optimizers import make_optimizer
+from ..training.paths import choose_path
+from .measure import RandomTokens, StepClock, shortened
+
+WARM_STEPS = 3  # compilation, allocation and clocks settle in these
+PEER_BATCHES = (32, 64)  # Hugging Face's best is sought among these
+
+
+@dataclass(frozen=True)
+class Speed:
+    """One way to train the same steps."""
+
+    name: str
+    micro_batch: int
+    tokens_per_s: float
+    step_ms: float
+    mfu: float | None
+    peak_gb: float
+    first_step_s: float
+
+
+@dataclass(frozen=True)
+class SingleBench:
+    device: str
+    path: str
+    speeds: list[Speed]
+    groups: list[GroupTime]
+
+
+def bench_single(config: Config, reporter: Reporter, *, steps: int, peer: bool) -> SingleBench:
+    device = choose_device(config)
+    path = choose_path(config, device, _outline(config)).label
+    speeds = [_fresh(lambda: through_trainer(config, steps, reporter))]
+    reporter.note(speed_line(speeds[-1]))
+    bare, groups = _fresh(lambda: bare_loop(config, steps))
+    speeds.append(bare)
+    reporter.note(speed_line(bare))
+    if peer:
+        candidates = []
+        for batch in [
+            size for size in PEER_BATCHES if config.trainer.batch_tokens % (size * config.trainer.sequence_length) == 0
+        ]:
+            candidates.append(_fresh(partial(hugging_face, config, batch, steps)))
+            reporter.note(speed_line(candidates[-1]))
+        if candidates:
+            speeds.append(max(candidates, key=lambda speed: speed.tokens_per_s))
+    name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    return SingleBench(name, path, speeds, groups)
+
+
+def _outline(config: Config) -> nn.Module:
+    """The model without weights, where it is ours."""
+    if not isinstance(config.model, DecoderConfig):
+        return build_model(config.model, seed=config.seed)
+    with torch.device("meta"):
+        return Decoder(config.model)
+
+
+def speed_line(speed: Speed) -> str:
+    mfu = f"{speed.mfu:.1%} MFU | " if speed.mfu is not None else ""
+    return f"{speed.name:<28} {speed.tokens_per_s:>10,.0f} tokens/s | {speed.step_ms:,.1f} ms a step | {mfu}{speed.peak_gb:.1f} GB | first step {speed.first_step_s:.1f} s | micro-batch {speed.micro_batch}"
+
+
+def through_trainer(config: Config, steps: int, reporter: Reporter) -> Speed:
+    """The product's own path: LightningModule, Trainer, clipping, schedule; random tokens, since a step takes as long whatever the text."""
+    began = time.perf_counter()
+    config = shortened(config, steps + WARM_STEPS)
+    plan = plan_training(config)
+    model = build_model(config.model, seed=config.seed)
+    module = CausalLM(
+        model,
+        optimizer=config.optimizer,
+        schedule=config.lr_schedule,
+        total_steps=plan.total_steps,
+        clip_norm=config.trainer.clip_norm,
+        compile_model=config.trainer.compile,
+    )
+    path = choose_path(config, plan.device, model)
+    if path.compute_loss is not None:
+        module.compute_loss = path.compute_loss
+    clock = StepClock(reporter)
+    with tempfile.TemporaryDirectory(prefix="skytrain-bench-") as scratch:
+        trainer = make_trainer(config, plan, open_store(scratch), [clock], [])
+        tokens = RandomTokens(config, plan.total_steps * plan.micro_batches)
+        trainer.fit(module, DataLoader(tokens, batch_size=None))
+    first = clock.first_at - began
+    return _speed(
+        "skytrain train",
+        config,
+        config.trainer.micro_batch,
+        clock.seconds,
+        first,
+        flops_per_token(model, config.trainer.sequence_length),
+    )
+
+
+def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
+    """The same arithmetic without Lightning, and where its time goes."""
+    began = time.perf_counter()
+    device = choose_device(config)
+    model = build_model(config.model, seed=config.seed).to(device)
+    path = choose_path(config, device, model)
+    compute = path.compute_loss or (torch.compile(lm_loss, dynamic=False) if config.trainer.compile else lm_loss)
+
+    def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(
+            device, torch.bfloat16, enabled=config.trainer.precision == "bf16-mixed" and path.compute_loss is None
+        ):
+            return compute(model, x, y)
+
+    step = _step(config, model, config.trainer.micro_batch, loss_of, device)
+    speed = _timed(
+        "bare loop",
+        config,
+        config.trainer.micro_batch,
+        step,
+        steps,
+        began,
+        flops_per_token(model, config.trainer.sequence_length),
+        device,
+    )
+    gpu = find_gpu(torch.cuda.get_device_name()) if device == "cuda" else None
+    if gpu is None or not isinstance(config.model, DecoderConfig):
+        return speed, []
+    micro_tokens = config.trainer.micro_batch * config.trainer.sequence_length
+    return speed, group_table(
+        profile_groups(step),
+        config.model,
+        gpu,
+        config.trainer.batch_tokens,
+        config.trainer.sequence_length,
+        micro_tokens,
+    )
+
+
+def hugging_face(config: Config, micro_batch: int, steps: int) -> Speed:
+    """The peer: Hugging Face's model of the same shape, compiled, under autocast, with the same optimizer and clipping."""
+    try:
+        from transformers import AutoConfig, AutoModelForCausalLM
+    except ImportError:
+        raise MissingExtra("transformers", "export") from None
+    if not isinstance(config.model, DecoderConfig):
+        raise SkytrainError(
+            f"model={config.model.name} has no counterpart of Hugging Face's to compare with\n  add --no-peer"
+        )
+    began = time.perf_counter()
+    device = choose_device(config)
+    fields = hf_config(config.model)
+    theirs = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    theirs.use_cache = False
+    model = AutoModelForCausalLM.from_config(theirs).to(device)
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device, torch.bfloat16, enabled=config.trainer.precision == "bf16-mixed"):
+            logits = model(x).logits
+            return nn.functional.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
+
+    compiled = torch.compile(loss, dynamic=False) if device == "cuda" else loss
+    step = _step(config, model, micro_batch, compiled, device)
+    reference = flops_per_token(_outline(config), config.trainer.sequence_length)
+    return _timed(
+        "Hugging Face, compiled" if device == "cuda" else "Hugging Face",
+        config,
+        micro_batch,
+        step,
+        steps,
+        began,
+        reference,
+        device,
+    )
+
+
+def _step(
+    config: Config, model: nn.Module, micro_batch: int, loss_of: Callable[..., torch.Tensor], device: str
+) -> Callable[[], None]:
+    optimizer = make_optimizer(model, config.optimizer, fused=device == "cuda")
+    accumulate = config.trainer.batch_tokens // (micro_batch * config.trainer.sequence_length)
+    generator = torch.Generator().manual_seed(config.seed)
+    shape = (accumulate, micro_batch, config.trainer.sequence_length + 1)
+    tokens = torch.randint(config.model.vocab_size, shape, generator=generator).to(device)
+
+    def step() -> None:
+        for batch in tokens:
+            (loss_of(batch[:, :-1], batch[:, 1:]) / accumulate).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), config.trainer.clip_norm or float("inf"))
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _timed(
+    name: str,
+    config: Config,
+    micro_batch: int,
+    step: Callable[[], None],
+    steps: int,
+    began: float,
+    flops: int,
+    device: str,
+) -> Speed:
+    seconds: list[float] = []
+    first = 0.0
+    for number in range(steps + WARM_STEPS):
+        start = time.perf_counter()
+        step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+        if number == 0:
+            first = time.perf_counter() - began
+    return _speed(name, config, micro_batch, seconds, first, flops)
+
+
+def _speed(name: str, config: Config, micro_batch: int, seconds: list[float], first: float, flops: int) -> Speed:
+    step_seconds = statistics.median(seconds[WARM_STEPS:])
+    tokens_per_s = config.trainer.batch_tokens / step_seconds
+    cuda = choose_device(config) == "cuda"
+    gpu = find_gpu(torch.cuda.get_device_name()) if cuda else None
+    mfu = tokens_per_s * flops / gpu.peak_flops if gpu and gpu.peak_flops else None
+    peak = torch.cuda.max_memory_allocated() / 1e9 if cuda else _resident_gb()
+    return Speed(name, micro_batch, tokens_per_s, step_seconds * 1e3, mfu, peak, first)
+
+
+def _resident_gb() -> float:
+    import resource  # not on Windows
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def _fresh(work: Callable[[], Any]) -> Any:
+    """Each measurement begins with an empty GPU and nothing compiled by the one before."""
+    gc.collect()
+    torch.compiler.reset()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    return work()
+
+
+def as_json(bench: SingleBench) -> dict[str, Any]:
+    return dataclasses.asdict(bench)
