@@ -32,10 +32,10 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
                 else None
             )
             raise fail(f"trainer.{name}", f"has no effect under parallel={config.parallel.name}", hint)
-    if trainer.precision == "16-mixed" and config.parallel.name not in ("single", "ddp"):
+    if trainer.precision in ("16-mixed", "bf16-true") and config.parallel.name not in ("single", "ddp"):
         raise fail(
             "trainer.precision",
-            f"'16-mixed' cannot scale the loss under parallel={config.parallel.name}",
+            f"{trainer.precision!r} is not for parallel={config.parallel.name}, which keeps weights in float32 and multiplies in bf16",
             "try trainer.precision=bf16-mixed",
         )
     if trainer.sequence_length > model.max_length:

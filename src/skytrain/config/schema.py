@@ -435,7 +435,8 @@ class TrainerConfig:
     activation_checkpointing: Literal["none", "selective", "full"]  # what blocks compute again in the backward pass
     loss_chunk_tokens: Count | None  # logits of so many tokens exist at a time; null: of all
     z_loss: NonNegative  # weight of the squared log of the softmax's sum
-    precision: Literal["32-true", "bf16-mixed", "16-mixed"]  # 16-mixed scales the loss, and needs a GPU
+    # bf16-true: weights too, with float32 copies in the optimizer; 16-mixed scales the loss, and needs a GPU
+    precision: Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed"]
     device: Literal["auto", "cpu", "cuda"]
     fused: Literal["auto", "on", "off"]  # kernels of our own for decoders of GPT-2's shape on a GPU, in bf16
     kernels: KernelsConfig

@@ -17,7 +17,7 @@ from .flops import decoder_size
 from .mesh import Mesh
 
 MIB = 2**20
-Precision = Literal["32-true", "bf16-mixed", "16-mixed"]
+Precision = Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed"]
 Path = Literal["eager", "compiled", "fused"]
 
 CONTEXT_BYTES = 600 * MIB  # CUDA context, cuBLAS and cuDNN handles; assumed, 400-700 MiB from Ampere to Hopper

@@ -65,12 +65,12 @@ def choose_device(config: Config) -> str:
     device = "cuda" if present and wanted != "cpu" else "cpu"
     if (
         device == "cuda"
-        and config.trainer.precision == "bf16-mixed"
+        and config.trainer.precision in ("bf16-mixed", "bf16-true")
         and not torch.cuda.is_bf16_supported(including_emulation=False)
     ):
         raise ConfigError(
             "trainer.precision",
-            f"'bf16-mixed': {torch.cuda.get_device_name()} has no bf16",
+            f"{config.trainer.precision!r}: {torch.cuda.get_device_name()} has no bf16",
             hint="try trainer.precision=16-mixed, which scales the loss, or 32-true",
         )
     if device == "cpu" and config.trainer.precision == "16-mixed":

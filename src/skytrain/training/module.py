@@ -17,6 +17,7 @@ from ..models import lm_loss
 from ..parallel.state import names_to_numbers, numbers_to_names
 from ..tokens import inputs_and_targets
 from .guard import Guard
+from .master_weights import MasterWeights
 from .optimizers import make_optimizer
 from .schedules import learning_rate
 
@@ -143,7 +144,7 @@ class CausalLM(pl.LightningModule):
         if self.trainer.strategy.restore_checkpoint_after_setup:
             return  # a strategy that spreads the model takes the names as they are
         # The trainer has no optimizer yet; another of the same kind has the same groups.
-        groups = self._names_in_groups(make_optimizer(self.model, self._optimizer, fused=False))
+        groups = self._names_in_groups(self._make_optimizer(fused=False))
         checkpoint["optimizer_states"] = [
             saved if _numbered(saved) else names_to_numbers(saved, groups) for saved in checkpoint["optimizer_states"]
         ]
@@ -152,8 +153,13 @@ class CausalLM(pl.LightningModule):
         names = {id(parameter): name for name, parameter in self.model.named_parameters()}
         return [[names[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
 
+    def _make_optimizer(self, *, fused: bool) -> torch.optim.Optimizer:
+        optimizer = make_optimizer(self.model, self._optimizer, fused=fused)
+        lowered = any(parameter.dtype != torch.float32 for parameter in self.model.parameters())
+        return MasterWeights(optimizer) if lowered else optimizer
+
     def configure_optimizers(self) -> Any:
-        optimizer = make_optimizer(self.model, self._optimizer, fused=self.device.type == "cuda")
+        optimizer = self._make_optimizer(fused=self.device.type == "cuda")
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: learning_rate(self._schedule, step, self._total_steps)
         )
