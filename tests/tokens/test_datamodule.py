@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,6 +86,20 @@ def test_a_position_of_another_order_is_refused(split: TokenSplit) -> None:
     state = module(split).state_dict()
     with pytest.raises(SkytrainError, match="seed was 3, now it is 4"):
         module(split, seed=4).load_state_dict(state)
+
+
+def test_a_position_of_another_shuffle_is_refused(split: TokenSplit) -> None:
+    state = module(split).state_dict()
+    with pytest.raises(SkytrainError, match="order was global, now it is blocks of 2"):
+        module(split, shuffle="blocks", block_shards=2).load_state_dict(state)
+
+
+@pytest.mark.parametrize("order", [{}, {"shuffle": "blocks", "block_shards": 2}])
+def test_what_goes_to_a_spawned_worker_is_small_and_reads_the_same(split: TokenSplit, order: dict[str, Any]) -> None:
+    data = module(split, **order).train_dataloader().dataset
+    sent = pickle.dumps(data)
+    assert len(sent) < 10_000
+    assert torch.equal(pickle.loads(sent).__getitems__(np.arange(9)), data.__getitems__(np.arange(9)))  # type: ignore[attr-defined]
 
 
 def test_a_batch_that_does_not_divide_is_refused_with_a_size_that_would(split: TokenSplit) -> None:

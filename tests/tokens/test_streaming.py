@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from skytrain.config import SkytrainError
-from skytrain.storage import Store, open_store
-from skytrain.tokens import BlockOrder, ShardCache, TokenDataModule, TokenSplit, datamodule
+from skytrain.storage import Retry, Store, open_store
+from skytrain.tokens import BlockOrder, ShardCache, StoreUnreachable, TokenDataModule, TokenSplit, datamodule
 from tests.support.faults import FaultProxy, Kind, Request
 from tests.support.s3 import FAST_RETRY
 
@@ -144,3 +144,22 @@ def test_a_run_left_in_the_middle_lets_go_of_its_shards(s3_store: Store, tmp_pat
     next(left)
     del left
     assert len(list(stream(s3_store, cache, seed=9).train_dataloader())) == 80
+
+
+def test_a_store_that_goes_away_in_the_middle_of_an_epoch_stops_the_run_resumably(
+    s3_store: Store, fault_proxy: FaultProxy, tmp_path: Path
+) -> None:
+    write_split(s3_store, documents(160), shard_tokens=200)
+    store = open_store(s3_store.root, retry=Retry(attempts=2, first_wait_seconds=0.001, longest_wait_seconds=0.001))
+    cache = ShardCache(tmp_path / "cache", limit_bytes=8 * SHARD_BYTES, wait_seconds=0.2)
+    module, seen, away = stream(store, cache, steps=100), [], False
+    fault_proxy.inject("reset", when=lambda _: away)
+    with pytest.raises(StoreUnreachable, match="resumes from the last checkpoint"):
+        for batch in module.train_dataloader():
+            seen.append(batch)
+            away = len(seen) > 6
+    away, steps = False, len(seen) // 2  # a step is two micro-batches
+    again = stream(store, cache, steps=100)
+    again.load_state_dict({"position": 4 * steps, "step": steps})
+    whole = torch.cat([*seen[: 2 * steps], *again.train_dataloader()])
+    assert 6 < len(seen) < 200 and torch.equal(whole, expected(s3_store, tmp_path, 400))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -109,6 +109,20 @@ class Blend:
 
     def shard_bytes(self) -> np.ndarray:
         return np.array([file.bytes for split in self.splits for file in split.files], dtype=np.int64)
+
+    def identity(self) -> dict[str, Any]:
+        """What a position means nothing without."""
+        phases = [] if self.mixture is None else [[phase.start, *phase.weights] for phase in self.mixture.phases]
+        order = f"blocks of {self.block_shards}" if self.shuffle == "blocks" else "global"
+        return {
+            "sources": {name: source.windows for name, source in zip(self.names, self.orders, strict=True)},
+            "order": order,
+            "mixture": phases,
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        # To a worker process: it reads the windows it is told to, and asks for no order.
+        return {**self.__dict__, "orders": [], "mixture": None}
 
     def check_cache(self) -> None:
         """Raise where the cache cannot hold two blocks of every source: a run passes from one to the next without a gap."""

@@ -212,7 +212,7 @@ class TokenDataModule(L.LightningDataModule):
 
     def _order_identity(self) -> dict[str, Any]:
         """What a position means nothing without."""
-        return {"seed": self.seed, "sequence_length": self.sequence_length, "windows": self.train_windows}
+        return {"seed": self.seed, "sequence_length": self.sequence_length, **self.blend.identity()}
 
     def _data_parallel(self) -> tuple[int, int]:
         kwargs = self.trainer.distributed_sampler_kwargs if self.trainer is not None else None

@@ -34,7 +34,7 @@ class Mixture:
 
     def __init__(self, names: Sequence[str], phases: Sequence[Phase]) -> None:
         assert phases and phases[0].start == 0
-        self.names = tuple(names)
+        self.names, self.phases = tuple(names), tuple(phases)
         shares = np.array([Fraction(0)] * len(names), dtype=object)
         counts = np.zeros(len(names), dtype=np.int64)
         self._pieces: list[_Piece] = []
