@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 
 from skytrain.config import AdamWConfig, DecoderConfig
 from skytrain.models.decoder import Decoder
@@ -81,16 +80,13 @@ class Bench:
         torch.manual_seed(0)
         with self.device:  # torch's own initial values, made on the device: they do not matter here, and seconds do
             model = Decoder(job.model)
-        if job.checkpointing:
-            for block in model.blocks.values():
-                block.forward = _checkpointed(block.forward)
+        model.recompute = "full" if job.checkpointing else "none"
         loss = {"eager": lambda: lm_loss, "compiled": lambda: torch.compile(lm_loss, dynamic=False), "fused": _fused}[
             path_of(job, SINGLE)
         ]()
         yield model, make_optimizer(model, OPTIMIZER, fused=self.cuda), loss
 
     def clear(self) -> None:
-        """Models that recompute refer to themselves, so that only the collector frees them."""
         if "torch._dynamo" in sys.modules:
             torch._dynamo.reset()
         gc.collect()
@@ -136,10 +132,6 @@ def _fused() -> Any:
 
     kernels = Kernels(attention="cudnn" if torch.cuda.get_device_capability() >= (9, 0) else "flash")
     return lambda model, tokens, targets: fused_loss(model, tokens, targets, kernels)
-
-
-def _checkpointed(forward: Any) -> Any:
-    return lambda *args: checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False)
 
 
 def memory_table(bench: Bench, shapes: list[tuple[DecoderConfig, int, list[int]]]) -> list[dict[str, Any]]:

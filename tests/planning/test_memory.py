@@ -143,6 +143,12 @@ def test_a_model_too_large_for_the_gpu_has_no_micro_batch() -> None:
     assert largest_micro_batch(Job(decoder("llama-3.1-8b"), 8192, 1), Mesh(), usable_bytes(22888)) == 0
 
 
+def test_a_chunked_loss_holds_the_logits_of_one_chunk() -> None:
+    job = Job(GPT2, 1024, 16, accumulation=2, loss_chunk_tokens=2048)
+    assert rank_memory(job, Mesh()).logits in (0, 2048 * 50304 * 12)
+    assert rank_memory(job, Mesh()).total < rank_memory(replace(job, loss_chunk_tokens=None), Mesh()).total
+
+
 @pytest.mark.parametrize("name", [*MODELS, "gpt2-tiny"])
 def test_the_planner_knows_which_decoders_the_fused_kernels_serve(name: str) -> None:
     for model in (decoder(name), replace(decoder(name), dropout=0.1)):

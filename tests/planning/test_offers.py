@@ -16,19 +16,18 @@ from skytrain.planning.chinchilla import BESIROGLU, HOFFMANN
 from skytrain.planning.costs import Work, estimate
 from skytrain.planning.experiments import Trial, cost_sheet, cost_trial, planned_trials
 from skytrain.planning.offers import Offer, Wish, cheapest_by, choose, explain, find_offers, refuse, tokens_for_budget
-from skytrain.planning.plan_file import plan_dict, read_plan, write_plan
+from skytrain.planning.plan_file import plan_dict, read_plan, train_overrides, write_plan
 from skytrain.planning.tables import offers_table, prices_note
 
 CATALOG = packaged_catalog()
-COMPOSED = compose(
-    [
-        "model=gpt2-124m",
-        "trainer.steps=4725",
-        "trainer.precision=bf16-mixed",
-        "trainer.checkpoint_every=10m",
-        "budget.usd=150",
-    ]
-)
+RUN = [
+    "model=gpt2-124m",
+    "trainer.steps=4725",
+    "trainer.precision=bf16-mixed",
+    "trainer.checkpoint_every=10m",
+    "budget.usd=150",
+]
+COMPOSED = compose(RUN)
 CONFIG = COMPOSED.config
 TWO_G5 = Wish(budget_usd=150, instance="g5.12xlarge", nodes=2, market="spot", mesh="tp-fsdp")
 
@@ -249,3 +248,11 @@ def test_compute_optimal_tokens_are_about_20_a_parameter_at_chinchillas_size() -
 def test_offers_of_a_catalogue_without_prices_do_not_invent_any() -> None:
     bare = Catalog(CATALOG.instances, tuple(one for one in CATALOG.prices if one.market == "spot"), "refreshed")
     assert all(offer.market == "spot" for offer in find_offers(CONFIG, bare, Wish()) if offer.estimate)
+
+
+def test_the_words_for_train_compose_to_the_planned_mesh() -> None:
+    found = find_offers(CONFIG, CATALOG, Wish(instance="g5.12xlarge", nodes=2, market="spot", mesh="shard=2,tensor=4"))
+    words = train_overrides(found[0])
+    config = compose([*RUN, *words]).config
+    assert (config.parallel.name, config.parallel.shard, config.parallel.tensor) == ("tp-fsdp", 2, 4)
+    assert found[0].placement and config.trainer.micro_batch == found[0].placement.job.micro_batch

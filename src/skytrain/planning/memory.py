@@ -41,6 +41,7 @@ class Job:
     optimizer: str = "adamw"
     compiled: bool = False
     fused: bool = False  # kernels of our own, which serve GPT-2's shape alone and under DDP
+    loss_chunk_tokens: int | None = None  # logits of so many tokens exist at a time, and are computed twice
     checkpointing: bool = False  # keep only each block's input and compute the block again in the backward pass
     reduce_once: bool = True  # sharded gradients travel once a step and are whole until then, or in each micro-batch
 
@@ -90,6 +91,7 @@ def fused_serves(model: DecoderConfig) -> bool:
     return (
         gpt2
         and plain
+        and model.parametrization == "standard"
         and not (model.gated_mlp or model.qk_norm or model.post_norms or model.dropout)
         and model.groups == model.heads
     )
@@ -166,7 +168,10 @@ def logit_bytes(job: Job, mesh: Mesh) -> float:
     per_logit = {"eager": 12.0, "compiled": 3.0 * narrow, "fused": 2.0}[path_of(job, mesh)]
     if job.model.logit_softcap is not None:
         per_logit += 4.0
-    return job.micro_batch * job.sequence_length / mesh.context * job.model.padded_vocab * per_logit / mesh.tensor
+    tokens = job.micro_batch * job.sequence_length / mesh.context
+    if job.loss_chunk_tokens is not None:
+        tokens = min(tokens, job.loss_chunk_tokens)
+    return tokens * job.model.padded_vocab * per_logit / mesh.tensor
 
 
 def rank_memory(job: Job, mesh: Mesh) -> Memory:

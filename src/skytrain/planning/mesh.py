@@ -10,7 +10,6 @@ from typing import Literal, get_args, get_type_hints
 from skytrain.config import SkytrainError, nearest
 from skytrain.config.schema import ParallelConfig
 
-CHECKPOINTING = "checkpoint_activations"
 DIMENSIONS = ("pipeline", "replicate", "shard", "context", "tensor")
 Zero = Literal[0, 1, 2, 3]
 
@@ -160,11 +159,11 @@ def _mesh(degrees: dict[str, int]) -> Mesh:
     return Mesh(pipeline, replicate, shard, context, tensor)
 
 
-def runnable(mesh: Mesh, checkpointing: bool = False) -> bool:
-    """Whether `train` has this preset today, and recomputation where that is asked for."""
+def runnable(mesh: Mesh) -> bool:
+    """Whether `train` has this preset and these dimensions today."""
     known = _fields_of_train()
     divided = all(name in known for name in DIMENSIONS if getattr(mesh, name) > 1)
-    return divided and mesh.preset in _presets_of_train() and (not checkpointing or CHECKPOINTING in known)
+    return divided and mesh.preset in _presets_of_train()
 
 
 def overrides(mesh: Mesh, checkpointing: bool, reduce_once: bool) -> list[str]:
@@ -172,7 +171,14 @@ def overrides(mesh: Mesh, checkpointing: bool, reduce_once: bool) -> list[str]:
     degrees = [
         f"parallel.{name}={getattr(mesh, name)}" for name in DIMENSIONS if name in _fields_of_train() and mesh.gpus > 1
     ]
-    kinds = [f"parallel.{CHECKPOINTING}=true"] if checkpointing else []
+    alone = mesh.preset in ("single", "ddp")  # where the trainer, not the mesh, has blocks computed again
+    kinds = []
+    if checkpointing:
+        kinds = (
+            ["trainer.activation_checkpointing=full"]
+            if alone
+            else ["trainer.activation_checkpointing=none", "parallel.checkpoint_activations=true"]
+        )
     if not reduce_once:
         kinds.append("parallel.reduce_once=false")
     return [f"parallel={mesh.preset}", *degrees, *kinds]

@@ -65,10 +65,14 @@ def job_of(config: Config) -> Job:
         model,
         trainer.sequence_length,
         trainer.micro_batch,
-        precision=trainer.precision,
+        precision="32-true"
+        if trainer.precision == "32-true"
+        else "bf16-mixed",  # float16 has bfloat16's sizes and speed
         optimizer=config.optimizer.name,
         compiled=trainer.compile,
-        fused=trainer.fused != "off",
+        fused=trainer.fused != "off" and not trainer.loss_chunk_tokens and not trainer.z_loss,
+        loss_chunk_tokens=trainer.loss_chunk_tokens,
+        checkpointing=trainer.activation_checkpointing == "full" or config.parallel.checkpoint_activations,
     )
 
 

@@ -103,10 +103,7 @@ def read_plan(path: Path) -> dict[str, Any]:
 
 def _cannot(choice: Offer) -> str:
     assert choice.placement
-    lacks = [f"the mesh {choice.placement.mesh}"] if choice.placement.mesh.gpus > 1 else []
-    if choice.placement.job.checkpointing:
-        lacks.append("activation checkpointing")
-    return f"`skytrain train` does not have {' nor '.join(lacks)} yet: this plan is on paper"
+    return f"`skytrain train` does not have the mesh {choice.placement.mesh} yet: this plan is on paper"
 
 
 def offer_rows(found: Sequence[Offer]) -> list[dict[str, Any]]:

@@ -36,8 +36,8 @@ class Placement:
 
     @property
     def runnable(self) -> bool:
-        """Whether `train` can do this today; a mesh or checkpointing that it lacks is a plan on paper."""
-        return runnable(self.mesh, self.job.checkpointing)
+        """Whether `train` can do this today; a mesh that it lacks is a plan on paper."""
+        return runnable(self.mesh)
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,8 @@ def best_placement(
     if mesh:
         return _fastest(job, [mesh], node, limit, batch_tokens, measurements, prefer)
     every = list(meshes(job, gpus, node.gpus))
+    if job.loss_chunk_tokens is not None or job.optimizer == "muon":  # neither works on parts of a model
+        every = [one for one in every if one.preset in ("single", "ddp")]
     if SMALL * STATE_BYTES * decoder_size(job.model).parameters < limit:
         # Dividing layers costs traffic in each of them; a model that one GPU holds with ease has no use for it.
         whole = [one for one in every if one.tensor == one.pipeline == one.context == 1]
@@ -156,8 +158,8 @@ def _data_meshes(mesh: Mesh, data: int, gpus_per_node: int) -> Iterator[Mesh]:
 
 
 def _kinds(job: Job, mesh: Mesh) -> Iterator[Job]:
-    """With and without computing blocks again, and with gradients whole between micro-batches or not where that is a choice."""
-    for checkpointing in (False, True):
+    """With and without computing blocks again (only with, where `job` asks for it), gradients whole between micro-batches or not."""
+    for checkpointing in (True,) if job.checkpointing else (False, True):
         yield replace(job, checkpointing=checkpointing, reduce_once=True)
         if mesh.shard > 1 and mesh.pipeline == 1:
             yield replace(job, checkpointing=checkpointing, reduce_once=False)

@@ -97,6 +97,8 @@ def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None
 
     flops, moved = _products(model, tokens, mesh.tensor, 2 if job.precision == "bf16-mixed" else 4)
     head_flops, head_moved = _head(model, tokens, mesh.tensor)
+    if job.loss_chunk_tokens is not None:
+        head_flops, head_moved = 4 / 3 * head_flops, 4 / 3 * head_moved
     share = 1 / mesh.pipeline  # the head's stage works longer, but stages are balanced by cost
     products = layers * again * (flops / product_rate + moved / memory)
     products += share * (head_flops / product_rate + head_moved / memory)
