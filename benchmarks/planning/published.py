@@ -2,8 +2,10 @@
 
     python benchmarks/planning/published.py            prints the table and writes published.log beside this file
 
-published_runs.csv names every run with its source and its half (`split`). The split was fixed before any fit: within each class of
-software, in the order of the list, runs alternate between the two halves. Where a source does not say its micro-batch, the
+published_runs.csv names every run with its source and its half (`split`): within each class of software, in the order of the list, runs
+alternate between the two halves. The halves are no blind test: both were seen while the model's structure was worked on, two runs were
+moved to the class of their software's age after a first fit (which moved the alternation), and the strength of the pull below was chosen
+with both in view. Where a source does not say its micro-batch, the
 project's default stands. Left out, for lack of detail: llm.c GPT-2 1558M (no token count), the single-A100 162M run (no shape),
 speed-run records (other mathematics), NeMo on GB200 (no number of GPUs), OLMo-3 (no throughput), Megatron's range of 2B to 462B.
 """
