@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import random
 from collections.abc import Iterator
@@ -24,7 +25,8 @@ from skytrain.corpus import (
     write_corpus,
 )
 from skytrain.corpus.sources import JsonLines
-from skytrain.storage import Store, open_store
+from skytrain.storage import AccessDenied, Store, open_store
+from skytrain.storage.folder import FolderStore
 
 WORDS = [
     "the",
@@ -109,9 +111,17 @@ class Pieces:
             yield Document(f"d{number}", body if i % 7 else "too short", "listed", {"n": number})
 
 
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "CHUNK_CHARS", 5000)
+@pytest.fixture(autouse=True, scope="module")
+def small_chunks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chunks, "CHUNK_CHARS", 5000)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[CorpusManifest, dict[str, bytes]]:
+    """What an undisturbed build by one process makes of Pieces."""
+    return build(tmp_path_factory.mktemp("whole"), Pieces())
 
 
 def build(folder: Path, source: Any, *overrides: str) -> tuple[CorpusManifest, dict[str, bytes]]:
@@ -125,27 +135,27 @@ def build(folder: Path, source: Any, *overrides: str) -> tuple[CorpusManifest, d
     return manifest, {stat.key: store.read(stat.key) for stat in store.list("corpora")}
 
 
-def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path) -> None:
-    _, one = build(tmp_path / "one", Pieces())
-    _, two = build(tmp_path / "two", Pieces(), "data.workers=2")
-    assert one == two
-    assert len([key for key in one if key.endswith(".parquet")]) > 1
+def test_the_bytes_do_not_depend_on_the_number_of_workers(tmp_path: Path, whole: Any) -> None:
+    _, two = build(tmp_path, Pieces(), "data.workers=2")
+    assert two == whole[1]
+    assert len([key for key in two if key.endswith(".parquet")]) > 1
 
 
-@pytest.mark.parametrize("fail_after", [0, 3, 41, 95, 159])
-def test_a_killed_build_goes_on_where_it_was_and_ends_with_the_same_bytes(tmp_path: Path, fail_after: int) -> None:
-    _, whole = build(tmp_path / "whole", Pieces())
+@pytest.mark.parametrize("fail_after", [3, 95, 159])
+def test_a_killed_build_goes_on_where_it_was_and_ends_with_the_same_bytes(
+    tmp_path: Path, whole: Any, fail_after: int
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         build(tmp_path / "cut", Pieces(fail_after))
     assert not (tmp_path / "cut/corpora/mine/v1/manifest.json").exists()
     again = Pieces()
     _, resumed = build(tmp_path / "cut", again)
-    assert resumed == whole
+    assert resumed == whole[1]
     assert again.read_files == list(range(fail_after // 40, 4))  # finished files are not read again
 
 
-def test_the_manifest_tells_what_each_stage_and_rule_did(tmp_path: Path) -> None:
-    manifest, files = build(tmp_path, Pieces())
+def test_the_manifest_tells_what_each_stage_and_rule_did(whole: Any) -> None:
+    manifest, files = whole
     assert manifest.documents_read == 160
     assert manifest.removed["exact_dedup"] + manifest.removed["near_dedup"] >= 30
     assert sum(manifest.removed.values()) + manifest.documents == 160
@@ -273,3 +283,40 @@ class Dying(Document):
         import os
 
         return os._exit, (9,)
+
+
+class Refusing(FolderStore):
+    """A store whose permission ends after some writes, as credentials do."""
+
+    writes_left = 0
+
+    def write(self, key: str, data: bytes) -> None:
+        if self.writes_left == 0:
+            raise AccessDenied("write", self.url(key), "the security token has expired")
+        self.writes_left -= 1
+        super().write(key, data)
+
+
+@pytest.mark.parametrize("writes", [2, 20])
+def test_a_store_that_refuses_half_way_is_told_and_the_next_call_goes_on(
+    tmp_path: Path, whole: Any, writes: int
+) -> None:
+    data = settings("data/cleaning=web", "data.near_dedup.enabled=true", "data.part_bytes=40KB")
+    store = Refusing(tmp_path / "cut")
+    store.writes_left = writes
+    with pytest.raises(SkytrainError, match="the security token has expired"):
+        write_corpus(store, data, Pieces(), "v1")
+    assert not store.exists("corpora/mine/v1/manifest.json")
+    again = open_store(str(tmp_path / "cut"))
+    write_corpus(again, data, Pieces(), "v1")
+    assert {stat.key: again.read(stat.key) for stat in again.list("corpora")} == whole[1]
+
+
+def test_a_full_scratch_disk_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("skytrain.corpus.build.find_duplicates", full)
+    with pytest.raises(SkytrainError, match=r"no space is left on the disk of .*\n.*TMPDIR"):
+        write_corpus(store, settings(), Listed([text(1)]), "v1")
+    assert not store.exists("corpora/mine/v1/manifest.json")

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .clean import stages_of
     from .documents import BadRecord, Document
     from .manifest import CorpusManifest, CorpusPart, open_corpus, read_corpus, read_part
-    from .pool import ordered, worker_count
+    from .pool import ordered_threads, worker_count
     from .versions import corpus_version, fingerprint_of, recipe_hash
 
 _HOMES = {
@@ -20,7 +20,7 @@ _HOMES = {
     "corpus_version": "versions",
     "fingerprint_of": "versions",
     "open_corpus": "manifest",
-    "ordered": "pool",
+    "ordered_threads": "pool",
     "read_corpus": "manifest",
     "read_part": "manifest",
     "recipe_hash": "versions",
@@ -36,7 +36,7 @@ __all__ = [
     "corpus_version",
     "fingerprint_of",
     "open_corpus",
-    "ordered",
+    "ordered_threads",
     "read_corpus",
     "read_part",
     "recipe_hash",

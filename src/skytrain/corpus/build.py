@@ -24,7 +24,7 @@ from .clean import stages_of
 from .dedup import EXACT, KEPT, NEAR, SAME_ID, Duplicates, find_duplicates
 from .documents import from_parquet
 from .manifest import CorpusManifest, CorpusPart, Stage, corpus_folder, open_corpus
-from .pool import WorkerLost, ordered, worker_count
+from .pool import WorkerLost, ordered_threads, worker_count
 from .report import write_report
 from .versions import evaluation_examples, fingerprint_of, recipe_hash
 
@@ -183,7 +183,7 @@ def _parts(
     total = sum(chunk.bytes for chunk in chunks)
     written = 0
     for number, (body, documents, text_bytes) in enumerate(
-        ordered(_assemble, tasks(), worker_count(data.workers), _nothing, ())
+        ordered_threads(_assemble, tasks(), worker_count(data.workers))
     ):
         name = f"part-{number:05d}.parquet"
         store.write(f"{folder}/{name}", body)
@@ -213,10 +213,6 @@ def _plan(facts: Iterator[np.ndarray], part_bytes: int, fate: np.ndarray) -> Ite
                 slices, size = [], 0
     if slices:
         yield slices
-
-
-def _nothing() -> None:
-    return
 
 
 def _assemble(pieces: list[tuple[bytes, np.ndarray]]) -> tuple[bytes, int, int]:

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -33,7 +33,7 @@ def ordered(
     setup: Callable[..., None],
     given: tuple[Any, ...],
 ) -> Iterator[Result]:
-    """`function` of each task, in order. `setup(*given)` runs once in each process, or here where one process is enough."""
+    """`function` of each task in processes, in order. `setup(*given)` runs once in each, or here where one process is enough."""
     tasks = iter(tasks)
     first = list(islice(tasks, 2))
     if workers == 1 or len(first) < 2:
@@ -41,18 +41,30 @@ def ordered(
         yield from map(function, chain(first, tasks))
         return
     # Fresh processes: a fork would copy the locks of threads that are at work here (the store's, the tokenizer's).
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("forkserver"), initializer=setup, initargs=given)
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=setup, initargs=given)
+    try:
+        yield from _in_order(pool, function, chain(first, tasks), workers)
+    except BrokenProcessPool:
+        raise WorkerLost(
+            "a worker process was killed, most likely for lack of memory\n  start again with fewer: data.workers=N; it continues where it was"
+        ) from None
+
+
+def ordered_threads(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
+    """The same in threads, for work that is done outside of Python and lets other threads run."""
+    yield from _in_order(ThreadPoolExecutor(workers), function, tasks, workers)
+
+
+def _in_order(
+    pool: Executor, function: Callable[[Task], Result], tasks: Iterable[Task], workers: int
+) -> Iterator[Result]:
     waiting: deque[Future[Result]] = deque()
     try:
-        for task in chain(first, tasks):
+        for task in tasks:
             waiting.append(pool.submit(function, task))
             if len(waiting) >= workers + AHEAD:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
-    except BrokenProcessPool:
-        raise WorkerLost(
-            "a worker process was killed, most likely for lack of memory\n  start again with fewer: data.workers=N; it continues where it was"
-        ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

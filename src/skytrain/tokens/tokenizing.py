@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from skytrain.corpus import CorpusManifest, ordered, read_part, worker_count
+from skytrain.corpus import CorpusManifest, ordered_threads, read_part, worker_count
 from skytrain.corpus.characters import utf8_size
 from skytrain.storage import Store
 
-from .tokenizers import ByteLevelBPE, Tokenizer, gpt2
+from .tokenizers import Tokenizer
 
 BATCH_CHARS = 4 << 20  # texts that the tokenizer takes at once
+READERS = 2  # parts in work: one is read while another is tokenized
 
 
 class TokenizedPart(NamedTuple):
@@ -43,21 +45,12 @@ def tokenize_corpus(
                 (document.id, document.text if wanted(number, i, document.id) else None) for i, document in documents
             ]
 
-    assert isinstance(tokenizer, ByteLevelBPE)
-    given = (None if tokenizer.id == "gpt2" else tokenizer.definition, tokenizer.name)
-    yield from ordered(_tokenize, texts(), worker_count(workers), _setup, given)
+    # Read by the tokenizer's own threads when they start. They do the work, and let our threads read and write meanwhile.
+    os.environ.setdefault("RAYON_NUM_THREADS", str(worker_count(workers)))
+    yield from ordered_threads(partial(_tokenize, tokenizer), texts(), READERS)
 
 
-_TOKENIZER: ByteLevelBPE
-
-
-def _setup(definition: str | None, name: str) -> None:
-    global _TOKENIZER
-    os.environ.setdefault("RAYON_NUM_THREADS", "1")  # one core for each process: more threads would only fight
-    _TOKENIZER = gpt2() if definition is None else ByteLevelBPE(name, definition)
-
-
-def _tokenize(documents: list[tuple[str, str | None]]) -> TokenizedPart:
+def _tokenize(tokenizer: Tokenizer, documents: list[tuple[str, str | None]]) -> TokenizedPart:
     encoded: list[np.ndarray] = []
     batch: list[str] = []
     chars = 0
@@ -66,10 +59,10 @@ def _tokenize(documents: list[tuple[str, str | None]]) -> TokenizedPart:
         batch.append(text)
         chars += len(text)
         if chars >= BATCH_CHARS:
-            encoded += _TOKENIZER.encode_batch(batch)
+            encoded += tokenizer.encode_batch(batch)
             batch, chars = [], 0
-    encoded += _TOKENIZER.encode_batch(batch) if batch else []
-    dtype: Any = np.uint16 if _TOKENIZER.vocab_size <= 2**16 else np.uint32
+    encoded += tokenizer.encode_batch(batch) if batch else []
+    dtype: Any = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
     return TokenizedPart(
         [id_ for id_, _ in documents],
         np.concatenate(encoded).astype(dtype) if encoded else np.empty(0, dtype),

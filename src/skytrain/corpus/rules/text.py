@@ -15,8 +15,10 @@ EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-
 IP = re.compile(
     r"(?<![\d.])(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(?![\d.]*\d)"
 )
-IP_INSIDE = re.compile(r"\.\d{1,3}\.\d{1,3}\.\d")  # begins with a plain character, which makes the search several times faster
-LANGUAGE_CHARS = 1000  # enough to tell a language by
+IP_INSIDE = re.compile(
+    r"\.\d{1,3}\.\d{1,3}\.\d"
+)  # begins with a plain character, which makes the search several times faster
+LANGUAGE_CHARS = 2000  # enough to tell a language by
 CONTROL_BYTES = bytes(byte for byte in range(32) if byte not in b"\t\n") + b"\x7f"
 UPPER_CONTROL = re.compile(b"\xc2[\x80-\x9f]")  # U+0080 to U+009F in UTF-8
 UNSEEN = ("\ufeff", "\u200b", "\u00ad", "\ufffe", "\uffff")
@@ -52,7 +54,9 @@ def _has_control(text: str) -> bool:
     encoded = text.encode()
     if len(encoded.translate(None, CONTROL_BYTES)) < len(encoded):
         return True
-    return not text.isascii() and (UPPER_CONTROL.search(encoded) is not None or any(letter in text for letter in UNSEEN))
+    return not text.isascii() and (
+        UPPER_CONTROL.search(encoded) is not None or any(letter in text for letter in UNSEEN)
+    )
 
 
 def url_reason(url: str | None, settings: Any) -> str | None:
