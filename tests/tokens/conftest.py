@@ -7,6 +7,7 @@ import pytest
 from hypothesis import settings
 
 from skytrain.storage import Store, open_store
+from skytrain.storage.folder import FolderStore
 from skytrain.tokens import Manifest, ShardWriter, TokenizerFacts
 
 # A busy machine is no reason to fail.
@@ -15,6 +16,13 @@ settings.load_profile("tokens")
 
 TOKENIZER = TokenizerFacts(name="toy", hash="a1b2c3", vocab_size=1000, eot=999)
 PREFIX = "tokens/toy/v1/toy/train"
+
+
+class FarFolder(FolderStore):
+    """A folder that is only reached by copying, as a bucket is; unlike a bucket, also from forked processes."""
+
+    def local_path(self, key: str) -> Path | None:
+        return None
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -172,6 +173,34 @@ def test_runs_in_several_processes_share_one_small_cache(store: Store, tmp_path:
         run.join()
     assert [run.exitcode for run in runs] == [0, 0, 0]
     assert ShardCache(tmp_path / "cache").used_bytes() <= 4 * SIZE
+
+
+def download_for_ever(root: str, folder: Path, sha256: str, begun: Any) -> None:
+    def make(path: Path) -> None:
+        path.with_name(".skytrain-half").write_bytes(b"x" * 500)
+        begun.set()
+        signal.pause()
+
+    ShardCache(folder).fetch(open_store(root), "shards/1", sha256, SIZE, make=make)
+
+
+def test_when_the_process_that_downloads_is_killed_another_takes_over(store: Store, tmp_path: Path) -> None:
+    key, sha256 = put(store, 1)
+    context = multiprocessing.get_context("fork")
+    begun = context.Event()
+    killed = context.Process(target=download_for_ever, args=(store.root, tmp_path / "cache", sha256, begun))
+    killed.start()
+    begun.wait()
+    cache = ShardCache(tmp_path / "cache")
+    assert cache.fetch(store, key, sha256, SIZE, wait=False) is None, "it is busy"
+    killed.kill()
+    killed.join()
+    pin = cache.fetch(store, key, sha256, SIZE)
+    assert pin is not None and [path.name for path in sorted(pin.path.parent.iterdir())] == [
+        "lock",
+        "tokens.bin",
+        "verified",
+    ]
 
 
 def test_ranks_of_a_node_download_a_shard_once(s3_store: Store, fault_proxy: FaultProxy, tmp_path: Path) -> None:

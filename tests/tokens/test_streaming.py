@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from skytrain.tokens import BlockOrder, ShardCache, StoreUnreachable, TokenDataM
 from tests.support.faults import FaultProxy, Kind, Request
 from tests.support.s3 import FAST_RETRY
 
-from .conftest import PREFIX, documents, write_split
+from .conftest import PREFIX, FarFolder, documents, write_split
 
 T = 16
 SHARD_BYTES = 1024 + 2 * 200
@@ -119,6 +121,52 @@ def test_two_runs_stream_through_one_cache(s3_store: Store, tmp_path: Path) -> N
     both = list(zip(*runs, strict=True))
     assert torch.equal(torch.cat([first for first, _ in both]), expected(s3_store, tmp_path, 160))
     assert cache.used_bytes() <= 12 * SHARD_BYTES
+
+
+def keep_step(folder: Path, cache: ShardCache, rank: int, world: int, step_done: Any, answer: Any) -> None:
+    """A rank in a process of its own that waits for the others at every step, as a collective makes it."""
+    module = stream(FarFolder(folder), cache, steps=150, batch_sequences=2 * world)
+    module.trainer = SimpleNamespace(distributed_sampler_kwargs={"rank": rank, "num_replicas": world}, global_step=0)  # type: ignore[assignment]
+    seen = []
+    for batch in module.train_dataloader():
+        seen.append(batch.numpy())
+        step_done.wait(60)
+    answer.send(np.stack(seen))
+
+
+def test_ranks_that_wait_for_each_other_share_a_cache_of_two_blocks_without_a_deadlock(tmp_path: Path) -> None:
+    world = 3
+    write_split(FarFolder(tmp_path / "store"), documents(1000, longest=20), shard_tokens=1000)
+    cache = ShardCache(tmp_path / "cache", limit_bytes=4 * (1024 + 2 * 1000), wait_seconds=30)
+    context = multiprocessing.get_context("fork")
+    barrier, pipes = context.Barrier(world), [context.Pipe(duplex=False) for _ in range(world)]
+    ranks = [
+        context.Process(target=keep_step, args=(tmp_path / "store", cache, rank, world, barrier, pipes[rank][1]))
+        for rank in range(world)
+    ]
+    for rank in ranks:
+        rank.start()
+    for _, ours in pipes:
+        ours.close()
+    batches = np.stack([answer.recv() for answer, _ in pipes], axis=1)
+    found = torch.from_numpy(batches.reshape(-1, T + 1))
+    assert torch.equal(found, expected(FarFolder(tmp_path / "store"), tmp_path, 150 * 2 * world))
+
+
+def test_a_cache_that_another_run_fills_is_waited_for_then_named(
+    s3_store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_split(s3_store, documents(160), shard_tokens=200)
+    cache = ShardCache(tmp_path / "cache", limit_bytes=8 * SHARD_BYTES, wait_seconds=0.3)
+    other_run = TokenSplit.open(s3_store, PREFIX, cache=cache, supply=False)
+    other_run.supply_all(range(7))
+    with (
+        caplog.at_level("WARNING"),
+        pytest.raises(SkytrainError, match=r"room in the cache .*\n.*own loader\.cache_dir"),
+    ):
+        list(stream(s3_store, cache).train_dataloader())
+    assert "waiting up to" in caplog.text
+    other_run.batch(np.arange(5), T)
 
 
 def test_a_cache_too_small_for_the_blocks_is_refused_before_the_first_batch(s3_store: Store, tmp_path: Path) -> None:

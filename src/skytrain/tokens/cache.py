@@ -103,7 +103,7 @@ class ShardCache:
         cancelled: Callable[[], bool] = lambda: False,
         make: Callable[[Path], None] | None = None,
     ) -> Pin | None:
-        """The object, local and verified. Without `wait`, None while another process is busy with it.
+        """The object, local and verified. Without `wait`, None while another process is busy with it or others take up the room.
 
         Waiting for the store or for room ends with Cancelled as soon as `cancelled()`. An object whose hash nobody wrote down comes with
         `make`, which puts the file where it is told; `sha256` is then only a name for what it makes.
@@ -128,7 +128,8 @@ class ShardCache:
                     return None
                 if not path.exists() or not (make is None and verify_once(path, sha256, stamp)):
                     self._remove(path.parent)
-                    self._make_room(lock, size, store.url(key), cancelled)
+                    if not self._make_room(lock, size, store.url(key), wait, cancelled):
+                        return None
                     if make is None:
                         self.download(store, key, path, sha256, cancelled)
                     else:
@@ -143,8 +144,8 @@ class ShardCache:
         with self._folder_lock():
             return sum(entry.bytes for entry in self._entries())
 
-    def _make_room(self, lock: int, size: int, url: str, cancelled: Callable[[], bool]) -> None:
-        """Evict until `size` more bytes fit, and reserve them; where others hold too much, wait for them."""
+    def _make_room(self, lock: int, size: int, url: str, wait: bool, cancelled: Callable[[], bool]) -> bool:
+        """Evict until `size` more bytes fit, and reserve them; where others hold too much, wait for them, or say so."""
         deadline, said = time.monotonic() + self.wait_seconds, False
         while True:
             with self._folder_lock():
@@ -155,7 +156,9 @@ class ShardCache:
                     missing -= self._evict(entry)
                 if missing <= 0:
                     os.pwrite(lock, str(size).encode(), 0)
-                    return
+                    return True
+            if not wait:
+                return False
             if time.monotonic() > deadline:
                 limit = (
                     "its disk is full" if self.limit_bytes is None else f"its limit is {format_bytes(self.limit_bytes)}"

@@ -97,8 +97,8 @@ class TrainBatches(Sampler[np.ndarray]):
 
         stride = module.micro_batch * self.world
         chunk = max(STREAM_CHUNK, 2 * module.batch_sequences, 2 * (module.workers * PREFETCH + 1) * stride)
-        limit = blend.splits[0].cache.limit_bytes
-        return ShardStream(blend.supply, shards_of, blend.shard_bytes(), limit, chunk)
+        cache = blend.splits[0].cache
+        return ShardStream(blend.supply, shards_of, blend.shard_bytes(), cache.limit_bytes, chunk, cache.wait_seconds)
 
 
 class ValidationBatches(Sampler[np.ndarray]):

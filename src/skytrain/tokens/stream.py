@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
 import numpy as np
 
-from skytrain.config import SkytrainError, format_bytes
+from skytrain.config import SkytrainError, format_bytes, format_seconds
 
 from .cache import Cancelled
 
+log = logging.getLogger("skytrain.tokens")
+
 BUSY_SECONDS = 0.02
+IDLE_SECONDS = 1.0
 CLOSE_SECONDS = 1.0
+SAY_SECONDS = 10.0
 
 
 class Releasable(Protocol):
@@ -36,11 +42,15 @@ class ShardStream:
         shard_bytes: np.ndarray,
         limit_bytes: int | None,
         chunk: int,
+        wait_seconds: float = 600.0,
     ) -> None:
-        """`supply(shard, cancelled)` makes one local, or returns None while another process is at it; `shards_of(start, end)`
-        are those of a range of positions, first used first, and none past the end of the run."""
+        """`supply(shard, cancelled)` makes one local, or returns None while others are at it or take up the room;
+        `shards_of(start, end)` are those of a range of positions, first used first, and none past the end of the run.
+        `wait_seconds` is for others, not for the store, which `supply` waits for itself."""
         self._supply, self._shards_of, self._bytes = supply, shards_of, shard_bytes
-        self._limit, self._chunk = limit_bytes, chunk
+        self._limit, self._chunk, self._wait_seconds = limit_bytes, chunk, wait_seconds
+        self._reader_waits = False
+        self._stuck_since: float | None = None  # nothing can be had but from others
         self._planned: deque[tuple[int, list[int]]] = (
             deque()
         )  # chunks and their shards, from the reader's on, as far as they fit
@@ -51,6 +61,7 @@ class ShardStream:
         self._changed = threading.Condition()
         self._error: BaseException | None = None
         self._closed = False
+        self._said = False
 
     def start(self, position: int) -> None:
         self._reader_chunk = position // self._chunk
@@ -63,9 +74,27 @@ class ShardStream:
             if position // self._chunk > self._reader_chunk:
                 self._reader_chunk = position // self._chunk
                 self._changed.notify_all()
-            self._changed.wait_for(lambda: self._error is not None or all(shard in self._held for shard in shards))
+            self._reader_waits = not all(shard in self._held for shard in shards)
+            if self._reader_waits:
+                self._changed.notify_all()
+            began = time.monotonic()
+            while self._error is None and not all(shard in self._held for shard in shards):
+                self._changed.wait(IDLE_SECONDS)
+                if self._stuck_since is not None:
+                    self._be_patient(time.monotonic() - max(began, self._stuck_since))
+            self._reader_waits = False
             if self._error is not None:
                 raise self._error
+
+    def _be_patient(self, waited_seconds: float) -> None:
+        if not self._said and waited_seconds > min(SAY_SECONDS, self._wait_seconds):
+            log.warning("waiting up to %s for other processes that use the cache", format_seconds(self._wait_seconds))
+            self._said = True
+        if waited_seconds > self._wait_seconds:
+            raise SkytrainError(
+                f"waited {format_seconds(waited_seconds)} for shards that other processes fetch, or for room in the cache that they take up\n"
+                "  give this run its own loader.cache_dir, or a larger loader.cache_limit"
+            )
 
     def close(self) -> None:
         with self._changed:
@@ -95,9 +124,12 @@ class ShardStream:
                 with self._changed:
                     if got is not None:
                         self._held[got[0]] = got[1]
+                        self._stuck_since = None
                         self._changed.notify_all()
                     elif missing:
-                        self._changed.wait(BUSY_SECONDS)
+                        self._stuck_since = self._stuck_since or time.monotonic()
+                        # What is only fetched ahead can wait until the reader has moved on and let go of something.
+                        self._changed.wait(BUSY_SECONDS if self._reader_waits else IDLE_SECONDS)
         except Cancelled:
             pass
         except BaseException as error:  # handed to the reader, which raises it
