@@ -1,6 +1,6 @@
 """Every parallel mode against one process: same seed, same batches, float32; loss, gradients and norm.
 
-    python benchmarks/parallel/equivalence.py            # prints the table and writes equivalence.md beside this file
+    python benchmarks/parallel/equivalence.py --world 2 4 8   # measures, and writes equivalence.json and the table of docs/parallelism.md
 
 One list of cases serves this table and the tests. One group of processes per world size goes through the cases of that
 size, since starting a process costs more than any of them.
@@ -9,15 +9,17 @@ size, since starting a process costs more than any of them.
 from __future__ import annotations
 
 import argparse
-import faulthandler
-import os
-import socket
+import json
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # where this is run as a script
+
+from benchmarks.parallel.document import insert
+from benchmarks.parallel.processes import run_ranks
 
 STEPS, SEQUENCES, LENGTH = 5, 8, 32
 MODELS = {
@@ -41,7 +43,6 @@ SIZE = (
     f"trainer.validate_every={STEPS}",
     "seed=7",
 )
-HANG_SECONDS = 240
 LOSS, GRADIENT, NORM = 5e-6, 1e-7, 1e-5  # the differences that are allowed; the last is relative
 
 
@@ -56,6 +57,7 @@ class Case:
     micro_batch: int = 2
     clip: float | None = 0.5  # below the norms that occur, so that it acts
     bf16: bool = False
+    slow: bool = False  # left to `make test-slow`
 
     def settings(self) -> list[str]:
         clip = "null" if self.clip is None else str(self.clip)
@@ -88,37 +90,40 @@ def cases(world_size: int | None = None) -> list[Case]:
 
 def _cases() -> Iterator[Case]:
     for model in ("gpt2", "llama"):
-        yield Case(f"ddp x2, {model}", 2, ("parallel=ddp",), model)
+        more = model == "llama"  # each mode once in every run of the tests
+        yield Case(f"ddp x2, {model}", 2, ("parallel=ddp",), model, slow=more)
         yield Case(f"fsdp x2, {model}", 2, ("parallel=fsdp",), model)
         yield Case(f"tp x2, {model}", 2, ("parallel=tp",), model)
         yield Case(f"pp x2 1f1b, {model}", 2, ("parallel=pp",), model)
-        yield Case(f"pp x2 zbv, {model}", 2, ("parallel=pp", "parallel.schedule=zbv"), model)
-        yield Case(f"hsdp 2x2, {model}", 4, ("parallel=hsdp",), model)
-        yield Case(f"tp-fsdp 2x2, {model}", 4, ("parallel=tp-fsdp",), model)
-        yield Case(f"pp-fsdp 2x2, {model}", 4, ("parallel=pp-fsdp",), model)
-        yield Case(f"pp x tp 2x2, {model}", 4, ("parallel=pp", "parallel.pipeline=2", "parallel.tensor=2"), model)
-        yield Case(f"hsdp x tp 2x2x2, {model}", 8, ("parallel=hsdp", "parallel.tensor=2"), model, micro_batch=1)
-        yield Case(f"pp-tp-fsdp 2x2x2, {model}", 8, ("parallel=pp-tp-fsdp",), model)
+        yield Case(f"pp x2 zbv, {model}", 2, ("parallel=pp", "parallel.schedule=zbv"), model, slow=more)
+        yield Case(f"hsdp 2x2, {model}", 4, ("parallel=hsdp",), model, slow=more)
+        yield Case(f"tp-fsdp 2x2, {model}", 4, ("parallel=tp-fsdp",), model, slow=more)
+        yield Case(f"pp-fsdp 2x2, {model}", 4, ("parallel=pp-fsdp",), model, slow=more)
+        product = ("parallel=pp", "parallel.pipeline=2", "parallel.tensor=2")
+        yield Case(f"pp x tp 2x2, {model}", 4, product, model, slow=more)
+        yield Case(f"hsdp x tp 2x2x2, {model}", 8, ("parallel=hsdp", "parallel.tensor=2"), model, slow=True)
+        yield Case(f"pp-tp-fsdp 2x2x2, {model}", 8, ("parallel=pp-tp-fsdp",), model, slow=True)
     yield Case("fsdp x2, no accumulation", 2, ("parallel=fsdp",), micro_batch=4)
     yield Case("fsdp x2, no clipping", 2, ("parallel=fsdp",), clip=None)
     yield Case("fsdp x2, reduced each micro-batch", 2, ("parallel=fsdp", "parallel.reduce_once=false"))
     yield Case("fsdp x2, activations recomputed", 2, ("parallel=fsdp", "parallel.checkpoint_activations=true"))
-    yield Case("tp x2, no accumulation", 2, ("parallel=tp",), micro_batch=8)
-    yield Case("tp x2, no clipping", 2, ("parallel=tp",), clip=None)
+    yield Case("tp x2, no accumulation", 2, ("parallel=tp",), micro_batch=8, slow=True)
+    yield Case("tp x2, no clipping", 2, ("parallel=tp",), clip=None, slow=True)
     yield Case("tp x2, qwen3", 2, ("parallel=tp",), "qwen3")
-    yield Case("pp x2 gpipe", 2, ("parallel=pp", "parallel.schedule=gpipe"))
+    yield Case("pp x2 gpipe", 2, ("parallel=pp", "parallel.schedule=gpipe"), slow=True)
     yield Case("pp x2 interleaved", 2, ("parallel=pp", "parallel.schedule=interleaved-1f1b"))
     yield Case("pp x2, accumulation", 2, ("parallel=pp", "parallel.pipeline_micro_batches=2"))
-    yield Case(
-        "pp x2 zbv, accumulation", 2, ("parallel=pp", "parallel.schedule=zbv", "parallel.pipeline_micro_batches=2")
-    )
-    yield Case("pp x2, no clipping", 2, ("parallel=pp",), clip=None)
-    yield Case("pp x2, activations recomputed", 2, ("parallel=pp", "parallel.checkpoint_activations=true"))
-    yield Case("pp-fsdp 2x2, accumulation", 4, ("parallel=pp-fsdp", "parallel.pipeline_micro_batches=2"), micro_batch=1)
-    yield Case("fsdp x4", 4, ("parallel=fsdp",))
+    accumulated = ("parallel=pp", "parallel.schedule=zbv", "parallel.pipeline_micro_batches=2")
+    yield Case("pp x2 zbv, accumulation", 2, accumulated, slow=True)
+    yield Case("pp x2, no clipping", 2, ("parallel=pp",), clip=None, slow=True)
+    yield Case("pp x2, activations recomputed", 2, ("parallel=pp", "parallel.checkpoint_activations=true"), slow=True)
+    accumulated = ("parallel=pp-fsdp", "parallel.pipeline_micro_batches=2")
+    yield Case("pp-fsdp 2x2, accumulation", 4, accumulated, micro_batch=1, slow=True)
+    yield Case("pp-fsdp 2x2 zbv", 4, ("parallel=pp-fsdp", "parallel.schedule=zbv"), slow=True)
+    yield Case("fsdp x4", 4, ("parallel=fsdp",), slow=True)
     yield Case("fsdp x2, bf16", 2, ("parallel=fsdp",), bf16=True)
-    yield Case("tp x2, bf16", 2, ("parallel=tp",), bf16=True)
-    yield Case("pp x2, bf16", 2, ("parallel=pp",), bf16=True)
+    yield Case("tp x2, bf16", 2, ("parallel=tp",), bf16=True, slow=True)
+    yield Case("pp x2, bf16", 2, ("parallel=pp",), bf16=True, slow=True)
 
 
 def reference(case: Case) -> Case:
@@ -198,7 +203,7 @@ def train(case: Case) -> Outcome:
     return outcome
 
 
-def compare(case: Case, mine: Outcome, single: Outcome) -> dict[str, float]:
+def compare(mine: Outcome, single: Outcome) -> dict[str, float]:
     """The largest differences. Gradients are of those parameters that this rank holds."""
     gradients = [
         float((grad - single.gradients["embedding.tokens.weight" if _copy(name, single) else name]).abs().max())
@@ -218,27 +223,9 @@ def _copy(name: str, single: Outcome) -> bool:
     return name not in single.gradients
 
 
-def _work(rank: int, world_size: int, port: int, chosen: list[Case], folder: str) -> None:
-    """One process of a world: goes through the cases and leaves the differences that it saw."""
-    import json
-
-    import torch
-
-    torch.set_num_threads(1)
-    os.environ.update(
-        RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size)
-    )
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    from skytrain.parallel import Ranks
-
-    found: dict[str, Any] = {}
-    with Ranks.from_environment().joined("cpu"):
-        for case in chosen:
-            single = torch.load(Path(folder) / f"{_reference_name(case)}.pt", weights_only=False)
-            faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)  # ranks that wait for each other wait for ever
-            found[case.name] = compare(case, train(case), single)
-            faulthandler.cancel_dump_traceback_later()
-    (Path(folder) / f"rank-{world_size}-{rank}.json").write_text(json.dumps(found))
+def _work(chosen: list[Case], singles: dict[str, Outcome]) -> dict[str, dict[str, float]]:
+    """One process of a world: goes through the cases and returns the differences that it saw."""
+    return {case.name: compare(train(case), singles[_reference_name(case)]) for case in chosen}
 
 
 def _reference_name(case: Case) -> str:
@@ -247,32 +234,20 @@ def _reference_name(case: Case) -> str:
 
 def run(chosen: Iterable[Case]) -> dict[str, dict[str, float]]:
     """The worst difference of any rank, by case."""
-    import json
-
     import torch
-    import torch.multiprocessing as mp
 
     chosen = list(chosen)
     torch.set_num_threads(1)
+    references = {_reference_name(case): reference(case) for case in chosen}
+    singles = {name: train(case) for name, case in references.items()}
     worst: dict[str, dict[str, float]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        for case in {_reference_name(case): case for case in chosen}.values():
-            torch.save(train(reference(case)), Path(folder) / f"{_reference_name(case)}.pt")
-        for world_size in sorted({case.world_size for case in chosen}):
-            here = [case for case in chosen if case.world_size == world_size]
-            mp.spawn(_work, (world_size, _free_port(), here, folder), nprocs=world_size)
-            for rank in range(world_size):
-                seen = json.loads((Path(folder) / f"rank-{world_size}-{rank}.json").read_text())
-                for name, differences in seen.items():
-                    before = worst.setdefault(name, differences)
-                    worst[name] = {key: max(before[key], value) for key, value in differences.items()}
+    for world_size in sorted({case.world_size for case in chosen}):
+        here = [case for case in chosen if case.world_size == world_size]
+        for seen in run_ranks(world_size, _work, here, singles):
+            for name, differences in seen.items():
+                before = worst.setdefault(name, differences)
+                worst[name] = {key: max(before[key], value) for key, value in differences.items()}
     return worst
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def table(differences: dict[str, dict[str, float]]) -> str:
@@ -289,15 +264,17 @@ def table(differences: dict[str, dict[str, float]]) -> str:
 
 def main() -> None:
     options = argparse.ArgumentParser()
-    options.add_argument("--world", type=int, nargs="*", default=[2, 4])
-    options.add_argument("--only", default="")
+    options.add_argument("--world", type=int, nargs="*", default=[2, 4, 8])
     given = options.parse_args()
-    chosen = [case for case in cases() if case.world_size in given.world and given.only in case.name]
-    text = table(run(chosen))
+    measured = Path(__file__).with_suffix(".json")
+    before = json.loads(measured.read_text()) if measured.exists() else {}
+    before |= run(case for case in cases() if case.world_size in given.world)
+    known = {case.name: before[case.name] for case in cases() if case.name in before}
+    measured.write_text(json.dumps(known, indent=1))
+    text = table(known)
     print(text)
-    if not given.only:
-        (Path(__file__).parent / "equivalence.md").write_text(text)
+    insert("equivalence", text)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -198,8 +198,8 @@ class MeshStrategy(ParallelStrategy):
 
     def _clip(self, parameters: Any, limit: float) -> Tensor:
         copies = frozenset(tied.copy for tied in self._tied if tied.copy is not None)
-        pipeline = self.mesh["pipeline"].get_group() if self.spec.pipeline > 1 else None
-        return clip_gradients(parameters, limit, repeated=copies, pipeline=pipeline)
+        stage_ranks = self.world_size // self.spec.pipeline
+        return clip_gradients(parameters, limit, stage_ranks=stage_ranks, repeated=copies)
 
     def on_validation_end(self) -> None:
         """Without a backward pass some weights are still whole; from here on they are parts again."""

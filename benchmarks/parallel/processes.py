@@ -1,0 +1,49 @@
+"""A group of processes on this machine, each with one thread, as torchrun would start them."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import pickle
+import socket
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HANG_SECONDS = 500  # ranks that wait for each other would wait for ever
+
+
+def run_ranks(world_size: int, work: Callable[..., Any], *args: Any) -> list[Any]:
+    """What `work(*args)` returns on each rank. It is a function of a module, since each process imports it anew."""
+    import torch.multiprocessing as mp
+
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_rank, (world_size, _free_port(), folder, work, args), nprocs=world_size)
+        return [pickle.loads((Path(folder) / str(rank)).read_bytes()) for rank in range(world_size)]
+
+
+def _rank(rank: int, world_size: int, port: int, folder: str, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    import torch
+
+    faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
+    torch.set_num_threads(1)
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_RANK=str(rank),
+        LOCAL_WORLD_SIZE=str(world_size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+    )
+    from skytrain.parallel import Ranks
+
+    with Ranks.from_environment().joined("cpu"):
+        result = work(*args)
+    (Path(folder) / str(rank)).write_bytes(pickle.dumps(result))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,30 @@
+"""Every parallel mode against one process. The list of cases is the benchmark's, which writes the documentation's table from it."""
+
+from functools import cache
+
+import pytest
+from benchmarks.parallel.equivalence import GRADIENT, LOSS, NORM, Case, cases, run
+
+BF16_LOSS, BF16_NORM = 5e-3, 5e-2  # bf16 keeps 8 bits
+
+
+@cache
+def differences(world_size: int, slow: bool) -> dict[str, dict[str, float]]:
+    """One group of processes goes through all cases of its size."""
+    return run(case for case in cases(world_size) if case.slow == slow)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=[pytest.mark.slow] if case.slow else []) for case in cases()],
+)
+def test_several_processes_train_as_one_does(case: Case):
+    seen = differences(case.world_size, case.slow)[case.name]
+    assert seen["steps"] == 0
+    if case.bf16:
+        assert seen["loss"] < BF16_LOSS and seen["norm"] < BF16_NORM and seen["validation"] < BF16_LOSS
+        return
+    assert seen["loss"] <= LOSS
+    assert seen["gradient"] <= GRADIENT
+    assert seen["norm"] <= NORM
+    assert seen["validation"] <= LOSS

@@ -1,0 +1,87 @@
+"""What each rank holds and sends: initial weights, memory, bytes, tied weights."""
+
+import pytest
+import torch
+from benchmarks.parallel.processes import run_ranks
+
+from skytrain.config.compose import compose
+from skytrain.models import build_model
+from tests.parallel import workers
+
+FSDP, ACCUMULATED = ("parallel=fsdp", "trainer.micro_batch=4"), ("parallel=fsdp", "trainer.micro_batch=1")
+PIPELINE = ("parallel=pp", "trainer.micro_batch=2")
+ZBV = ("parallel=pp", "parallel.schedule=zbv", "trainer.micro_batch=2")
+TP = ("parallel=tp", "trainer.micro_batch=8")
+MESHES = [FSDP, TP, PIPELINE]
+
+
+@pytest.fixture(scope="module")
+def model_bytes() -> dict[str, int]:
+    """Of the tiny model's parameters: all of them, and of one block."""
+    model = build_model(compose([*workers.SMALL]).config.model, seed=0)
+    block = sum(p.numel() * 4 for p in model.blocks["0"].parameters())
+    return {"all": sum(p.numel() * 4 for p in model.parameters()), "block": block}
+
+
+@pytest.fixture(scope="module")
+def on_two_ranks() -> list:
+    """All that two processes are asked for here, in one start."""
+    return run_ranks(2, everything)
+
+
+def everything() -> dict:
+    return {
+        "initial": workers.initial_differences(MESHES),
+        "tied": workers.tied_weights([PIPELINE, ZBV]),
+        "replicated": workers.replicated_after_dropout(),
+        "memory": workers.memory(FSDP),
+        "bytes": workers.bytes_sent(
+            {"once": ACCUMULATED, "each": (*ACCUMULATED, "parallel.reduce_once=false"), "plain": FSDP}
+        ),
+    }
+
+
+def test_every_mesh_starts_from_the_weights_that_one_process_would(on_two_ranks):
+    for rank in on_two_ranks:
+        assert set(rank["initial"].values()) == {0.0}
+
+
+def test_the_two_copies_of_a_tied_weight_stay_the_same_bit_for_bit(on_two_ranks):
+    first, last = (rank["tied"][0] for rank in on_two_ranks)
+    assert torch.equal(first["embedding.tokens.weight"], last["head.projection.weight"])
+    assert list(first) == ["embedding.tokens.weight"] and list(last) == ["head.projection.weight"]
+    both = on_two_ranks[0]["tied"][1]  # a V: the first rank holds both ends
+    assert torch.equal(both["embedding.tokens.weight"], both["head.projection.weight"])
+
+
+def test_dropout_under_tensor_parallelism_leaves_replicated_weights_the_same(on_two_ranks):
+    for rank in on_two_ranks:
+        assert set(rank["replicated"].values()) == {True}
+
+
+def check_memory(ranks: list[dict[str, int]], model_bytes: dict[str, int]) -> None:
+    """Parameters, gradients and two moments, divided; at most one gathered block beside them."""
+    share = 4 * model_bytes["all"] / len(ranks)
+    for seen in ranks:
+        held = seen["second_step"] - seen["before"]
+        assert share * 0.85 <= held <= (share + model_bytes["block"]) * 1.15
+        assert seen["ready"] - seen["before"] <= model_bytes["all"] / len(ranks) * 1.15
+
+
+def test_two_ranks_hold_half_of_the_training_state_each(on_two_ranks, model_bytes):
+    check_memory([rank["memory"] for rank in on_two_ranks], model_bytes)
+
+
+@pytest.mark.slow
+def test_four_ranks_hold_a_quarter_of_the_training_state_each(model_bytes):
+    check_memory(run_ranks(4, workers.memory, ("parallel=fsdp", "trainer.micro_batch=2")), model_bytes)
+
+
+def test_with_accumulation_gradients_are_sent_once_a_step(on_two_ranks):
+    sent = on_two_ranks[0]["bytes"]
+    steps, reduced = 2, "_reduce_scatter_base_"
+    assert sent["once"][reduced] == sent["plain"][reduced]
+    assert sent["each"][reduced] == 4 * sent["once"][reduced]
+    gradients = sent["once"][reduced] / steps
+    model = build_model(compose([*workers.SMALL]).config.model, seed=0)
+    assert gradients == pytest.approx(sum(p.numel() * 4 for p in model.parameters()), rel=0.01)
