@@ -22,9 +22,8 @@ from ..models.hf_config import hf_config
 from ..planning.hardware import find_gpu
 from ..runs import Reporter
 from ..storage import open_store
-from ..training.factory import choose_device, make_trainer, plan_training
+from ..training.factory import choose_device, make_module, make_trainer, plan_training
 from ..training.kernel_table import GroupTime, group_table, profile_groups
-from ..training.module import CausalLM
 from ..training.optimizers import make_optimizer
 from ..training.paths import choose_path
 from .measure import RandomTokens, StepClock, shortened
@@ -94,17 +93,7 @@ def through_trainer(config: Config, steps: int, reporter: Reporter) -> Speed:
     config = shortened(config, steps + WARM_STEPS)
     plan = plan_training(config)
     model = build_model(config.model, seed=config.seed)
-    module = CausalLM(
-        model,
-        optimizer=config.optimizer,
-        schedule=config.lr_schedule,
-        total_steps=plan.total_steps,
-        clip_norm=config.trainer.clip_norm,
-        compile_model=config.trainer.compile,
-    )
-    path = choose_path(config, plan.device, model)
-    if path.compute_loss is not None:
-        module.compute_loss = path.compute_loss
+    module = make_module(config, plan, model, lambda text: None)
     clock = StepClock(reporter)
     with tempfile.TemporaryDirectory(prefix="skytrain-bench-") as scratch:
         trainer = make_trainer(config, plan, open_store(scratch), [clock], [])

@@ -18,9 +18,7 @@ from ..planning.measurements import WARM_STEPS, Measurement, decoder_fields, sav
 from ..runs import Reporter
 from ..storage import open_store
 from ..training.callbacks import AtStep
-from ..training.factory import make_trainer, plan_training
-from ..training.guard import make_guard
-from ..training.memory import apply_memory_settings
+from ..training.factory import make_module, make_trainer, plan_training
 from ..training.module import CausalLM
 from ..training.paths import choose_path
 
@@ -31,20 +29,7 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
     plan = plan_training(config)
     torch.manual_seed(config.seed)
     model = build_model(config.model, seed=config.seed)
-    apply_memory_settings(model, config.trainer)
-    module = CausalLM(
-        model,
-        optimizer=config.optimizer,
-        schedule=config.lr_schedule,
-        total_steps=plan.total_steps,
-        clip_norm=config.trainer.clip_norm,
-        compile_model=config.trainer.compile,
-        guard=make_guard(config.trainer, reporter.note),
-    )
-    path = choose_path(config, plan.device, model)
-    if path.compute_loss is not None:
-        module.compute_loss = path.compute_loss
-    reporter.note(f"compute: {path.label}")
+    module = make_module(config, plan, model, reporter.note)
     clock = StepClock(reporter)
     cuda = plan.device == "cuda"
     if cuda:
@@ -62,7 +47,11 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
         accumulation=plan.micro_batches,
         preset="single",
         precision="32-true" if config.trainer.precision == "32-true" else "bf16-mixed",
-        path="fused" if path.compute_loss is not None else "compiled" if config.trainer.compile else "eager",
+        path="fused"
+        if choose_path(config, plan.device, model).compute_loss is not None
+        else "compiled"
+        if config.trainer.compile
+        else "eager",
         checkpointing=config.trainer.activation_checkpointing == "full",
         step_seconds=warm_worst(clock.seconds),
         peak_bytes=torch.cuda.max_memory_allocated() if cuda else None,

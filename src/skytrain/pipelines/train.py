@@ -18,7 +18,7 @@ from ..checkpoints import committed_steps, step_key
 from ..config import Config, SkytrainError, format_count
 from ..evaluation.generate import generate
 from ..models import flops_per_token
-from ..parallel import Ranks, advice, uses_mesh_strategy, uses_process_group
+from ..parallel import Ranks, advice, uses_process_group
 from ..planning import device_peak
 from ..runs import (
     MetricsWriter,
@@ -44,11 +44,8 @@ from ..tokens import (
     open_training_data,
 )
 from ..training.callbacks import Checkpoints, Profile, RandomState, Samples, StepLog, StopOnSignal, seed_of_rank
-from ..training.factory import TrainingPlan, make_loggers, make_trainer, outline, plan_training
-from ..training.guard import make_guard
-from ..training.memory import apply_memory_settings
+from ..training.factory import TrainingPlan, make_loggers, make_module, make_trainer, outline, plan_training
 from ..training.module import CausalLM
-from ..training.paths import choose_path
 
 
 @dataclass(frozen=True)
@@ -92,7 +89,6 @@ def _train(config: Config, plan: TrainingPlan, ranks: Ranks, reporter: Reporter)
     data = _data(config, plan, store, prepared, mixture, tokenizer)
     torch.manual_seed(config.seed if ranks.first else seed_of_rank(str(config.seed).encode(), ranks.rank))
     model = outline(config)
-    apply_memory_settings(model, config.trainer)
     record = ranks.first_does(lambda: _open_run(config, store, [prepared, *mixture.values()], model, plan))
     resumed_from = ranks.first_does(lambda: max(committed_steps(store, record.name), default=0))
     if resumed_from >= plan.stop_step:
@@ -109,19 +105,7 @@ def _train(config: Config, plan: TrainingPlan, ranks: Ranks, reporter: Reporter)
     for line in advice(plan.mesh, ranks.local_size):
         reporter.note(f"warning: {line}")
     attempt = ranks.first_does(lambda: _begin(store, record))
-    module = CausalLM(
-        model,
-        optimizer=config.optimizer,
-        schedule=config.lr_schedule,
-        total_steps=plan.total_steps,
-        clip_norm=config.trainer.clip_norm,
-        compile_model=config.trainer.compile and not uses_mesh_strategy(config),  # a mesh compiles by block
-        guard=make_guard(config.trainer, reporter.note),
-    )
-    path = choose_path(config, plan.device, model)
-    if path.compute_loss is not None:
-        module.compute_loss = path.compute_loss
-    reporter.note(f"compute: {path.label}")
+    module = make_module(config, plan, model, reporter.note)
     log = _step_log(config, plan, store, record.name, attempt, model, reporter)
     stop = StopOnSignal(reporter, ranks)
     every, keep = config.trainer.checkpoint_every, config.trainer.keep_checkpoints

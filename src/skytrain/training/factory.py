@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,11 @@ from ..models.initialise import initial_value
 from ..parallel import MeshStrategy, Ranks, Settings, resolve_mesh, step_batches, uses_mesh_strategy
 from ..parallel.environment import RanksEnvironment
 from ..planning.mesh import Mesh
-from ..storage import Store
+from ..storage import Store, register_fsspec
+from .guard import make_guard
+from .memory import apply_memory_settings
+from .module import CausalLM
+from .paths import choose_path
 
 
 @dataclass(frozen=True)
@@ -120,10 +125,31 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
     return MeshStrategy(plan.mesh, settings, first_value)
 
 
+def make_module(config: Config, plan: TrainingPlan, model: nn.Module, tell: Callable[[str], None]) -> CausalLM:
+    """The LightningModule with the fastest path for this model on this device; which one it is, is told."""
+    apply_memory_settings(model, config.trainer)
+    module = CausalLM(
+        model,
+        optimizer=config.optimizer,
+        schedule=config.lr_schedule,
+        total_steps=plan.total_steps,
+        clip_norm=config.trainer.clip_norm,
+        compile_model=config.trainer.compile and not uses_mesh_strategy(config),  # a mesh compiles by block
+        guard=make_guard(config.trainer, tell),
+    )
+    path = choose_path(config, plan.device, model)
+    if path.compute_loss is not None:
+        module.compute_loss = path.compute_loss
+    tell(f"compute: {path.label}")
+    return module
+
+
 def make_trainer(
     config: Config, plan: TrainingPlan, store: Store, callbacks: list[pl.Callback], loggers: list[Any]
 ) -> pl.Trainer:
     _quieten()
+    if store.root.startswith("s3://"):
+        register_fsspec(config.store)  # for callbacks of the user's own that give Lightning an s3:// path
     strategy = make_strategy(config, plan)
     spread = isinstance(strategy, MeshStrategy)
     together = strategy != "auto"
