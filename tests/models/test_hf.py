@@ -134,8 +134,9 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 folder = pathlib.Path(sys.argv[2])
+build_model(dataclasses.replace(size_config("llama-tiny"), width=16, mlp_width=16, vocab_size=16), seed=0)  # what torch loads at first use
 if sys.argv[1] == "save":
-    config = dataclasses.replace(size_config("llama-tiny"), layers=16, width=512, heads=8, kv_heads=4, mlp_width=1536, vocab_size=4096)
+    config = dataclasses.replace(size_config("llama-tiny"), layers=12, width=384, heads=6, kv_heads=3, mlp_width=1152, vocab_size=4096)
     model = build_model(config, seed=0).to(torch.bfloat16)
     before = peak()
     save_hf_folder(model, folder)

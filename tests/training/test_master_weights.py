@@ -12,6 +12,7 @@ from skytrain.config.compose import compose
 from skytrain.models import build_model
 from skytrain.training import CausalLM
 from skytrain.training.master_weights import MasterWeights
+from skytrain.training.module import may_fuse
 from skytrain.training.optimizers import make_optimizer
 
 TINY = [
@@ -99,3 +100,7 @@ def test_each_precision_trains(precision, kind):
 def test_precisions_that_a_mesh_does_not_have_are_refused():
     with pytest.raises(ConfigError, match=r"trainer.precision: 'bf16-true' is not for parallel=fsdp"):
         compose(["parallel=fsdp", "trainer.precision=bf16-true"])
+
+
+def test_gradients_are_unscaled_before_they_are_clipped():
+    assert may_fuse("cuda", "bf16-mixed") and not may_fuse("cuda", "16-mixed") and not may_fuse("cpu", "32-true")

@@ -159,7 +159,7 @@ class CausalLM(pl.LightningModule):
         return MasterWeights(optimizer) if lowered else optimizer
 
     def configure_optimizers(self) -> Any:
-        optimizer = self._make_optimizer(fused=self.device.type == "cuda")
+        optimizer = self._make_optimizer(fused=may_fuse(self.device.type, str(self.trainer.precision)))
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: learning_rate(self._schedule, step, self._total_steps)
         )
@@ -173,6 +173,11 @@ def _count_batches_anew(checkpoint: dict[str, Any], batches_a_step: int) -> None
     for counts in (progress["total"], progress["current"]):
         for key in counts:
             counts[key] += more
+
+
+def may_fuse(device: str, precision: str) -> bool:
+    """A fused optimizer takes the loss's scale out of the gradients within its step: after they were clipped, which is too late."""
+    return device == "cuda" and precision != "16-mixed"
 
 
 def _numbered(optimizer_state: dict[str, Any]) -> bool:
