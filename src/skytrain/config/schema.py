@@ -428,9 +428,8 @@ class TrainerConfig:
     tokens: Count | None
     stop_at_step: Positive | None  # end early; the schedule keeps its full horizon
     clip_norm: PositiveFloat | None
-    on_anomaly: Literal[
-        "stop", "skip", "ignore"
-    ]  # when loss or gradient norm is not finite, or a spike: before the weights change
+    # What to do, before the weights change, when loss or gradient norm is not finite, or a spike.
+    on_anomaly: Literal["stop", "skip", "ignore"]
     spike_zscore: PositiveFloat | None  # this many deviations above the last 128 steps is a spike; null: none is
     activation_checkpointing: Literal["none", "selective", "full"]  # what blocks compute again in the backward pass
     loss_chunk_tokens: Count | None  # logits of so many tokens exist at a time; null: of all
