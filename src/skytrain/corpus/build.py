@@ -24,11 +24,12 @@ from .clean import stages_of
 from .dedup import EXACT, KEPT, NEAR, SAME_ID, Duplicates, find_duplicates
 from .documents import from_parquet
 from .manifest import CorpusManifest, CorpusPart, Stage, corpus_folder, open_corpus
-from .pool import WorkerLost, ordered_threads, worker_count
+from .pool import WorkerLost, ordered_threads
 from .report import write_report
 from .versions import evaluation_examples, fingerprint_of, recipe_hash
 
 Progress = Callable[[str, float, float | None, str], None]  # stage, done, total, detail
+PARTS_AT_ONCE = 2  # one is written while another is made; more would only take memory
 TARGET_SLACK = 1.05  # text read beyond the target before duplicates are looked for
 
 
@@ -182,9 +183,7 @@ def _parts(
 
     total = sum(chunk.bytes for chunk in chunks)
     written = 0
-    for number, (body, documents, text_bytes) in enumerate(
-        ordered_threads(_assemble, tasks(), worker_count(data.workers))
-    ):
+    for number, (body, documents, text_bytes) in enumerate(ordered_threads(_assemble, tasks(), PARTS_AT_ONCE)):
         name = f"part-{number:05d}.parquet"
         store.write(f"{folder}/{name}", body)
         written += text_bytes

@@ -43,26 +43,26 @@ def ordered(
     # Fresh processes: a fork would copy the locks of threads that are at work here (the store's, the tokenizer's).
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=setup, initargs=given)
     try:
-        yield from _in_order(pool, function, chain(first, tasks), workers)
+        yield from _in_order(pool, function, chain(first, tasks), workers + AHEAD)
     except BrokenProcessPool:
         raise WorkerLost(
             "a worker process was killed, most likely for lack of memory\n  start again with fewer: data.workers=N; it continues where it was"
         ) from None
 
 
-def ordered_threads(function: Callable[[Task], Result], tasks: Iterable[Task], workers: int) -> Iterator[Result]:
-    """The same in threads, for work that is done outside of Python and lets other threads run."""
-    yield from _in_order(ThreadPoolExecutor(workers), function, tasks, workers)
+def ordered_threads(function: Callable[[Task], Result], tasks: Iterable[Task], at_once: int) -> Iterator[Result]:
+    """The same in threads, for work that is done outside of Python and lets other threads run; `at_once` bounds the memory."""
+    yield from _in_order(ThreadPoolExecutor(at_once), function, tasks, at_once)
 
 
 def _in_order(
-    pool: Executor, function: Callable[[Task], Result], tasks: Iterable[Task], workers: int
+    pool: Executor, function: Callable[[Task], Result], tasks: Iterable[Task], at_once: int
 ) -> Iterator[Result]:
     waiting: deque[Future[Result]] = deque()
     try:
         for task in tasks:
             waiting.append(pool.submit(function, task))
-            if len(waiting) >= workers + AHEAD:
+            if len(waiting) >= at_once:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()

@@ -36,7 +36,7 @@ from ..tokens import (
     tokens_folder,
     train_bpe,
 )
-from ..tokens.tokenizing import TokenizedPart, tokenize_corpus
+from ..tokens.tokenizing import TokenizedSlice, tokenize_corpus
 
 SAY_SECONDS = 0.5
 
@@ -220,7 +220,7 @@ def _write_splits(
     ):
         splits = _Splits(store, folder, train, validation, data.validation_fraction)
         if corpus is None:
-            parts: Iterator[TokenizedPart] = _synthetic(source, tokenizer)
+            parts: Iterator[TokenizedSlice] = _synthetic(source, tokenizer)
         else:
             parts = tokenize_corpus(store, corpus, tokenizer, data.workers, splits.first_part, splits.wanted)
         _fill(config, splits, parts, train, reporter)
@@ -237,19 +237,19 @@ def _write_splits(
 
 
 def _fill(
-    config: Config, splits: _Splits, parts: Iterator[TokenizedPart], train: ShardWriter, reporter: Reporter
+    config: Config, splits: _Splits, parts: Iterator[TokenizedSlice], train: ShardWriter, reporter: Reporter
 ) -> None:
     data = config.data
     started = said = time.monotonic()
     had = train.tokens
-    for number, part in enumerate(parts, start=splits.first_part):
+    for part in parts:
         starts = np.concatenate([[0], part.ends[:-1]]).astype(np.int64)
         for i, (document_id, start, end) in enumerate(zip(part.ids, starts.tolist(), part.ends.tolist(), strict=True)):
             if data.target_tokens and train.tokens >= data.target_tokens:
                 return
             splits.add(
                 split_of(document_id, data.validation_fraction),
-                [number, i],
+                [part.part, part.first + i],
                 part.tokens[start:end],
                 int(part.text_bytes[i]),
             )
@@ -263,9 +263,9 @@ def _fill(
                 )
 
 
-def _synthetic(source: Any, tokenizer: Tokenizer) -> Iterator[TokenizedPart]:
+def _synthetic(source: Any, tokenizer: Tokenizer) -> Iterator[TokenizedSlice]:
     for i, ids in enumerate(source.token_documents(tokenizer.vocab_size)):
-        yield TokenizedPart([f"{i}"], ids, np.array([len(ids)]), np.zeros(1, np.int64))
+        yield TokenizedSlice(0, i, [f"{i}"], ids, np.array([len(ids)]), np.zeros(1, np.int64))
 
 
 def _check(config: Config, corpus: CorpusManifest | None, train: ShardWriter) -> None:

@@ -15,13 +15,15 @@ from skytrain.storage import Store
 
 from .tokenizers import Tokenizer
 
-BATCH_CHARS = 4 << 20  # texts that the tokenizer takes at once
-READERS = 2  # parts in work: one is read while another is tokenized
+SLICE_CHARS = 4 << 20  # texts that the tokenizer takes at once: a bound on memory, whatever the size of a part
+SLICES_AT_ONCE = 3
 
 
-class TokenizedPart(NamedTuple):
-    """The documents of one part: document i has `tokens[ends[i - 1] : ends[i]]`."""
+class TokenizedSlice(NamedTuple):
+    """Documents `first`, `first + 1`, ... of a part: the i-th of them has `tokens[ends[i - 1] : ends[i]]`."""
 
+    part: int
+    first: int
     ids: list[str]
     tokens: np.ndarray
     ends: np.ndarray
@@ -35,37 +37,46 @@ def tokenize_corpus(
     workers: int | None,
     first_part: int = 0,
     wanted: Callable[[int, int, str], bool] = lambda part, number, id_: True,
-) -> Iterator[TokenizedPart]:
-    """Every part from `first_part` on. A document that is not `wanted` (by part, number in it and id) comes back without tokens."""
-
-    def texts() -> Iterator[list[tuple[str, str | None]]]:
-        for number, part in enumerate(corpus.parts[first_part:], start=first_part):
-            documents = enumerate(read_part(store, corpus.folder, part))
-            yield [
-                (document.id, document.text if wanted(number, i, document.id) else None) for i, document in documents
-            ]
-
+) -> Iterator[TokenizedSlice]:
+    """Every document from `first_part` on, in order. One that is not `wanted` (by part, number in it and id) comes back without tokens."""
     # Read by the tokenizer's own threads when they start. They do the work, and let our threads read and write meanwhile.
     os.environ.setdefault("RAYON_NUM_THREADS", str(worker_count(workers)))
-    yield from ordered_threads(partial(_tokenize, tokenizer), texts(), READERS)
+    slices = _slices(store, corpus, first_part, wanted)
+    yield from ordered_threads(partial(_tokenize, tokenizer), slices, SLICES_AT_ONCE)
 
 
-def _tokenize(tokenizer: Tokenizer, documents: list[tuple[str, str | None]]) -> TokenizedPart:
-    encoded: list[np.ndarray] = []
-    batch: list[str] = []
-    chars = 0
-    texts = [text or "" for _, text in documents]
-    for text in texts:
-        batch.append(text)
-        chars += len(text)
-        if chars >= BATCH_CHARS:
-            encoded += tokenizer.encode_batch(batch)
-            batch, chars = [], 0
-    encoded += tokenizer.encode_batch(batch) if batch else []
+class _Slice(NamedTuple):
+    part: int
+    first: int
+    ids: list[str]
+    texts: list[str]
+
+
+def _slices(
+    store: Store, corpus: CorpusManifest, first_part: int, wanted: Callable[[int, int, str], bool]
+) -> Iterator[_Slice]:
+    for part in range(first_part, len(corpus.parts)):
+        ids: list[str] = []
+        texts: list[str] = []
+        chars = first = 0
+        for number, document in enumerate(read_part(store, corpus.folder, corpus.parts[part])):
+            ids.append(document.id)
+            texts.append(document.text if wanted(part, number, document.id) else "")
+            chars += len(texts[-1])
+            if chars >= SLICE_CHARS:
+                yield _Slice(part, first, ids, texts)
+                ids, texts, chars, first = [], [], 0, number + 1
+        yield _Slice(part, first, ids, texts)
+
+
+def _tokenize(tokenizer: Tokenizer, slice_: _Slice) -> TokenizedSlice:
+    encoded = tokenizer.encode_batch(slice_.texts)
     dtype: Any = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
-    return TokenizedPart(
-        [id_ for id_, _ in documents],
+    return TokenizedSlice(
+        slice_.part,
+        slice_.first,
+        slice_.ids,
         np.concatenate(encoded).astype(dtype) if encoded else np.empty(0, dtype),
-        np.cumsum([len(ids) for ids in encoded]),
-        np.array([utf8_size(text) for text in texts], np.int64),
+        np.cumsum([len(ids) for ids in encoded], dtype=np.int64),
+        np.array([utf8_size(text) for text in slice_.texts], np.int64),
     )
