@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,6 +148,7 @@ def train(case: Case) -> Outcome:
 
     from skytrain.config.compose import compose
     from skytrain.parallel import Ranks
+    from skytrain.storage import open_store
     from skytrain.training import CausalLM, plan_training
     from skytrain.training.factory import make_trainer, outline
 
@@ -190,7 +192,7 @@ def train(case: Case) -> Outcome:
             return DataLoader([whole[0][: 3 if not kwargs or kwargs["rank"] == 0 else 0]], batch_size=None)  # type: ignore[arg-type]
 
     torch.manual_seed(0)
-    trainer = make_trainer(config, plan, None, [Watch()], [])
+    trainer = make_trainer(config, plan, open_store(tempfile.gettempdir()), [Watch()], [])
     module = CausalLM(
         outline(config),
         optimizer=config.optimizer,

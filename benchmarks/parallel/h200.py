@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -53,9 +54,8 @@ def measure(overrides: tuple[str, ...], device: str) -> dict[str, Any]:
     import lightning.pytorch as pl
 
     from skytrain.config.compose import compose
-    from skytrain.training import CausalLM, plan_training
-    from skytrain.training.factory import make_trainer, outline
-    from skytrain.training.paths import choose_path
+    from skytrain.storage import open_store
+    from skytrain.training.factory import make_module, make_trainer, outline, plan_training
 
     shape = REAL if device == "cuda" else TRIAL
     steps = WARM + TIMED
@@ -83,21 +83,12 @@ def measure(overrides: tuple[str, ...], device: str) -> dict[str, Any]:
     few = [torch.randint(0, vocabulary, (plan.micro_batch, length + 1), generator=made) for _ in range(4)]
     few = [batch.to(device) for batch in few]
     batches = [few[i % len(few)] for i in range(plan.micro_batches * steps)]
-    module = CausalLM(
-        outline(config),
-        optimizer=config.optimizer,
-        schedule=config.lr_schedule,
-        total_steps=steps,
-        clip_norm=config.trainer.clip_norm,
-        compile_model=config.trainer.compile and config.parallel.name in ("single", "ddp"),
-    )
-    path = choose_path(config, plan.device, module.model)
-    if path.compute_loss is not None:
-        module.compute_loss = path.compute_loss
+    told: list[str] = []
+    module = make_module(config, plan, outline(config), told.append)
     if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    trainer = make_trainer(config, plan, None, [Clock()], [])  # type: ignore[arg-type]
+    trainer = make_trainer(config, plan, open_store(tempfile.gettempdir()), [Clock()], [])
     trainer.fit(module, torch.utils.data.DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
     seconds = [b - a for a, b in zip(ends[WARM - 1 :], ends[WARM:], strict=False)]
     middle = statistics.median(seconds)
@@ -106,7 +97,7 @@ def measure(overrides: tuple[str, ...], device: str) -> dict[str, Any]:
         "tokens_per_s": config.trainer.batch_tokens / middle,
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else 0.0,
         "loss": losses[-1],
-        "path": path.label,
+        "path": " | ".join(told),
     }
 
 

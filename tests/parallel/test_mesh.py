@@ -81,9 +81,10 @@ def test_an_impossible_mesh_is_answered_with_the_nearest_possible_ones():
     assert degrees(resolve_mesh(config(*first.split()), 8)) == (1, 1, 2, 4)
 
 
-def test_fp16_is_refused_with_the_precisions_there_are():
-    with pytest.raises(ConfigError, match=r"'16-mixed' is not a choice[\s\S]*32-true, bf16-mixed"):
-        config("trainer.precision=16-mixed")
+@pytest.mark.parametrize("mesh", ["parallel=fsdp", "parallel.shard=2"])
+def test_float16_is_refused_on_a_mesh(mesh):
+    with pytest.raises(ConfigError, match=r"'16-mixed' is not for parallel=[\s\S]*trainer\.precision=bf16-mixed"):
+        resolve_mesh(config(mesh, "trainer.precision=16-mixed"), 2)
 
 
 def test_tensor_ranks_on_several_nodes_are_advised_against():

@@ -1,5 +1,7 @@
 """What each rank holds and sends: initial weights, memory, bytes, tied weights."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from benchmarks.parallel.processes import run_ranks
@@ -24,13 +26,34 @@ def model_bytes() -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def on_two_ranks() -> list:
+def llama_folder(tmp_path_factory) -> Path:
+    """The configuration of a tiny Llama with a tied head, as transformers writes it."""
+    from transformers import LlamaConfig
+
+    folder = tmp_path_factory.mktemp("llama")
+    LlamaConfig(
+        architectures=["LlamaForCausalLM"],
+        vocab_size=257,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        tie_word_embeddings=True,
+    ).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def on_two_ranks(llama_folder) -> list:
     """All that two processes are asked for here, in one start."""
-    return run_ranks(2, everything)
+    return run_ranks(2, everything, llama_folder)
 
 
-def everything() -> dict:
+def everything(llama_folder: Path) -> dict:
     return {
+        "hugging_face": workers.hugging_face_losses(llama_folder, [TP, FSDP]),
         "initial": workers.initial_differences(MESHES),
         "tied": workers.tied_weights([PIPELINE, ZBV]),
         "replicated": workers.replicated_after_dropout(),
@@ -57,6 +80,15 @@ def test_the_two_copies_of_a_tied_weight_stay_the_same_bit_for_bit(on_two_ranks)
 def test_dropout_under_tensor_parallelism_leaves_replicated_weights_the_same(on_two_ranks):
     for rank in on_two_ranks:
         assert set(rank["replicated"].values()) == {True}
+
+
+def test_a_hugging_face_model_is_divided_by_its_own_plan_and_sharded(on_two_ranks, llama_folder):
+    one = ("parallel=single", "trainer.micro_batch=8")
+    half = ("parallel=single", "trainer.micro_batch=4", "trainer.batch_tokens=128")  # each rank is given the same rows
+    divided, sharded = on_two_ranks[0]["hugging_face"]
+    alone, alone_on_half = workers.hugging_face_losses(llama_folder, [one, half])
+    assert divided == pytest.approx(alone, abs=5e-6)
+    assert sharded == pytest.approx(alone_on_half, abs=5e-6)
 
 
 def check_memory(ranks: list[dict[str, int]], model_bytes: dict[str, int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from tests.support.tiny import tiny_config
 SMALL = (
     "model=gpt2-tiny",
     "tokenizer=bytes",
-    "model.layers=4",
     "model.max_length=32",
     "trainer.sequence_length=32",
     "trainer.batch_tokens=256",
@@ -57,7 +57,7 @@ def fit(overrides: tuple[str, ...], watch: Watch) -> CausalLM:
     """Trains on random tokens, without a store."""
     config = compose([*SMALL, *overrides]).config
     plan = plan_training(config, Ranks.from_environment())
-    trainer = make_trainer(config, plan, None, [watch], [])  # type: ignore[arg-type]
+    trainer = make_trainer(config, plan, open_store(tempfile.gettempdir()), [watch], [])
     made = torch.Generator().manual_seed(0)
     batches = [
         torch.randint(0, 250, (plan.micro_batch, 33), generator=made)
@@ -139,6 +139,17 @@ def bytes_sent(cases: dict[str, tuple[str, ...]]) -> dict[str, dict[str, int]]:
         with SentBytes() as counter:
             fit(overrides, Watch())
         found[name] = dict(counter.sent)
+    return found
+
+
+def hugging_face_losses(folder: Path, meshes: list[tuple[str, ...]]) -> list[list[float]]:
+    """By mesh, the losses of a tiny Llama that transformers builds."""
+    model = ("model=hf", f"model.name={folder}", "model.max_length=32", "trainer.steps=3")
+    found = []
+    for overrides in meshes:
+        losses: list[float] = []
+        fit((*model, *overrides), Watch(stepped=lambda module, seen=losses: seen.append(float(module._losses[-1]))))
+        found.append(losses)
     return found
 
 

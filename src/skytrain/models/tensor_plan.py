@@ -1,6 +1,7 @@
 """How each part of a model may be divided among tensor-parallel ranks: a pattern of module names, and a word for it.
 
-Between the parts named here the sequence is divided, so that norms and dropout are not done twice. The words:
+In the decoder's plan the sequence is divided between the parts named, so that norms and dropout are not done twice. Hugging
+Face's own plans divide layers only. The words:
 
 columns     a linear layer by its outputs; takes the whole sequence, gives this rank's outputs
 rows        a linear layer by its inputs; takes this rank's, gives the sum as this rank's part of the sequence
@@ -8,6 +9,7 @@ vocabulary  an embedding by its rows; takes and gives whole sequences
 logits      the last linear layer by its outputs; takes a part of the sequence, gives logits that stay divided
 sequence    a norm over features: works on this rank's part of the sequence, with all of its own weights
 heads       a norm within each head: works on this rank's heads
+rows whole, columns whole   as above, but what they give is whole on every rank
 gather      the module's first input becomes the whole sequence
 divide      the module's output becomes this rank's part of the sequence
 """
@@ -19,6 +21,7 @@ from typing import Any
 from torch import nn
 
 from .decoder import Decoder
+from .hf_causal_lm import HFCausalLM
 
 TensorPlan = dict[str, str]
 
@@ -44,9 +47,22 @@ DECODER: TensorPlan = {
 }
 
 
+HUGGING_FACE = {
+    "colwise": "columns",
+    "rowwise": "rows whole",
+    "colwise_gather_output": "columns whole",
+    "embedding_rowwise": "vocabulary",
+    "replicated_with_grad_allreduce": "heads",  # norms of queries and keys
+}
+
+
 def tensor_plan(model: nn.Module) -> TensorPlan | None:
-    """The model's own `tensor_plan` where it has one, the decoder's for the decoder; None for a model that cannot be divided."""
+    """The model's own `tensor_plan`, the decoder's, or that of the Hugging Face model inside; None for one that cannot be divided."""
     own: Any = getattr(model, "tensor_plan", None)
     if own is not None:
         return own
+    if isinstance(model, HFCausalLM):
+        theirs: dict[str, str] = getattr(model.model, "tp_plan", None) or {}
+        known = set(theirs.values()) <= set(HUGGING_FACE)
+        return {f"model.{name}": HUGGING_FACE[word] for name, word in theirs.items()} if theirs and known else None
     return DECODER if isinstance(model, Decoder) else None

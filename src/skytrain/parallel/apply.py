@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from ..config import ConfigError
 from ..models.tensor_plan import tensor_plan
 from .pipeline import cut_stages
+from .state import tied_names
 from .tensor import divide_tensors
 
 
@@ -49,8 +50,9 @@ def parallelize(model: nn.Module, mesh: DeviceMesh, settings: Settings) -> list[
                 raise ConfigError(
                     "parallel.tensor", f"{type(model).__name__} has no tensor plan", hint="use parallel=fsdp"
                 )
+            tied = tied_names(part)
             divide_tensors(part, plan, mesh["tensor"])
-            tie(part)
+            tie(part, tied)
         if settings.checkpoint_activations:
             recompute(blocks_of(part))
         if settings.compile_blocks:
@@ -59,10 +61,11 @@ def parallelize(model: nn.Module, mesh: DeviceMesh, settings: Settings) -> list[
     return parts
 
 
-def tie(part: nn.Module) -> None:
-    """Dividing gives tied weights separate storage; a model that ties says how."""
-    if callable(own := getattr(part, "tie", None)):
-        own()
+def tie(part: nn.Module, tied: Mapping[str, str]) -> None:
+    """Makes each second name of a parameter mean the first again: dividing has given them separate storage."""
+    for again, first in tied.items():
+        owner, _, leaf = again.rpartition(".")
+        setattr(part.get_submodule(owner), leaf, part.get_parameter(first))
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:

@@ -85,6 +85,12 @@ def _problem(config: Config, mesh: Mesh, world_size: int) -> tuple[str, str] | N
         return "parallel.name", "ddp only replicates; other degrees than parallel.replicate must be 1"
     if parallel.cpu_offload and config.trainer.device == "cpu":
         return "parallel.cpu_offload", "there is nothing to offload from with trainer.device=cpu"
+    precision = config.trainer.precision
+    if uses_mesh_strategy(config) and precision not in ("32-true", "bf16-mixed"):
+        return (
+            "trainer.precision",
+            f"{precision!r} is not for parallel={parallel.name} on a mesh, which keeps weights in float32; try trainer.precision=bf16-mixed",
+        )
     if config.trainer.sample_every and uses_mesh_strategy(config):
         return (
             "trainer.sample_every",

@@ -61,6 +61,8 @@ class Divide(ParallelStyle):
 STYLES: dict[str, Callable[[], ParallelStyle]] = {
     "columns": lambda: ColwiseParallel(),
     "rows": lambda: RowwiseParallel(output_layouts=SEQUENCE),
+    "columns whole": lambda: ColwiseParallel(output_layouts=Replicate()),
+    "rows whole": lambda: RowwiseParallel(output_layouts=Replicate()),
     "vocabulary": lambda: RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate()),
     "logits": lambda: ColwiseParallel(input_layouts=SEQUENCE, output_layouts=Shard(-1), use_local_output=False),
     "sequence": lambda: SequenceParallel(use_local_output=True),
