@@ -85,6 +85,8 @@ def measure(overrides: tuple[str, ...], device: str) -> dict[str, Any]:
     batches = [few[i % len(few)] for i in range(plan.micro_batches * steps)]
     told: list[str] = []
     module = make_module(config, plan, outline(config), told.append)
+    # Each preset compiles anew: past a few variants of one function torch would give up and run it uncompiled.
+    torch._dynamo.reset()
     if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

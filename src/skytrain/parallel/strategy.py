@@ -144,6 +144,7 @@ class MeshStrategy(ParallelStrategy):
             ]
             # The schedule runs forward and backward inside the training step, and Lightning would clear gradients after it.
             module.optimizer_zero_grad = _do_nothing
+        module._device = self.root_device  # what Lightning notes where it moves a module itself
         module.compute_loss = self._compute_loss
         module.limit_gradients = self._clip
 
