@@ -75,6 +75,17 @@ def test_llmc_files_train_as_the_shards_they_are(root: Path) -> None:
     assert losses(root, "files") == losses(root, "ours")
 
 
+@pytest.mark.parametrize("packing", ["windows", "documents"])
+def test_documents_kept_apart_change_what_is_learned_and_train(root: Path, packing: str) -> None:
+    def curve(*options: str) -> list[float]:
+        run = train(tiny_config(root, f"loader.packing={packing}", "model.max_length=64", *options), Silent()).run
+        return [r["train/loss"] for r in read_metrics(open_store(str(root)), run) if "train/loss" in r]
+
+    mixed, apart = curve(), curve("loader.separate_documents=true")
+    assert apart[-1] < apart[0] - 0.3
+    assert apart != mixed
+
+
 def test_files_that_are_not_there_are_named(root: Path) -> None:
     with pytest.raises(SkytrainError, match=r"nothing matches nowhere/\*\.bin"):
         train(tiny_config(root, "loader=files", "loader.files.train=nowhere/*.bin"), Silent())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
-from skytrain.tokens import PackedSplit, TokenDataModule, TokenSplit, document_boundaries, inputs_and_targets
+from skytrain.tokens import PackedSplit, TokenDataModule, TokenSplit, inputs_and_targets
 from skytrain.tokens.packing import pack_documents
 
 from .conftest import PREFIX, TOKENIZER, documents, write_split
@@ -86,13 +86,6 @@ def test_plain_windows_pass_unchanged() -> None:
     batch = torch.arange(12).reshape(2, 6)
     inputs, targets = inputs_and_targets(batch)
     assert torch.equal(inputs, batch[:, :-1]) and torch.equal(targets, batch[:, 1:])
-
-
-def test_boundaries_number_the_documents_and_restart_positions() -> None:
-    batch = torch.tensor([[7, 8, EOT, 1, 2, ~3, 4, EOT, ~EOT]])
-    numbers, positions = document_boundaries(batch, EOT)
-    assert numbers.tolist() == [[0, 0, 1, 1, 1, 2, 2, 3]]
-    assert positions.tolist() == [[0, 1, 0, 1, 2, 0, 1, 0]]
 
 
 @pytest.mark.parametrize("workers", [0, 2])

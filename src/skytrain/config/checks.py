@@ -32,6 +32,15 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
                 else None
             )
             raise fail(f"trainer.{name}", f"has no effect under parallel={config.parallel.name}", hint)
+    if config.loader.separate_documents:
+        if not isinstance(model, DecoderConfig):
+            raise fail("loader.separate_documents", f"model={model.name} is not the built-in decoder")
+        if config.parallel.name not in ("single", "ddp"):
+            raise fail(
+                "loader.separate_documents",
+                f"parallel={config.parallel.name} does not keep documents apart",
+                "try parallel=ddp",
+            )
     if trainer.precision in ("16-mixed", "bf16-true") and config.parallel.name not in ("single", "ddp"):
         raise fail(
             "trainer.precision",

@@ -479,6 +479,7 @@ class LoaderConfig:
     shuffle: Literal["global", "blocks"]
     block_shards: Positive  # shards whose windows are shuffled together with shuffle=blocks
     packing: Literal["windows", "documents"]
+    separate_documents: bool  # attention and positions stay within a document, as if each stood alone
     cache_dir: str | None
     cache_limit: Bytes | None
     store_wait: Seconds

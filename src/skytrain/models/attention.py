@@ -59,7 +59,9 @@ class Attention(nn.Module):
         self.q_norm = make_norm(config, self.head_size) if config.qk_norm else None
         self.k_norm = make_norm(config, self.head_size) if config.qk_norm else None
 
-    def forward(self, x_btd: Tensor, rotation: Rotation | None, cache: KVCache | None) -> Tensor:
+    def forward(
+        self, x_btd: Tensor, rotation: Rotation | None, cache: KVCache | None, documents_bt: Tensor | None = None
+    ) -> Tensor:
         batch, length, _ = x_btd.shape
         each = self.queries_per_group
         qkv = self.qkv(x_btd).view(batch, length, -1, each + 2, self.head_size)
@@ -72,10 +74,10 @@ class Attention(nn.Module):
             q, k = rotate(q, rotation), rotate(k, rotation)
         if cache is not None:
             k, v = cache.extend(self.layer, k, v)
-        y_bhtq = self.attend(q, k, v)
+        y_bhtq = self.attend(q, k, v, documents_bt)
         return self.out(y_bhtq.transpose(1, 2).reshape(batch, length, -1))
 
-    def attend(self, q_bhtq: Tensor, k_bgsq: Tensor, v_bgsq: Tensor) -> Tensor:
+    def attend(self, q_bhtq: Tensor, k_bgsq: Tensor, v_bgsq: Tensor, documents_bt: Tensor | None = None) -> Tensor:
         queries, keys = q_bhtq.size(2), k_bgsq.size(2)
         dropout = self.dropout if self.training else 0.0
         windowed = self.window is not None and keys > self.window
@@ -83,6 +85,9 @@ class Attention(nn.Module):
         # so it serves whole sequences only, not a few new queries behind a cache.
         whole = queries == keys
         mask = None if not windowed and (whole or queries == 1) else _mask(queries, keys, self.window, q_bhtq.device)
+        if documents_bt is not None:
+            same = documents_bt[:, None, :, None] == documents_bt[:, None, None, :]
+            mask = same & _mask(queries, keys, self.window, q_bhtq.device)
         if self.softcap is None:
             return F.scaled_dot_product_attention(
                 q_bhtq,

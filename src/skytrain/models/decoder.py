@@ -24,13 +24,16 @@ class Embedding(nn.Module):
         self.positions = nn.Embedding(config.max_length, config.width) if config.positions == "learned" else None
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, tokens_bt: Tensor, start: int = 0) -> Tensor:
+    def forward(self, tokens_bt: Tensor, start: int = 0, places_bt: Tensor | None = None) -> Tensor:
+        """Tokens from position `start` on, or each at the place given."""
         check_tokens(tokens_bt, self.config, start)
         x_btd = self.tokens(tokens_bt)
         if self.config.scale_embedding:
             # Gemma's own code rounds the factor to the embedding's dtype.
             x_btd = x_btd * torch.tensor(self.config.width**0.5, dtype=x_btd.dtype, device=x_btd.device)
-        if self.positions is not None:
+        if self.positions is not None and places_bt is not None:
+            x_btd = x_btd + self.positions(places_bt)
+        elif self.positions is not None:
             x_btd = x_btd + self.positions.weight[start : start + tokens_bt.size(1)]
         return self.dropout(x_btd)
 
@@ -66,8 +69,14 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.scale = multipliers(config).residual
 
-    def forward(self, x_btd: Tensor, rotation: Rotation | None = None, cache: KVCache | None = None) -> Tensor:
-        added = self.attention(self.attention_norm(x_btd), rotation, cache)
+    def forward(
+        self,
+        x_btd: Tensor,
+        rotation: Rotation | None = None,
+        cache: KVCache | None = None,
+        documents_bt: Tensor | None = None,
+    ) -> Tensor:
+        added = self.attention(self.attention_norm(x_btd), rotation, cache, documents_bt)
         if self.attention_post_norm is not None:
             added = self.attention_post_norm(added)
         x_btd = self.add(x_btd, added)
@@ -114,6 +123,7 @@ class Decoder(nn.Module):
         self.head = Head(config)
         self.recompute: Recompute = "none"
         self.loss_settings = LossSettings()
+        self.separator: int | None = None  # the token that begins a document, where documents are kept apart
         self.tie()
 
     def tie(self) -> None:
@@ -128,10 +138,15 @@ class Decoder(nn.Module):
     def stream(self, tokens_bt: Tensor, cache: KVCache | None = None) -> Tensor:
         """What the head reads: the residual stream after the last block."""
         start, length = (cache.length if cache else 0), tokens_bt.size(1)
-        x_btd = self.embedding(tokens_bt, start)
+        documents_bt, places_bt = None, None
+        if self.separator is not None and cache is None:
+            tokens_bt, documents_bt, places_bt = documents_of(tokens_bt, self.separator)
+        x_btd = self.embedding(tokens_bt, start, places_bt)
         turn = rotation(self.config, start, length, tokens_bt.device) if self.config.positions == "rope" else None
+        if turn is not None and places_bt is not None:
+            turn = (turn[0][places_bt].unsqueeze(1), turn[1][places_bt].unsqueeze(1))
         for block in self.blocks.values():
-            x_btd = run_block(block, self.recompute, x_btd, turn, cache)
+            x_btd = run_block(block, self.recompute, x_btd, turn, cache, documents_bt)
         if cache is not None:
             cache.length += length
         return x_btd
@@ -152,6 +167,17 @@ class Decoder(nn.Module):
     def flops_per_token(self, sequence_length: int) -> int:
         """Forward and backward, counted as MFU counts them."""
         return decoder_flops_per_token(self.config, sequence_length)
+
+
+def documents_of(tokens_bt: Tensor, separator: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The tokens, the number of each one's document within its row, and its place within that document.
+
+    A document begins with `separator`; a piece of one that begins without it has its first token v written as `~v`.
+    """
+    begins = (tokens_bt == separator) | (tokens_bt < 0)
+    here = torch.arange(tokens_bt.size(1), device=tokens_bt.device).expand_as(tokens_bt)
+    places = here - torch.where(begins, here, 0).cummax(dim=1).values
+    return tokens_bt.where(tokens_bt >= 0, ~tokens_bt), begins.cumsum(dim=1), places
 
 
 def check_tokens(tokens_bt: Tensor, config: DecoderConfig, start: int = 0) -> None:

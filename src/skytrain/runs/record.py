@@ -35,6 +35,7 @@ IDENTITY = (
     "loader.shuffle",
     "loader.block_shards",
     "loader.packing",
+    "loader.separate_documents",
     "loader.mixture",
     "loader.files",
 )

@@ -11,7 +11,7 @@ from .manifest import Manifest, Shard, TokenizerFacts, find_manifest
 from .mixture import Mixture, Phase
 from .opening import TrainingData, find_training_data, open_mixture, open_training_data
 from .order import BlockOrder, GlobalOrder, Permutation, window_order, windows_at
-from .packing import PackedSplit, document_boundaries, inputs_and_targets
+from .packing import PackedSplit, inputs_and_targets
 from .prepared import Prepared, find_prepared, open_prepared, tokens_folder
 from .reader import TokenSplit
 from .shards import Split, dtype_for, split_of
@@ -44,7 +44,6 @@ __all__ = [
     "Tokenizer",
     "TokenizerFacts",
     "TrainingData",
-    "document_boundaries",
     "dtype_for",
     "find_manifest",
     "find_prepared",

@@ -161,21 +161,12 @@ def _pieces(ends: np.ndarray, sequence_length: int) -> tuple[np.ndarray, np.ndar
     return starts, lengths, number == 0
 
 
-def inputs_and_targets(batch_bt: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a model reads and what it should predict, from a batch of (sequences, length + 1)."""
-    inputs, targets = batch_bt[:, :-1], batch_bt[:, 1:]
-    return inputs.where(inputs >= 0, ~inputs), targets.masked_fill(targets < 0, IGNORED_TARGET)
+def inputs_and_targets(batch_bt: torch.Tensor, *, keep_marks: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """What a model reads and what it should predict, from a batch of (sequences, length + 1).
 
-
-def document_boundaries(batch_bt: torch.Tensor, eot: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each input the number of its document within the row, and its position within that document.
-
-    Attention that stays within equal numbers, and positions that start anew, make packed documents as if each stood alone.
+    `keep_marks` leaves a piece's first token negative, for a model that keeps documents apart by it.
     """
-    import torch
-
-    inputs = batch_bt[:, :-1]
-    begins = (inputs == eot) | (inputs < 0)
-    places = torch.arange(inputs.size(1), device=inputs.device).expand_as(inputs)
-    last_start = torch.where(begins, places, 0).cummax(dim=1).values
-    return begins.cumsum(dim=1), places - last_start
+    inputs, targets = batch_bt[:, :-1], batch_bt[:, 1:]
+    if not keep_marks:
+        inputs = inputs.where(inputs >= 0, ~inputs)
+    return inputs, targets.masked_fill(targets < 0, IGNORED_TARGET)

@@ -137,6 +137,10 @@ def make_module(config: Config, plan: TrainingPlan, model: nn.Module, tell: Call
         compile_model=config.trainer.compile and not uses_mesh_strategy(config),  # a mesh compiles by block
         guard=make_guard(config.trainer, tell),
     )
+    if config.loader.separate_documents:
+        assert isinstance(model, Decoder)
+        model.separator = config.tokenizer.vocab_size - 1  # the end of text is the last id of every tokenizer here
+        module.keeps_documents_apart = True
     path = choose_path(config, plan.device, model)
     if path.compute_loss is not None:
         module.compute_loss = path.compute_loss

@@ -78,9 +78,10 @@ class CausalLM(pl.LightningModule):
         self._val_losses: list[torch.Tensor] = []
         self._val_sequences = 0
         self.val_loss: float | None = None
+        self.keeps_documents_apart = False
 
     def training_step(self, batch: torch.Tensor, batch_index: int) -> torch.Tensor:
-        loss = self.compute_loss(self.model, *inputs_and_targets(batch))
+        loss = self.compute_loss(self.model, *inputs_and_targets(batch, keep_marks=self.keeps_documents_apart))
         self._losses.append(loss.detach())
         return loss
 
@@ -120,7 +121,7 @@ class CausalLM(pl.LightningModule):
         rows = len(batch)
         if not rows:  # this rank has none left, but takes part in what the others compute
             batch = batch.new_zeros(1, batch.size(1))
-        loss = self.compute_loss(self.model, *inputs_and_targets(batch))
+        loss = self.compute_loss(self.model, *inputs_and_targets(batch, keep_marks=self.keeps_documents_apart))
         self._val_losses.append(loss.detach().double() * rows)
         self._val_sequences += rows
 

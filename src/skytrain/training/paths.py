@@ -66,6 +66,8 @@ def _not_fused(config: Config, device: str, model: nn.Module) -> str | None:
         return f"parallel={config.parallel.name}"
     if config.trainer.activation_checkpointing != "none" or config.trainer.loss_chunk_tokens or config.trainer.z_loss:
         return "activation checkpointing, a chunked loss or a z-loss"
+    if config.loader.separate_documents:
+        return "loader.separate_documents"
     return unsupported(config.model) if isinstance(model, Decoder) else "a model other than the built-in decoder"
 
 

@@ -1,0 +1,69 @@
+"""Documents that share a row but not each other's attention: each is computed as if it stood alone."""
+
+import pytest
+import torch
+
+from skytrain.config import ConfigError
+from skytrain.config.compose import compose
+from skytrain.models import build_model
+
+EOT = 256
+FAMILIES = {
+    "gpt2": ["model=gpt2-tiny"],
+    "llama": ["model=llama-3.2-1b", "model.kv_heads=2", "model.mlp_width=64", "model.vocab_size=257"],
+    "gemma2": [
+        "model=gemma-2-2b",
+        "model.kv_heads=2",
+        "model.head_size=16",
+        "model.mlp_width=64",
+        "model.vocab_size=257",
+        "model.window=4",
+    ],
+}
+SMALL = [
+    "model.layers=2",
+    "model.width=32",
+    "model.heads=4",
+    "tokenizer=bytes",
+    "model.max_length=64",
+    "trainer.sequence_length=32",
+]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_each_document_has_the_logits_it_would_have_alone(family, recompute):
+    model = build_model(compose([*FAMILIES[family], *SMALL]).config.model, seed=0)
+    model.separator, model.recompute = EOT, recompute
+    lengths = (5, 9, 4)
+    generator = torch.Generator().manual_seed(0)
+    documents = [torch.cat([torch.tensor([EOT]), torch.randint(0, 256, (n,), generator=generator)]) for n in lengths]
+    together = model(torch.cat(documents)[None])
+    model.separator = None
+    alone = torch.cat([model(document[None]) for document in documents], dim=1)
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(model(torch.cat(documents)[None]), alone, atol=1e-3)
+
+
+def test_a_row_that_begins_inside_a_document_keeps_its_places():
+    model = build_model(compose([*FAMILIES["gpt2"], *SMALL]).config.model, seed=0)
+    tail = torch.tensor([[7, 8, 9, EOT, 1, 2]])
+    model.separator = EOT
+    apart = model(tail)
+    model.separator = None
+    torch.testing.assert_close(apart[:, :3], model(tail[:, :3]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(apart[:, 3:], model(tail[:, 3:]), atol=1e-5, rtol=1e-5)
+
+
+def test_a_piece_marked_by_a_negative_first_token_is_a_document_of_its_own():
+    model = build_model(compose([*FAMILIES["gpt2"], *SMALL]).config.model, seed=0)
+    model.separator = EOT
+    marked = model(torch.tensor([[EOT, 1, 2, ~3, 4, 5]]))
+    model.separator = None
+    torch.testing.assert_close(marked[:, 3:], model(torch.tensor([[3, 4, 5]])), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("options", [["parallel=fsdp"], ["model=custom", "model.target=a.B"]])
+def test_what_cannot_keep_documents_apart_says_so(options):
+    with pytest.raises(ConfigError, match=r"loader\.separate_documents"):
+        compose(["loader.separate_documents=true", *options])
