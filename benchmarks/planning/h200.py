@@ -114,16 +114,17 @@ class Bench:
             seconds.append(time.perf_counter() - began)
         return seconds
 
-    def peak(self, job: Job, count: int = 2) -> tuple[int, int] | None:
-        """(allocated, reserved) bytes at the peak; None when it does not fit."""
+    def peak(self, job: Job, count: int = 2) -> tuple[int, int] | str:
+        """(allocated, reserved) bytes at the peak, or why it did not run: out of memory, or a kernel that does not go so far."""
         try:
             with self.model(job) as trained:
                 if self.cuda:
                     torch.cuda.reset_peak_memory_stats()
                 self.steps(job, trained, count)
                 return (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()) if self.cuda else (0, 0)
-        except torch.OutOfMemoryError:
-            return None
+        except RuntimeError as error:  # out of memory is one of them
+            held = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+            return f"{type(error).__name__}: {error} (peak {held[0]} bytes allocated, {held[1]} reserved)"
 
 
 def _fused() -> Any:
@@ -150,7 +151,8 @@ def memory_table(bench: Bench, shapes: list[tuple[DecoderConfig, int, list[int]]
     return rows
 
 
-def _memory_row(job: Job, predicted: float, measured: tuple[int, int] | None) -> dict[str, Any]:
+def _memory_row(job: Job, predicted: float, found: tuple[int, int] | str) -> dict[str, Any]:
+    measured = None if isinstance(found, str) else found
     return {
         "model": job.model.name,
         "length": job.sequence_length,
@@ -162,6 +164,7 @@ def _memory_row(job: Job, predicted: float, measured: tuple[int, int] | None) ->
         "measured_bytes": measured[0] if measured else None,
         "reserved_bytes": measured[1] if measured else None,
         "error": predicted / measured[0] - 1 if measured and measured[0] else None,
+        "reason": found if isinstance(found, str) else None,
     }
 
 
@@ -177,8 +180,7 @@ def largest_table(bench: Bench, shapes: list[tuple[DecoderConfig, int]]) -> list
             job = Job(model, length, 1, 2, checkpointing=checkpointing, fused=fused)
             largest = largest_micro_batch(job, SINGLE, bench.memory_bytes())
             beyond = -(-largest * 5 // 4)
-            runs = bench.peak(replace(job, micro_batch=largest), count=2) is not None
-            over = bench.peak(replace(job, micro_batch=beyond), count=2) is not None
+            at, over = (bench.peak(replace(job, micro_batch=size), count=2) for size in (largest, beyond))
             rows.append(
                 {
                     "model": model.name,
@@ -186,9 +188,11 @@ def largest_table(bench: Bench, shapes: list[tuple[DecoderConfig, int]]) -> list
                     "path": path_of(job, SINGLE),
                     "checkpointing": checkpointing,
                     "largest": largest,
-                    "runs": runs,
+                    "runs": not isinstance(at, str),
+                    "at_largest": at,
                     "beyond": beyond,
-                    "beyond_runs": over,
+                    "beyond_runs": not isinstance(over, str),
+                    "at_beyond": over,
                 }
             )
             print("largest", rows[-1], file=sys.stderr, flush=True)
@@ -255,7 +259,7 @@ def markdown(found: dict[str, Any]) -> str:
         measured = (
             (f"{row['measured_bytes'] / GIB:.2f}", f"{row['reserved_bytes'] / GIB:.2f}", f"{row['error']:+.1%}")
             if row["error"] is not None
-            else ("out of memory", "", "")
+            else (row["reason"] or "not on this device", "", "")
         )
         lines.append(
             f"| {row['model']}, {row['path']} | {row['length']} | {row['micro_batch']} | {row['accumulation']} | {'yes' if row['checkpointing'] else 'no'} | {row['predicted_bytes'] / GIB:.2f} | {measured[0]} | {measured[1]} | {measured[2]} |"
@@ -292,11 +296,14 @@ def main() -> None:
         return
     bench = Bench(arguments.device, arguments.minutes)
     found: dict[str, Any] = {"device": bench.name, "torch": torch.__version__, "memory_bytes": bench.memory_bytes()}
+    if bench.cuda:  # (free, total): what CUDA's context takes is the difference
+        found["context"] = torch.cuda.mem_get_info()
     if bench.cuda:
+        # Calibrated where the device is clearly the limit: a step that the host holds up says little about the GPU.
         found["time"] = time_table(
-            bench, GPT2, (1024, 16), [(1024, 4), (1024, 64), (256, 64), (2048, 8), (4096, 4)], "fused"
+            bench, GPT2, (1024, 64), [(1024, 4), (1024, 16), (256, 64), (2048, 8), (4096, 4)], "fused"
         )
-        found["time"] += time_table(bench, GPT2, (1024, 16), [(1024, 4), (1024, 64), (2048, 8)], "eager")
+        found["time"] += time_table(bench, GPT2, (1024, 64), [(1024, 4), (1024, 16), (2048, 8)], "eager")
         found["time"] += time_table(bench, MEDIUM, (1024, 16), [(1024, 4), (2048, 8)], "fused")
         found["time"] += time_table(bench, LLAMA, (2048, 4), [(2048, 1), (2048, 8), (4096, 2), (1024, 8)], "eager")
         shapes = [(GPT2, 1024, [1, 8, 64]), (MEDIUM, 1024, [1, 8, 48]), (LLAMA, 2048, [1, 4, 12])]

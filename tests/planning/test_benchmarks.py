@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import importlib.util
+import json
 import statistics
 from pathlib import Path
 from types import ModuleType
@@ -79,3 +80,28 @@ def test_the_gpu_benchmark_measures_the_models_that_are_configured(shape: str, n
         dataclasses.replace(measured, vocab_size=configured.vocab_size, max_length=configured.max_length)
     )
     assert (measured.name, size) == (name, decoder_size(configured))
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER))  # it takes its shapes from its neighbour
+    return load("h200_offline")
+
+
+def test_what_is_called_fitting_on_an_h200_fits_by_the_memory_that_was_reserved_there(offline: ModuleType) -> None:
+    found = json.loads((FOLDER / "h200.json").read_text())
+    for row in offline.largest(found):
+        assert row["fits_by_reserved"] or row["ran"], row
+        assert row["quarter_more"] >= row["failed_at"] or row["more_allocated"] > found["memory_bytes"], row
+
+
+def test_steps_measured_on_an_h200_are_predicted_within_10_percent_of_their_median_but_for_four(
+    offline: ModuleType,
+) -> None:
+    found = json.loads((FOLDER / "h200.json").read_text())
+    errors = sorted(
+        abs(predictions["median_seconds"].seconds / row["median_seconds"] - 1)
+        for row, predictions in offline.times(found)
+    )
+    assert errors[-5] <= 0.10
+    assert errors[-1] <= 0.22

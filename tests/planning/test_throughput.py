@@ -24,7 +24,7 @@ from skytrain.planning.measurements import (
 from skytrain.planning.memory import Job, path_of, usable_bytes
 from skytrain.planning.mesh import Mesh, parse_mesh, preset_mesh, runnable
 from skytrain.planning.search import NoPlacement, Placement, best_placement
-from skytrain.planning.throughput import mfu, step_time, tokens_per_step
+from skytrain.planning.throughput import launch_seconds, mfu, step_time, tokens_per_step
 
 CATALOG = packaged_catalog()
 G5 = Node.of(CATALOG.instance("g5.12xlarge"))
@@ -124,10 +124,37 @@ def test_the_measurement_nearest_in_model_then_length_then_micro_batch_decides()
     elsewhere = replace(job, model=decoder("gpt2-355m"))
     known = [
         measured(elsewhere, 9 * step_time(elsewhere, Mesh(), H200).seconds),
-        measured(replace(job, micro_batch=8), 3 * step_time(replace(job, micro_batch=8), Mesh(), H200).seconds),
-        measured(replace(job, micro_batch=1), 5 * step_time(replace(job, micro_batch=1), Mesh(), H200).seconds),
+        measured(replace(job, micro_batch=32), 3 * step_time(replace(job, micro_batch=32), Mesh(), H200).seconds),
+        measured(replace(job, micro_batch=64), 5 * step_time(replace(job, micro_batch=64), Mesh(), H200).seconds),
     ]
     assert predict(job, Mesh(), H200, known).seconds == pytest.approx(3 * roofline)
+
+
+def test_a_step_that_waits_for_the_host_calibrates_the_host_and_not_the_device() -> None:
+    assert H200 is not None
+    small, large = Job(GPT2, 1024, 1), Job(GPT2, 1024, 64)
+    launch = launch_seconds(small, Mesh())
+    assert step_time(small, Mesh(), H200).seconds == pytest.approx(launch)
+    slow_host = [measured(small, 2 * launch)]
+    assert predict(replace(small, micro_batch=2), Mesh(), H200, slow_host).seconds == pytest.approx(2 * launch)
+    beyond = predict(large, Mesh(), H200, slow_host)
+    assert beyond.source == "assumed" and "device" in beyond.because
+    assert beyond.seconds == pytest.approx(step_time(large, Mesh(), H200).seconds)
+
+    slow_device = [measured(large, 2 * step_time(large, Mesh(), H200).seconds)]
+    assert predict(small, Mesh(), H200, slow_device).seconds == pytest.approx(launch)
+    both = predict(replace(large, micro_batch=32), Mesh(), H200, slow_host + slow_device)
+    assert both.seconds == pytest.approx(2 * step_time(replace(large, micro_batch=32), Mesh(), H200).seconds)
+
+
+def test_a_measurement_where_neither_side_is_clearly_the_limit_corrects_only_itself() -> None:
+    assert H200 is not None
+    job = Job(GPT2, 1024, 16, fused=True)
+    between = [measured(job, 0.04)]
+    assert predict(job, Mesh(), H200, between).seconds == pytest.approx(0.04)
+    other = replace(job, micro_batch=64)
+    assert predict(other, Mesh(), H200, between).source == "assumed"
+    assert predict(other, Mesh(), H200, between).seconds == pytest.approx(step_time(other, Mesh(), H200).seconds)
 
 
 def test_measurements_come_back_from_the_cache_and_a_newer_one_replaces_the_older(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ class Gpu:
 
 # Datasheet peaks, checked against the tables of torchtitan and nanochat. A10G: 80 SM x 256 FMA x 2 x 1.71 GHz = 70 TFLOP/s;
 # the 125 that several libraries print for it belongs to the A10. Order matters where one name contains another.
-# The fractions of A100, H100 and H200 are fitted on published runs (benchmarks/planning/published.log); the others are assumed.
+# The fractions of A100 and H100 are fitted on published runs (benchmarks/planning/published.log), those of H200 on steps of our own
+# (benchmarks/planning/h200_offline.md); the others are assumed.
 # PCIe figures are what NCCL moves between GPUs of a G machine, which go through the host's memory.
 # fmt: off
 GPUS = (
@@ -45,7 +46,7 @@ GPUS = (
     Gpu("h100-nvl",            r"H100 NVL",         835 * TERA,  60 * TERA,    0.54, 0.22, 3938 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA H100 NVL datasheet, half of the sparse 1,671"),
     Gpu("h100",                r"H100\b",           989 * TERA,  67 * TERA,    0.57, 0.23, 3350 * GIGA,  "nvlink", 450 * GIGA,   "NVIDIA H100 SXM datasheet, half of the sparse 1,979"),
     Gpu("h200-nvl",            r"H200 NVL",         835 * TERA,  60 * TERA,    0.54, 0.22, 4800 * GIGA,  "nvlink", 450 * GIGA,   "NVIDIA H200 NVL datasheet, half of the sparse 1,671"),
-    Gpu("h200",                r"H200\b",           989 * TERA,  67 * TERA,    0.57, 0.23, 4800 * GIGA,  "nvlink", 450 * GIGA,   "NVIDIA H200 SXM datasheet, half of the sparse 1,979"),
+    Gpu("h200",                r"H200\b",           989 * TERA,  67 * TERA,    0.65, 0.45, 4800 * GIGA,  "nvlink", 450 * GIGA,   "NVIDIA H200 SXM datasheet, half of the sparse 1,979"),
     Gpu("b200",                r"\bB200\b",         2250 * TERA, 75 * TERA,    0.55, 0.20, 7700 * GIGA,  "nvlink", 900 * GIGA,   "NVIDIA HGX B200 datasheet, half of the sparse 4,500"),
     Gpu("b300",                r"\bB300\b",         2250 * TERA, 75 * TERA,    0.55, 0.20, 7700 * GIGA,  "nvlink", 900 * GIGA,   "NVIDIA HGX B300 datasheet, half of the sparse 4,500"),
     Gpu("rtx-pro-server-6000", r"RTX PRO 6000",     None,        120 * TERA,   0.65, 0.35, 1597 * GIGA,  "pcie",   40 * GIGA,    "no dense bf16 figure verified"),

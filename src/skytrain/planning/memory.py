@@ -25,7 +25,11 @@ NCCL_BYTES = 700 * MIB  # communicators and their channels, when there is more t
 WORKSPACE_BYTES = 96 * MIB  # cuBLAS workspaces and the kernels' scratch
 OPTIMIZER_BYTES = {"adamw": 8, "lion": 4}  # of state a parameter; one that is not named here is taken for AdamW
 DEEPSPEED_BUCKET_BYTES = 2e9  # its default: 500 million numbers
-FRAGMENTATION = 0.03  # of all that is allocated; assumed: the allocator gives its caches back before it gives up
+# Of all that is allocated, what the allocator needs beyond it. On an H200 (benchmarks/planning/h200.md) large micro-batches reserved
+# 3 to 10% more in eager mode, 10 to 22% more where blocks are computed again; fused, one model reserved 4% more and failed with 3% left,
+# the other reserved 20% more and ran with 3% left. Compiled is assumed to be like eager.
+FRAGMENTATION: dict[Path, float] = {"eager": 0.12, "compiled": 0.12, "fused": 0.07}
+CHECKPOINTING_FRAGMENTATION = 0.22
 DRIVER_FRACTION = 0.985  # of the memory that EC2 states, what the driver offers (measured on an H200: 139.8 of 141 GiB)
 
 
@@ -230,7 +234,8 @@ def rank_memory(job: Job, mesh: Mesh) -> Memory:
         activations=at_activations,
         logits=at_logits,
         buffers=at_copies + fixed,
-        fragmentation=FRAGMENTATION * allocated,
+        fragmentation=allocated
+        * (CHECKPOINTING_FRAGMENTATION if job.checkpointing else FRAGMENTATION[path_of(job, mesh)]),
         runtime=CONTEXT_BYTES + (NCCL_BYTES if mesh.gpus > 1 else 0),
     )
 

@@ -36,19 +36,16 @@ class Software:
     name: str
     gemm: float  # speed of large matrix products beside what the GPU sustains in bfloat16; above 1 for float8
     traffic: float  # bytes moved outside products, per byte kept for the backward pass
-    host_seconds: (
-        float  # to launch one block's kernels, forward and backward; the GPU waits where this is longer than its work
-    )
+    host_seconds: float  # to launch a step's kernels, by layer; the GPU waits where this is longer than its work
     tensor_hidden: float = (
         0.0  # part of tensor parallelism's traffic that is computed over (asynchronous tensor parallelism)
     )
 
 
-# Traffic: fitted on half of the published runs (benchmarks/planning/published.log). Host: assumed.
-EAGER = Software("torch-eager", gemm=1.0, traffic=6.9, host_seconds=0.0006)
-FUSED = Software(
-    "fused", gemm=1.0, traffic=0.8, host_seconds=0.0004
-)  # traffic: a little less than the compiler's, assumed
+# Traffic: fitted on half of the published runs (benchmarks/planning/published.log); of the fused kernels assumed, a little less than the
+# compiler's. Host: eager and fused as measured on the host of one H200 (benchmarks/planning/h200_offline.md), compiled assumed.
+EAGER = Software("torch-eager", gemm=1.0, traffic=6.9, host_seconds=0.00215)
+FUSED = Software("fused", gemm=1.0, traffic=0.8, host_seconds=0.0021)
 COMPILED = Software("torch-compile", gemm=1.0, traffic=1.0, host_seconds=0.00015)
 
 
@@ -65,20 +62,24 @@ class StepTime:
     bubble: float
 
     @property
+    def device(self) -> float:
+        """What the step takes where the host is quick enough."""
+        return self.products + self.attention + self.traffic + self.optimizer + self.communication + self.bubble
+
+    @property
     def seconds(self) -> float:
-        return (
-            self.products
-            + self.attention
-            + self.traffic
-            + self.optimizer
-            + self.host
-            + self.communication
-            + self.bubble
-        )
+        return self.device + self.host
 
 
 def software_for(job: Job, mesh: Mesh) -> Software:
     return {"eager": EAGER, "compiled": COMPILED, "fused": FUSED}[path_of(job, mesh)]
+
+
+def launch_seconds(job: Job, mesh: Mesh, software: Software | None = None) -> float:
+    """What the host needs to launch one optimizer step's kernels, however small they are."""
+    software = software or software_for(job, mesh)
+    again = 4 / 3 if job.checkpointing else 1.0
+    return job.accumulation * software.host_seconds * again * job.model.layers / mesh.pipeline
 
 
 def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None) -> StepTime:
@@ -116,14 +117,14 @@ def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None
     held = decoder_size(model).parameters / mesh.tensor / mesh.pipeline
     traffic += WEIGHT_BYTES * held / memory
 
-    gpu = products + attention + traffic
-    host = max(0.0, software.host_seconds * layers * again - gpu)
+    gpu = micro * (products + attention + traffic)
     optimizer = OPTIMIZER_BYTES * held / (mesh.shard if mesh.zero else 1) / memory
-    computing = micro * (gpu + host)
+    host = max(0.0, launch_seconds(job, mesh, software) - gpu - optimizer)
+    computing = gpu + host
     uncovered = _uncovered(exchanges(job, mesh, node), computing, job, software)
     waiting = bubble_fraction(mesh, micro)
     bubble = (computing + uncovered) * waiting / (1 - waiting)
-    return StepTime(micro * products, micro * attention, micro * traffic, optimizer, micro * host, uncovered, bubble)
+    return StepTime(micro * products, micro * attention, micro * traffic, optimizer, host, uncovered, bubble)
 
 
 def tokens_per_step(job: Job, mesh: Mesh) -> int:
