@@ -69,6 +69,25 @@ def times(found: Row) -> list[tuple[Row, dict[str, Prediction]]]:
     return rows
 
 
+def elsewhere(found: Row) -> list[tuple[Row, list[float]]]:
+    """Each row that can calibrate the device, with the errors beside the medians of the others that it calibrates."""
+    node = Node.of_device(found["device"])
+    assert node is not None
+    rows = []
+    for row in found["time"]:
+        known = [measurement(row, found, row["median_seconds"])]
+        others = [one for one in found["time"] if (one["model"], one["path"]) == (row["model"], row["path"])]
+        predicted = [(one, predict(job_of(one), SINGLE, node, known)) for one in others if one is not row]
+        errors = [
+            found_step.seconds / one["median_seconds"] - 1
+            for one, found_step in predicted
+            if found_step.source == "calibrated"
+        ]
+        if errors:
+            rows.append((row, errors))
+    return rows
+
+
 def largest(found: Row) -> list[Row]:
     """The largest micro-batch that now is called fitting, and what it reserves by the ratio measured at the largest one that was timed."""
     rows = []
@@ -108,7 +127,7 @@ def report(found: Row) -> str:
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in largest(found):
-        would = "ran" if row["ran"] else "yes" if row["fits_by_reserved"] else "no"
+        would = f"yes: {row['largest']} ran" if row["ran"] else "yes" if row["fits_by_reserved"] else "no"
         lines.append(
             f"| {row['model']}, {row['path']} | {'yes' if row['checkpointing'] else 'no'} | {row['largest']}: {'yes' if row['runs'] else 'no'} | {row['now']} | {row['reserved'] / GIB:.1f} | {would} | {row['quarter_more']} | {row['more_allocated'] / GIB:.1f} | {row['failed_at']} |"
         )
@@ -128,6 +147,17 @@ def report(found: Row) -> str:
         lines.append(
             f"| {row['model']} | {row['path']} | {row['length']} | {row['micro_batch']} | {' | '.join(cells)} | {source} |"
         )
+    lines += [
+        "",
+        "Errors beside the median of the other rows that the device limits, by the row that calibrates.",
+        "",
+        "| model | mode | calibrated at | least | most |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {row['model']} | {row['path']} | {row['micro_batch']} x {row['length']} | {min(errors):+.1%} | {max(errors):+.1%} |"
+        for row, errors in elsewhere(found)
+    ]
     return "\n".join([*lines, ""])
 
 

@@ -95,13 +95,15 @@ def test_what_is_called_fitting_on_an_h200_fits_by_the_memory_that_was_reserved_
         assert row["quarter_more"] >= row["failed_at"] or row["more_allocated"] > found["memory_bytes"], row
 
 
-def test_steps_measured_on_an_h200_are_predicted_within_10_percent_of_their_median_but_for_four(
+def test_steps_on_an_h200_are_predicted_within_10_percent_of_their_median_but_for_four_of_fifteen(
     offline: ModuleType,
 ) -> None:
     found = json.loads((FOLDER / "h200.json").read_text())
     errors = sorted(
         abs(predictions["median_seconds"].seconds / row["median_seconds"] - 1)
         for row, predictions in offline.times(found)
+        if predictions["median_seconds"].source != "measured"
     )
+    assert len(errors) == 15
     assert errors[-5] <= 0.10
     assert errors[-1] <= 0.22
