@@ -28,7 +28,7 @@ from datatrove.pipeline.tokens import DocumentTokenizer  # noqa: E402
 from datatrove.pipeline.writers import JsonlWriter  # noqa: E402
 from datatrove.utils.word_tokenizers import WhitespaceTokenizer  # noqa: E402
 
-language = "eng" if splitting == "spacy" else WhitespaceTokenizer("eng")
+language = "eng" if splitting == "spacy" else WhitespaceTokenizer()
 config = MinhashConfig(n_grams=5, num_buckets=14, hashes_per_bucket=8)
 
 
