@@ -20,6 +20,7 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.encoding import bytes_to_str, detect_encoding
 from resiliparse.parse.lang import detect_fast
 
+HERE = Path(__file__).parent
 PACKAGES = [
     "anarchism",
     "apache2-doc",
@@ -149,4 +150,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else HERE / "data"))

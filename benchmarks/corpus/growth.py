@@ -20,6 +20,7 @@ import threading
 import time
 from pathlib import Path
 
+HERE = Path(__file__).parent
 SENTENCES = 4
 WORKERS = 2
 
@@ -126,4 +127,7 @@ def read(path: str) -> str:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), [int(count) for count in sys.argv[2:]] or [100_000, 1_000_000])
+    main(
+        Path(sys.argv[1] if len(sys.argv) > 1 else HERE / "data"),
+        [int(count) for count in sys.argv[2:]] or [100_000, 1_000_000],
+    )

@@ -2,7 +2,7 @@
 
     python benchmarks/corpus/minhash.py FOLDER [PEERS_PYTHON] | tee benchmarks/corpus/minhash.log
 
-FOLDER holds debian.jsonl (debian_text.py makes it); PEERS_PYTHON is a Python with peers.txt installed.
+FOLDER holds debian.jsonl (debian_text.py makes it); PEERS_PYTHON is a Python with peers/peers.txt installed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(folder: Path, peers: str | None) -> None:
     if peers:
         found = json.loads(
             subprocess.run(
-                [peers, str(HERE / "peer_rensa.py"), str(folder / "debian.jsonl")],
+                [peers, str(HERE / "peers/peer_rensa.py"), str(folder / "debian.jsonl")],
                 capture_output=True,
                 text=True,
                 check=True,
@@ -125,4 +125,4 @@ def wide_net(rows: np.ndarray) -> set[tuple[int, int]]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else HERE / "data"), sys.argv[2] if len(sys.argv) > 2 else None)

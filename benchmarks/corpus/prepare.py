@@ -57,7 +57,7 @@ def main(folder: Path, peers: str | None) -> None:
             work = Path(scratch) / splitting
             command = [
                 peers,
-                str(HERE / "peer_datatrove.py"),
+                str(HERE / "peers/peer_datatrove.py"),
                 str(sample),
                 str(work),
                 str(Path(scratch) / "tokenizer/tokenizer.json"),
@@ -117,4 +117,4 @@ def show(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else HERE / "data"), sys.argv[2] if len(sys.argv) > 2 else None)

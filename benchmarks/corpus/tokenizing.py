@@ -19,6 +19,7 @@ import numpy as np
 
 from skytrain.tokens.tokenizers import _tiktoken_encoder, gpt2
 
+HERE = Path(__file__).parent
 WARM_UP = 200  # documents that are not measured: the fast one fills its cache of words
 
 
@@ -52,4 +53,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else HERE / "data"))
