@@ -66,7 +66,9 @@ def test_bad_input_ends_with_one_message_exit_2_and_nothing_made(tmp_path, argum
     assert [part for part in parts if part not in done.stderr] == []
     assert done.stdout == ""
     assert not list(tmp_path.rglob("manifest.json"))
-    assert [path for path in sorted(tmp_path.rglob("*")) if path.is_file()] == [path for path in before if path.is_file()]
+    assert [path for path in sorted(tmp_path.rglob("*")) if path.is_file()] == [
+        path for path in before if path.is_file()
+    ]
 
 
 def test_debug_shows_the_traceback_wherever_it_stands(tmp_path):
@@ -83,7 +85,13 @@ def test_the_verbs_work_one_after_the_other_on_the_users_own_text(tmp_path):
     lines = [f"Line {n}: the quick brown fox jumps over the lazy dog, {n * n} times." for n in range(1500)]
     documents = ["\n".join(lines[start : start + 15]) for start in range(0, len(lines), 15)]
     (tmp_path / "corpus.txt").write_text("\n<|endoftext|>\n".join(documents))
-    settings = [*SMALL_TEXT, "data=text", "data.source.paths=corpus.txt", "data.source.separator='<|endoftext|>'", "data.validation_fraction=0.2"]
+    settings = [
+        *SMALL_TEXT,
+        "data=text",
+        "data.source.paths=corpus.txt",
+        "data.source.separator='<|endoftext|>'",
+        "data.validation_fraction=0.2",
+    ]
     prepared = skytrain("prepare", *settings, cwd=tmp_path)
     assert prepared.returncode == 0, prepared.stderr
     trained = skytrain("train", *settings, cwd=tmp_path)
@@ -92,10 +100,15 @@ def test_the_verbs_work_one_after_the_other_on_the_users_own_text(tmp_path):
     assert "trained at step 20/20" in trained.stdout
     evaluated = json.loads(skytrain("evaluate", "--json", cwd=tmp_path).stdout)
     assert 0 < evaluated["bits_per_byte"] < 8
-    assert evaluated["loss"] == pytest.approx(evaluated["bits_per_byte"] * 0.6931, rel=0.05)  # one byte a token, but for the ends of texts
+    assert evaluated["loss"] == pytest.approx(
+        evaluated["bits_per_byte"] * 0.6931, rel=0.05
+    )  # one byte a token, but for the ends of texts
     written = skytrain("generate", "--prompt", "Line", "--max-tokens", "12", "--temperature", "0", cwd=tmp_path)
     assert written.stdout.startswith("Line")
-    assert skytrain("generate", "--prompt", "Line", "--max-tokens", "12", "--temperature", "0", cwd=tmp_path).stdout == written.stdout
+    assert (
+        skytrain("generate", "--prompt", "Line", "--max-tokens", "12", "--temperature", "0", cwd=tmp_path).stdout
+        == written.stdout
+    )
     exported = skytrain("export", "--out", "exported", cwd=tmp_path)
     assert exported.returncode == 0, exported.stderr
     again = json.loads(skytrain("evaluate", *settings, "--from", "exported", "--json", cwd=tmp_path).stdout)
