@@ -26,9 +26,9 @@ def test_help_lists_every_verb_without_loading_torch(tmp_path):
 
 
 def test_config_show_prints_each_value_with_its_origin_without_loading_torch(tmp_path):
-    done = skytrain("config", "show", "recipe=quickstart", "trainer.steps=7", cwd=tmp_path)
+    done = skytrain("config", "show", "recipe=quickstart", "trainer.steps=77", cwd=tmp_path)
     rows = {line.split()[0]: line.split() for line in done.stdout.splitlines()}
-    assert rows["trainer.steps"][1:] == ["7", "command", "line"]
+    assert rows["trainer.steps"][1:] == ["77", "command", "line"]
     assert rows["model.layers"][-1] == "model/gpt2-tiny.yaml"
 
 
