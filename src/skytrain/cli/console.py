@@ -57,13 +57,15 @@ class Console:
         print(f"{word} {done:.0f}{of}" + (f" | {detail}" if detail else ""), file=sys.stderr, flush=True)
 
     def _bar(self, stage: str, done: float, total: float | None, detail: str) -> None:
+        if stage not in self._tasks:
+            self.close()  # stages follow one another: the bars before stay on the screen as they ended
         if self._bars is None:
             from rich.console import Console as RichConsole
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
             columns = (
                 TextColumn("{task.description:<10}"),
-                BarColumn(bar_width=24),
+                BarColumn(bar_width=12),
                 MofNCompleteColumn(),
                 TextColumn("{task.fields[detail]}"),
                 TimeRemainingColumn(),
