@@ -60,9 +60,8 @@ if has_triton():
         tl.store(loss_ptr + row, tl.where(counts, log2_sum * 0.6931471805599453 - hit, 0.0))
         if GRADIENT:
             scale = tl.where(counts, tl.load(scale_ptr), 0.0)
-            blocks = tl.cdiv(columns, BLOCK)
-            for block in tl.range(0, blocks, num_stages=STAGES):
-                at = (blocks - 1 - block) * BLOCK + tl.arange(0, BLOCK)  # backwards: the row's end was read last
+            for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
+                at = start + tl.arange(0, BLOCK)
                 x = tl.load(base + at, mask=at < vocab, other=-float("inf")).to(tl.float32) * 1.4426950408889634
                 gradient = tl.exp2(x - log2_sum) - tl.where(at == target, 1.0, 0.0)
                 tl.store(base + at, gradient * scale, mask=at < columns)
