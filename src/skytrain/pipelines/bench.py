@@ -138,14 +138,12 @@ def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
     gpu = find_gpu(torch.cuda.get_device_name()) if device == "cuda" else None
     if gpu is None or not isinstance(config.model, DecoderConfig):
         return speed, []
-    micro_tokens = config.trainer.micro_batch * config.trainer.sequence_length
     return speed, group_table(
         profile_groups(step),
         config.model,
         gpu,
         config.trainer.batch_tokens,
         config.trainer.sequence_length,
-        micro_tokens,
     )
 
 

@@ -16,7 +16,7 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 
-from ..checkpoints import committed_steps, prune, step_key
+from ..checkpoints import prune, step_key
 from ..config import Interval, format_count
 from ..parallel import Ranks
 from ..runs import MetricsWriter, Reporter
@@ -171,9 +171,6 @@ class Checkpoints(AtStep):
         assert self._every.seconds is not None
         # The first rank's clock is everybody's: saving takes all of them.
         return self._ranks.any(self._ranks.first and time.monotonic() - self._saved_at >= self._every.seconds)
-
-    def newest(self) -> int | None:
-        return max(committed_steps(self._store, self._run), default=None)
 
 
 class StopOnSignal(AtStep):

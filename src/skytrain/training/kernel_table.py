@@ -47,17 +47,17 @@ def profile_groups(step: Callable[[], Any]) -> dict[str, float]:
 
 
 def group_table(
-    times: dict[str, float], model: DecoderConfig, gpu: Gpu, tokens: int, sequence_length: int, micro_tokens: int
+    times: dict[str, float], model: DecoderConfig, gpu: Gpu, tokens: int, sequence_length: int
 ) -> list[GroupTime]:
     """Times beside limits: FLOPs over the dense bf16 peak, or the bytes that must move over the memory's bandwidth."""
-    limits = _limits(model, gpu, tokens, sequence_length, micro_tokens)
+    limits = _limits(model, gpu, tokens, sequence_length)
     return [
         GroupTime(name, milliseconds, limits.get(name))
         for name, milliseconds in sorted(times.items(), key=lambda item: -item[1])
     ]
 
 
-def _limits(model: DecoderConfig, gpu: Gpu, tokens: int, length: int, micro_tokens: int) -> dict[str, float]:
+def _limits(model: DecoderConfig, gpu: Gpu, tokens: int, length: int) -> dict[str, float]:
     if gpu.peak_flops is None:
         return {}
     attention_flops = 12 * model.layers * model.heads * model.head_width * length / 2  # causal: half of the square
