@@ -1,5 +1,4 @@
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -7,7 +6,6 @@ from skytrain.config import SkytrainError
 from skytrain.config.compose import compose
 from skytrain.runs import (
     MetricsWriter,
-    claim_attempt,
     config_changes,
     find_run,
     load_run,
@@ -72,12 +70,6 @@ def test_changes_are_listed_by_key():
     assert "seed: 1337 -> 3" in lines
     assert "optimizer.name: 'adamw' -> 'lion'" in lines
     assert not [line for line in lines if "log_every" in line]
-
-
-def test_racing_starters_get_attempts_of_their_own(store):
-    with ThreadPoolExecutor(8) as pool:
-        numbers = list(pool.map(lambda _: claim_attempt(store, "r"), range(16)))
-    assert sorted(numbers) == list(range(16))
 
 
 def test_metrics_of_a_later_attempt_replace_those_it_repeats(store):

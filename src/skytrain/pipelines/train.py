@@ -32,7 +32,8 @@ from ..runs import (
     save_run,
     write_outcome,
 )
-from ..runs.record import new_record, now, plain
+from ..runs.attempts import now
+from ..runs.record import new_record, plain
 from ..storage import Store, open_store
 from ..tokens import (
     Prepared,

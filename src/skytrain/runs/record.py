@@ -1,4 +1,4 @@
-"""The record of a run (`run.json`) and its attempts, in the store and nowhere else."""
+"""The record of a run (`run.json`), in the store and nowhere else."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import platform
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
 from ..config import Config, SkytrainError, nearest
 from ..storage import NotFound, Store
+from .attempts import now
 
-# What decides the numbers of a run. Everything else (logging, checkpoints, where things are) may change between attempts.
+# What decides the numbers of a run. Everything else may change between attempts: logging, checkpoints, where things are,
+# and also the mesh and the micro-batch, after which sums are rounded in another order but mean the same.
 IDENTITY = (
     "seed",
     "model",
@@ -27,7 +28,6 @@ IDENTITY = (
     "lr_schedule",
     "trainer.sequence_length",
     "trainer.batch_tokens",
-    "trainer.micro_batch",
     "trainer.steps",
     "trainer.tokens",
     "trainer.clip_norm",
@@ -105,10 +105,6 @@ def config_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
     ]
 
 
-def now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")
-
-
 def new_record(
     config: Config, *, name: str, data: dict[str, str], tokenizer_id: str, parameters: int, hardware: dict[str, Any]
 ) -> RunRecord:
@@ -149,23 +145,6 @@ def find_run(store: Store, name: str | None) -> RunRecord:
     if not records:
         raise SkytrainError(f"no run in {store.root} yet\n  start one: skytrain train, or skytrain quickstart")
     return max(records, key=lambda record: record.started_at)
-
-
-def claim_attempt(store: Store, run: str) -> int:
-    """The next attempt number, ours alone: two starters never get the same one."""
-    number = 1 + max((int(name) for name in store.folders(f"runs/{run}/attempts/") if name.isdigit()), default=-1)
-    while not store.create(
-        f"runs/{run}/attempts/{number}/attempt.json",
-        json.dumps({"started_at": now(), "host": platform.node()}).encode(),
-    ):
-        number += 1
-    return number
-
-
-def write_outcome(store: Store, run: str, attempt: int, outcome: str, step: int) -> None:
-    """How an attempt ended: `done`, `stopped` (as asked, early) or `interrupted`."""
-    body = {"outcome": outcome, "step": step, "ended_at": now()}
-    store.write(f"runs/{run}/attempts/{attempt}/outcome.json", json.dumps(body).encode())
 
 
 def _code_revision() -> str | None:

@@ -1,0 +1,101 @@
+"""Attempts at a run: each start of its processes is one, and only the newest may add to the run.
+
+Nobody can stop an older attempt that was cut off and wakes up, so nothing depends on its good behaviour: a new attempt
+writes down from which step it goes on, and what an older one commits beyond that step does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ..config import SkytrainError
+from ..storage import NotFound, Store
+
+DONE, STOPPED, BUDGET, INTERRUPTED = "done", "stopped", "budget", "interrupted"
+EXIT_CODES = {DONE: 0, STOPPED: 0, BUDGET: 6, INTERRUPTED: 7}
+
+
+class Superseded(SkytrainError):
+    """A newer attempt at the run has begun, so this one may not go on."""
+
+    def __init__(self, run: str, attempt: int, newest: int, newest_host: str) -> None:
+        super().__init__(
+            f"run {run!r}: attempt {newest} on {newest_host} has taken over from this one, attempt {attempt}, which stops\n"
+            "  nothing was overwritten; two runs at once need two names: run=NAME"
+        )
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def attempt_key(run: str, attempt: int) -> str:
+    return f"runs/{run}/attempts/{attempt}"
+
+
+def attempts(store: Store, run: str) -> list[int]:
+    """The numbers of all attempts, in order."""
+    return sorted(int(name) for name in store.folders(f"runs/{run}/attempts/") if name.isdigit())
+
+
+def claim_attempt(store: Store, run: str, **facts: Any) -> int:
+    """The next attempt number, ours alone: two starters never get the same one. `facts` are kept with it."""
+    number = 1 + max(attempts(store, run), default=-1)
+    body = json.dumps({"started_at": now(), "host": platform.node(), **facts}).encode()
+    while not store.create(f"{attempt_key(run, number)}/attempt.json", body):
+        number += 1
+    return number
+
+
+def check_newest(store: Store, run: str, attempt: int) -> None:
+    """Raise Superseded when another attempt came after this one."""
+    newest = max(attempts(store, run), default=attempt)
+    if newest > attempt:
+        raise Superseded(run, attempt, newest, str(_read(store, run, newest, "attempt.json").get("host", "?")))
+
+
+def record_resume(store: Store, run: str, attempt: int, step: int) -> None:
+    """Writes down, once and before any training, after which step this attempt goes on."""
+    created = store.create(f"{attempt_key(run, attempt)}/resumed.json", json.dumps({"step": step}).encode())
+    assert created, f"attempt {attempt} of {run} says twice where it goes on"
+
+
+@dataclass(frozen=True)
+class Fence:
+    """Where each attempt of a run went on."""
+
+    resumed: dict[int, int]  # attempt -> step
+
+    def admits(self, attempt: int, step: int) -> bool:
+        """Whether what `attempt` made at `step` belongs to the run: no later attempt went on from before it."""
+        return all(step <= start for later, start in self.resumed.items() if later > attempt)
+
+
+def read_fence(store: Store, run: str) -> Fence:
+    """An attempt that has not said where it goes on has trained nothing, and bars nothing."""
+    found = {number: _read(store, run, number, "resumed.json").get("step") for number in attempts(store, run)}
+    return Fence({number: step for number, step in found.items() if step is not None})
+
+
+def write_outcome(store: Store, run: str, attempt: int, outcome: str, step: int) -> None:
+    """How an attempt ended on purpose: `done`, `stopped` (early, as asked), `budget` or `interrupted`."""
+    assert outcome in EXIT_CODES, outcome
+    body = {"outcome": outcome, "step": step, "ended_at": now()}
+    store.write(f"{attempt_key(run, attempt)}/outcome.json", json.dumps(body).encode())
+
+
+def read_outcome(store: Store, run: str, attempt: int) -> dict[str, Any] | None:
+    """None while it goes on, and after a crash."""
+    return _read(store, run, attempt, "outcome.json") or None
+
+
+def _read(store: Store, run: str, attempt: int, name: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(store.read(f"{attempt_key(run, attempt)}/{name}"))
+    except NotFound:
+        return {}
+    return found

@@ -1,0 +1,66 @@
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from skytrain.runs import (
+    Fence,
+    Superseded,
+    check_newest,
+    claim_attempt,
+    read_fence,
+    read_outcome,
+    record_resume,
+    write_outcome,
+)
+from skytrain.storage import open_store
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store(str(tmp_path / "store"))
+
+
+def test_racing_starters_get_attempts_of_their_own(store):
+    with ThreadPoolExecutor(8) as pool:
+        numbers = list(pool.map(lambda _: claim_attempt(store, "r"), range(16)))
+    assert sorted(numbers) == list(range(16))
+
+
+def test_an_attempt_learns_that_a_newer_one_took_over_and_where(store):
+    first = claim_attempt(store, "r")
+    check_newest(store, "r", first)
+    second = claim_attempt(store, "r")
+    with pytest.raises(Superseded, match=r"attempt 1 on \S+ has taken over from this one, attempt 0"):
+        check_newest(store, "r", first)
+    check_newest(store, "r", second)
+
+
+def test_what_an_older_attempt_commits_beyond_a_newer_ones_start_does_not_count(store):
+    first = claim_attempt(store, "r")
+    record_resume(store, "r", first, 0)
+    assert read_fence(store, "r").admits(first, 20)
+    second = claim_attempt(store, "r")
+    record_resume(store, "r", second, 10)
+    fence = read_fence(store, "r")
+    assert fence == Fence({0: 0, 1: 10})
+    assert fence.admits(first, 10)
+    assert not fence.admits(first, 20)
+    assert fence.admits(second, 20)
+
+
+def test_an_attempt_that_never_began_to_train_bars_nothing(store):
+    first = claim_attempt(store, "r")
+    record_resume(store, "r", first, 0)
+    claim_attempt(store, "r")
+    assert read_fence(store, "r").admits(first, 99)
+
+
+def test_the_outcome_and_the_facts_of_an_attempt_are_kept_with_it(store):
+    number = claim_attempt(store, "r", world_size=4)
+    assert read_outcome(store, "r", number) is None
+    write_outcome(store, "r", number, "budget", 7)
+    found = read_outcome(store, "r", number)
+    assert found is not None
+    assert (found["outcome"], found["step"]) == ("budget", 7)
+    assert json.loads(store.read("runs/r/attempts/0/attempt.json"))["world_size"] == 4
