@@ -450,8 +450,10 @@ class TrainerConfig:
     checkpoint_every: Every | None
     keep_checkpoints: Annotated[int, Range(min=1)]
     log_every: Positive  # steps
-    loggers: list[Literal["tensorboard", "wandb"]]  # metrics files are always written
+    loggers: list[Literal["tensorboard", "wandb", "cloudwatch"]]  # metrics files are always written
     workers: Whole  # data loader processes
+    max_restarts: Whole  # after crashes, each time from the last committed checkpoint
+    stop_within: Seconds  # of being asked to; what has not saved and stopped by then is killed
 
 
 @dataclass(frozen=True)
@@ -496,7 +498,11 @@ class StoreConfig:
 
 @dataclass(frozen=True)
 class BudgetConfig:
-    usd: NonNegative | None
+    """Dollars that a run may cost in all, over every attempt and machine; it stops in time to save a checkpoint."""
+
+    usd: NonNegative | None  # null: no limit
+    usd_per_hour: NonNegative | None  # of one machine; null: the catalogue's price for this EC2 instance
+    margin: Seconds  # kept back for the end, beside the time that saving a checkpoint was seen to take
 
 
 @dataclass(frozen=True)
