@@ -1,10 +1,10 @@
 """Every preset at world size 1 on one GPU, with NCCL, compile and bf16, beside the single-device path.
 
-    python benchmarks/parallel/h200.py [--out FOLDER] [--minutes 8]
+    python benchmarks/parallel/h200.py [--out FOLDER] [--minutes 8] [--variants]
 
 Needs the project's `train` dependencies and its `src` on PYTHONPATH; no network. Trains GPT-2 124M through Lightning's trainer
 on random tokens, 512 sequences of 1024 a step. Writes FOLDER/h200.json and FOLDER/h200.log; what does not fit into the minutes
-is left out and named. `--device cpu` runs a tiny model, to try the script itself; without a GPU and without that option nothing
+is left out and named. `--variants` adds recomputing, reducing each micro-batch and keeping state on the CPU. `--device cpu` runs a tiny model, to try the script itself; without a GPU and without that option nothing
 is measured.
 """
 
@@ -33,13 +33,15 @@ PRESETS = {
     "pp": ("parallel=pp",),
     "pp-fsdp": ("parallel=pp-fsdp", "parallel.pipeline=1"),
     "pp-tp-fsdp": ("parallel=pp-tp-fsdp", "parallel.pipeline=1", "parallel.tensor=1"),
+    "single, compiled, again": ("parallel=single", "trainer.fused=off"),
+}
+VARIANTS = {
     "fsdp, activations recomputed": ("parallel=fsdp", "parallel.checkpoint_activations=true"),
     "fsdp, reduced each micro-batch": ("parallel=fsdp", "parallel.reduce_once=false"),
     "fsdp, state on the CPU": ("parallel=fsdp", "parallel.cpu_offload=true"),
-    "single, compiled, again": ("parallel=single", "trainer.fused=off"),
 }
 WARM, TIMED = 3, 7  # steps
-REAL = ("model=gpt2-124m", "trainer.micro_batch=32", "trainer.batch_tokens=524288", "trainer.compile=true")
+REAL = ("model=gpt2-124m", "trainer.micro_batch=64", "trainer.batch_tokens=524288", "trainer.compile=true")
 TRIAL = (
     "model=gpt2-tiny",
     "tokenizer=bytes",
@@ -107,6 +109,7 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--out", type=Path, default=Path(__file__).parent)
     options.add_argument("--minutes", type=float, default=8.0)
+    options.add_argument("--variants", action="store_true")
     options.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     given = options.parse_args()
     if given.device == "cuda" and not torch.cuda.is_available():
@@ -122,7 +125,7 @@ def main() -> None:
         "| --- " * 6 + "|",
     ]
     with Ranks().joined(given.device):
-        for name, overrides in PRESETS.items():
+        for name, overrides in {**PRESETS, **(VARIANTS if given.variants else {})}.items():
             if given.device == "cpu" and "on the CPU" in name:
                 continue
             if time.monotonic() > ends_at:

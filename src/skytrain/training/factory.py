@@ -20,6 +20,7 @@ from ..parallel import MeshStrategy, Ranks, Settings, resolve_mesh, step_batches
 from ..parallel.environment import RanksEnvironment
 from ..planning.mesh import Mesh
 from ..storage import Store, register_fsspec
+from .garbage import KeepGarbageOut
 from .guard import make_guard
 from .memory import apply_memory_settings
 from .module import CausalLM
@@ -179,7 +180,7 @@ def make_trainer(
         num_sanity_val_steps=0,
         use_distributed_sampler=False,  # ours splits a global batch over the ranks; Lightning's would shuffle it again
         logger=loggers,
-        callbacks=callbacks,
+        callbacks=[*callbacks, KeepGarbageOut()],
         plugins=[StoreCheckpointIO(store), *([RanksEnvironment(plan.ranks)] if together else [])],
         enable_checkpointing=False,  # ours is a callback over the store
         enable_progress_bar=False,

@@ -1,0 +1,43 @@
+"""Python's garbage collection, kept out of the steps: a pass over everything that torch keeps alive can take longer than a micro-batch."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import lightning.pytorch as pl
+
+EVERY_STEPS = 100  # what cycles hold in so many steps is little; only objects made since the start are looked at
+
+
+class KeepGarbageOut(pl.Callback):
+    """Collects once before the first step, then between steps, every so many of them, and never inside one.
+
+    Every rank collects at the same step: if each did when it pleased, all would wait for each in turn.
+    """
+
+    def __init__(self, every: int = EVERY_STEPS) -> None:
+        self._every = every
+        self._was_on = False
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        self._was_on = gc.isenabled()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_index: int) -> None:
+        steps, ended = divmod(batch_index + 1, trainer.accumulate_grad_batches)
+        if not ended and not steps % self._every:
+            gc.collect()
+
+    def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
+        self._restore()
+
+    def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        gc.unfreeze()
+        if self._was_on:
+            gc.enable()
