@@ -109,12 +109,26 @@ class Ranks:
         return told[0]  # type: ignore[return-value]
 
     def any(self, here: bool) -> bool:
-        """Whether it is so on any rank. Goes over the CPU, so that no accelerator is waited for."""
+        """Whether it is so on any rank."""
+        return bool(self.largest(int(here)))
+
+    def largest(self, here: int) -> int:
+        """The largest of all ranks' numbers. Goes over the CPU, so that no accelerator is waited for."""
         if self.world_size == 1:
-            return here
+            return int(here)
         import torch
         import torch.distributed as dist
 
-        flag = torch.tensor(int(here))
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        return bool(flag)
+        number = torch.tensor(int(here))
+        dist.all_reduce(number, op=dist.ReduceOp.MAX)
+        return int(number)
+
+    def everyone(self, here: T) -> list[T]:
+        """What each rank has, in their order."""
+        if self.world_size == 1:
+            return [here]
+        import torch.distributed as dist
+
+        found: list[T | None] = [None] * self.world_size
+        dist.all_gather_object(found, here)
+        return found  # type: ignore[return-value]
