@@ -405,6 +405,7 @@ class ParallelConfig:
     schedule: Literal["gpipe", "1f1b", "interleaved-1f1b", "zbv"]
     pipeline_micro_batches: Positive | None  # that go through the pipeline together; null: all of a step's
     reduce_once: bool  # gradients travel once a step, not once a micro-batch; holds them whole meanwhile
+    timeout: Annotated[float, Unit(parse_seconds, "seconds"), Range(min=5)]  # nothing moves for so long: the job stops, and says where
     checkpoint_activations: bool  # compute each block again in the backward pass instead of keeping what it computed
     cpu_offload: bool  # parameters, gradients and optimizer state live in the machine's own memory
 
