@@ -19,6 +19,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # where this is run as a script
 
+from benchmarks.parallel.deepspeed_cases import CASES as DEEPSPEED
+from benchmarks.parallel.deepspeed_cases import whole_gradient
 from benchmarks.parallel.document import insert
 from benchmarks.parallel.processes import run_ranks
 
@@ -104,6 +106,7 @@ def _cases() -> Iterator[Case]:
         yield Case(f"pp x tp 2x2, {model}", 4, product, model, slow=more)
         yield Case(f"hsdp x tp 2x2x2, {model}", 8, ("parallel=hsdp", "parallel.tensor=2"), model, slow=True)
         yield Case(f"pp-tp-fsdp 2x2x2, {model}", 8, ("parallel=pp-tp-fsdp",), model, slow=True)
+    yield from _context_cases()
     yield Case("fsdp x2, no accumulation", 2, ("parallel=fsdp",), micro_batch=4)
     yield Case("fsdp x2, no clipping", 2, ("parallel=fsdp",), clip=None)
     yield Case("fsdp x2, reduced each micro-batch", 2, ("parallel=fsdp", "parallel.reduce_once=false"))
@@ -127,6 +130,25 @@ def _cases() -> Iterator[Case]:
     yield Case("pp x2, bf16", 2, ("parallel=pp",), bf16=True, slow=True)
 
 
+def _context_cases() -> Iterator[Case]:
+    for model in ("gpt2", "llama"):
+        for method in ("ring", "allgather", "ulysses"):
+            by = f"parallel.context_method={method}"
+            product = ("parallel=cp", by, "parallel.context=2")
+            # Each method alone in every run of the tests, and each product once.
+            yield Case(f"cp x2 {method}, {model}", 2, ("parallel=cp", by), model)
+            yield Case(f"cp x4 {method}, {model}", 4, ("parallel=cp", by), model, slow=True)
+            products = {
+                "fsdp": "parallel.shard=2",
+                "hsdp": "parallel.replicate=2",
+                "tp": "parallel.tensor=2",
+                "pp": "parallel.pipeline=2",
+            }
+            for name, degree in products.items():
+                slow = (model, method) != ("llama", "ring") or name == "hsdp"
+                yield Case(f"cp x {name} 2x2 {method}, {model}", 4, (*product, degree), model, slow=slow)
+
+
 def reference(case: Case) -> Case:
     """The same model, batch and clipping on one device."""
     return Case(f"single, {case.model}", 1, ("parallel=single",), case.model, 8, case.clip, case.bf16)
@@ -147,7 +169,7 @@ def train(case: Case) -> Outcome:
     from torch.utils.data import DataLoader
 
     from skytrain.config.compose import compose
-    from skytrain.parallel import Ranks
+    from skytrain.parallel import Ranks, uses_deepspeed
     from skytrain.storage import open_store
     from skytrain.training import CausalLM, plan_training
     from skytrain.training.factory import make_trainer, outline
@@ -160,9 +182,9 @@ def train(case: Case) -> Outcome:
 
     class Watch(pl.Callback):
         def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-            if not outcome.gradients:
+            if not outcome.gradients and not trainer.fit_loop._should_accumulate():  # which DeepSpeed asks for too
                 for name, parameter in module.model.named_parameters():
-                    grad = parameter.grad
+                    grad = whole_gradient(parameter) if uses_deepspeed(config) else parameter.grad
                     grad = grad.full_tensor() if isinstance(grad, DTensor) else grad
                     outcome.gradients[name] = grad.detach().clone()
 

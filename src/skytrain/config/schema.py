@@ -397,14 +397,16 @@ LRScheduleConfig = DecayScheduleConfig | ConstantScheduleConfig | WSDScheduleCon
 class ParallelConfig:
     """How processes share the work. The degrees multiply to their number; one may be -1: the rest of them."""
 
-    name: Literal["single", "ddp", "fsdp", "hsdp", "tp", "tp-fsdp", "pp", "pp-fsdp", "pp-tp-fsdp"]
+    name: Literal["single", "ddp", "fsdp", "hsdp", "tp", "tp-fsdp", "pp", "pp-fsdp", "pp-tp-fsdp", "cp"]
     pipeline: Degree  # stages of consecutive layers
     replicate: Degree  # copies of the whole state
     shard: Degree  # ranks that divide one copy's parameters, gradients and optimizer state
     tensor: Degree  # ranks that divide each layer; best inside a node
+    context: Degree  # ranks that divide each sequence
     schedule: Literal["gpipe", "1f1b", "interleaved-1f1b", "zbv"]
     pipeline_micro_batches: Positive | None  # that go through the pipeline together; null: all of a step's
     reduce_once: bool  # gradients travel once a step, not once a micro-batch; holds them whole meanwhile
+    context_method: Literal["allgather", "ring", "ulysses"]  # how attention reaches over a divided sequence
     timeout: Annotated[float, Unit(parse_seconds, "seconds"), Range(min=5)]  # nothing moves for so long: the job stops, and says where
     checkpoint_activations: bool  # compute each block again in the backward pass instead of keeping what it computed
     cpu_offload: bool  # parameters, gradients and optimizer state live in the machine's own memory

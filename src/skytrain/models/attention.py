@@ -101,8 +101,8 @@ class Attention(nn.Module):
             )
         if mask is None:
             mask = _mask(queries, keys, self.window, q_bhtq.device)
-        k_bhsq = k_bgsq.repeat_interleave(self.queries_per_group, dim=1)
-        v_bhsq = v_bgsq.repeat_interleave(self.queries_per_group, dim=1)
+        each = q_bhtq.size(1) // k_bgsq.size(1)
+        k_bhsq, v_bhsq = (x.repeat_interleave(each, dim=1) for x in (k_bgsq, v_bgsq))
         scores = q_bhtq @ k_bhsq.transpose(-1, -2) * self.scale
         scores = torch.tanh(scores / self.softcap) * self.softcap
         weights = scores.float().masked_fill(~mask, float("-inf")).softmax(dim=-1).type_as(v_bhsq)

@@ -12,8 +12,9 @@ from .attention import Attention, KVCache
 from .loss import LossSettings, chunked_loss, token_loss
 from .norm import make_norm
 from .parametrization import multipliers
+from .places import Places
 from .recompute import Recompute, run_block
-from .rope import Rotation, rotation, stable_length
+from .rope import Rotation, rotation, rotation_at, stable_length
 
 
 class Embedding(nn.Module):
@@ -124,6 +125,7 @@ class Decoder(nn.Module):
         self.recompute: Recompute = "none"
         self.loss_settings = LossSettings()
         self.separator: int | None = None  # the token that begins a document, where documents are kept apart
+        self.places: Places | None = None  # where batches hold a part of each sequence; None: the whole
         self.tie()
 
     def tie(self) -> None:
@@ -141,10 +143,12 @@ class Decoder(nn.Module):
         documents_bt, places_bt = None, None
         if self.separator is not None and cache is None:
             tokens_bt, documents_bt, places_bt = documents_of(tokens_bt, self.separator)
+        if self.places is not None and cache is None:
+            length, places_bt = self.places.length, self.places.tensor(tokens_bt.device)[None]
         x_btd = self.embedding(tokens_bt, start, places_bt)
         turn = rotation(self.config, start, length, tokens_bt.device) if self.config.positions == "rope" else None
         if turn is not None and places_bt is not None:
-            turn = (turn[0][places_bt].unsqueeze(1), turn[1][places_bt].unsqueeze(1))
+            turn = rotation_at(turn, places_bt)
         for block in self.blocks.values():
             x_btd = run_block(block, self.recompute, x_btd, turn, cache, documents_bt)
         if cache is not None:

@@ -25,6 +25,12 @@ def rotation(config: DecoderConfig, start: int, length: int, device: torch.devic
     return angles.cos() * magnitude, angles.sin() * magnitude
 
 
+def rotation_at(whole: Rotation, places_bt: Tensor) -> Rotation:
+    """The angles at given places, for all heads."""
+    cos, sin = whole
+    return cos[places_bt].unsqueeze(1), sin[places_bt].unsqueeze(1)
+
+
 def rotate(x_bhtq: Tensor, by: Rotation) -> Tensor:
     """Turns each pair (i, i + Q/2) by its position's angle, in float32 as the angles are."""
     cos, sin = by

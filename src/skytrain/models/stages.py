@@ -7,7 +7,8 @@ import copy
 from torch import Tensor, nn
 
 from .decoder import Decoder
-from .rope import rotation
+from .places import Places
+from .rope import rotation, rotation_at
 
 
 class Stage(nn.Module):
@@ -20,15 +21,19 @@ class Stage(nn.Module):
     def __init__(self, model: Decoder, layers: range, length: int, *, first: bool, last: bool) -> None:
         super().__init__()
         self.config, self.length = model.config, length
+        self.places: Places | None = None  # as the decoder's
         # Copied, so that stages on one device share nothing: each is wrapped on its own.
         self.embedding = copy.deepcopy(model.embedding) if first else None
         self.blocks = nn.ModuleDict({str(layer): copy.deepcopy(model.blocks[str(layer)]) for layer in layers})
         self.head = copy.deepcopy(model.head) if last else None
 
     def forward(self, x: Tensor) -> Tensor:
+        places_bt = self.places.tensor(x.device)[None] if self.places is not None else None
         if self.embedding is not None:
-            x = self.embedding(x)
+            x = self.embedding(x, 0, places_bt)
         turn = rotation(self.config, 0, self.length, x.device) if self.config.positions == "rope" else None
+        if turn is not None and places_bt is not None:
+            turn = rotation_at(turn, places_bt)
         for block in self.blocks.values():
             x = block(x, turn)
         return self.head(x) if self.head is not None else x

@@ -16,6 +16,7 @@ from ..config import ConfigError
 from ..models.tensor_plan import tensor_plan
 from .pipeline import cut_stages
 from .state import tied_names
+from .context import Context, spread_context
 from .tensor import divide_tensors
 
 
@@ -23,23 +24,33 @@ from .tensor import divide_tensors
 class Settings:
     """How a mesh is used, beside its degrees."""
 
-    sequence_length: int
+    sequence_length: int  # of whole sequences
     micro_batch: int  # sequences that go through the model together
     schedule: str = "1f1b"
     micro_batches: int = 1  # that one run of the pipeline takes
     dtype: torch.dtype = torch.float32  # of the arithmetic; parameters and gradients are kept in float32
     reduce_once: bool = True
+    context: int = 1  # ranks that share each sequence
+    context_method: str = "ring"
     checkpoint_activations: bool = False
     compile_blocks: bool = False
     cpu_offload: bool = False
 
 
-def parallelize(model: nn.Module, mesh: DeviceMesh, settings: Settings) -> list[nn.Module]:
+
+def parallelize(
+    model: nn.Module, mesh: DeviceMesh, settings: Settings, context: Context | None = None
+) -> list[nn.Module]:
     """The parts of `model` that this rank runs: the model itself, or its pipeline stages.
+    @property
+    def part_length(self) -> int:
+        """The tokens of a sequence that go through one rank."""
+        return self.sequence_length // self.context
 
     The order is not free. Stages first, since everything else is done to what a rank holds. Tensor parallelism replaces
-    weights, so it comes before anything keeps them. Recomputing wraps what compiling then sees whole. Sharding is last:
-    its hooks gather the weights of a block around all of that, and stay outside the compiled code.
+    weights, so it comes before anything keeps them. Attention is spread over the context's ranks inside of what is then
+    recomputed. Recomputing wraps what compiling then sees whole. Sharding is last: its hooks gather the weights of a block
+    around all of that, and stay outside the compiled code.
     """
     plan = tensor_plan(model)
     pipelined = mesh["pipeline"].size() > 1
@@ -56,6 +67,8 @@ def parallelize(model: nn.Module, mesh: DeviceMesh, settings: Settings) -> list[
         if settings.checkpoint_activations:
             recompute(blocks_of(part))
         if settings.compile_blocks:
+        if context is not None:
+            spread_context(part, context)
             compile_blocks(part)
         shard(part, mesh, settings, reshard=not pipelined)
     return parts
@@ -96,7 +109,8 @@ def compile_blocks(part: nn.Module) -> None:
 def shard(part: nn.Module, mesh: DeviceMesh, settings: Settings, *, reshard: bool) -> None:
     """FSDP2 over each block and over the rest, HSDP where there are replicas; over a single rank too.
 
-    So there is one path for precision, accumulation and clipping. In a pipeline a block stays gathered from its first
+    So there is one path for precision, accumulation and clipping. Ranks that share sequences have the same weights too, so
+    they are among those that divide them: the mesh's shard dimension holds both. In a pipeline a block stays gathered from its first
     forward to its last backward pass of a step: it would otherwise be gathered for each micro-batch.
     """
     over = mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]

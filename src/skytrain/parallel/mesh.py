@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 
 from ..config import Config, ConfigError, DecoderConfig
+from ..planning.mesh import DIMENSIONS as DEGREES
 from ..planning.mesh import Mesh
 
-DEGREES = ("pipeline", "replicate", "shard", "tensor")
 CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zbv": 2}  # of the model that each pipeline rank holds
 SHOWN = 3  # meshes offered in place of one that does not fit
 
@@ -71,8 +71,8 @@ def advice(mesh: Mesh, ranks_per_node: int) -> list[str]:
 
 def _mesh(config: Config, degrees: dict[str, int]) -> Mesh:
     chunks = CHUNKS[config.parallel.schedule] if degrees["pipeline"] > 1 else 1
-    pipeline, replicate, shard, tensor = (degrees[name] for name in DEGREES)
-    return Mesh(pipeline, replicate, shard, 1, tensor, chunks=chunks, offload=config.parallel.cpu_offload)
+    pipeline, replicate, shard, context, tensor = (degrees[name] for name in DEGREES)
+    return Mesh(pipeline, replicate, shard, context, tensor, chunks=chunks, offload=config.parallel.cpu_offload)
 
 
 def _problem(config: Config, mesh: Mesh, world_size: int) -> tuple[str, str] | None:
@@ -113,17 +113,21 @@ def _model_problem(config: Config, mesh: Mesh) -> tuple[str, str] | None:
         "model.kv_heads": model.groups,
         "model.mlp_width": model.hidden_width,
         "the padded vocabulary (model.pad_vocab_to)": model.padded_vocab,
-        "trainer.sequence_length": config.trainer.sequence_length,
+        "the part of a sequence (trainer.sequence_length)": config.trainer.sequence_length // mesh.context,
     }
     for key, count in divided.items():
         if count % tensor:
             return "parallel.tensor", f"{key}, which is {count}, does not divide among {tensor} ranks"
     return None
 
+        if mesh.context > 1:
+            return "parallel.context", f"model {model.name} cannot divide its sequences; only the built-in decoder can"
 
 def _batch_problem(config: Config, mesh: Mesh) -> tuple[str, str] | None:
     trainer = config.trainer
     sequences, together = trainer.batch_tokens // trainer.sequence_length, trainer.micro_batch * mesh.data
+    if problem := _context_problem(config, mesh):
+        return problem
     if sequences % together:
         return (
             "trainer.batch_tokens",
@@ -137,6 +141,53 @@ def _batch_problem(config: Config, mesh: Mesh) -> tuple[str, str] | None:
     through = given or count
     if count % through:
         return "parallel.pipeline_micro_batches", f"{through} does not divide the {count} micro-batches of a step"
+def _context_problem(config: Config, mesh: Mesh) -> tuple[str, str] | None:
+    """What keeps sequences from being divided among ranks."""
+    model, ranks, length, method = (
+        config.model,
+        mesh.context,
+        config.trainer.sequence_length,
+        config.parallel.context_method,
+    )
+    if ranks == 1:
+        return None
+    assert isinstance(model, DecoderConfig)
+    pieces = ranks * (1 if method == "ulysses" else 2)
+    if length % pieces:
+        below, above = length // pieces * pieces, -(-length // pieces) * pieces
+        near = " or ".join(f"trainer.sequence_length={n}" for n in (below, above) if 0 < n <= model.max_length)
+        twice = "" if method == "ulysses" else ", two for each so that all have the same to do"
+        return (
+            "trainer.sequence_length",
+            f"{length} tokens do not divide into {pieces} pieces for {ranks} ranks (parallel.context{twice})"
+            + (f"; try {near}" if near else ""),
+        )
+    if config.loader.separate_documents:
+        return "loader.separate_documents", f"parallel.context={ranks} does not keep documents apart"
+    heads = model.heads // mesh.tensor
+    if method == "ulysses":
+        if heads % ranks:
+            divided = f" ({model.heads} over parallel.tensor={mesh.tensor})" if mesh.tensor > 1 else ""
+            return (
+                "parallel.context_method",
+                f"ulysses deals heads to ranks, and {heads} heads{divided} do not divide among {ranks}; try parallel.context_method=ring",
+            )
+        return None
+    windows = [window for layer in range(model.layers) if (window := model.window_of(layer)) and window < length]
+    unknown = {
+        f"a window of {min(windows, default=0)} tokens (model.window)": bool(windows),
+        "model.attention_softcap": model.attention_softcap is not None,
+        f"model.dropout={model.dropout}": model.dropout > 0,
+    }
+    for what, there in unknown.items():
+        if there:
+            return (
+                "parallel.context_method",
+                f"{method} computes attention in pieces, which does not go with {what}; try parallel.context_method=ulysses",
+            )
+    return None
+
+
     if through < mesh.pipeline or (mesh.chunks > 1 and through % mesh.pipeline):
         rule = "a multiple of" if mesh.chunks > 1 else "at least"
         return (
@@ -169,5 +220,7 @@ def _meshes(config: Config, world_size: int) -> Iterator[Mesh]:
     for pipeline in divisors(world_size):
         for replicate in divisors(world_size // pipeline):
             for shard in divisors(world_size // pipeline // replicate):
-                tensor = world_size // pipeline // replicate // shard
-                yield _mesh(config, {"pipeline": pipeline, "replicate": replicate, "shard": shard, "tensor": tensor})
+                rest = world_size // pipeline // replicate // shard
+                for context in divisors(rest):
+                    degrees = (pipeline, replicate, shard, context, rest // context)
+                    yield _mesh(config, dict(zip(DEGREES, degrees, strict=True)))

@@ -86,7 +86,7 @@ class Pipeline:
         indices, count = stages_of_rank(settings.schedule, ranks, rank)
         self._first, self._last = 0 in indices, count - 1 in indices
         self._loss, self._share = loss, 1.0
-        self._between = (settings.sequence_length // tensor, _width(stages[0]))
+        self._between = (settings.part_length // tensor, _width(stages[0]))
         self._holder = {i: r for r in range(ranks) for i in stages_of_rank(settings.schedule, ranks, r)[0]}
         self._stages = [
             PipelineStage(
@@ -157,7 +157,7 @@ def _width(part: nn.Module) -> int:
 def _examples(part: nn.Module, index: int, count: int, settings: Settings, tensor: int) -> tuple[Tensor, Tensor]:
     """Examples of what a stage takes and gives. Without them torch would run it once to see, and again after each validation."""
     assert isinstance(part, Stage)
-    batch, length, width = settings.micro_batch, settings.sequence_length, _width(part)
+    batch, length, width = settings.micro_batch, settings.part_length, _width(part)
 
     def between() -> Tensor:
         return torch.empty(batch, length // tensor, width, dtype=settings.dtype, device="meta", requires_grad=True)

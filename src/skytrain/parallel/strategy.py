@@ -1,4 +1,4 @@
-"""One Lightning strategy over the mesh (pipeline, replicate, shard, tensor).
+"""One Lightning strategy over the mesh (pipeline, replicate, shard, context, tensor).
 
 The trainer keeps its automatic optimization, so ordinary callbacks work. What a strategy must know of the module is
 little: it holds its network as `model`, and lets its loss and its clipping be replaced (`compute_loss`, `limit_gradients`).
@@ -30,15 +30,17 @@ from ..planning.mesh import Mesh
 from . import state
 from .apply import Settings, parallelize
 from .clip import clip_gradients
+from .context import Context, join_context
 from .pipeline import Pipeline, StageParts, TiedWeights
 
+# Ranks that share sequences divide the state too: along "shard" each of the mesh's shards has its context's ranks in a row.
 DIMENSIONS = ("pipeline", "replicate", "shard", "tensor")
 MODEL = "model."  # the module's own name for its network
 InitialValue = Callable[[str, torch.Size], Tensor]
 
 
 class MeshStrategy(ParallelStrategy):
-    """FSDP, HSDP, tensor and pipeline parallelism and their products.
+    """FSDP, HSDP, context, tensor and pipeline parallelism and their products.
 
     `initial_value(name, shape)` gives the parameters of a model on the meta device their first value.
     """
@@ -47,6 +49,7 @@ class MeshStrategy(ParallelStrategy):
         super().__init__()
         self.spec, self.settings, self._initial_value = mesh, settings, initial_value
         self.pipeline: Pipeline | None = None
+        self.context: Context | None = None
         self._parts: list[nn.Module] = []
         self._same: dict[str, str] = {}  # tied names
         self._tied: list[TiedWeights] = []
@@ -67,7 +70,7 @@ class MeshStrategy(ParallelStrategy):
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
         replicate, shard = (self.mesh.get_local_rank(name) for name in ("replicate", "shard"))
-        return {"num_replicas": self.spec.data, "rank": replicate * self.spec.shard + shard}
+        return {"num_replicas": self.spec.data, "rank": replicate * self.spec.shard + shard // self.spec.context}
 
     @property
     def restore_checkpoint_after_setup(self) -> bool:
@@ -76,8 +79,11 @@ class MeshStrategy(ParallelStrategy):
     def setup_environment(self) -> None:
         super().setup_environment()
         rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]  # Lightning keeps its rank on the function
-        degrees = tuple(getattr(self.spec, name) for name in DIMENSIONS)
+        spec, settings = self.spec, self.settings
+        degrees = (spec.pipeline, spec.replicate, spec.shard * spec.context, spec.tensor)
         self.mesh: DeviceMesh = init_device_mesh(self.root_device.type, degrees, mesh_dim_names=DIMENSIONS)
+        if spec.context > 1:
+            self.context = join_context(self.mesh, spec.context, settings.context_method, settings.sequence_length)
 
     def model_to_device(self) -> None:
         return  # each part was made where it belongs
@@ -120,7 +126,7 @@ class MeshStrategy(ParallelStrategy):
         whole: nn.Module = module.model
         self._same = state.tied_names(whole)
         from_meta = any(parameter.is_meta for parameter in whole.parameters())
-        self._parts = parallelize(whole, self.mesh, self.settings)
+        self._parts = parallelize(whole, self.mesh, self.settings, self.context)
         if from_meta:
             assert self._initial_value is not None, "a model without weights needs to be told their first values"
             for part in self._parts:
@@ -154,14 +160,23 @@ class MeshStrategy(ParallelStrategy):
     # Steps.
 
     def _plain_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        loss = self._loss(logits, targets)
-        return loss.full_tensor() if isinstance(loss, DTensor) else loss
+        def compute(targets: Tensor) -> Tensor:
+            loss = self._loss(logits, targets)
+            return loss.full_tensor() if isinstance(loss, DTensor) else loss
+
+        return self._own_loss(compute, targets)
+
+    def _own_loss(self, compute: Callable[[Tensor], Tensor], targets: Tensor) -> Tensor:
+        """Of the targets of whole sequences, what this rank computes; the mean over ranks is that of the batch."""
+        return compute(targets) if self.context is None else self.context.loss(compute, targets)
 
     def _compute_loss(self, model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+        if self.context is not None:
+            tokens = self.context.places.cut(tokens)
         if self.pipeline is None:
             if self.spec.tensor > 1 or self.settings.compile_blocks:
                 return self._plain_loss(model(tokens), targets)
-            return lm_loss(model, tokens, targets)
+            return self._own_loss(lambda own: lm_loss(model, tokens, own), targets)
         if not self._module.training:
             return self.pipeline.evaluate(tokens, targets)
         return self.pipeline.train(tokens, targets, runs=self._module.trainer.accumulate_grad_batches)

@@ -124,6 +124,8 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
         return initial_value(model, name, shape, config.seed)
 
     return MeshStrategy(plan.mesh, settings, first_value)
+        context=plan.mesh.context,
+        context_method=config.parallel.context_method,
 
 
 def make_module(config: Config, plan: TrainingPlan, model: nn.Module, tell: Callable[[str], None]) -> CausalLM:

@@ -1,0 +1,23 @@
+"""Where the tokens of a batch stand in their sequences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Places:
+    """The places that a batch holds of each sequence, where it holds a part only."""
+
+    length: int  # of the whole sequence
+    ranges: tuple[range, ...]
+
+    def tensor(self, device: torch.device) -> Tensor:
+        return torch.cat([torch.arange(each.start, each.stop, device=device) for each in self.ranges])
+
+    def cut(self, x_bt: Tensor) -> Tensor:
+        """This part of whole sequences."""
+        return torch.cat([x_bt[:, each.start : each.stop] for each in self.ranges], dim=1)

@@ -1,0 +1,135 @@
+"""Attention over some of the keys at a time: each piece with the log of its softmax's sum, by which pieces are put together.
+
+The gradients of a piece follow from the result and the log-sum of the whole, so a backward pass may go through the pieces in
+any order and needs nothing that a piece computed but what was put together.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+_ATEN: Any = torch.ops.aten
+Kernel = Literal["cpu", "cudnn", "flash", "plain"]
+
+
+class Part(NamedTuple):
+    """Attention over some keys."""
+
+    out_bhtq: Tensor
+    log_sum_bht: Tensor  # float32
+    rest: tuple[
+        Tensor | None, ...
+    ] = ()  # what a GPU kernel wants back: sequence starts, and a seed that nothing is drawn from
+
+
+def choose_kernel(device: torch.device, dtype: torch.dtype) -> Kernel:
+    """The fastest that gives its log-sum; `plain` holds all scores of a piece at once."""
+    if device.type == "cpu":
+        return "cpu"
+    if dtype not in (torch.bfloat16, torch.float16):
+        return "plain"
+    # cuDNN's is the fastest measured on Hopper; older chips take torch's flash kernel.
+    return "cudnn" if torch.cuda.get_device_capability(device) >= (9, 0) else "flash"
+
+
+def attend_part(q_bhtq: Tensor, kv_2bgsq: Tensor, *, causal: bool, scale: float, kernel: Kernel) -> Part:
+    """Of all queries to the given keys. `causal` is for as many keys as queries, at the same places."""
+    assert not causal or q_bhtq.size(2) == kv_2bgsq.size(3)
+    q, (k, v) = q_bhtq, _for_each_query(kv_2bgsq, q_bhtq)
+    if kernel == "cpu":
+        out, log_sum = _ATEN._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
+        return Part(out, log_sum)
+    if kernel == "plain":
+        scores = _scores(q, k, causal, scale)
+        log_sum = scores.logsumexp(-1)
+        return Part((scores - log_sum[..., None]).exp().to(v.dtype) @ v, log_sum)
+    if kernel == "cudnn":
+        seen = _ATEN._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
+    else:
+        seen = _ATEN._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
+    return Part(seen[0], seen[1].reshape(q.shape[:3]), (seen[2], seen[3], seen[6], seen[7]))
+
+
+def attend_part_backward(
+    dout_bhtq: Tensor,
+    q_bhtq: Tensor,
+    kv_2bgsq: Tensor,
+    whole: Part,
+    *,
+    causal: bool,
+    scale: float,
+    kernel: Kernel,
+) -> tuple[Tensor, Tensor]:
+    """Gradients by this piece of the queries, and of the keys and values. `whole` is the attention of these queries to all keys."""
+    q, (k, v) = q_bhtq.contiguous(), _for_each_query(kv_2bgsq, q_bhtq)
+    dout, out, log_sum = (x.contiguous() for x in (dout_bhtq, whole.out_bhtq, whole.log_sum_bht))
+    if kernel == "cpu":
+        dq, dk, dv = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward(
+            dout, q, k, v, out, log_sum, 0.0, causal, scale=scale
+        )
+    elif kernel == "plain":
+        dq, dk, dv = _plain_backward(dout, q, k, v, out, log_sum, causal, scale)
+    else:
+        starts_q, starts_k, seed, offset = whole.rest
+        starts = (starts_q, starts_k, q.size(2), k.size(2))
+        if kernel == "cudnn":
+            dq, dk, dv = _ATEN._scaled_dot_product_cudnn_attention_backward(
+                dout, q, k, v, out, log_sum[..., None], seed, offset, None, *starts, 0.0, causal, scale=scale
+            )
+        else:
+            dq, dk, dv = _ATEN._scaled_dot_product_flash_attention_backward(
+                dout, q, k, v, out, log_sum, *starts, 0.0, causal, seed, offset, scale=scale
+            )
+    return dq, _for_each_group(torch.stack((dk, dv)), kv_2bgsq)
+
+
+class Together:
+    """Parts put together, in float32: each is weighted by the share of the softmax's sum that its keys have."""
+
+    def __init__(self, first: Part) -> None:
+        self._out, self._log_sum = first.out_bhtq.float(), first.log_sum_bht.float().contiguous()
+        self._dtype, self._rest = first.out_bhtq.dtype, first.rest
+
+    def add(self, rows: slice, part: Part) -> None:
+        """A part that has some of the queries."""
+        before, new = self._log_sum[:, :, rows], part.log_sum_bht.float()
+        both = torch.logaddexp(before, new)
+        out = self._out[:, :, rows]
+        out.mul_((before - both).exp()[..., None]).add_(part.out_bhtq * (new - both).exp()[..., None])
+        before.copy_(both)
+
+    def part(self) -> Part:
+        # Laid out as (batch, length, heads, size), so that the product that follows reads it without another copy.
+        out = self._out.to(self._dtype).transpose(1, 2).contiguous().transpose(1, 2)
+        return Part(out, self._log_sum, self._rest)
+
+
+def _for_each_query(kv_2bgsq: Tensor, q_bhtq: Tensor) -> Tensor:
+    each = q_bhtq.size(1) // kv_2bgsq.size(2)
+    return kv_2bgsq.contiguous() if each == 1 else kv_2bgsq.repeat_interleave(each, dim=2)
+
+
+def _for_each_group(dkv_2bhsq: Tensor, kv_2bgsq: Tensor) -> Tensor:
+    groups = kv_2bgsq.size(2)
+    return dkv_2bhsq if dkv_2bhsq.size(2) == groups else dkv_2bhsq.float().unflatten(2, (groups, -1)).sum(3)
+
+
+def _scores(q: Tensor, k: Tensor, causal: bool, scale: float) -> Tensor:
+    scores = (q @ k.transpose(-1, -2)).float() * scale
+    if causal:
+        length = q.size(2)
+        above = torch.ones(length, length, dtype=torch.bool, device=q.device).triu(1)
+        scores = scores.masked_fill(above, float("-inf"))
+    return scores
+
+
+def _plain_backward(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, log_sum: Tensor, causal: bool, scale: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    weights = (_scores(q, k, causal, scale) - log_sum[..., None]).exp()
+    dweights = (dout @ v.transpose(-1, -2)).float() - (dout.float() * out.float()).sum(-1, keepdim=True)
+    dscores = (weights * dweights * scale).to(q.dtype)
+    return dscores @ k, dscores.transpose(-1, -2) @ q, weights.to(v.dtype).transpose(-1, -2) @ dout

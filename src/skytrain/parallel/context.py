@@ -1,0 +1,280 @@
+"""Context parallelism: each rank of a group holds a part of every sequence, and attention reaches across them.
+
+Under the ring and under all-gather a sequence is cut into twice as many pieces as ranks, and rank r holds the r-th and the
+r-th from the end. Causal attention then costs every rank the same: with one piece each, the first rank would be done when
+the last has hardly begun. Of the parts of two ranks, rows of queries and columns of keys, this is left to compute:
+
+    keys of     the rank itself     an earlier rank         a later rank
+                [x . ]              [x . ]  all queries,    [. . ]  second half of the queries,
+                [x x ]              [x . ]  first half      [x x ]  all keys
+                as if one sequence          of the keys
+
+Ulysses exchanges heads for sequence instead: a rank attends with some of the heads over whole sequences, which is even
+however they are cut.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from ..models.attention import Attention
+from ..models.loss import IGNORED
+from ..models.places import Places
+from .attention_parts import Part, Together, attend_part, attend_part_backward, choose_kernel
+
+# torch 2.13 has given them new names, and warns of the old ones.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+PIECES = {"allgather": 2, "ring": 2, "ulysses": 1}  # of a sequence on each rank
+
+
+@dataclass(frozen=True)
+class Context:
+    """The ranks that share sequences, and which part this one holds."""
+
+    group: dist.ProcessGroup
+    method: str
+    places: Places
+
+    @property
+    def rank(self) -> int:
+        return self.group.rank()
+
+    @property
+    def size(self) -> int:
+        return self.group.size()
+
+    def loss(self, compute: Callable[[Tensor], Tensor], targets_bt: Tensor) -> Tensor:
+        """`compute` of this rank's targets, such that its mean over the ranks is the mean over all targets.
+
+        Ranks need not have the same number of targets that count, and one may have none.
+        """
+        part = self.places.cut(targets_bt)
+        mine, everyone = ((targets != IGNORED).sum() for targets in (part, targets_bt))
+        loss = compute(part)
+        return torch.where(mine > 0, loss, torch.zeros_like(loss)) * (mine * self.size / everyone)
+
+
+def join_context(mesh: DeviceMesh, size: int, method: str, length: int) -> Context:
+    """Neighbours along the shard dimension of the mesh, `size` of them, share sequences of `length` tokens."""
+    axis = (mesh.mesh_dim_names or ()).index("shard")
+    mine = None
+    # Every process takes part in making every group, in the same order.
+    for members in mesh.mesh.movedim(axis, -1).reshape(-1, size).tolist():
+        group = dist.new_group(members)
+        if dist.get_rank() in members:
+            mine = group
+    assert mine is not None
+    return Context(mine, method, places_of(method, length, mine.rank(), size))
+
+
+def places_of(method: str, length: int, rank: int, size: int) -> Places:
+    pieces = PIECES[method] * size
+    each = length // pieces
+    mine = [rank] if PIECES[method] == 1 else [rank, pieces - 1 - rank]
+    return Places(length, tuple(range(i * each, (i + 1) * each) for i in mine))
+
+
+def spread_context(part: nn.Module, context: Context) -> None:
+    """Gives a decoder, or a stage of one, its places in the sequence and its attention the reach over all of it."""
+    part.places = context.places  # type: ignore[assignment]
+    for module in part.modules():
+        if isinstance(module, Attention):
+            module.attend = _attend(module, context)  # type: ignore[method-assign]
+
+
+def _attend(attention: Attention, context: Context) -> Callable[..., Tensor]:
+    alone, scale = attention.attend, attention.scale
+
+    # What waits for other ranks stays outside of compiled code.
+    @torch.compiler.disable
+    def attend(q_bhtq: Tensor, k_bgtq: Tensor, v_bgtq: Tensor, documents_bt: Tensor | None = None) -> Tensor:
+        assert documents_bt is None, "documents are not kept apart across ranks"
+        if context.method == "ulysses":
+            return _exchange_heads(alone, q_bhtq, k_bgtq, v_bgtq, context.group)
+        function = RingAttention if context.method == "ring" else GatherAttention
+        return function.apply(q_bhtq, k_bgtq, v_bgtq, context.group, scale)
+
+    return attend
+
+
+def rows_and_keys(rank: int, source: int, length: int) -> tuple[slice, slice]:
+    """Which of a rank's queries see which of another rank's keys, of the `length` that each holds."""
+    half, whole = length // 2, slice(0, length)
+    return (whole, slice(0, half)) if source < rank else (slice(half, length), whole)
+
+
+class RingAttention(torch.autograd.Function):
+    """Keys and values go round from rank to rank, each step while the last ones are attended to. No rank holds more than two
+    ranks' keys at a time. In the backward pass they go round again, with their gradients behind them."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup, scale: float) -> Tensor:
+        rank, size, length = group.rank(), group.size(), q.size(2)
+        ctx.group, ctx.how = group, {"scale": scale, "kernel": choose_kernel(q.device, q.dtype)}
+        kv = torch.stack((k, v))
+        coming = _Hop(kv, group, tag=0)
+        found = Together(attend_part(q, kv, causal=True, **ctx.how))
+        for step in range(1, size):
+            kv = coming.arrived()
+            if step + 1 < size:
+                coming = _Hop(kv, group, tag=0)
+            rows, keys = rows_and_keys(rank, (rank - step) % size, length)
+            found.add(rows, attend_part(q[:, :, rows], kv[..., keys, :], causal=False, **ctx.how))
+        return _save(ctx, q, k, v, found)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
+        (q, k, v), whole = _saved(ctx)
+        group, rank, size, length = ctx.group, ctx.group.rank(), ctx.group.size(), q.size(2)
+        kv = torch.stack((k, v))
+        coming = _Hop(kv, group, tag=0)
+        dq, dkv = (x.float() for x in attend_part_backward(dout, q, kv, whole, causal=True, **ctx.how))
+        for step in range(1, size):
+            kv, following = coming.arrived(), _Hop(dkv, group, tag=1)
+            if step + 1 < size:
+                coming = _Hop(kv, group, tag=0)
+            rows, keys = rows_and_keys(rank, (rank - step) % size, length)
+            dq_part, dkv_part = attend_part_backward(
+                dout[:, :, rows], q[:, :, rows], kv[..., keys, :], _rows(whole, rows), causal=False, **ctx.how
+            )
+            dq[:, :, rows] += dq_part
+            dkv = following.arrived()
+            dkv[..., keys, :] += dkv_part
+        dk, dv = _Hop(dkv, group, tag=1).arrived().to(q.dtype)  # home
+        return dq.to(q.dtype), dk, dv, None, None
+
+
+class GatherAttention(torch.autograd.Function):
+    """Every rank is given all keys and values of a layer at once, for the forward and again for the backward pass: fewer and
+    larger messages than the ring's, and the keys and values of whole sequences in memory meanwhile."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup, scale: float) -> Tensor:
+        ctx.group, ctx.how = group, {"scale": scale, "kernel": choose_kernel(q.device, q.dtype)}
+        kv = torch.stack((k, v))
+        everyone, waiting = _gather(kv, group)
+        found = Together(attend_part(q, kv, causal=True, **ctx.how))
+        waiting.wait()
+        for sources in others(group.rank(), group.size()):
+            rows, keys = rows_and_keys(group.rank(), sources.start, q.size(2))
+            kv = joined(everyone[sources][..., keys, :])
+            found.add(rows, attend_part(q[:, :, rows], kv, causal=False, **ctx.how))
+        return _save(ctx, q, k, v, found)
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
+        (q, k, v), whole = _saved(ctx)
+        group, rank = ctx.group, ctx.group.rank()
+        kv = torch.stack((k, v))
+        everyone, waiting = _gather(kv, group)
+        dq, dkv = (x.float() for x in attend_part_backward(dout, q, kv, whole, causal=True, **ctx.how))
+        waiting.wait()
+        deveryone = torch.zeros(everyone.shape, dtype=torch.float32, device=q.device)
+        deveryone[rank] = dkv
+        for sources in others(rank, group.size()):
+            rows, keys = rows_and_keys(rank, sources.start, q.size(2))
+            kv = joined(everyone[sources][..., keys, :])
+            dq_part, dkv = attend_part_backward(
+                dout[:, :, rows], q[:, :, rows], kv, _rows(whole, rows), causal=False, **ctx.how
+            )
+            dq[:, :, rows] += dq_part
+            deveryone[sources][..., keys, :] = dkv.unflatten(3, (sources.stop - sources.start, -1)).movedim(3, 0)
+        del everyone
+        mine = torch.empty_like(deveryone[0])
+        _reduce_scatter(mine, deveryone.flatten(0, 1), group=group)
+        dk, dv = mine.to(q.dtype)
+        return dq.to(q.dtype), dk, dv, None, None
+
+
+def others(rank: int, size: int) -> list[slice]:
+    """The earlier ranks and the later ones, where there are any: each lot is attended to in one piece."""
+    return [ranks for ranks in (slice(0, rank), slice(rank + 1, size)) if ranks.stop > ranks.start]
+
+
+def joined(kv_n2bgsq: Tensor) -> Tensor:
+    """Keys and values of several ranks one after another. Which order does not matter where all of them are seen."""
+    return kv_n2bgsq.movedim(0, 3).flatten(3, 4)
+
+
+def _gather(kv: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, dist.Work]:
+    everyone = kv.new_empty(group.size(), *kv.shape)
+    work = _all_gather(everyone.flatten(0, 1), kv, group=group, async_op=True)
+    return everyone, work
+
+
+def _save(ctx: Any, q: Tensor, k: Tensor, v: Tensor, found: Together) -> Tensor:
+    whole = found.part()
+    ctx.save_for_backward(q, k, v, whole.out_bhtq, whole.log_sum_bht, *whole.rest)
+    return whole.out_bhtq
+
+
+def _saved(ctx: Any) -> tuple[tuple[Tensor, Tensor, Tensor], Part]:
+    q, k, v, out, log_sum, *rest = ctx.saved_tensors
+    return (q, k, v), Part(out, log_sum, tuple(rest))
+
+
+def _rows(whole: Part, rows: slice) -> Part:
+    return Part(whole.out_bhtq[:, :, rows], whole.log_sum_bht[:, :, rows], whole.rest)
+
+
+class _Hop:
+    """A tensor on its way to the next rank, while the previous one's comes here."""
+
+    def __init__(self, sent: Tensor, group: dist.ProcessGroup, tag: int) -> None:
+        rank, size = group.rank(), group.size()
+        to, source = (dist.get_global_rank(group, (rank + i) % size) for i in (1, -1))
+        self._sent, self._received = sent, torch.empty_like(sent)  # both are kept until the exchange is over
+        self._works = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, sent, to, group, tag),
+                dist.P2POp(dist.irecv, self._received, source, group, tag),
+            ]
+        )
+
+    def arrived(self) -> Tensor:
+        for work in self._works:
+            work.wait()
+        return self._received
+
+
+def _exchange_heads(
+    attend: Callable[..., Tensor], q_bhtq: Tensor, k_bgtq: Tensor, v_bgtq: Tensor, group: dist.ProcessGroup
+) -> Tensor:
+    """`attend` over whole sequences with a share of the heads."""
+    size = group.size()
+    # With fewer key-value groups than ranks each is copied to the ranks that have its queries.
+    copies = size // math.gcd(k_bgtq.size(1), size)
+    k_bgtq, v_bgtq = (x.repeat_interleave(copies, dim=1) if copies > 1 else x for x in (k_bgtq, v_bgtq))
+    dealt = [x.unflatten(1, (size, -1)).movedim(1, 0) for x in (q_bhtq, k_bgtq, v_bgtq)]
+    heads = [x.size(2) for x in dealt]
+    whole = _AllToAll.apply(torch.cat(dealt, dim=2), group).movedim(0, 2).flatten(2, 3)
+    y_bhtq = attend(*whole.split(heads, dim=1))
+    parts = y_bhtq.unflatten(2, (size, -1)).movedim(2, 0).contiguous()
+    return _AllToAll.apply(parts, group).movedim(0, 1).flatten(1, 2)
+
+
+class _AllToAll(torch.autograd.Function):
+    """The i-th slice goes to rank i; the i-th slice of what comes is from it."""
+
+    @staticmethod
+    def forward(ctx: Any, x_n: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        received = torch.empty_like(x_n)
+        dist.all_to_all_single(received, x_n, group=group)
+        return received
+
+    @staticmethod
+    def backward(ctx: Any, grad_n: Tensor) -> tuple[Any, ...]:
+        received = torch.empty_like(grad_n, memory_format=torch.contiguous_format)
+        dist.all_to_all_single(received, grad_n.contiguous(), group=ctx.group)
+        return received, None
