@@ -25,7 +25,7 @@ def losses(tokens: np.ndarray, seed: int, fused: bool) -> list[float]:
     config = compose([*options, f"seed={seed}", "lr_schedule.warmup_steps=50", f"trainer.steps={STEPS}"]).config
     model = build_model(config.model, seed=seed).cuda()
     optimizer = make_optimizer(model, config.optimizer, fused=True)
-    path = choose_path(config, "cuda", model)
+    path = choose_path(config, "cuda")
     windows = (len(tokens) - 1) // LENGTH
     order = (
         np.random.default_rng(0).permutation(STEPS * BATCH) % windows

@@ -8,12 +8,14 @@ the others train through torch.compile.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..config import DecoderConfig
@@ -59,51 +61,90 @@ def unsupported(config: object) -> str | None:
     return next((name for name, true in asks.items() if true), None)
 
 
+# The residual stream, the output of the last branch that is still to be added to it, and that branch's bias.
+Stream = tuple[Tensor, Tensor | None, Tensor | None]
+RunBlock = Callable[[Block, Tensor, Tensor | None, Tensor | None, int, Kernels], Stream]
+
+
 def fused_loss(
-    model: Decoder, tokens_bt: Tensor, targets_bt: Tensor, kernels: Kernels, dtype: torch.dtype = torch.bfloat16
+    model: Decoder,
+    tokens_bt: Tensor,
+    targets_bt: Tensor,
+    kernels: Kernels,
+    dtype: torch.dtype = torch.bfloat16,
+    run: RunBlock | None = None,
 ) -> Tensor:
-    """Mean cross-entropy in nats, as `model.loss` gives it."""
+    """Mean cross-entropy in nats, as `model.loss` gives it. `run` is how a block is called, where that is not a plain call."""
     assert unsupported(model.config) is None
-    low = _low_weights(model, dtype)
-    norm = add_norm if kernels.norm else norm_reference
-    batch, positions = len(tokens_bt), model.embedding.positions
+    run = run or fused_block
+    positions = model.embedding.positions
     assert positions is not None
     x = lookup(tokens_bt, model.embedding.tokens.weight, positions.weight, dtype)
     branch: Tensor | None = None
     bias: Tensor | None = None
     for block in model.blocks.values():
         assert isinstance(block, Block)
-        x, y = norm(x, branch, bias, block.attention_norm.weight, block.attention_norm.bias, block.attention_norm.eps)  # type: ignore[arg-type]
-        branch, bias = attend(y, block.attention, low, batch, kernels), block.attention.out.bias
-        x, y = norm(x, branch, bias, block.mlp_norm.weight, block.mlp_norm.bias, block.mlp_norm.eps)  # type: ignore[arg-type]
-        branch, bias = _mlp(y, block.mlp, low, kernels), block.mlp.down.bias
-    last = model.head.norm
-    x, y = norm(x, branch, bias, last.weight, last.bias, last.eps)  # type: ignore[arg-type]
+        x, branch, bias = run(block, x, branch, bias, len(tokens_bt), kernels)
+    x, y = _norm(kernels, model.head.norm, x, branch, bias)
     weight, targets, vocab = model.head.projection.weight, targets_bt.flatten(), model.config.vocab_size
     if kernels.loss:
-        return head_loss(y, weight, low[id(weight)], targets, vocab)
+        return head_loss(y, weight, _low(weight, dtype), targets, vocab)
     return head_loss_reference(y, weight, targets, vocab)
 
 
-def _low_weights(model: Decoder, dtype: torch.dtype) -> dict[int, Tensor]:
-    """Every matrix in the products' precision, by the identity of its parameter: cast once a step, used forward and back."""
-    with torch.no_grad():
-        linears = [module.weight for module in model.modules() if isinstance(module, nn.Linear)]
-        return {id(weight): weight.to(dtype) for weight in linears}
+def fuse(model: Decoder, kernels: Kernels, dtype: torch.dtype) -> None:
+    """Makes `model(tokens, targets)` this loss, block by block, so that what is wrapped around their calls later still sees them.
 
+    That is how weights may be gathered for a block's own time only. Its last bias is used by the next block, so it is copied.
+    """
 
-def _mlp(y_nd: Tensor, mlp: Any, low: dict[int, Tensor], kernels: Kernels) -> Tensor:
-    up = linear(y_nd, mlp.up.weight, low[id(mlp.up.weight)])
-    hidden = (bias_gelu if kernels.gelu else gelu_reference)(up, mlp.up.bias)
-    return linear(hidden, mlp.down.weight, low[id(mlp.down.weight)])
+    def forward(block: Block, *args: Any) -> Stream:
+        x, branch, bias = fused_block(block, *args)
+        assert bias is not None
+        return x, branch, bias.clone()
 
-
-def attend(y_nd: Tensor, attention: Any, low: dict[int, Tensor], batch: int, kernels: Kernels) -> Tensor:
-    qkv, out = attention.qkv, attention.out
-    mixed = QKVAttention.apply(
-        y_nd, qkv.weight, low[id(qkv.weight)], qkv.bias, batch, attention.head_size, attention.scale, kernels.attention
+    for block in model.blocks.values():
+        assert isinstance(block, Block)
+        block.forward = functools.partial(forward, block)  # type: ignore[assignment]
+    model.forward = functools.partial(  # type: ignore[method-assign]
+        fused_loss, model, kernels=kernels, dtype=dtype, run=lambda block, *args: block(*args)
     )
-    return linear(mixed, out.weight, low[id(out.weight)])
+
+
+def fused_block(
+    block: Block, x_nd: Tensor, branch_nd: Tensor | None, bias_d: Tensor | None, batch: int, kernels: Kernels
+) -> Stream:
+    x, y = _norm(kernels, block.attention_norm, x_nd, branch_nd, bias_d)
+    mixed = attend(y, block.attention, batch, kernels)
+    x, y = _norm(kernels, block.mlp_norm, x, mixed, block.attention.out.bias)
+    return x, _mlp(y, block.mlp, kernels), block.mlp.down.bias
+
+
+def _norm(
+    kernels: Kernels, norm: Any, x_nd: Tensor, branch_nd: Tensor | None, bias_d: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    return (add_norm if kernels.norm else norm_reference)(x_nd, branch_nd, bias_d, norm.weight, norm.bias, norm.eps)
+
+
+def _low(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """A matrix in the products' precision."""
+    with torch.no_grad():
+        return weight.to(dtype)
+
+
+def _mlp(y_nd: Tensor, mlp: Any, kernels: Kernels) -> Tensor:
+    up = linear(y_nd, mlp.up.weight, _low(mlp.up.weight, y_nd.dtype))
+    hidden = (bias_gelu if kernels.gelu else gelu_reference)(up, mlp.up.bias)
+    return linear(hidden, mlp.down.weight, _low(mlp.down.weight, y_nd.dtype))
+
+
+def attend(y_nd: Tensor, attention: Any, batch: int, kernels: Kernels) -> Tensor:
+    qkv, out = attention.qkv, attention.out
+    low = _low(qkv.weight, y_nd.dtype)
+    mixed = QKVAttention.apply(
+        y_nd, qkv.weight, low, qkv.bias, batch, attention.head_size, attention.scale, kernels.attention
+    )
+    return linear(mixed, out.weight, _low(out.weight, y_nd.dtype))
 
 
 class QKVAttention(torch.autograd.Function):

@@ -13,10 +13,12 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, Offlo
 from torch.utils.checkpoint import checkpoint
 
 from ..config import ConfigError
+from ..models import Decoder
+from ..models.fused import Kernels, fuse
 from ..models.tensor_plan import tensor_plan
+from .context import Context, spread_context
 from .pipeline import cut_stages
 from .state import tied_names
-from .context import Context, spread_context
 from .tensor import divide_tensors
 
 
@@ -28,24 +30,25 @@ class Settings:
     micro_batch: int  # sequences that go through the model together
     schedule: str = "1f1b"
     micro_batches: int = 1  # that one run of the pipeline takes
-    dtype: torch.dtype = torch.float32  # of the arithmetic; parameters and gradients are kept in float32
-    reduce_once: bool = True
     context: int = 1  # ranks that share each sequence
     context_method: str = "ring"
+    dtype: torch.dtype = torch.float32  # of the arithmetic; parameters and gradients are kept in float32
+    reduce_once: bool = True
     checkpoint_activations: bool = False
     compile_blocks: bool = False
     cpu_offload: bool = False
+    kernels: Kernels | None = None  # fused ones, in place of compiled blocks
 
+    @property
+    def part_length(self) -> int:
+        """The tokens of a sequence that go through one rank."""
+        return self.sequence_length // self.context
 
 
 def parallelize(
     model: nn.Module, mesh: DeviceMesh, settings: Settings, context: Context | None = None
 ) -> list[nn.Module]:
     """The parts of `model` that this rank runs: the model itself, or its pipeline stages.
-    @property
-    def part_length(self) -> int:
-        """The tokens of a sequence that go through one rank."""
-        return self.sequence_length // self.context
 
     The order is not free. Stages first, since everything else is done to what a rank holds. Tensor parallelism replaces
     weights, so it comes before anything keeps them. Attention is spread over the context's ranks inside of what is then
@@ -64,11 +67,14 @@ def parallelize(
             tied = tied_names(part)
             divide_tensors(part, plan, mesh["tensor"])
             tie(part, tied)
-        if settings.checkpoint_activations:
-            recompute(blocks_of(part))
-        if settings.compile_blocks:
         if context is not None:
             spread_context(part, context)
+        if settings.checkpoint_activations:
+            recompute(blocks_of(part))
+        if settings.kernels is not None:
+            assert isinstance(part, Decoder), "fused kernels are for the whole built-in decoder"
+            fuse(part, settings.kernels, settings.dtype)
+        elif settings.compile_blocks:
             compile_blocks(part)
         shard(part, mesh, settings, reshard=not pipelined)
     return parts

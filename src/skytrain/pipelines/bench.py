@@ -55,7 +55,7 @@ class SingleBench:
 
 def bench_single(config: Config, reporter: Reporter, *, steps: int, peer: bool) -> SingleBench:
     device = choose_device(config)
-    path = choose_path(config, device, _outline(config)).label
+    path = choose_path(config, device).label
     speeds = [_fresh(lambda: through_trainer(config, steps, reporter))]
     reporter.note(speed_line(speeds[-1]))
     bare, groups = _fresh(lambda: bare_loop(config, steps))
@@ -115,7 +115,7 @@ def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
     began = time.perf_counter()
     device = choose_device(config)
     model = build_model(config.model, seed=config.seed).to(device)
-    path = choose_path(config, device, model)
+    path = choose_path(config, device)
     compute = path.compute_loss or (torch.compile(lm_loss, dynamic=False) if config.trainer.compile else lm_loss)
 
     def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -48,7 +48,7 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
         preset="single",
         precision="32-true" if config.trainer.precision == "32-true" else "bf16-mixed",
         path="fused"
-        if choose_path(config, plan.device, model).compute_loss is not None
+        if choose_path(config, plan.device).compute_loss is not None
         else "compiled"
         if config.trainer.compile
         else "eager",

@@ -13,21 +13,24 @@ from ..config import Config, ConfigError
 from ..models.decoder import Decoder
 from ..models.fused import Backend, Kernels, fused_loss, unsupported
 from ..models.kernels import kernels_available
-from ..parallel import uses_mesh_strategy
+from ..parallel import uses_deepspeed
+from ..planning.mesh import Mesh
 
+ALONE = Mesh()
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
 class Path:
     label: str
-    compute_loss: Loss | None  # None: the module's own
+    kernels: Kernels | None = None  # of the fused path
+    compute_loss: Loss | None = None  # None: the module's own
 
 
-def choose_path(config: Config, device: str, model: nn.Module) -> Path:
+def choose_path(config: Config, device: str, mesh: Mesh = ALONE) -> Path:
     """The fastest path that computes this model's loss here, or the one that was asked for."""
     plain = "torch.compile" if config.trainer.compile else "plain torch"
-    reason = _not_fused(config, device, model)
+    reason = _not_fused(config, device, mesh)
     if config.trainer.fused == "on" and reason:
         raise ConfigError(
             "trainer.fused", f"'on': the fused path does not serve {reason}", hint="try trainer.fused=auto"
@@ -38,7 +41,7 @@ def choose_path(config: Config, device: str, model: nn.Module) -> Path:
             if reason and config.trainer.fused == "auto" and device == "cuda"
             else ""
         )
-        return Path(plain + why, None)
+        return Path(plain + why)
     switches = config.trainer.kernels
     kernels = Kernels(
         attention=_attention(switches.attention), loss=switches.loss, gelu=switches.gelu, norm=switches.norm
@@ -51,10 +54,10 @@ def choose_path(config: Config, device: str, model: nn.Module) -> Path:
             return fused_loss(model, tokens, targets, kernels)
 
     on = [name for name in ("loss", "gelu", "norm") if getattr(switches, name)]
-    return Path(f"fused kernels ({', '.join(on) or 'none'}), {kernels.attention} attention", compute_loss)
+    return Path(f"fused kernels ({', '.join(on) or 'none'}), {kernels.attention} attention", kernels, compute_loss)
 
 
-def _not_fused(config: Config, device: str, model: nn.Module) -> str | None:
+def _not_fused(config: Config, device: str, mesh: Mesh) -> str | None:
     """What keeps this run off the fused path, or None."""
     if device != "cuda":
         return "a CPU"
@@ -62,13 +65,15 @@ def _not_fused(config: Config, device: str, model: nn.Module) -> str | None:
         return f"{torch.cuda.get_device_name()} without Triton and bf16"
     if config.trainer.precision != "bf16-mixed":
         return f"trainer.precision={config.trainer.precision}"
-    if uses_mesh_strategy(config):
-        return f"parallel={config.parallel.name}"
+    if uses_deepspeed(config):
+        return "DeepSpeed"
+    if mesh.tensor * mesh.pipeline * mesh.context > 1:
+        return "a model divided by layers, tensors or sequence"
     if config.trainer.activation_checkpointing != "none" or config.trainer.loss_chunk_tokens or config.trainer.z_loss:
         return "activation checkpointing, a chunked loss or a z-loss"
     if config.loader.separate_documents:
         return "loader.separate_documents"
-    return unsupported(config.model) if isinstance(model, Decoder) else "a model other than the built-in decoder"
+    return unsupported(config.model)
 
 
 def _attention(asked: Literal["auto", "cudnn", "flash", "sdpa"]) -> Backend:

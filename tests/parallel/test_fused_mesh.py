@@ -1,0 +1,47 @@
+"""The fused path block by block under FSDP, against the plain decoder under FSDP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.parallel.processes import run_ranks
+
+from tests.parallel.workers import Watch, fit
+
+
+def compare(parallel: str) -> tuple[float, float]:
+    """On each rank: the largest difference of the losses, and of the gradients."""
+    import skytrain.training.factory as factory
+    from skytrain.models.fused import Kernels
+    from skytrain.training.paths import Path
+
+    overrides = (f"parallel={parallel}", "trainer.micro_batch=2", "trainer.precision=32-true")
+    plain = _gradients(overrides)
+    factory.choose_path = lambda *_: Path("fused", Kernels())  # a CPU is not offered this path
+    fused = _gradients(overrides)
+    assert [name for name, _ in plain[1]] == [name for name, _ in fused[1]]
+    losses = max(abs(a - b) for a, b in zip(plain[0], fused[0], strict=True))
+    gradients = max(float((a - b).abs().max()) for (_, a), (_, b) in zip(plain[1], fused[1], strict=True))
+    return losses, gradients
+
+
+def _gradients(overrides: tuple[str, ...]) -> tuple[list[float], list[Any]]:
+    losses: list[float] = []
+    gradients: list[Any] = []
+
+    def stepped(module: Any) -> None:
+        losses.append(float(module._losses[-1]))
+        if len(losses) == 1:
+            gradients.extend(
+                (name, p.grad.to_local().clone()) for name, p in module.named_parameters() if p.grad is not None
+            )
+
+    fit(overrides, Watch(stepped=stepped))
+    assert gradients
+    return losses, gradients
+
+
+def test_fused_blocks_train_under_fsdp_as_the_plain_decoder_does() -> None:
+    for losses, gradients in run_ranks(2, compare, "fsdp"):
+        assert losses < 5e-6
+        assert gradients < 1e-6
