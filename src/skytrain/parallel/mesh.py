@@ -104,10 +104,14 @@ def _model_problem(config: Config, mesh: Mesh) -> tuple[str, str] | None:
     if not isinstance(model, DecoderConfig):
         if mesh.pipeline > 1:
             return "parallel.pipeline", f"model {model.name} cannot be cut into stages; only the built-in decoder can"
+        if mesh.context > 1:
+            return "parallel.context", f"model {model.name} cannot divide its sequences; only the built-in decoder can"
         return None
     if mesh.pipeline > 1 and model.layers < stages:
         each = f" ({mesh.chunks} on each of {mesh.pipeline} ranks)" if mesh.chunks > 1 else ""
         return "parallel.pipeline", f"{model.layers} layers are fewer than {stages} stages{each}"
+    if problem := _context_problem(config, mesh):
+        return problem
     divided = {
         "model.heads": model.heads,
         "model.kv_heads": model.groups,
@@ -120,27 +124,7 @@ def _model_problem(config: Config, mesh: Mesh) -> tuple[str, str] | None:
             return "parallel.tensor", f"{key}, which is {count}, does not divide among {tensor} ranks"
     return None
 
-        if mesh.context > 1:
-            return "parallel.context", f"model {model.name} cannot divide its sequences; only the built-in decoder can"
 
-def _batch_problem(config: Config, mesh: Mesh) -> tuple[str, str] | None:
-    trainer = config.trainer
-    sequences, together = trainer.batch_tokens // trainer.sequence_length, trainer.micro_batch * mesh.data
-    if problem := _context_problem(config, mesh):
-        return problem
-    if sequences % together:
-        return (
-            "trainer.batch_tokens",
-            f"{sequences} sequences a step do not divide over {mesh.data} data-parallel ranks x {trainer.micro_batch} (trainer.micro_batch); "
-            f"try trainer.batch_tokens={max(1, round(sequences / together)) * together * trainer.sequence_length}",
-        )
-    if mesh.pipeline == 1:
-        return None
-    count = sequences // together
-    given = config.parallel.pipeline_micro_batches
-    through = given or count
-    if count % through:
-        return "parallel.pipeline_micro_batches", f"{through} does not divide the {count} micro-batches of a step"
 def _context_problem(config: Config, mesh: Mesh) -> tuple[str, str] | None:
     """What keeps sequences from being divided among ranks."""
     model, ranks, length, method = (
@@ -188,6 +172,22 @@ def _context_problem(config: Config, mesh: Mesh) -> tuple[str, str] | None:
     return None
 
 
+def _batch_problem(config: Config, mesh: Mesh) -> tuple[str, str] | None:
+    trainer = config.trainer
+    sequences, together = trainer.batch_tokens // trainer.sequence_length, trainer.micro_batch * mesh.data
+    if sequences % together:
+        return (
+            "trainer.batch_tokens",
+            f"{sequences} sequences a step do not divide over {mesh.data} data-parallel ranks x {trainer.micro_batch} (trainer.micro_batch); "
+            f"try trainer.batch_tokens={max(1, round(sequences / together)) * together * trainer.sequence_length}",
+        )
+    if mesh.pipeline == 1:
+        return None
+    count = sequences // together
+    given = config.parallel.pipeline_micro_batches
+    through = given or count
+    if count % through:
+        return "parallel.pipeline_micro_batches", f"{through} does not divide the {count} micro-batches of a step"
     if through < mesh.pipeline or (mesh.chunks > 1 and through % mesh.pipeline):
         rule = "a multiple of" if mesh.chunks > 1 else "at least"
         return (

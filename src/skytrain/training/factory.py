@@ -111,6 +111,8 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
         micro_batch=config.trainer.micro_batch,
         schedule=config.parallel.schedule,
         micro_batches=together,
+        context=plan.mesh.context,
+        context_method=config.parallel.context_method,
         dtype=torch.bfloat16 if config.trainer.precision == "bf16-mixed" else torch.float32,
         reduce_once=config.parallel.reduce_once,
         checkpoint_activations=config.parallel.checkpoint_activations,
@@ -124,8 +126,6 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
         return initial_value(model, name, shape, config.seed)
 
     return MeshStrategy(plan.mesh, settings, first_value)
-        context=plan.mesh.context,
-        context_method=config.parallel.context_method,
 
 
 def make_module(config: Config, plan: TrainingPlan, model: nn.Module, tell: Callable[[str], None]) -> CausalLM:
