@@ -24,6 +24,13 @@ def test_what_was_written_is_read(store: Store) -> None:
     assert store.read("runs/a/run.json") == CONTENT
 
 
+@pytest.mark.parametrize("size", [100, 9 << 20])
+def test_parts_are_written_one_after_the_other(store: Store, size: int) -> None:
+    parts = [memoryview(bytes([number]) * size) for number in range(3)]
+    store.write_parts("parts", parts)
+    assert store.read("parts") == b"".join(parts)
+
+
 def test_a_second_write_replaces_the_first_and_changes_the_etag(store: Store) -> None:
     store.write("key", b"first")
     before = store.stat("key")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +47,10 @@ class Store(ABC):
     @abstractmethod
     def write(self, key: str, data: bytes) -> None:
         """Put `data` at `key`, in place of what was there."""
+
+    @abstractmethod
+    def write_parts(self, key: str, parts: Sequence[memoryview]) -> None:
+        """As `write`, from several buffers one after the other, which are never joined in memory."""
 
     @abstractmethod
     def create(self, key: str, data: bytes) -> bool:

@@ -7,7 +7,7 @@ import hashlib
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -72,6 +72,10 @@ class BucketStore(Store):
     def write(self, key: str, data: bytes) -> None:
         attributes = {SHA256_NAME: hashlib.sha256(data).hexdigest()}
         self._put("write", key, lambda: data, len(data), attributes)
+
+    def write_parts(self, key: str, parts: Sequence[memoryview]) -> None:
+        size = sum(part.nbytes for part in parts)
+        self._put("write", key, (lambda: iter(parts)) if size > PART_BYTES else (lambda: b"".join(parts)), size)
 
     def create(self, key: str, data: bytes) -> bool:
         from obstore.exceptions import AlreadyExistsError

@@ -6,7 +6,7 @@ import builtins
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -42,6 +42,11 @@ class FolderStore(Store):
         path = self._path(key)
         with explained("write", self.url(key)):
             write_whole(path, [data])
+
+    def write_parts(self, key: str, parts: Sequence[memoryview]) -> None:
+        path = self._path(key)
+        with explained("write", self.url(key)):
+            write_whole(path, parts)
 
     def create(self, key: str, data: bytes) -> bool:
         path = self._path(key)

@@ -45,7 +45,9 @@ def file_chunks(file: BinaryIO) -> Iterator[bytes]:
     return iter(lambda: file.read(CHUNK_BYTES), b"")
 
 
-def write_whole(path: Path, chunks: Iterable[bytes], publish: Callable[[Path, Path], object] = os.replace) -> None:
+def write_whole(
+    path: Path, chunks: Iterable[bytes | memoryview], publish: Callable[[Path, Path], object] = os.replace
+) -> None:
     """Write a file that is whole as soon as it has its name, also after a power cut."""
     temporary = path.with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
     try:
