@@ -128,6 +128,8 @@ def _cases() -> Iterator[Case]:
     yield Case("fsdp x2, bf16", 2, ("parallel=fsdp",), bf16=True)
     yield Case("tp x2, bf16", 2, ("parallel=tp",), bf16=True, slow=True)
     yield Case("pp x2, bf16", 2, ("parallel=pp",), bf16=True, slow=True)
+    for name, (world_size, overrides, model, slow) in DEEPSPEED.items():
+        yield Case(name, world_size, overrides, model, bf16="bf16" in name, slow=slow)
 
 
 def _context_cases() -> Iterator[Case]:

@@ -3,6 +3,7 @@
 from functools import cache
 
 import pytest
+from benchmarks.parallel.deepspeed_cases import OFFLOAD_LOSS
 from benchmarks.parallel.equivalence import GRADIENT, LOSS, NORM, Case, cases, run
 
 BF16_LOSS, BF16_NORM = 1e-2, 5e-2  # bf16 keeps 8 bits
@@ -24,7 +25,8 @@ def test_several_processes_train_as_one_does(case: Case):
     if case.bf16:
         assert seen["loss"] < BF16_LOSS and seen["norm"] < BF16_NORM and seen["validation"] < BF16_LOSS
         return
-    assert seen["loss"] <= LOSS
+    more = OFFLOAD_LOSS / LOSS if "offload" in case.name else 1
+    assert seen["loss"] <= LOSS * more
     assert seen["gradient"] <= GRADIENT
-    assert seen["norm"] <= NORM
-    assert seen["validation"] <= LOSS
+    assert seen["norm"] <= NORM * more
+    assert seen["validation"] <= LOSS * more

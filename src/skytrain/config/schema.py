@@ -397,7 +397,8 @@ LRScheduleConfig = DecayScheduleConfig | ConstantScheduleConfig | WSDScheduleCon
 class ParallelConfig:
     """How processes share the work. The degrees multiply to their number; one may be -1: the rest of them."""
 
-    name: Literal["single", "ddp", "fsdp", "hsdp", "tp", "tp-fsdp", "pp", "pp-fsdp", "pp-tp-fsdp", "cp"]
+    name: Literal["single", "ddp", "fsdp", "hsdp", "tp", "tp-fsdp", "pp", "pp-fsdp", "pp-tp-fsdp", "cp",
+                  "deepspeed-zero1", "deepspeed-zero2", "deepspeed-zero3", "deepspeed-zero3-offload"]  # fmt: skip
     pipeline: Degree  # stages of consecutive layers
     replicate: Degree  # copies of the whole state
     shard: Degree  # ranks that divide one copy's parameters, gradients and optimizer state
@@ -409,7 +410,9 @@ class ParallelConfig:
     context_method: Literal["allgather", "ring", "ulysses"]  # how attention reaches over a divided sequence
     timeout: Annotated[float, Unit(parse_seconds, "seconds"), Range(min=5)]  # nothing moves for so long: the job stops, and says where
     checkpoint_activations: bool  # compute each block again in the backward pass instead of keeping what it computed
-    cpu_offload: bool  # parameters, gradients and optimizer state live in the machine's own memory
+    # Parameters, gradients and optimizer state live in the machine's own memory; with DeepSpeed below ZeRO-3, the last alone.
+    cpu_offload: bool
+    offload_folder: str | None  # on an NVMe disk, where DeepSpeed keeps them instead; null: in memory
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,11 @@ def uses_mesh_strategy(config: Config) -> bool:
     )
 
 
+def uses_deepspeed(config: Config) -> bool:
+    """Whether DeepSpeed's engine trains the model; its ranks only replicate, as far as a mesh is concerned."""
+    return config.parallel.name.startswith("deepspeed-")
+
+
 def uses_process_group(config: Config) -> bool:
     """Whether the processes of the job, or the only one, meet in a group."""
     return config.parallel.name == "ddp" or uses_mesh_strategy(config)
@@ -83,7 +88,18 @@ def _problem(config: Config, mesh: Mesh, world_size: int) -> tuple[str, str] | N
         return "parallel", f"the mesh {product} is for {mesh.gpus} processes, but there are {world_size}"
     if parallel.name == "ddp" and mesh.gpus != mesh.replicate:
         return "parallel.name", "ddp only replicates; other degrees than parallel.replicate must be 1"
-    if parallel.cpu_offload and config.trainer.device == "cpu":
+    if uses_deepspeed(config) and mesh.gpus != mesh.replicate:
+        return (
+            "parallel.name",
+            f"{parallel.name} only divides state among all ranks; the degrees pipeline, shard, context and tensor must be 1 "
+            "(parallel=tp-fsdp or parallel=pp-fsdp combine them)",
+        )
+    if parallel.offload_folder and not (uses_deepspeed(config) and parallel.cpu_offload):
+        return (
+            "parallel.offload_folder",
+            f"{parallel.offload_folder!r}: only parallel=deepspeed-zero3-offload keeps state on a disk",
+        )
+    if parallel.cpu_offload and config.trainer.device == "cpu" and not uses_deepspeed(config):
         return "parallel.cpu_offload", "there is nothing to offload from with trainer.device=cpu"
     precision = config.trainer.precision
     if uses_mesh_strategy(config) and precision not in ("32-true", "bf16-mixed"):

@@ -16,7 +16,8 @@ from ..checkpoints import StoreCheckpointIO
 from ..config import Config, ConfigError, DecoderConfig, MissingExtra, total_steps
 from ..models import Decoder, build_model
 from ..models.initialise import initial_value
-from ..parallel import MeshStrategy, Ranks, Settings, resolve_mesh, step_batches, uses_mesh_strategy
+from ..parallel import MeshStrategy, Ranks, Settings, resolve_mesh, step_batches, uses_deepspeed, uses_mesh_strategy
+from ..parallel.deepspeed_setup import check_deepspeed, zero_settings
 from ..parallel.environment import RanksEnvironment
 from ..planning.mesh import Mesh
 from ..storage import Store, register_fsspec
@@ -45,6 +46,8 @@ class TrainingPlan:
 def plan_training(config: Config, ranks: Ranks | None = None) -> TrainingPlan:
     trainer, ranks = config.trainer, ranks or Ranks()
     mesh = resolve_mesh(config, ranks.world_size)
+    if uses_deepspeed(config):
+        check_deepspeed(config)
     together, runs = step_batches(config, mesh)
     steps = total_steps(config)
     return TrainingPlan(
@@ -105,6 +108,16 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
         return DDPStrategy(gradient_as_bucket_view=True)
     if not uses_mesh_strategy(config):
         return "auto"
+    model = config.model
+
+    def first_value(name: str, shape: torch.Size) -> torch.Tensor:
+        assert isinstance(model, DecoderConfig)
+        return initial_value(model, name, shape, config.seed)
+
+    if uses_deepspeed(config):
+        from ..parallel.deepspeed import ZeroStrategy
+
+        return ZeroStrategy(zero_settings(config, plan.device), first_value)
     together, _ = step_batches(config, plan.mesh)
     settings = Settings(
         sequence_length=config.trainer.sequence_length,
@@ -119,12 +132,6 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
         compile_blocks=config.trainer.compile,
         cpu_offload=config.parallel.cpu_offload,
     )
-    model = config.model
-
-    def first_value(name: str, shape: torch.Size) -> torch.Tensor:
-        assert isinstance(model, DecoderConfig)
-        return initial_value(model, name, shape, config.seed)
-
     return MeshStrategy(plan.mesh, settings, first_value)
 
 
@@ -158,7 +165,7 @@ def make_trainer(
     if store.root.startswith("s3://"):
         register_fsspec(config.store)  # for callbacks of the user's own that give Lightning an s3:// path
     strategy = make_strategy(config, plan)
-    spread = isinstance(strategy, MeshStrategy)
+    meshed, spread = isinstance(strategy, MeshStrategy), uses_mesh_strategy(config)
     together = strategy != "auto"
     if config.trainer.deterministic and plan.device == "cuda":
         # Bit-identical steps on a GPU need torch's deterministic kernels; on a CPU ours are so already.
@@ -172,7 +179,7 @@ def make_trainer(
         num_nodes=plan.ranks.nodes,
         strategy=strategy,
         # The mesh lowers precision itself, where it gathers the weights, so that half as many bytes travel.
-        precision="32-true" if spread else config.trainer.precision,
+        precision="32-true" if meshed else config.trainer.precision,
         max_steps=plan.stop_step,
         max_epochs=-1,
         accumulate_grad_batches=plan.micro_batches,

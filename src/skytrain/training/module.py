@@ -103,14 +103,16 @@ class CausalLM(pl.LightningModule):
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
         """Clips and keeps the norm from before, in one pass; with no limit the norm is still measured."""
-        self.grad_norm = self.limit_gradients(self.model.parameters(), self._clip_norm or math.inf)
-        if self._guard is not None and self._guard.refuses(
-            self._judged_loss(), float(self.grad_norm), self.global_step
-        ):
+        if self.refuses(self.limit_gradients(self.model.parameters(), self._clip_norm or math.inf)):
             for parameter in self.model.parameters():
                 parameter.grad = None  # an optimizer passes over what has no gradient: no step, no decay, no momentum
+
+    def refuses(self, norm: torch.Tensor) -> bool:
+        """Keeps the norm of the step's gradients, and says whether the update must not happen."""
+        self.grad_norm = norm
         if len(self._losses) > 4096:  # nobody asked for a loss in a while
             del self._losses[:-1024]
+        return self._guard is not None and self._guard.refuses(self._judged_loss(), float(norm), self.global_step)
 
     def _judged_loss(self) -> float:
         """The step's mean loss, the same on every rank, so that all of them judge alike."""

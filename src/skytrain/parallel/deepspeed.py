@@ -1,0 +1,176 @@
+"""DeepSpeed's ZeRO through Lightning's strategy: our model, optimizer, clipping and checkpoints around its engine."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import torch.distributed as dist
+from lightning.pytorch.strategies import DeepSpeedStrategy
+from torch import Tensor, nn
+
+from .apply import blocks_of, recompute
+from .deepspeed_setup import ZeroSettings, cpu_adam, engine_config
+from .strategy import InitialValue
+
+ADAM_SETTINGS = ("lr", "betas", "eps", "weight_decay")
+
+
+class ZeroStrategy(DeepSpeedStrategy):
+    """ZeRO-1, -2 and -3, with state in this machine's memory or on its disk where asked for.
+
+    Lightning's strategy is for GPUs and for a process group of its own; here the group is there already, and a CPU serves too.
+    `initial_value(name, shape)` gives the parameters of a model on the meta device their first value.
+    """
+
+    def __init__(self, settings: ZeroSettings, initial_value: InitialValue | None = None) -> None:
+        if settings.device == "cpu":
+            os.environ["DS_ACCELERATOR"] = "cpu"  # read when deepspeed is first imported
+        _quieten()
+        super().__init__(config={"zero_optimization": {"stage": settings.stage}})  # the rest follows from the model
+        self.settings, self._initial_value = settings, initial_value
+        self._linear = nn.functional.linear
+
+    # What Lightning would do for GPUs and for a process group of its own.
+
+    def setup_environment(self) -> None:
+        assert self.accelerator is not None
+        self.accelerator.setup_device(self.root_device)
+        self.setup_distributed()
+
+    def setup_distributed(self) -> None:
+        import deepspeed
+
+        self.set_world_ranks()
+        # On a CPU DeepSpeed would compile collectives over shared memory, for minutes; gloo's are there.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        os.environ.setdefault("LOCAL_RANK", str(self.local_rank))  # DeepSpeed reads it even where it stands alone
+        deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
+
+    def _setup_model_and_optimizer(self, model: Any, optimizer: Any, lr_scheduler: Any = None) -> tuple[Any, Any]:
+        import deepspeed
+
+        engine, zero_optimizer, _, _ = deepspeed.initialize(
+            args=argparse.Namespace(device_rank=self.local_rank),
+            config=self.config,
+            model=model,
+            model_parameters=[parameter for parameter in model.parameters() if parameter.requires_grad],
+            optimizer=optimizer,
+            lr_scheduler=lr_scheduler,
+            dist_init_required=False,
+        )
+        return engine, zero_optimizer
+
+    def teardown(self) -> None:
+        nn.functional.linear = self._linear  # ZeRO-3 puts another in its place, for the whole process
+        super().teardown()
+
+    # From a whole model to what this rank holds.
+
+    def setup(self, trainer: pl.Trainer) -> None:
+        module: Any = self.lightning_module
+        model: nn.Module = module.model
+        self._configure(model)
+        if self.settings.checkpoint_activations:
+            recompute(blocks_of(model))
+        # Made while parameters have their shapes, by which they are grouped: ZeRO-3 leaves them without.
+        outline = module._make_optimizer(fused=False)
+        groups = module._names_in_groups(outline)
+        self._give_weights(model)
+        module._make_optimizer = lambda *, fused: self._optimizer(outline, groups, model, fused)
+        module.configure_gradient_clipping = (
+            _do_nothing  # the engine clips within its step, and tells the norm after it
+        )
+        super().setup(trainer)
+        module._device = self.root_device
+
+    def _configure(self, model: nn.Module) -> None:
+        whole = sum(parameter.numel() for parameter in model.parameters())
+        blocks = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks_of(model)]
+        vectors = max((parameter.numel() for parameter in model.parameters() if parameter.ndim < 2), default=0)
+        self.config = engine_config(self.settings, block_elements=max(blocks, default=whole), vector_elements=vectors)
+
+    def _give_weights(self, model: nn.Module) -> None:
+        """Parameters where they belong, with first values where they have none.
+
+        Under ZeRO-3 they are divided a block at a time, so that no rank ever holds them all.
+        """
+        originals = dict(model.named_parameters())  # kept until the end: a new parameter must not get an old one's id
+        names = {id(parameter): name for name, parameter in originals.items()}
+        made: dict[int, nn.Parameter] = {}
+
+        def give(part: nn.Module) -> None:
+            for owner in part.modules():
+                for leaf, old in owner._parameters.items():
+                    if old is not None and id(old) in names:
+                        if id(old) not in made:
+                            made[id(old)] = self._placed(names[id(old)], old)
+                        owner._parameters[leaf] = made[id(old)]
+            if self.settings.stage == 3:
+                import deepspeed
+
+                deepspeed.zero.Init(module=part, config_dict_or_path=self._config_for_dividing())
+
+        for block in blocks_of(model):
+            give(block)
+        give(model)
+
+    def _config_for_dividing(self) -> dict[str, Any]:
+        assert isinstance(self.config, dict)
+        return {**self.config, "bf16": {"enabled": self.settings.bf16}}
+
+    def _placed(self, name: str, old: nn.Parameter) -> nn.Parameter:
+        value = old.detach()
+        if old.is_meta:
+            assert self._initial_value is not None, "a model without weights needs to be told their first values"
+            value = self._initial_value(name, old.shape)
+        # The engine lowers weights itself, but not those that were divided before it came.
+        lowered = self.settings.bf16 and self.settings.stage == 3
+        value = value.to(self.root_device, torch.bfloat16 if lowered else torch.float32)
+        return nn.Parameter(value, requires_grad=old.requires_grad)
+
+    def _optimizer(self, outline: Any, groups: list[list[str]], model: nn.Module, fused: bool) -> torch.optim.Optimizer:
+        """The optimizer that was outlined, over the parameters that there are now."""
+        named = dict(model.named_parameters())
+        for group, names in zip(outline.param_groups, groups, strict=True):
+            group["params"] = [named[name] for name in names]
+            if fused and "fused" in group:
+                group["fused"], group["foreach"] = True, False
+        if not self.settings.cpu_offload:
+            return outline
+        kept = [{key: group[key] for key in ("params", *ADAM_SETTINGS)} for group in outline.param_groups]
+        found: torch.optim.Optimizer = cpu_adam()(kept, adamw_mode=True)
+        return found
+
+    # Steps.
+
+    def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
+        # Lightning has divided the loss by the micro-batches of a step; the engine would do so again.
+        return super().backward(closure_loss, optimizer, *args, scale_wrt_gas=False, **kwargs)
+
+    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
+        """Called for each micro-batch; at the last one of a step the engine updates the weights, unless a gradient is not finite."""
+        result = super().optimizer_step(optimizer, closure, model, **kwargs)
+        module: Any = self.lightning_module
+        if not module.trainer.fit_loop._should_accumulate():
+            norm = self.deepspeed_engine.get_global_grad_norm()
+            module.refuses(torch.as_tensor(norm, dtype=torch.float32))
+        return result
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    return
+
+
+def _quieten() -> None:
+    """DeepSpeed tells of each of its parts; what a user must know, our own lines say."""
+    os.environ.setdefault("DS_LOG_LEVEL", "warning")
+    logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+    for pattern in (".*DeepSpeed handles gradient clipping internally.*", ".*all_gather_into_tensor. is deprecated.*"):
+        warnings.filterwarnings("ignore", pattern)

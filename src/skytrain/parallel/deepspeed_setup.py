@@ -1,0 +1,204 @@
+"""What DeepSpeed is asked for and what it needs on this machine: its settings, its optimizer for the CPU, its disk library."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import Config, ConfigError, MissingExtra, SkytrainError
+
+STAGES = {"deepspeed-zero1": 1, "deepspeed-zero2": 2, "deepspeed-zero3": 3, "deepspeed-zero3-offload": 3}
+LARGEST_BUCKET = 500_000_000  # elements; DeepSpeed's own default, which a small model would pay for in memory
+
+
+@dataclass(frozen=True)
+class ZeroSettings:
+    """How DeepSpeed divides the work; sizes of the model are in elements."""
+
+    stage: int
+    clip_norm: float | None
+    micro_batch: int
+    bf16: bool
+    cpu_offload: bool
+    offload_folder: str | None
+    checkpoint_activations: bool
+    device: str
+
+
+def zero_settings(config: Config, device: str) -> ZeroSettings:
+    return ZeroSettings(
+        stage=STAGES[config.parallel.name],
+        clip_norm=config.trainer.clip_norm,
+        micro_batch=config.trainer.micro_batch,
+        bf16=config.trainer.precision == "bf16-mixed",
+        cpu_offload=config.parallel.cpu_offload,
+        offload_folder=config.parallel.offload_folder,
+        checkpoint_activations=config.parallel.checkpoint_activations,
+        device=device,
+    )
+
+
+def engine_config(settings: ZeroSettings, *, block_elements: int, vector_elements: int) -> dict[str, Any]:
+    """DeepSpeed's own configuration. Buffers are as large as one block, not as large as its defaults, which hold 500M elements.
+
+    Vectors, up to `vector_elements` long, stay whole under ZeRO-3: there is little to save and much to send.
+    """
+    block = min(LARGEST_BUCKET, block_elements + block_elements % 2)
+    zero: dict[str, Any] = {
+        "stage": settings.stage,
+        "reduce_bucket_size": block,
+        "allgather_bucket_size": block,
+        "overlap_comm": settings.device == "cuda",
+        "contiguous_gradients": True,
+    }
+    if settings.stage == 3:
+        zero |= {
+            "stage3_prefetch_bucket_size": block,
+            "stage3_max_live_parameters": 2 * block,  # the block at work, and the next one on its way
+            "stage3_max_reuse_distance": block,
+            "stage3_param_persistence_threshold": vector_elements + 1,
+        }
+    if settings.cpu_offload:
+        there = {"device": "nvme" if settings.offload_folder else "cpu", "pin_memory": settings.device == "cuda"}
+        if settings.offload_folder:
+            there["nvme_path"] = settings.offload_folder
+        zero["offload_optimizer"] = there
+        if settings.stage == 3:
+            zero["offload_param"] = {**there, "buffer_size": max(block, vector_elements)}
+    found: dict[str, Any] = {
+        "zero_optimization": zero,
+        "zero_allow_untested_optimizer": True,  # whatever works on each element alone works on a part of them
+        "train_micro_batch_size_per_gpu": settings.micro_batch,
+        "gradient_clipping": settings.clip_norm or 0.0,
+        "steps_per_print": sys.maxsize,
+    }
+    if settings.bf16:
+        # Gradients add up and travel in float32, as on our own mesh.
+        found |= {"communication_data_type": "fp32", "data_types": {"grad_accum_dtype": "fp32"}}
+    return found
+
+
+def check_deepspeed(config: Config) -> None:
+    """Raise where a DeepSpeed preset cannot run as it is set, or on this machine."""
+    parallel, trainer = config.parallel, config.trainer
+    if parallel.cpu_offload and config.optimizer.name != "adamw":
+        raise ConfigError(
+            "optimizer.name",
+            f"{config.optimizer.name!r}: DeepSpeed offloads AdamW only",
+            hint="try optimizer=adamw, or parallel.cpu_offload=false",
+        )
+    if trainer.spike_zscore is not None:
+        raise ConfigError(
+            "trainer.spike_zscore",
+            f"DeepSpeed tells the gradient norm when the weights have changed already, too late for parallel={parallel.name}",
+            hint="set trainer.spike_zscore=null; updates that are not finite are still refused",
+        )
+    if trainer.compile:
+        raise ConfigError(
+            "trainer.compile", f"is not for parallel={parallel.name}", hint="parallel=fsdp compiles by block"
+        )
+    if parallel.offload_folder and STAGES[parallel.name] != 3:
+        raise ConfigError(
+            "parallel.offload_folder", "only ZeRO-3 keeps state on a disk", hint="try parallel=deepspeed-zero3-offload"
+        )
+    if importlib.util.find_spec("deepspeed") is None:
+        raise MissingExtra("deepspeed", "deepspeed")
+    if parallel.cpu_offload:
+        _check_compiler("cpu_adam")
+    if parallel.offload_folder:
+        _check_disk(Path(parallel.offload_folder))
+
+
+def _check_compiler(operation: str) -> None:
+    """DeepSpeed's operations come as source: they are there from its installation, or a compiler makes them when first used."""
+    from deepspeed.git_version_info import installed_ops
+
+    if installed_ops.get(operation):
+        return
+    compiler = os.environ.get("CXX", "c++")
+    if shutil.which(compiler) is None:
+        raise SkytrainError(
+            f"parallel.cpu_offload=true needs DeepSpeed's {operation}, which is compiled when first used, and there is no C++ compiler {compiler!r} here\n"
+            "  install one (apt-get install g++, yum install gcc-c++), "
+            f"or install DeepSpeed where there is one with DS_BUILD_{operation.upper()}=1 pip install deepspeed"
+        )
+
+
+def _check_disk(folder: Path) -> None:
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigError("parallel.offload_folder", f"{str(folder)!r} is no folder that can be written to")
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    with compiling():
+        possible = AsyncIOBuilder().is_compatible(verbose=False)
+    if not possible:
+        raise SkytrainError(
+            f"parallel.offload_folder={folder} needs the library libaio and its headers, which are not here\n"
+            "  install them (apt-get install libaio-dev, yum install libaio-devel), or leave parallel.offload_folder out to offload to memory"
+        )
+
+
+def cpu_adam() -> Any:
+    """DeepSpeed's AdamW for the CPU, compiled first where it is not there: two minutes on one core, once per machine."""
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+    from deepspeed.ops.op_builder import CPUAdamBuilder
+
+    with compiling():
+        CPUAdamBuilder().load(verbose=False)
+    return DeepSpeedCPUAdam
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """One process of a machine compiles at a time, in a folder of its own.
+
+    torch locks with a file that outlives a killed process, and then waits for ever; this lock ends with its process, and
+    whoever holds it may remove what a dead one left. The folder is named by all that decides what is compiled, since
+    torch's own would hand an old library to a new torch, or one processor's to another.
+    """
+    import fcntl  # not on Windows
+
+    folder = operations_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    before = {name: os.environ.get(name) for name in ("TORCH_EXTENSIONS_DIR", "PATH")}
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
+    if ninja := importlib.util.find_spec("ninja"):
+        # Its program is not on the path of a command that was called by its full name.
+        os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        assert ninja.origin is not None
+    with (folder / "skytrain.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for left in folder.glob("*/lock"):
+            left.unlink()
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+
+
+def operations_folder() -> Path:
+    import deepspeed
+    import torch
+
+    processor = Path("/proc/cpuinfo")
+    flags = (
+        next((line for line in processor.read_text().splitlines() if line.startswith("flags")), "")
+        if processor.exists()
+        else ""
+    )
+    decides = [deepspeed.__version__, torch.__version__, sys.version, platform.machine(), flags]
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "skytrain" / "deepspeed" / hashlib.sha256("\n".join(decides).encode()).hexdigest()[:16]
