@@ -193,7 +193,8 @@ def test_the_plan_holds_what_launch_needs_and_comes_back_as_written(tmp_path: Pa
     assert plan["prediction"]["source"] == "assumed"
 
 
-def test_a_plan_that_train_cannot_run_says_so_plainly(tmp_path: Path) -> None:
+def test_a_plan_that_train_cannot_run_says_so_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skytrain.planning.mesh._presets_of_train", lambda: ("single", "ddp"))
     found = find_offers(CONFIG, CATALOG, dataclasses.replace(TWO_G5, mesh="context=2,tensor=4"))
     choice = choose(found)
     assert choice is not None

@@ -213,8 +213,8 @@ def test_the_search_obeys_what_is_preferred_and_a_given_mesh() -> None:
 def test_meshes_are_read_by_preset_or_by_degrees_and_named() -> None:
     assert parse_mesh("tp-fsdp", 8, 4) == Mesh(shard=2, tensor=4) == parse_mesh("shard=-1,tensor=4", 8, 4)
     assert str(preset_mesh("hsdp", 16, 8)) == "hsdp(replicate=2, shard=8)"
-    assert Mesh(replicate=2, shard=2, tensor=2).preset == "tp-fsdp" and Mesh(context=2, tensor=2).preset == "custom"
-    assert runnable(Mesh()) and not runnable(Mesh(pipeline=2, context=2, tensor=2))
+    assert Mesh(replicate=2, shard=2, tensor=2).preset == "tp-fsdp" and Mesh(context=2, tensor=2).preset == "cp"
+    assert runnable(Mesh()) and runnable(Mesh(pipeline=2, context=2, tensor=2))
 
 
 @pytest.mark.parametrize(

@@ -48,15 +48,15 @@ class Mesh:
 
     @cached_property
     def preset(self) -> str:
-        """The name that people know, as `parallel=` takes it beside the degrees; `custom` for a combination that has none."""
+        """The name that people know, as `parallel=` takes it beside the degrees."""
         if self.deepspeed:
             return f"deepspeed-zero{self.zero}" + ("-offload" if self.offload else "")
         used = tuple(name for name in DIMENSIONS if getattr(self, name) > 1)
         if used in _PRESET_OF:
             return _PRESET_OF[used]
+        # Products that have no name of their own: the preset's dimensions take other degrees.
         if self.context > 1:
-            return "custom"
-        # Copies of a sharded mesh, or a part of one: the preset's dimensions take other degrees.
+            return "cp"
         if self.pipeline > 1:
             return "pp-tp-fsdp" if self.tensor > 1 else "pp-fsdp"
         return "tp-fsdp"
