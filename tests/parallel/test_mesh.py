@@ -35,13 +35,15 @@ def degrees(mesh: Mesh) -> tuple[int, int, int, int]:
         ("pp-fsdp", 4, (2, 1, 2, 1)),
         ("pp-tp-fsdp", 8, (2, 1, 2, 2)),
         ("fsdp", 1, (1, 1, 1, 1)),
+        ("cp", 1, (1, 1, 1, 1)),
     ],
 )
 def test_a_preset_fills_the_processes_there_are(preset, world_size, expected):
     assert degrees(resolve_mesh(config(f"parallel={preset}"), world_size)) == expected
 
 
-def test_degrees_can_be_said_without_a_preset():
+def test_degrees_can_be_said_without_a_preset_and_beside_one():
+    assert resolve_mesh(config("parallel=cp", "parallel.shard=2"), 8) == Mesh(shard=2, context=4)
     assert degrees(resolve_mesh(config("parallel.tensor=2", "parallel.shard=-1"), 8)) == (1, 1, 4, 2)
 
 
@@ -77,7 +79,7 @@ def test_an_impossible_mesh_is_answered_with_the_nearest_possible_ones():
         resolve_mesh(config("parallel=tp"), 8)  # 4 heads
     assert caught.value.hint is not None
     first = caught.value.hint.split("possible here: ")[1].split("  or  ")[0]
-    assert first == "parallel.pipeline=1 parallel.replicate=1 parallel.shard=2 parallel.tensor=4"
+    assert first == "parallel.pipeline=1 parallel.replicate=1 parallel.shard=2 parallel.context=1 parallel.tensor=4"
     assert degrees(resolve_mesh(config(*first.split()), 8)) == (1, 1, 2, 4)
 
 

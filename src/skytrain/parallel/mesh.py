@@ -220,8 +220,9 @@ def _offer(config: Config, wanted: Mesh, world_size: int) -> str:
     if not fitting:
         return f"no mesh of {world_size} processes fits this model and batch"
 
-    def distance(mesh: Mesh) -> float:
-        return sum(abs(math.log2(getattr(mesh, name) / getattr(wanted, name))) for name in DEGREES)
+    def distance(mesh: Mesh) -> tuple[float, int]:
+        # As near, but with its sequences divided, is rarely what was meant.
+        return sum(abs(math.log2(getattr(mesh, name) / getattr(wanted, name))) for name in DEGREES), mesh.context
 
     near = sorted(fitting, key=distance)[:SHOWN]
     return "possible here: " + "  or  ".join(
