@@ -1,18 +1,19 @@
 """Fits the throughput model's fractions on half of the published runs and reports the other half beside the prediction.
 
-    python benchmarks/planning/published.py            prints the table and writes published.log beside this file
+    python benchmarks/planning/published.py            prints the tables and writes published.log beside this file
 
-published_runs.csv names every run with its source and its half (`split`): within each class of software, in the order of the list, runs
-alternate between the two halves. The halves are no blind test: both were seen while the model's structure was worked on, two runs were
-moved to the class of their software's age after a first fit (which moved the alternation), and the strength of the pull below was chosen
-with both in view. Where a source does not say its micro-batch, the
-project's default stands. Left out, for lack of detail: llm.c GPT-2 1558M (no token count), the single-A100 162M run (no shape),
-speed-run records (other mathematics), NeMo on GB200 (no number of GPUs), OLMo-3 (no throughput), Megatron's range of 2B to 462B.
+published_runs.csv names every run with its source. Which half a run is in follows from its name alone: runs are ordered by the sha256 of
+their names, and the first half is fitted on. The structure of the model was worked on with all of them in view, so a dozen other halves
+(the same with a number before the name) are fitted and reported too. What the planner uses is fitted on all runs, by the same procedure.
+Where a source does not say its micro-batch, the project's default stands. Left out, for lack of detail: llm.c GPT-2 1558M (no token
+count), the single-A100 162M run (no shape), speed-run records (other mathematics), NeMo on GB200 (no number of GPUs), OLMo-3 (no
+throughput), Megatron's range of 2B to 462B.
 """
 
 from __future__ import annotations
 
 import csv
+import hashlib
 import math
 import statistics
 from dataclasses import replace
@@ -27,6 +28,7 @@ from skytrain.planning.mesh import Mesh, preset_mesh
 from skytrain.planning.throughput import Software, step_time, tokens_per_step
 
 HERE = Path(__file__).parent
+Run = dict[str, str]  # a line of published_runs.csv
 NETWORK_BYTES_PER_S = {"h100": 400e9, "h200": 400e9, "a100": 50e9}  # 3200 and 400 Gbit/s a machine
 
 # Start values and, through a weak pull towards them, what a class with few runs falls back on.
@@ -45,7 +47,8 @@ START = {
     "traffic-torch-compile-2.0": 4.0,
     "traffic-composer": 3.0,
 }
-PULL = 0.1  # between 0.05 and 0.3 the other half's p90 error moves between 24% and 31%
+PULL = 0.1
+OTHER_SPLITS = 12
 LIMITS = {"gemm-a100": 0.9, "tensor_hidden": 1.0}  # nothing runs beyond what hardware can do
 
 
@@ -91,22 +94,25 @@ def software(name: str, fitted: dict[str, float]) -> Software:
 
 
 def device(name: str, fitted: dict[str, float]) -> Gpu:
-    """The GPU with the fractions being fitted. torchtitan's machines of 2024 held H100s limited to 500 W, with HBM2e."""
+    """The GPU with the fractions being fitted. torchtitan's own machines hold H100s limited to 500 W, with HBM2e of 2.4 TB/s."""
     gpu = find_gpu(name.removesuffix("-500w"))
     assert gpu is not None
     if name.startswith("a100"):
         return replace(gpu, gemm=fitted["gemm-a100"], attention=fitted["attention-a100"])
     limited = fitted["gemm-h100-500w"] / fitted["gemm-h100"] if name.endswith("-500w") else 1.0
-    return replace(gpu, gemm=fitted["gemm-h100"] * limited, attention=fitted["attention-h100"] * limited)
+    memory = 2.4e12 if name.endswith("-500w") else gpu.memory_bytes_per_s
+    return replace(
+        gpu, gemm=fitted["gemm-h100"] * limited, attention=fitted["attention-h100"] * limited, memory_bytes_per_s=memory
+    )
 
 
-def mesh_of(row: dict[str, str]) -> Mesh:
+def mesh_of(row: Run) -> Mesh:
     if "=" not in row["mesh"]:
         return preset_mesh(row["mesh"], int(row["gpus"]), int(row["gpus_per_node"]))
     return Mesh(**{name: int(degree) for name, degree in (part.split("=") for part in row["mesh"].split(","))})
 
 
-def predict(row: dict[str, str], models: dict[str, DecoderConfig], fitted: dict[str, float]) -> float:
+def predict(row: Run, models: dict[str, DecoderConfig], fitted: dict[str, float]) -> float:
     """Tokens per second and GPU."""
     node = Node(
         device(row["gpu"], fitted), int(row["gpus_per_node"]), NETWORK_BYTES_PER_S[row["gpu"].split("-")[0]], efa=True
@@ -125,7 +131,7 @@ def predict(row: dict[str, str], models: dict[str, DecoderConfig], fitted: dict[
     )
 
 
-def fit(rows: list[dict[str, str]], models: dict[str, DecoderConfig]) -> dict[str, float]:
+def fit(rows: list[Run], models: dict[str, DecoderConfig]) -> dict[str, float]:
     """Least absolute log error, by coordinate descent: a dozen numbers, no gradient needed."""
     fitted = dict(START)
 
@@ -159,31 +165,50 @@ def quantile(values: list[float], at: float) -> float:
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
+def halves(rows: list[Run], salt: str = "") -> tuple[list[Run], list[Run]]:
+    """The half to fit on and the half to predict, by nothing but the names."""
+    ordered = sorted(rows, key=lambda row: hashlib.sha256((salt + row["run"]).encode()).hexdigest())
+    return ordered[: len(ordered) // 2], ordered[len(ordered) // 2 :]
+
+
+def error_of(row: Run, models: dict[str, DecoderConfig], fitted: dict[str, float]) -> float:
+    return predict(row, models, fitted) / float(row["tokens_per_s_per_gpu"]) - 1
+
+
+def summary(errors: list[float]) -> str:
+    sizes = [abs(error) for error in errors]
+    return f"{len(sizes)} runs, median error {statistics.median(sizes):.1%}, p90 {quantile(sizes, 0.9):.1%}"
+
+
 def report() -> str:
-    rows = list(csv.DictReader((HERE / "published_runs.csv").read_text().splitlines()))
-    models = shapes()
-    fitted = fit([row for row in rows if row["split"] == "fit"], models)
-    lines = ["fitted: " + ", ".join(f"{name} {value:.3f}" for name, value in fitted.items()), ""]
-    errors: dict[str, list[float]] = {"fit": [], "holdout": []}
-    for half in ("fit", "holdout"):
+    rows, models = runs(), shapes()
+    fitting, holdout = halves(rows)
+    fitted = fit(fitting, models)
+    lines = ["fitted on half: " + _values(fitted), ""]
+    for name, half in (("fit", fitting), ("holdout", holdout)):
         lines += [
-            f"| {half} | software | GPUs | published tok/s/GPU | predicted | error |",
+            f"| {name} | software | GPUs | published tok/s/GPU | predicted | error |",
             "| --- | --- | --- | --- | --- | --- |",
         ]
-        for row in rows:
-            if row["split"] == half:
-                published, predicted = float(row["tokens_per_s_per_gpu"]), predict(row, models, fitted)
-                error = predicted / published - 1
-                errors[half].append(abs(error))
-                lines.append(
-                    f"| {row['run']} | {row['software']} | {row['gpus']} {row['gpu']} | {published:,.0f} | {predicted:,.0f} | {error:+.1%} |"
-                )
         lines += [
-            "",
-            f"{half}: {len(errors[half])} runs, median error {statistics.median(errors[half]):.1%}, p90 {quantile(errors[half], 0.9):.1%}",
-            "",
+            f"| {row['run']} | {row['software']} | {row['gpus']} {row['gpu']} | {float(row['tokens_per_s_per_gpu']):,.0f} | {predict(row, models, fitted):,.0f} | {error_of(row, models, fitted):+.1%} |"
+            for row in half
         ]
-    return "\n".join(lines)
+        lines += ["", f"{name}: {summary([error_of(row, models, fitted) for row in half])}", ""]
+    lines += ["Other halves, by a number before each name; the runs that were not fitted on:", ""]
+    for salt in range(OTHER_SPLITS):
+        fitting, holdout = halves(rows, str(salt))
+        other = fit(fitting, models)
+        lines.append(f"- {salt}: {summary([error_of(row, models, other) for row in holdout])}")
+    return "\n".join([*lines, "", "fitted on all, which the planner uses: " + _values(fit(rows, models)), ""])
+
+
+def _values(fitted: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in fitted.items())
+
+
+def runs() -> list[Run]:
+    return list(csv.DictReader((HERE / "published_runs.csv").read_text().splitlines()))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,10 @@ from skytrain.planning.memory import Job
 
 
 class CudaAutocast(TorchFunctionMode):
-    """CUDA's rules of autocast, which a CPU build of torch has not: products in bfloat16, norms in float32 by one fused kernel."""
+    """CUDA's rules of autocast, which a CPU build of torch has not: products in bfloat16, norms in float32 by one fused kernel.
+
+    float16 is as wide, so one stands for both.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,26 +77,38 @@ class Live(TorchDispatchMode):
 def peak_bytes(job: Job, monkeypatch: Any) -> int:
     """The peak of one optimizer step with AdamW's state in place."""
     monkeypatch.setattr(decoder, "check_tokens", lambda *args, **kwargs: None)  # it reads values, and there are none
-    precision = CudaAutocast if job.precision == "bf16-mixed" else contextlib.nullcontext
+    precision = CudaAutocast if job.precision in ("bf16-mixed", "16-mixed") else contextlib.nullcontext
+    held = torch.bfloat16 if job.precision == "bf16-true" else torch.float32
     with FakeTensorMode(), Live() as live:
         with torch.device("meta"):
             model = decoder.Decoder(job.model)
         for module in model.modules():
             for name, parameter in list(module._parameters.items()):
                 if parameter is not None:
-                    module._parameters[name] = torch.nn.Parameter(torch.empty(parameter.shape, device="cpu"))
+                    module._parameters[name] = torch.nn.Parameter(
+                        torch.empty(parameter.shape, device="cpu", dtype=held)
+                    )
         model.tie()
         if job.checkpointing:
             for block in model.blocks.values():
                 block.forward = _checkpointed(block.forward, precision)
-        states = [torch.zeros_like(parameter) for parameter in model.parameters() for _ in range(2)]
+        copies = (
+            3 if held == torch.bfloat16 else 2
+        )  # AdamW's moments, and the weights in float32 where the model's are not
+        states = [torch.zeros(p.shape, dtype=torch.float32) for p in model.parameters() for _ in range(copies)]
         for _ in range(job.accumulation):
             batch = torch.zeros(job.micro_batch, job.sequence_length + 1, dtype=torch.long)
             with precision():
                 loss = model.loss(batch[:, :-1], batch[:, 1:])
             loss.backward()
             del loss
-        assert states
+        if job.precision == "bf16-true":  # gradients for the float32 copies, all of them at once
+            updates = [parameter.grad.float() for parameter in model.parameters() if parameter.grad is not None]
+        elif job.precision == "16-mixed":  # the roots of the second moments, where AdamW is no fused kernel
+            updates = [torch.empty(p.shape, dtype=torch.float32) for p in model.parameters()]
+        else:
+            updates = []
+        assert states and (updates or job.precision in ("bf16-mixed", "32-true"))
         return live.peak
 
 

@@ -17,10 +17,12 @@ from skytrain.planning.flops import decoder_size
 from skytrain.planning.memory import (
     WORKSPACE_BYTES,
     Job,
+    Precision,
     block_activation_bytes,
     fused_serves,
     path_of,
     rank_memory,
+    training_state,
     usable_bytes,
 )
 from skytrain.planning.mesh import PRESETS, Mesh, preset_mesh
@@ -74,8 +76,12 @@ def test_the_peak_is_what_autograd_holds(
     assert 0.97 * held <= predicted <= 1.10 * held
 
 
-def test_the_peak_in_float32_is_what_autograd_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    job = Job(SMALL, 256, 16, 2, precision="32-true")
+@pytest.mark.parametrize("precision", ["32-true", "16-mixed", "bf16-true"])
+@pytest.mark.parametrize("micro_batch", [1, 16])
+def test_the_peak_in_each_precision_is_what_autograd_and_the_optimizer_hold(
+    precision: Precision, micro_batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(SMALL, 256, micro_batch, 2, precision=precision)
     predicted = rank_memory(job, Mesh()).allocated - WORKSPACE_BYTES
     assert predicted == pytest.approx(peak_bytes(job, monkeypatch), rel=0.05)
 
@@ -87,19 +93,28 @@ def test_adam_in_mixed_precision_holds_16_bytes_a_parameter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "divided"),
+    ("preset", "parameters", "gradients", "optimizer"),  # bytes of a parameter on one of eight ranks
     [
-        ("ddp", ()),
-        ("deepspeed-zero1", ("optimizer",)),
-        ("deepspeed-zero2", ("optimizer", "gradients")),
-        ("fsdp", ("optimizer", "gradients", "parameters")),
+        ("ddp", 4, 4, 8),
+        ("fsdp", 4 / 8, 4 / 8, 8 / 8),
+        ("cp", 4 / 8, 4 / 8, 8 / 8),  # ranks that share a sequence divide the state as well
+        ("deepspeed-zero1", 2, 2, 12 / 8),  # bfloat16 weights, with a float32 copy beside AdamW's moments
+        ("deepspeed-zero2", 2, 2 / 8, 12 / 8),
+        ("deepspeed-zero3", 2 / 8, 2 / 8, 12 / 8),
+        ("deepspeed-zero3-offload", 2 / 8, 2 / 8, 0),
     ],
 )
-def test_each_way_of_sharding_divides_its_part_of_the_state(preset: str, divided: tuple[str, ...]) -> None:
-    job = Job(GPT2, 1024, 1, accumulation=4, reduce_once=False)
-    alone, shared = rank_memory(job, Mesh()), rank_memory(job, preset_mesh(preset, 8, 8))
-    for part in ("optimizer", "gradients", "parameters"):
-        assert getattr(shared, part) == pytest.approx(getattr(alone, part) / (8 if part in divided else 1))
+def test_each_way_of_sharding_divides_its_part_of_the_state(
+    preset: str, parameters: float, gradients: float, optimizer: float
+) -> None:
+    state = training_state(Job(GPT2, 1024, 1), preset_mesh(preset, 8, 8), held=1.0)
+    assert (state.parameters, state.gradients, state.optimizer) == pytest.approx((parameters, gradients, optimizer))
+
+
+def test_state_in_the_machines_own_memory_is_none_on_the_gpu_but_for_what_is_gathered() -> None:
+    job = Job(GPT2, 1024, 1)
+    here, there = rank_memory(job, Mesh(shard=8)), rank_memory(job, Mesh(shard=8, offload=True))
+    assert there.parameters == there.optimizer == 0 and there.buffers == here.buffers > 0
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from .catalog import Instance
 from .flops import decoder_size
 from .hardware import Gpu, find_gpu
-from .memory import Job
+from .memory import Job, narrow_bytes
 from .mesh import DIMENSIONS, Mesh
 
 # Fraction of a link's nominal rate that large collectives reach, and seconds before a collective's first byte. Assumed.
@@ -64,7 +64,7 @@ def exchanges(job: Job, mesh: Mesh, node: Node) -> list[Exchange]:
     held = size.parameters / mesh.tensor / mesh.pipeline
     layers = job.model.layers / mesh.pipeline
     micro = job.accumulation
-    narrow = 2 if job.precision == "bf16-mixed" else 4
+    narrow = narrow_bytes(job.precision)
     tokens = job.micro_batch * job.sequence_length / mesh.context
     found: list[Exchange] = []
 
@@ -74,13 +74,13 @@ def exchanges(job: Job, mesh: Mesh, node: Node) -> list[Exchange]:
         found.append(Exchange(dimension, what, link, volume, seconds, overlapped, once))
 
     if mesh.replicate > 1:
-        volume = 2 * 4 * held / mesh.shard * _share(mesh.replicate)
+        volume = 2 * 4 * held / mesh.sharing * _share(mesh.replicate)
         add("replicate", "all-reduce of gradients", volume, layers, overlapped=True, once=True)
-    if mesh.shard > 1:
+    if mesh.sharing > 1:
         what, volume, calls, once = _shard_traffic(job, mesh, held, layers, narrow)
         add("shard", what, volume, calls, overlapped=True, once=once)
         if mesh.offload:
-            moved = 8 * held / mesh.shard
+            moved = 8 * held / mesh.sharing
             found.append(
                 Exchange(
                     "shard",
@@ -121,7 +121,7 @@ def exchanges(job: Job, mesh: Mesh, node: Node) -> list[Exchange]:
 
 def _shard_traffic(job: Job, mesh: Mesh, held: float, layers: float, narrow: int) -> tuple[str, float, float, bool]:
     """What moves, bytes, collectives, and whether it does so once a step."""
-    share = _share(mesh.shard)
+    share = _share(mesh.sharing)
     if mesh.zero < 3:
         return "reduce-scatter of gradients, all-gather of weights", 2 * 4 * held * share, 2 * layers, True
     # Weights for the forward and for the backward pass in each micro-batch, gradients once or each time. Stages of a pipeline
@@ -151,10 +151,10 @@ def _link(mesh: Mesh, node: Node, dimension: str) -> tuple[str, float]:
     """
     inside = 1
     for name in reversed(DIMENSIONS):
-        if name == dimension:
+        if name == dimension or (dimension == "shard" and name == "context"):  # which takes part in sharding
             break
         inside *= getattr(mesh, name)
-    span = inside * getattr(mesh, dimension)
+    span = inside * (mesh.sharing if dimension == "shard" else getattr(mesh, dimension))
     if span <= node.gpus:
         return node.gpu.link, node.gpu.link_bytes_per_s * LINK_EFFICIENCY[node.gpu.link]
     members = max(1, node.gpus // inside)  # of one ring, in one machine

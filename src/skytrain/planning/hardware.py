@@ -30,7 +30,7 @@ class Gpu:
 # Datasheet peaks, checked against the tables of torchtitan and nanochat. A10G: 80 SM x 256 FMA x 2 x 1.71 GHz = 70 TFLOP/s;
 # the 125 that several libraries print for it belongs to the A10. Order matters where one name contains another.
 # The fractions of A100 and H100 are fitted on published runs (benchmarks/planning/published.log), those of H200 on steps of our own
-# (benchmarks/planning/h200_offline.md); the others are assumed.
+# (benchmarks/planning/h200.md); the others are assumed.
 # PCIe figures are what NCCL moves between GPUs of a G machine, which go through the host's memory.
 # fmt: off
 GPUS = (
@@ -40,12 +40,12 @@ GPUS = (
     Gpu("l40s",                r"L40S\b",           362 * TERA,  91.6 * TERA,  0.65, 0.35, 864 * GIGA,   "pcie",   20 * GIGA,    "NVIDIA L40S datasheet"),
     Gpu("l40",                 r"L40\b",            181 * TERA,  90.5 * TERA,  0.70, 0.40, 864 * GIGA,   "pcie",   20 * GIGA,    "NVIDIA L40 datasheet"),
     Gpu("l4",                  r"L4\b",             121 * TERA,  30.3 * TERA,  0.45, 0.30, 300 * GIGA,   "pcie",   20 * GIGA,    "NVIDIA L4 datasheet"),
-    Gpu("a100-40gb",           r"A100.*40GB",       312 * TERA,  19.5 * TERA,  0.68, 0.52, 1555 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA A100 datasheet"),
-    Gpu("a100",                r"A100\b",           312 * TERA,  19.5 * TERA,  0.68, 0.52, 2039 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA A100 datasheet"),
-    Gpu("h100-pcie",           r"H100 PCIe",        756 * TERA,  51 * TERA,    0.50, 0.20, 2039 * GIGA,  "pcie",   40 * GIGA,    "NVIDIA H100 datasheet, half of the sparse 1,513"),
-    Gpu("h100-nvl",            r"H100 NVL",         835 * TERA,  60 * TERA,    0.54, 0.22, 3938 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA H100 NVL datasheet, half of the sparse 1,671"),
-    Gpu("h100",                r"H100\b",           989 * TERA,  67 * TERA,    0.57, 0.23, 3350 * GIGA,  "nvlink", 450 * GIGA,   "NVIDIA H100 SXM datasheet, half of the sparse 1,979"),
-    Gpu("h200-nvl",            r"H200 NVL",         835 * TERA,  60 * TERA,    0.54, 0.22, 4800 * GIGA,  "nvlink", 450 * GIGA,   "NVIDIA H200 NVL datasheet, half of the sparse 1,671"),
+    Gpu("a100-40gb",           r"A100.*40GB",       312 * TERA,  19.5 * TERA,  0.74, 0.43, 1555 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA A100 datasheet"),
+    Gpu("a100",                r"A100\b",           312 * TERA,  19.5 * TERA,  0.74, 0.43, 2039 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA A100 datasheet"),
+    Gpu("h100-pcie",           r"H100 PCIe",        756 * TERA,  51 * TERA,    0.61, 0.21, 2039 * GIGA,  "pcie",   40 * GIGA,    "NVIDIA H100 datasheet, half of the sparse 1,513"),
+    Gpu("h100-nvl",            r"H100 NVL",         835 * TERA,  60 * TERA,    0.66, 0.23, 3938 * GIGA,  "nvlink", 300 * GIGA,   "NVIDIA H100 NVL datasheet, half of the sparse 1,671"),
+    Gpu("h100",                r"H100\b",           989 * TERA,  67 * TERA,    0.70, 0.24, 3350 * GIGA,  "nvlink", 450 * GIGA,   "NVIDIA H100 SXM datasheet, half of the sparse 1,979"),
+    Gpu("h200-nvl",            r"H200 NVL",         835 * TERA,  60 * TERA,    0.66, 0.23, 4800 * GIGA,  "nvlink", 450 * GIGA,   "NVIDIA H200 NVL datasheet, half of the sparse 1,671"),
     Gpu("h200",                r"H200\b",           989 * TERA,  67 * TERA,    0.65, 0.45, 4800 * GIGA,  "nvlink", 450 * GIGA,   "NVIDIA H200 SXM datasheet, half of the sparse 1,979"),
     Gpu("b200",                r"\bB200\b",         2250 * TERA, 75 * TERA,    0.55, 0.20, 7700 * GIGA,  "nvlink", 900 * GIGA,   "NVIDIA HGX B200 datasheet, half of the sparse 4,500"),
     Gpu("b300",                r"\bB300\b",         2250 * TERA, 75 * TERA,    0.55, 0.20, 7700 * GIGA,  "nvlink", 900 * GIGA,   "NVIDIA HGX B300 datasheet, half of the sparse 4,500"),

@@ -1,7 +1,7 @@
 """Measured steps, kept in the user's cache, and the predictions they correct.
 
-A step takes as long as the device computes or as the host launches, whichever is longer, and a measurement says how much slower or
-faster that one side was than the arithmetic had it. The same job again is then *measured*; the same device and mode at another
+A step takes as long as the device computes and the host launches, mostly the longer of them, and a measurement says how much slower
+or faster that one side was than the arithmetic had it. The same job again is then *measured*; the same device and mode at another
 micro-batch, length or model is *calibrated* by the nearest measurement of the side that limits it; anything else is *assumed*.
 """
 
@@ -23,13 +23,9 @@ from .hardware import find_gpu
 from .memory import Job, Precision, path_of
 from .memory import Path as KernelPath
 from .mesh import Mesh
-from .throughput import Source, StepTime, launch_seconds, step_time
+from .throughput import SHARPNESS, Source, StepTime, launch_seconds, step_time, together
 
 WARM_STEPS = slice(10, 20)  # of 20: the first ones compile, allocate and fill caches
-
-# How much longer one side must be, by arithmetic, for a measurement to be about it. Nearer than that the worst step mixes the host's
-# noise into the device's time: GPT-2 124M at 16 x 1024 on an H200 has a worst step of 40 ms around a median of 34.
-CLEAR = 1.5
 
 # One standard deviation of the logarithm of a step's time. Assumed: from the error on published runs that the fit had not seen.
 SIGMA: dict[Source, float] = {"measured": 0.03, "calibrated": 0.08, "assumed": 0.20}
@@ -138,15 +134,22 @@ def predict(job: Job, mesh: Mesh, node: Node, measurements: Sequence[Measurement
     device, launch = step.device, launch_seconds(job, mesh)
     by_device = by_host = None
     for one, (step_then, launch_then) in reversed(list(zip(known, then, strict=True))):  # the nearest has the last word
-        if step_then.device >= CLEAR * launch_then:
-            device, by_device = step.device * one.step_seconds / step_then.device, one
-        elif launch_then >= CLEAR * step_then.device:
-            launch, by_host = launch_seconds(job, mesh) * one.step_seconds / launch_then, one
+        if step_then.device >= launch_then:
+            device, by_device = step.device * _slower(one.step_seconds, step_then.device, launch_then), one
+        else:
+            launch, by_host = launch_seconds(job, mesh) * _slower(one.step_seconds, launch_then, step_then.device), one
     limit, side = (by_device, "device") if device >= launch else (by_host, "host")
+    seconds = together(device, launch)
     if limit is None:
-        because = f"nothing was measured on {node.gpu.name} in {mode} where the {side} is clearly the limit"
-        return Prediction(step, max(device, launch), "assumed", because)
-    return Prediction(step, max(device, launch), "calibrated", _what(limit))
+        because = f"nothing was measured on {node.gpu.name} in {mode} where the {side} is the limit"
+        return Prediction(step, seconds, "assumed", because)
+    return Prediction(step, seconds, "calibrated", _what(limit))
+
+
+def _slower(measured: float, longer: float, shorter: float) -> float:
+    """How much slower the longer side was than arithmetic has it, given the step; all of it where the shorter alone explains the step."""
+    rest = 1 - (shorter / measured) ** SHARPNESS
+    return measured * rest ** (1 / SHARPNESS) / longer if rest > 0.5 else measured / together(longer, shorter)
 
 
 def _usable(one: Measurement, job: Job, mesh: Mesh, node: Node) -> bool:

@@ -1,8 +1,8 @@
 """Peak memory of one rank, part by part, in closed form.
 
 What autograd keeps is counted tensor by tensor for the built-in decoder. Alone and under DDP that is torch's autocast: weights, the
-residual stream and norms in float32, matrix products and attention in bfloat16. Under a mesh that shards, weights are gathered in
-bfloat16 and everything follows them. Attention is a flash kernel, so no tensor grows with the square of the length. After
+residual stream and norms in float32, matrix products and attention in bfloat16 or float16. Under a mesh that shards, weights are
+gathered in bfloat16 and everything follows them; so it is with bf16-true. Attention is a flash kernel, so no tensor grows with the square of the length. After
 Korthikanti et al. 2022 (arXiv 2205.05198), whose 34·s·b·h for a GPT block is 36 here.
 """
 
@@ -25,11 +25,9 @@ NCCL_BYTES = 700 * MIB  # communicators and their channels, when there is more t
 WORKSPACE_BYTES = 96 * MIB  # cuBLAS workspaces and the kernels' scratch
 OPTIMIZER_BYTES = {"adamw": 8, "lion": 4}  # of state a parameter; one that is not named here is taken for AdamW
 DEEPSPEED_BUCKET_BYTES = 2e9  # its default: 500 million numbers
-# Of all that is allocated, what the allocator needs beyond it. On an H200 (benchmarks/planning/h200.md) large micro-batches reserved
-# 3 to 10% more in eager mode, 10 to 22% more where blocks are computed again; fused, one model reserved 4% more and failed with 3% left,
-# the other reserved 20% more and ran with 3% left. Compiled is assumed to be like eager.
-FRAGMENTATION: dict[Path, float] = {"eager": 0.12, "compiled": 0.12, "fused": 0.07}
-CHECKPOINTING_FRAGMENTATION = 0.22
+# Of all that is allocated, what the allocator needs beyond it, with the growing segments that the trainer asks for. Segments of fixed size
+# take 3 to 22% more on an H200.
+FRAGMENTATION = 0.03
 DRIVER_FRACTION = 0.985  # of the memory that EC2 states, what the driver offers (measured on an H200: 139.8 of 141 GiB)
 
 
@@ -71,6 +69,11 @@ class Memory:
     @property
     def total(self) -> float:
         return self.allocated + self.fragmentation + self.runtime
+
+
+def narrow_bytes(precision: Precision) -> int:
+    """Of one number that products read and write."""
+    return 4 if precision == "32-true" else 2
 
 
 def usable_bytes(gpu_memory_mib: int) -> float:
@@ -116,14 +119,19 @@ def path_of(job: Job, mesh: Mesh) -> Path:
 
 def residual_bytes(job: Job, mesh: Mesh) -> int:
     """Of one number in the residual stream."""
-    autocast = job.precision == "bf16-mixed" and mesh.preset in ("single", "ddp") and path_of(job, mesh) != "fused"
-    return 4 if autocast or job.precision == "32-true" else 2
+    return 4 if job.precision == "32-true" or autocasts(job, mesh) else 2
+
+
+def autocasts(job: Job, mesh: Mesh) -> bool:
+    """Whether torch lowers precision op by op, beside weights and a residual stream in float32."""
+    mixed = job.precision in ("bf16-mixed", "16-mixed")
+    return mixed and mesh.preset in ("single", "ddp") and path_of(job, mesh) != "fused"
 
 
 def block_activation_bytes(job: Job, mesh: Mesh) -> float:
     """What one block keeps for its backward pass, for one micro-batch."""
     model, wide = job.model, residual_bytes(job, mesh)
-    narrow = 2 if job.precision == "bf16-mixed" else 4
+    narrow = narrow_bytes(job.precision)
     width, heads, groups, head, mlp = model.width, model.heads, model.groups, model.head_width, model.hidden_width
     queries, keys = heads * head, groups * head
 
@@ -168,7 +176,7 @@ def logit_bytes(job: Job, mesh: Mesh) -> float:
 
     Compiled, it keeps the logits as they are and makes their gradient in one kernel; fused, it does so in their own place.
     """
-    narrow = 2 if job.precision == "bf16-mixed" else 4
+    narrow = narrow_bytes(job.precision)
     per_logit = {"eager": 12.0, "compiled": 3.0 * narrow, "fused": 2.0}[path_of(job, mesh)]
     if job.model.logit_softcap is not None:
         per_logit += 4.0
@@ -178,33 +186,59 @@ def logit_bytes(job: Job, mesh: Mesh) -> float:
     return tokens * job.model.padded_vocab * per_logit / mesh.tensor
 
 
+@dataclass(frozen=True)
+class State:
+    """What a rank holds between steps, in bytes, and what the optimizer's step takes beside it."""
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    step: float
+
+
+def training_state(job: Job, mesh: Mesh, held: float) -> State:
+    """Of `held` parameters that tensor ranks and stages leave to this one; the others of its group may hold parts of it."""
+    ranks = mesh.sharing
+    narrow = job.precision == "bf16-true" or (mesh.deepspeed and job.precision != "32-true")
+    each = 2 if narrow else 4
+    # DeepSpeed keeps a float32 copy of its part whatever the weights are.
+    state = OPTIMIZER_BYTES.get(job.optimizer, 8) + (4 if narrow or mesh.deepspeed else 0)
+    # Gradients in float32 for the copies, or what AdamW and Lion hold for a moment where they are not one fused kernel.
+    unfused = job.precision == "16-mixed" or job.optimizer == "lion"
+    step = 4 * held / ranks if narrow or unfused else 0.0
+    if mesh.offload and not mesh.deepspeed:
+        return State(0.0, 0.0, 0.0, 0.0)
+    return State(
+        parameters=each * held / (ranks if mesh.zero == 3 else 1),
+        gradients=each * held / (ranks if mesh.zero >= 2 else 1),
+        optimizer=0.0 if mesh.offload else state * held / ranks,
+        step=0.0 if mesh.offload else step,
+    )
+
+
 def rank_memory(job: Job, mesh: Mesh) -> Memory:
-    """The parts on the fullest rank at its fullest moment: the loss, the first block's backward pass, or the last gradients."""
+    """The parts on the fullest rank at its fullest moment: the loss, the first block's backward pass, the last gradients, the update."""
     size, width = decoder_size(job.model), job.model.width
     table = job.model.padded_vocab * width / mesh.tensor  # the embedding, and the head where it is not tied
     padding = (job.model.padded_vocab - job.model.vocab_size) * width * (1 if job.model.tied_head else 2)
     held = (size.parameters + padding) / mesh.tensor / mesh.pipeline
     block_weights = (size.matmul_parameters - job.model.vocab_size * width) / job.model.layers / mesh.tensor
-    whole_parameters = mesh.shard == 1 or mesh.zero < 3
+    gathers = mesh.zero == 3 and (mesh.sharing > 1 or mesh.offload)
 
-    parameters = 4 * held / (1 if whole_parameters else mesh.shard)
-    gradients = 4 * held / (mesh.shard if mesh.zero >= 2 else 1)
-    optimizer = 0.0 if mesh.offload else OPTIMIZER_BYTES.get(job.optimizer, 8) * held / mesh.shard
+    state = training_state(job, mesh, held)
+    gradients, narrow = state.gradients, narrow_bytes(job.precision)
     fixed = float(WORKSPACE_BYTES)
     copies = 0.0
-    if not whole_parameters:
+    if gathers:
         # Whole in bfloat16: the tables, and two blocks; a pipeline's stage keeps all of its blocks gathered over the step.
         gathered = held if mesh.pipeline > 1 else 2 * block_weights + table * (1 if job.model.tied_head else 2)
-        fixed += (
-            2 if job.precision == "bf16-mixed" else 4
-        ) * gathered + 4 * block_weights  # and a block's gradients on their way
-        if job.accumulation > 1 and (job.reduce_once or mesh.pipeline > 1):
+        fixed += narrow * gathered + 4 * block_weights  # and a block's gradients on their way
+        if job.accumulation > 1 and (job.reduce_once or mesh.pipeline > 1) and not mesh.deepspeed:
             gradients = 4 * held
     elif path_of(job, mesh) == "fused":
-        copies = (
-            2 * size.matmul_parameters + 4 * table
-        )  # weights in bfloat16, and the head's gradient, which the loss makes at once
-    elif residual_bytes(job, mesh) == 4 and job.precision == "bf16-mixed":
+        # Weights in bfloat16, and the head's gradient, which the loss makes at once.
+        copies = 2 * size.matmul_parameters + 4 * table
+    elif autocasts(job, mesh):
         # Autocast's copies of weights, held by the graph; a block that is computed again makes its own again.
         copies = (
             2 * (table + block_weights)
@@ -219,23 +253,29 @@ def rank_memory(job: Job, mesh: Mesh) -> Memory:
     kept, logits = kept_activation_bytes(job, mesh), logit_bytes(job, mesh)
     last_kept = kept / (min(mesh.pipeline, job.accumulation) if mesh.pipeline > 1 else 1)
     block = block_activation_bytes(job, mesh)
-    ends = 4 * table * (2 if job.model.tied_head else 1)  # a tied table's two gradients meet before they are added
+    table_gradient = (2 if job.precision == "bf16-true" else 4) * table
+    ends = table_gradient * (2 if job.model.tied_head else 1)  # a tied table's two meet before they are added
     moments = (
         (waiting, last_kept, logits, copies),  # the loss, on the last stage
-        (max(waiting, min(gradients, 4 * table)), kept + (block if job.checkpointing else 0.5 * block), 0.0, copies),
+        (
+            max(waiting, min(gradients, table_gradient)),
+            kept + (block if job.checkpointing else 0.5 * block),
+            0.0,
+            copies,
+        ),
         (gradients, 0.0, 0.0, ends),  # the end of the backward pass
+        (gradients, 0.0, 0.0, state.step),  # the update
     )
     at_gradients, at_activations, at_logits, at_copies = max(moments, key=sum)
-    allocated = parameters + at_gradients + optimizer + at_activations + at_logits + at_copies + fixed
+    allocated = state.parameters + at_gradients + state.optimizer + at_activations + at_logits + at_copies + fixed
     return Memory(
-        parameters=parameters,
+        parameters=state.parameters,
         gradients=at_gradients,
-        optimizer=optimizer,
+        optimizer=state.optimizer,
         activations=at_activations,
         logits=at_logits,
         buffers=at_copies + fixed,
-        fragmentation=allocated
-        * (CHECKPOINTING_FRAGMENTATION if job.checkpointing else FRAGMENTATION[path_of(job, mesh)]),
+        fragmentation=allocated * FRAGMENTATION,
         runtime=CONTEXT_BYTES + (NCCL_BYTES if mesh.gpus > 1 else 0),
     )
 

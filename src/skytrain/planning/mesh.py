@@ -46,6 +46,11 @@ class Mesh:
         """Ranks that read different sequences."""
         return self.replicate * self.shard
 
+    @property
+    def sharing(self) -> int:
+        """Ranks that divide one copy of the training state: those of a sequence's parts hold the same weights, so they take part."""
+        return self.shard * self.context
+
     @cached_property
     def preset(self) -> str:
         """The name that people know, as `parallel=` takes it beside the degrees."""

@@ -16,7 +16,7 @@ from skytrain.config import DecoderConfig
 
 from .communication import Exchange, Node, bubble_fraction, exchanges
 from .flops import decoder_flops_per_token, decoder_size
-from .memory import Job, block_activation_bytes, path_of
+from .memory import Job, Precision, block_activation_bytes, narrow_bytes, path_of
 from .mesh import Mesh
 
 Source = Literal["measured", "calibrated", "assumed"]
@@ -25,7 +25,14 @@ BANDWIDTH = 0.85  # of the datasheet's memory rate, reached by streaming kernels
 FP32_FRACTION = 0.8  # of the float32 peak, reached by products without tensor cores
 OVERLAP = 0.8  # of the computing time, the part that can cover communication; the first and last block cannot
 BACKWARD = 2 / 3  # of a micro-batch's time
+# How sharply the longer of host and device decides a step: the power of the mean that joins them. Within a step the device waits for the
+# host in one part and the host for the device in another, so that where both take about as long the step takes longer than either.
+SHARPNESS = 4
 OPTIMIZER_BYTES = 44  # per parameter and step: AdamW reads 16 and writes 12, the norm reads 4, clipping reads and writes 8, clearing 4
+UNFUSED_BYTES = (
+    44  # more, where AdamW is a kernel for each of its operations: six of them read and write two or three numbers
+)
+MASTER_BYTES = 12  # more, where weights are bfloat16: gradients to float32, and the updated copies back
 WEIGHT_BYTES = 20  # per parameter and micro-batch: casts to bfloat16 and back, and adding up gradients
 
 
@@ -42,11 +49,11 @@ class Software:
     )
 
 
-# Traffic: fitted on half of the published runs (benchmarks/planning/published.log); of the fused kernels assumed, a little less than the
-# compiler's. Host: eager and fused as measured on the host of one H200 (benchmarks/planning/h200_offline.md), compiled assumed.
-EAGER = Software("torch-eager", gemm=1.0, traffic=6.9, host_seconds=0.00215)
+# Traffic: compiled, fitted on published runs (benchmarks/planning/published.log); eager and fused, on steps of our own on an H200
+# (benchmarks/planning/h200.md). Host: eager and fused as measured on the host of that H200, compiled assumed.
+EAGER = Software("torch-eager", gemm=1.0, traffic=6.4, host_seconds=0.00215)
 FUSED = Software("fused", gemm=1.0, traffic=0.8, host_seconds=0.0021)
-COMPILED = Software("torch-compile", gemm=1.0, traffic=1.0, host_seconds=0.00015)
+COMPILED = Software("torch-compile", gemm=1.0, traffic=1.06, host_seconds=0.00015)
 
 
 @dataclass(frozen=True)
@@ -57,7 +64,7 @@ class StepTime:
     attention: float
     traffic: float
     optimizer: float
-    host: float  # the GPU's idle time while the host launches
+    host: float  # what the device loses by waiting for the host's launches
     communication: float  # what computation does not cover
     bubble: float
 
@@ -82,10 +89,16 @@ def launch_seconds(job: Job, mesh: Mesh, software: Software | None = None) -> fl
     return job.accumulation * software.host_seconds * again * job.model.layers / mesh.pipeline
 
 
+def together(device_seconds: float, host_seconds: float) -> float:
+    """A step whose kernels take one and whose launches take the other."""
+    longer, shorter = max(device_seconds, host_seconds), min(device_seconds, host_seconds)
+    return longer * (1 + (shorter / longer) ** SHARPNESS) ** (1 / SHARPNESS)
+
+
 def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None) -> StepTime:
     """One optimizer step of `job.accumulation` micro-batches on every data rank. Raises nothing: the device's peak must be known."""
     software = software or software_for(job, mesh)
-    peak = node.gpu.peak_flops if job.precision == "bf16-mixed" else node.gpu.fp32_flops
+    peak = node.gpu.fp32_flops if job.precision == "32-true" else node.gpu.peak_flops
     assert peak is not None, f"{node.gpu.name} has no peak"
     memory = node.gpu.memory_bytes_per_s * BANDWIDTH
     micro, model = job.accumulation, job.model
@@ -96,7 +109,7 @@ def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None
         product_rate = attention_rate = peak * FP32_FRACTION
     again = 4 / 3 if job.checkpointing else 1.0  # one more forward pass of the blocks
 
-    flops, moved = _products(model, tokens, mesh.tensor, 2 if job.precision == "bf16-mixed" else 4)
+    flops, moved = _products(model, tokens, mesh.tensor, narrow_bytes(job.precision))
     head_flops, head_moved = _head(model, tokens, mesh.tensor)
     if job.loss_chunk_tokens is not None:
         head_flops, head_moved = 4 / 3 * head_flops, 4 / 3 * head_moved
@@ -118,13 +131,19 @@ def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None
     traffic += WEIGHT_BYTES * held / memory
 
     gpu = micro * (products + attention + traffic)
-    optimizer = OPTIMIZER_BYTES * held / (mesh.shard if mesh.zero else 1) / memory
-    host = max(0.0, launch_seconds(job, mesh, software) - gpu - optimizer)
+    optimizer = optimizer_bytes(job.precision) * held / (mesh.sharing if mesh.zero else 1) / memory
+    host = together(gpu + optimizer, launch_seconds(job, mesh, software)) - gpu - optimizer
     computing = gpu + host
     uncovered = _uncovered(exchanges(job, mesh, node), computing, job, software)
     waiting = bubble_fraction(mesh, micro)
     bubble = (computing + uncovered) * waiting / (1 - waiting)
     return StepTime(micro * products, micro * attention, micro * traffic, optimizer, host, uncovered, bubble)
+
+
+def optimizer_bytes(precision: Precision) -> float:
+    """That an update moves, per parameter."""
+    more = {"16-mixed": UNFUSED_BYTES, "bf16-true": MASTER_BYTES}
+    return OPTIMIZER_BYTES + more.get(precision, 0)
 
 
 def tokens_per_step(job: Job, mesh: Mesh) -> int:

@@ -1,0 +1,192 @@
+"""What h200.py measured beside the planner as it is now: every prediction is made again from the log, no GPU needed.
+
+python benchmarks/planning/tables.py         prints the tables of h200.json and writes h200.md beside this file
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from shapes import MODELS, SINGLE
+
+from skytrain.planning.communication import Node
+from skytrain.planning.measurements import Measurement, Prediction, decoder_fields, predict
+from skytrain.planning.memory import Job, rank_memory
+from skytrain.planning.search import largest_micro_batch
+
+HERE = Path(__file__).parent
+GIB = 2**30
+QUARTER_MORE = 1.25
+MODE = ("model", "length", "path", "precision", "checkpointing")
+Row = dict[str, Any]
+
+
+def job_of(row: Row) -> Job:
+    return Job(
+        MODELS[row["model"]],
+        row["length"],
+        row["micro_batch"],
+        row.get("accumulation", 1),
+        precision=row["precision"],
+        compiled=row["path"] == "compiled",
+        fused=row["path"] == "fused",
+        checkpointing=row["checkpointing"],
+    )
+
+
+def mode_of(row: Row) -> str:
+    again = ", checkpointing" if row["checkpointing"] else ""
+    precision = "" if row["precision"] == "bf16-mixed" else f", {row['precision']}"
+    return f"{row['model']}, {row['path']}{precision}{again}"
+
+
+def memory_rows(found: Row) -> list[Row]:
+    """The peaks of the memory probes, and those of the timed steps."""
+    return found["memory"] + [row | {"ran": True, "accumulation": 1, "reason": None} for row in found["time"]]
+
+
+def memory_error(row: Row) -> float | None:
+    """Of the predicted peak beside what torch allocated; None where nothing was."""
+    return (
+        rank_memory(job_of(row), SINGLE).allocated / row["allocated"] - 1 if row["ran"] and row["allocated"] else None
+    )
+
+
+def largest(found: Row) -> list[Row]:
+    """For each mode, the largest micro-batch that is called fitting now, and what the attempts say of it and of a quarter more."""
+    rows = []
+    for mode in dict.fromkeys(tuple(row[key] for key in MODE) for row in found["largest"]):
+        tried = [row for row in found["largest"] if tuple(row[key] for key in MODE) == mode]
+        called = largest_micro_batch(job_of(tried[0] | {"accumulation": 2}), SINGLE, found["memory_bytes"])
+        ran = max((row["micro_batch"] for row in tried if row["ran"]), default=0)
+        failed = min((row["micro_batch"] for row in tried if not row["ran"]), default=None)
+        rows.append(
+            tried[0]
+            | {
+                "called": called,
+                "ran_at": ran,
+                "failed_at": failed,
+                "runs": True if called <= ran else False if failed is not None and called >= failed else None,
+                "quarter_fails": failed is not None and QUARTER_MORE * called >= failed,
+            }
+        )
+    return rows
+
+
+def times(found: Row) -> Iterator[tuple[Row, dict[str, Prediction]]]:
+    """Each timed row with its predictions, calibrated by the median and by the worst step of one row of its mode."""
+    node = Node.of_device(found["device"])
+    if node is None:
+        return
+    for row in found["time"]:
+        known = [
+            one
+            for one in found["time"]
+            if one["calibrates"] and all(one[key] == row[key] for key in MODE if key != "length")
+        ]
+        yield (
+            row,
+            {
+                which: predict(job_of(row), SINGLE, node, [measurement(one, found, one[which]) for one in known])
+                for which in ("median_seconds", "worst_seconds")
+            },
+        )
+
+
+def measurement(row: Row, found: Row, seconds: float) -> Measurement:
+    model = MODELS[row["model"]]
+    return Measurement(
+        found["device"], 1, model.name, decoder_fields(model), row["length"], row["micro_batch"], 1, "single",
+        row["precision"], row["path"], row["checkpointing"], seconds, None, "", found["torch"],
+    )  # fmt: skip
+
+
+def report(found: Row) -> str:
+    sections = [_memory_lines(found), _largest_lines(found), _time_lines(found)]
+    left_out = "; ".join(found["left_out"]) or "nothing"
+    return "\n".join(
+        [
+            f"# The planner beside {found['device']}, torch {found['torch']}",
+            *(line for lines in sections for line in ["", *lines]),
+            "",
+            f"Left out: {left_out}.",
+            "",
+        ]
+    )
+
+
+def _memory_lines(found: Row) -> list[str]:
+    lines = [
+        "Peak memory of one step. `outside` is what CUDA itself takes beside torch's allocator.",
+        "",
+        "| model | length | micro-batch | accumulation | predicted GiB | allocated GiB | error | reserved GiB | outside GiB |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in memory_rows(found):
+        error, predicted = memory_error(row), rank_memory(job_of(row), SINGLE).allocated / GIB
+        cells = (
+            [
+                f"{row['allocated'] / GIB:.2f}",
+                f"{error:+.1%}",
+                f"{row['reserved'] / GIB:.2f}",
+                f"{row['outside'] / GIB:.2f}",
+            ]
+            if error is not None
+            else [row["reason"] or "not on this device", "", "", ""]
+        )
+        lines.append(
+            f"| {mode_of(row)} | {row['length']} | {row['micro_batch']} | {row['accumulation']} | {predicted:.2f} | {' | '.join(cells)} |"
+        )
+    return lines
+
+
+def _largest_lines(found: Row) -> list[str]:
+    lines = [
+        f"The largest micro-batch that is called fitting into {found['memory_bytes'] / GIB:.1f} GiB, two micro-batches a step, and the attempts,",
+        "each three steps in a fresh process. It runs where that or a larger one ran; a quarter more does not where that or a smaller one failed.",
+        "",
+        "| model | length | called fitting | runs | a quarter more | fails | largest that ran | smallest that failed |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    words = {True: "yes", False: "no", None: "not tried"}
+    for row in largest(found):
+        lines.append(
+            f"| {mode_of(row)} | {row['length']} | {row['called']} | {words[row['runs']]} | {QUARTER_MORE * row['called']:.0f} | {'yes' if row['quarter_fails'] else 'not shown'} | {row['ran_at']} | {row['failed_at']} |"
+        )
+    lines += [
+        "",
+        "| attempt | micro-batch | why | ran | predicted GiB | allocated GiB | reserved GiB | outside GiB | allocator's retries |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in found["largest"]:
+        held = [f"{row[key] / GIB:.2f}" if row[key] is not None else "" for key in ("allocated", "reserved", "outside")]
+        lines.append(
+            f"| {mode_of(row)} | {row['micro_batch']} | {row['why']} | {words[row['ran']]} | {rank_memory(job_of(row | {'accumulation': 2}), SINGLE).allocated / GIB:.2f} | {' | '.join(held)} | {row['retries']} |"
+        )
+    return lines
+
+
+def _time_lines(found: Row) -> list[str]:
+    lines = [
+        "Step time in ms, calibrated by one row of each mode: by its median where medians are compared, by its worst step where worst are.",
+        "",
+        "| model | length | micro-batch | predicted | median | error | predicted | worst of 10-19 | error | prediction |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row, predictions in times(found):
+        cells = []
+        for which, prediction in predictions.items():
+            error = prediction.seconds / row[which] - 1
+            cells += [f"{prediction.seconds * 1e3:.1f}", f"{row[which] * 1e3:.1f}", f"{error:+.1%}"]
+        source = predictions["median_seconds"].source
+        lines.append(f"| {mode_of(row)} | {row['length']} | {row['micro_batch']} | {' | '.join(cells)} | {source} |")
+    return lines
+
+
+if __name__ == "__main__":
+    text = report(json.loads((HERE / "h200.json").read_text()))
+    print(text)
+    (HERE / "h200.md").write_text(text)
