@@ -23,7 +23,7 @@ from ..planning.mesh import Mesh
 from ..storage import Store, register_fsspec
 from .garbage import KeepGarbageOut
 from .guard import make_guard
-from .memory import apply_memory_settings
+from .memory import apply_memory_settings, grow_segments
 from .module import CausalLM
 from .paths import choose_path
 
@@ -49,7 +49,9 @@ def plan_training(config: Config, ranks: Ranks | None = None) -> TrainingPlan:
     if uses_deepspeed(config):
         check_deepspeed(config)
     together, runs = step_batches(config, mesh)
-    steps = total_steps(config)
+    steps, device = total_steps(config), choose_device(config)
+    if device == "cuda":
+        grow_segments()
     return TrainingPlan(
         total_steps=steps,
         stop_step=min(steps, trainer.stop_at_step or steps),
@@ -57,7 +59,7 @@ def plan_training(config: Config, ranks: Ranks | None = None) -> TrainingPlan:
         micro_batch=trainer.micro_batch * together,
         micro_batches=runs,
         batch_tokens=trainer.batch_tokens,
-        device=choose_device(config),
+        device=device,
         mesh=mesh,
         ranks=ranks,
     )
