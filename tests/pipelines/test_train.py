@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 
-from skytrain.checkpoints import committed_steps
+from skytrain.checkpoints import committed_steps, load_model
 from skytrain.config import SkytrainError
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, load_run, read_metrics
@@ -26,7 +25,7 @@ def losses(root: Path, run: str) -> dict[int, float]:
 
 
 def weights(root: Path, run: str, step: int) -> dict[str, torch.Tensor]:
-    return load_file(root / "runs" / run / "checkpoints" / f"step-{step:09d}" / "model.safetensors")
+    return load_model(open_store(str(root)), f"{run}@{step}").model.state_dict()
 
 
 def test_the_loss_falls_and_the_run_leaves_its_record(root):

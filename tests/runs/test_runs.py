@@ -1,15 +1,17 @@
-import json
-
 import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.config.compose import compose
 from skytrain.runs import (
     MetricsWriter,
+    Start,
+    claim_attempt,
     config_changes,
     find_run,
     load_run,
+    other_changes,
     read_metrics,
+    record_resume,
     run_name,
     save_run,
 )
@@ -73,14 +75,14 @@ def test_changes_are_listed_by_key():
 
 
 def test_metrics_of_a_later_attempt_replace_those_it_repeats(store):
-    first = MetricsWriter(store, "runs/r/attempts/0/metrics")
+    first = MetricsWriter(store, "r", 0)
     for step in (1, 2, 3):
         first.write(step, {"train/loss": float(step)})
-    first.flush()
-    second = MetricsWriter(store, "runs/r/attempts/1/metrics")
+    first.lines.flush()
+    second = MetricsWriter(store, "r", 1)
     for step in (3, 4):
         second.write(step, {"train/loss": 10.0 * step})
-    second.flush()
+    second.lines.flush()
     assert [(r["step"], r["train/loss"]) for r in read_metrics(store, "r")] == [
         (1, 1.0),
         (2, 2.0),
@@ -89,11 +91,41 @@ def test_metrics_of_a_later_attempt_replace_those_it_repeats(store):
     ]
 
 
-def test_metrics_are_written_in_numbered_parts(store):
-    writer = MetricsWriter(store, "runs/r/attempts/0/metrics")
-    for step in (1, 2):
-        writer.write(step, {"train/loss": 0.5})
-        writer.flush()
-    parts = store.list("runs/r/attempts/0/metrics/")
-    assert [part.key.rpartition("/")[2] for part in parts] == ["00000.jsonl", "00001.jsonl"]
-    assert json.loads(store.read(parts[1].key))["step"] == 2
+def test_what_an_attempt_measured_beyond_the_start_of_the_next_one_is_left_out(store):
+    """Also where the later one has not come that far yet, or measured something else at that step."""
+    for attempt, (resumed, steps) in enumerate([(0, (1, 2, 3)), (2, ())]):
+        assert claim_attempt(store, "r") == attempt
+        record_resume(store, "r", attempt, resumed)
+        writer = MetricsWriter(store, "r", attempt)
+        for step in steps:
+            writer.write(step, {"train/loss": 0.5})
+        writer.lines.flush()
+    assert [record["step"] for record in read_metrics(store, "r")] == [1, 2]
+
+
+def test_the_tenth_attempt_comes_after_the_second(store):
+    for attempt in (2, 10):
+        writer = MetricsWriter(store, "r", attempt)
+        writer.write(1, {"train/loss": float(attempt)})
+        writer.lines.flush()
+    assert [record["train/loss"] for record in read_metrics(store, "r")] == [10.0]
+
+
+def test_the_name_changes_with_what_a_run_starts_from():
+    config = compose().config
+    names = {run_name(config, start) for start in (Start(), Start("seed.bin"), Start("seed.bin", at_step=5))}
+    assert len(names) == 3
+    assert run_name(config, Start()) == run_name(config)
+
+
+def test_how_to_start_needs_something_to_start_from():
+    with pytest.raises(SkytrainError, match="there is no --from"):
+        Start(at_step=3)
+
+
+def test_settings_that_decide_no_number_are_reported_apart():
+    before = plain(compose().config)
+    after = plain(compose(["seed=3", "trainer.log_every=9", "trainer.micro_batch=4"]).config)
+    assert other_changes(before, after) == ["trainer.log_every: 1 -> 9", "trainer.micro_batch: 8 -> 4"]
+    del before["trainer"]["log_every"]  # a run of a version that had no such setting
+    assert other_changes(before, after) == ["trainer.micro_batch: 8 -> 4"]

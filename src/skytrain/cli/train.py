@@ -1,25 +1,136 @@
-"""`skytrain train`: trains here; under torchrun, on every rank."""
+"""`skytrain train`: trains here, on as many processes as asked for; under torchrun, it is one of them."""
 
 from __future__ import annotations
 
-from ..parallel import Ranks
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..config.errors import SkytrainError
 from .options import ConfigDirs, Overrides, compose_overrides
 
+if TYPE_CHECKING:
+    from ..config import Config
+    from ..runs import Start
 
-def train(overrides: Overrides = None, config_dir: ConfigDirs = None) -> None:
-    """Train on prepared data. The same command again continues where it stopped.
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        "--processes",
+        min=1,
+        help="Processes on this machine. Default: one for each GPU, and one alone with parallel=single.",
+        show_default=False,
+    ),
+]
+Nodes = Annotated[int, typer.Option("--nodes", min=1, help="Machines; the same command runs on each of them.")]
+NodeRank = Annotated[int, typer.Option("--node-rank", min=0, help="Which of the machines this is; the first is 0.")]
+Rendezvous = Annotated[
+    str | None,
+    typer.Option(
+        "--rendezvous",
+        metavar="HOST:PORT",
+        help="Where the machines meet: the first one's address.",
+        show_default=False,
+    ),
+]
+Source = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="Start a new run from a checkpoint (RUN, RUN@STEP, a path or URL .../runs/RUN@STEP), a Hugging Face folder or an llm.c .bin file. A run that has checkpoints of its own continues those.",
+        show_default=False,
+    ),
+]
+WeightsOnly = Annotated[
+    bool, typer.Option("--weights-only", help="Of --from, take the weights and leave optimizer, schedule and position.")
+]
+AtStep = Annotated[
+    int | None,
+    typer.Option(
+        "--at-step",
+        min=0,
+        help="Begin with the weights of --from at this step of the schedule and of the data.",
+        show_default=False,
+    ),
+]
+AllowChanges = Annotated[
+    bool,
+    typer.Option("--allow-changes", help="Go on with a run although settings that decide its numbers have changed."),
+]
+
+
+def train(
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    processes: Processes = None,
+    nodes: Nodes = 1,
+    node_rank: NodeRank = 0,
+    rendezvous: Rendezvous = None,
+    source: Source = None,
+    weights_only: WeightsOnly = False,
+    at_step: AtStep = None,
+    allow_changes: AllowChanges = False,
+) -> None:
+    """Train on prepared data. The same command again continues where it stopped, on this or any other machine.
+
+    Crashes are started again from the last committed checkpoint (trainer.max_restarts). Ctrl-C, SIGTERM and EC2's spot
+    notice save first. Exit codes: 0 done, 6 stopped by budget.usd, 7 interrupted; both can be continued.
 
     skytrain train recipe=quickstart trainer.steps=500
 
-    torchrun --nproc-per-node 4 -m skytrain train parallel=fsdp
+    skytrain train parallel=fsdp --processes 4
+
+    skytrain train run=fork --from seed.bin --at-step 2365
     """
+    from ..runs import Start
+    from ..runs.supervision import Supervision
+
     config = compose_overrides(overrides, config_dir).config
-    from ..pipelines.train import train as story
+    start = Start(source, weights_only, at_step)
+    supervision = Supervision.from_environment()
+    if supervision is not None or "WORLD_SIZE" in os.environ:
+        _work(config, start, allow_changes)
+        return
+    from ..pipelines.supervise import Layout, choose_processes, supervise
     from .console import reporter
 
-    with reporter() as console:
-        trained = story(config, console)
-    print(trained.summary())
-    # torchrun takes any other code for a crash, and starts the workers again; the outcome is in the attempt's record.
-    if trained.outcome == "interrupted" and Ranks.from_environment().world_size == 1:
-        raise SystemExit(7)
+    words = [*(overrides or []), *_words(config_dir or [], start, allow_changes)]
+    layout = Layout(choose_processes(config, processes), nodes, node_rank, rendezvous)
+    raise SystemExit(supervise(config, words, layout, reporter().note))
+
+
+def _words(config_dirs: list[Path], start: Start, allow_changes: bool) -> list[str]:
+    """The options as a worker's command line has them."""
+    words = [word for folder in config_dirs for word in ("--config-dir", str(folder))]
+    if start.source is not None:
+        words += ["--from", start.source]
+    if start.weights_only:
+        words.append("--weights-only")
+    if start.at_step is not None:
+        words += ["--at-step", str(start.at_step)]
+    if allow_changes:
+        words.append("--allow-changes")
+    return [*words, "--debug"] if "--debug" in sys.argv else words
+
+
+def _work(config: Config, start: Start, allow_changes: bool) -> None:
+    """One process of the job. Ends with 0 whatever made it stop on purpose: torchrun takes any other code for a crash."""
+    from ..parallel import Ranks
+    from ..pipelines.train import train as story
+    from ..runs.supervision import Supervision
+    from .console import reporter
+
+    supervision, ranks = Supervision.from_environment(), Ranks.from_environment()
+    try:
+        with reporter() as console:
+            trained = story(config, console, start, allow_changes=allow_changes)
+    except SkytrainError as error:
+        if supervision is not None:
+            supervision.report_error(error)
+        raise
+    if supervision is not None and ranks.local_rank == 0:
+        supervision.report_outcome(trained.outcome)
+    print(trained.summary(), flush=True)

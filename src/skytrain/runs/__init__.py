@@ -1,4 +1,4 @@
-"""Runs: what was asked for, each attempt at it, its metrics, and how progress is reported to whoever watches."""
+"""Runs: what was asked for, each attempt at it, what it costs, its metrics and logs, and how progress is reported."""
 
 from .attempts import (
     EXIT_CODES,
@@ -13,17 +13,20 @@ from .attempts import (
     record_resume,
     write_outcome,
 )
+from .meter import Meter
 from .metrics import MetricsWriter, read_metrics
-from .record import RunRecord, config_changes, find_run, load_run, run_name, save_run
+from .record import RunRecord, Start, config_changes, find_run, load_run, other_changes, run_name, save_run
 from .reporting import Reporter, Silent
 
 __all__ = [
     "EXIT_CODES",
     "Fence",
+    "Meter",
     "MetricsWriter",
     "Reporter",
     "RunRecord",
     "Silent",
+    "Start",
     "Superseded",
     "attempt_key",
     "attempts",
@@ -32,6 +35,7 @@ __all__ = [
     "config_changes",
     "find_run",
     "load_run",
+    "other_changes",
     "read_fence",
     "read_metrics",
     "read_outcome",

@@ -51,6 +51,11 @@ def claim_attempt(store: Store, run: str, **facts: Any) -> int:
     return number
 
 
+def read_attempt(store: Store, run: str, attempt: int) -> dict[str, Any]:
+    """What was written down when it was claimed: `started_at`, `host` and its facts."""
+    return _read(store, run, attempt, "attempt.json")
+
+
 def check_newest(store: Store, run: str, attempt: int) -> None:
     """Raise Superseded when another attempt came after this one."""
     newest = max(attempts(store, run), default=attempt)

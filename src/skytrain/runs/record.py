@@ -7,7 +7,7 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,27 @@ class RunRecord:
     finished_at: str | None = None
     train_seconds: float | None = None
     step: int = 0
+    started_from: str | None = None  # what --from named
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a new run starts from: another run's checkpoint, a Hugging Face folder or an llm.c file; by default, nothing."""
+
+    source: str | None = None
+    weights_only: bool = False  # leave the optimizer's state, the schedule and the position in the data
+    at_step: int | None = None  # of the schedule and of the data, for weights alone
+
+    def __post_init__(self) -> None:
+        if self.source is None and (self.weights_only or self.at_step is not None):
+            raise SkytrainError("--weights-only and --at-step say how to use what --from names; there is no --from")
+
+    @property
+    def label(self) -> str:
+        parts = [self.source, "weights" if self.weights_only else None]
+        return ", ".join(
+            [part for part in parts if part] + ([f"at step {self.at_step}"] if self.at_step is not None else [])
+        )
 
 
 def plain(config: Any) -> Any:
@@ -76,7 +97,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def run_name(config: Config) -> str:
+def run_name(config: Config, start: Start | None = None) -> str:
     """The name given, or one that says model and data and changes with anything that decides the result.
 
     So the same command continues the same run, and another learning rate starts another.
@@ -85,28 +106,56 @@ def run_name(config: Config) -> str:
         if "/" in config.run or config.run in {".", ".."}:
             raise SkytrainError(f"run: {config.run!r} cannot be a folder's name")
         return config.run
-    digest = hashlib.sha256(json.dumps(identity(plain(config)), sort_keys=True).encode()).hexdigest()
+    decides = identity(plain(config))
+    if start is not None and start.source is not None:
+        decides["--from"] = start.label
+    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
     model = config.model.name.rstrip("/").rpartition("/")[2]  # on Hugging Face's hub a name has its owner before it
     return f"{model}-{config.data.name}-{digest[:8]}"
 
 
 def config_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """One line for each setting that decides the result and differs."""
+    old, new = (
+        {k: v for key, value in identity(config).items() for k, v in _leaves(value, key)} for config in (before, now)
+    )
+    return _differences(old, new)
 
-    def leaves(value: Any, key: str) -> dict[str, Any]:
-        if isinstance(value, dict) and value:
-            return {k: v for name, item in value.items() for k, v in leaves(item, f"{key}.{name}").items()}
-        return {key: value}
 
-    old = {k: v for key, value in identity(before).items() for k, v in leaves(value, key).items()}
-    new = {k: v for key, value in identity(now).items() for k, v in leaves(value, key).items()}
+def other_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """One line for each setting that differs and decides no number; those that a version added are no change."""
+
+    def others(config: Mapping[str, Any]) -> dict[str, Any]:
+        leaves = dict(leaf for key, value in config.items() for leaf in _leaves(value, key))
+        return {key: value for key, value in leaves.items() if not key.startswith(IDENTITY)}
+
+    old, new = others(before), others(now)
+    return _differences(old, {key: value for key, value in new.items() if key in old})
+
+
+def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for name, item in value.items():
+            yield from _leaves(item, f"{key}.{name}")
+    else:
+        yield key, value
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     return [
         f"{key}: {old.get(key)!r} -> {new.get(key)!r}" for key in sorted({*old, *new}) if old.get(key) != new.get(key)
     ]
 
 
 def new_record(
-    config: Config, *, name: str, data: dict[str, str], tokenizer_id: str, parameters: int, hardware: dict[str, Any]
+    config: Config,
+    *,
+    name: str,
+    data: dict[str, str],
+    tokenizer_id: str,
+    parameters: int,
+    hardware: dict[str, Any],
+    started_from: str | None = None,
 ) -> RunRecord:
     return RunRecord(
         name=name,
@@ -119,6 +168,7 @@ def new_record(
         parameters=parameters,
         hardware={"host": platform.node(), "python": platform.python_version(), **hardware},
         started_at=now(),
+        started_from=started_from,
     )
 
 

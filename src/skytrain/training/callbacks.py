@@ -1,10 +1,7 @@
-"""What happens around a step: the log line and the metrics, samples, checkpoints, and stopping when asked."""
+"""What happens around a step: the log line and the metrics, samples, a profile."""
 
 from __future__ import annotations
 
-import hashlib
-import random
-import signal
 import sys
 import tempfile
 import time
@@ -13,13 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-import numpy as np
 import torch
 
-from ..checkpoints import prune, step_key
-from ..config import Interval, format_count
-from ..parallel import Ranks
-from ..runs import MetricsWriter, Reporter
+from ..config import format_count
+from ..runs import Meter, Reporter
 from ..storage import Store
 from .module import CausalLM
 
@@ -51,7 +45,8 @@ class StepLog(AtStep):
     def __init__(
         self,
         reporter: Reporter,
-        metrics: MetricsWriter,
+        write: Callable[[int, Mapping[str, float]], None],
+        meter: Meter,
         *,
         every: int,
         batch_tokens: int,
@@ -59,11 +54,12 @@ class StepLog(AtStep):
         flops_per_token: int | None,
         peak_flops: float | None,
     ) -> None:
-        self._reporter, self._metrics, self._every = reporter, metrics, every
+        self._reporter, self._write, self._meter, self._every = reporter, write, meter, every
         self._batch_tokens, self._micro_batches = batch_tokens, micro_batches
         self._flops_per_token, self._peak_flops = flops_per_token, peak_flops
         self._logged_step, self._logged_seconds, self._logged_wait = 0, 0.0, 0.0
         self._validation_began = 0.0
+        self._pace_step, self._pace_began = 0, 0.0  # after the first step, which waits for compilers and caches
         self.last: dict[str, float] = {}
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
@@ -93,8 +89,24 @@ class StepLog(AtStep):
         }
         if self._flops_per_token and self._peak_flops:
             record["perf/mfu"] = tokens_per_s * self._flops_per_token / self._peak_flops
+        if self._meter.usd_per_hour is not None:
+            record.update(self._cost(step, trainer.max_steps, step_seconds))
         self.write(trainer, step, record)
         self._reporter.progress("train", step, trainer.max_steps, step_line(record))
+
+    def _cost(self, step: int, last_step: int, step_seconds: float) -> dict[str, float]:
+        """What the run has cost, and will have when it is done: at the pace so far, validations and saves included."""
+        now = time.monotonic()
+        if not self._pace_step:
+            self._pace_step, self._pace_began = step, now
+        done = step - self._pace_step
+        pace = (now - self._pace_began) / done if done else step_seconds
+        usd = self._meter.usd()
+        return {
+            "cost/usd": usd,
+            "cost/usd_per_btok": usd / (step * self._batch_tokens / 1e9),
+            "cost/projected_usd": self._meter.usd(in_seconds=(last_step - step) * pace),
+        }
 
     def on_validation_start(self, trainer: pl.Trainer, module: Any) -> None:
         self._validation_began = time.perf_counter()
@@ -110,12 +122,9 @@ class StepLog(AtStep):
         self.last.update(record)
         if not trainer.is_global_zero:
             return
-        self._metrics.write(step, record)
+        self._write(step, record)
         for logger in trainer.loggers:
             logger.log_metrics(dict(record), step)
-
-    def teardown(self, trainer: pl.Trainer, module: Any, stage: str) -> None:
-        self._metrics.flush()
 
 
 def step_line(record: Mapping[str, float]) -> str:
@@ -128,6 +137,8 @@ def step_line(record: Mapping[str, float]) -> str:
     ]
     if "perf/mfu" in record:
         parts.append(f"mfu {record['perf/mfu']:.1%}")
+    if "cost/usd" in record:
+        parts.append(f"${record['cost/usd']:.2f} of ${record['cost/projected_usd']:.2f}")
     return " | ".join(parts)
 
 
@@ -145,65 +156,6 @@ class Samples(AtStep):
             text = self._sample()
             module.train()
         self._reporter.note(f"step {step} | sample: {text!r}")
-
-
-class Checkpoints(AtStep):
-    """Saves to the store every so many steps or seconds and at the end; keeps the newest few."""
-
-    def __init__(self, store: Store, run: str, every: Interval | None, keep: int, ranks: Ranks) -> None:
-        self._store, self._run, self._every, self._keep, self._ranks = store, run, every, keep, ranks
-        self._saved_at = time.monotonic()
-
-    def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
-        if not (is_last(trainer, step) or self._due(step)):
-            return
-        with module.clock.pause():
-            trainer.save_checkpoint(step_key(self._run, step), weights_only=False)
-            if trainer.is_global_zero:
-                prune(self._store, self._run, self._keep)
-        self._saved_at = time.monotonic()
-
-    def _due(self, step: int) -> bool:
-        if self._every is None:
-            return False
-        if self._every.steps is not None:
-            return step % self._every.steps == 0
-        assert self._every.seconds is not None
-        # The first rank's clock is everybody's: saving takes all of them.
-        return self._ranks.any(self._ranks.first and time.monotonic() - self._saved_at >= self._every.seconds)
-
-
-class StopOnSignal(AtStep):
-    """SIGINT and SIGTERM, on any rank, end the run after the step in hand, with a checkpoint; a second SIGINT ends it at once.
-
-    Lightning's own SIGTERM handler broadcasts inside the handler and can deadlock, so ours replaces it while training.
-    """
-
-    def __init__(self, reporter: Reporter, ranks: Ranks) -> None:
-        self._reporter, self._ranks = reporter, ranks
-        self._former: dict[int, Any] = {}
-        self.received: int | None = None
-
-    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        super().on_train_start(trainer, module)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._former[number] = signal.signal(number, self._handle)
-
-    def _handle(self, number: int, frame: Any) -> None:
-        if self.received is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.received = number
-
-    def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
-        if self._ranks.any(self.received is not None) and not trainer.should_stop:
-            self.received = self.received or signal.SIGTERM  # another rank's
-            self._reporter.note(f"{signal.Signals(self.received).name} received: saving at step {step}, then stopping")
-            trainer.should_stop = True
-
-    def teardown(self, trainer: pl.Trainer, module: Any, stage: str) -> None:
-        for number, handler in self._former.items():
-            signal.signal(number, handler)
-        self._former.clear()
 
 
 class Profile(AtStep):
@@ -243,63 +195,6 @@ class Profile(AtStep):
                 self._store.upload(file, f"runs/{self._run}/profile/{file.name}")
         self._profiler = None
         self._reporter.note(f"profile: {self._store.url(f'runs/{self._run}/profile')}")
-
-
-class RandomState(pl.Callback):
-    """Random generators of every rank travel with the checkpoint, so that dropout continues where it was."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
-        self._loaded: list[dict[str, Any]] = []
-
-    def state_dict(self) -> dict[str, Any]:
-        if self._ranks.world_size == 1:
-            return random_state()
-        states: list[Any] = [None] * self._ranks.world_size
-        torch.distributed.all_gather_object(states, random_state())
-        return {"ranks": states}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._loaded = state_dict.get("ranks", [state_dict])
-
-    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Restored last, when building the loaders has drawn all it wants."""
-        if not self._loaded:
-            return
-        rank = self._ranks.rank
-        if rank < len(self._loaded):
-            restore_random_state(self._loaded[rank])
-        else:  # there are more ranks than before: a new one begins where no other is
-            torch.manual_seed(seed_of_rank(bytes(self._loaded[0]["torch"].tolist()), rank))
-
-
-def seed_of_rank(base: bytes, rank: int) -> int:
-    """A seed for each rank, far from the others'."""
-    return int.from_bytes(hashlib.sha256(base + rank.to_bytes(4, "big")).digest()[:7], "big")
-
-
-def random_state() -> dict[str, Any]:
-    version, words, gauss = random.getstate()
-    numpy_state = np.random.get_state(legacy=True)
-    assert isinstance(numpy_state, tuple)
-    state = {
-        "python": [version, list(words), gauss],
-        "numpy": [numpy_state[0], numpy_state[1].tolist(), *numpy_state[2:]],
-        "torch": torch.get_rng_state(),
-    }
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
-
-
-def restore_random_state(state: Mapping[str, Any]) -> None:
-    version, words, gauss = state["python"]
-    random.setstate((version, tuple(words), gauss))
-    kind, keys, *rest = state["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
-    torch.set_rng_state(state["torch"].cpu())
-    if torch.cuda.is_available() and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"].cpu())
 
 
 def _memory_gb(device: torch.device) -> float:

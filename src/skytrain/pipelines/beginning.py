@@ -1,0 +1,173 @@
+"""Where a run goes on: at its own newest checkpoint; before it has one, at what it was told to start from, or at nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from ..checkpoints import committed_steps, load_model, step_key
+from ..config import Config, DecoderConfig, SkytrainError, StoreConfig
+from ..models import build_model
+from ..runs import RunRecord, Start, config_changes, load_run, other_changes, run_name
+from ..runs.record import new_record, plain
+from ..storage import Store, open_store
+from ..tokens import Prepared
+from ..training.factory import TrainingPlan, outline
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """What is restored before the first step of an attempt."""
+
+    step: int = 0
+    key: str | None = None  # a checkpoint's folder, restored whole
+    store_root: str | None = None  # of the store it is in, where that is not the run's own
+    weights: str | None = None  # a run@step, a folder or a file whose weights alone are taken
+    label: str = ""
+
+
+def open_run(
+    config: Config,
+    store: Store,
+    prepared: Sequence[Prepared],
+    model: nn.Module,
+    plan: TrainingPlan,
+    start: Start,
+    allow_changes: bool,
+) -> tuple[RunRecord, list[str]]:
+    """The run of this name as it was begun, or a new one; and a line for each setting that has changed since.
+
+    What decides the numbers may not change under a run's name, unless it is allowed.
+    """
+    name = run_name(config, start)
+    if not store.exists(f"runs/{name}/run.json"):
+        return _new_run(config, name, prepared, model, plan, start), []
+    record, now = load_run(store, name), plain(config)
+    changes = config_changes(record.config, now)
+    if start.source and record.started_from != start.label:
+        changes.append(f"--from: {record.started_from!r} -> {start.label!r}")
+    if changes and not allow_changes:
+        lines = "\n".join(f"  {line}" for line in changes)
+        raise SkytrainError(
+            f"run {name!r} was begun with other settings:\n{lines}\n"
+            "  choose another name with run=NAME, leave run out and a name is made, or go on as another training with --allow-changes"
+        )
+    changed = [*changes, *other_changes(record.config, now)]
+    return dataclasses.replace(record, config=now), changed
+
+
+def _new_run(
+    config: Config, name: str, prepared: Sequence[Prepared], model: nn.Module, plan: TrainingPlan, start: Start
+) -> RunRecord:
+    manifests = {
+        each.prefix(m.split): hashlib.sha256(m.to_bytes()).hexdigest()
+        for each in prepared
+        for m in (each.train, each.validation)
+        if m
+    }
+    device = torch.cuda.get_device_name() if plan.device == "cuda" else "cpu"
+    return new_record(
+        config,
+        name=name,
+        data=manifests,
+        tokenizer_id=prepared[0].tokenizer_id,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        hardware={"device": device, "torch": torch.__version__, "threads": torch.get_num_threads()},
+        started_from=start.label if start.source else None,
+    )
+
+
+def find_beginning(config: Config, store: Store, run: str, start: Start) -> Beginning:
+    """The run's own newest checkpoint comes first, so that the same command continues what it began."""
+    own = committed_steps(store, run)
+    if own:
+        return Beginning(own[-1], step_key(run, own[-1]), label=f"step {own[-1]}")
+    if start.source is None:
+        return Beginning()
+    if Path(start.source).is_file() or (Path(start.source) / "config.json").is_file():
+        # A folder of Hugging Face's, or a file of llm.c's: it holds weights and nothing else.
+        return Beginning(start.at_step or 0, weights=start.source, label=start.label)
+    other, name, step_text = _our_checkpoint(config, store, start.source)
+    record = load_run(other, name)
+    step = _choose_step(other, record.name, step_text)
+    elsewhere = other.root if other.root != store.root else None
+    if start.weights_only:
+        return Beginning(
+            start.at_step or 0, weights=f"{record.name}@{step}", store_root=elsewhere, label=f"{name}@{step}, weights"
+        )
+    if start.at_step is not None:
+        raise SkytrainError(
+            f"--at-step {start.at_step}: {name}@{step} knows its own step, {step}\n  add --weights-only to take its weights to another"
+        )
+    return Beginning(step, step_key(record.name, step), elsewhere, label=f"{name}@{step}")
+
+
+def fetch_beginning(store: Store, run: str, beginning: Beginning) -> Beginning:
+    """A checkpoint of another store is copied beside the run's own, so that the run depends on nothing elsewhere."""
+    if beginning.key is None or beginning.store_root is None:
+        return beginning
+    source, target = open_store(beginning.store_root), f"runs/{run}/start"
+    # Markers last, as whoever wrote them did.
+    stats = sorted(source.list(beginning.key), key=lambda stat: ("COMMITTED" in stat.key, stat.key))
+    with tempfile.TemporaryDirectory(prefix="skytrain-start-") as scratch:
+        for stat in stats:
+            path = Path(scratch) / "file"
+            source.download(stat.key, path)
+            store.upload(path, target + stat.key.removeprefix(beginning.key))
+    return dataclasses.replace(beginning, key=target)
+
+
+def _our_checkpoint(config: Config, store: Store, source: str) -> tuple[Store, str, str]:
+    """The store, the run and the step (or '') of RUN, RUN@STEP, or a path or URL that ends in runs/RUN or runs/RUN@STEP."""
+    root, found, name = source.rpartition("/runs/")
+    if not found:
+        name = source
+    elif root != store.root:
+        store = open_store(StoreConfig(root, config.store.sse, config.store.kms_key))
+    run, _, step = name.rstrip("/").partition("@")
+    if "/" in run or not run:
+        raise SkytrainError(
+            f"--from {source}: neither a run here, RUN@STEP, a path to one (.../runs/RUN@STEP), a Hugging Face folder nor an llm.c file"
+        )
+    return store, run, step
+
+
+def _choose_step(store: Store, run: str, text: str) -> int:
+    steps = committed_steps(store, run)
+    if not steps:
+        raise SkytrainError(f"--from {run}: it has no committed checkpoint yet")
+    if not text:
+        return steps[-1]
+    if not text.isdigit() or int(text) not in steps:
+        raise SkytrainError(f"--from {run}@{text}: it has no such checkpoint\n  it has {', '.join(map(str, steps))}")
+    return int(text)
+
+
+def beginning_model(config: Config, store: Store, beginning: Beginning) -> nn.Module:
+    """The model that training starts with; where a whole checkpoint will be restored into it, without weights of its own."""
+    if beginning.weights is None:
+        return outline(config, start_weights=beginning.key is None)
+    if Path(beginning.weights).exists():
+        if not isinstance(config.model, DecoderConfig):
+            raise SkytrainError(
+                f"--from {beginning.weights}: only the built-in decoder reads such files, and model={config.model.name} is not it"
+            )
+        return build_model(dataclasses.replace(config.model, weights=beginning.weights), seed=config.seed)
+    source = store if beginning.store_root is None else open_store(beginning.store_root)
+    loaded = load_model(source, beginning.weights)
+    model = build_model(config.model, seed=config.seed, start_weights=False)
+    try:
+        model.load_state_dict(loaded.model.state_dict())
+    except RuntimeError as error:
+        reason = str(error).splitlines()[-1].strip()
+        raise SkytrainError(
+            f"--from {beginning.label}: its weights are not those of model={config.model.name}: {reason}"
+        ) from None
+    return model

@@ -1,0 +1,60 @@
+"""The log of each rank: all that it reports, warnings and errors of the libraries, and the trace that it died of."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from .attempts import now
+from .reporting import Reporter
+
+Write = Callable[[str], None]
+
+
+class LoggedReporter:
+    """Passes everything on to another reporter, and writes it down."""
+
+    def __init__(self, reporter: Reporter, write: Write) -> None:
+        self._reporter, self._write = reporter, write
+
+    def note(self, text: str) -> None:
+        self._write(text)
+        self._reporter.note(text)
+
+    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        self._write("\n".join([title, *(f"  {name}  {value}" for name, value in rows)]))
+        self._reporter.table(title, rows)
+
+    def progress(self, stage: str, done: float, total: float | None, detail: str = "") -> None:
+        of = f"/{total:.0f}" if total is not None else ""
+        self._write(f"{stage} {done:.0f}{of}" + (f" | {detail}" if detail else ""))
+        self._reporter.progress(stage, done, total, detail)
+
+
+def log_record(text: str) -> dict[str, str]:
+    return {"at": now(), "text": text}
+
+
+class _Handler(logging.Handler):
+    def __init__(self, write: Write) -> None:
+        super().__init__(logging.WARNING)
+        self._write = write
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._write(self.format(record))
+
+
+@contextmanager
+def libraries_logged(write: Write) -> Iterator[None]:
+    """What libraries log as a warning or worse, and an error that ends this, are written too."""
+    handler = _Handler(write)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    except BaseException:
+        write(traceback.format_exc())
+        raise
+    finally:
+        logging.getLogger().removeHandler(handler)

@@ -1,0 +1,155 @@
+"""The meter: what a run has cost so far, over every attempt and every machine, from the store alone.
+
+Each machine has its own count, from its launch, and an attempt continues the count that it finds. So the time between a
+kill and the next start on a machine that lived on is counted, a restart resets nothing, and two attempts on one machine
+count it once. Clocks: seconds since the machine booted, which nobody sets; the time of day is used once, for the age
+of an instance that no attempt has met before.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..config import SkytrainError
+from ..config.schema import BudgetConfig
+from ..planning.catalog import load_catalog
+from ..storage import Store
+from .imds import Instance
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One machine as it is when an attempt starts on it."""
+
+    key: str  # the same from its launch to its end
+    boot: str
+    boot_seconds: float  # since it booted
+    age_seconds: float  # since it was launched, for EC2; elsewhere 0, since nobody pays before the run begins
+
+
+@dataclass(frozen=True)
+class Count:
+    """What one machine has cost a run, and when, by its own clock."""
+
+    usd: float
+    seconds: float
+    boot: str
+    boot_seconds: float
+
+
+def boot_clock() -> float:
+    """Seconds since this machine booted, sleep included where the system can tell."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
+
+
+def this_machine(instance: Instance | None) -> Machine:
+    boot = BOOT_ID.read_text().strip() if BOOT_ID.exists() else uuid.uuid4().hex
+    up = boot_clock()
+    if instance is None or instance.launched_at is None:
+        return Machine(instance.id if instance else boot, boot, up, up if instance else 0.0)
+    # An instance is at least as old as it is up; a clock that was set wrongly can only add to that.
+    age = (datetime.now(UTC) - instance.launched_at).total_seconds()
+    return Machine(f"{instance.id} {instance.launched_at.isoformat()}", boot, up, max(age, up))
+
+
+def machine_price(budget: BudgetConfig, instance: Instance | None) -> float | None:
+    """Dollars per hour of one machine: as configured, or the catalogue's; None where nobody can tell."""
+    if budget.usd_per_hour is not None:
+        return budget.usd_per_hour
+    if instance is None:
+        return None
+    price = load_catalog().price(instance.type, instance.region, instance.market)
+    if price is not None:
+        return price.usd_per_hour_max  # of the region's zones: a stop too early can be undone
+    if budget.usd is None:
+        return None
+    raise SkytrainError(
+        f"budget.usd: {budget.usd:g} cannot be kept: no price is known for {instance.type} ({instance.market}) in {instance.region}\n"
+        "  set budget.usd_per_hour, or: skytrain catalog refresh"
+    )
+
+
+class Meter:
+    """Counts while an attempt runs. `machines` are all that it runs on; `before` is what the store knows of the run's."""
+
+    def __init__(self, machines: Sequence[Machine], usd_per_hour: float | None, before: Mapping[str, Count]) -> None:
+        self._began = boot_clock()
+        self._usd_per_second = (usd_per_hour or 0.0) / 3600
+        self.usd_per_hour = None if usd_per_hour is None else usd_per_hour * len(machines)
+        self._others = {key: count for key, count in before.items() if key not in {m.key for m in machines}}
+        self._starts = {machine.key: self._start(machine, before.get(machine.key)) for machine in machines}
+
+    def _start(self, machine: Machine, known: Count | None) -> Count:
+        if known is None:
+            seconds = new = machine.age_seconds
+            usd = 0.0
+        else:
+            same_boot = known.boot == machine.boot
+            missed = machine.boot_seconds - known.boot_seconds if same_boot else machine.age_seconds - known.seconds
+            new = max(0.0, missed)
+            seconds, usd = known.seconds + new, known.usd
+        return Count(usd + new * self._usd_per_second, seconds, machine.boot, machine.boot_seconds)
+
+    def elapsed_seconds(self) -> float:
+        """Of this attempt."""
+        return boot_clock() - self._began
+
+    def counts(self) -> dict[str, Count]:
+        """All machines' counts as of now."""
+        passed = self.elapsed_seconds()
+        return {
+            **self._others,
+            **{
+                key: Count(
+                    start.usd + passed * self._usd_per_second,
+                    start.seconds + passed,
+                    start.boot,
+                    start.boot_seconds + passed,
+                )
+                for key, start in self._starts.items()
+            },
+        }
+
+    def usd(self, *, in_seconds: float = 0.0) -> float:
+        """What the run has cost, or will have if it goes on for so long."""
+        ahead = in_seconds * self._usd_per_second * len(self._starts)
+        return sum(count.usd for count in self.counts().values()) + ahead
+
+    def record(self) -> dict[str, Any]:
+        """As a line of the attempt's spend: the whole run's counts, so that the newest line is enough."""
+        return {
+            "usd": self.usd() if self.usd_per_hour is not None else None,
+            "usd_per_hour": self.usd_per_hour,
+            "machines": {key: asdict(count) for key, count in self.counts().items()},
+        }
+
+
+def read_counts(store: Store, run: str) -> dict[str, Count]:
+    """By machine, the largest count that any attempt left."""
+    counts: dict[str, Count] = {}
+    for record in last_records(store, run, "spend").values():
+        for key, fields in record["machines"].items():
+            found = Count(**fields)
+            if key not in counts or found.seconds > counts[key].seconds:
+                counts[key] = found
+    return counts
+
+
+def last_records(store: Store, run: str, stream: str) -> dict[int, dict[str, Any]]:
+    """By attempt, the newest line of a stream."""
+    parts: dict[int, str] = {}
+    for stat in store.list(f"runs/{run}/attempts/"):
+        number, _, rest = stat.key.removeprefix(f"runs/{run}/attempts/").partition("/")
+        if rest.startswith(f"{stream}/") and number.isdigit() and stat.size:
+            parts[int(number)] = stat.key
+    return {number: json.loads(store.read(key).splitlines()[-1]) for number, key in sorted(parts.items())}

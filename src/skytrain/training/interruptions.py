@@ -1,0 +1,180 @@
+"""Reasons to stop, or to save at once: signals, EC2's notices, the budget, another attempt that took over.
+
+Each is noticed beside training and acted upon between two steps, by all ranks alike: one machine's notice is everybody's.
+Lightning's own SIGTERM handler is not used: it broadcasts inside the handler, and deadlocks unless every rank got the signal.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from enum import IntEnum
+from typing import Any
+
+import lightning.pytorch as pl
+
+from ..config import SkytrainError
+from ..parallel import Ranks
+from ..runs import Meter, Reporter, Superseded
+from ..runs.imds import Metadata, Notice
+from .callbacks import AtStep
+from .module import CausalLM
+
+POLL_SECONDS = 5.0  # as AWS advises
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # USR1 is what Slurm sends ahead of a job's end
+
+
+class Wish(IntEnum):
+    """What is to happen after this step, in order of weight: of two, the heavier wins."""
+
+    NOTHING = 0
+    SAVE = 1
+    BUDGET = 2
+    INTERRUPT = 3
+    GIVE_WAY = 4
+
+
+class Signals:
+    """Takes signals from the beginning of an attempt to its end, so that one which comes before the first step counts too."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._former: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        self._former = {number: signal.getsignal(number) for number in SIGNALS}
+        self.take()
+        return self
+
+    def take(self) -> None:
+        # Only the main thread may; where a program trains in another, it has its own way to stop.
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: Any) -> None:
+        if self.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt  # asked twice: at once
+        self.received = number
+
+    def __exit__(self, *_: object) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in self._former.items():
+                signal.signal(number, handler)
+
+
+class NoticeWatch:
+    """Asks EC2, from a thread of its own, whether this instance is about to go."""
+
+    def __init__(self, metadata: Metadata, poll_seconds: float = POLL_SECONDS) -> None:
+        self._metadata, self._poll_seconds = metadata, poll_seconds
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="skytrain-notices", daemon=True)
+        self.notice: Notice | None = None
+
+    def __enter__(self) -> NoticeWatch:
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while self.notice is None or self.notice.kind != "spot":
+            # Out of reach for a moment is no news: notices are a help, the checkpoints in between the guarantee.
+            with suppress(OSError):
+                self.notice = self._metadata.notice() or self.notice
+            if self._ended.wait(self._poll_seconds):
+                return
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+class BudgetWatch:
+    """Whether one more step, and the checkpoint after it, can still be paid for."""
+
+    def __init__(self, meter: Meter, usd: float, margin_seconds: float, save_seconds: Callable[[], float]) -> None:
+        self._meter, self._usd, self._margin, self._save_seconds = meter, usd, margin_seconds, save_seconds
+        self._step_began = time.monotonic()
+        self._longest_step = 0.0
+
+    def reached(self) -> bool:
+        """Asked once after each step."""
+        now = time.monotonic()
+        self._longest_step, self._step_began = max(self._longest_step, now - self._step_began), now
+        # Half as long again as the longest seen: a store that is busy takes its time.
+        ahead = 1.5 * (self._longest_step + self._save_seconds()) + self._margin
+        return self._meter.usd(in_seconds=ahead) >= self._usd
+
+    def message(self, step: int) -> str:
+        return f"budget: ${self._meter.usd():.2f} of ${self._usd:g} spent: saving at step {step}, then stopping while it can be paid for"
+
+
+class Interruptions(AtStep):
+    """Looks for a reason after each step; `outcome` says which one ended the run."""
+
+    def __init__(
+        self,
+        reporter: Reporter,
+        ranks: Ranks,
+        signals: Signals,
+        *,
+        notices: NoticeWatch | None,
+        budget: BudgetWatch | None,
+        taken_over: Callable[[], Superseded | None],
+        save_soon: Callable[[], None],
+    ) -> None:
+        self._reporter, self._ranks, self._signals, self._notices = reporter, ranks, signals, notices
+        self._budget, self._taken_over, self._save_soon = budget, taken_over, save_soon
+        self._warned = False
+        self.outcome: str | None = None
+
+    def setup(self, trainer: pl.Trainer, module: Any, stage: str) -> None:
+        self._signals.take()  # Lightning has just put its own handler in the place of ours
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        super().on_train_start(trainer, module)
+        self._signals.take()
+
+    def _wish(self) -> Wish:
+        """Of this rank."""
+        if self._taken_over() is not None:
+            return Wish.GIVE_WAY
+        notice = self._notices.notice if self._notices else None
+        if self._signals.received is not None or (notice and notice.kind == "spot"):
+            return Wish.INTERRUPT
+        if self._budget is not None and self._budget.reached():
+            return Wish.BUDGET
+        return Wish.SAVE if notice and not self._warned else Wish.NOTHING
+
+    def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
+        wish = Wish(self._ranks.largest(self._wish()))
+        if wish is Wish.NOTHING or trainer.should_stop:
+            return
+        if wish is Wish.GIVE_WAY:
+            # What is unsaved belongs to nobody now: the newer attempt makes these steps itself.
+            raise self._taken_over() or SkytrainError("a newer attempt has taken over; this one stops")
+        if wish is Wish.SAVE:
+            self._warned = True
+            self._reporter.note(f"{self._reason('a rebalance recommendation')}: saving at step {step}, and going on")
+            self._save_soon()
+            return
+        if wish is Wish.BUDGET:
+            self.outcome = "budget"
+            if self._budget is not None:
+                self._reporter.note(self._budget.message(step))
+        else:
+            self.outcome = "interrupted"
+            self._reporter.note(
+                f"{self._reason('another rank was told to stop')}: saving at step {step}, then stopping"
+            )
+        trainer.should_stop = True
+
+    def _reason(self, elsewhere: str) -> str:
+        if self._signals.received is not None:
+            return f"{signal.Signals(self._signals.received).name} received"
+        if self._notices is not None and self._notices.notice is not None:
+            return self._notices.notice.text
+        return elsewhere

@@ -1,0 +1,47 @@
+"""Where and with what training begins, beyond what a checkpoint restores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning.pytorch as pl
+
+
+class BeginAt(pl.Callback):
+    """Weights alone begin at a chosen step: of the schedule, of the data and of every count."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_fit_start(self, trainer: pl.Trainer, module: Any) -> None:
+        loop = trainer.fit_loop.epoch_loop
+        steps = loop.automatic_optimization.optim_progress.optimizer.step.total
+        steps.ready = steps.completed = self._step
+        batches: Any = loop.batch_progress.total
+        batches.ready = batches.started = batches.processed = batches.completed = (
+            self._step * trainer.accumulate_grad_batches
+        )
+        assert trainer.global_step == self._step
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        for each in trainer.lr_scheduler_configs:
+            scheduler: Any = each.scheduler
+            scheduler.last_epoch = self._step
+            rates = [base * f(self._step) for base, f in zip(scheduler.base_lrs, scheduler.lr_lambdas, strict=True)]
+            for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate
+            scheduler._last_lr = rates
+
+
+class SettingsNow(pl.Callback):
+    """After a restore the optimizer's settings are those of the configuration: a change of them was allowed."""
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        for optimizer, each in zip(trainer.optimizers, trainer.lr_scheduler_configs, strict=True):
+            scheduler: Any = each.scheduler
+            scheduler.base_lrs = [settings["initial_lr"] for settings in module.group_settings]
+            for group, settings, factor in zip(
+                optimizer.param_groups, module.group_settings, scheduler.lr_lambdas, strict=True
+            ):
+                group.update(settings)
+                group["lr"] = settings["initial_lr"] * factor(scheduler.last_epoch)
