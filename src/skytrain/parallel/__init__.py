@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .mesh import advice, resolve_mesh, step_batches, uses_deepspeed, uses_mesh_strategy, uses_process_group
-from .ranks import LostRank, Ranks, ToldByFirstRank
+from .ranks import Job, LostRank, Ranks, ToldByFirstRank
 
 if TYPE_CHECKING:
     from .apply import Settings, parallelize
     from .strategy import MeshStrategy
 
 __all__ = [
+    "Job",
     "LostRank",
     "MeshStrategy",
     "Ranks",

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from ..config import SkytrainError
 
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+    from .network import Network
+    from .watchdog import Watchdog
+
 T = TypeVar("T")
-TIMEOUT = timedelta(minutes=30)  # a checkpoint of a large model keeps the other ranks waiting
+TIMEOUT_SECONDS = 900.0  # where no setting says so: longer than a store that does not answer is waited for
+BACKEND_SECONDS = 30.0
 
 
 class ToldByFirstRank(SkytrainError):
-    """An error that the first rank has raised and prints; the others only stop."""
+    """An error that the first rank, of the job or of this node, has raised and prints; the others only stop."""
 
 
 class LostRank(SkytrainError):
@@ -26,6 +33,14 @@ class LostRank(SkytrainError):
 
 
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out waiting", "NCCL")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process has of the group that it joined; nothing where somebody else had joined it before."""
+
+    watchdog: Watchdog | None = None  # None for a process alone
+    network: Network | None = None
 
 
 @dataclass(frozen=True)
@@ -52,41 +67,59 @@ class Ranks:
     def nodes(self) -> int:
         return max(1, self.world_size // self.local_size)
 
+    @property
+    def node(self) -> int:
+        return self.rank // self.local_size
+
     @contextmanager
-    def joined(self, device: str) -> Iterator[None]:
-        """A process group for the time being: gloo on the CPU and, on `cuda`, NCCL beside it for tensors there."""
+    def joined(
+        self, device: str, *, timeout_seconds: float = TIMEOUT_SECONDS, facts: Mapping[str, str] | None = None
+    ) -> Iterator[Job]:
+        """A process group for the time being: gloo on the CPU and, on `cuda`, NCCL beside it for tensors there.
+
+        Every rank brings the same `facts`, or all stop. A rank that is lost, or a collective that does not end within
+        `timeout_seconds`, ends the job with a message that names them.
+        """
         import torch
         import torch.distributed as dist
 
+        from .network import set_environment
+
         if dist.is_initialized():  # by the caller, who keeps it
-            yield
+            yield Job()
             return
-        backend, here = "gloo", None
+        backend, here, gpu = "gloo", None, None
         if device == "cuda":
             here = torch.device("cuda", self.local_rank)
             torch.cuda.set_device(here)
-            backend = "cpu:gloo,cuda:nccl"
-        # Alone there is nobody to meet, so nothing of the network is needed.
-        store = dist.HashStore() if self.world_size == 1 else None
-        dist.init_process_group(
-            backend, rank=self.rank, world_size=self.world_size, store=store, timeout=TIMEOUT, device_id=here
-        )
-        yield
-        # Not after an error: the others may be waiting inside a collective, and would keep this process from ending.
-        dist.destroy_process_group()
+            backend, gpu = "cpu:gloo,cuda:nccl", torch.cuda.get_device_name()
+        network = set_environment(device, self.nodes, os.environ.get("MASTER_ADDR"), gpu)
+        store, watchdog = self._meet(timeout_seconds, facts or {})
+        # The backend's own timeout comes after the watchdog's, which knows more; it is what is left should that one fail.
+        limit = timedelta(seconds=timeout_seconds + BACKEND_SECONDS)
+        with watchdog.guarding() if watchdog else nullcontext():
+            dist.init_process_group(
+                backend, rank=self.rank, world_size=self.world_size, store=store, timeout=limit, device_id=here
+            )
+            yield Job(watchdog, network)
+            # Not after an error: the others may be waiting inside a collective, and would keep this process from ending.
+            dist.destroy_process_group()
+        if watchdog:
+            watchdog.close()
 
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Says what it means when a collective fails: the trace of the one that lost its peer would tell nobody why."""
-        try:
-            yield
-        except RuntimeError as error:
-            if self.world_size == 1 or not any(word in str(error) for word in LOST):
-                raise
-            raise LostRank(
-                f"rank {self.rank} of {self.world_size} lost another rank, and stops ({str(error).splitlines()[0][:200]})\n"
-                "  look for the first error among the ranks; the same command continues from the last checkpoint"
-            ) from error
+    def _meet(self, timeout_seconds: float, facts: Mapping[str, str]) -> tuple[Store, Watchdog | None]:
+        import torch.distributed as dist
+
+        if self.world_size == 1:  # there is nobody to meet, so nothing of the network is needed
+            return dist.HashStore(), None
+        from .nodes import agree, meet
+        from .watchdog import Watchdog
+
+        store = meet(self)
+        watchdog = Watchdog(store, self, timeout_seconds)
+        agree(store, self, facts)
+        watchdog.start()
+        return dist.PrefixStore("default_pg", store), watchdog
 
     def first_does(self, work: Callable[[], T]) -> T:
         """What `work` gives on the first rank, on every rank; its error is everybody's."""

@@ -1,0 +1,122 @@
+"""The environment of NCCL, EFA, gloo and torch's flight recorder: the one place that sets it, from what this node has.
+
+What the user has set already wins. What AWS says to leave alone is never set, and is pointed out where somebody set it.
+"""
+
+from __future__ import annotations
+
+import array
+import fcntl
+import os
+import socket
+import struct
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+INFINIBAND = Path("/sys/class/infiniband")
+AMAZON = "0x1d0f"  # PCI vendor of an Elastic Fabric Adapter
+NO_PEER_MEMORY = ("A10G", "L4")  # g5 and g6: GPUs without NVLink or peer access, which talk through the host's memory
+SIOCGIFADDR = 0x8915
+
+# Set by habit, or by old guides; each is wrong or worse today (aws-ofi-nccl 1.7, libfabric 1.18 and newer).
+NEVER = {
+    "FI_EFA_USE_DEVICE_RDMA": "libfabric finds out by itself",
+    "NCCL_PROTO": "it was for aws-ofi-nccl 1.5 and older; NCCL's tuner chooses better",
+    "NCCL_ALGO": "NCCL's tuner chooses better",
+    "NCCL_BUFFSIZE": "the plugin's tuner sets it",
+    "NCCL_MIN_NCHANNELS": "the plugin's tuner sets it",
+    "NCCL_SOCKET_NTHREADS": "it has no part in EFA's path",
+    "RDMAV_FORK_SAFE": "AWS says not to use it",
+}
+
+
+@dataclass(frozen=True)
+class Network:
+    """How this process talks to others, and where each setting came from."""
+
+    interface: str | None  # towards the first node
+    efa_devices: int
+    chosen: dict[str, str]  # set here
+    kept: dict[str, str]  # of those, what the user had set before
+
+    @property
+    def warnings(self) -> list[str]:
+        return [
+            f"{name}={os.environ[name]} is set in your environment: {why}; unset it"
+            for name, why in NEVER.items()
+            if name in os.environ
+        ]
+
+    def summary(self) -> str:
+        parts = [f"EFA x {self.efa_devices}" if self.efa_devices else "no EFA"]
+        if self.interface:
+            parts.append(f"sockets on {self.interface}")
+        if self.kept:
+            parts.append("yours: " + " ".join(f"{name}={value}" for name, value in self.kept.items()))
+        return ", ".join(parts)
+
+
+def set_environment(device: str, nodes: int, master: str | None, gpu: str | None = None) -> Network:
+    """Sets what is not set yet. To be called before the first group is made and before anything is on the GPU."""
+    interface = interface_towards(master) if master and nodes > 1 else None
+    efa_devices = count_efa_devices()
+    wanted = environment(device, interface=interface, efa=efa_devices > 0, gpu=gpu)
+    kept = {name: os.environ[name] for name in wanted if name in os.environ}
+    chosen = {name: value for name, value in wanted.items() if name not in kept}
+    os.environ.update(chosen)
+    return Network(interface, efa_devices, chosen, kept)
+
+
+def environment(device: str, *, interface: str | None, efa: bool, gpu: str | None) -> Mapping[str, str]:
+    """What should be set, whoever sets it."""
+    # Gloo takes the address that the host's name stands for, which on Ubuntu is the loopback's.
+    found = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
+    if device != "cuda":
+        return found | {"TORCH_FR_BUFFER_SIZE": "256"}  # the flight recorder: what the watchdog reads names from
+    found |= {
+        "NCCL_DEBUG": "WARN",
+        # All but these: `^docker0` alone once left NCCL with the loopback, and plain TCP with it.
+        "NCCL_SOCKET_IFNAME": interface or "^docker,lo,veth",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "20000",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tempfile.gettempdir()}/skytrain-nccl-",
+    }
+    if efa:
+        found["FI_EFA_USE_HUGE_PAGE"] = "0"  # huge pages and a forked data loader: OSError, cannot allocate memory
+    if gpu and any(name in gpu.split() for name in NO_PEER_MEMORY):
+        found["NCCL_SHM_USE_CUDA_MEMCPY"] = "1"
+    return found
+
+
+def count_efa_devices(folder: Path = INFINIBAND) -> int:
+    return sum(path.read_text().strip() == AMAZON for path in folder.glob("*/device/vendor"))
+
+
+def address_towards(host: str) -> str | None:
+    """This machine's own address on the way to `host`; nothing is sent. None where there is no way."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+def interface_towards(host: str) -> str | None:
+    """The interface that has the address towards `host`; None where that is only the loopback."""
+    address = address_towards(host)
+    if address is None or address.startswith("127."):
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = array.array("B", struct.pack("256s", name.encode()[:15]))
+            try:
+                fcntl.ioctl(probe, SIOCGIFADDR, request, True)
+            except OSError:  # an interface without an address
+                continue
+            if socket.inet_ntoa(request[20:24].tobytes()) == address:
+                return name
+    return None

@@ -1,0 +1,192 @@
+"""Before the processes of a job form a group: they find the rendezvous, wait for each other, and see that all run the same thing."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import __version__
+from ..config import Config, SkytrainError
+from ..runs.record import plain
+from .network import address_towards
+from .ranks import Ranks, ToldByFirstRank
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+START_SECONDS = 300.0  # processes of one job start within this of each other: a cold import of torch takes a minute
+NODES_OWN = ("loader.cache_dir",)  # settings that may differ from node to node
+SHOWN = 5  # differences named in a message
+
+
+class NodesDiffer(SkytrainError):
+    """Two nodes of a job do not run the same code or configuration."""
+
+
+class NoRendezvous(SkytrainError):
+    """The processes of a job did not find each other."""
+
+    exit_code = 1
+
+
+def check_reachable(endpoint: str, timeout_seconds: float = 60.0) -> None:
+    """Returns once something listens at `host:port`; NoRendezvous, with the reason, where nothing does in that time."""
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdigit():
+        raise SkytrainError(
+            f"rendezvous {endpoint!r} is not host:port\n  give the first node's address, such as 10.0.0.5:29500"
+        )
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            with socket.create_connection((host, int(port)), timeout=max(0.1, min(left, 5.0))):
+                return
+        except OSError as error:
+            if deadline - time.monotonic() <= 0:
+                raise NoRendezvous(_unreachable(endpoint, timeout_seconds, str(error))) from None
+            time.sleep(min(0.5, max(0.0, left)))
+
+
+def _unreachable(endpoint: str, seconds: float, reason: str) -> str:
+    return (
+        f"nothing answers at the rendezvous {endpoint} after {seconds:.0f} s, asked from {platform.node()} ({reason})\n"
+        "  is the first node started, is this its address, and do the firewalls (on AWS: one security group that lets "
+        "itself in and out) pass that port and all others between the nodes?"
+    )
+
+
+def meet(ranks: Ranks, timeout_seconds: float = START_SECONDS) -> Store:
+    """The store that the processes share, at the address that torchrun, or whoever started them, put in the environment."""
+    import torch.distributed as dist
+
+    endpoint = rendezvous_endpoint()
+    try:
+        found = dist.rendezvous("env://", ranks.rank, ranks.world_size, timeout=timedelta(seconds=timeout_seconds))
+        store: Store = next(iter(found))[0]
+    except (dist.DistNetworkError, dist.DistStoreError) as error:
+        raise NoRendezvous(_unreachable(endpoint, timeout_seconds, str(error).splitlines()[0][:200])) from None
+    return store
+
+
+def rendezvous_endpoint() -> str:
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing:
+        raise SkytrainError(
+            f"RANK and WORLD_SIZE are set, but not {' and '.join(missing)}\n  start the processes with torchrun, or unset them to run alone"
+        )
+    return f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+
+
+def host_name() -> str:
+    """This host by name and by the address that others of the job see."""
+    address = address_towards(os.environ.get("MASTER_ADDR", ""))
+    return f"{platform.node()} {address}" if address else platform.node()
+
+
+def node_facts(config: Config) -> dict[str, str]:
+    """What must be the same on all nodes: versions, Skytrain's own files, settings."""
+    import torch
+
+    package = Path(__file__).parents[1]
+    files = sorted(path for path in package.rglob("*") if path.suffix in (".py", ".yaml", ".csv"))
+    settings = {f"setting {key}": value for key, value in _leaves(plain(config)) if key not in NODES_OWN}
+    return {
+        "skytrain": __version__,
+        "torch": torch.__version__,
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        **settings,
+        **{
+            f"code {path.relative_to(package.parent)}": hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+            for path in files
+        },
+    }
+
+
+def agree(store: Store, ranks: Ranks, facts: Mapping[str, str], timeout_seconds: float = START_SECONDS) -> None:
+    """Waits until every process is there, and compares. The same on all of them: either all go on, or all raise."""
+    import torch.distributed as dist
+
+    here = json.dumps({**facts, "processes on a node": str(ranks.local_size)}, sort_keys=True)
+    digest = hashlib.sha256(here.encode()).hexdigest()
+    if ranks.local_rank == 0:
+        store.set(_facts_key(ranks.node), here)
+    store.set(_rank_key(ranks.rank), json.dumps([ranks.node, host_name(), digest]))
+    keys = [_rank_key(rank) for rank in range(ranks.world_size)]
+    try:
+        store.wait(keys, timedelta(seconds=timeout_seconds))
+    except dist.DistStoreError:
+        there = [rank for rank, key in enumerate(keys) if store.check([key])]
+        hosts = {tuple(json.loads(store.get(keys[rank]))[:2]) for rank in there}
+        missing = numbers(rank for rank in range(ranks.world_size) if rank not in there)
+        named = ", ".join(f"node {node} ({host})" for node, host in sorted(hosts))
+        raise NoRendezvous(
+            f"rank {missing} of {ranks.world_size} did not come to the rendezvous {rendezvous_endpoint()} within {timeout_seconds:.0f} s; "
+            f"rank {numbers(there)} did, on {named}\n  look for the first error on the nodes that are missing"
+        ) from None
+    posts = [json.loads(store.get(key)) for key in keys]
+    others = {node: host for node, host, theirs in posts if theirs != posts[0][2]}
+    if others:
+        text = _differences(store, posts[0][1], others)
+        _leave_together(store, ranks)
+        raise NodesDiffer(text) if ranks.local_rank == 0 else ToldByFirstRank(text)
+
+
+def _leave_together(store: Store, ranks: Ranks) -> None:
+    """The first rank may hold the store, and must not take it away while others still read."""
+    import torch.distributed as dist
+
+    store.set(f"{_rank_key(ranks.rank)}/read", "")
+    if ranks.first:
+        with contextlib.suppress(dist.DistStoreError):  # whoever is not done by then has its own trouble
+            store.wait([f"{_rank_key(rank)}/read" for rank in range(ranks.world_size)], timedelta(seconds=10))
+
+
+def _differences(store: Store, first_host: str, others: Mapping[int, str]) -> str:
+    first = json.loads(store.get(_facts_key(0)))
+    lines = []
+    for node, host in sorted(others.items())[:SHOWN]:
+        theirs = json.loads(store.get(_facts_key(node)))
+        keys = [key for key in sorted({*first, *theirs}) if first.get(key) != theirs.get(key)]
+        for key in keys[:SHOWN]:
+            lines.append(f"{key}: {first.get(key)} on node 0 ({first_host}), {theirs.get(key)} on node {node} ({host})")
+        if len(keys) > SHOWN:
+            lines.append(f"and {len(keys) - SHOWN} more on node {node} ({host})")
+    text = "\n".join(f"  {line}" for line in lines)
+    return f"the nodes of this job do not run the same thing:\n{text}\n  give every node the same code and the same command; all of them stop"
+
+
+def numbers(ranks: Iterable[int]) -> str:
+    """`0-3, 6` of 0, 1, 2, 3, 6."""
+    spans: list[list[int]] = []
+    for rank in sorted(ranks):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in spans)
+
+
+def _facts_key(node: int) -> str:
+    return f"skytrain/node/{node}"
+
+
+def _rank_key(rank: int) -> str:
+    return f"skytrain/rank/{rank}"
+
+
+def _leaves(value: Any, key: str = "") -> Iterable[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for name, item in value.items():
+            yield from _leaves(item, f"{key}.{name}" if key else name)
+    else:
+        yield key, json.dumps(value)

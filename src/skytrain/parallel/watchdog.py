@@ -1,0 +1,266 @@
+"""A job that stops says why: every rank tells the others, through the store they met at, where it is; whoever falls silent is named.
+
+Without it a lost host shows as ranks that wait in a collective until the backend's timeout, and then as a trace that names
+neither the host nor the rank. Two threads, since talking to a store whose host is gone may block: one talks, one looks at the clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from ..config import format_seconds
+from . import flight
+from .nodes import host_name, numbers, rendezvous_endpoint
+from .ranks import LOST, LostRank, Ranks
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+SILENT_SECONDS = 60.0  # a rank, or the store, that says nothing for so long is gone
+GRACE_SECONDS = 10.0  # for a rank to see by itself that another has ended
+RANKS_A_SECOND = 100  # of a large job the beats are fewer, since each rank reads all of them from one store
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What a rank says of itself."""
+
+    number: int
+    host: str
+    step: int
+    doing: str
+    moved: str  # changes whenever a collective begins or ends
+    ended: str | None = None  # done, lost (another rank), or its error
+
+
+class Watchdog:
+    """Watches the job from one of its ranks. `at_step` is told of each step; `end_process` is called when the job cannot go on."""
+
+    def __init__(
+        self,
+        store: Store,
+        ranks: Ranks,
+        timeout_seconds: float,
+        end_process: Callable[[], None] = lambda: os._exit(1),
+    ) -> None:
+        # Its own connection: a store answers one question at a time, and some take long.
+        self._store: Store = store.clone()  # type: ignore[attr-defined]  # not in torch's type stubs
+        self._ranks, self._timeout = ranks, timeout_seconds
+        self._end_process = end_process
+        self.silent_seconds = min(SILENT_SECONDS, timeout_seconds)
+        self._interval = min(self.silent_seconds / 10, max(1.0, ranks.world_size / RANKS_A_SECOND))
+        self._endpoint = rendezvous_endpoint()
+        self._keys = [f"skytrain/beat/{rank}" for rank in range(ranks.world_size)]
+        self._lock = threading.Lock()
+        self._mine, self._step = Beat(0, host_name(), 0, "starting", ""), 0
+        self._beats: dict[int, Beat] = {}
+        self._closing = threading.Event()
+        self._post()
+
+    def start(self) -> None:
+        """All ranks must have made theirs by now: a beat that is not there yet is waited for."""
+        now = self._answered_at = time.monotonic()
+        everyone = range(self._ranks.world_size)
+        self._changed_at, self._moved_at = dict.fromkeys(everyone, now), dict.fromkeys(everyone, now)
+        self._ended_at: dict[int, float] = {}
+        for work in (self._talk, self._look):
+            threading.Thread(target=work, name=f"skytrain watchdog {work.__name__}", daemon=True).start()
+
+    def at_step(self, step: int) -> None:
+        self._step = step
+
+    @contextmanager
+    def guarding(self) -> Iterator[None]:
+        """An error is told to the other ranks; one that means that another rank is gone names it."""
+        try:
+            yield
+        except RuntimeError as error:
+            if not any(word in str(error) for word in LOST):
+                self._leave(_first_line(error))
+                raise
+            # torchrun asks a node's ranks to end as soon as one of them is gone, and waits a while; first this one explains.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            text = self._explain(_first_line(error))
+            self._leave("lost")
+            raise LostRank(text) from error
+        except BaseException as error:
+            self._leave(_first_line(error))
+            raise
+
+    def close(self) -> None:
+        """This rank is done. The one that may hold the store lets the others finish first."""
+        self._leave("done")
+        if self._ranks.first and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+            self._store.wait([f"{key}/ended" for key in self._keys], timedelta(seconds=self._timeout))
+
+    def _leave(self, how: str) -> None:
+        self._closing.set()
+        self._mine = replace(self._mine, step=self._step, ended=how)
+        if time.monotonic() - self._answered_at > 4 * self._interval:
+            return  # whoever talks to the store now may wait for ever
+        try:
+            self._post()
+            self._store.set(f"{self._keys[self._ranks.rank]}/ended", "")
+        except RuntimeError:  # the store is gone, and with it the job: there is nobody to tell
+            return
+
+    # One thread talks.
+
+    def _talk(self) -> None:
+        told_step, told_at = 0, time.monotonic()
+        while not self._closing.wait(self._interval / 5):
+            if self._step == told_step and time.monotonic() - told_at < self._interval:
+                continue
+            told_step, told_at = self._step, time.monotonic()
+            try:
+                moved = flight.counts()
+                stuck = moved == self._mine.moved
+                self._mine = replace(
+                    self._mine,
+                    number=self._mine.number + 1,
+                    step=self._step,
+                    moved=moved,
+                    doing=flight.doing() if stuck else flight.place(),
+                )
+                self._post()
+                self._read()
+            except RuntimeError:
+                continue  # the store does not answer: how long is what the other thread looks at
+
+    def _post(self) -> None:
+        self._store.set(self._keys[self._ranks.rank], json.dumps(asdict(self._mine)))
+
+    def _read(self) -> None:
+        texts = self._store.multi_get(self._keys)
+        now = time.monotonic()
+        with self._lock:
+            self._answered_at = now
+            for rank, text in enumerate(texts):
+                beat, before = Beat(**json.loads(text)), self._beats.get(rank)
+                if before is None or beat.number != before.number or beat.ended:
+                    self._changed_at[rank] = now
+                if beat.ended:
+                    self._ended_at.setdefault(rank, now)
+                if before is None or (beat.step, beat.moved) != (before.step, before.moved):
+                    self._moved_at[rank] = now
+                self._beats[rank] = beat
+
+    # The other looks at the clock, at what the first has heard.
+
+    def _look(self) -> None:
+        while not self._closing.wait(self._interval / 2):
+            if text := self._verdict():
+                self._stop(text)
+                return
+
+    def _verdict(self) -> str | None:
+        """Why the job cannot go on, where it cannot."""
+        now = time.monotonic()
+        with self._lock:
+            unheard = now - self._answered_at
+            if unheard > self.silent_seconds:
+                return (
+                    f"{self._endpoint}, where the ranks of this job meet, has not answered {self._me()} for {unheard:.0f} s: "
+                    f"the first node or the network between is gone\n{self._state()}"
+                )
+            silent = {rank: now - at for rank, at in self._changed_at.items() if now - at > self.silent_seconds}
+            if silent:
+                return f"{self._named(silent)} stopped answering {max(silent.values()):.0f} s ago\n{self._state(lost=silent)}"
+            failed = [rank for rank, beat in self._beats.items() if beat.ended not in (None, "done", "lost")]
+            if failed and max(now - self._ended_at[rank] for rank in failed) > GRACE_SECONDS:
+                error = self._beats[failed[0]].ended
+                return f"{self._named(failed)} ended with an error: {error}\n{self._state(lost=failed)}"
+            working = [rank for rank, beat in self._beats.items() if beat.ended is None]
+            still = min((now - self._moved_at[rank] for rank in working), default=0.0)
+            if still > self._timeout:
+                return f"nothing has moved for {still:.0f} s (parallel.timeout is {format_seconds(self._timeout)})\n{self._state()}"
+        return None
+
+    def _explain(self, error: str) -> str:
+        """A collective has failed: its peer may have told why, or falls silent within a few beats."""
+        quiet = 4 * self._interval
+        deadline = time.monotonic() + 2 * quiet
+        while time.monotonic() < deadline:
+            time.sleep(self._interval / 2)
+            now = time.monotonic()
+            with self._lock:
+                gone = [
+                    rank
+                    for rank, at in self._changed_at.items()
+                    if rank != self._ranks.rank
+                    and (now - at > quiet or (rank in self._beats and self._beats[rank].ended not in (None, "lost")))
+                ]
+                if gone or now - self._answered_at > quiet:
+                    break
+        with self._lock:
+            whose = (
+                f"{self._named(gone)} is gone"
+                if gone
+                else f"{self._endpoint}, where the ranks of this job meet, does not answer"
+                if time.monotonic() - self._answered_at > quiet
+                else "another rank is gone"
+            )
+            told = "".join(
+                f"\n  rank {rank} said: {self._beats[rank].ended}"
+                for rank in gone
+                if rank in self._beats and self._beats[rank].ended
+            )
+            return f"{whose}, and {self._me()} stops ({error}){told}\n{self._state(lost=gone)}"
+
+    def _stop(self, text: str) -> None:
+        """One rank of each node speaks; the others let it, since torchrun ends a node's ranks when the first of them ends."""
+        first = self._ranks.node * self._ranks.local_size
+        here = range(first, first + self._ranks.local_size)
+        now = time.monotonic()
+        heard = [
+            rank
+            for rank in here
+            if rank == self._ranks.rank
+            or (
+                now - self._changed_at[rank] <= self.silent_seconds
+                and not (rank in self._beats and self._beats[rank].ended)
+            )
+        ]
+        if self._ranks.rank == min(heard):
+            print(f"error: {text}", file=sys.stderr, flush=True)  # noqa: T201  # no other thread will get to say it
+        else:
+            time.sleep(1.0)
+        self._leave("lost")
+        self._end_process()
+
+    # Words.
+
+    def _me(self) -> str:
+        return f"rank {self._ranks.rank} ({self._mine.host})"
+
+    def _named(self, ranks: Iterable[int]) -> str:
+        ranks = sorted(ranks)
+        hosts = dict.fromkeys(self._beats[rank].host for rank in ranks if rank in self._beats)
+        return f"rank {numbers(ranks)}" + (f" ({', '.join(hosts)})" if hosts else "")
+
+    def _state(self, lost: Iterable[int] = ()) -> str:
+        """Where every rank was last, those together that were in one place."""
+        groups: dict[tuple[str, str], list[int]] = {}
+        for rank, beat in self._beats.items():
+            beat = self._mine if rank == self._ranks.rank else beat
+            where = f"step {beat.step}, {beat.ended or beat.doing}"
+            groups.setdefault((beat.host, where), []).append(rank)
+        lines = [
+            f"  rank {numbers(ranks)} ({host}) {'was last seen' if set(ranks) & set(lost) else 'is'} at {where}"
+            for (host, where), ranks in groups.items()
+        ]
+        return "\n".join([*lines, "  the same command, on all nodes, continues from the last checkpoint"])
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"

@@ -1,0 +1,170 @@
+"""Which rank holds up the others: all of them take a step together, so the step's time does not tell."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ..config import Config
+from ..parallel import Ranks, uses_mesh_strategy
+from ..parallel.apply import blocks_of
+from ..parallel.nodes import host_name
+from ..parallel.watchdog import Watchdog
+from ..runs import Reporter
+from .callbacks import AtStep, StepLog
+
+SLOW = 1.3  # times the median is worth a warning,
+WORTH = 0.05  # if a step would take that share less time without it,
+PATIENCE = 5  # and if it is so this many times in a row
+WHOLE_STEP = 3.0  # forward passes: the backward pass takes as long as two
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What one rank did for itself in a step, without waiting for others."""
+
+    data_ms: float  # waited for the loader
+    forward_ms: float  # in its blocks
+    blocks: int  # passed through; 0 where they could not be timed
+
+    def own_ms(self, blocks: float) -> float:
+        """As if it had passed through so many: pipeline ranks may hold more of them than others."""
+        return self.data_ms + WHOLE_STEP * self.forward_ms / self.blocks * blocks
+
+
+@dataclass(frozen=True)
+class Straggler:
+    rank: int
+    own_ms: float
+    median_ms: float  # of all ranks
+
+    @property
+    def ratio(self) -> float:
+        return self.own_ms / self.median_ms
+
+
+def find_straggler(paces: Sequence[Pace]) -> Straggler | None:
+    """The slowest rank, beside the median one; None where nothing was timed."""
+    if not all(pace.blocks for pace in paces):
+        return None
+    blocks = statistics.mean(pace.blocks for pace in paces)
+    own = [pace.own_ms(blocks) for pace in paces]
+    slowest = max(range(len(own)), key=own.__getitem__)
+    # Of two ranks the faster one is the measure.
+    return Straggler(slowest, own[slowest], statistics.median_low(own))
+
+
+class BlockTimer:
+    """Times the forward pass of each block on its own device, inside of the hooks that gather its weights."""
+
+    def __init__(self, blocks: Sequence[nn.Module], device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self.on = False
+        self._marks: list[tuple[Any, Any]] = []
+        self._began: Any = None
+        for block in blocks:
+            block.register_forward_pre_hook(self._begin)
+            block.register_forward_hook(self._end, prepend=True)
+
+    def _now(self) -> Any:
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _begin(self, *_: Any) -> None:
+        if self.on:
+            self._began = self._now()
+
+    def _end(self, *_: Any) -> None:
+        if self.on and self._began is not None:
+            self._marks.append((self._began, self._now()))
+
+    def take(self) -> tuple[float, int]:
+        """Milliseconds and blocks since the last time. On a GPU their work must be done."""
+        marks, self._marks = self._marks, []
+        if self._cuda:
+            return sum(begin.elapsed_time(end) for begin, end in marks), len(marks)
+        return sum(end - begin for begin, end in marks) * 1e3, len(marks)
+
+
+def watch_ranks(
+    config: Config, ranks: Ranks, log: StepLog, reporter: Reporter, watchdog: Watchdog | None
+) -> list[pl.Callback]:
+    """The callback that does so, where there is more than one rank."""
+    if ranks.world_size == 1:
+        return []
+    # A model that is compiled whole has no blocks left to time.
+    timed = uses_mesh_strategy(config) or not config.trainer.compile
+    return [Stragglers(ranks, config.trainer.log_every, log, reporter, watchdog, timed=timed)]
+
+
+class Stragglers(AtStep):
+    """Tells the watchdog of each step, and every `every` steps which rank is the slowest: `perf/slowest_rank`, `perf/straggler_ratio`."""
+
+    def __init__(
+        self, ranks: Ranks, every: int, log: StepLog, reporter: Reporter, watchdog: Watchdog | None, *, timed: bool
+    ) -> None:
+        self._ranks, self._every, self._log, self._reporter = ranks, every, log, reporter
+        self._watchdog, self._timed = watchdog, timed
+        self._in_a_row, self._waited = 0, 0.0
+        self._measured_at, self._measured_step = 0.0, 0
+        self._timer: BlockTimer | None = None
+        self._hosts: list[str] = []
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        super().on_train_start(trainer, module)
+        self._hosts = [""] * self._ranks.world_size
+        dist.all_gather_object(self._hosts, host_name())
+        if self._timed:
+            self._timer = BlockTimer(blocks_of(module.model), module.device)
+        self._measured_at, self._measured_step = time.perf_counter(), trainer.global_step
+        self._tell(trainer.global_step)
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
+        if self._timer:
+            self._timer.on = (trainer.global_step + 1) % self._every == 0
+
+    def _tell(self, step: int) -> None:
+        if self._watchdog:
+            self._watchdog.at_step(step)
+
+    def at_step(self, trainer: pl.Trainer, module: Any, step: int) -> None:
+        self._tell(step)
+        if not self._timer or step % self._every:
+            return
+        waited = getattr(getattr(trainer, "datamodule", None), "waited_seconds", 0.0)
+        steps, now = step - self._measured_step, time.perf_counter()
+        step_ms = (now - self._measured_at) / steps * 1e3
+        pace = Pace((waited - self._waited) / steps * 1e3, *self._timer.take())
+        self._waited, self._measured_at, self._measured_step = waited, now, step
+        found = find_straggler(self._gather(pace))
+        if found is None:
+            return
+        self._log.write(trainer, step, {"perf/slowest_rank": float(found.rank), "perf/straggler_ratio": found.ratio})
+        self._judge(found, step, step_ms)
+
+    def _gather(self, pace: Pace) -> list[Pace]:
+        """Over the CPU, so that no accelerator is waited for."""
+        mine = torch.tensor([pace.data_ms, pace.forward_ms, float(pace.blocks)], dtype=torch.float64)
+        all_of_them = [torch.empty_like(mine) for _ in range(self._ranks.world_size)]
+        dist.all_gather(all_of_them, mine)
+        return [Pace(data, forward, int(blocks)) for data, forward, blocks in (each.tolist() for each in all_of_them)]
+
+    def _judge(self, found: Straggler, step: int, step_ms: float) -> None:
+        slow = found.ratio > SLOW and found.own_ms - found.median_ms > WORTH * step_ms
+        self._in_a_row = self._in_a_row + 1 if slow else 0
+        if self._in_a_row == PATIENCE:
+            self._reporter.note(
+                f"warning: step {step}: rank {found.rank} ({self._hosts[found.rank]}) holds up the others: its own work takes "
+                f"{found.own_ms:.0f} ms a step, {found.ratio:.1f} times the median rank's {found.median_ms:.0f} ms"
+            )
