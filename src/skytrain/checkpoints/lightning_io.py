@@ -2,49 +2,80 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from lightning.pytorch.plugins.io import CheckpointIO
-from safetensors.torch import load_file, save_file
 
 from ..storage import Store
-from .folder import FolderReader, write_folder
+from .saved import open_checkpoint
+from .saving import PendingSave, SaveOptions, Saver, State
 from .tree import join_tensors, split_tensors
-
-MODEL = "model.safetensors"  # apart from the rest, so that evaluation and export read the weights alone
-TRAINING = "training.safetensors"
-STATE = "state.json"
 
 
 class StoreCheckpointIO(CheckpointIO):
-    """Reads and writes checkpoint folders under keys of a store (`runs/<run>/checkpoints/step-...`)."""
+    """Saves and loads under keys of a store (`runs/<run>/checkpoints/step-...`), on every rank.
 
-    def __init__(self, store: Store) -> None:
+    The strategy gives and takes tensors by name: `state_dict` maps names to them, `optimizer_states` names to slots.
+    What `load_checkpoint` returns has a `SavedTensors` in their place, from which each rank reads its parts.
+    """
+
+    def __init__(self, store: Store, tell: Callable[[str], None] = lambda text: None) -> None:
         self._store = store
+        self._saver = Saver(store, tell)
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        checkpoint = dict(checkpoint)
-        weights, weight_tensors = split_tensors(checkpoint.pop("state_dict"))
-        rest, rest_tensors = split_tensors(checkpoint)
-        with tempfile.TemporaryDirectory(prefix="skytrain-checkpoint-") as scratch:
-            files = {name: Path(scratch) / name for name in (MODEL, TRAINING, STATE)}
-            save_file({name.removeprefix("/"): tensor for name, tensor in weight_tensors.items()}, files[MODEL])
-            save_file(rest_tensors, files[TRAINING])
-            files[STATE].write_text(json.dumps({"state_dict": weights, "rest": rest}))
-            write_folder(self._store, str(path), files)
+    @property
+    def pending(self) -> PendingSave | None:
+        return self._saver.pending
+
+    def reserve(self, checkpoint: dict[str, Any]) -> None:
+        """Sets memory aside for saves of such a checkpoint, beside training."""
+        self._saver.reserve(split_checkpoint(checkpoint).tensors)
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: Any, storage_options: SaveOptions | None = None
+    ) -> None:
+        self._saver.save(str(path), split_checkpoint(checkpoint), storage_options or SaveOptions())
+
+    def wait(self) -> None:
+        self._saver.wait()
 
     def load_checkpoint(
         self, path: Any, map_location: Any | None = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        with FolderReader(self._store, str(path)) as folder:
-            state = json.loads(folder.fetch(STATE).read_text())
-            weights = {f"/{name}": tensor for name, tensor in load_file(folder.fetch(MODEL)).items()}
-            checkpoint = join_tensors(state["rest"], load_file(folder.fetch(TRAINING)))
-        checkpoint["state_dict"] = join_tensors(state["state_dict"], weights)
-        return checkpoint
+        saved = open_checkpoint(self._store, str(path))
+        shares = [join_tensors(share["groups"], {}) for share in saved.state["shares"]]
+        return {
+            **saved.rest(),
+            "state_dict": saved.model,
+            "optimizer_states": [
+                {"tensors": saved.optimizer(number), "groups": groups}
+                for number, groups in enumerate(zip(*shares, strict=True))
+            ],
+            "random": saved.random,
+        }
 
     def remove_checkpoint(self, path: Any) -> None:
-        self._store.delete_all(f"{path}/")
+        raise AssertionError("checkpoints are deleted by skytrain.checkpoints.prune, marker first")
+
+    def teardown(self) -> None:
+        self._saver.close()
+
+
+def split_checkpoint(checkpoint: dict[str, Any]) -> State:
+    """Lightning's dictionary as tensors by name and plain data."""
+    rest = dict(checkpoint)
+    tensors: dict[str, torch.Tensor] = {f"model/{name}": tensor for name, tensor in rest.pop("state_dict").items()}
+    groups = []
+    for number, optimizer in enumerate(rest.pop("optimizer_states", [])):
+        groups.append(optimizer["param_groups"])
+        for name, slots in optimizer["state"].items():
+            tensors.update({f"optimizer/{number}/{name}/{slot}": value for slot, value in slots.items()})
+    tensors.update({f"random/{name}": tensor for name, tensor in rest.pop("random", {}).items()})
+    # Looked at on every rank, so that what cannot be kept is refused on all of them; kept by the first.
+    plain, found = split_tensors(rest)
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        tensors.update({f"state{name}": tensor for name, tensor in found.items()})
+    return State(tensors, plain, {"groups": split_tensors(groups)[0]})

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from safetensors.torch import load_file
 from torch import nn
 
 from ..config import ModelConfig, SkytrainError, TokenizerConfig, build
@@ -15,11 +12,8 @@ from ..models import build_model, load_hf_folder
 from ..runs import RunRecord, find_run
 from ..storage import Store
 from ..tokens import Tokenizer, load_tokenizer_folder, open_tokenizer
-from .folder import FolderReader, committed_steps, step_key
-from .lightning_io import MODEL, STATE
-from .tree import join_tensors
-
-MODULE_PREFIX = "model."  # the LightningModule holds the model under this name
+from .commits import committed_steps, step_key
+from .saved import SavedTensors, open_checkpoint
 
 
 @dataclass(frozen=True)
@@ -36,16 +30,21 @@ def load_model(store: Store, source: str | None) -> LoadedModel:
     """`source` is a run, `run@step`, or a folder in Hugging Face's layout; without one, the newest run."""
     if source and Path(source).is_dir():
         return LoadedModel(load_hf_folder(Path(source)), load_tokenizer_folder(Path(source)), source, None)
-    name, _, step_text = (source or "").partition("@")
-    record = find_run(store, name or None)
-    step = _choose_step(store, record.name, step_text)
+    record, step = choose_checkpoint(store, source)
     model = build_model(build(ModelConfig, record.config["model"], "model"), seed=record.seed, start_weights=False)
-    model.load_state_dict(_weights(store, step_key(record.name, step)))
+    load_weights(model, open_checkpoint(store, step_key(record.name, step)).model)
     model.eval()
     tokenizer = open_tokenizer(
         build(TokenizerConfig, record.config["tokenizer"], "tokenizer"), store, record.tokenizer_id
     )
     return LoadedModel(model, tokenizer, f"{record.name}@{step}", record)
+
+
+def choose_checkpoint(store: Store, source: str | None) -> tuple[RunRecord, int]:
+    """The run and the step that `run@step` names; without a step the newest, without a run the newest of those."""
+    name, _, step_text = (source or "").partition("@")
+    record = find_run(store, name or None)
+    return record, _choose_step(store, record.name, step_text)
 
 
 def _choose_step(store: Store, run: str, text: str) -> int:
@@ -59,9 +58,12 @@ def _choose_step(store: Store, run: str, text: str) -> int:
     return int(text)
 
 
-def _weights(store: Store, key: str) -> dict[str, Any]:
-    with FolderReader(store, key) as folder:
-        names = json.loads(folder.fetch(STATE).read_text())["state_dict"]
-        tensors = {f"/{name}": tensor for name, tensor in load_file(folder.fetch(MODEL)).items()}
-    state = join_tensors(names, tensors)
-    return {name.removeprefix(MODULE_PREFIX): tensor for name, tensor in state.items()}
+def load_weights(model: nn.Module, saved: SavedTensors) -> None:
+    """Fills a whole model. A tied weight is saved once, and is one tensor here."""
+    seen: set[int] = set()
+    targets = []
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            targets.append((name, tensor))
+    saved.read_into(targets)

@@ -453,8 +453,11 @@ class TrainerConfig:
     sample_every: Positive | None  # steps
     sample_prompt: str
     sample_tokens: Positive
-    checkpoint_every: Every | None
-    keep_checkpoints: Annotated[int, Range(min=1)]
+    checkpoint_every: Every | None  # steps, a time, or auto: by what a save costs and how often machines vanish
+    interrupted_every: Seconds  # on average, for checkpoint_every=auto; what the run itself has seen counts once it is enough
+    keep_checkpoints: Annotated[int, Range(min=2)]  # the newest
+    keep_every: Positive | None  # beside them, those at every so many steps
+    keep_best: Whole  # and so many with the lowest validation loss
     log_every: Positive  # steps
     loggers: list[Literal["tensorboard", "wandb", "cloudwatch"]]  # metrics files are always written
     workers: Whole  # data loader processes

@@ -26,7 +26,7 @@ NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-
 
 @dataclass(frozen=True)
 class Interval:
-    """How often something happens: every so many optimizer steps, or every so many seconds."""
+    """How often something happens: every so many optimizer steps or seconds; with neither, as often as pays (`auto`)."""
 
     steps: int | None = None
     seconds: float | None = None
@@ -34,8 +34,7 @@ class Interval:
     def __str__(self) -> str:
         if self.steps is not None:
             return f"{self.steps} steps"
-        assert self.seconds is not None
-        return format_seconds(self.seconds)
+        return "auto" if self.seconds is None else format_seconds(self.seconds)
 
 
 def _split(text: str, example: str) -> tuple[float, str]:
@@ -86,9 +85,11 @@ def parse_seconds(value: object) -> float:
 
 
 def parse_interval(value: object) -> Interval:
-    """A whole number (of steps), or a time such as `10m`."""
+    """A whole number (of steps), a time such as `10m`, or `auto`."""
     if isinstance(value, Interval):
         return value
+    if value == "auto":
+        return Interval()
     if isinstance(value, float) or (isinstance(value, str) and re.fullmatch(r"\s*-?[\d.]+\s*", value)):
         value = _whole(float(value), "steps")
     if isinstance(value, int) and not isinstance(value, bool):

@@ -1,14 +1,16 @@
-"""State by parameter name: put on a mesh part by part, and gathered from it one tensor at a time."""
+"""State by parameter name: put on a mesh part by part, and named for a checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from ..checkpoints.manifest import SavedTensor
 
 Named = Mapping[str, nn.Parameter]
 
@@ -49,51 +51,33 @@ def fill(named: Named, value: Callable[[str, torch.Size], Tensor]) -> None:
         put(parameter, value(name, parameter.shape))
 
 
-def optimizer_slots(named: Named, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
-    return {name: optimizer.state[parameter] for name, parameter in named.items() if parameter in optimizer.state}
-
-
-def gather(tree: Mapping[str, Any], owner: bool) -> dict[str, Any]:
-    """Every rank's named values, whole, on the first rank; elsewhere nothing.
-
-    Ranks of one stage hold the same names and put tensors together between them; one of them, the `owner`, hands them
-    on. Only one tensor is whole at a time, but on the first rank.
-    """
-    described = {name: _describe(value) for name, value in tree.items()}
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, described if owner else {})
-    sources = {name: rank for rank, names in enumerate(everyone) for name in names}
-    found: dict[str, Any] = {}
-    for name, source in sources.items():
-        whole = _whole(tree[name]) if name in tree else None
-        received = _hand_over(whole, everyone[source][name], source)
-        if dist.get_rank() == 0:
-            found[name] = received
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters, under all their names, and the buffers that belong to a model's state."""
+    found: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
+    for path, module in model.named_modules():
+        for name, buffer in module.named_buffers(recurse=False):
+            if name not in module._non_persistent_buffers_set:
+                found[f"{path}.{name}" if path else name] = buffer
     return found
 
 
-def _describe(value: Any) -> Any:
-    """What the first rank must know to receive a value; a value that is no tensor is its own description."""
-    return (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else value
-
-
-def _whole(value: Any) -> Any:
-    if isinstance(value, DTensor):
-        value = value.full_tensor()
-    return value.detach().cpu() if isinstance(value, Tensor) else value
-
-
-def _hand_over(whole: Any, description: Any, source: int) -> Any:
-    rank = dist.get_rank()
-    if source == 0 or not (isinstance(description, tuple) and isinstance(description[1], torch.dtype)):
-        return whole if source == 0 else description
-    if rank == source:
-        dist.send(whole.contiguous(), 0)
-    if rank == 0:
-        shape, dtype = description
-        whole = torch.empty(shape, dtype=dtype)
-        dist.recv(whole, source)
-    return whole
+def empty_slots(
+    named: Named, tied: Mapping[str, str], saved: Mapping[str, SavedTensor]
+) -> dict[str, dict[str, Tensor]]:
+    """Room for what was saved of an optimizer's state, placed as the parameter that it belongs to."""
+    slots: dict[str, dict[str, Tensor]] = {}
+    by_name = unflatten_slots(saved)
+    for name, parameter in named.items():
+        for slot, described in by_name.get(tied.get(name, name), {}).items():
+            dtype = getattr(torch, described.dtype)
+            # A count of steps is no larger than a number, and stays on the CPU unless the optimizer wants it elsewhere.
+            value = (
+                torch.zeros_like(parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
+                if described.shape == tuple(parameter.shape)
+                else torch.zeros(described.shape, dtype=dtype)
+            )
+            slots.setdefault(name, {})[slot] = value.detach()
+    return slots
 
 
 def flatten_slots(slots: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -113,7 +97,7 @@ def names_in_groups(optimizer: torch.optim.Optimizer, named: Named) -> list[list
     return [[names[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
 
 
-def merge_groups(everyone: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+def merge_groups(everyone: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
     """The groups of all stages as those of one optimizer: what has the same settings is one group."""
     merged: list[dict[str, Any]] = []
     for group in (group for groups in everyone for group in groups):
@@ -124,30 +108,6 @@ def merge_groups(everyone: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
         else:
             known["params"] = list(dict.fromkeys([*known["params"], *group["params"]]))
     return merged
-
-
-def load_slots(
-    optimizer: torch.optim.Optimizer, named: Named, saved: Mapping[str, Any], same: Mapping[str, str]
-) -> None:
-    """Puts this rank's parts of a saved optimizer state, keyed by name, into the optimizer."""
-    for name, parameter in named.items():
-        slot = saved["state"].get(same.get(name, name))
-        if slot is None:
-            continue
-        mine: dict[str, Any] = {}
-        for key, value in slot.items():
-            if isinstance(value, Tensor) and value.shape == parameter.shape:
-                mine[key] = torch.zeros_like(parameter, memory_format=torch.preserve_format).detach()
-                put(mine[key], value)
-            elif isinstance(value, Tensor):
-                # A count of steps: fused optimizers keep it beside the parameter, others on the CPU.
-                fused = any(group.get("fused") for group in optimizer.param_groups)
-                mine[key] = value.to(parameter.device) if fused else value.clone()
-            else:
-                mine[key] = value
-        optimizer.state[parameter] = mine
-    for group, names in zip(optimizer.param_groups, names_in_groups(optimizer, named), strict=True):
-        group.update(group_settings(saved, same.get(names[0], names[0])))
 
 
 def group_settings(saved: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -167,12 +127,13 @@ def numbers_to_names(state: Mapping[str, Any], groups: list[list[str]]) -> dict[
     }
 
 
-def names_to_numbers(state: Mapping[str, Any], groups: list[list[str]]) -> dict[str, Any]:
-    """The inverse, for an optimizer with these groups."""
+def names_to_numbers(state: Mapping[str, Any], groups: list[list[str]], tied: Mapping[str, str]) -> dict[str, Any]:
+    """The inverse, for an optimizer with these groups. Saved groups have a tied weight's first name only."""
     numbers = {name: index for index, name in enumerate(name for group in groups for name in group)}
     return {
         "state": {numbers[name]: slot for name, slot in state["state"].items()},
         "param_groups": [
-            {**group_settings(state, names[0]), "params": [numbers[name] for name in names]} for names in groups
+            {**group_settings(state, tied.get(names[0], names[0])), "params": [numbers[name] for name in names]}
+            for names in groups
         ],
     }

@@ -14,7 +14,6 @@ import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
 from lightning.fabric.utilities.distributed import _sync_ddp_if_available
-from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import ParallelStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities.rank_zero import rank_zero_only
@@ -29,17 +28,17 @@ from ..models import Decoder, lm_loss, token_loss
 from ..planning.mesh import Mesh
 from . import state
 from .apply import Settings, parallelize
+from .by_name import StateByName
 from .clip import clip_gradients
 from .context import Context, join_context
 from .pipeline import Pipeline, StageParts, TiedWeights
 
 # Ranks that share sequences divide the state too: along "shard" each of the mesh's shards has its context's ranks in a row.
 DIMENSIONS = ("pipeline", "replicate", "shard", "tensor")
-MODEL = "model."  # the module's own name for its network
 InitialValue = Callable[[str, torch.Size], Tensor]
 
 
-class MeshStrategy(ParallelStrategy):
+class MeshStrategy(StateByName, ParallelStrategy):
     """FSDP, HSDP, context, tensor and pipeline parallelism and their products.
 
     `initial_value(name, shape)` gives the parameters of a model on the meta device their first value.
@@ -71,10 +70,6 @@ class MeshStrategy(ParallelStrategy):
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
         replicate, shard = (self.mesh.get_local_rank(name) for name in ("replicate", "shard"))
         return {"num_replicas": self.spec.data, "rank": replicate * self.spec.shard + shard // self.spec.context}
-
-    @property
-    def restore_checkpoint_after_setup(self) -> bool:
-        return True
 
     def setup_environment(self) -> None:
         super().setup_environment()
@@ -229,44 +224,14 @@ class MeshStrategy(ParallelStrategy):
                 if isinstance(module, FSDPModule):
                     module.reshard()
 
-    # Checkpoints: whole tensors by name on the first rank, so that any mesh reads what any other wrote.
+    # Checkpoints: each rank its own parts, by the names that they have in the whole model.
 
-    @property
-    def _owner(self) -> bool:
-        return all(self.mesh.get_local_rank(name) == 0 for name in DIMENSIONS[1:])
+    def _same_names(self) -> Mapping[str, str]:
+        return self._same
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         self._reshard()
-        copies = {id(tied.copy) for tied in self._tied}
-        found = state.gather({n: p for n, p in self._named().items() if id(p) not in copies}, self._owner)
-        if not self.is_global_zero:
-            return {}
-        found.update({again: found[first] for again, first in self._same.items()})
-        return {MODEL + name: value for name, value in found.items()}
-
-    def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        saved = checkpoint["state_dict"]
-        state.fill(self._named(), lambda name, shape: saved[MODEL + name])
-
-    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        optimizer = optimizer._optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
-        named = self._named()
-        copies = {id(tied.copy) for tied in self._tied}
-        slots = state.optimizer_slots({n: p for n, p in named.items() if id(p) not in copies}, optimizer)
-        flat = state.gather(state.flatten_slots(slots), self._owner)
-        groups = [
-            {**group, "params": [self._same.get(name, name) for name in names]}
-            for group, names in zip(optimizer.param_groups, state.names_in_groups(optimizer, named), strict=True)
-        ]
-        everyone: list[Any] = [None] * self.world_size
-        dist.all_gather_object(everyone, groups)
-        if not self.is_global_zero:
-            return {}
-        return {"state": state.unflatten_slots(flat), "param_groups": state.merge_groups(everyone)}
-
-    def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
-            state.load_slots(optimizer, self._named(), saved, self._same)
+        return super().lightning_module_state_dict()
 
 
 def _do_nothing(*_: Any, **__: Any) -> None:

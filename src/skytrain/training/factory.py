@@ -17,6 +17,7 @@ from ..config import Config, ConfigError, DecoderConfig, MissingExtra, total_ste
 from ..models import Decoder, build_model
 from ..models.initialise import initial_value
 from ..parallel import MeshStrategy, Ranks, Settings, resolve_mesh, step_batches, uses_deepspeed, uses_mesh_strategy
+from ..parallel.by_name import OneDevice, Replicas
 from ..parallel.deepspeed_setup import check_deepspeed, zero_settings
 from ..parallel.environment import RanksEnvironment
 from ..planning.mesh import Mesh
@@ -105,11 +106,9 @@ def outline(config: Config, *, start_weights: bool = True) -> nn.Module:
 def make_strategy(config: Config, plan: TrainingPlan) -> Any:
     """What Lightning's `strategy` is given."""
     if config.parallel.name == "ddp":
-        from lightning.pytorch.strategies import DDPStrategy
-
-        return DDPStrategy(gradient_as_bucket_view=True)
+        return Replicas(gradient_as_bucket_view=True)
     if not uses_mesh_strategy(config):
-        return "auto"
+        return OneDevice("cuda:0" if plan.device == "cuda" else "cpu")
     model = config.model
 
     def first_value(name: str, shape: torch.Size) -> torch.Tensor:
@@ -168,7 +167,7 @@ def make_trainer(
         register_fsspec(config.store)  # for callbacks of the user's own that give Lightning an s3:// path
     strategy = make_strategy(config, plan)
     meshed, spread = isinstance(strategy, MeshStrategy), uses_mesh_strategy(config)
-    together = strategy != "auto"
+    together = not isinstance(strategy, OneDevice)
     if config.trainer.deterministic and plan.device == "cuda":
         # Bit-identical steps on a GPU need torch's deterministic kernels; on a CPU ours are so already.
         torch.use_deterministic_algorithms(True, warn_only=True)

@@ -14,7 +14,6 @@ from torch import nn
 
 from ..config import LRScheduleConfig, OptimizerConfig
 from ..models import lm_loss
-from ..parallel.state import names_to_numbers, numbers_to_names
 from ..tokens import inputs_and_targets
 from .guard import Guard
 from .master_weights import MasterWeights
@@ -135,26 +134,8 @@ class CausalLM(pl.LightningModule):
         self._val_losses.clear()
         self._val_sequences = 0
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Optimizer state by parameter name: a number would mean something else to a rank that holds other parameters."""
-        checkpoint["optimizer_states"] = [
-            numbers_to_names(saved, self._names_in_groups(optimizer)) if _numbered(saved) else saved
-            for saved, optimizer in zip(checkpoint["optimizer_states"], self.trainer.optimizers, strict=True)
-        ]
-
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         _count_batches_anew(checkpoint, self.trainer.accumulate_grad_batches)
-        if self.trainer.strategy.restore_checkpoint_after_setup:
-            return  # a strategy that spreads the model takes the names as they are
-        # The trainer has no optimizer yet; another of the same kind has the same groups.
-        groups = self._names_in_groups(self._make_optimizer(fused=False))
-        checkpoint["optimizer_states"] = [
-            saved if _numbered(saved) else names_to_numbers(saved, groups) for saved in checkpoint["optimizer_states"]
-        ]
-
-    def _names_in_groups(self, optimizer: torch.optim.Optimizer) -> list[list[str]]:
-        names = {id(parameter): name for name, parameter in self.model.named_parameters()}
-        return [[names[id(parameter)] for parameter in group["params"]] for group in optimizer.param_groups]
 
     def _make_optimizer(self, *, fused: bool) -> torch.optim.Optimizer:
         optimizer = make_optimizer(self.model, self._optimizer, fused=fused)
@@ -181,9 +162,3 @@ def _count_batches_anew(checkpoint: dict[str, Any], batches_a_step: int) -> None
 def may_fuse(device: str, precision: str) -> bool:
     """A fused optimizer takes the loss's scale out of the gradients within its step: after they were clipped, which is too late."""
     return device == "cuda" and precision != "16-mixed"
-
-
-def _numbered(optimizer_state: dict[str, Any]) -> bool:
-    """Whether parameters go by number, as torch's own state has them."""
-    groups = optimizer_state.get("param_groups", [])
-    return any(isinstance(parameter, int) for group in groups for parameter in group["params"])

@@ -1,0 +1,188 @@
+"""Which checkpoints there are. A folder without a marker that counts does not exist.
+
+    runs/<run>/checkpoints/step-000001000/3.7/rank-00000.bin   what attempt 3 wrote in its 7th save
+    runs/<run>/checkpoints/step-000001000/3.7/manifest.json    sizes, hashes, state
+    runs/<run>/checkpoints/step-000001000/COMMITTED.3          created last; holds the manifest's hash
+    runs/<run>/checkpoints/step-000001000/validation.json      the loss, where one was measured there
+
+Nothing is ever written twice under one name, so that two attempts at one run cannot harm each other's files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..runs import Fence, Superseded, check_newest, read_fence
+from ..runs.attempts import now
+from ..storage import NotFound, Stat, Store
+from .errors import CheckpointError, Damaged, TakenOver
+from .manifest import FORMAT, Manifest, check_format, parse_manifest
+
+MANIFEST, VALIDATION = "manifest.json", "validation.json"
+_MARKER = re.compile(r"(?P<folder>.*)/COMMITTED\.(?P<attempt>\d+)")
+_STEP = re.compile(r"runs/(?P<run>[^/]+)/checkpoints/step-(?P<step>\d+)")
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What COMMITTED says: enough to list a checkpoint without opening it."""
+
+    format: int
+    step: int
+    attempt: int
+    folder: str  # of the files, within the step's
+    manifest_sha256: str
+    bytes: int
+    committed_at: str
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A checkpoint that counts."""
+
+    key: str  # of the step's folder
+    step: int
+    attempt: int
+
+    @property
+    def marker_key(self) -> str:
+        return marker_key(self.key, self.attempt)
+
+
+def step_key(run: str, step: int) -> str:
+    return f"{_folder(run)}step-{step:09d}"
+
+
+def marker_key(key: str, attempt: int) -> str:
+    return f"{key}/COMMITTED.{attempt}"
+
+
+def committed(store: Store, run: str) -> list[Commit]:
+    """The run's checkpoints in order of step, one a step."""
+    return _counting(store.list(_folder(run)), read_fence(store, run))
+
+
+def committed_steps(store: Store, run: str) -> list[int]:
+    """Steps with a whole checkpoint, in order."""
+    return [commit.step for commit in committed(store, run)]
+
+
+def find_commit(store: Store, key: str) -> Commit:
+    """The checkpoint in the folder `key`: a step of a run, or one that was put anywhere else."""
+    step = _STEP.fullmatch(key)
+    fence = read_fence(store, step["run"]) if step else Fence({})
+    found = _counting(store.list(key), fence)
+    if not found:
+        raise CheckpointError(
+            f"{store.url(key)} is not a committed checkpoint\n"
+            "  it may be half-written or being deleted: `skytrain checkpoints list` shows those that are whole"
+        )
+    return found[-1]
+
+
+def _folder(run: str) -> str:
+    return f"runs/{run}/checkpoints/"
+
+
+def _counting(stats: Iterable[Stat], fence: Fence) -> list[Commit]:
+    """The newest attempt's marker of each folder, of those that no later attempt has left behind."""
+    found: dict[str, Commit] = {}
+    for key, attempt in _markers(stats):
+        step = int(key.rpartition("-")[2]) if _STEP.fullmatch(key) else 0
+        if fence.admits(attempt, step) and (key not in found or attempt > found[key].attempt):
+            found[key] = Commit(key, step, attempt)
+    return sorted(found.values(), key=lambda commit: (commit.step, commit.key))
+
+
+def _markers(stats: Iterable[Stat]) -> Iterator[tuple[str, int]]:
+    for stat in stats:
+        marker = _MARKER.fullmatch(stat.key)
+        if marker:
+            yield marker["folder"], int(marker["attempt"])
+
+
+def read_marker(store: Store, commit: Commit) -> Marker:
+    url = store.url(commit.marker_key)
+    try:
+        fields = json.loads(store.read(commit.marker_key))
+        check_format(fields["format"], url)
+        return Marker(**fields)
+    except CheckpointError:
+        raise
+    except NotFound:
+        raise CheckpointError(f"{store.url(commit.key)} was deleted while it was being read") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"{url} is not a checkpoint's marker\n  use another checkpoint") from error
+
+
+def read_manifest(store: Store, commit: Commit) -> tuple[str, Manifest]:
+    """The key of the folder that holds the files, and what they are."""
+    marker = read_marker(store, commit)
+    folder = f"{commit.key}/{marker.folder}"
+    url = store.url(f"{folder}/{MANIFEST}")
+    try:
+        data = store.read(f"{folder}/{MANIFEST}")
+    except NotFound:
+        raise Damaged(f"{url} is missing, so this checkpoint cannot be read\n  use another checkpoint") from None
+    if hashlib.sha256(data).hexdigest() != marker.manifest_sha256:
+        raise Damaged(f"{url} was altered after the checkpoint was committed\n  use another checkpoint")
+    return folder, parse_manifest(data, url)
+
+
+def save_folder(attempt: int, number: int) -> str:
+    """Where a save puts its files, within the step's folder. `number` counts the saves of an attempt, failed ones too."""
+    return f"{attempt}.{number}"
+
+
+def commit(store: Store, key: str, attempt: int, folder: str, manifest: Manifest) -> Commit:
+    """Makes what was written a checkpoint, unless a newer attempt has taken the run over."""
+    run = _STEP.fullmatch(key)
+    if run:
+        _must_be_newest(store, run["run"], attempt)
+    sizes = {stat.key: stat.size for stat in store.list(f"{key}/{folder}")}
+    for name, file in manifest.files.items():
+        if sizes.get(f"{key}/{folder}/{name}") != file.bytes:
+            raise Damaged(f"{store.url(f'{key}/{folder}/{name}')} is not whole, so the checkpoint was not committed")
+    data = manifest.to_bytes()
+    store.write(f"{key}/{folder}/{MANIFEST}", data)
+    marker = Marker(
+        format=FORMAT,
+        step=int(run["step"]) if run else 0,
+        attempt=attempt,
+        folder=folder,
+        manifest_sha256=hashlib.sha256(data).hexdigest(),
+        bytes=manifest.total_bytes,
+        committed_at=now(),
+    )
+    # An earlier save of this attempt may be there: its commit succeeded, and the answer was lost. It is as good.
+    store.create(marker_key(key, attempt), json.dumps(asdict(marker)).encode())
+    if run:
+        # Whoever claims the run from here on sees the marker. One who claimed it before may not have, and goes on without.
+        _must_be_newest(store, run["run"], attempt)
+    return Commit(key, marker.step, attempt)
+
+
+def _must_be_newest(store: Store, run: str, attempt: int) -> None:
+    try:
+        check_newest(store, run, attempt)
+    except Superseded as error:
+        raise TakenOver(str(error)) from error
+
+
+def write_validation(store: Store, run: str, step: int, loss: float) -> None:
+    store.write(f"{step_key(run, step)}/{VALIDATION}", json.dumps({"val/loss": loss}).encode())
+
+
+def read_validation(store: Store, commit: Commit) -> float | None:
+    try:
+        found: Any = json.loads(store.read(f"{commit.key}/{VALIDATION}"))
+        return float(found["val/loss"])
+    except NotFound:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise Damaged(f"{store.url(f'{commit.key}/{VALIDATION}')} does not hold a loss\n  delete it") from None

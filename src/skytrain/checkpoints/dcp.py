@@ -1,0 +1,343 @@
+"""torch.distributed.checkpoint over a store, without its pickles.
+
+DCP plans who writes what and who reads what; resharding is its work. Its own writer pickles the metadata and its own
+planner every value that is no tensor, and both are unpickled, that is executed, on load. Here tensors are raw bytes,
+everything else is JSON in the manifest, and there is nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as torch_dcp
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from ..config import SkytrainError
+from ..storage import NotFound, Store
+from .errors import CheckpointError, Damaged, SaveFailed
+from .manifest import Manifest, Piece, SavedFile, SavedTensor
+from .parts import ALIGNED_BYTES, Part
+
+PIECE_BYTES = 16 << 20  # each has a hash: this much is read to get at any part of it
+JOINED_BYTES = 1 << 20  # small pieces that lie together are read together
+THREADS = 8
+
+# One process reads and writes by itself on purpose; and bytes from a store are not to be written to.
+warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+warnings.filterwarnings("ignore", message="The given buffer is not writable")
+
+
+class PartsPlanner(DefaultSavePlanner):
+    """Plans the parts that ranks have staged, in pieces. `share` is what this rank adds to the state."""
+
+    def __init__(self, share: Any) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self._share = share
+
+    def set_up_planner(self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False) -> None:
+        self.state_dict: dict[str, Part] = state_dict
+        self.is_coordinator = is_coordinator
+
+    def create_local_plan(self) -> SavePlan:
+        items = [item for name, part in self.state_dict.items() for item in _write_items(name, part)]
+        self.plan = SavePlan(items, planner_data=self._share)
+        return self.plan
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        plans, metadata = super().create_global_plan(all_plans)
+        return plans, dataclasses.replace(metadata, planner_data=[plan.planner_data for plan in all_plans])
+
+    def resolve_data(self, write_item: WriteItem) -> Tensor:
+        part, data = self.state_dict[write_item.index.fqn], write_item.tensor_data
+        assert data is not None
+        values = part.values
+        for dim, (offset, size) in enumerate(zip(data.chunk.offsets, data.chunk.sizes, strict=True)):
+            values = values.narrow(dim, offset - part.offsets[dim], size)
+        return values
+
+
+def _write_items(name: str, part: Part) -> list[WriteItem]:
+    values = part.values
+    properties, whole = TensorProperties(dtype=values.dtype), torch.Size(part.shape)
+    rows = values.size(0) if values.ndim else 1
+    together = max(1, PIECE_BYTES * rows // (values.numel() * values.element_size()))
+    items = []
+    for row in range(0, rows, together):
+        offsets, sizes = list(part.offsets), list(values.shape)
+        if values.ndim:
+            offsets[0], sizes[0] = part.offsets[0] + row, min(together, rows - row)
+        chunk = ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
+        data = TensorWriteData(chunk, properties, whole)
+        items.append(WriteItem(MetadataIndex(name, chunk.offsets), WriteItemType.SHARD, tensor_data=data))
+    return items
+
+
+class StoreWriter(StorageWriter):
+    """Writes one file a rank below `folder`; `finish` is called on one rank with the manifest."""
+
+    def __init__(self, store: Store, folder: str, finish: Callable[[Manifest], None], state: Mapping[str, Any]) -> None:
+        self._store, self._folder, self._finish, self._state = store, folder, finish, state
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        return
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return True
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        return
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        return [dataclasses.replace(plan, storage_data=f"rank-{rank:05d}.bin") for rank, plan in enumerate(plans)]
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        file, start = plan.storage_data, 0
+        buffers: list[memoryview] = []
+        starts: list[int] = []
+        for item in plan.items:
+            padding = -start % ALIGNED_BYTES
+            buffers += [memoryview(bytes(padding)), _buffer(planner.resolve_data(item))]
+            starts.append(start + padding)
+            start += padding + buffers[-1].nbytes
+        with ThreadPoolExecutor(THREADS) as pool:
+            hashes = pool.map(lambda buffer: hashlib.sha256(buffer).hexdigest(), buffers[1::2])
+            results = [
+                WriteResult(
+                    item.index, buffer.nbytes, Piece(tuple(_chunk(item).offsets), tuple(_chunk(item).sizes), *place)
+                )
+                for item, buffer, place in zip(
+                    plan.items, buffers[1::2], zip([file] * len(starts), starts, hashes, strict=True), strict=True
+                )
+            ]
+        if buffers:
+            with sendable_errors():
+                self._store.write_parts(f"{self._folder}/{file}", buffers)
+        done: Future[list[WriteResult]] = Future()
+        done.set_result(results)
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        pieces: dict[str, list[Piece]] = {}
+        sizes: dict[str, int] = {}
+        for result in (result for rank in results for result in rank):
+            piece: Piece = result.storage_data
+            pieces.setdefault(result.index.fqn, []).append(piece)
+            sizes[piece.file] = max(sizes.get(piece.file, 0), piece.start + result.size_in_bytes)
+        tensors = {}
+        for name, described in metadata.state_dict_metadata.items():
+            assert isinstance(described, TensorStorageMetadata)
+            dtype = str(described.properties.dtype).removeprefix("torch.")
+            tensors[name] = SavedTensor(dtype, tuple(described.size), tuple(pieces[name]))
+        files = {name: SavedFile(size) for name, size in sorted(sizes.items())}
+        # Ranks of one stage share the same; those of a pipeline each their own.
+        shares = list({json.dumps(share, sort_keys=True): share for share in metadata.planner_data}.values())
+        with sendable_errors():
+            self._finish(Manifest(files, tensors, {**self._state, "shares": shares}))
+
+
+@contextmanager
+def sendable_errors() -> Iterator[None]:
+    """Errors of the store as ones that can be sent to another rank."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except SkytrainError as error:
+        raise SaveFailed(str(error)) from error
+
+
+def _chunk(item: WriteItem) -> ChunkStorageMetadata:
+    assert item.tensor_data is not None
+    return item.tensor_data.chunk
+
+
+def _buffer(values: Any) -> memoryview:
+    flat: Any = values.contiguous().reshape(-1).view(torch.uint8).numpy()
+    return memoryview(flat)
+
+
+def save(
+    store: Store,
+    folder: str,
+    parts: Mapping[str, Part],
+    state: Mapping[str, Any],
+    share: Any,
+    finish: Callable[[Manifest], None],
+    group: Any = None,
+) -> None:
+    """Every rank's parts to the store, then `finish` on the first rank. An error on any rank is raised on all.
+
+    The manifest's state is the first rank's `state`, and under `shares` what the ranks share, each once.
+    """
+    try:
+        torch_dcp.save(
+            dict(parts),
+            storage_writer=StoreWriter(store, folder, finish, state),
+            planner=PartsPlanner(share),
+            process_group=group,
+            no_dist=group is None,
+        )
+    except torch_dcp.api.CheckpointException as error:
+        raise _first_cause(error) from error
+
+
+def _first_cause(error: torch_dcp.api.CheckpointException) -> BaseException:
+    causes = [cause for _, (cause, _) in sorted(error.failures.items())]
+    known = [cause for cause in causes if isinstance(cause, CheckpointError)]
+    return known[0] if known else causes[0]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    item: ReadItem
+    tensor: SavedTensor
+    piece: Piece
+
+    @property
+    def end(self) -> int:
+        return self.piece.start + self.tensor.piece_bytes(self.piece)
+
+
+class StoreReader(StorageReader):
+    """Reads the pieces that a rank needs, and nothing else; each is checked against its hash."""
+
+    def __init__(self, store: Store, folder: str, manifest: Manifest) -> None:
+        self._store, self._folder, self._manifest = store, folder, manifest
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        return
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return True
+
+    def read_metadata(self) -> Metadata:
+        described: dict[str, Any] = {}
+        for name, tensor in self._manifest.tensors.items():
+            chunks = [ChunkStorageMetadata(torch.Size(p.offsets), torch.Size(p.sizes)) for p in tensor.pieces]
+            properties = TensorProperties(dtype=getattr(torch, tensor.dtype))
+            described[name] = TensorStorageMetadata(properties, torch.Size(tensor.shape), chunks)
+        return Metadata(described)
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        return
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        wanted = sorted((self._find(item) for item in plan.items), key=lambda want: (want.piece.file, want.piece.start))
+        with ThreadPoolExecutor(THREADS) as pool:
+            for _ in pool.map(lambda span: self._read(span, planner), _spans(wanted)):
+                pass  # an error is raised here
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def _find(self, item: ReadItem) -> _Wanted:
+        tensor = self._manifest.tensors[item.storage_index.fqn]
+        assert item.storage_index.index is not None
+        return _Wanted(item, tensor, tensor.pieces[item.storage_index.index])
+
+    def _read(self, span: Sequence[_Wanted], planner: LoadPlanner) -> None:
+        start, end = span[0].piece.start, max(want.end for want in span)
+        data = memoryview(read_exactly(self._store, f"{self._folder}/{span[0].piece.file}", start, end - start))
+        for want in span:
+            piece, item = want.piece, want.item
+            values = data[piece.start - start : want.end - start]
+            check_hash(values, piece.sha256, item.storage_index.fqn, self._store.url(f"{self._folder}/{piece.file}"))
+            saved = torch.frombuffer(values, dtype=getattr(torch, want.tensor.dtype)).view(piece.sizes)
+            for dim, (offset, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
+                saved = saved.narrow(dim, offset, length)
+            target = planner.resolve_tensor(item).detach()
+            target.copy_(saved)
+            planner.commit_tensor(item, target)
+
+
+def _spans(wanted: Sequence[_Wanted]) -> list[list[_Wanted]]:
+    """Neighbours in a file that are read together: a request for each of a thousand scalars would take longer than all the rest."""
+    spans: list[list[_Wanted]] = []
+    for want in wanted:
+        if spans:
+            first, last = spans[-1][0], spans[-1][-1]
+            near = want.piece.file == first.piece.file and want.piece.start - last.end < ALIGNED_BYTES
+            if near and want.end - first.piece.start <= JOINED_BYTES:
+                spans[-1].append(want)
+                continue
+        spans.append([want])
+    return spans
+
+
+def read_exactly(store: Store, key: str, start: int, length: int) -> bytes:
+    try:
+        data = store.read_range(key, start, length)
+    except NotFound:
+        raise Damaged(f"{store.url(key)} is missing\n  use another checkpoint") from None
+    if len(data) != length:
+        raise Damaged(
+            f"{store.url(key)} was cut short: {start + length} bytes were committed, {start + len(data)} are there\n"
+            "  use another checkpoint"
+        )
+    return data
+
+
+def check_hash(data: memoryview | bytes, sha256: str, name: str, url: str) -> None:
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise Damaged(f"{url} was altered: the bytes of {name} are not those committed\n  use another checkpoint")
+
+
+class _IntoTensors(DefaultLoadPlanner):
+    def __init__(self) -> None:
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+
+    def load_bytes(self, read_item: ReadItem, value: Any) -> None:
+        raise AssertionError("a checkpoint of ours holds tensors only")
+
+
+def load(store: Store, folder: str, manifest: Manifest, targets: Mapping[str, Tensor]) -> None:
+    """Fills each target, whole or this rank's part of it, from the tensor of that name. No rank waits for another."""
+    try:
+        torch_dcp.load(
+            dict(targets),
+            storage_reader=StoreReader(store, folder, manifest),
+            planner=_IntoTensors(),
+            no_dist=True,
+        )
+    except torch_dcp.api.CheckpointException as error:
+        raise _first_cause(error) from error

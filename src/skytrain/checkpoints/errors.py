@@ -1,0 +1,28 @@
+"""What can be wrong with a checkpoint, in words that say what to do.
+
+Each has its text as its only argument: an error on one rank is pickled on its way to the others.
+"""
+
+from __future__ import annotations
+
+from ..config import SkytrainError
+
+
+class CheckpointError(SkytrainError):
+    """A checkpoint that cannot be read, written or used here."""
+
+
+class Damaged(CheckpointError):
+    """Bytes that are missing, or are not those that were committed."""
+
+
+class AnotherModel(CheckpointError):
+    """A checkpoint of another model, vocabulary or tokenizer than the one it is to be loaded into."""
+
+
+class SaveFailed(CheckpointError):
+    """A checkpoint that was not committed. What was committed before is untouched."""
+
+
+class TakenOver(CheckpointError):
+    """A newer attempt at the run has begun, so this one may not commit."""

@@ -1,0 +1,146 @@
+"""A checkpoint's manifest: every tensor, the pieces it is stored in with their hashes, and all state that is no tensor.
+
+JSON throughout. Reading it runs no code, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from .errors import CheckpointError, Damaged
+
+FORMAT = 2
+NATIVE, DEEPSPEED = "skytrain", "deepspeed"
+ITEM_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A box of a tensor, whose values lie in one range of one file."""
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    file: str
+    start: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SavedTensor:
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[Piece, ...]
+
+    def piece_bytes(self, piece: Piece) -> int:
+        return math.prod(piece.sizes) * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class SavedFile:
+    """`sha256` is None where the pieces of tensors cover the file, each with its own."""
+
+    bytes: int
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    files: Mapping[str, SavedFile]
+    tensors: Mapping[str, SavedTensor] = field(default_factory=dict)
+    state: Mapping[str, Any] = field(default_factory=dict)
+    kind: str = NATIVE
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(file.bytes for file in self.files.values())
+
+    def ranges(self) -> Iterator[tuple[str, int, int, str, str]]:
+        """Everything that has a hash: file, start, length, sha256 and what it is."""
+        for name, file in self.files.items():
+            if file.sha256 is not None:
+                yield name, 0, file.bytes, file.sha256, name
+        for name, tensor in self.tensors.items():
+            for piece in tensor.pieces:
+                yield piece.file, piece.start, tensor.piece_bytes(piece), piece.sha256, name
+
+    def to_bytes(self) -> bytes:
+        files = list(self.files)
+        numbers = {name: number for number, name in enumerate(files)}
+        return json.dumps(
+            {
+                "format": FORMAT,
+                "kind": self.kind,
+                "files": [[name, self.files[name].bytes, self.files[name].sha256] for name in files],
+                "tensors": {
+                    name: {
+                        "dtype": tensor.dtype,
+                        "shape": tensor.shape,
+                        "pieces": [
+                            [piece.offsets, piece.sizes, numbers[piece.file], piece.start, piece.sha256]
+                            for piece in tensor.pieces
+                        ],
+                    }
+                    for name, tensor in self.tensors.items()
+                },
+                "state": self.state,
+            },
+            separators=(",", ":"),
+        ).encode()
+
+
+def parse_manifest(data: bytes, url: str) -> Manifest:
+    try:
+        fields = json.loads(data)
+        check_format(fields["format"], url)
+        files = {name: SavedFile(int(size), sha256) for name, size, sha256 in fields["files"]}
+        names = list(files)
+        tensors = {
+            name: SavedTensor(
+                tensor["dtype"],
+                tuple(tensor["shape"]),
+                tuple(
+                    Piece(tuple(offsets), tuple(sizes), names[number], int(start), sha256)
+                    for offsets, sizes, number, start, sha256 in tensor["pieces"]
+                ),
+            )
+            for name, tensor in fields["tensors"].items()
+        }
+        unknown = sorted({tensor.dtype for tensor in tensors.values()} - set(ITEM_BYTES))
+        if unknown:
+            raise CheckpointError(f"{url} has tensors of type {', '.join(unknown)}, which this version does not know")
+        return Manifest(files, tensors, fields["state"], fields["kind"])
+    except CheckpointError:
+        raise
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise Damaged(
+            f"{url} is not a checkpoint's manifest ({type(error).__name__}: {error})\n  use another checkpoint"
+        ) from error
+
+
+def check_format(found: object, url: str) -> None:
+    if not isinstance(found, int) or found < 1:
+        raise Damaged(f"{url} names no format of checkpoints\n  use another checkpoint")
+    if found > FORMAT:
+        raise CheckpointError(f"{url} has format {found}; this version reads {FORMAT}\n  use a newer Skytrain")
+    if found < FORMAT:
+        raise CheckpointError(
+            f"{url} has format {found}, of an older Skytrain; this version reads {FORMAT}\n"
+            "  export it with the version that made it, or train again"
+        )

@@ -1,0 +1,89 @@
+"""What one rank holds of each tensor, copied to the host so that training may go on while it is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+ALIGNED_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Part:
+    """Values, where they lie in the whole tensor, and how large that is."""
+
+    values: Tensor
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def part_of(tensor: Tensor) -> Part | None:
+    """None where this rank holds nothing of it."""
+    tensor = tensor.detach()
+    if isinstance(tensor, DTensor):
+        _, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+        values = tensor.to_local()
+        return Part(values, tuple(offsets), tuple(tensor.shape)) if values.numel() else None
+    return Part(tensor, (0,) * tensor.ndim, tuple(tensor.shape)) if tensor.numel() else None
+
+
+class HostCopy:
+    """One block of host memory, used for save after save. From a GPU the copy is fast only into pinned memory,
+    and pinning takes longer than the copy; so it is done once, ahead of the first save."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+        self._block: Tensor | None = None
+        self._pinned = False
+
+    def reserve(self, tensors: Mapping[str, Tensor]) -> None:
+        """Enough memory for these."""
+        parts = [part for tensor in tensors.values() if (part := part_of(tensor)) is not None]
+        size = sum(_aligned(part.values) for part in parts)
+        if self._block is not None and self._block.numel() >= size:
+            return
+        self.release()
+        # Written to once, so that the system gives the pages now and not in the middle of a save.
+        self._block = torch.zeros(size, dtype=torch.uint8)
+        if any(part.values.is_cuda for part in parts):
+            refused = int(torch.cuda.cudart().cudaHostRegister(self._block.data_ptr(), size, 0))
+            self._pinned = not refused
+            if refused:
+                self._tell(f"checkpoints: {size} bytes of memory cannot be pinned, so copies from the GPU are slower")
+
+    def take(self, tensors: Mapping[str, Tensor]) -> dict[str, Part]:
+        """This rank's parts as they are now. They stay so until the next call."""
+        self.reserve(tensors)
+        assert self._block is not None
+        taken: dict[str, Part] = {}
+        start, device = 0, None
+        for name, tensor in tensors.items():
+            part = part_of(tensor)
+            if part is None:
+                continue
+            values = part.values
+            size = values.numel() * values.element_size()
+            place = self._block[start : start + size].view(values.dtype).view(values.shape)
+            place.copy_(values, non_blocking=self._pinned and values.is_cuda)
+            device = values.device if values.is_cuda else device
+            taken[name] = Part(place, part.offsets, part.shape)
+            start += _aligned(values)
+        if device is not None:
+            torch.cuda.current_stream(device).synchronize()
+        return taken
+
+    def release(self) -> None:
+        if self._pinned:
+            assert self._block is not None
+            torch.cuda.cudart().cudaHostUnregister(self._block.data_ptr())
+        self._block, self._pinned = None, False
+
+
+def _aligned(values: Tensor) -> int:
+    return math.ceil(values.numel() * values.element_size() / ALIGNED_BYTES) * ALIGNED_BYTES

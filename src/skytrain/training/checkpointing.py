@@ -1,0 +1,325 @@
+"""When a run saves, what becomes of a save that goes on beside training, and what random generators need to continue."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import lightning.pytorch as pl
+import numpy as np
+import torch
+
+from .. import __version__
+from ..checkpoints import AnotherModel, Keep, SaveFailed, SaveOptions, prune, step_key, write_validation
+from ..config import Config, Interval, SkytrainError
+from ..parallel import Ranks
+from ..parallel.by_name import StateByName
+from ..runs import RunRecord, attempts, read_outcome
+from ..runs.attempts import INTERRUPTED, read_attempt
+from ..runs.record import plain
+from ..storage import Store
+from .callbacks import AtStep, is_last
+from .module import CausalLM
+
+FIRST_SAVE_SECONDS = 60.0  # of an interval that follows from the time a save takes, which is not known before
+RETRY_SECONDS = 30.0  # between saves that fail, while training goes on
+FINAL_RETRY_SECONDS = 5.0  # while everybody waits
+ENOUGH_INTERRUPTIONS = 3  # to judge by them how often a run meets one
+FAILURES = 5  # in a row, after which training would go on in vain
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How often a run saves, what it keeps, and what is written down with each checkpoint."""
+
+    every: Interval | None
+    keep: Keep
+    attempt: int = 0
+    lineage: Mapping[str, Any] = field(default_factory=dict)  # run, attempt, model, tokenizer, what it went on from
+    spend: Callable[[], Mapping[str, Any]] = dict
+    seconds_between_interruptions: float = math.inf
+
+
+def save_plan(
+    config: Config,
+    store: Store,
+    record: RunRecord,
+    attempt: int,
+    resumed_from: str,
+    spend: Callable[[], Mapping[str, Any]] = dict,
+) -> Plan:
+    """How the run's configuration wants it. `resumed_from` says in words what the attempt went on from."""
+    trainer = config.trainer
+    whole = plain(config)
+    lineage = {
+        "run": record.name,
+        "attempt": attempt,
+        "resumed_from": resumed_from or None,
+        "skytrain": __version__,
+        "code_revision": record.code_revision,
+        "config_sha256": hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest(),
+        "model": {key: value for key, value in whole["model"].items() if key != "weights"},
+        "tokenizer": record.tokenizer_id,
+        "data": record.data,
+    }
+    adaptive = trainer.checkpoint_every == Interval()
+    between = (seconds_between_interruptions(store, record.name) if adaptive else None) or trainer.interrupted_every
+    keep = Keep(trainer.keep_checkpoints, trainer.keep_every, trainer.keep_best)
+    return Plan(trainer.checkpoint_every, keep, attempt, lineage, spend, between)
+
+
+def seconds_between_interruptions(store: Store, run: str) -> float | None:
+    """As this run has seen them; None before there were enough to judge by."""
+    former = attempts(store, run)
+    lost = [
+        n for n in former[:-1] if (read_outcome(store, run, n) or {"outcome": INTERRUPTED})["outcome"] == INTERRUPTED
+    ]
+    if len(lost) < ENOUGH_INTERRUPTIONS:
+        return None
+    first, last = (datetime.fromisoformat(read_attempt(store, run, n)["started_at"]) for n in (former[0], former[-1]))
+    return max((last - first).total_seconds() / len(lost), 1.0)
+
+
+def young_daly_seconds(save_seconds: float, seconds_between_interruptions: float) -> float:
+    """The interval that loses least: to saves if shorter, to work done again if longer (Young 1974, Daly 2006)."""
+    return max(save_seconds, math.sqrt(2 * save_seconds * seconds_between_interruptions))
+
+
+class Checkpoints(AtStep):
+    """Saves to the store every so many steps or seconds, beside training, and at the end, when it waits."""
+
+    def __init__(self, store: Store, run: str, ranks: Ranks, plan: Plan, tell: Callable[[str], None]) -> None:
+        self._store, self._run, self._ranks, self._plan, self._tell = store, run, ranks, plan, tell
+        self._saved_at = time.monotonic()
+        self._soon = False
+        self._retry_at: float | None = None
+        self._under_way: int | None = None  # the step that is being written
+        self._failures = 0
+        self._reserved = False
+        self.save_seconds = 0.0  # that the slowest save took, from its beginning to its commit
+        self.stall_seconds = 0.0  # that the longest one kept training waiting
+        self.last_saved: int | None = None
+
+    def save_soon(self) -> None:
+        """Asks for a checkpoint after the step in hand; on every rank alike."""
+        self._soon = True
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        super().on_train_start(trainer, module)
+        self._saved_at = time.monotonic()
+
+    def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
+        self._reserve(trainer, module)
+        self._settle(trainer)
+        if is_last(trainer, step):
+            with module.clock.pause():
+                self._save_and_wait(trainer, step)
+        elif self._soon or self._due(step):
+            with module.clock.pause():
+                self._begin(trainer, step)
+
+    def _reserve(self, trainer: pl.Trainer, module: CausalLM) -> None:
+        """After the first step, when the optimizer has its state: pinning memory takes longer than a save may hold up."""
+        if self._reserved or module.device.type != "cuda" or not isinstance(trainer.strategy, StateByName):
+            return
+        self._reserved = True
+        io: Any = trainer.strategy.checkpoint_io
+        io.reserve(trainer._checkpoint_connector.dump_checkpoint(weights_only=False))
+
+    def _due(self, step: int) -> bool:
+        every = self._plan.every
+        if every is not None and every.steps is not None and step % every.steps == 0:
+            return True
+        if self._retry_at is None and (every is None or every.steps is not None):
+            return False
+        # The first rank's clock is everybody's: saving takes all of them.
+        return self._ranks.any(self._ranks.first and time.monotonic() >= self._due_at())
+
+    def _due_at(self) -> float:
+        if self._retry_at is not None:
+            return self._retry_at
+        every = self._plan.every
+        assert every is not None
+        if every.seconds is not None:
+            return self._saved_at + every.seconds
+        if not self.save_seconds:
+            return self._saved_at + FIRST_SAVE_SECONDS
+        return self._saved_at + young_daly_seconds(self.save_seconds, self._plan.seconds_between_interruptions)
+
+    def _begin(self, trainer: pl.Trainer, step: int) -> None:
+        began = time.monotonic()
+        if self._under_way is not None:
+            before = self._under_way
+            self._finish(trainer)
+            if time.monotonic() - began >= 1:
+                self._tell(
+                    f"step {step} waited {time.monotonic() - began:.1f} s for the checkpoint of step {before} to be written"
+                )
+        self._soon, self._retry_at, self._saved_at = False, None, began
+        self._start(trainer, step, background=True)
+        self.stall_seconds = max(self.stall_seconds, time.monotonic() - began)
+
+    def _start(self, trainer: pl.Trainer, step: int, *, background: bool) -> None:
+        self._under_way = step
+        options = SaveOptions(self._plan.attempt, background, self._after_commit)
+        trainer.save_checkpoint(step_key(self._run, step), weights_only=False, storage_options=options)
+
+    def _after_commit(self) -> None:
+        prune(self._store, self._run, self._plan.keep, attempt=self._plan.attempt)
+
+    def _settle(self, trainer: pl.Trainer) -> None:
+        """What became of the save under way, once the first rank knows."""
+        if self._under_way is None:
+            return
+        pending = getattr(trainer.strategy.checkpoint_io, "pending", None)
+        if self._ranks.any(self._ranks.first and (pending is None or pending.done)):
+            self._finish(trainer)
+
+    def _finish(self, trainer: pl.Trainer) -> None:
+        """Waits for the save under way; a failure is said, and tried again a little later."""
+        step, self._under_way = self._under_way, None
+        assert step is not None
+        io: Any = trainer.strategy.checkpoint_io
+        pending = getattr(io, "pending", None)
+        try:
+            if pending is not None:
+                io.wait()
+        except SaveFailed as error:
+            self._failed(step, error)
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            return
+        self._succeeded(step, pending.seconds if pending is not None else 0.0)
+
+    def _succeeded(self, step: int, seconds: float) -> None:
+        self.last_saved, self._failures = step, 0
+        self.save_seconds = max(self.save_seconds, seconds)
+
+    def _failed(self, step: int, error: SaveFailed) -> None:
+        self._failures += 1
+        if self._failures >= FAILURES:
+            last = f"step {self.last_saved} is" if self.last_saved is not None else "those from before are"
+            raise SaveFailed(
+                f"{self._failures} checkpoints in a row could not be saved, so training stops at step {step}: {error}\n"
+                f"  {last} safe; when the store can be written to, the same command continues from there"
+            )
+        self._tell(f"warning: the checkpoint of step {step} was not saved, and will be tried again: {error}")
+
+    def _save_and_wait(self, trainer: pl.Trainer, step: int) -> None:
+        """The last one. It is tried again at once: there is no training to go on with."""
+        if self._under_way is not None:
+            self._finish(trainer)
+        while True:
+            began = time.monotonic()
+            try:
+                self._start(trainer, step, background=False)
+                self._under_way = None
+                self._succeeded(step, time.monotonic() - began)
+                return
+            except SaveFailed as error:
+                self._under_way = None
+                self._failed(step, error)
+            time.sleep(FINAL_RETRY_SECONDS)
+
+    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
+        """The loss of the weights that were saved at this very step, by which the best are kept."""
+        saved = trainer.global_step in (self._under_way, self.last_saved)
+        if not saved or not trainer.is_global_zero or module.val_loss is None:
+            return
+        try:
+            write_validation(self._store, self._run, trainer.global_step, module.val_loss)
+        except SkytrainError as error:
+            self._tell(f"warning: the validation loss of step {trainer.global_step} was not noted: {error}")
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
+        checkpoint["lineage"] = dict(self._plan.lineage)
+        checkpoint["spend"] = dict(self._plan.spend())
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
+        check_lineage(checkpoint.get("lineage", {}), self._plan.lineage)
+
+
+def check_lineage(saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+    """A model of the same shape, trained on other tokens, would load without a word and talk nonsense."""
+    for what in ("tokenizer", "model"):
+        if what in saved and what in here and saved[what] != here[what]:
+            raise AnotherModel(
+                f"the checkpoint of run {saved.get('run', '?')!r} was made with another {what}: {_difference(saved[what], here[what])}\n"
+                f"  use the {what} settings that it was made with"
+            )
+
+
+def _difference(saved: Any, here: Any) -> str:
+    if not (isinstance(saved, dict) and isinstance(here, dict)):
+        return f"{saved} there, {here} here"
+    keys = [key for key in sorted({*saved, *here}) if saved.get(key) != here.get(key)]
+    return ", ".join(f"{key} is {saved.get(key)!r} there, {here.get(key)!r} here" for key in keys[:3])
+
+
+class RandomState(pl.Callback):
+    """Random generators of every rank travel with the checkpoint, so that dropout continues where it was."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._loaded: dict[str, torch.Tensor] = {}
+        self._is_mine = False
+
+    def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
+        checkpoint["random"] = {_of_rank(self._ranks.rank) + name: value for name, value in random_state().items()}
+
+    def on_load_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
+        saved = checkpoint["random"]
+        mine = saved.below(_of_rank(self._ranks.rank)).read()
+        self._is_mine = bool(mine)
+        self._loaded = mine or saved.below(_of_rank(0)).read()
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        """Restored last, when building the loaders has drawn all it wants."""
+        if self._is_mine:
+            restore_random_state(self._loaded)
+        elif self._loaded:  # there are more ranks than before: a new one begins where no other is
+            torch.manual_seed(seed_of_rank(bytes(self._loaded["torch"].tolist()), self._ranks.rank))
+
+
+def _of_rank(rank: int) -> str:
+    return f"{rank:05d}/"
+
+
+def seed_of_rank(base: bytes, rank: int) -> int:
+    """A seed for each rank, far from the others'."""
+    return int.from_bytes(hashlib.sha256(base + rank.to_bytes(4, "big")).digest()[:7], "big")
+
+
+def random_state() -> dict[str, torch.Tensor]:
+    """As tensors, each rank's its own; Python's and numpy's generators as JSON in bytes."""
+    version, words, gauss = random.getstate()
+    numpy_state = np.random.get_state(legacy=True)
+    assert isinstance(numpy_state, tuple)
+    plain = {
+        "python": [version, list(words), gauss],
+        "numpy": [numpy_state[0], numpy_state[1].tolist(), *numpy_state[2:]],
+    }
+    state = {
+        "plain": torch.frombuffer(bytearray(json.dumps(plain).encode()), dtype=torch.uint8),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore_random_state(state: Mapping[str, torch.Tensor]) -> None:
+    plain = json.loads(bytes(state["plain"].tolist()))
+    version, words, gauss = plain["python"]
+    random.setstate((version, tuple(words), gauss))
+    kind, keys, *rest = plain["numpy"]
+    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
+    torch.set_rng_state(state["torch"].cpu())
+    if torch.cuda.is_available() and "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"].cpu())
