@@ -27,6 +27,10 @@ class StoreCheckpointIO(CheckpointIO):
         self._saver = Saver(store, tell)
 
     @property
+    def store(self) -> Store:
+        return self._store
+
+    @property
     def pending(self) -> PendingSave | None:
         return self._saver.pending
 

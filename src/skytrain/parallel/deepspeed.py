@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import os
+import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
@@ -15,11 +18,17 @@ import torch.distributed as dist
 from lightning.pytorch.strategies import DeepSpeedStrategy
 from torch import Tensor, nn
 
+from ..checkpoints import AnotherModel, CheckpointError, SavedTensors, SaveOptions
+from ..checkpoints.deepspeed import CLASSES, MODULE, DeepSpeedCheckpoint, Layout, open_deepspeed, read_file, save_files
+from ..checkpoints.lightning_io import StoreCheckpointIO, split_checkpoint
+from . import state
 from .apply import blocks_of, recompute
 from .deepspeed_setup import ZeroSettings, cpu_adam, engine_config
+from .deepspeed_state import NamedState, put_state
 from .strategy import InitialValue
 
 ADAM_SETTINGS = ("lr", "betas", "eps", "weight_decay")
+TAG = "zero"  # of the only checkpoint in a folder that DeepSpeed writes to
 
 
 class ZeroStrategy(DeepSpeedStrategy):
@@ -30,12 +39,12 @@ class ZeroStrategy(DeepSpeedStrategy):
     """
 
     def __init__(self, settings: ZeroSettings, initial_value: InitialValue | None = None) -> None:
-        if settings.device == "cpu":
-            os.environ["DS_ACCELERATOR"] = "cpu"  # read when deepspeed is first imported
         _quieten()
         super().__init__(config={"zero_optimization": {"stage": settings.stage}})  # the rest follows from the model
         self.settings, self._initial_value = settings, initial_value
         self._linear = nn.functional.linear
+        self._saves = 0
+        self._group: Any = None  # over the CPU, for checkpoints
 
     # What Lightning would do for GPUs and for a process group of its own.
 
@@ -55,7 +64,9 @@ class ZeroStrategy(DeepSpeedStrategy):
 
     def _setup_model_and_optimizer(self, model: Any, optimizer: Any, lr_scheduler: Any = None) -> tuple[Any, Any]:
         import deepspeed
+        import deepspeed.runtime.bf16_optimizer
 
+        deepspeed.runtime.bf16_optimizer.see_memory_usage = _do_nothing  # which prints
         engine, zero_optimizer, _, _ = deepspeed.initialize(
             args=argparse.Namespace(device_rank=self.local_rank),
             config=self.config,
@@ -77,11 +88,11 @@ class ZeroStrategy(DeepSpeedStrategy):
         module: Any = self.lightning_module
         model: nn.Module = module.model
         self._configure(model)
-        if self.settings.checkpoint_activations:
-            recompute(blocks_of(model))
+        recompute(blocks_of(model), self.settings.recompute)
         # Made while parameters have their shapes, by which they are grouped: ZeRO-3 leaves them without.
         outline = module._make_optimizer(fused=False)
-        groups = module._names_in_groups(outline)
+        groups = state.names_in_groups(outline, dict(model.named_parameters()))
+        exact = self._exact_weights(model)
         self._give_weights(model)
         module._make_optimizer = lambda *, fused: self._optimizer(outline, groups, model, fused)
         module.configure_gradient_clipping = (
@@ -89,12 +100,31 @@ class ZeroStrategy(DeepSpeedStrategy):
         )
         super().setup(trainer)
         module._device = self.root_device
+        if self.settings.bf16:
+            # The engine has made its float32 weights from lowered ones.
+            self._put(NamedState(exact))
 
     def _configure(self, model: nn.Module) -> None:
         whole = sum(parameter.numel() for parameter in model.parameters())
         blocks = [sum(parameter.numel() for parameter in block.parameters()) for block in blocks_of(model)]
         vectors = max((parameter.numel() for parameter in model.parameters() if parameter.ndim < 2), default=0)
         self.config = engine_config(self.settings, block_elements=max(blocks, default=whole), vector_elements=vectors)
+
+    def _exact_weights(self, model: nn.Module) -> InitialValue:
+        """First values in float32, by the engine's names."""
+        given = {
+            MODULE + name: parameter.detach().clone()
+            for name, parameter in model.named_parameters()
+            if self.settings.bf16 and not parameter.is_meta
+        }
+
+        def value(name: str, shape: torch.Size) -> Tensor:
+            if name in given:
+                return given[name]
+            assert self._initial_value is not None
+            return self._initial_value(name.removeprefix(MODULE), shape)
+
+        return value
 
     def _give_weights(self, model: nn.Module) -> None:
         """Parameters where they belong, with first values where they have none.
@@ -163,6 +193,99 @@ class ZeroStrategy(DeepSpeedStrategy):
             module.refuses(torch.as_tensor(norm, dtype=torch.float32))
         return result
 
+    # Checkpoints: DeepSpeed's own format, which the same preset on as many ranks continues; ours, which any other wrote.
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+        return {"state": {}, "param_groups": []}
+
+    @property
+    def _io(self) -> StoreCheckpointIO:
+        assert isinstance(self.checkpoint_io, StoreCheckpointIO)
+        return self.checkpoint_io
+
+    @property
+    def _layout(self) -> Layout:
+        offload = "" if not self.settings.cpu_offload else "nvme" if self.settings.offload_folder else "cpu"
+        return Layout(self.settings.stage, self.world_size, self.settings.bf16, offload)
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
+        if self._group is None and self.world_size > 1:
+            self._group = dist.new_group(backend="gloo")
+        self._saves += 1
+        rest = split_checkpoint({**checkpoint, "optimizer_states": []})
+        options = storage_options or SaveOptions()
+        with tempfile.TemporaryDirectory(prefix="skytrain-deepspeed-") as scratch:
+            self.deepspeed_engine.save_checkpoint(scratch, tag=TAG, save_latest=False)
+            save_files(
+                self._io.store, str(filepath), self._saves, Path(scratch), rest, self._layout, options, self._group
+            )
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        opened = open_deepspeed(self._io.store, str(checkpoint_path))
+        if opened is None:
+            found = self._io.load_checkpoint(checkpoint_path)
+            self._put(self._named_state(found["state_dict"], found["optimizer_states"]))
+            return {**found, "state_dict": {}, "optimizer_states": []}
+        self._check_layout(opened, str(checkpoint_path))
+        classes = {name: _class(name) for name in CLASSES}
+        self.deepspeed_engine.checkpoint_engine.load = lambda path, map_location=None: read_file(Path(path), classes)
+        with tempfile.TemporaryDirectory(prefix="skytrain-deepspeed-") as scratch:
+            opened.fetch(Path(scratch) / TAG, rank=self.global_rank)
+            self.deepspeed_engine.load_checkpoint(scratch, tag=TAG, load_lr_scheduler_states=False)
+        return {**opened.saved.rest(), "state_dict": {}, "optimizer_states": [], "random": opened.saved.random}
+
+    def _check_layout(self, opened: DeepSpeedCheckpoint, key: str) -> None:
+        """DeepSpeed's partitions fit only what wrote them."""
+        if opened.layout != self._layout:
+            raise CheckpointError(
+                f"{self._io.store.url(key)} is in DeepSpeed's own format, of {opened.layout}; this run is {self._layout}\n"
+                "  turn it into a checkpoint that every mode continues: skytrain checkpoints convert"
+            )
+
+    def _named_state(self, weights: SavedTensors, optimizers: list[dict[str, Any]]) -> NamedState:
+        """What one of our own checkpoints holds, by the engine's names."""
+        tied = state.tied_names(self.lightning_module.model)  # type: ignore[union-attr,arg-type]
+
+        def reader(saved: SavedTensors, slot: str = "") -> InitialValue:
+            def read(name: str, shape: torch.Size) -> Tensor:
+                plain, found = name.removeprefix(MODULE), torch.empty(shape)
+                saved.read_into([(tied.get(plain, plain) + slot, found)])
+                return found
+
+            return read
+
+        if len(optimizers) != 1:
+            raise AnotherModel(f"{weights.url} holds {len(optimizers)} optimizers; DeepSpeed has one")
+        saved = optimizers[0]["tensors"]
+        described = saved.described()
+        slots = {path.rpartition("/")[2] for path in described} - {"step"}
+        steps = torch.zeros(())
+        counted = next((path for path in described if path.endswith("/step")), None)
+        if counted is not None:
+            saved.read_into([(counted, steps)])
+        groups = state.merge_groups(optimizers[0]["groups"])
+
+        def settings(name: str) -> Mapping[str, Any]:
+            found = state.group_settings({"param_groups": groups}, name.removeprefix(MODULE))
+            return {key: value for key, value in found.items() if key in (*ADAM_SETTINGS, "initial_lr")}
+
+        return NamedState(reader(weights), {slot: reader(saved, f"/{slot}") for slot in slots}, float(steps), settings)
+
+    def _put(self, named: NamedState) -> None:
+        if self.settings.offload_folder:
+            raise CheckpointError(
+                "a checkpoint of another mode cannot be continued with parallel.offload_folder\n  leave it out, or begin anew"
+            )
+        put_state(self.deepspeed_engine, self.settings.stage, named, plain_steps=self.settings.cpu_offload)
+
+
+def _class(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
 
 def _do_nothing(*_: Any, **__: Any) -> None:
     return
@@ -172,5 +295,8 @@ def _quieten() -> None:
     """DeepSpeed tells of each of its parts; what a user must know, our own lines say."""
     os.environ.setdefault("DS_LOG_LEVEL", "warning")
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    for pattern in (".*DeepSpeed handles gradient clipping internally.*", ".*all_gather_into_tensor. is deprecated.*"):
+    for pattern in (
+        ".*DeepSpeed handles gradient clipping internally.*",
+        ".*torch.distributed.*_tensor. is deprecated.*",
+    ):
         warnings.filterwarnings("ignore", pattern)

@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..config import Config, ConfigError, MissingExtra, SkytrainError
+
+if TYPE_CHECKING:
+    from ..models.recompute import Recompute
 
 STAGES = {"deepspeed-zero1": 1, "deepspeed-zero2": 2, "deepspeed-zero3": 3, "deepspeed-zero3-offload": 3}
 LARGEST_BUCKET = 500_000_000  # elements; DeepSpeed's own default, which a small model would pay for in memory
@@ -30,7 +33,7 @@ class ZeroSettings:
     bf16: bool
     cpu_offload: bool
     offload_folder: str | None
-    checkpoint_activations: bool
+    recompute: Recompute
     device: str
 
 
@@ -42,7 +45,7 @@ def zero_settings(config: Config, device: str) -> ZeroSettings:
         bf16=config.trainer.precision == "bf16-mixed",
         cpu_offload=config.parallel.cpu_offload,
         offload_folder=config.parallel.offload_folder,
-        checkpoint_activations=config.parallel.checkpoint_activations,
+        recompute=config.trainer.activation_checkpointing,
         device=device,
     )
 
@@ -87,8 +90,10 @@ def engine_config(settings: ZeroSettings, *, block_elements: int, vector_element
     return found
 
 
-def check_deepspeed(config: Config) -> None:
+def check_deepspeed(config: Config, device: str) -> None:
     """Raise where a DeepSpeed preset cannot run as it is set, or on this machine."""
+    if device == "cpu":
+        os.environ["DS_ACCELERATOR"] = "cpu"  # read when deepspeed is first imported, here or later
     parallel, trainer = config.parallel, config.trainer
     if parallel.cpu_offload and config.optimizer.name != "adamw":
         raise ConfigError(

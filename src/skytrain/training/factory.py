@@ -47,10 +47,10 @@ class TrainingPlan:
 def plan_training(config: Config, ranks: Ranks | None = None) -> TrainingPlan:
     trainer, ranks = config.trainer, ranks or Ranks()
     mesh = resolve_mesh(config, ranks.world_size)
-    if uses_deepspeed(config):
-        check_deepspeed(config)
     together, runs = step_batches(config, mesh)
     steps, device = total_steps(config), choose_device(config)
+    if uses_deepspeed(config):
+        check_deepspeed(config, device)
     if device == "cuda":
         grow_segments()
     return TrainingPlan(

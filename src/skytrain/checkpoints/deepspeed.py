@@ -1,0 +1,261 @@
+"""Checkpoints in DeepSpeed's own format: kept by our protocol, read without running their pickles, turned into ours.
+
+    step-000001000/3.7/deepspeed/mp_rank_00_model_states.pt                   and so on: DeepSpeed's files
+    step-000001000/3.7/rank-00000.bin, manifest.json                          the trainer's state, as in our own checkpoints
+
+DeepSpeed's files are pickles. torch's restricted unpickler reads them: it makes tensors, plain containers and the few
+classes named here, and refuses everything else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..config import SkytrainError
+from ..storage import Store
+from .commits import commit, find_commit, read_manifest, save_folder
+from .dcp import save
+from .errors import CheckpointError, Damaged, SaveFailed
+from .manifest import DEEPSPEED, Manifest, SavedFile
+from .parts import part_of
+from .saved import Saved, SavedTensors
+from .saving import SaveOptions, State, write_checkpoint
+from .tree import split_tensors
+
+FILES = "deepspeed"
+KEPT = (".pt", ".swp")  # not the scripts that DeepSpeed puts beside them: a checkpoint holds no code
+MODULE = "model."  # the LightningModule's name for its network
+SETTINGS = ("lr", "initial_lr", "betas", "eps", "weight_decay")
+# All that DeepSpeed's files name beside tensors and plain containers.
+CLASSES = (
+    "deepspeed.runtime.fp16.loss_scaler.LossScaler",
+    "deepspeed.runtime.zero.config.ZeroStageEnum",
+    "deepspeed.utils.tensor_fragment.fragment_address",
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the ranks that wrote a checkpoint shared the state."""
+
+    stage: int
+    world_size: int
+    bf16: bool
+    offload: str  # "", "cpu" or "nvme"
+
+    def __str__(self) -> str:
+        offload = f", offloaded to {self.offload}" if self.offload else ""
+        return f"ZeRO-{self.stage} on {self.world_size} ranks, {'bf16' if self.bf16 else 'float32'}{offload}"
+
+
+class _Ignored:
+    """Stands for an object of DeepSpeed's that says nothing about weights or optimizer."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        return
+
+    def __setstate__(self, state: Any) -> None:
+        return
+
+
+def read_file(path: Path, classes: Mapping[str, Any] | None = None) -> Any:
+    """One of DeepSpeed's files; `classes` by their full names, or stand-ins, so that DeepSpeed need not be installed."""
+    known = [((classes or {}).get(name, _Ignored), name) for name in CLASSES]
+    try:
+        with torch.serialization.safe_globals(known):  # type: ignore[arg-type]
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise Damaged(
+            f"{path.name} holds more than a DeepSpeed checkpoint does, and was not read: {str(error).splitlines()[0]}\n"
+            "  it was not made by Skytrain, or by a version of DeepSpeed that Skytrain does not know"
+        ) from error
+
+
+def save_files(
+    store: Store, key: str, number: int, files: Path, state: State, layout: Layout, options: SaveOptions, group: Any
+) -> None:
+    """On every rank: what DeepSpeed wrote below `files`, and the trainer's state; committed when all of it is there."""
+    folder = save_folder(options.attempt, number)
+    listed = _upload(store, f"{key}/{folder}", files, group)
+    parts = {name: part for name, tensor in state.tensors.items() if (part := part_of(tensor.cpu())) is not None}
+
+    def finish(manifest: Manifest) -> None:
+        commit(
+            store,
+            key,
+            options.attempt,
+            folder,
+            dataclasses.replace(manifest, kind=DEEPSPEED, files={**manifest.files, **listed}),
+        )
+        options.committed()
+
+    facts = {"rest": state.rest, "deepspeed": dataclasses.asdict(layout)}
+    save(store, f"{key}/{folder}", parts, facts, state.share, finish, group)
+
+
+def _upload(store: Store, folder: str, files: Path, group: Any) -> dict[str, SavedFile]:
+    """All ranks' files, each uploaded by the rank that has it. An error on one is raised on all."""
+    mine: dict[str, SavedFile] = {}
+    problem: str | None = None
+    try:
+        for path in sorted(files.rglob("*")):
+            if path.suffix in KEPT:
+                name = f"{FILES}/{'/'.join(path.relative_to(files).parts[1:])}"  # without DeepSpeed's tag
+                mine[name] = SavedFile(path.stat().st_size, store.upload(path, f"{folder}/{name}"))
+    except SkytrainError as error:
+        problem = str(error)
+    everyone: list[Any] = [(mine, problem)]
+    if group is not None:
+        everyone = [None] * dist.get_world_size(group)
+        dist.all_gather_object(everyone, (mine, problem), group=group)
+    for rank, (_, found) in enumerate(everyone):
+        if found is not None:
+            raise SaveFailed(f"rank {rank}: {found}")
+    return {name: file for listed, _ in everyone for name, file in listed.items()}
+
+
+@dataclass(frozen=True)
+class DeepSpeedCheckpoint:
+    """A committed checkpoint of this kind, opened."""
+
+    saved: Saved
+    layout: Layout
+    files: Mapping[str, SavedFile]
+
+    def fetch(self, into: Path, rank: int | None = None) -> None:
+        """Verified copies of the files that a rank reads, or of all, as DeepSpeed names them."""
+        store, folder = self.saved.tensors.store, self.saved.tensors.folder
+        for name, file in self.files.items():
+            plain = name.removeprefix(f"{FILES}/")
+            if rank is None or _is_for(plain, rank):
+                path = into / plain
+                path.parent.mkdir(parents=True, exist_ok=True)
+                store.download(f"{folder}/{name}", path, sha256=file.sha256)
+
+
+def _is_for(name: str, rank: int) -> bool:
+    """Every rank reads what is not some rank's own."""
+    own = "_pp_rank_" in f"_{name}" or "offloaded_tensors" in name
+    return not own or f"_rank_{rank}_" in name or f"/rank{rank:02d}/" in name
+
+
+def open_deepspeed(store: Store, key: str) -> DeepSpeedCheckpoint | None:
+    """The checkpoint in the folder `key`; None where it is not DeepSpeed's."""
+    found = find_commit(store, key)
+    folder, manifest = read_manifest(store, found)
+    if manifest.kind != DEEPSPEED:
+        return None
+    files = {name: file for name, file in manifest.files.items() if name.startswith(f"{FILES}/")}
+    saved = Saved(found, SavedTensors(store, folder, manifest, ""), manifest.state)
+    return DeepSpeedCheckpoint(saved, Layout(**manifest.state["deepspeed"]), files)
+
+
+def convert_deepspeed(store: Store, key: str, target_key: str, *, attempt: int = 0) -> None:
+    """Writes the DeepSpeed checkpoint `key` as one of ours: weights, optimizer, schedule, data position, random states.
+
+    Takes the memory of the whole state, in one process, without DeepSpeed.
+    """
+    opened = open_deepspeed(store, key)
+    if opened is None:
+        raise CheckpointError(f"{store.url(key)} is in our own format already; there is nothing to convert")
+    if opened.layout.offload == "nvme":
+        raise CheckpointError(
+            f"{store.url(key)} holds its optimizer as the files of a disk that DeepSpeed offloaded to, which cannot be converted\n"
+            "  continue it once with parallel.offload_folder=null, and convert the checkpoint that this leaves"
+        )
+    with tempfile.TemporaryDirectory(prefix="skytrain-deepspeed-") as scratch:
+        opened.fetch(Path(scratch))
+        named = merge(Path(scratch), opened.layout)
+    tensors = {f"model/{name}": value for name, value in named.weights.items()}
+    for name, slots in named.slots.items():
+        tensors |= {f"optimizer/0/{name}/{slot}": value for slot, value in slots.items()}
+    every = opened.saved.tensors
+    tensors |= {f"random/{name}": value for name, value in every.below("random/").read().items()}
+    tensors |= {f"state{name}": value for name, value in every.below("state").read().items()}
+    share = {"groups": split_tensors([named.groups])[0]}
+    write_checkpoint(store, target_key, State(tensors, opened.saved.state["rest"], share), attempt=attempt)
+
+
+@dataclass(frozen=True)
+class Named:
+    """Training state by parameter name, whole."""
+
+    weights: dict[str, Tensor]
+    slots: dict[str, dict[str, Tensor]]
+    groups: list[dict[str, Any]]
+
+
+def merge(folder: Path, layout: Layout) -> Named:
+    """DeepSpeed's flat partitions of all ranks as whole tensors by name."""
+    parts = [_one(folder, f"*zero_pp_rank_{rank}_mp_rank_00_optim_states.pt") for rank in range(layout.world_size)]
+    model = _one(
+        folder, "zero_pp_rank_0_mp_rank_00_model_states.pt" if layout.stage == 3 else "mp_rank_00_model_states.pt"
+    )
+    shapes: list[Mapping[str, torch.Size]] = model["param_shapes"]
+    states = [part["optimizer_state_dict"] for part in parts]
+    if layout.stage == 3:
+        flat_weights = [state["fp32_flat_groups"] for state in states]
+        optimizers = [state["optimizer_state_dict"] for state in states]
+        cut = _cut_each
+    else:
+        flat_weights = [state["single_partition_of_fp32_groups"] for state in states]
+        optimizers = [state["base_optimizer_state"] for state in states]
+        cut = _cut_whole
+    named = Named({}, {}, [])
+    for number, group in enumerate(shapes):
+        named.weights.update(_named(cut([flats[number] for flats in flat_weights], group)))
+        slots = [optimizer["state"].get(number, {}) for optimizer in optimizers]
+        for slot, value in slots[0].items():
+            if isinstance(value, Tensor) and value.ndim:
+                found = _named(cut([each[slot] for each in slots], group))
+            else:
+                found = {_plain(name): torch.as_tensor(float(value)) for name in group}
+            for name, tensor in found.items():
+                named.slots.setdefault(name, {})[slot] = tensor
+    for settings in optimizers[0]["param_groups"]:
+        names = [_plain(name) for number in settings["params"] for name in shapes[number]]
+        named.groups.append({**{key: settings[key] for key in SETTINGS if key in settings}, "params": names})
+    return named
+
+
+def _one(folder: Path, pattern: str) -> Any:
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        raise Damaged(f"the checkpoint has {len(found)} files {pattern}, not one\n  use another checkpoint")
+    return read_file(found[0])
+
+
+def _cut_whole(partitions: Sequence[Tensor], shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
+    """ZeRO-1 and -2: one after another the parameters make one row, which the ranks cut into equal parts. Padding is last."""
+    row, start = torch.cat([partition.detach().reshape(-1) for partition in partitions]), 0
+    for name, shape in shapes.items():
+        yield name, row[start : start + shape.numel()].view(shape).clone()
+        start += shape.numel()
+
+
+def _cut_each(partitions: Sequence[Tensor], shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
+    """ZeRO-3: the ranks cut each parameter into equal parts, of which the last is padded."""
+    start = 0
+    for name, shape in shapes.items():
+        each = -(-shape.numel() // len(partitions))
+        whole = torch.cat([partition.detach().reshape(-1)[start : start + each] for partition in partitions])
+        yield name, whole[: shape.numel()].view(shape).clone()
+        start += each
+
+
+def _named(found: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    return {_plain(name): tensor for name, tensor in found}
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix(MODULE)

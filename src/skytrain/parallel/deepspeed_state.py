@@ -1,0 +1,96 @@
+"""Whole tensors by name into the flat partitions that DeepSpeed keeps of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Read = Callable[[str, torch.Size], Tensor]  # a parameter's whole value, or that of a slot of its optimizer state
+
+
+@dataclass(frozen=True)
+class NamedState:
+    """Where whole values come from. Without `slots` the optimizer begins anew."""
+
+    weight: Read
+    slots: Mapping[str, Read] = field(default_factory=dict)
+    steps: float = 0.0  # that the optimizer has taken
+    group_settings: Callable[[str], Mapping[str, Any]] = lambda name: {}  # of the group that a parameter is in
+
+
+@dataclass(frozen=True)
+class _Share:
+    """This rank's part of each group of parameters."""
+
+    rank: int
+    world_size: int
+    each_cut: bool  # ZeRO-3 cuts each parameter, the others the row of all
+
+    def pieces(self, shapes: Mapping[str, torch.Size], size: int) -> Iterator[tuple[str, torch.Size, slice, int]]:
+        """Name, shape, which of its elements are ours, and where they begin in our partition of `size` elements."""
+        start = 0
+        for name, shape in shapes.items():
+            count = math.prod(shape)
+            if self.each_cut:
+                each = -(-count // self.world_size)
+                yield name, shape, slice(self.rank * each, min(count, (self.rank + 1) * each)), start
+                start += each
+            else:
+                first, last = max(start, self.rank * size), min(start + count, (self.rank + 1) * size)
+                if first < last:
+                    yield name, shape, slice(first - start, last - start), first - self.rank * size
+                start += count
+
+    def flat(self, shapes: Mapping[str, torch.Size], size: int, read: Read) -> Tensor:
+        found = torch.zeros(size)
+        for name, shape, ours, begin in self.pieces(shapes, size):
+            values = read(name, shape).reshape(-1)[ours]
+            found[begin : begin + values.numel()] = values
+        return found
+
+
+@torch.no_grad()
+def put_state(engine: Any, stage: int, named: NamedState, *, plain_steps: bool) -> None:
+    """Gives the engine's weights, and its optimizer where there are slots, other values, as loading a checkpoint does.
+
+    One whole tensor is in memory at a time. `plain_steps`: the optimizer counts steps in a number, not in a tensor.
+    """
+    zero, key = engine.optimizer, "optimizer_state_dict" if stage == 3 else "base_optimizer_state"
+    share = _Share(engine.global_rank, engine.world_size, stage == 3)
+    shapes = engine._get_zero_param_shapes()  # what it writes into its own checkpoints
+    saved = zero.state_dict()
+    flats = "fp32_flat_groups" if stage == 3 else "single_partition_of_fp32_groups"
+    sizes = [flat.numel() for flat in _live(zero, stage)]
+    saved[flats] = [share.flat(group, size, named.weight) for group, size in zip(shapes, sizes, strict=True)]
+    if named.slots:
+        steps: Any = int(named.steps) if plain_steps else torch.tensor(float(named.steps))
+        state = {
+            number: {"step": steps, **{slot: share.flat(group, size, read) for slot, read in named.slots.items()}}
+            for number, (group, size) in enumerate(zip(shapes, sizes, strict=True))
+        }
+        groups = [
+            {**group, **named.group_settings(next(iter(shapes[group["params"][0]])))}
+            for group in saved[key]["param_groups"]
+        ]
+        saved[key] = {"state": state, "param_groups": groups}
+    if stage == 3:
+        zero.checkpoint_event_prologue()
+    everyone = [saved if rank == share.rank else None for rank in range(share.world_size)]
+    zero.load_state_dict(everyone, load_optimizer_states=bool(named.slots), load_from_fp32_weights=True)
+    if stage == 3:
+        zero.checkpoint_event_epilogue()  # which gathers again what is kept whole, and lowers the rest
+        return
+    for name, parameter in engine.module.named_parameters():
+        parameter.copy_(named.weight(name, parameter.shape))
+
+
+def _live(zero: Any, stage: int) -> list[Tensor]:
+    """The float32 partitions that the optimizer works on."""
+    if stage == 3:
+        return list(zero.fp32_partitioned_groups_flat)
+    return [group["params"][0] for group in zero.optimizer.param_groups]
