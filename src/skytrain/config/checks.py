@@ -23,15 +23,9 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
             f"muon needs whole matrices; parallel={config.parallel.name} divides them",
             "try parallel=ddp or optimizer=adamw",
         )
-    memory_keys = {"activation_checkpointing": "none", "loss_chunk_tokens": None, "z_loss": 0.0}
-    for name, off in memory_keys.items():
-        if getattr(trainer, name) != off and config.parallel.name not in ("single", "ddp"):
-            hint = (
-                "parallel.checkpoint_activations=true computes blocks again there"
-                if name == "activation_checkpointing"
-                else None
-            )
-            raise fail(f"trainer.{name}", f"has no effect under parallel={config.parallel.name}", hint)
+    for name in ("loss_chunk_tokens", "z_loss"):
+        if getattr(trainer, name) and config.parallel.name not in ("single", "ddp"):
+            raise fail(f"trainer.{name}", f"has no effect under parallel={config.parallel.name}")
     if config.loader.separate_documents:
         if not isinstance(model, DecoderConfig):
             raise fail("loader.separate_documents", f"model={model.name} is not the built-in decoder")

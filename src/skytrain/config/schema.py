@@ -409,7 +409,6 @@ class ParallelConfig:
     reduce_once: bool  # gradients travel once a step, not once a micro-batch; holds them whole meanwhile
     context_method: Literal["allgather", "ring", "ulysses"]  # how attention reaches over a divided sequence
     timeout: Annotated[float, Unit(parse_seconds, "seconds"), Range(min=5)]  # nothing moves for so long: the job stops, and says where
-    checkpoint_activations: bool  # compute each block again in the backward pass instead of keeping what it computed
     # Parameters, gradients and optimizer state live in the machine's own memory; with DeepSpeed below ZeRO-3, the last alone.
     cpu_offload: bool
     offload_folder: str | None  # on an NVMe disk, where DeepSpeed keeps them instead; null: in memory

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 Recompute = Literal["none", "selective", "full"]
@@ -27,14 +27,14 @@ KEPT = {
 }
 
 
-def run_block(block: nn.Module, recompute: Recompute, x_btd: Tensor, *rest: Any) -> Tensor:
-    """The block's output; under `full` only its input is kept, under `selective` the results of products and attention too."""
+def run_block(block: Callable[..., Any], recompute: Recompute, *inputs: Any, **named: Any) -> Any:
+    """The block's output; under `full` only its inputs are kept, under `selective` the results of products and attention too."""
     if recompute == "none" or not torch.is_grad_enabled():
-        return block(x_btd, *rest)
+        return block(*inputs, **named)
     if recompute == "full":
-        return checkpoint(block, x_btd, *rest, use_reentrant=False)
+        return checkpoint(block, *inputs, use_reentrant=False, **named)
     contexts = functools.partial(create_selective_checkpoint_contexts, _policy)
-    return checkpoint(block, x_btd, *rest, use_reentrant=False, context_fn=contexts)
+    return checkpoint(block, *inputs, use_reentrant=False, context_fn=contexts, **named)
 
 
 def _policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:

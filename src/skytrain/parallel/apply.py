@@ -10,11 +10,11 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.utils.checkpoint import checkpoint
 
 from ..config import ConfigError
 from ..models import Decoder
 from ..models.fused import Kernels, fuse
+from ..models.recompute import Recompute, run_block
 from ..models.tensor_plan import tensor_plan
 from .context import Context, spread_context
 from .pipeline import cut_stages
@@ -34,7 +34,7 @@ class Settings:
     context_method: str = "ring"
     dtype: torch.dtype = torch.float32  # of the arithmetic; parameters and gradients are kept in float32
     reduce_once: bool = True
-    checkpoint_activations: bool = False
+    recompute: Recompute = "none"  # what blocks compute again in the backward pass
     compile_blocks: bool = False
     cpu_offload: bool = False
     kernels: Kernels | None = None  # fused ones, in place of compiled blocks
@@ -69,8 +69,7 @@ def parallelize(
             tie(part, tied)
         if context is not None:
             spread_context(part, context)
-        if settings.checkpoint_activations:
-            recompute(blocks_of(part))
+        recompute(blocks_of(part), settings.recompute)
         if settings.kernels is not None:
             assert isinstance(part, Decoder), "fused kernels are for the whole built-in decoder"
             fuse(part, settings.kernels, settings.dtype)
@@ -96,10 +95,11 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     return max(lists, key=len, default=[])
 
 
-def recompute(blocks: Iterable[nn.Module]) -> None:
+def recompute(blocks: Iterable[nn.Module], how: Recompute) -> None:
     """Replaces `forward` rather than wrapping the module, so that parameters keep their names."""
-    for block in blocks:
-        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+    if how != "none":
+        for block in blocks:
+            block.forward = functools.partial(run_block, block.forward, how)
 
 
 def compile_blocks(part: nn.Module) -> None:

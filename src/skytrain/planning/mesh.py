@@ -176,14 +176,7 @@ def overrides(mesh: Mesh, checkpointing: bool, reduce_once: bool) -> list[str]:
     degrees = [
         f"parallel.{name}={getattr(mesh, name)}" for name in DIMENSIONS if name in _fields_of_train() and mesh.gpus > 1
     ]
-    alone = mesh.preset in ("single", "ddp")  # where the trainer, not the mesh, has blocks computed again
-    kinds = []
-    if checkpointing:
-        kinds = (
-            ["trainer.activation_checkpointing=full"]
-            if alone
-            else ["trainer.activation_checkpointing=none", "parallel.checkpoint_activations=true"]
-        )
+    kinds = ["trainer.activation_checkpointing=full"] if checkpointing else []
     if not reduce_once:
         kinds.append("parallel.reduce_once=false")
     return [f"parallel={mesh.preset}", *degrees, *kinds]

@@ -72,7 +72,7 @@ def job_of(config: Config) -> Job:
         compiled=trainer.compile,
         fused=trainer.fused != "off" and not trainer.loss_chunk_tokens and not trainer.z_loss,
         loss_chunk_tokens=trainer.loss_chunk_tokens,
-        checkpointing=trainer.activation_checkpointing == "full" or config.parallel.checkpoint_activations,
+        checkpointing=trainer.activation_checkpointing == "full",
     )
 
 

@@ -129,7 +129,7 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
         context_method=config.parallel.context_method,
         dtype=torch.bfloat16 if config.trainer.precision == "bf16-mixed" else torch.float32,
         reduce_once=config.parallel.reduce_once,
-        checkpoint_activations=config.parallel.checkpoint_activations,
+        recompute=config.trainer.activation_checkpointing,
         compile_blocks=config.trainer.compile,
         cpu_offload=config.parallel.cpu_offload,
     )
@@ -138,7 +138,7 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
 
 def make_module(config: Config, plan: TrainingPlan, model: nn.Module, tell: Callable[[str], None]) -> CausalLM:
     """The LightningModule with the fastest path for this model on this device; which one it is, is told."""
-    apply_memory_settings(model, config.trainer)
+    apply_memory_settings(model, config.trainer, by_mesh=uses_mesh_strategy(config))
     module = CausalLM(
         model,
         optimizer=config.optimizer,

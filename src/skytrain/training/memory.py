@@ -24,9 +24,9 @@ def grow_segments() -> None:
         os.environ[ALLOCATOR_VARIABLES[0]] = "expandable_segments:True"
 
 
-def apply_memory_settings(model: nn.Module, trainer: TrainerConfig) -> None:
-    """Tells the model; raises where it cannot do what is asked."""
-    recompute = trainer.activation_checkpointing
+def apply_memory_settings(model: nn.Module, trainer: TrainerConfig, *, by_mesh: bool = False) -> None:
+    """Tells the model; raises where it cannot do what is asked. A mesh has blocks computed again itself, inside of its sharding."""
+    recompute = "none" if by_mesh else trainer.activation_checkpointing
     if isinstance(model, Decoder):
         model.recompute = recompute
         model.loss_settings = LossSettings(trainer.z_loss, trainer.loss_chunk_tokens)
