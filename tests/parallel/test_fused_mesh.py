@@ -31,7 +31,7 @@ def _gradients(overrides: tuple[str, ...]) -> tuple[list[float], list[Any]]:
 
     def stepped(module: Any) -> None:
         losses.append(float(module._losses[-1]))
-        if len(losses) == 1:
+        if not gradients:  # they are there after the last micro-batch of the first step
             gradients.extend(
                 (name, p.grad.to_local().clone()) for name, p in module.named_parameters() if p.grad is not None
             )
