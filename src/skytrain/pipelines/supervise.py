@@ -66,49 +66,55 @@ def count_gpus() -> int:
 
 def supervise(config: Config, words: Sequence[str], layout: Layout, tell: Callable[[str], None]) -> int:
     """Runs `skytrain train WORDS` on this machine's processes until the job ends; returns the exit code."""
+    worker = ["-m", "skytrain", "train", *words]
+    restarts = config.trainer.max_restarts
     with tempfile.TemporaryDirectory(prefix="skytrain-supervise-") as folder:
-        return Supervisor(config, words, layout, Supervision(Path(folder)), tell).run()
+        supervision = Supervision(Path(folder))
+        if layout.needs_torchrun:
+            # torchrun counts restarts itself, over all nodes, and has used them up when it ends.
+            command = [*torchrun(layout, restarts), *worker]
+            return Supervisor(command, supervision, tell, 0, config.trainer.stop_within, layout.processes).run()
+        return Supervisor(worker, supervision, tell, restarts, config.trainer.stop_within).run()
+
+
+def torchrun(layout: Layout, max_restarts: int) -> list[str]:
+    if layout.nodes == 1:
+        meeting = ["--standalone"]
+    else:
+        host = "true" if layout.node_rank == 0 else "false"
+        meeting = [
+            *("--nnodes", str(layout.nodes), "--rdzv-backend", "c10d", "--rdzv-id", "skytrain"),
+            *("--rdzv-endpoint", str(layout.rendezvous), "--rdzv-conf", f"is_host={host}"),
+        ]
+    counts = ["--nproc-per-node", str(layout.processes), "--max-restarts", str(max_restarts)]
+    return ["-m", "torch.distributed.run", *meeting, *counts]
 
 
 class Supervisor:
-    """One job on this machine, from its first start to its end."""
+    """One job on this machine, from its first start to its end. `command` is what Python is given."""
 
     def __init__(
         self,
-        config: Config,
-        words: Sequence[str],
-        layout: Layout,
+        command: Sequence[str],
         supervision: Supervision,
         tell: Callable[[str], None],
+        max_restarts: int,
+        stop_seconds: float,
+        processes: int = 1,
     ) -> None:
-        self._layout, self._supervision, self._tell = layout, supervision, tell
-        self._stop_seconds, self._restarts = config.trainer.stop_within, config.trainer.max_restarts
-        worker = ["-m", "skytrain", "train", *words]
-        self._command = [sys.executable, *(self._torchrun(worker) if layout.needs_torchrun else worker)]
+        self._command, self._supervision, self._tell = [sys.executable, *command], supervision, tell
+        self._max_restarts, self._stop_seconds, self._processes = max_restarts, stop_seconds, processes
         self._asked: signal.Signals | None = None  # to stop
         self._deadline: float | None = None
         self._at_once = False
         self._told: set[int] = set()  # workers that have had the signal
 
-    def _torchrun(self, worker: Sequence[str]) -> list[str]:
-        layout = self._layout
-        if layout.nodes == 1:
-            meeting = ["--standalone"]
-        else:
-            host = "true" if layout.node_rank == 0 else "false"
-            meeting = [
-                *("--nnodes", str(layout.nodes), "--rdzv-backend", "c10d", "--rdzv-id", "skytrain"),
-                *("--rdzv-endpoint", str(layout.rendezvous), "--rdzv-conf", f"is_host={host}"),
-            ]
-        counts = ["--nproc-per-node", str(layout.processes), "--max-restarts", str(self._restarts)]
-        return ["-m", "torch.distributed.run", *meeting, *counts, *worker]
-
     def _environment(self) -> dict[str, str]:
         environment = {**os.environ, VARIABLE: str(self._supervision.folder)}
-        if self._layout.needs_torchrun:
-            # Shared, torchrun's store keeps the addresses of workers that are dead, and those started again wait for them.
-            environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-            environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self._layout.processes)))
+        # Shared, torchrun's store keeps the addresses of workers that are dead, and those started again wait for them.
+        environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+        if self._processes > 1:
+            environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self._processes)))
         return environment
 
     def run(self) -> int:
@@ -120,15 +126,14 @@ class Supervisor:
                 ended = self._how_it_ended()
                 if ended is not None:
                     return ended
-                # torchrun has its own count of restarts, over all nodes, and has used them up when it ends.
-                if self._layout.needs_torchrun or restarts >= self._restarts:
+                if restarts >= self._max_restarts:
                     self._tell(
                         f"the job crashed ({describe_exit(code)}); the same command continues from the last commit"
                     )
                     return code if code > 0 else 128 - code
                 restarts += 1
                 self._tell(
-                    f"the worker crashed ({describe_exit(code)}): starting it again from the last commit, {restarts} of {self._restarts}"
+                    f"the worker crashed ({describe_exit(code)}): starting it again from the last commit, {restarts} of {self._max_restarts}"
                 )
         finally:
             for number, handler in former.items():
