@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 
 from skytrain.config.compose import compose
 from skytrain.corpus.characters import TABLE_SIZE, character_tables
+from skytrain.corpus.clean import clean
 from skytrain.corpus.rules import quality, reference
-from skytrain.corpus.rules.text import hide_personal, language_reason, normalize, url_reason
+from skytrain.corpus.rules.text import hide_personal, normalize, url_reasons
 from skytrain.corpus.sources import PythonDocs
 
 WEB = compose(["data/cleaning=web"]).config.data.cleaning
@@ -89,8 +91,12 @@ def agree(texts: list[str], rules: Any = WEB, gopher_quality: Any = WEB.gopher_q
             rules.c4, terminal_punctuation=True, min_sentences=1, curly_bracket=False, lorem_ipsum=False
         ),
     ):
-        changed, reasons = quality.c4(texts, c4)
+        changed, reasons, left = quality.c4(texts, c4)
         assert list(zip(changed, reasons, strict=True)) == [reference.c4(t, c4) for t in texts]
+        stay = [i for i, reason in enumerate(reasons) if reason is None]
+        assert quality.fineweb(left.rows(stay), rules.fineweb) == [
+            reference.fineweb(changed[i], rules.fineweb) for i in stay
+        ]
     assert [normalize(t, rules.normalize) for t in texts] == [reference.normalize(t, rules.normalize) for t in texts]
 
 
@@ -136,7 +142,7 @@ def test_good_prose_passes_every_rule() -> None:
     assert quality.gopher_repetition(counts, WEB.gopher_repetition) == [None]
     assert quality.gopher_quality(counts, WEB.gopher_quality) == [None]
     assert quality.fineweb(counts, WEB.fineweb) == [None]
-    assert quality.c4([PROSE], WEB.c4) == ([PROSE], [None])
+    assert quality.c4([PROSE], WEB.c4)[:2] == ([PROSE], [None])
 
 
 @pytest.mark.parametrize(
@@ -190,7 +196,7 @@ def test_c4_takes_out_lines_and_citations_and_keeps_the_rest() -> None:
             "w" * 1001 + " is a word",
         ]
     )
-    changed, reasons = quality.c4([page.replace("bridge.", "bridge.[12]")], WEB.c4)
+    changed, reasons, _ = quality.c4([page.replace("bridge.", "bridge.[12]")], WEB.c4)
     assert changed == ["\n".join(lines)]
     assert reasons == [None]
 
@@ -200,7 +206,7 @@ def test_c4_takes_out_lines_and_citations_and_keeps_the_rest() -> None:
     [("lorem_ipsum", PROSE + " Lorem ipsum"), ("curly_bracket", PROSE + "{"), ("sentences", "Only one. And two.")],
 )
 def test_c4_drops_documents(reason: str, text: str) -> None:
-    assert quality.c4([text], WEB.c4)[1] == [reason]
+    assert quality.c4([text], WEB.c4).reasons == [reason]
 
 
 @pytest.mark.parametrize(
@@ -239,22 +245,101 @@ def test_personal_addresses_become_nobodys() -> None:
     )
 
 
+ENGLISH = "The committee met on the first day of the month, and the letter that it sent to you is from the clerk."
+FRENCH = "Le comité s'est réuni le premier jour du mois pour décider de ce qu'il fallait faire du vieux pont de pierre."
+GERMAN = "Der Ausschuss trat am ersten Tag des Monats zusammen, um zu entscheiden, was mit der alten Brücke geschehen sollte."
+PERSONAL = st.lists(
+    st.sampled_from(
+        ["a.b@c.org", "x@y", "@", "10.1.2.3", "1.2.3.4.5", "256.1.1.1", "1.2.3.04", ".", "-", "\n", " ", "é", "٣", "0"]
+    )
+    | st.text("ab1.@-_%+ \n", max_size=8),
+    max_size=30,
+).map("".join)
+ADDRESSES = st.lists(
+    st.sampled_from(
+        ["http:", "//", "www.", "spam.example", "good.example", "x@", ":80", "/", "?", "Casino", "[", "::1]", "#"]
+    ),
+    max_size=6,
+).map("".join)
+
+
 def test_language_is_told_and_others_are_named() -> None:
-    assert language_reason(PROSE, WEB.language) is None
-    german = "Der Ausschuss trat am ersten Tag des Monats zusammen, um zu entscheiden, was mit der alten Brücke geschehen sollte."
-    assert language_reason(german, WEB.language) == "de"
+    texts = [PROSE, GERMAN, FRENCH, "Zero one two three four five six seven eight nine ten eleven twelve."]
+    data = compose(["data/cleaning=none", "data.cleaning.language.enabled=true"]).config.data
+    assert clean(texts, [None] * 4, data).reasons[:3] == [None, "language.de", "language.fr"]
+
+
+def every_rule(text: str, url: str | None, data: Any) -> tuple[str, str | None]:
+    """The stages one after the other, by their references."""
+    rules = data.cleaning
+    if reason := reference.url(url, rules.urls):
+        return text, f"urls.{reason}"
+    text = reference.normalize(text, rules.normalize)
+    if len(text) < data.min_chars:
+        return text, "min_chars"
+    for stage in ("language", "gopher_repetition", "gopher_quality"):
+        if reason := getattr(reference, stage)(text, getattr(rules, stage)):
+            return text, f"{stage}.{reason}"
+    text, reason = reference.c4(text, rules.c4)
+    if reason:
+        return text, f"c4.{reason}"
+    if reason := reference.fineweb(text, rules.fineweb):
+        return text, f"fineweb.{reason}"
+    text = reference.hide_personal(text, rules.pii)
+    return text, "min_chars_again" if len(text) < data.min_chars else None
+
+
+@lru_cache
+def web(*overrides: str) -> Any:
+    return compose(["data/cleaning=web", "data.cleaning.urls.enabled=true", *overrides]).config.data
+
+
+def agree_on_everything(texts: list[str], urls: list[str | None], data: Any) -> list[str | None]:
+    cleaned = clean(texts, urls, data)
+    expected = [every_rule(text, url, data) for text, url in zip(texts, urls, strict=True)]
+    assert list(zip(cleaned.texts, cleaned.reasons, strict=True)) == expected
+    return cleaned.reasons
+
+
+BLOCKED = ("data.cleaning.urls.blocked_domains=[Spam.example]", "data.cleaning.urls.blocked_words=[casino]")
+LENIENT = ("data.cleaning.gopher_quality.min_words=1", "data.cleaning.c4.min_sentences=1")
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.tuples(st.sampled_from([ENGLISH, FRENCH, PROSE, ""]), TEXT, PERSONAL, ADDRESSES), max_size=4))
+def test_all_stages_together_agree_with_their_references_on_anything(parts: list[tuple[str, str, str, str]]) -> None:
+    agree_on_everything(
+        [f"{prose} {odd} {personal}" for prose, odd, personal, _ in parts],
+        [url or None for *_, url in parts],
+        web(*BLOCKED, *LENIENT),
+    )
+
+
+def test_all_stages_together_agree_with_their_references_on_real_documents() -> None:
+    documents = [document.text for document in itertools.islice(PythonDocs().documents(), 0, 6000, 10)]
+    long = ["\n".join(documents[i : i + 8]) for i in range(0, len(documents), 8)]
+    texts = [*documents, *long, *(f"{text}\nWrite to me@home.org at 10.0.0.1." for text in long), GERMAN, FRENCH]
+    reasons = agree_on_everything(texts, [None] * len(texts), web(*LENIENT))
+    assert {None, "language.de", "language.fr"} < set(reasons)
+
+
+@settings(deadline=None, max_examples=200)
+@given(PERSONAL)
+def test_hiding_addresses_agrees_with_its_reference(text: str) -> None:
+    assert hide_personal(text, WEB.pii) == reference.hide_personal(text, WEB.pii)
+
+
+@settings(deadline=None, max_examples=200)
+@given(ADDRESSES)
+def test_blocking_addresses_agrees_with_its_reference(url: str) -> None:
+    rules = dataclasses.replace(WEB.urls, blocked_domains=["Spam.example"], blocked_words=["casino"])
+    assert url_reasons([url], rules) == [reference.url(url, rules)]
 
 
 def test_addresses_are_blocked_by_domain_and_word() -> None:
     rules = dataclasses.replace(WEB.urls, blocked_domains=["spam.example"], blocked_words=["casino"])
-    found = [
-        url_reason(url, rules)
-        for url in (
-            "https://www.spam.example/x",
-            "http://notspam.example/",
-            "http://a.b/Casino-tips",
-            None,
-            "spam.example/y",
-        )
+    urls = [
+        *("https://www.spam.example/x", "http://notspam.example/", "http://a.b/Casino-tips"),
+        *(None, "spam.example/y//z", "http://[broken/"),
     ]
-    assert found == ["domain", None, "word", None, "domain"]
+    assert url_reasons(urls, rules) == ["domain", None, "word", None, "domain", None]

@@ -199,6 +199,7 @@ class LanguageConfig:
     enabled: bool
     keep: list[str]  # two-letter codes
     max_rank: Positive  # distance to the language's profile; past 1200 it is usually a wrong guess
+    english_words: Fraction  # a text with this share of the commonest English words is English; the detector is asked about others
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,12 @@ import numpy as np
 
 SPACE, LETTER, WORD = 1, 2, 4  # str.isspace, str.isalpha, str.isalnum
 TERMINAL, SENTENCE, CLOSER = 8, 16, 32  # may end a line of prose; ends a sentence; may follow the end of a sentence
+MARK, ANCHOR = 64, 128  # counted by itself; a letter that a phrase is looked for at
 SENTENCE_ENDS = ".!?…。！？"
 CLOSERS = "\"'”’»)]」』）"
 TERMINALS = SENTENCE_ENDS + "\"'”’»"
+MARKS = ".…#{["
+ANCHORS = "vkfp"  # seldom letters, of which every phrase that the rules look for has one
 TABLE_SIZE = 0x33480  # no letter, digit or space lies above the last CJK extension
 OTHER = TABLE_SIZE - 1  # stands for all of them
 GROUP_CHARS = 1 << 18
@@ -34,19 +37,22 @@ class Packed(NamedTuple):
 
     codes: np.ndarray  # uint8 where every text is ASCII, else uint32
     starts: np.ndarray  # int64
+    exact: np.ndarray  # the codes, also of characters that the tables do not know
 
 
 @lru_cache(maxsize=1)
 def character_tables() -> CharacterTables:
-    letters = [chr(code) for code in range(TABLE_SIZE)]
+    letters = list(map(chr, range(TABLE_SIZE)))
     flags = np.zeros(TABLE_SIZE, np.uint8)
     for bit, test in ((SPACE, str.isspace), (LETTER, str.isalpha), (WORD, str.isalnum)):
         flags |= np.fromiter(map(test, letters), np.uint8, TABLE_SIZE) * np.uint8(bit)
-    for bit, members in ((TERMINAL, TERMINALS), (SENTENCE, SENTENCE_ENDS), (CLOSER, CLOSERS)):
+    for bit, members in ((TERMINAL, TERMINALS), (SENTENCE, SENTENCE_ENDS), (CLOSER, CLOSERS), (MARK, MARKS)):
         flags[[ord(letter) for letter in members]] |= np.uint8(bit)
-    lower = np.fromiter(
-        (ord(low) if len(low := letter.lower()) == 1 else ord(letter) for letter in letters), np.uint32, TABLE_SIZE
-    )
+    lowered = list(map(str.lower, letters))
+    for code in np.flatnonzero(np.fromiter(map(len, lowered), np.int64, TABLE_SIZE) != 1).tolist():
+        lowered[code] = letters[code]
+    lower = np.frombuffer("".join(lowered).encode("utf-32-le", "surrogatepass"), np.uint32)
+    flags[np.isin(lower, [ord(letter) for letter in ANCHORS])] |= np.uint8(ANCHOR)
     return CharacterTables(flags, lower)
 
 
@@ -55,11 +61,18 @@ def pack(texts: list[str]) -> Packed:
     np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), out=starts[1:])
     joined = "".join(texts)
     if joined.isascii():
-        return Packed(np.frombuffer(joined.encode("ascii"), np.uint8), starts)
-    codes = np.frombuffer(joined.encode("utf-32-le"), np.uint32)
-    if int(codes.max()) >= TABLE_SIZE:
-        codes = np.minimum(codes, np.uint32(OTHER))
-    return Packed(codes, starts)
+        letters = np.frombuffer(joined.encode("ascii"), np.uint8)
+        return Packed(letters, starts, letters)
+    exact = np.frombuffer(joined.encode("utf-32-le"), np.uint32)
+    codes = np.minimum(exact, np.uint32(OTHER)) if int(exact.max()) >= TABLE_SIZE else exact
+    return Packed(codes, starts, exact)
+
+
+def unpack(codes: np.ndarray, starts: np.ndarray) -> list[str]:
+    """The texts of packed exact codes."""
+    spelling = "ascii" if codes.dtype == np.uint8 else "utf-32-le"
+    bounds = starts.tolist()
+    return [codes[bounds[i] : bounds[i + 1]].tobytes().decode(spelling) for i in range(len(bounds) - 1)]
 
 
 def pack_groups(texts: list[str]) -> Iterator[tuple[list[int], Packed]]:

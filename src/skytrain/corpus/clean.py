@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Callable, NamedTuple, Optional  # noqa: UP035
 
 from .characters import utf8_size
-from .rules.text import hide_personal, language_reason, normalize, url_reason
+from .rules.text import hide_personal, language_reason, normalize, url_reasons
 
 Reasons = list[Optional[str]]  # noqa: UP045
 
@@ -83,11 +83,18 @@ def clean(texts: list[str], urls: Reasons, data: Any, decontaminator: Any = None
 
 
 def _urls(batch: Batch) -> tuple[list[str], Reasons]:
-    return batch.texts, [url_reason(url, batch.data.cleaning.urls) for url in batch.urls]
+    return batch.texts, url_reasons(batch.urls, batch.data.cleaning.urls)
 
 
+# numba takes half a second to load, so the stages that count load it when they run: a plain text corpus never does.
 def _normalize(batch: Batch) -> tuple[list[str], Reasons]:
-    return [normalize(text, batch.data.cleaning.normalize) for text in batch.texts], [None] * len(batch.texts)
+    from .rules.tidy import untidy
+
+    changed = [
+        normalize(text, batch.data.cleaning.normalize) if look else text
+        for text, look in zip(batch.texts, untidy(batch.texts).tolist())  # noqa: B905
+    ]
+    return changed, [None] * len(changed)
 
 
 def _min_chars(batch: Batch) -> tuple[list[str], Reasons]:
@@ -95,41 +102,53 @@ def _min_chars(batch: Batch) -> tuple[list[str], Reasons]:
 
 
 def _language(batch: Batch) -> tuple[list[str], Reasons]:
-    return batch.texts, [language_reason(text, batch.data.cleaning.language) for text in batch.texts]
+    from .rules.tidy import english
+
+    settings = batch.data.cleaning.language
+    known = english(batch.texts, settings.english_words).tolist()
+    return batch.texts, [language_reason(text, is_english, settings) for text, is_english in zip(batch.texts, known)]  # noqa: B905
 
 
-# numba takes half a second to load, so the stages that count load it when they run: a plain text corpus never does.
+def _scanned(batch: Batch, ngrams: bool = False) -> tuple[Any, list[int]]:
+    """What a scan found, and the rows of it that are this batch's; texts do not change between the first scan and C4."""
+    from .rules.scan import scan
+
+    if "scan" not in batch.memory:
+        found = scan(batch.texts, ngrams, batch.data.cleaning.fineweb.short_line_chars)
+        batch.memory["scan"] = (found, {place: row for row, place in enumerate(batch.places)})
+    found, row_of = batch.memory["scan"]
+    return found, [row_of[place] for place in batch.places]
+
+
 def _gopher_repetition(batch: Batch) -> tuple[list[str], Reasons]:
-    from .rules.quality import count, gopher_repetition
+    from .rules.quality import gopher_repetition
 
-    counts = count(batch.texts, ngrams=True)
-    batch.memory["gopher"] = (batch.places, counts)
-    return batch.texts, gopher_repetition(counts, batch.data.cleaning.gopher_repetition)
+    found, rows = _scanned(batch, ngrams=True)
+    return batch.texts, gopher_repetition(found.counts.rows(rows), batch.data.cleaning.gopher_repetition)
 
 
 def _gopher_quality(batch: Batch) -> tuple[list[str], Reasons]:
-    from .rules.quality import count, gopher_quality
+    from .rules.quality import gopher_quality
 
-    if "gopher" in batch.memory:  # the stage before this one saw the same texts and some that went
-        places, counts = batch.memory["gopher"]
-        row_of = {place: row for row, place in enumerate(places)}
-        counts = counts.rows([row_of[place] for place in batch.places])
-    else:
-        counts = count(batch.texts, ngrams=False)
-    return batch.texts, gopher_quality(counts, batch.data.cleaning.gopher_quality)
+    found, rows = _scanned(batch)
+    return batch.texts, gopher_quality(found.counts.rows(rows), batch.data.cleaning.gopher_quality)
 
 
 def _c4(batch: Batch) -> tuple[list[str], Reasons]:
     from .rules.quality import c4
+    from .rules.scan import Scan
 
-    return c4(batch.texts, batch.data.cleaning.c4)
+    found, rows = _scanned(batch)
+    result = c4(batch.texts, batch.data.cleaning.c4, batch.data.cleaning.fineweb.short_line_chars, found.of(rows))
+    batch.memory["scan"] = (Scan(result.counts, found.found[rows], []), {p: row for row, p in enumerate(batch.places)})
+    return result.texts, result.reasons
 
 
 def _fineweb(batch: Batch) -> tuple[list[str], Reasons]:
-    from .rules.quality import count, fineweb
+    from .rules.quality import fineweb
 
-    settings = batch.data.cleaning.fineweb
-    return batch.texts, fineweb(count(batch.texts, ngrams=False, short_line_chars=settings.short_line_chars), settings)
+    found, rows = _scanned(batch)
+    return batch.texts, fineweb(found.counts.rows(rows), batch.data.cleaning.fineweb)
 
 
 def _decontaminate(batch: Batch) -> tuple[list[str], Reasons]:

@@ -28,7 +28,7 @@ def signatures(texts: list[str]) -> np.ndarray:
     flags, lower = character_tables()
     factors, offsets = permutations()
     rows = np.empty((len(texts), HASHES), np.uint32)
-    for places, (codes, starts) in pack_groups(texts):
+    for places, (codes, starts, _) in pack_groups(texts):
         part = np.empty((len(places), HASHES), np.uint32)
         _signatures(codes, starts, flags, lower, factors, offsets, part)
         rows[places] = part

@@ -7,51 +7,16 @@ from typing import Any, NamedTuple, Optional
 
 import numpy as np
 
-from ..characters import pack_groups
-from .kernels import (
-    DUPLICATE_NGRAMS,
-    LINE_COUNTS,
-    NGRAM_COUNTS,
-    TOP_NGRAMS,
-    WORD_COUNTS,
-    count_lines,
-    count_words,
-    find_lines,
-)
-from .reference import POLICY_PHRASES
+from .lines import LineRule, join_lines
+from .ngrams import DUPLICATE_NGRAMS, TOP_NGRAMS
+from .scan import CITATION, CURLY_BRACKET, JAVASCRIPT, LOREM_IPSUM, POLICY, Counts, Scan, no_counts, scan
 
 Reasons = list[Optional[str]]  # noqa: UP045
-CITATION = re.compile(r"\[(?:\d*|edit|citation needed)\]")
-
-
-class Counts(NamedTuple):
-    """What is known about a batch; `chars` is the length of each text."""
-
-    chars: np.ndarray
-    words: np.ndarray
-    lines: np.ndarray
-
-    def rows(self, places: list[int]) -> Counts:
-        return Counts(self.chars[places], self.words[places], self.lines[places])
-
-    def __getitem__(self, name: str) -> np.ndarray:  # type: ignore[override]
-        if name in WORD_COUNTS:
-            return self.words[:, WORD_COUNTS.index(name)]
-        if name in NGRAM_COUNTS:
-            return self.words[:, len(WORD_COUNTS) + NGRAM_COUNTS.index(name)]
-        return self.lines[:, LINE_COUNTS.index(name)]
+CITATIONS = re.compile(r"\[(?:\d*|edit|citation needed)\]")
 
 
 def count(texts: list[str], ngrams: bool, short_line_chars: int = 30) -> Counts:
-    counts = Counts(
-        np.fromiter(map(len, texts), np.int64, len(texts)),
-        np.zeros((len(texts), len(WORD_COUNTS) + len(NGRAM_COUNTS)), np.int64),
-        np.zeros((len(texts), len(LINE_COUNTS)), np.int64),
-    )
-    for places, packed in pack_groups(texts):
-        counts.words[places] = count_words(packed, ngrams)
-        counts.lines[places] = count_lines(packed, short_line_chars)
-    return counts
+    return scan(texts, ngrams, short_line_chars).counts
 
 
 def gopher_repetition(counts: Counts, settings: Any) -> Reasons:
@@ -101,52 +66,52 @@ def fineweb(counts: Counts, settings: Any) -> Reasons:
     return _first(checks, len(lines))
 
 
-def c4(texts: list[str], settings: Any) -> tuple[list[str], Reasons]:
-    """The texts without the lines that go, and why a document goes, if it does."""
-    results, reasons = list(texts), [_c4_document(text, settings) for text in texts]
-    alive = [i for i, reason in enumerate(reasons) if reason is None]
-    cut = [CITATION.sub("", texts[i]) if settings.citations and "[" in texts[i] else texts[i] for i in alive]
-    for places, packed in pack_groups(cut):
-        rows, firsts = find_lines(packed)
-        keep = (rows[:, 3] <= settings.max_word_chars) & (rows[:, 2] >= settings.min_words_per_line)
-        if settings.terminal_punctuation:
-            keep &= rows[:, 4] == 1
-        sentences, spans, kept = rows[:, 5].tolist(), rows[:, :2].tolist(), keep.tolist()
-        for k, place in enumerate(places):
-            lines = range(int(firsts[k]), int(firsts[k + 1]))
-            results[alive[place]], count = _c4_lines(cut[place], lines, spans, kept, sentences, settings)
-            if count < settings.min_sentences:
-                reasons[alive[place]] = "sentences"
-    return results, reasons
+class C4(NamedTuple):
+    """The texts without the lines that go, why a document goes, if it does, and what FineWeb counts of the ones that stay."""
+
+    texts: list[str]
+    reasons: Reasons
+    counts: Counts
 
 
-def _c4_document(text: str, settings: Any) -> str | None:
-    # A letter whose lower case is two letters cannot be part of these words, so str.lower finds what simple_lower would.
-    if settings.lorem_ipsum and "lorem ipsum" in text.lower():
-        return "lorem_ipsum"
-    return "curly_bracket" if settings.curly_bracket and "{" in text else None
+def c4(texts: list[str], settings: Any, short_line_chars: int = 30, scanned: Scan | None = None) -> C4:
+    """`scanned` is what `scan` found in these very texts, where another rule has asked before."""
+    scanned = scanned or scan(texts, False, short_line_chars)
+    results = C4(list(texts), [None] * len(texts), no_counts(len(texts)))
+    wanted = np.ones(len(texts), bool)
+    for name, bit, on in (
+        ("curly_bracket", CURLY_BRACKET, settings.curly_bracket),
+        ("lorem_ipsum", LOREM_IPSUM, settings.lorem_ipsum),
+    ):
+        for place in np.flatnonzero((scanned.found & bit) != 0) if on else ():
+            results.reasons[place] = name
+            wanted[place] = False
+    cited = np.flatnonzero(wanted & ((scanned.found & CITATION) != 0)).tolist() if settings.citations else []
+    shorter = {place: cut for place in cited if len(cut := CITATIONS.sub("", texts[place])) < len(texts[place])}
+    wanted[list(shorter)] = False
+    _keep_lines(results, scanned, wanted, range(len(texts)), settings, short_line_chars)
+    again = scan(list(shorter.values()), False, short_line_chars)
+    _keep_lines(results, again, np.ones(len(shorter), bool), list(shorter), settings, short_line_chars)
+    return results
 
 
-def _c4_lines(
-    text: str, lines: range, spans: list[list[int]], kept: list[bool], sentences: list[int], settings: Any
-) -> tuple[str, int]:
-    phrases = [
-        *(["javascript"] if settings.javascript_lines else []),
-        *(POLICY_PHRASES if settings.policy_lines else []),
-    ]
-    lowered = text.lower() if phrases else ""
-    suspicious = any(phrase in lowered for phrase in phrases)
-    good = []
-    count = 0
-    for line in lines:
-        if not kept[line]:
-            continue
-        start, end = spans[line]
-        if suspicious and any(phrase in text[start:end].lower() for phrase in phrases):
-            continue
-        good.append(text[start:end])
-        count += sentences[line]
-    return "\n".join(good), count
+def _keep_lines(
+    results: C4, scanned: Scan, wanted: np.ndarray, places: Any, settings: Any, short_line_chars: int
+) -> None:
+    """`places` of the scanned texts in the results."""
+    unwanted = (JAVASCRIPT if settings.javascript_lines else 0) | (POLICY if settings.policy_lines else 0)
+    rule = LineRule(settings.min_words_per_line, settings.max_word_chars, settings.terminal_punctuation, unwanted)
+    for group in scanned.groups:
+        use = wanted[group.places] & (np.array(group.places) >= 0)
+        joined = join_lines(group, use, rule, short_line_chars)
+        for k in np.flatnonzero(use).tolist():
+            place = places[group.places[k]]
+            results.texts[place] = joined.texts[k]
+            if joined.sentences[k] < settings.min_sentences:
+                results.reasons[place] = "sentences"
+        homes = [places[group.places[k]] for k in np.flatnonzero(use).tolist()]
+        for whole, part in zip(results.counts, joined.counts):  # noqa: B905
+            whole[homes] = part[use]
 
 
 def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:

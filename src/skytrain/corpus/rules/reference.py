@@ -9,11 +9,19 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from typing import Any
+from string import ascii_letters as LETTERS
+from string import digits as DIGITS
+from typing import Any, Callable  # noqa: UP035
+from urllib.parse import urlsplit
 
 from ..characters import CLOSERS, SENTENCE_ENDS, TERMINALS, simple_lower
 
 STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
+# None of them is a common word of another language ("of" is, in Dutch and its kin; "in" and "is" in many).
+ENGLISH_WORDS = ("the", "and", "to", "that", "with", "this", "are", "from", "which", "have", "be", "you", "it", "for")
+LANGUAGE_CHARS = 2000  # enough to tell a language by
+EXOTIC_SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
+SCHEME = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?//")
 POLICY_PHRASES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 
 
@@ -36,6 +44,48 @@ def normalize(text: str, settings: Any) -> str:
 def is_control(letter: str) -> bool:
     """Control characters, and marks that no one sees: byte order mark, zero-width space, soft hyphen. Joiners stay: scripts and emoji need them."""
     return unicodedata.category(letter) == "Cc" or letter in "\ufeff\u200b\u00ad\ufffe\uffff"
+
+
+def english(text: str, share: float) -> bool:
+    words = word_runs(text[:LANGUAGE_CHARS])
+    return bool(words) and sum(word in ENGLISH_WORDS for word in words) >= share * len(words)
+
+
+def language(text: str, settings: Any) -> str | None:
+    """Why the text goes: the language that it is in, where that is not one to keep."""
+    from resiliparse.parse.lang import detect_fast
+
+    if english(text, settings.english_words):
+        found = "en"
+    else:
+        found, _ = detect_fast(text[:LANGUAGE_CHARS], cutoff=settings.max_rank)
+    return None if found in settings.keep else found
+
+
+def host_of(address: str) -> str:
+    """The host that an address names; it may lack its scheme. Nothing where it names none."""
+    try:
+        return (urlsplit(address if SCHEME.match(address) else "//" + address).hostname or "").lower()
+    except ValueError:  # brackets that are no IPv6 address
+        return ""
+
+
+def url(address: str | None, settings: Any) -> str | None:
+    """Why a document from this address goes: its domain or one above it is blocked, or a word in it is."""
+    if not address:
+        return None
+    host = host_of(address)
+    for domain in settings.blocked_domains:
+        if host == domain.lower() or host.endswith("." + domain.lower()):
+            return "domain"
+    return "word" if any(word.lower() in address.lower() for word in settings.blocked_words) else None
+
+
+def hide_personal(text: str, settings: Any) -> str:
+    """Each e-mail address and IPv4 address, from left to right, replaced by one that is nobody's."""
+    if settings.emails:
+        text = _replace_each(text, _email_end, "email@example.com")
+    return _replace_each(text, _ip_end, "192.0.2.1") if settings.ips else text
 
 
 def lines_of(text: str) -> list[str]:
@@ -185,3 +235,55 @@ def word_runs(text: str) -> list[str]:
 
 def jaccard(a: set[tuple[str, ...]], b: set[tuple[str, ...]]) -> float:
     return len(a & b) / max(1, len(a | b))
+
+
+def _replace_each(text: str, end_of: Callable[[str, int], int], stand_in: str) -> str:
+    result, i = [], 0
+    while i < len(text):
+        end = end_of(text, i)
+        result.append(stand_in if end > i else text[i])
+        i = max(end, i + 1)
+    return "".join(result)
+
+
+def _run(text: str, i: int, members: str) -> int:
+    while i < len(text) and text[i] in members:
+        i += 1
+    return i
+
+
+def _email_end(text: str, i: int) -> int:
+    """Where the address that begins at `i` ends, or `i`: letters, "@", labels with dots between them, the last of letters alone."""
+    at = _run(text, i, LETTERS + DIGITS + "._%+-")
+    if at == i or text[at : at + 1] != "@":
+        return i
+    labels = text[at + 1 : _run(text, at + 1, LETTERS + DIGITS + "-.")].split(".")
+    best, end = i, at + 1
+    for number, label in enumerate(labels):
+        if not label:
+            break
+        letters = _run(label, 0, LETTERS)
+        if number and letters >= 2:  # the longest address ends with the last label that begins with two letters
+            best = end + letters
+        end += len(label) + 1
+    return best
+
+
+def _ip_end(text: str, i: int) -> int:
+    """Where the address that begins at `i` ends, or `i`: four numbers up to 255 without leading zeros, not part of a longer row of them."""
+    if i and (text[i - 1] == "." or text[i - 1].isdecimal()):
+        return i
+    end = i
+    for number in range(4):
+        if number:
+            if text[end : end + 1] != ".":
+                return i
+            end += 1
+        digits = text[end : _run(text, end, DIGITS)]
+        if not digits or len(digits) > 3 or int(digits) > 255 or digits != str(int(digits)):
+            return i
+        end += len(digits)
+    rest = end
+    while rest < len(text) and (text[rest] == "." or text[rest].isdecimal()):
+        rest += 1
+    return i if any(map(str.isdecimal, text[end:rest])) else end

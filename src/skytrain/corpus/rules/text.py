@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, Optional
+
+from .reference import EXOTIC_SPACES, LANGUAGE_CHARS, host_of
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\u200b\u00ad\ufffe\uffff]")
-EXOTIC_SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 TRAILING = re.compile("[ \t]+(?=\n|\\Z)")
 BLANK_LINES = re.compile("\n{4,}")
 EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}")
-IP = re.compile(
-    r"(?<![\d.])(?:(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)\.){3}(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)(?![\d.]*\d)"
-)
+OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+IP = re.compile(rf"(?<![\d.])(?:{OCTET}\.){{3}}{OCTET}(?![\d.]*\d)")
 IP_INSIDE = re.compile(
     r"\.\d{1,3}\.\d{1,3}\.\d"
 )  # begins with a plain character, which makes the search several times faster
-LANGUAGE_CHARS = 2000  # enough to tell a language by
 CONTROL_BYTES = bytes(byte for byte in range(32) if byte not in b"\t\n") + b"\x7f"
 UPPER_CONTROL = re.compile(b"\xc2[\x80-\x9f]")  # U+0080 to U+009F in UTF-8
 UNSEEN = ("\ufeff", "\u200b", "\u00ad", "\ufffe", "\uffff")
@@ -59,15 +57,18 @@ def _has_control(text: str) -> bool:
     )
 
 
-def url_reason(url: str | None, settings: Any) -> str | None:
-    if not url:
-        return None
-    host = (urlsplit(url if "//" in url else "//" + url).hostname or "").lower()
-    for domain in settings.blocked_domains:
-        if host == domain.lower() or host.endswith("." + domain.lower()):
-            return "domain"
+def url_reasons(urls: list[Optional[str]], settings: Any) -> list[Optional[str]]:  # noqa: UP045
+    domains = {domain.lower() for domain in settings.blocked_domains}
+    words = [word.lower() for word in settings.blocked_words]
+    return [_url_reason(url, domains, words) if url else None for url in urls]
+
+
+def _url_reason(url: str, domains: set[str], words: list[str]) -> str | None:
+    labels = host_of(url).split(".") if domains else []
+    if any(".".join(labels[i:]) in domains for i in range(len(labels))):
+        return "domain"
     lowered = url.lower()
-    return "word" if any(word.lower() in lowered for word in settings.blocked_words) else None
+    return "word" if any(word in lowered for word in words) else None
 
 
 def hide_personal(text: str, settings: Any) -> str:
@@ -79,8 +80,9 @@ def hide_personal(text: str, settings: Any) -> str:
     return text
 
 
-def language_reason(text: str, settings: Any) -> str | None:
+def language_reason(text: str, is_english: bool, settings: Any) -> str | None:
+    """`is_english` where the text's words say so already: the detector takes longer than all other rules together."""
     from resiliparse.parse.lang import detect_fast
 
-    language, _ = detect_fast(text[:LANGUAGE_CHARS], cutoff=settings.max_rank)
+    language = "en" if is_english else detect_fast(text[:LANGUAGE_CHARS], cutoff=settings.max_rank)[0]
     return None if language in settings.keep else language

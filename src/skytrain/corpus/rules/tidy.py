@@ -1,0 +1,96 @@
+"""Quick looks at a whole batch, compiled, that spare most texts the slow stages: is there anything to tidy, is it English?"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+from numba import njit
+
+from ..characters import TABLE_SIZE, character_tables, pack_groups
+from ..minhash import hash_words
+from .reference import ENGLISH_WORDS, EXOTIC_SPACES, LANGUAGE_CHARS, is_control
+
+CHANGES, BLANK, LINE_FEED = 1, 2, 3  # a character that normalizing may change; space or tab; line feed
+# Composed and alone: no character in these ranges joins the one before it.
+NEVER_COMBINE = ((0, 0x300), (0x2010, 0x2028), (0x2030, 0x205F))
+
+
+def untidy(texts: list[str]) -> np.ndarray:
+    """For each text, whether normalizing could change it; never wrong about no."""
+    found = np.zeros(len(texts), np.bool_)
+    for places, packed in pack_groups(texts):
+        part = np.zeros(len(places), np.bool_)
+        _untidy(packed.codes, packed.starts, _kinds(), part)
+        found[places] = part
+    return found
+
+
+def english(texts: list[str], share: float) -> np.ndarray:
+    """For each text, whether at least `share` of the words at its beginning are among the commonest English ones."""
+    found = np.zeros(len(texts), np.bool_)
+    flags, lower = character_tables()
+    for places, packed in pack_groups([text[:LANGUAGE_CHARS] for text in texts]):
+        part = np.zeros(len(places), np.bool_)
+        _english(packed.codes, packed.starts, flags, lower, _english_hashes(), share, part)
+        found[places] = part
+    return found
+
+
+@lru_cache(maxsize=1)
+def _kinds() -> np.ndarray:
+    kinds = np.full(TABLE_SIZE, CHANGES, np.uint8)
+    for start, end in NEVER_COMBINE:
+        kinds[start:end] = [is_control(chr(code)) for code in range(start, end)]
+    kinds[[ord(space) for space in EXOTIC_SPACES]] = CHANGES
+    kinds[[ord(" "), ord("\t")]] = BLANK
+    kinds[ord("\n")] = LINE_FEED
+    return kinds
+
+
+@lru_cache(maxsize=1)
+def _english_hashes() -> np.ndarray:
+    flags, lower = character_tables()
+    hashes = np.empty(len(ENGLISH_WORDS), np.uint64)
+    codes = np.array([ord(letter) for letter in " ".join(ENGLISH_WORDS)], np.uint8)
+    assert hash_words(codes, 0, len(codes), flags, lower, hashes) == len(ENGLISH_WORDS)
+    return np.sort(hashes)
+
+
+@njit(cache=True, nogil=True)
+def _untidy(codes, starts, kinds, found):  # type: ignore[no-untyped-def]
+    for d in range(len(starts) - 1):
+        start, end = starts[d], starts[d + 1]
+        if start == end:
+            continue
+        feeds = 0
+        found[d] = kinds[codes[start]] == LINE_FEED or kinds[codes[end - 1]] in (BLANK, LINE_FEED)
+        for i in range(start, end):
+            kind = kinds[codes[i]]
+            if kind == 0:
+                feeds = 0
+            elif kind == LINE_FEED:
+                feeds += 1
+                if feeds == 4 or (i > start and kinds[codes[i - 1]] == BLANK):
+                    found[d] = True
+                    break
+            elif kind == CHANGES:
+                found[d] = True
+                break
+            else:
+                feeds = 0
+
+
+@njit(cache=True, nogil=True)
+def _english(codes, starts, flags, lower, common, share, found):  # type: ignore[no-untyped-def]
+    longest = 0
+    for d in range(len(starts) - 1):
+        longest = max(longest, starts[d + 1] - starts[d])
+    words = np.empty(longest // 2 + 1, np.uint64)
+    for d in range(len(starts) - 1):
+        count = hash_words(codes, starts[d], starts[d + 1], flags, lower, words)
+        hits = 0
+        for i in range(count):
+            at = np.searchsorted(common, words[i])
+            hits += at < len(common) and common[at] == words[i]
+        found[d] = count > 0 and hits >= share * count
