@@ -101,9 +101,12 @@ def test_a_named_run_with_other_settings_is_refused_line_by_line(root):
     assert committed_steps(open_store(str(root)), "mine") == [2]
 
 
-def test_old_checkpoints_are_pruned_and_the_newest_kept(root):
-    trained = train(tiny_config(root, "trainer.checkpoint_every=5", "trainer.keep_checkpoints=2"), Silent())
-    assert committed_steps(open_store(str(root)), trained.run) == [15, 20]
+def test_old_checkpoints_are_pruned_and_the_newest_kept_and_the_best(root):
+    saves = ("trainer.checkpoint_every=5", "trainer.keep_checkpoints=2")
+    newest = train(tiny_config(root, "run=newest", "trainer.keep_best=0", *saves), Silent())
+    assert committed_steps(open_store(str(root)), newest.run) == [15, 20]
+    best = train(tiny_config(root, "run=best", "trainer.keep_best=1", *saves), Silent())
+    assert committed_steps(open_store(str(root)), best.run) == [10, 15, 20]  # of those, 10 alone was validated in time
 
 
 class Interrupter(Silent):
