@@ -1,0 +1,254 @@
+"""How a run goes on: after an end it did not choose, from something else, with other settings, and within its budget."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from skytrain.checkpoints import committed_steps, load_model
+from skytrain.config import SkytrainError
+from skytrain.export import export_llmc
+from skytrain.pipelines.export import export
+from skytrain.pipelines.train import train
+from skytrain.runs import Silent, Start, claim_attempt, load_run, read_metrics, read_outcome
+from skytrain.runs.meter import read_counts
+from skytrain.storage import open_store
+from tests.support.imds import fake_metadata
+from tests.support.tiny import tiny_config
+
+SHORT = ("trainer.steps=8", "trainer.validate_every=null", "trainer.checkpoint_every=2", "trainer.keep_checkpoints=9")
+
+
+class Notes(Silent):
+    """Keeps what is said, and calls `at` with each step."""
+
+    def __init__(self, at=lambda step: None) -> None:
+        self.said: list[str] = []
+        self.at = at
+
+    def note(self, text):
+        self.said.append(text)
+
+    def progress(self, stage, done, total, detail=""):
+        if stage == "train":
+            self.at(done)
+
+
+def losses(root: Path, run: str) -> dict[int, float]:
+    records = read_metrics(open_store(str(root)), run)
+    return {record["step"]: record["train/loss"] for record in records if "train/loss" in record}
+
+
+def rates(root: Path, run: str) -> dict[int, float]:
+    records = read_metrics(open_store(str(root)), run)
+    return {record["step"]: record["train/lr"] for record in records if "train/lr" in record}
+
+
+def weights(root: Path, run: str, step: int) -> dict[str, torch.Tensor]:
+    return load_model(open_store(str(root)), f"{run}@{step}").model.state_dict()
+
+
+@pytest.fixture(scope="module")
+def trained_root(prepared_root, tmp_path_factory) -> Path:
+    """A store with a run of eight steps, its checkpoints at 2, 4, 6 and 8, and its weights at 4 in other formats."""
+    root = Path(shutil.copytree(prepared_root, tmp_path_factory.mktemp("trained") / "store"))
+    train(tiny_config(root, "run=whole", *SHORT), Silent())
+    export(tiny_config(root), "whole@4", root / "hf")
+    export_llmc(load_model(open_store(str(root)), "whole@4").model, root / "seed.bin")
+    return root
+
+
+@pytest.fixture
+def root(trained_root, tmp_path) -> Path:
+    return Path(shutil.copytree(trained_root, tmp_path / "store"))
+
+
+class Crash(RuntimeError):
+    pass
+
+
+def crash_at(step: int):
+    def at(done: float) -> None:
+        if done == step:
+            raise Crash
+
+    return Notes(at)
+
+
+def test_a_crash_leaves_its_trace_in_the_log_and_the_next_attempt_continues_bit_for_bit(root):
+    with pytest.raises(Crash):
+        train(tiny_config(root, "run=cut", *SHORT), crash_at(5))
+    store = open_store(str(root))
+    assert read_outcome(store, "cut", 0) is None
+    log = b"".join(store.read(stat.key) for stat in store.list("runs/cut/attempts/0/logs/")).decode()
+    assert "train 4/8 | loss" in log and "Crash" in log
+    assert train(tiny_config(root, "run=cut", *SHORT), Silent()).outcome == "done"
+    assert losses(root, "cut") == losses(root, "whole")
+    a, b = weights(root, "cut", 8), weights(root, "whole", 8)
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert json.loads(store.read("runs/cut/attempts/1/resumed.json"))["step"] in (2, 4)
+
+
+def test_a_run_that_another_attempt_takes_over_stops_and_overwrites_nothing(root):
+    store = open_store(str(root))
+    begun: list[int] = []
+
+    def take_over(done: float) -> None:
+        if done == 3:
+            begun.append(claim_attempt(store, "both"))
+
+    with pytest.raises(SkytrainError, match=r"attempt 1 on .* has taken over from this one, attempt 0"):
+        train(tiny_config(root, "run=both", *SHORT), Notes(take_over))
+    assert begun == [1]
+    assert read_outcome(store, "both", 0) is None
+    assert max(committed_steps(store, "both"), default=0) <= 2
+    assert train(tiny_config(root, "run=both", *SHORT), Silent()).outcome == "done"
+    assert losses(root, "both") == losses(root, "whole")
+
+
+def test_a_run_starts_from_another_runs_checkpoint_with_its_whole_state(root):
+    trained = train(tiny_config(root, "run=fork", *SHORT), Silent(), Start("whole@4"))
+    assert trained.outcome == "done"
+    assert losses(root, "fork") == {step: loss for step, loss in losses(root, "whole").items() if step > 4}
+    assert load_run(open_store(str(root)), "fork").started_from == "whole@4"
+
+
+def test_a_run_starts_from_a_checkpoint_in_another_store(root, prepared_root, tmp_path):
+    other = Path(shutil.copytree(prepared_root, tmp_path / "other"))
+    train(tiny_config(other, "run=fork", *SHORT), Silent(), Start(f"{root}/runs/whole@6"))
+    assert losses(other, "fork") == {step: loss for step, loss in losses(root, "whole").items() if step > 6}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [Start("whole@4", weights_only=True, at_step=4), Start("hf", at_step=4), Start("seed.bin", at_step=4)],
+    ids=lambda start: start.label,
+)
+def test_weights_alone_begin_at_a_chosen_step_of_schedule_and_data(root, monkeypatch, source):
+    """The first loss is computed before the fresh optimizer has any say, so it is that of the run it came from."""
+    monkeypatch.chdir(root)
+    train(tiny_config(root, "run=seeded", *SHORT), Silent(), source)
+    whole, seeded = losses(root, "whole"), losses(root, "seeded")
+    assert list(seeded) == [5, 6, 7, 8]
+    assert seeded[5] == pytest.approx(whole[5], abs=1e-6)
+    assert seeded[8] != whole[8]
+    assert rates(root, "seeded") == {step: rate for step, rate in rates(root, "whole").items() if step > 4}
+
+
+def test_a_seeded_run_that_was_cut_goes_on_from_its_own_checkpoint(root):
+    start = Start("whole@4", weights_only=True, at_step=4)
+    train(tiny_config(root, "run=uncut", *SHORT), Silent(), start)
+    with pytest.raises(Crash):
+        train(tiny_config(root, "run=cut", *SHORT), crash_at(7), start)
+    train(tiny_config(root, "run=cut", *SHORT), Silent(), start)
+    assert losses(root, "cut") == losses(root, "uncut")
+
+
+def test_weights_without_a_step_begin_a_new_schedule(root):
+    train(tiny_config(root, "run=tuned", *SHORT), Silent(), Start("whole@8", weights_only=True))
+    assert rates(root, "tuned") == rates(root, "whole")
+    assert losses(root, "tuned")[1] < losses(root, "whole")[1] - 0.1
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (Start("whol"), "did you mean whole"),
+        (Start("whole@5"), "it has 2, 4, 6, 8"),
+        (Start("whole@4", at_step=3), "knows its own step, 4"),
+        (Start("no/such/folder"), "neither a run here"),
+    ],
+    ids=lambda value: value.label if isinstance(value, Start) else "",
+)
+def test_a_source_that_cannot_serve_is_answered_with_what_can(root, start, words):
+    with pytest.raises(SkytrainError, match=words):
+        train(tiny_config(root, "run=new", *SHORT), Silent(), start)
+
+
+def test_a_change_that_decides_numbers_needs_leave_and_then_counts(root):
+    options = [option for option in SHORT if option != "trainer.steps=8"]
+    train(tiny_config(root, "run=mine", "trainer.steps=8", "trainer.stop_at_step=4", *options), Silent())
+    changed = tiny_config(root, "run=mine", "trainer.steps=8", "optimizer.lr=1e-3", "trainer.log_every=2", *options)
+    with pytest.raises(SkytrainError, match=r"optimizer\.lr: 0\.003 -> 0\.001(.|\n)*--allow-changes"):
+        train(changed, Silent())
+    notes = Notes()
+    train(changed, notes, allow_changes=True)
+    assert "changed since the run began: optimizer.lr: 0.003 -> 0.001" in notes.said
+    assert "changed since the run began: trainer.log_every: 1 -> 2" in notes.said
+    before = rates(root, "whole")
+    assert rates(root, "mine")[8] == pytest.approx(before[8] / 3)
+    assert load_run(open_store(str(root)), "mine").config["optimizer"]["lr"] == 1e-3
+
+
+def test_another_micro_batch_may_go_on_and_is_reported(root):
+    train(tiny_config(root, "run=mine", "trainer.stop_at_step=4", *SHORT), Silent())
+    notes = Notes()
+    train(tiny_config(root, "run=mine", "trainer.micro_batch=2", *SHORT), notes)
+    assert "changed since the run began: trainer.micro_batch: 4 -> 2" in notes.said
+    assert list(losses(root, "mine").values()) == pytest.approx(list(losses(root, "whole").values()), abs=2e-5)
+
+
+def test_a_budget_stops_the_run_with_a_checkpoint_and_a_larger_one_continues_it(root, monkeypatch):
+    """At a rate at which a step costs about as much as the whole budget."""
+    monkeypatch.delenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", raising=False)
+    dear = ("budget.usd_per_hour=36000", "budget.margin=0s")
+    stopped = train(tiny_config(root, "run=dear", "budget.usd=20", *dear, *SHORT), Silent())
+    assert stopped.outcome == "budget" and stopped.exit_code == 6
+    assert stopped.step in committed_steps(open_store(str(root)), "dear")
+    spent = sum(count.usd for count in read_counts(open_store(str(root)), "dear").values())
+    assert spent > 0 and stopped.metrics["cost/usd"] <= spent
+    notes = Notes()
+    again = train(tiny_config(root, "run=dear", "budget.usd=1e-6", *dear, *SHORT), notes)
+    assert (again.outcome, again.step) == ("budget", stopped.step)
+    assert "spent already: nothing is trained" in notes.said[-1]
+    done = train(tiny_config(root, "run=dear", "budget.usd=1e9", *dear, *SHORT), Silent())
+    assert done.outcome == "done"
+    assert losses(root, "dear") == losses(root, "whole")
+    assert sum(count.usd for count in read_counts(open_store(str(root)), "dear").values()) > spent
+
+
+def test_a_budget_without_a_price_is_said_not_to_be_watched(root):
+    notes = Notes()
+    train(tiny_config(root, "run=free", "budget.usd=1", "trainer.stop_at_step=1", *SHORT), notes)
+    assert any("budget.usd=1 is not watched" in text for text in notes.said)
+
+
+def test_on_an_instance_the_price_is_the_catalogues_from_its_launch(root, monkeypatch):
+    with fake_metadata() as fake:
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", fake.url)
+        trained = train(tiny_config(root, "run=cloud", "trainer.stop_at_step=2", *SHORT), Silent())
+    (count,) = read_counts(open_store(str(root)), "cloud").values()
+    assert count.seconds > 3600  # the fake one was launched long ago
+    assert trained.metrics["cost/usd"] == pytest.approx(count.usd, rel=1e-3)
+    assert trained.metrics["cost/projected_usd"] >= trained.metrics["cost/usd"]
+
+
+def test_a_store_without_permission_is_said_and_nothing_is_trained(s3_server, s3_environment, root):
+    from tests.support.s3 import READER_KEY, READER_SECRET
+
+    target = s3_server.new_root()
+    there = open_store(target)
+    for stat in open_store(str(root)).list("tokens/") + open_store(str(root)).list("tokenizers/"):
+        there.write(stat.key, open_store(str(root)).read(stat.key))
+    s3_environment.setenv("AWS_ACCESS_KEY_ID", READER_KEY)
+    s3_environment.setenv("AWS_SECRET_ACCESS_KEY", READER_SECRET)
+    with pytest.raises(SkytrainError, match=r"cannot create .*attempt\.json"):
+        train(tiny_config(target, "run=mine", *SHORT), Silent())
+
+
+def test_on_s3_metrics_logs_and_events_are_there_afterwards(s3_root, root):
+    there = open_store(s3_root)
+    here = open_store(str(root))
+    for stat in here.list("tokens/") + here.list("tokenizers/"):
+        there.write(stat.key, here.read(stat.key))
+    train(tiny_config(s3_root, "run=far", "trainer.loggers=[tensorboard]", *SHORT), Silent())
+    keys = [stat.key for stat in there.list("runs/far/")]
+    for part in ("attempts/0/metrics/", "attempts/0/spend/", "attempts/0/logs/0-", "tensorboard/events.out.tfevents"):
+        assert [key for key in keys if part in key], part
+    assert losses_of(there, "far") == losses(root, "whole")
+
+
+def losses_of(store, run: str) -> dict[int, float]:
+    return {record["step"]: record["train/loss"] for record in read_metrics(store, run) if "train/loss" in record}
