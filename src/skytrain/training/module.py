@@ -78,6 +78,7 @@ class CausalLM(pl.LightningModule):
         self._val_sequences = 0
         self.val_loss: float | None = None
         self.keeps_documents_apart = False
+        self.group_settings: list[dict[str, Any]] = []  # the optimizer's, by the configuration, before any restore
 
     def training_step(self, batch: torch.Tensor, batch_index: int) -> torch.Tensor:
         loss = self.compute_loss(self.model, *inputs_and_targets(batch, keep_marks=self.keeps_documents_apart))
@@ -147,6 +148,9 @@ class CausalLM(pl.LightningModule):
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: learning_rate(self._schedule, step, self._total_steps)
         )
+        self.group_settings = [
+            {key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups
+        ]
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
 
