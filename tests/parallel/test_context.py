@@ -4,13 +4,14 @@ how real ones train is in the list of equivalences."""
 import pytest
 import torch
 import torch.nn.functional as F
+from benchmarks.parallel.context_gpu import in_pieces
+from benchmarks.parallel.context_memory import MODES, measure
 
 from skytrain.config import ConfigError
 from skytrain.config.compose import compose
 from skytrain.models import token_loss
 from skytrain.parallel import resolve_mesh
-from skytrain.parallel.attention_parts import Together, attend_part, attend_part_backward
-from skytrain.parallel.context import Context, places_of, rows_and_keys
+from skytrain.parallel.context import Context, places_of
 
 LENGTH = 32
 SMALL = (
@@ -43,35 +44,6 @@ def test_every_rank_has_as_many_pairs_of_query_and_key_to_compute(size):
     assert len(set(pairs)) == 1
 
 
-def piecewise(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dout: torch.Tensor, size: int, kernel: str) -> tuple:
-    """Output and gradients of whole sequences, computed as `size` ranks would, one pair of them after another."""
-    held = [places_of("ring", q.size(2), rank, size).tensor(q.device) for rank in range(size)]
-    how = {"scale": q.size(3) ** -0.5, "kernel": kernel}
-    kv = torch.stack((k, v))
-    out, dq, dkv = torch.zeros_like(q), torch.zeros_like(q), torch.zeros_like(kv)
-    for rank, mine in enumerate(held):
-        others = [source for source in range(size) if source != rank]
-        mine_q, mine_dout = q[:, :, mine], dout[:, :, mine]
-        found = Together(attend_part(mine_q, kv[..., mine, :], causal=True, **how))
-        for source in others:
-            rows, keys = rows_and_keys(rank, source, len(mine))
-            seen = kv[..., held[source][keys], :]
-            found.add(rows, attend_part(mine_q[:, :, rows], seen, causal=False, **how))
-        whole = found.part()
-        out[:, :, mine] = whole.out_bhtq
-        for source in [rank, *others]:
-            causal = source == rank
-            rows, keys = (slice(None), slice(None)) if causal else rows_and_keys(rank, source, len(mine))
-            seen = held[source][keys]
-            part = whole._replace(out_bhtq=whole.out_bhtq[:, :, rows], log_sum_bht=whole.log_sum_bht[:, :, rows])
-            dq_part, dkv_part = attend_part_backward(
-                mine_dout[:, :, rows], mine_q[:, :, rows], kv[..., seen, :], part, causal=causal, **how
-            )
-            dq[:, :, mine[rows]] += dq_part
-            dkv[..., seen, :] += dkv_part
-    return out, dq, *dkv
-
-
 @pytest.mark.parametrize("kernel", ["cpu", "plain"])
 @pytest.mark.parametrize("groups", [4, 2])
 def test_attention_in_pieces_is_attention(kernel, groups):
@@ -81,7 +53,8 @@ def test_attention_in_pieces_is_attention(kernel, groups):
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
     expected = F.scaled_dot_product_attention(*leaves, is_causal=True, enable_gqa=True)
     wanted = [expected, *torch.autograd.grad(expected, leaves, dout)]
-    for seen, right in zip(piecewise(q, k, v, dout, 4, kernel), wanted, strict=True):
+    out, dq, (dk, dv) = in_pieces(q, torch.stack((k, v)), dout, 4, kernel)
+    for seen, right in zip((out, dq, dk, dv), wanted, strict=True):
         torch.testing.assert_close(seen, right.detach(), atol=2e-6, rtol=1e-5)
 
 
@@ -165,3 +138,13 @@ def test_what_context_parallelism_cannot_do_is_said_with_what_can(overrides, wor
 def test_ulysses_attends_to_whole_sequences_and_so_to_windows_caps_and_dropout(setting):
     mesh = resolve_mesh(config("parallel=cp", "parallel.context_method=ulysses", setting), 4)
     assert mesh.context == 4
+
+
+@pytest.mark.slow
+def test_four_ranks_train_a_sequence_four_times_as_long_in_the_memory_of_one():
+    """As much as each needs for a sequence of its own, whichever way attention goes; without sharing it would be four times that."""
+    own, *shared = [name for name in MODES if "long sequence" not in name]
+    seen = measure("gpt2", {name: MODES[name] for name in (own, *shared)})
+    assert len(shared) == 3
+    for name in shared:
+        assert seen[name] <= 1.15 * seen[own], name

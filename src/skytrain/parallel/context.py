@@ -16,7 +16,7 @@ however they are cut.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,31 +119,18 @@ class RingAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup, scale: float) -> Tensor:
-        rank, size, length = group.rank(), group.size(), q.size(2)
-        ctx.group, ctx.how = group, {"scale": scale, "kernel": choose_kernel(q.device, q.dtype)}
-        kv = torch.stack((k, v))
-        coming = _Hop(kv, group, tag=0)
-        found = Together(attend_part(q, kv, causal=True, **ctx.how))
-        for step in range(1, size):
-            kv = coming.arrived()
-            if step + 1 < size:
-                coming = _Hop(kv, group, tag=0)
-            rows, keys = rows_and_keys(rank, (rank - step) % size, length)
-            found.add(rows, attend_part(q[:, :, rows], kv[..., keys, :], causal=False, **ctx.how))
-        return _save(ctx, q, k, v, found)
+        return _forward(ctx, q, k, v, _around(torch.stack((k, v)), group), group, scale)
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
         (q, k, v), whole = _saved(ctx)
-        group, rank, size, length = ctx.group, ctx.group.rank(), ctx.group.size(), q.size(2)
-        kv = torch.stack((k, v))
-        coming = _Hop(kv, group, tag=0)
+        group: dist.ProcessGroup = ctx.group
+        pieces = _around(torch.stack((k, v)), group)
+        _, kv = next(pieces)
         dq, dkv = (x.float() for x in attend_part_backward(dout, q, kv, whole, causal=True, **ctx.how))
-        for step in range(1, size):
-            kv, following = coming.arrived(), _Hop(dkv, group, tag=1)
-            if step + 1 < size:
-                coming = _Hop(kv, group, tag=0)
-            rows, keys = rows_and_keys(rank, (rank - step) % size, length)
+        for source, kv in pieces:
+            following = _Hop(dkv, group, tag=1)
+            rows, keys = rows_and_keys(group.rank(), source, q.size(2))
             dq_part, dkv_part = attend_part_backward(
                 dout[:, :, rows], q[:, :, rows], kv[..., keys, :], _rows(whole, rows), causal=False, **ctx.how
             )
@@ -160,60 +147,64 @@ class GatherAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup, scale: float) -> Tensor:
-        ctx.group, ctx.how = group, {"scale": scale, "kernel": choose_kernel(q.device, q.dtype)}
-        kv = torch.stack((k, v))
-        everyone, waiting = _gather(kv, group)
-        found = Together(attend_part(q, kv, causal=True, **ctx.how))
-        waiting.wait()
-        for sources in others(group.rank(), group.size()):
-            rows, keys = rows_and_keys(group.rank(), sources.start, q.size(2))
-            kv = joined(everyone[sources][..., keys, :])
-            found.add(rows, attend_part(q[:, :, rows], kv, causal=False, **ctx.how))
-        return _save(ctx, q, k, v, found)
+        return _forward(ctx, q, k, v, _gathered(torch.stack((k, v)), group), group, scale)
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
         (q, k, v), whole = _saved(ctx)
-        group, rank = ctx.group, ctx.group.rank()
-        kv = torch.stack((k, v))
-        everyone, waiting = _gather(kv, group)
-        dq, dkv = (x.float() for x in attend_part_backward(dout, q, kv, whole, causal=True, **ctx.how))
-        waiting.wait()
-        deveryone = torch.zeros(everyone.shape, dtype=torch.float32, device=q.device)
-        deveryone[rank] = dkv
-        for sources in others(rank, group.size()):
-            rows, keys = rows_and_keys(rank, sources.start, q.size(2))
-            kv = joined(everyone[sources][..., keys, :])
+        group: dist.ProcessGroup = ctx.group
+        pieces = _gathered(torch.stack((k, v)), group)
+        own, kv = next(pieces)
+        dq, dkv = attend_part_backward(dout, q, kv, whole, causal=True, **ctx.how)
+        dq, everyone = dq.float(), torch.zeros(group.size(), *kv.shape, dtype=torch.float32, device=q.device)
+        everyone[own] = dkv
+        for source, kv in pieces:
+            rows, keys = rows_and_keys(own, source, q.size(2))
             dq_part, dkv = attend_part_backward(
-                dout[:, :, rows], q[:, :, rows], kv, _rows(whole, rows), causal=False, **ctx.how
+                dout[:, :, rows], q[:, :, rows], kv[..., keys, :], _rows(whole, rows), causal=False, **ctx.how
             )
             dq[:, :, rows] += dq_part
-            deveryone[sources][..., keys, :] = dkv.unflatten(3, (sources.stop - sources.start, -1)).movedim(3, 0)
-        del everyone
-        mine = torch.empty_like(deveryone[0])
-        _reduce_scatter(mine, deveryone.flatten(0, 1), group=group)
+            everyone[source][..., keys, :] = dkv
+        mine = torch.empty_like(everyone[0])
+        _reduce_scatter(mine, everyone.flatten(0, 1), group=group)
         dk, dv = mine.to(q.dtype)
         return dq.to(q.dtype), dk, dv, None, None
 
 
-def others(rank: int, size: int) -> list[slice]:
-    """The earlier ranks and the later ones, where there are any: each lot is attended to in one piece."""
-    return [ranks for ranks in (slice(0, rank), slice(rank + 1, size)) if ranks.stop > ranks.start]
+Pieces = Iterator[tuple[int, Tensor]]  # whose keys and values, and they themselves; this rank's own first
 
 
-def joined(kv_n2bgsq: Tensor) -> Tensor:
-    """Keys and values of several ranks one after another. Which order does not matter where all of them are seen."""
-    return kv_n2bgsq.movedim(0, 3).flatten(3, 4)
+def _around(kv: Tensor, group: dist.ProcessGroup) -> Pieces:
+    rank, size = group.rank(), group.size()
+    for step in range(size):
+        coming = _Hop(kv, group, tag=0) if step + 1 < size else None
+        yield (rank - step) % size, kv
+        if coming is not None:
+            kv = coming.arrived()
 
 
-def _gather(kv: Tensor, group: dist.ProcessGroup) -> tuple[Tensor, dist.Work]:
-    everyone = kv.new_empty(group.size(), *kv.shape)
-    work = _all_gather(everyone.flatten(0, 1), kv, group=group, async_op=True)
-    return everyone, work
+def _gathered(kv: Tensor, group: dist.ProcessGroup) -> Pieces:
+    rank, size = group.rank(), group.size()
+    everyone = kv.new_empty(size, *kv.shape)
+    coming = _all_gather(everyone.flatten(0, 1), kv, group=group, async_op=True)
+    yield rank, kv
+    coming.wait()
+    for step in range(1, size):
+        source = (rank - step) % size
+        yield source, everyone[source]
 
 
-def _save(ctx: Any, q: Tensor, k: Tensor, v: Tensor, found: Together) -> Tensor:
+def _forward(
+    ctx: Any, q: Tensor, k: Tensor, v: Tensor, pieces: Pieces, group: dist.ProcessGroup, scale: float
+) -> Tensor:
+    ctx.group, ctx.how = group, {"scale": scale, "kernel": choose_kernel(q.device, q.dtype)}
+    _, kv = next(pieces)
+    found = Together(attend_part(q, kv, causal=True, **ctx.how))
+    for source, kv in pieces:
+        rows, keys = rows_and_keys(group.rank(), source, q.size(2))
+        found.add(rows, attend_part(q[:, :, rows], kv[..., keys, :], causal=False, **ctx.how))
     whole = found.part()
+    # The inputs as they came, not the copy of keys and values that was sent: they share their storage with one another.
     ctx.save_for_backward(q, k, v, whole.out_bhtq, whole.log_sum_bht, *whole.rest)
     return whole.out_bhtq
 
