@@ -11,7 +11,7 @@ import typer
 from .. import __version__
 from ..config.errors import ConfigError, SkytrainError
 from ..parallel import Ranks, ToldByFirstRank
-from . import bench, catalog, config, data, evaluate, export, generate, models, plan, prepare, quickstart, train
+from . import bench, catalog, config, data, evaluate, export, generate, models, plan, prepare, quickstart, status, train
 
 app = typer.Typer(
     name="skytrain",
@@ -39,6 +39,7 @@ app.command()(quickstart.quickstart)
 app.command()(prepare.prepare)
 app.command()(plan.plan)
 app.command()(train.train)
+app.command()(status.status)
 app.command()(evaluate.evaluate)
 app.command()(generate.generate)
 app.command()(export.export)

@@ -10,6 +10,8 @@ from ..storage import Store
 from .attempts import attempt_key, read_fence
 from .sync import Lines
 
+LAST_PARTS = 4  # hold far more steps than lie between two validations
+
 
 class MetricsWriter:
     """Records of metrics by step; they travel when the stream is flushed."""
@@ -31,12 +33,28 @@ def read_metrics(store: Store, run: str) -> list[dict[str, Any]]:
     return [by_step[key] for key in sorted(by_step)]
 
 
+def last_metrics(store: Store, run: str) -> dict[str, Any]:
+    """The newest value of each metric, and the newest step, from the last few parts alone."""
+    fence, last = read_fence(store, run), dict[str, Any]()
+    for number, key in reversed(_parts(store, run)[-LAST_PARTS:]):
+        for line in reversed(store.read(key).decode().splitlines()):
+            record = json.loads(line)
+            if fence.admits(number, record["step"]):
+                last = {**record, **last}
+    return last
+
+
 def _records(store: Store, run: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, key in _parts(store, run):
+        for line in store.read(key).decode().splitlines():
+            yield number, json.loads(line)
+
+
+def _parts(store: Store, run: str) -> list[tuple[int, str]]:
+    """By attempt and part. By number: as text, attempt 10 would come before attempt 2."""
     parts: list[tuple[int, str]] = []
     for stat in store.list(f"runs/{run}/attempts/"):
         folder, _, rest = stat.key.removeprefix(f"runs/{run}/attempts/").partition("/")
         if rest.startswith("metrics/"):
             parts.append((int(folder), stat.key))
-    for number, key in sorted(parts):  # by number: as text, attempt 10 would come before attempt 2
-        for line in store.read(key).decode().splitlines():
-            yield number, json.loads(line)
+    return sorted(parts)

@@ -1,0 +1,49 @@
+"""`skytrain status`: how runs stand, from the store alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+import typer
+
+from ..config.errors import SkytrainError
+from .options import ConfigDirs, Json, compose_overrides
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[RUN] [KEY=VALUE]...",
+        help="A run; without one, all of the store. Settings say which store: store.root=s3://bucket/project.",
+        show_default=False,
+    ),
+]
+
+
+def status(words: Words = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
+    """How runs stand: step, loss, speed, dollars, time to go, checkpoints, interruptions.
+
+    Reads what the run has left in the store, from any machine: no process of the run is asked. A run that has written
+    nothing for a minute and has not said how it ended is stale: it, or its machine, is gone.
+
+    skytrain status
+
+    skytrain status my-run store.root=s3://bucket/project --json
+    """
+    from ..pipelines.status import describe_status, status_rows
+    from ..pipelines.status import status as story
+
+    runs = [word for word in words or [] if "=" not in word]
+    if len(runs) > 1:
+        raise SkytrainError(f"one run at a time, not {', '.join(runs)}\n  without a name all of them are shown")
+    config = compose_overrides([word for word in words or [] if "=" in word], config_dir).config
+    found = story(config, runs[0] if runs else None)
+    if as_json:
+        shown = [dataclasses.asdict(each) for each in found]
+        print(json.dumps(shown[0] if runs else shown, indent=1))
+        return
+    rows: list[tuple[str, ...]] = [*describe_status(found[0])] if runs else status_rows(found)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())

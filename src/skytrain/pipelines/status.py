@@ -1,0 +1,91 @@
+"""Status: how runs stand, read from the store alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from ..checkpoints.commits import committed, read_marker
+from ..config import Config, SkytrainError, format_count, format_seconds
+from ..runs import RunRecord, load_run
+from ..runs.status import RunStatus, run_status
+from ..storage import Store, open_store
+
+T = TypeVar("T")
+
+
+def status(config: Config, run: str | None) -> list[RunStatus]:
+    """Of one run, or of all in the store."""
+    store = open_store(config.store)
+    if run is not None:
+        return [_status(store, load_run(store, run))]
+    names = [name for name in store.folders("runs/") if store.exists(f"runs/{name}/run.json")]
+    if not names:
+        raise SkytrainError(f"no run in {store.root} yet\n  start one: skytrain train, or skytrain quickstart")
+    return [_status(store, load_run(store, name)) for name in names]
+
+
+def _status(store: Store, record: RunRecord) -> RunStatus:
+    trainer = record.config["trainer"]
+    total = trainer["steps"] or trainer["tokens"] // trainer["batch_tokens"]
+    commits = committed(store, record.name)
+    newest = read_marker(store, commits[-1]) if commits else None
+    return run_status(store, record.name, total, (newest.step, newest.committed_at) if newest else None)
+
+
+def describe_status(found: RunStatus) -> list[tuple[str, str]]:
+    """One run, line by line; what is not known has no line."""
+    heard = {"running": "", "starting": "", "stale": f", not heard of since {found.since}"}
+    state = found.state + heard.get(found.state, f" since {found.since}" if found.since else "")
+    speed = _text(found.tokens_per_s, lambda value: f"{format_count(value)} tokens/s")
+    lines = {
+        "state": state + (f" on {found.host}" if found.host else ""),
+        "step": f"{found.step}/{found.total_steps}"
+        + _text(found.eta_seconds, lambda s: f", {format_seconds(s)} to go"),
+        "loss": _text(found.loss, "{:.4f}".format) + _text(found.val_loss, ", validation {:.4f}".format),
+        "speed": speed + _text(found.mfu, ", MFU {:.1%}".format),
+        "cost": cost(found),
+        "checkpoint": _text(found.checkpoint_step, "step {}".format)
+        + _text(found.checkpoint_age_seconds, lambda s: f", {format_seconds(max(s, 0.0))} ago"),
+        "attempts": f"{found.attempts}, of which {found.interruptions} were interrupted",
+        "slowest rank": _text(found.slowest_rank, str)
+        + _text(found.straggler_ratio, ", {:.2f} times the median".format),
+    }
+    return [(name, text) for name, text in lines.items() if text]
+
+
+def cost(found: RunStatus) -> str:
+    if found.usd is None:
+        return ""
+    return (
+        f"${found.usd:.2f}"
+        + _text(found.projected_usd, ", ${:.2f} when it is done".format)
+        + _text(found.budget_usd, ", budget ${:g}".format)
+    )
+
+
+def status_rows(found: list[RunStatus]) -> list[tuple[str, ...]]:
+    """Runs as a table, its head first."""
+    rows: list[tuple[str, ...]] = [
+        ("RUN", "STATE", "STEP", "LOSS", "TOKENS/S", "SPENT", "PROJECTED", "TO GO", "CHECKPOINT", "ATTEMPTS")
+    ]
+    for each in found:
+        rows.append(
+            (
+                each.run,
+                each.state,
+                f"{each.step}/{each.total_steps}",
+                _text(each.loss, "{:.4f}".format) or "-",
+                _text(each.tokens_per_s, format_count) or "-",
+                _text(each.usd, "${:.2f}".format) or "-",
+                _text(each.projected_usd, "${:.2f}".format) or "-",
+                _text(each.eta_seconds, format_seconds) or "-",
+                _text(each.checkpoint_age_seconds, lambda s: f"{format_seconds(max(s, 0.0))} ago") or "-",
+                str(each.attempts),
+            )
+        )
+    return rows
+
+
+def _text(value: T | None, form: Callable[[T], str]) -> str:
+    return "" if value is None else form(value)

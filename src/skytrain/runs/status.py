@@ -1,0 +1,121 @@
+"""How a run stands, from what it has left in the store: no process of it is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ..storage import Store
+from .attempts import DONE, INTERRUPTED, attempts, read_attempt, read_outcome
+from .meter import last_records, read_counts
+from .metrics import last_metrics
+from .record import load_run
+
+STALE_SECONDS = 60.0  # a running attempt writes every five
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """One run. What is not known is None."""
+
+    run: str
+    state: str  # starting, running, stale (not heard of for a while), done, stopped, budget, interrupted, not started
+    since: str | None  # when it was last heard of, or ended
+    step: int
+    total_steps: int
+    loss: float | None
+    val_loss: float | None
+    tokens_per_s: float | None
+    mfu: float | None
+    usd: float | None
+    projected_usd: float | None
+    budget_usd: float | None
+    machine_seconds: float
+    eta_seconds: float | None
+    checkpoint_step: int | None
+    checkpoint_age_seconds: float | None
+    attempts: int
+    interruptions: int  # ends that the run did not choose: signals, notices, crashes, lost machines
+    slowest_rank: int | None
+    straggler_ratio: float | None
+    host: str | None
+
+
+def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int, str] | None = None) -> RunStatus:
+    """`checkpoint` is the newest committed one: its step, and when it was committed."""
+    record, numbers, now = load_run(store, name), attempts(store, name), datetime.now(UTC)
+    outcomes = {number: read_outcome(store, name, number) for number in numbers}
+    beats = last_records(store, name, "spend")
+    newest = numbers[-1] if numbers else None
+    state, since = _state(newest, outcomes.get(newest) if newest is not None else None, beats, now)
+    metrics = last_metrics(store, name)
+    step = max([metrics.get("step", 0), *([checkpoint[0]] if checkpoint else [])])
+    beat = beats.get(newest, {}) if newest is not None else {}
+    usd = _usd(store, name, beat)
+    return RunStatus(
+        run=name,
+        state=state,
+        since=since,
+        step=step,
+        total_steps=total_steps,
+        loss=metrics.get("train/loss"),
+        val_loss=metrics.get("val/loss"),
+        tokens_per_s=metrics.get("perf/tokens_per_s"),
+        mfu=metrics.get("perf/mfu"),
+        usd=usd,
+        projected_usd=usd if state == DONE else _projected(metrics, usd),
+        budget_usd=record.config.get("budget", {}).get("usd"),
+        machine_seconds=sum(count.seconds for count in read_counts(store, name).values()),
+        eta_seconds=_eta(metrics, total_steps - step) if state == "running" else None,
+        checkpoint_step=checkpoint[0] if checkpoint else None,
+        checkpoint_age_seconds=(now - datetime.fromisoformat(checkpoint[1])).total_seconds() if checkpoint else None,
+        attempts=len(numbers),
+        interruptions=_interruptions(outcomes, state),
+        slowest_rank=_whole(metrics.get("perf/slowest_rank")),
+        straggler_ratio=metrics.get("perf/straggler_ratio"),
+        host=read_attempt(store, name, newest).get("host") if newest is not None else None,
+    )
+
+
+def _state(
+    newest: int | None, outcome: dict[str, Any] | None, beats: dict[int, dict[str, Any]], now: datetime
+) -> tuple[str, str | None]:
+    if newest is None:
+        return "not started", None
+    if outcome is not None:
+        return outcome["outcome"], outcome["ended_at"]
+    if newest not in beats:
+        return "starting", None
+    heard = beats[newest]["at"]
+    # A clock that is ahead of ours does not make a run stale.
+    silent = (now - datetime.fromisoformat(heard)).total_seconds()
+    return ("stale" if silent > STALE_SECONDS else "running"), heard
+
+
+def _usd(store: Store, name: str, beat: dict[str, Any]) -> float | None:
+    """None where no attempt knew a price."""
+    counts = read_counts(store, name)
+    known = beat.get("usd") is not None or any(count.usd for count in counts.values())
+    return sum(count.usd for count in counts.values()) if known else None
+
+
+def _projected(metrics: dict[str, Any], usd: float | None) -> float | None:
+    projected = metrics.get("cost/projected_usd")
+    return None if projected is None or usd is None else max(projected, usd)
+
+
+def _eta(metrics: dict[str, Any], steps: int) -> float | None:
+    step_ms = metrics.get("perf/step_ms")
+    return None if step_ms is None else steps * step_ms / 1e3
+
+
+def _interruptions(outcomes: dict[int, dict[str, Any] | None], state: str) -> int:
+    ended = list(outcomes.values())
+    if state in ("running", "starting"):
+        ended = ended[:-1]
+    return len([outcome for outcome in ended if outcome is None or outcome["outcome"] == INTERRUPTED])
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
