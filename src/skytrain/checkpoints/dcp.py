@@ -124,7 +124,7 @@ class StoreWriter(StorageWriter):
         return [dataclasses.replace(plan, storage_data=f"rank-{rank:05d}.bin") for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        file, start = plan.storage_data, 0
+        start = 0
         buffers: list[memoryview] = []
         starts: list[int] = []
         for item in plan.items:
@@ -133,18 +133,15 @@ class StoreWriter(StorageWriter):
             starts.append(start + padding)
             start += padding + buffers[-1].nbytes
         with ThreadPoolExecutor(THREADS) as pool:
-            hashes = pool.map(lambda buffer: hashlib.sha256(buffer).hexdigest(), buffers[1::2])
-            results = [
-                WriteResult(
-                    item.index, buffer.nbytes, Piece(tuple(_chunk(item).offsets), tuple(_chunk(item).sizes), *place)
-                )
-                for item, buffer, place in zip(
-                    plan.items, buffers[1::2], zip([file] * len(starts), starts, hashes, strict=True), strict=True
-                )
-            ]
-        if buffers:
-            with sendable_errors():
-                self._store.write_parts(f"{self._folder}/{file}", buffers)
+            hashes = [pool.submit(hashlib.sha256, buffer) for buffer in buffers[1::2]]
+            if buffers:
+                with sendable_errors():
+                    self._store.write_parts(f"{self._folder}/{plan.storage_data}", buffers)
+        results = []
+        for item, buffer, start, digest in zip(plan.items, buffers[1::2], starts, hashes, strict=True):
+            offsets, sizes = (tuple(box) for box in (_chunk(item).offsets, _chunk(item).sizes))
+            piece = Piece(offsets, sizes, plan.storage_data, start, digest.result().hexdigest())
+            results.append(WriteResult(item.index, buffer.nbytes, piece))
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)
         return done

@@ -22,8 +22,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..config import SkytrainError
+from ..runs import claim_attempt, write_outcome
+from ..runs.attempts import STOPPED, record_resume
 from ..storage import Store
-from .commits import commit, find_commit, read_manifest, save_folder
+from .commits import commit, committed_steps, find_commit, read_manifest, save_folder, step_key
 from .dcp import save
 from .errors import CheckpointError, Damaged, SaveFailed
 from .manifest import DEEPSPEED, Manifest, SavedFile
@@ -165,14 +167,7 @@ def convert_deepspeed(store: Store, key: str, target_key: str, *, attempt: int =
 
     Takes the memory of the whole state, in one process, without DeepSpeed.
     """
-    opened = open_deepspeed(store, key)
-    if opened is None:
-        raise CheckpointError(f"{store.url(key)} is in our own format already; there is nothing to convert")
-    if opened.layout.offload == "nvme":
-        raise CheckpointError(
-            f"{store.url(key)} holds its optimizer as the files of a disk that DeepSpeed offloaded to, which cannot be converted\n"
-            "  continue it once with parallel.offload_folder=null, and convert the checkpoint that this leaves"
-        )
+    opened = _convertible(store, key)
     with tempfile.TemporaryDirectory(prefix="skytrain-deepspeed-") as scratch:
         opened.fetch(Path(scratch))
         named = merge(Path(scratch), opened.layout)
@@ -184,6 +179,35 @@ def convert_deepspeed(store: Store, key: str, target_key: str, *, attempt: int =
     tensors |= {f"state{name}": value for name, value in every.below("state").read().items()}
     share = {"groups": split_tensors([named.groups])[0]}
     write_checkpoint(store, target_key, State(tensors, opened.saved.state["rest"], share), attempt=attempt)
+
+
+def convert_newest(store: Store, run: str) -> int:
+    """Puts a checkpoint of our own in the place of the run's newest, which DeepSpeed wrote; any mode continues from it.
+
+    It is an attempt at the run like any other: one that is still under way may commit no more. Returns the step.
+    """
+    steps = committed_steps(store, run)
+    if not steps:
+        raise CheckpointError(f"run {run!r} has no committed checkpoint yet")
+    key = step_key(run, steps[-1])
+    _convertible(store, key)
+    attempt = claim_attempt(store, run)
+    record_resume(store, run, attempt, steps[-1])
+    convert_deepspeed(store, key, key, attempt=attempt)
+    write_outcome(store, run, attempt, STOPPED, steps[-1])
+    return steps[-1]
+
+
+def _convertible(store: Store, key: str) -> DeepSpeedCheckpoint:
+    opened = open_deepspeed(store, key)
+    if opened is None:
+        raise CheckpointError(f"{store.url(key)} is in our own format already; there is nothing to convert")
+    if opened.layout.offload == "nvme":
+        raise CheckpointError(
+            f"{store.url(key)} holds its optimizer as the files of a disk that DeepSpeed offloaded to, which cannot be converted\n"
+            "  only the same command continues it"
+        )
+    return opened
 
 
 @dataclass(frozen=True)
