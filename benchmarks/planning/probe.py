@@ -136,6 +136,7 @@ def machine(device: str, tell: Tell) -> None:
 
 def _start(job: Job, device: str) -> Trained:
     if device == "cuda":
+        torch.cuda.init()  # as in training, which has looked at the GPU by then
         grow_segments()
     return Trained(job, torch.device(device))
 

@@ -170,12 +170,12 @@ def test_the_planner_knows_which_decoders_the_fused_kernels_serve(name: str) -> 
         assert fused_serves(model) == (unsupported(model) is None)
 
 
-def test_fused_kernels_hold_less_and_work_alone_and_under_ddp_only() -> None:
+def test_fused_kernels_hold_less_and_work_where_layers_are_whole() -> None:
     job = Job(GPT2, 1024, 16, accumulation=2, fused=True)
     assert [path_of(job, mesh) for mesh in (Mesh(), Mesh(replicate=4), Mesh(shard=4), Mesh(tensor=4))] == [
         "fused",
         "fused",
-        "eager",
+        "fused",
         "eager",
     ]
     assert path_of(replace(job, precision="32-true"), Mesh()) == "eager"

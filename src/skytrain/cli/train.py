@@ -13,7 +13,7 @@ from ..config.errors import SkytrainError
 from .options import ConfigDirs, Overrides, compose_overrides
 
 if TYPE_CHECKING:
-    from ..config import Config
+    from ..config.compose import Composed
     from ..runs import Start
 
 Processes = Annotated[
@@ -83,16 +83,19 @@ def train(
 
     skytrain train parallel=fsdp --processes 4
 
+    skytrain train parallel=auto        the mesh and micro-batch that the planner finds fastest on the GPUs at hand
+
     skytrain train run=fork --from seed.bin --at-step 2365
     """
     from ..runs import Start
     from ..runs.supervision import Supervision
 
-    config = compose_overrides(overrides, config_dir).config
+    composed = compose_overrides(overrides, config_dir)
+    config = composed.config
     start = Start(source, weights_only, at_step)
     supervision = Supervision.from_environment()
     if supervision is not None or "WORLD_SIZE" in os.environ:
-        _work(config, start, allow_changes)
+        _work(composed, start, allow_changes)
         return
     from ..pipelines.supervise import Layout, choose_processes, supervise
     from .console import reporter
@@ -116,7 +119,7 @@ def _words(config_dirs: list[Path], start: Start, allow_changes: bool) -> list[s
     return [*words, "--debug"] if "--debug" in sys.argv else words
 
 
-def _work(config: Config, start: Start, allow_changes: bool) -> None:
+def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
     """One process of the job. Ends with 0 whatever made it stop on purpose: torchrun takes any other code for a crash."""
     from ..parallel import Ranks
     from ..pipelines.train import train as story
@@ -126,7 +129,7 @@ def _work(config: Config, start: Start, allow_changes: bool) -> None:
     supervision, ranks = Supervision.from_environment(), Ranks.from_environment()
     try:
         with reporter() as console:
-            trained = story(config, console, start, allow_changes=allow_changes)
+            trained = story(composed.config, console, start, allow_changes=allow_changes, given=composed.given)
     except SkytrainError as error:
         if supervision is not None:
             supervision.report_error(error)

@@ -17,25 +17,26 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
     model, trainer = config.model, config.trainer
     if isinstance(model, DecoderConfig):
         check_decoder(model, origins)
-    if config.optimizer.name == "muon" and config.parallel.name not in ("single", "ddp"):
+    divided = config.parallel.name not in ("single", "ddp", "auto")  # auto is checked again once it has chosen
+    if config.optimizer.name == "muon" and divided:
         raise fail(
             "optimizer.name",
             f"muon needs whole matrices; parallel={config.parallel.name} divides them",
             "try parallel=ddp or optimizer=adamw",
         )
     for name in ("loss_chunk_tokens", "z_loss"):
-        if getattr(trainer, name) and config.parallel.name not in ("single", "ddp"):
+        if getattr(trainer, name) and divided:
             raise fail(f"trainer.{name}", f"has no effect under parallel={config.parallel.name}")
     if config.loader.separate_documents:
         if not isinstance(model, DecoderConfig):
             raise fail("loader.separate_documents", f"model={model.name} is not the built-in decoder")
-        if config.parallel.name not in ("single", "ddp"):
+        if divided:
             raise fail(
                 "loader.separate_documents",
                 f"parallel={config.parallel.name} does not keep documents apart",
                 "try parallel=ddp",
             )
-    if trainer.precision in ("16-mixed", "bf16-true") and config.parallel.name not in ("single", "ddp"):
+    if trainer.precision in ("16-mixed", "bf16-true") and divided:
         raise fail(
             "trainer.precision",
             f"{trainer.precision!r} is not for parallel={config.parallel.name}, which keeps weights in float32 and multiplies in bf16",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,14 @@ class Composed:
     config: Config
     values: dict[str, Any]
     origins: dict[str, str]
+
+    @property
+    def given(self) -> frozenset[str]:
+        """The settings that the user has made, on the command line or in files of their own; the others are our defaults."""
+        ours = files(GROUPS_MODULE)
+        return frozenset(
+            key for key, origin in self.origins.items() if origin == COMMAND_LINE or not ours.joinpath(origin).is_file()
+        )
 
 
 def compose(overrides: Sequence[str] = (), config_dirs: Sequence[str | Path] = ()) -> Composed:

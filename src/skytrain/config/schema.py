@@ -398,7 +398,7 @@ LRScheduleConfig = DecayScheduleConfig | ConstantScheduleConfig | WSDScheduleCon
 class ParallelConfig:
     """How processes share the work. The degrees multiply to their number; one may be -1: the rest of them."""
 
-    name: Literal["single", "ddp", "fsdp", "hsdp", "tp", "tp-fsdp", "pp", "pp-fsdp", "pp-tp-fsdp", "cp",
+    name: Literal["single", "ddp", "fsdp", "hsdp", "tp", "tp-fsdp", "pp", "pp-fsdp", "pp-tp-fsdp", "cp", "auto",
                   "deepspeed-zero1", "deepspeed-zero2", "deepspeed-zero3", "deepspeed-zero3-offload"]  # fmt: skip
     pipeline: Degree  # stages of consecutive layers
     replicate: Degree  # copies of the whole state

@@ -16,6 +16,12 @@ SHOWN = 3  # meshes offered in place of one that does not fit
 def resolve_mesh(config: Config, world_size: int) -> Mesh:
     """The mesh that `parallel` asks for on so many processes. Raises ConfigError where it cannot be had."""
     parallel = config.parallel
+    if parallel.name == "auto":
+        raise ConfigError(
+            "parallel.name",
+            "auto is for `skytrain train`, which chooses when it starts",
+            hint="name a mesh here, such as single",
+        )
     wanted = {name: getattr(parallel, name) for name in DEGREES}
     for name, degree in wanted.items():
         if degree == 0:
@@ -33,6 +39,12 @@ def resolve_mesh(config: Config, world_size: int) -> Mesh:
         key, text = problem
         raise ConfigError(key, text, hint=_offer(config, mesh, world_size))
     return mesh
+
+
+def mesh_problem(config: Config, world_size: int) -> str | None:
+    """What keeps a mesh whose degrees are all given from working; None for one that works."""
+    problem = _problem(config, _mesh(config, {name: getattr(config.parallel, name) for name in DEGREES}), world_size)
+    return ": ".join(problem) if problem else None
 
 
 def step_batches(config: Config, mesh: Mesh) -> tuple[int, int]:

@@ -46,7 +46,7 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
         micro_batch=config.trainer.micro_batch,
         accumulation=plan.micro_batches,
         preset="single",
-        precision="32-true" if config.trainer.precision == "32-true" else "bf16-mixed",
+        precision=config.trainer.precision,
         path="fused"
         if choose_path(config, plan.device).compute_loss is not None
         else "compiled"

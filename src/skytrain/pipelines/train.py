@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 
 from ..config import Config
 from ..parallel import Job, Ranks, advice, uses_process_group
+from ..parallel.auto import choose_layout, this_machine
 from ..parallel.nodes import node_facts
 from ..runs import (
     EXIT_CODES,
@@ -85,9 +87,18 @@ class Attempt:
         return self.record.name
 
 
-def train(config: Config, reporter: Reporter, start: Start = FRESH, *, allow_changes: bool = False) -> Trained:
-    """On every rank of a job alike; the first one keeps the record and speaks."""
+def train(
+    config: Config,
+    reporter: Reporter,
+    start: Start = FRESH,
+    *,
+    allow_changes: bool = False,
+    given: Collection[str] = (),
+) -> Trained:
+    """On every rank of a job alike; the first one keeps the record and speaks. `given`: settings that parallel=auto must keep."""
     ranks = Ranks.from_environment()
+    if ranks.world_size == 1:
+        config = _settle(config, ranks, reporter, given)
     with Signals() as signals:
         supervision = Supervision.from_environment()
         if supervision is not None:
@@ -98,8 +109,20 @@ def train(config: Config, reporter: Reporter, start: Start = FRESH, *, allow_cha
         # The ranks meet before anything is decided: what one of them cannot do, all must hear of.
         facts = node_facts(config) if ranks.world_size > 1 else {}
         with ranks.joined(choose_device(config), timeout_seconds=config.parallel.timeout, facts=facts) as job:
-            plan, voice = plan_training(config, ranks), reporter if ranks.first else Silent()
+            voice = reporter if ranks.first else Silent()
+            config = _settle(config, ranks, voice, given)
+            plan = plan_training(config, ranks)
             return _train(config, plan, ranks, job, signals, voice, start, allow_changes)
+
+
+def _settle(config: Config, ranks: Ranks, reporter: Reporter, given: Collection[str]) -> Config:
+    """With parallel=auto, the layout that the first rank chooses for all of them; any other configuration as it is."""
+    if config.parallel.name != "auto":
+        return config
+    device = choose_device(config)
+    chosen, why = ranks.first_does(lambda: choose_layout(config, ranks, this_machine(ranks, device), given))
+    reporter.note(why)
+    return chosen
 
 
 def _train(

@@ -42,7 +42,7 @@ class Job:
     precision: Precision = "bf16-mixed"
     optimizer: str = "adamw"
     compiled: bool = False
-    fused: bool = False  # kernels of our own, which serve GPT-2's shape alone and under DDP
+    fused: bool = False  # kernels of our own, which serve GPT-2's shape where layers are whole
     loss_chunk_tokens: int | None = None  # logits of so many tokens exist at a time, and are computed twice
     checkpointing: bool = False  # keep only each block's input and compute the block again in the backward pass
     reduce_once: bool = True  # sharded gradients travel once a step and are whole until then, or in each micro-batch
@@ -109,7 +109,8 @@ def path_of(job: Job, mesh: Mesh) -> Path:
     if (
         job.fused
         and job.precision == "bf16-mixed"
-        and mesh.preset in ("single", "ddp")
+        and mesh.tensor == mesh.pipeline == mesh.context == 1
+        and not mesh.deepspeed
         and not job.checkpointing
         and fused_serves(job.model)
     ):
@@ -125,7 +126,7 @@ def residual_bytes(job: Job, mesh: Mesh) -> int:
 def autocasts(job: Job, mesh: Mesh) -> bool:
     """Whether torch lowers precision op by op, beside weights and a residual stream in float32."""
     mixed = job.precision in ("bf16-mixed", "16-mixed")
-    return mixed and mesh.preset in ("single", "ddp") and path_of(job, mesh) != "fused"
+    return mixed and not mesh.divides and path_of(job, mesh) != "fused"
 
 
 def block_activation_bytes(job: Job, mesh: Mesh) -> float:
@@ -235,6 +236,8 @@ def rank_memory(job: Job, mesh: Mesh) -> Memory:
         fixed += narrow * gathered + 4 * block_weights  # and a block's gradients on their way
         if job.accumulation > 1 and (job.reduce_once or mesh.pipeline > 1) and not mesh.deepspeed:
             gradients = 4 * held
+        if path_of(job, mesh) == "fused":
+            copies = 4 * table  # the head's gradient, which the loss makes at once
     elif path_of(job, mesh) == "fused":
         # Weights in bfloat16, and the head's gradient, which the loss makes at once.
         copies = 2 * size.matmul_parameters + 4 * table

@@ -51,6 +51,11 @@ class Mesh:
         """Ranks that divide one copy of the training state: those of a sequence's parts hold the same weights, so they take part."""
         return self.shard * self.context
 
+    @property
+    def divides(self) -> bool:
+        """Whether more than data is divided: a strategy of our own or DeepSpeed then holds the model, in lower precision."""
+        return self.deepspeed or self.offload or self.gpus != self.replicate
+
     @cached_property
     def preset(self) -> str:
         """The name that people know, as `parallel=` takes it beside the degrees."""

@@ -65,9 +65,7 @@ def job_of(config: Config) -> Job:
         model,
         trainer.sequence_length,
         trainer.micro_batch,
-        precision="32-true"
-        if trainer.precision == "32-true"
-        else "bf16-mixed",  # float16 has bfloat16's sizes and speed
+        precision=trainer.precision,
         optimizer=config.optimizer.name,
         compiled=trainer.compile,
         fused=trainer.fused != "off" and not trainer.loss_chunk_tokens and not trainer.z_loss,
@@ -226,7 +224,7 @@ def _place(
     measurements: Sequence[Measurement],
     mesh: Mesh | None,
 ) -> Placement | NoPlacement:
-    if node.gpu.peak_flops is None and job.precision == "bf16-mixed":
+    if node.gpu.peak_flops is None and job.precision != "32-true":
         return NoPlacement(f"{node.gpu.name} has no verified bf16 peak; measure there: skytrain plan --measure")
 
     return best_placement(

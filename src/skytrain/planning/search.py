@@ -47,6 +47,14 @@ class NoPlacement:
     reason: str
 
 
+@dataclass(frozen=True)
+class Fixed:
+    """What the search is not to choose."""
+
+    micro_batch: int | None = None
+    checkpointing: bool | None = None
+
+
 def largest_micro_batch(job: Job, mesh: Mesh, limit_bytes: float) -> int:
     """The most sequences of a micro-batch that fit, 0 where not even one does."""
 
@@ -76,6 +84,7 @@ def best_placement(
     measurements: Sequence[Measurement] = (),
     prefer: Callable[[Placement], bool] = lambda _: True,
     mesh: Mesh | None = None,
+    fixed: Fixed = Fixed(),  # noqa: B008 - frozen
 ) -> Placement | NoPlacement:
     """The fastest layout of `job` whose batch is exactly `batch_tokens`; `job`'s own micro-batch and accumulation do not matter.
 
@@ -83,17 +92,17 @@ def best_placement(
     """
     limit = usable_bytes(gpu_memory_mib)
     if mesh:
-        return _fastest(job, [mesh], node, limit, batch_tokens, measurements, prefer)
+        return _fastest(job, [mesh], node, limit, batch_tokens, measurements, prefer, fixed)
     every = list(meshes(job, gpus, node.gpus))
     if job.loss_chunk_tokens is not None or job.optimizer == "muon":  # neither works on parts of a model
         every = [one for one in every if one.preset in ("single", "ddp")]
     if SMALL * STATE_BYTES * decoder_size(job.model).parameters < limit:
         # Dividing layers costs traffic in each of them; a model that one GPU holds with ease has no use for it.
         whole = [one for one in every if one.tensor == one.pipeline == one.context == 1]
-        found = _fastest(job, whole, node, limit, batch_tokens, measurements, prefer)
+        found = _fastest(job, whole, node, limit, batch_tokens, measurements, prefer, fixed)
         if isinstance(found, Placement):
             return found
-    return _fastest(job, every, node, limit, batch_tokens, measurements, prefer)
+    return _fastest(job, every, node, limit, batch_tokens, measurements, prefer, fixed)
 
 
 def _fastest(
@@ -104,13 +113,14 @@ def _fastest(
     batch_tokens: int,
     measurements: Sequence[Measurement],
     prefer: Callable[[Placement], bool],
+    fixed: Fixed,
 ) -> Placement | NoPlacement:
     best: Placement | None = None
     best_rank = (False, 0.0)
     least = float("inf")
     for layout in layouts:
-        for kind in _kinds(job, layout):
-            for micro_batch, accumulation in _splits(kind, layout, batch_tokens, limit):
+        for kind in _kinds(job, layout, fixed):
+            for micro_batch, accumulation in _splits(kind, layout, batch_tokens, limit, fixed):
                 tried = replace(kind, micro_batch=micro_batch, accumulation=accumulation)
                 memory = rank_memory(tried, layout)
                 if memory.total > limit:
@@ -157,20 +167,23 @@ def _data_meshes(mesh: Mesh, data: int, gpus_per_node: int) -> Iterator[Mesh]:
             yield replace(mesh, replicate=data // shard, shard=shard)
 
 
-def _kinds(job: Job, mesh: Mesh) -> Iterator[Job]:
+def _kinds(job: Job, mesh: Mesh, fixed: Fixed) -> Iterator[Job]:
     """With and without computing blocks again (only with, where `job` asks for it), gradients whole between micro-batches or not."""
-    for checkpointing in (True,) if job.checkpointing else (False, True):
+    free = (True,) if job.checkpointing else (False, True)
+    for checkpointing in free if fixed.checkpointing is None else (fixed.checkpointing,):
         yield replace(job, checkpointing=checkpointing, reduce_once=True)
         if mesh.shard > 1 and mesh.pipeline == 1:
             yield replace(job, checkpointing=checkpointing, reduce_once=False)
 
 
-def _splits(job: Job, mesh: Mesh, batch_tokens: int, limit: float) -> list[tuple[int, int]]:
+def _splits(job: Job, mesh: Mesh, batch_tokens: int, limit: float, fixed: Fixed) -> list[tuple[int, int]]:
     """(micro-batch, accumulation) pairs that make the batch: the largest that fits and a half and a quarter of it."""
     sequences, remainder = divmod(batch_tokens, job.sequence_length)
     if remainder or sequences % mesh.data:
         return []
     each = sequences // mesh.data
+    if fixed.micro_batch is not None:
+        return [] if each % fixed.micro_batch else [(fixed.micro_batch, each // fixed.micro_batch)]
     trial = replace(job, accumulation=max(2, mesh.pipeline))
     choices = _divisors(each)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, cast
 
+import torch
 from torch import nn
 
 from ..config import ConfigError, TrainerConfig
@@ -12,6 +13,7 @@ from ..models import Decoder, HFCausalLM
 from ..models.loss import LossSettings
 
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # torch's older and newer name for the same
+GROWING = "expandable_segments:True"
 
 
 def grow_segments() -> None:
@@ -20,8 +22,11 @@ def grow_segments() -> None:
     Segments of fixed size leave holes that no other tensor fits: with activation checkpointing a fifth of the GPU. Must be
     called before the first tensor on the GPU.
     """
-    if not any(name in os.environ for name in ALLOCATOR_VARIABLES):
-        os.environ[ALLOCATOR_VARIABLES[0]] = "expandable_segments:True"
+    if any(name in os.environ for name in ALLOCATOR_VARIABLES):
+        return
+    os.environ[ALLOCATOR_VARIABLES[0]] = GROWING  # for processes that this one starts, too
+    if torch.cuda.is_initialized():  # by then the variable has been read
+        torch.cuda.memory._set_allocator_settings(GROWING)
 
 
 def apply_memory_settings(model: nn.Module, trainer: TrainerConfig, *, by_mesh: bool = False) -> None:

@@ -1,0 +1,129 @@
+"""`parallel=auto`: the mesh, micro-batch and recomputation that the planner finds best for the processes and the hardware at hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..config import Config, ConfigError, DecoderConfig, format_bytes, format_count
+from ..config.checks import check
+from ..planning.catalog import load_catalog
+from ..planning.communication import Node
+from ..planning.hardware import Gpu, find_gpu
+from ..planning.measurements import load_measurements
+from ..planning.memory import DRIVER_FRACTION, MIB, usable_bytes
+from ..planning.mesh import DIMENSIONS
+from ..planning.offers import job_of
+from ..planning.search import Fixed, Placement, best_placement
+from .mesh import mesh_problem
+from .ranks import Ranks
+
+# A core as the planner sees a device. Only the order of layouts follows from it, never a promise: the speed of a CPU is not predicted.
+CORE = Gpu("cpu", r"^cpu$", 100e9, 50e9, 0.5, 0.5, 10e9, "pcie", 5e9, "assumed, for the order of layouts alone")
+UNKNOWN_GPU = "a100"  # whose speeds stand in for those of a GPU that the table lacks
+NETWORK_BYTES_PER_S = 1.25e9  # between machines that are no instance of the catalogue: 10 Gbit/s
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What every process of the job finds where it runs."""
+
+    node: Node
+    memory_bytes: float  # for each process
+    name: str
+
+
+def choose_layout(config: Config, ranks: Ranks, machine: Machine, given: Collection[str] = ()) -> tuple[Config, str]:
+    """The configuration with a layout in the place of `auto`, and a sentence that says which and why.
+
+    `given` names the settings that the user has made: a micro-batch or recomputation among them is kept.
+    """
+    if not isinstance(config.model, DecoderConfig):
+        raise ConfigError(
+            "parallel.name",
+            f"auto knows the built-in decoder alone, and {config.model.name} is plugged in",
+            hint="try parallel=ddp, or parallel=fsdp where one device cannot hold it",
+        )
+    fixed = Fixed(
+        config.trainer.micro_batch if "trainer.micro_batch" in given else None,
+        config.trainer.activation_checkpointing == "full" if _keeps_recomputation(config, given) else None,
+    )
+    job = job_of(config)
+    found = best_placement(
+        replace(job, fused=job.fused and machine.node.gpu is not CORE),
+        gpus=ranks.world_size,
+        node=machine.node,
+        gpu_memory_mib=int(machine.memory_bytes / MIB / DRIVER_FRACTION),
+        batch_tokens=config.trainer.batch_tokens,
+        measurements=load_measurements(),
+        prefer=lambda placement: problem_of(laid_out(config, placement), ranks.world_size) is None,
+        fixed=fixed,
+    )
+    if not isinstance(found, Placement):
+        raise ConfigError(
+            "parallel.name",
+            f"auto finds no layout on {ranks.world_size} x {machine.name}: {found.reason}",
+            hint="more processes, a smaller trainer.micro_batch, or trainer.batch_tokens that divide among them",
+        )
+    chosen = laid_out(config, found)
+    if problem := problem_of(chosen, ranks.world_size):
+        raise ConfigError("parallel.name", f"auto finds no layout that train can run here: {problem}")
+    return chosen, _sentence(found, machine, ranks)
+
+
+def laid_out(config: Config, placement: Placement) -> Config:
+    """The configuration that asks for this placement."""
+    job, mesh = placement.job, placement.mesh
+    degrees: dict[str, Any] = {name: getattr(mesh, name) for name in DIMENSIONS} | {"name": mesh.preset}
+    recompute = "full" if job.checkpointing else config.trainer.activation_checkpointing
+    return replace(
+        config,
+        parallel=replace(config.parallel, reduce_once=job.reduce_once, **degrees),
+        trainer=replace(config.trainer, micro_batch=job.micro_batch, activation_checkpointing=recompute),
+    )
+
+
+def problem_of(config: Config, world_size: int) -> str | None:
+    """What keeps `train` from running this configuration on so many processes."""
+    try:
+        check(config, {})
+    except ConfigError as error:
+        return str(error)
+    return mesh_problem(config, world_size)
+
+
+def this_machine(ranks: Ranks, device: str) -> Machine:
+    """The GPU or the cores at hand. The catalogue tells how such machines are connected."""
+    if device == "cpu":
+        pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        node = Node(CORE, ranks.local_size, NETWORK_BYTES_PER_S, efa=False)
+        return Machine(node, pages * page_bytes / ranks.local_size, "cpu")
+    import torch
+
+    name, memory = torch.cuda.get_device_name(), torch.cuda.get_device_properties(ranks.local_rank).total_memory
+    gpu = find_gpu(name)
+    if gpu is None or gpu.peak_flops is None:
+        gpu = find_gpu(UNKNOWN_GPU)
+        assert gpu is not None
+    like = [one for one in load_catalog().instances if one.gpus >= ranks.local_size and one.device.name == gpu.name]
+    if not like:
+        return Machine(Node(gpu, ranks.local_size, NETWORK_BYTES_PER_S, efa=False), memory, name)
+    nearest = Node.of(min(like, key=lambda one: one.gpus))
+    return Machine(replace(nearest, gpus=ranks.local_size), memory, name)
+
+
+def _keeps_recomputation(config: Config, given: Collection[str]) -> bool:
+    return "trainer.activation_checkpointing" in given or config.trainer.activation_checkpointing != "none"
+
+
+def _sentence(placement: Placement, machine: Machine, ranks: Ranks) -> str:
+    job, mesh = placement.job, placement.mesh
+    again = "blocks computed again" if job.checkpointing else "nothing computed again"
+    needs, has = format_bytes(placement.memory.total), format_bytes(usable_bytes(int(machine.memory_bytes / MIB)))
+    speed = f"{format_count(placement.tokens_per_s)} tokens/s ({placement.prediction.source}), "
+    return (
+        f"parallel=auto: {mesh}, micro-batch {job.micro_batch}, {again}; the fastest layout by prediction on "
+        f"{ranks.world_size} x {machine.name}: {'' if machine.name == 'cpu' else speed}{needs} of {has} each"
+    )
