@@ -26,7 +26,8 @@ def grow_segments() -> None:
         return
     os.environ[ALLOCATOR_VARIABLES[0]] = GROWING  # for processes that this one starts, too
     if torch.cuda.is_initialized():  # by then the variable has been read
-        torch.cuda.memory._set_allocator_settings(GROWING)
+        newer = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
+        (newer or torch.cuda.memory._set_allocator_settings)(GROWING)
 
 
 def apply_memory_settings(model: nn.Module, trainer: TrainerConfig, *, by_mesh: bool = False) -> None:
