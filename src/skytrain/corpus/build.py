@@ -8,15 +8,14 @@ import hashlib
 import math
 import shutil
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from skytrain.config import DataConfig, SkytrainError, format_bytes, format_count
+from skytrain.config import DataConfig, SkytrainError, format_bytes
 from skytrain.storage import Store, StoreError
 
 from .chunks import Chunk, clean_source, read_facts, read_signatures, read_texts
@@ -25,10 +24,10 @@ from .dedup import EXACT, KEPT, NEAR, SAME_ID, Duplicates, find_duplicates
 from .documents import from_parquet
 from .manifest import CorpusManifest, CorpusPart, Stage, corpus_folder, open_corpus
 from .pool import WorkerLost, ordered_threads
+from .progress import CleaningProgress, Progress
 from .report import write_report
 from .versions import evaluation_examples, fingerprint_of, recipe_hash
 
-Progress = Callable[[str, float, float | None, str], None]  # stage, done, total, detail
 PARTS_AT_ONCE = 2  # one is written while another is made; more would only take memory
 TARGET_SLACK = 1.05  # text read beyond the target before duplicates are looked for
 
@@ -82,15 +81,14 @@ def _cleaned(
     )
     goal = needed * TARGET_SLACK if needed else math.inf
     chunks: list[Chunk] = []
-    size, started = 0, time.monotonic()
-    stream = clean_source(store, folder, data, source, evaluation_examples(data))
+    size, display = 0, CleaningProgress(progress, source, needed)
+    stream = clean_source(store, folder, data, source, evaluation_examples(data), needed)
     try:
         while True:
-            for chunk in stream:
+            for chunk, is_new in stream:
                 chunks.append(chunk)
                 size += chunk.bytes
-                if progress:
-                    _say_cleaned(progress, chunks, size, needed, time.monotonic() - started)
+                display.show(chunk, is_new)
                 if size >= goal:
                     break
             else:
@@ -102,14 +100,6 @@ def _cleaned(
             goal = size * needed / max(1, left) * TARGET_SLACK
     finally:
         stream.close()  # type: ignore[attr-defined]
-
-
-def _say_cleaned(progress: Progress, chunks: list[Chunk], size: int, needed: int | None, seconds: float) -> None:
-    documents, read = sum(chunk.documents_read for chunk in chunks), sum(chunk.bytes_read for chunk in chunks)
-    detail = f"{format_count(documents)} documents, {format_bytes(read)} read, {format_bytes(size)} kept | {documents / seconds:,.0f} documents/s, {read / 1e6 / seconds:.1f} MB/s"
-    if needed:
-        detail += f" | about {max(0, needed - size) / max(1, size) * seconds:.0f} s to go"
-    progress("clean", size / 1e6, needed / 1e6 if needed else None, detail)
 
 
 def _facts(store: Store, folder: str, chunks: list[Chunk]) -> Iterator[np.ndarray]:

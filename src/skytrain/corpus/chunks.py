@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -16,12 +17,13 @@ from skytrain.storage import Store
 
 from .clean import Cleaned, Tally, clean
 from .documents import BadRecord, Document, to_parquet
-from .pool import ordered, worker_count
+from .pool import ordered, ordered_streams, ordered_threads, worker_count
 
 CHUNK_CHARS = 8 << 20
 CHUNK_DOCUMENTS = 50_000
 EXAMPLES = 3  # kept of each rule
 EXAMPLE_CHARS = 400
+WRITES_AT_ONCE = 3
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,7 @@ class Chunk:
     """What is known of a finished chunk. Its file holds this as JSON, then facts, signatures and the texts as parquet."""
 
     name: str
+    input_bytes: int  # how far the file was read when this chunk was full; for the display alone
     documents_read: int
     bytes_read: int
     documents: int
@@ -38,6 +41,10 @@ class Chunk:
     examples: dict[str, list[dict[str, str]]]
     sizes: tuple[int, int, int]  # bytes of facts, signatures and parquet
 
+    @property
+    def piece(self) -> int:
+        return int(self.name.partition("-")[0])
+
 
 class Work(NamedTuple):
     """Documents to clean; None where an earlier run did."""
@@ -45,6 +52,7 @@ class Work(NamedTuple):
     name: str
     documents: list[Document] | None
     bad: list[BadRecord]
+    input_bytes: int
 
 
 class Made(NamedTuple):
@@ -52,15 +60,46 @@ class Made(NamedTuple):
     file: bytes | None
 
 
-def clean_source(store: Store, folder: str, data: DataConfig, source: Any, examples: list[str]) -> Iterator[Chunk]:
-    """The source's documents, cleaned, a chunk at a time and in order. `folder` keeps what is finished for the next run."""
+class Stored(NamedTuple):
+    chunk: Chunk
+    is_new: bool  # made by this run
+
+
+def clean_source(
+    store: Store, folder: str, data: DataConfig, source: Any, examples: list[str], needed_bytes: int | None = None
+) -> Iterator[Stored]:
+    """The source's documents, cleaned, a chunk at a time and in order. `folder` keeps what is finished for the next run.
+
+    `needed_bytes` of text is when the caller will probably stop. Who reads the files is a question of speed, and changes no byte.
+    """
     done = {stat.key.rpartition("/")[2] for stat in store.list(folder)}
-    for made in ordered(_clean_work, _work(data, source, done), worker_count(data.workers), _setup, (data, examples)):
-        if made.file is None:
-            yield _read_head(store, f"{folder}/{made.name}")
-        else:
-            store.write(f"{folder}/{made.name}", made.file)  # whole or not at all, so what is there is finished
-            yield _unpack_head(made.file)
+    workers = worker_count(data.workers)
+    pieces = list(source.pieces()) if hasattr(source, "pieces") else []
+    if _files_apart(source, pieces, workers, needed_bytes):
+        given = (data, examples, source, store, folder, done)
+        yield from ordered_streams(_clean_piece, enumerate(pieces), workers, _setup_reader, given)
+        return
+    made = ordered(_clean_work, _work(data, source, done), workers, _setup, (data, examples))
+    yield from ordered_threads(lambda each: _store(store, folder, each), made, WRITES_AT_ONCE)
+
+
+def _files_apart(source: Any, pieces: list[Any], workers: int, needed_bytes: int | None) -> bool:
+    """Whether each process reads files of its own: there are enough of them, and the ones read first will all be needed."""
+    sizes = [getattr(piece, "size", 0) for piece in pieces]
+    if workers == 1 or len(pieces) < 2 * workers or (needed_bytes and needed_bytes < 2 * sum(sizes[:workers])):
+        return False
+    try:
+        pickle.dumps((source, pieces[0]))
+    except (pickle.PicklingError, AttributeError, TypeError):  # a source that cannot travel is read here
+        return False
+    return True
+
+
+def _store(store: Store, folder: str, made: Made) -> Stored:
+    if made.file is None:
+        return Stored(_read_head(store, f"{folder}/{made.name}"), False)
+    store.write(f"{folder}/{made.name}", made.file)  # whole or not at all, so what is there is finished
+    return Stored(_unpack_head(made.file), True)
 
 
 def read_facts(store: Store, folder: str, chunk: Chunk) -> np.ndarray:
@@ -102,17 +141,29 @@ def _read_head(store: Store, key: str) -> Chunk:
 
 
 def _work(data: DataConfig, source: Any, done: set[str]) -> Iterator[Work]:
-    """A chunk is named by its piece and its number in it; the last of a piece ends in -last, and tells that the piece is finished."""
-    pieces = source.pieces() if hasattr(source, "pieces") else [None]
-    for number, piece in enumerate(pieces):
-        mine = sorted(name for name in done if name.startswith(f"{number:06d}-"))
-        if mine and mine[-1].endswith("-last"):  # a whole file that need not be read again
-            yield from (Work(name, None, []) for name in mine)
-            continue
-        records = source.documents() if piece is None else source.read(piece)
-        for i, (documents, bad, last) in enumerate(_cut(records, data)):
-            name = f"{number:06d}-{i:06d}" + ("-last" if last else "")
-            yield Work(name, None if name in done else documents, bad)
+    if not hasattr(source, "pieces"):
+        yield from _named(0, source.documents(), None, data, done)
+        return
+    for number, piece in enumerate(source.pieces()):
+        yield from _piece_work(number, piece, data, source, done)
+
+
+def _piece_work(number: int, piece: Any, data: DataConfig, source: Any, done: set[str]) -> Iterator[Work]:
+    mine = sorted(name for name in done if name.startswith(f"{number:06d}-"))
+    if mine and mine[-1] == f"{number:06d}-{len(mine) - 1:06d}-last":  # a whole file that need not be read again
+        yield from (Work(name, None, [], 0) for name in mine)
+    else:
+        yield from _named(number, source.read(piece), piece, data, done)
+
+
+def _named(
+    number: int, records: Iterable[Document | BadRecord], piece: Any, data: DataConfig, done: set[str]
+) -> Iterator[Work]:
+    """A chunk is named by its piece and its number in it; the last of a piece ends in -last, and tells how many there are."""
+    for i, (documents, bad, last) in enumerate(_cut(records, data)):
+        name = f"{number:06d}-{i:06d}" + ("-last" if last else "")
+        position = getattr(piece, "size", 0) if last else piece.position() if hasattr(piece, "position") else 0
+        yield Work(name, None if name in done else documents, bad, position)
 
 
 def _cut(
@@ -143,6 +194,21 @@ def _cut(
 
 _DATA: DataConfig
 _DECONTAMINATOR: Any
+_READER: tuple[Any, Store, str, set[str]]
+
+
+def _setup_reader(
+    data: DataConfig, examples: list[str], source: Any, store: Store, folder: str, done: set[str]
+) -> None:
+    global _READER
+    _READER = source, store, folder, done
+    _setup(data, examples)
+
+
+def _clean_piece(task: tuple[int, Any]) -> Iterator[Stored]:
+    source, store, folder, done = _READER
+    for work in _piece_work(*task, _DATA, source, done):
+        yield _store(store, folder, _clean_work(work))
 
 
 def _setup(data: DataConfig, examples: list[str]) -> None:
@@ -209,6 +275,7 @@ def _summary(work: Work, cleaned: Cleaned, kept: list[int], sizes: tuple[int, in
     first = next(iter(cleaned.tallies.values()), Tally(0, 0, 0, 0))
     return Chunk(
         name=work.name,
+        input_bytes=work.input_bytes,
         documents_read=len(documents) + len(work.bad),
         bytes_read=first.bytes_in,
         documents=len(kept),

@@ -11,7 +11,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -35,6 +35,14 @@ class InputFile:
     store: Store | None = None
     key: str = ""
     etag: str | None = None
+    _opened: list[IO[bytes]] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": []}  # an open file stays with the process that opened it
+
+    def position(self) -> int:
+        """How many of the file's bytes have been read, while it is being read."""
+        return self._opened[-1].tell() if self._opened else 0
 
     def fingerprint(self) -> dict[str, Any]:
         if self.store is not None:
@@ -46,7 +54,7 @@ class InputFile:
     @contextmanager
     def open(self, decompress: bool = True) -> Iterator[IO[bytes]]:
         """The file's bytes, decompressed by its ending; a cut or broken archive is an error that names the file."""
-        with self._raw() as raw:
+        with self._tracked() as raw:
             codec = COMPRESSIONS.get(posixpath.splitext(self.name)[1])
             if codec is None or not decompress:
                 yield raw
@@ -60,6 +68,15 @@ class InputFile:
                     yield cast(IO[bytes], io.BufferedReader(stream, READ_BYTES))
             except OSError as error:
                 raise UnreadableFile(f"{self.url}: not a whole {codec} file: {error}") from None
+
+    @contextmanager
+    def _tracked(self) -> Iterator[IO[bytes]]:
+        with self._raw() as raw:
+            self._opened.append(raw)
+            try:
+                yield raw
+            finally:
+                self._opened.pop()
 
     def _raw(self) -> IO[bytes]:
         if self.store is None:

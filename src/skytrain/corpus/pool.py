@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import chain, islice
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
 from typing import Any, TypeVar
 
 from skytrain.config import SkytrainError
@@ -16,6 +20,12 @@ from skytrain.config import SkytrainError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 AHEAD = 2  # tasks that wait beyond those being worked on: enough to keep every process busy, and a bound on memory
+LOST = (
+    "a worker process was killed, most likely for lack of memory\n"
+    "  start again with fewer: data.workers=N; it continues where it was"
+)
+# What a process needs before its first task; loaded once, in the process that all workers are copies of.
+PRELOAD = ["skytrain.corpus.warm"]
 
 
 class WorkerLost(SkytrainError):
@@ -40,14 +50,121 @@ def ordered(
         setup(*given)
         yield from map(function, chain(first, tasks))
         return
-    # Fresh processes: a fork would copy the locks of threads that are at work here (the store's, the tokenizer's).
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), initializer=setup, initargs=given)
+    pool = ProcessPoolExecutor(workers, _context(), initializer=_start, initargs=(setup, given))
     try:
         yield from _in_order(pool, function, chain(first, tasks), workers + AHEAD)
     except BrokenProcessPool:
-        raise WorkerLost(
-            "a worker process was killed, most likely for lack of memory\n  start again with fewer: data.workers=N; it continues where it was"
-        ) from None
+        raise WorkerLost(LOST) from None
+
+
+def ordered_streams(
+    function: Callable[[Task], Iterator[Result]],
+    tasks: Iterable[Task],
+    workers: int,
+    setup: Callable[..., None],
+    given: tuple[Any, ...],
+) -> Iterator[Result]:
+    """All that `function` yields for each task, task by task in order; each process works on a task of its own.
+
+    Results of later tasks wait here meanwhile, so they should be small.
+    """
+    context = _context()
+    processes, idle = [], []
+    for _ in range(workers):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs, function, setup, given), daemon=True)
+        process.start()
+        theirs.close()  # so that its end is told by the pipe
+        processes.append(process)
+        idle.append(ours)
+    try:
+        yield from _stream_in_order(enumerate(tasks), idle)
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+
+
+def _stream_in_order(tasks: Iterator[tuple[int, Any]], idle: list[Connection]) -> Iterator[Any]:
+    busy: dict[Connection, int] = {}
+    waiting: dict[int, deque[Any]] = {}
+    finished: set[int] = set()
+    current = 0
+    while True:
+        while idle and (task := next(tasks, None)) is not None:
+            idle[-1].send(task[1])
+            busy[idle.pop()] = task[0]
+            waiting[task[0]] = deque()
+        if current not in waiting:
+            return
+        while waiting[current]:
+            yield waiting[current].popleft()
+        if current in finished:
+            finished.remove(current)
+            del waiting[current]
+            current += 1
+            continue
+        for pipe in wait(list(busy)):
+            assert isinstance(pipe, Connection)
+            try:
+                kind, content = pipe.recv()
+            except EOFError:
+                raise WorkerLost(LOST) from None
+            if kind == "result":
+                waiting[busy[pipe]].append(content)
+            elif kind == "error":
+                raise _rebuild(*content)
+            else:
+                finished.add(busy.pop(pipe))
+                idle.append(pipe)
+
+
+def _serve(
+    pipe: Connection, function: Callable[[Any], Iterator[Any]], setup: Callable[..., None], given: tuple[Any, ...]
+) -> None:
+    try:
+        _start(setup, given)
+        while True:
+            for result in function(pipe.recv()):
+                pipe.send(("result", result))
+            pipe.send(("end", None))
+    except SkytrainError as error:
+        pipe.send(("error", (type(error), error.args, error.__dict__)))
+    except (EOFError, BrokenPipeError):  # nobody waits for this any more
+        return
+
+
+def _rebuild(kind: type[SkytrainError], args: tuple[Any, ...], state: dict[str, Any]) -> SkytrainError:
+    """An error as it was raised; pickle would call its class with the finished message."""
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+def _context() -> ForkServerContext:
+    """Copies of a process that has loaded what they need, and nothing else: a fork of this one would copy the locks of
+    threads that are at work here (the store's, the tokenizer's), and fresh ones would each load for a second or two."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
+
+
+def _start(setup: Callable[..., None], given: tuple[Any, ...]) -> None:
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the terminal tells every process; the one that gives the work stops it
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    setup(*given)
+
+
+def _end_with_parent() -> None:
+    """A killed parent cannot stop its workers, and they would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def ordered_threads(function: Callable[[Task], Result], tasks: Iterable[Task], at_once: int) -> Iterator[Result]:

@@ -1,0 +1,21 @@
+"""Imported where workers are copied from: loads the compiled rules, so that no copy has to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow.parquet  # noqa: F401
+from resiliparse.parse.lang import detect_fast  # noqa: F401
+
+from . import chunks, dedup  # noqa: F401
+from .minhash import signatures
+from .rules.lines import LineRule, join_lines
+from .rules.scan import scan
+from .rules.tidy import english, untidy
+
+TEXTS = ["Two words.", "Très bien."]  # one of each width of character
+
+for group in scan(TEXTS, True, 30).groups:
+    join_lines(group, np.ones(1, bool), LineRule(1, 9, False, 0), 30)
+untidy(TEXTS)
+english(TEXTS, 0.5)
+signatures(TEXTS)
