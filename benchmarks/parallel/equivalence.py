@@ -1,8 +1,10 @@
 """Every parallel mode against one process: same seed, same batches, float32; loss, gradients and norm.
 
-    python benchmarks/parallel/equivalence.py --world 2 4 8   # measures, and writes equivalence.json and the table of docs/parallelism.md
+    python benchmarks/parallel/equivalence.py [--world 2 4 8] [--cases REGEX]
 
-One list of cases serves this table and the tests. One group of processes per world size goes through the cases of that
+Measures, and writes equivalence.json and the table of docs/parallelism.md; what is not measured keeps its row.
+
+One list of cases (cases.py) serves this table and the tests. One group of processes per world size goes through the cases of that
 size, since starting a process costs more than any of them.
 """
 
@@ -10,69 +12,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # where this is run as a script
 
-from benchmarks.parallel.deepspeed_cases import CASES as DEEPSPEED
+from benchmarks.parallel.cases import LENGTH, SEQUENCES, STEPS, Case, cases, reference
 from benchmarks.parallel.deepspeed_cases import whole_gradient
 from benchmarks.parallel.document import insert
-from benchmarks.parallel.processes import run_ranks
+from benchmarks.parallel.processes import alive, run_ranks
 
-STEPS, SEQUENCES, LENGTH = 5, 8, 32
-MODELS = {
-    # A vocabulary that needs padding, so that the padding is divided too.
-    "gpt2": ("model=gpt2-tiny", "tokenizer=bytes", "model.pad_vocab_to=64"),  # tied head, biases, learned positions
-    "llama": ("model=llama-tiny", "tokenizer=bytes", "model.mlp_width=96"),  # untied, grouped queries, rotary positions
-    "qwen3": ("model=llama-tiny", "tokenizer=bytes", "model.mlp_width=96", "model.qk_norm=true"),
-}
-SIZE = (
-    "model.layers=4",
-    "model.width=32",
-    "model.heads=4",
-    "model.max_length=64",
-    f"trainer.sequence_length={LENGTH}",
-    f"trainer.batch_tokens={SEQUENCES * LENGTH}",
-    f"trainer.steps={STEPS}",
-    "optimizer.lr=1e-2",
-    "lr_schedule=constant",
-    "lr_schedule.warmup_steps=0",
-    "trainer.device=cpu",
-    f"trainer.validate_every={STEPS}",
-    "seed=7",
-)
 LOSS, GRADIENT, NORM = 5e-6, 1e-7, 1e-5  # the differences that are allowed; the last is relative
-
-
-@dataclass(frozen=True)
-class Case:
-    """A named configuration; `degrees` multiply to its world size."""
-
-    name: str
-    world_size: int
-    overrides: tuple[str, ...]
-    model: str = "gpt2"
-    micro_batch: int = 2
-    clip: float | None = 0.5  # below the norms that occur, so that it acts
-    bf16: bool = False
-    slow: bool = False  # left to `make test-slow`
-
-    def settings(self) -> list[str]:
-        clip = "null" if self.clip is None else str(self.clip)
-        precision = "bf16-mixed" if self.bf16 else "32-true"
-        return [
-            *MODELS[self.model],
-            *SIZE,
-            f"trainer.micro_batch={self.micro_batch}",
-            f"trainer.clip_norm={clip}",
-            f"trainer.precision={precision}",
-            *self.overrides,
-        ]
 
 
 @dataclass
@@ -84,76 +39,6 @@ class Outcome:
     gradients: dict[str, Any] = field(default_factory=dict)  # of the first step, before clipping
     validation: float = 0.0
     global_step: int = 0
-
-
-def cases(world_size: int | None = None) -> list[Case]:
-    found = list(_cases())
-    return [case for case in found if world_size in (None, case.world_size)]
-
-
-def _cases() -> Iterator[Case]:
-    for model in ("gpt2", "llama"):
-        more = model == "llama"  # each mode once in every run of the tests
-        yield Case(f"ddp x2, {model}", 2, ("parallel=ddp",), model, slow=more)
-        yield Case(f"fsdp x2, {model}", 2, ("parallel=fsdp",), model)
-        yield Case(f"tp x2, {model}", 2, ("parallel=tp",), model)
-        yield Case(f"pp x2 1f1b, {model}", 2, ("parallel=pp",), model)
-        yield Case(f"pp x2 zbv, {model}", 2, ("parallel=pp", "parallel.schedule=zbv"), model, slow=more)
-        yield Case(f"hsdp 2x2, {model}", 4, ("parallel=hsdp",), model, slow=more)
-        yield Case(f"tp-fsdp 2x2, {model}", 4, ("parallel=tp-fsdp",), model, slow=more)
-        yield Case(f"pp-fsdp 2x2, {model}", 4, ("parallel=pp-fsdp",), model, slow=more)
-        product = ("parallel=pp", "parallel.pipeline=2", "parallel.tensor=2")
-        yield Case(f"pp x tp 2x2, {model}", 4, product, model, slow=more)
-        yield Case(f"hsdp x tp 2x2x2, {model}", 8, ("parallel=hsdp", "parallel.tensor=2"), model, slow=True)
-        yield Case(f"pp-tp-fsdp 2x2x2, {model}", 8, ("parallel=pp-tp-fsdp",), model, slow=True)
-    yield from _context_cases()
-    yield Case("fsdp x2, no accumulation", 2, ("parallel=fsdp",), micro_batch=4)
-    yield Case("fsdp x2, no clipping", 2, ("parallel=fsdp",), clip=None)
-    yield Case("fsdp x2, reduced each micro-batch", 2, ("parallel=fsdp", "parallel.reduce_once=false"))
-    yield Case("fsdp x2, activations recomputed", 2, ("parallel=fsdp", "trainer.activation_checkpointing=full"))
-    yield Case("tp x2, no accumulation", 2, ("parallel=tp",), micro_batch=8, slow=True)
-    yield Case("tp x2, no clipping", 2, ("parallel=tp",), clip=None, slow=True)
-    yield Case("tp x2, qwen3", 2, ("parallel=tp",), "qwen3")
-    yield Case("pp x2 gpipe", 2, ("parallel=pp", "parallel.schedule=gpipe"), slow=True)
-    yield Case("pp x2 interleaved", 2, ("parallel=pp", "parallel.schedule=interleaved-1f1b"))
-    yield Case("pp x2, accumulation", 2, ("parallel=pp", "parallel.pipeline_micro_batches=2"))
-    accumulated = ("parallel=pp", "parallel.schedule=zbv", "parallel.pipeline_micro_batches=2")
-    yield Case("pp x2 zbv, accumulation", 2, accumulated, slow=True)
-    yield Case("pp x2, no clipping", 2, ("parallel=pp",), clip=None, slow=True)
-    yield Case("pp x2, activations recomputed", 2, ("parallel=pp", "trainer.activation_checkpointing=full"), slow=True)
-    accumulated = ("parallel=pp-fsdp", "parallel.pipeline_micro_batches=2")
-    yield Case("pp-fsdp 2x2, accumulation", 4, accumulated, micro_batch=1, slow=True)
-    yield Case("pp-fsdp 2x2 zbv", 4, ("parallel=pp-fsdp", "parallel.schedule=zbv"), slow=True)
-    yield Case("fsdp x4", 4, ("parallel=fsdp",), slow=True)
-    yield Case("fsdp x2, bf16", 2, ("parallel=fsdp",), bf16=True)
-    yield Case("tp x2, bf16", 2, ("parallel=tp",), bf16=True, slow=True)
-    yield Case("pp x2, bf16", 2, ("parallel=pp",), bf16=True, slow=True)
-    for name, (world_size, overrides, model, slow) in DEEPSPEED.items():
-        yield Case(name, world_size, overrides, model, bf16="bf16" in name, slow=slow)
-
-
-def _context_cases() -> Iterator[Case]:
-    for model in ("gpt2", "llama"):
-        for method in ("ring", "allgather", "ulysses"):
-            by = f"parallel.context_method={method}"
-            product = ("parallel=cp", by, "parallel.context=2")
-            # Each method alone in every run of the tests, and each product once.
-            yield Case(f"cp x2 {method}, {model}", 2, ("parallel=cp", by), model)
-            yield Case(f"cp x4 {method}, {model}", 4, ("parallel=cp", by), model, slow=True)
-            products = {
-                "fsdp": "parallel.shard=2",
-                "hsdp": "parallel.replicate=2",
-                "tp": "parallel.tensor=2",
-                "pp": "parallel.pipeline=2",
-            }
-            for name, degree in products.items():
-                slow = (model, method) != ("llama", "ring") or name == "hsdp"
-                yield Case(f"cp x {name} 2x2 {method}, {model}", 4, (*product, degree), model, slow=slow)
-
-
-def reference(case: Case) -> Case:
-    """The same model, batch and clipping on one device."""
-    return Case(f"single, {case.model}", 1, ("parallel=single",), case.model, 8, case.clip, case.bf16)
 
 
 def batches(vocabulary: int) -> list[Any]:
@@ -251,7 +136,11 @@ def _copy(name: str, single: Outcome) -> bool:
 
 def _work(chosen: list[Case], singles: dict[str, Outcome]) -> dict[str, dict[str, float]]:
     """One process of a world: goes through the cases and returns the differences that it saw."""
-    return {case.name: compare(train(case), singles[_reference_name(case)]) for case in chosen}
+    found = {}
+    for case in chosen:
+        alive()
+        found[case.name] = compare(train(case), singles[_reference_name(case)])
+    return found
 
 
 def _reference_name(case: Case) -> str:
@@ -291,10 +180,11 @@ def table(differences: dict[str, dict[str, float]]) -> str:
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--world", type=int, nargs="*", default=[2, 4, 8])
+    options.add_argument("--cases", default="", help="only those whose name this expression finds")
     given = options.parse_args()
     measured = Path(__file__).with_suffix(".json")
     before = json.loads(measured.read_text()) if measured.exists() else {}
-    before |= run(case for case in cases() if case.world_size in given.world)
+    before |= run(case for case in cases() if case.world_size in given.world and re.search(given.cases, case.name))
     known = {case.name: before[case.name] for case in cases() if case.name in before}
     measured.write_text(json.dumps(known, indent=1))
     text = table(known)

@@ -26,7 +26,7 @@ def run_ranks(world_size: int, work: Callable[..., Any], *args: Any) -> list[Any
 def _rank(rank: int, world_size: int, port: int, folder: str, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
     import torch
 
-    faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
+    alive()
     torch.set_num_threads(1)
     os.environ.update(
         RANK=str(rank),
@@ -41,6 +41,11 @@ def _rank(rank: int, world_size: int, port: int, folder: str, work: Callable[...
     with Ranks.from_environment().joined("cpu"):
         result = work(*args)
     (Path(folder) / str(rank)).write_bytes(pickle.dumps(result))
+
+
+def alive() -> None:
+    """From now on a rank has HANG_SECONDS again; long work says so from time to time."""
+    faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
 
 
 def _free_port() -> int:

@@ -3,8 +3,9 @@
 from functools import cache
 
 import pytest
+from benchmarks.parallel.cases import Case, cases
 from benchmarks.parallel.deepspeed_cases import OFFLOAD_LOSS
-from benchmarks.parallel.equivalence import GRADIENT, LOSS, NORM, Case, cases, run
+from benchmarks.parallel.equivalence import GRADIENT, LOSS, NORM, run
 
 BF16_LOSS, BF16_NORM = 1e-2, 5e-2  # bf16 keeps 8 bits
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -25,6 +26,7 @@ KEPT = {
     )
     for op in [getattr(_ATEN, packet).default]
 }
+_keeping = True
 
 
 def run_block(block: Callable[..., Any], recompute: Recompute, *inputs: Any, **named: Any) -> Any:
@@ -37,5 +39,16 @@ def run_block(block: Callable[..., Any], recompute: Recompute, *inputs: Any, **n
     return checkpoint(block, *inputs, use_reentrant=False, context_fn=contexts, **named)
 
 
+@contextmanager
+def nothing_kept() -> Iterator[None]:
+    """Within, `selective` computes everything again: for what is put together from many results, each as large as the whole."""
+    global _keeping
+    _keeping = False
+    try:
+        yield
+    finally:
+        _keeping = True
+
+
 def _policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if op in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if _keeping and op in KEPT else CheckpointPolicy.PREFER_RECOMPUTE

@@ -28,6 +28,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from ..models.attention import Attention
 from ..models.loss import IGNORED
 from ..models.places import Places
+from ..models.recompute import nothing_kept
 from .attention_parts import Part, Together, attend_part, attend_part_backward, choose_kernel
 
 # torch 2.13 has given them new names, and warns of the old ones.
@@ -102,7 +103,8 @@ def _attend(attention: Attention, context: Context) -> Callable[..., Tensor]:
         if context.method == "ulysses":
             return _exchange_heads(alone, q_bhtq, k_bgtq, v_bgtq, context.group)
         function = RingAttention if context.method == "ring" else GatherAttention
-        return function.apply(q_bhtq, k_bgtq, v_bgtq, context.group, scale)
+        with nothing_kept():
+            return function.apply(q_bhtq, k_bgtq, v_bgtq, context.group, scale)
 
     return attend
 

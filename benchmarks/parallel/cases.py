@@ -1,0 +1,168 @@
+"""The list of named configurations that are compared with one process: one for the table and for the tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from benchmarks.parallel.deepspeed_cases import CASES as DEEPSPEED
+
+STEPS, SEQUENCES, LENGTH = 5, 8, 32
+MODELS = {
+    # A vocabulary that needs padding, so that the padding is divided too.
+    "gpt2": ("model=gpt2-tiny", "tokenizer=bytes", "model.pad_vocab_to=64"),  # tied head, biases, learned positions
+    "llama": ("model=llama-tiny", "tokenizer=bytes", "model.mlp_width=96"),  # untied, grouped queries, rotary positions
+    "qwen3": ("model=llama-tiny", "tokenizer=bytes", "model.mlp_width=96", "model.qk_norm=true"),
+    "gemma": (  # every other layer sees a few tokens only, and scores are capped
+        "model=llama-tiny",
+        "tokenizer=bytes",
+        "model.mlp_width=96",
+        "model.window=10",
+        "model.window_every=2",
+        "model.attention_softcap=20",
+    ),
+}
+SIZE = (
+    "model.layers=4",
+    "model.width=32",
+    "model.heads=4",
+    "model.max_length=64",
+    f"trainer.sequence_length={LENGTH}",
+    f"trainer.batch_tokens={SEQUENCES * LENGTH}",
+    f"trainer.steps={STEPS}",
+    "optimizer.lr=1e-2",
+    "lr_schedule=constant",
+    "lr_schedule.warmup_steps=0",
+    "trainer.device=cpu",
+    f"trainer.validate_every={STEPS}",
+    "seed=7",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A named configuration; `degrees` multiply to its world size."""
+
+    name: str
+    world_size: int
+    overrides: tuple[str, ...]
+    model: str = "gpt2"
+    micro_batch: int = 2
+    clip: float | None = 0.5  # below the norms that occur, so that it acts
+    bf16: bool = False
+    slow: bool = False  # left to `make test-slow`
+
+    def settings(self) -> list[str]:
+        clip = "null" if self.clip is None else str(self.clip)
+        precision = "bf16-mixed" if self.bf16 else "32-true"
+        return [
+            *MODELS[self.model],
+            *SIZE,
+            f"trainer.micro_batch={self.micro_batch}",
+            f"trainer.clip_norm={clip}",
+            f"trainer.precision={precision}",
+            *self.overrides,
+        ]
+
+
+def cases(world_size: int | None = None) -> list[Case]:
+    found = [*_modes(), *_contexts(), *_variations(), *_deepspeed()]
+    return [case for case in found if world_size in (None, case.world_size)]
+
+
+# Every preset and product that leaves sequences whole: processes and settings; then the micro-batch and settings with which it
+# accumulates if it did not before, or no longer does (a step has eight sequences, an ordinary micro-batch two).
+MODES: dict[str, tuple[int, tuple[str, ...], int, tuple[str, ...]]] = {
+    "ddp x2": (2, ("parallel=ddp",), 4, ()),
+    "fsdp x2": (2, ("parallel=fsdp",), 4, ()),
+    "tp x2": (2, ("parallel=tp",), 8, ()),
+    "pp x2 1f1b": (2, ("parallel=pp",), 2, ("parallel.pipeline_micro_batches=2",)),
+    "pp x2 zbv": (2, ("parallel=pp", "parallel.schedule=zbv"), 2, ("parallel.pipeline_micro_batches=2",)),
+    "hsdp 2x2": (4, ("parallel=hsdp",), 1, ()),
+    "tp-fsdp 2x2": (4, ("parallel=tp-fsdp",), 4, ()),
+    "pp-fsdp 2x2": (4, ("parallel=pp-fsdp",), 1, ("parallel.pipeline_micro_batches=2",)),
+    "pp x tp 2x2": (
+        4,
+        ("parallel=pp", "parallel.pipeline=2", "parallel.tensor=2"),
+        2,
+        ("parallel.pipeline_micro_batches=2",),
+    ),
+    "hsdp x tp 2x2x2": (8, ("parallel=hsdp", "parallel.tensor=2"), 1, ()),
+    "pp-tp-fsdp 2x2x2": (8, ("parallel=pp-tp-fsdp",), 1, ("parallel.pipeline_micro_batches=2",)),
+}
+IN_EVERY_RUN = (
+    "fsdp x2",
+    "tp x2",
+    "pp x2 1f1b",
+)  # of the tests with either model; the others with one, eight processes with none
+
+
+def _modes() -> Iterator[Case]:
+    """Each mode with either model, clipped; and once more unclipped, with accumulation the other way round."""
+    for model in ("gpt2", "llama"):
+        for name, (world_size, overrides, micro_batch, more) in MODES.items():
+            slow = world_size == 8 or (model == "llama" and name not in IN_EVERY_RUN)
+            case = Case(f"{name}, {model}", world_size, overrides, model, slow=slow)
+            yield case
+            other = "not accumulated" if micro_batch > case.micro_batch else "accumulated"
+            yield replace(
+                case,
+                name=f"{case.name}, {other}, unclipped",
+                overrides=(*overrides, *more),
+                micro_batch=micro_batch,
+                clip=None,
+                slow=(name, model) != ("fsdp x2", "gpt2"),
+            )
+
+
+def _contexts() -> Iterator[Case]:
+    """Sequences divided by each method, alone and in products."""
+    products = {
+        "fsdp": "parallel.shard=2",
+        "hsdp": "parallel.replicate=2",
+        "tp": "parallel.tensor=2",
+        "pp": "parallel.pipeline=2",
+    }
+    for model in ("gpt2", "llama"):
+        for method in ("ring", "allgather", "ulysses"):
+            alone = ("parallel=cp", f"parallel.context_method={method}")
+            # In every run of the tests each method with one of the models, and each product with the ring.
+            yield Case(f"cp x2 {method}, {model}", 2, alone, model, slow=(model == "gpt2") == (method == "allgather"))
+            yield Case(f"cp x4 {method}, {model}", 4, alone, model, slow=True)
+            for name, degree in products.items():
+                slow = (model, method) != ("llama", "ring") or name == "hsdp"
+                both = (*alone, "parallel.context=2", degree)
+                yield Case(f"cp x {name} 2x2 {method}, {model}", 4, both, model, slow=slow)
+        three = ("parallel=cp", "parallel.context=2", "parallel.tensor=2", "parallel.pipeline=2")
+        yield Case(f"cp x tp x pp 2x2x2 ring, {model}", 8, three, model, slow=True)
+    yield Case("cp x2 ring, not accumulated, unclipped", 2, ("parallel=cp",), micro_batch=8, clip=None, slow=True)
+    for recompute in ("full", "selective"):
+        overrides = ("parallel=cp", f"trainer.activation_checkpointing={recompute}")
+        yield Case(f"cp x2 ring, activations recomputed ({recompute})", 2, overrides, slow=True)
+    yield Case("cp x2 ulysses, windows and caps", 2, ("parallel=cp", "parallel.context_method=ulysses"), "gemma")
+    yield Case("cp x2 ring, bf16", 2, ("parallel=cp",), bf16=True, slow=True)
+
+
+def _variations() -> Iterator[Case]:
+    yield Case("fsdp x2, reduced each micro-batch", 2, ("parallel=fsdp", "parallel.reduce_once=false"))
+    yield Case("fsdp x2, activations recomputed", 2, ("parallel=fsdp", "trainer.activation_checkpointing=full"))
+    yield Case("tp x2, qwen3", 2, ("parallel=tp",), "qwen3")
+    yield Case("pp x2 gpipe", 2, ("parallel=pp", "parallel.schedule=gpipe"), slow=True)
+    yield Case("pp x2 interleaved", 2, ("parallel=pp", "parallel.schedule=interleaved-1f1b"))
+    yield Case("pp x2, accumulation", 2, ("parallel=pp", "parallel.pipeline_micro_batches=2"))
+    yield Case("pp x2, activations recomputed", 2, ("parallel=pp", "trainer.activation_checkpointing=full"), slow=True)
+    yield Case("pp-fsdp 2x2 zbv", 4, ("parallel=pp-fsdp", "parallel.schedule=zbv"), slow=True)
+    yield Case("fsdp x4", 4, ("parallel=fsdp",), slow=True)
+    yield Case("fsdp x2, bf16", 2, ("parallel=fsdp",), bf16=True)
+    yield Case("tp x2, bf16", 2, ("parallel=tp",), bf16=True, slow=True)
+    yield Case("pp x2, bf16", 2, ("parallel=pp",), bf16=True, slow=True)
+
+
+def _deepspeed() -> Iterator[Case]:
+    for name, (world_size, overrides, model, slow) in DEEPSPEED.items():
+        yield Case(name, world_size, overrides, model, bf16="bf16" in name, slow=slow)
+
+
+def reference(case: Case) -> Case:
+    """The same model, batch and clipping on one device."""
+    return Case(f"single, {case.model}", 1, ("parallel=single",), case.model, 8, case.clip, case.bf16)
