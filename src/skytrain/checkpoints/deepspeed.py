@@ -92,6 +92,7 @@ def save_files(
     parts = {name: part for name, tensor in state.tensors.items() if (part := part_of(tensor.cpu())) is not None}
 
     def finish(manifest: Manifest) -> None:
+        options.before_commit()
         commit(
             store,
             key,

@@ -79,8 +79,12 @@ class ZeroStrategy(DeepSpeedStrategy):
         return engine, zero_optimizer
 
     def teardown(self) -> None:
+        """Not Lightning's, which would gather on the CPU what is divided, or was never made."""
         nn.functional.linear = self._linear  # ZeRO-3 puts another in its place, for the whole process
-        super().teardown()
+        self.precision_plugin.teardown()
+        assert self.accelerator is not None
+        self.accelerator.teardown()
+        self.checkpoint_io.teardown()
 
     # From a whole model to what this rank holds.
 

@@ -68,9 +68,12 @@ def put_state(engine: Any, stage: int, named: NamedState, *, plain_steps: bool) 
     sizes = [flat.numel() for flat in _live(zero, stage)]
     saved[flats] = [share.flat(group, size, named.weight) for group, size in zip(shapes, sizes, strict=True)]
     if named.slots:
-        steps: Any = int(named.steps) if plain_steps else torch.tensor(float(named.steps))
+        count = int if plain_steps else torch.tensor  # a tensor for each group, since it is counted up in place
         state = {
-            number: {"step": steps, **{slot: share.flat(group, size, read) for slot, read in named.slots.items()}}
+            number: {
+                "step": count(named.steps),
+                **{slot: share.flat(group, size, read) for slot, read in named.slots.items()},
+            }
             for number, (group, size) in enumerate(zip(shapes, sizes, strict=True))
         }
         groups = [
