@@ -11,11 +11,11 @@ import dataclasses
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed.checkpoint as torch_dcp
@@ -224,6 +224,14 @@ class _Wanted:
     piece: Piece
 
     @property
+    def file(self) -> str:
+        return self.piece.file
+
+    @property
+    def start(self) -> int:
+        return self.piece.start
+
+    @property
     def end(self) -> int:
         return self.piece.start + self.tensor.piece_bytes(self.piece)
 
@@ -259,9 +267,9 @@ class StoreReader(StorageReader):
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        wanted = sorted((self._find(item) for item in plan.items), key=lambda want: (want.piece.file, want.piece.start))
+        wanted = [self._find(item) for item in plan.items]
         with ThreadPoolExecutor(THREADS) as pool:
-            for _ in pool.map(lambda span: self._read(span, planner), _spans(wanted)):
+            for _ in pool.map(lambda span: self._read(span, planner), spans(wanted)):
                 pass  # an error is raised here
         done: Future[None] = Future()
         done.set_result(None)
@@ -273,11 +281,11 @@ class StoreReader(StorageReader):
         return _Wanted(item, tensor, tensor.pieces[item.storage_index.index])
 
     def _read(self, span: Sequence[_Wanted], planner: LoadPlanner) -> None:
-        start, end = span[0].piece.start, max(want.end for want in span)
-        data = memoryview(read_exactly(self._store, f"{self._folder}/{span[0].piece.file}", start, end - start))
+        start, end = span[0].start, max(want.end for want in span)
+        data = memoryview(read_exactly(self._store, f"{self._folder}/{span[0].file}", start, end - start))
         for want in span:
             piece, item = want.piece, want.item
-            values = data[piece.start - start : want.end - start]
+            values = data[want.start - start : want.end - start]
             check_hash(values, piece.sha256, item.storage_index.fqn, self._store.url(f"{self._folder}/{piece.file}"))
             saved = torch.frombuffer(values, dtype=getattr(torch, want.tensor.dtype)).view(piece.sizes)
             for dim, (offset, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
@@ -287,18 +295,30 @@ class StoreReader(StorageReader):
             planner.commit_tensor(item, target)
 
 
-def _spans(wanted: Sequence[_Wanted]) -> list[list[_Wanted]]:
+class FileRange(Protocol):
+    @property
+    def file(self) -> str: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+R = TypeVar("R", bound=FileRange)
+
+
+def spans(ranges: Iterable[R]) -> list[list[R]]:
     """Neighbours in a file that are read together: a request for each of a thousand scalars would take longer than all the rest."""
-    spans: list[list[_Wanted]] = []
-    for want in wanted:
-        if spans:
-            first, last = spans[-1][0], spans[-1][-1]
-            near = want.piece.file == first.piece.file and want.piece.start - last.end < ALIGNED_BYTES
-            if near and want.end - first.piece.start <= JOINED_BYTES:
-                spans[-1].append(want)
+    found: list[list[R]] = []
+    for each in sorted(ranges, key=lambda each: (each.file, each.start)):
+        if found:
+            first, last = found[-1][0], found[-1][-1]
+            near = each.file == first.file and each.start - last.end < ALIGNED_BYTES
+            if near and each.end - first.start <= JOINED_BYTES:
+                found[-1].append(each)
                 continue
-        spans.append([want])
-    return spans
+        found.append([each])
+    return found
 
 
 def read_exactly(store: Store, key: str, start: int, length: int) -> bytes:

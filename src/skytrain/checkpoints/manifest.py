@@ -61,6 +61,15 @@ class SavedFile:
 
 
 @dataclass(frozen=True)
+class HashedRange:
+    file: str
+    start: int
+    end: int
+    sha256: str
+    name: str  # of the tensor, or the file
+
+
+@dataclass(frozen=True)
 class Manifest:
     files: Mapping[str, SavedFile]
     tensors: Mapping[str, SavedTensor] = field(default_factory=dict)
@@ -71,14 +80,15 @@ class Manifest:
     def total_bytes(self) -> int:
         return sum(file.bytes for file in self.files.values())
 
-    def ranges(self) -> Iterator[tuple[str, int, int, str, str]]:
-        """Everything that has a hash: file, start, length, sha256 and what it is."""
+    def ranges(self) -> Iterator[HashedRange]:
+        """Everything that has a hash."""
         for name, file in self.files.items():
             if file.sha256 is not None:
-                yield name, 0, file.bytes, file.sha256, name
+                yield HashedRange(name, 0, file.bytes, file.sha256, name)
         for name, tensor in self.tensors.items():
             for piece in tensor.pieces:
-                yield piece.file, piece.start, tensor.piece_bytes(piece), piece.sha256, name
+                end = piece.start + tensor.piece_bytes(piece)
+                yield HashedRange(piece.file, piece.start, end, piece.sha256, name)
 
     def to_bytes(self) -> bytes:
         files = list(self.files)

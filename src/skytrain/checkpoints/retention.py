@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from ..runs import attempts
 from ..storage import Store
 from .commits import VALIDATION, Commit, committed, marker_key, read_marker, read_validation
+from .errors import Damaged
 
 LEAST = 2  # the newest may be the one that is damaged
-_FOLDER = re.compile(r"(?P<step>.*/step-\d+)/(?P<folder>(?P<attempt>\d+)\.\d+)/[^/]+")
-_MARKER = re.compile(r"(?P<step>.*/step-\d+)/COMMITTED\.(?P<attempt>\d+)")
+_FOLDER = re.compile(r"(?P<step>.*/step-\d+)/(?P<folder>(?P<attempt>\d+)\.\d+)/.+")
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Keep:
 @dataclass(frozen=True)
 class Pruned:
     steps: list[int]  # of checkpoints
-    leftovers: list[str]  # keys of folders that no checkpoint uses
+    leftovers: list[str]  # keys of folders that no checkpoint used
 
 
 def prune(store: Store, run: str, keep: Keep, *, attempt: int | None = None, dry_run: bool = False) -> Pruned:
@@ -51,32 +51,49 @@ def prune(store: Store, run: str, keep: Keep, *, attempt: int | None = None, dry
     remaining = [commit for commit in found if commit not in dropped]
     if not dry_run:
         for commit in dropped:
+            folders = _folders(store, commit)
             store.delete(commit.marker_key)
-    leftovers = _leftovers(store, run, remaining, attempt, dry_run)
+            for folder in folders:
+                store.delete_all(folder)
+    leftovers = _leftovers(store, run, found if dry_run else remaining, attempt)
+    if not dry_run:
+        _clear(store, run, leftovers, remaining)
     return Pruned([commit.step for commit in dropped], leftovers)
 
 
-def _leftovers(store: Store, run: str, remaining: list[Commit], attempt: int | None, dry_run: bool) -> list[str]:
+def _folders(store: Store, commit: Commit) -> list[str]:
+    """Where a checkpoint's files are; with a marker that cannot be read, wherever its attempt put any."""
+    try:
+        return [f"{commit.key}/{read_marker(store, commit).folder}"]
+    except Damaged:
+        return [f"{commit.key}/{name}" for name in store.folders(commit.key) if name.startswith(f"{commit.attempt}.")]
+
+
+def _leftovers(store: Store, run: str, kept: list[Commit], attempt: int | None) -> list[str]:
     """Folders of no checkpoint. Never those of an attempt that may be writing them."""
     newest = max(attempts(store, run), default=0) if attempt is None else attempt + 1
-    used = {f"{commit.key}/{read_marker(store, commit).folder}" for commit in remaining}
-    stats = store.list(f"runs/{run}/checkpoints/")
-    idle = {
-        f"{match['step']}/{match['folder']}": match
-        for stat in stats
+    used = {folder for commit in kept for folder in _folders(store, commit)}
+    found = {
+        f"{match['step']}/{match['folder']}"
+        for stat in store.list(f"runs/{run}/checkpoints/")
         if (match := _FOLDER.fullmatch(stat.key)) and int(match["attempt"]) < newest
     }
-    gone = sorted(set(idle) - used)
-    if dry_run:
-        return gone
-    counting = {(commit.key, commit.attempt) for commit in remaining}
-    for stat in stats:
-        marker = _MARKER.fullmatch(stat.key)
-        if marker and int(marker["attempt"]) < newest and (marker["step"], int(marker["attempt"])) not in counting:
-            store.delete(marker_key(marker["step"], int(marker["attempt"])))
-    for key in gone:
-        store.delete_all(key)
-    for step in {idle[key]["step"] for key in gone} - {commit.key for commit in remaining}:
-        if all(stat.key.endswith(VALIDATION) for stat in store.list(step)):
-            store.delete(f"{step}/{VALIDATION}")
-    return gone
+    return sorted(found - used)
+
+
+def _clear(store: Store, run: str, leftovers: list[str], kept: list[Commit]) -> None:
+    """Those folders, their markers that do not count, and losses of steps at which nothing is left."""
+    counting = {commit.marker_key for commit in kept}
+    for folder in leftovers:
+        step, _, name = folder.rpartition("/")
+        marker = marker_key(step, int(name.partition(".")[0]))
+        if marker not in counting:
+            store.delete(marker)
+        store.delete_all(folder)
+    steps: dict[str, list[str]] = {}
+    for stat in store.list(f"runs/{run}/checkpoints/"):
+        step, _, name = stat.key.removeprefix(f"runs/{run}/checkpoints/").partition("/")
+        steps.setdefault(step, []).append(name)
+    for step, names in steps.items():
+        if names == [VALIDATION]:
+            store.delete(f"runs/{run}/checkpoints/{step}/{VALIDATION}")

@@ -27,6 +27,7 @@ class SaveOptions:
 
     attempt: int = 0
     background: bool = False
+    before_commit: Callable[[], object] = lambda: None  # called by the rank that commits, when all else is written
     committed: Callable[[], None] = lambda: None  # called after the commit, on the rank that made it
 
 
@@ -110,6 +111,7 @@ class Saver:
         made: list[None] = []
 
         def finish(manifest: Manifest) -> None:
+            options.before_commit()
             commit(self._store, key, options.attempt, folder, manifest)
             made.append(None)
 

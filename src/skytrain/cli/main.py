@@ -11,7 +11,22 @@ import typer
 from .. import __version__
 from ..config.errors import ConfigError, SkytrainError
 from ..parallel import Ranks, ToldByFirstRank
-from . import bench, catalog, config, data, evaluate, export, generate, models, plan, prepare, quickstart, status, train
+from . import (
+    bench,
+    catalog,
+    checkpoints,
+    config,
+    data,
+    evaluate,
+    export,
+    generate,
+    models,
+    plan,
+    prepare,
+    quickstart,
+    status,
+    train,
+)
 
 app = typer.Typer(
     name="skytrain",
@@ -46,6 +61,7 @@ app.command()(export.export)
 app.command()(models.models)
 app.add_typer(bench.app, name="bench")
 app.add_typer(catalog.app, name="catalog")
+app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 

@@ -1,0 +1,70 @@
+"""Reads every byte of a checkpoint and compares every hash."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from ..storage import Store
+from .commits import Commit, read_manifest
+from .errors import CheckpointError, Damaged
+from .manifest import HashedRange
+
+READ_BYTES = 16 << 20
+THREADS = 4
+
+
+def verify(store: Store, commit: Commit, progress: Callable[[float], None] | None = None) -> list[str]:
+    """What is wrong with a checkpoint, a line each; nothing, when every byte is as it was committed.
+
+    `progress` is called with the bytes that were checked since the last call.
+    """
+    from .dcp import spans
+
+    try:
+        folder, manifest = read_manifest(store, commit)
+    except CheckpointError as error:
+        return [str(error)]
+    there = {stat.key: stat.size for stat in store.list(folder)}
+    problems = []
+    for name, file in manifest.files.items():
+        size = there.get(f"{folder}/{name}")
+        if size != file.bytes:
+            found = "is missing" if size is None else f"has {size} bytes"
+            problems.append(f"{store.url(f'{folder}/{name}')} {found}; {file.bytes} were committed")
+    if problems:
+        return problems
+
+    def check(span: Sequence[HashedRange]) -> list[str]:
+        wrong = _check(store, folder, span)
+        if progress is not None:
+            progress(span[-1].end - span[0].start)
+        return wrong
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        return [line for wrong in pool.map(check, spans(manifest.ranges())) for line in wrong]
+
+
+def _check(store: Store, folder: str, span: Sequence[HashedRange]) -> list[str]:
+    """Small ranges come several at a time; a large one, such as a whole file of DeepSpeed's, is read in blocks."""
+    from .dcp import read_exactly
+
+    key = f"{folder}/{span[0].file}"
+    wrong = []
+    try:
+        if len(span) == 1:
+            digest = hashlib.sha256()
+            for start in range(span[0].start, span[0].end, READ_BYTES):
+                digest.update(read_exactly(store, key, start, min(READ_BYTES, span[0].end - start)))
+            digests = [digest.hexdigest()]
+        else:
+            first = span[0].start
+            data = memoryview(read_exactly(store, key, first, span[-1].end - first))
+            digests = [hashlib.sha256(data[each.start - first : each.end - first]).hexdigest() for each in span]
+    except Damaged as error:
+        return [str(error).splitlines()[0]]
+    for each, digest_found in zip(span, digests, strict=True):
+        if digest_found != each.sha256:
+            wrong.append(f"{store.url(key)} was altered: the bytes of {each.name} are not those committed")
+    return wrong

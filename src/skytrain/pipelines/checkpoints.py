@@ -1,0 +1,142 @@
+"""Checkpoints: what a run has saved, whether it is whole, what may go, and the same in other formats."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ..checkpoints import CheckpointError, Commit, Keep, committed, prune, step_key
+from ..checkpoints.commits import read_manifest, read_marker, read_validation
+from ..checkpoints.manifest import NATIVE
+from ..checkpoints.retention import Pruned
+from ..checkpoints.verification import verify as verify_commit
+from ..config import Config, SkytrainError
+from ..runs import Reporter, RunRecord, find_run, load_run, save_run
+from ..storage import Store, open_store
+
+Format = Literal["skytrain", "safetensors", "hf", "llm.c"]
+
+
+@dataclass(frozen=True)
+class Listed:
+    step: int
+    attempt: int
+    bytes: int
+    committed_at: str
+    validation_loss: float | None
+
+
+def list_checkpoints(config: Config, run: str | None) -> tuple[str, list[Listed]]:
+    """The run's name and its checkpoints, oldest first. Reads markers only."""
+    store = open_store(config.store)
+    record = find_run(store, run)
+    found = []
+    for commit in committed(store, record.name):
+        marker = read_marker(store, commit)
+        loss = read_validation(store, commit)
+        found.append(Listed(commit.step, commit.attempt, marker.bytes, marker.committed_at, loss))
+    return record.name, found
+
+
+@dataclass(frozen=True)
+class Verified:
+    run: str
+    step: int
+    bytes: int
+    problems: list[str]
+
+
+def verify(config: Config, source: str | None, reporter: Reporter) -> list[Verified]:
+    """Every byte of RUN@STEP, or of all checkpoints of RUN, compared with its hash."""
+    store = open_store(config.store)
+    record, chosen = _choose(store, source)
+    results = []
+    for commit in chosen:
+        size, done = read_marker(store, commit).bytes, 0.0
+
+        def advance(amount: float, stage: str = f"step {commit.step}", total: float = size) -> None:
+            nonlocal done
+            done += amount
+            reporter.progress(stage, min(done, total), total, "bytes")
+
+        results.append(Verified(record.name, commit.step, size, verify_commit(store, commit, advance)))
+    return results
+
+
+def prune_checkpoints(config: Config, run: str, keep: Keep, *, dry_run: bool) -> Pruned:
+    store = open_store(config.store)
+    return prune(store, load_run(store, run).name, keep, dry_run=dry_run)
+
+
+def convert(config: Config, source: str, to: Format, target: str | None, *, with_optimizer: bool) -> str:
+    """Writes RUN@STEP in another format; returns what was made."""
+    store = open_store(config.store)
+    record, chosen = _choose(store, source)
+    commit = chosen[-1]
+    if to == "skytrain":
+        return _from_deepspeed(store, record, commit, newest=committed(store, record.name)[-1], target=target)
+    if target is None:
+        raise SkytrainError(f"--to {to}: name the file or folder to make after {source}")
+    if to == "safetensors":
+        return _safetensors(store, commit, Path(target), with_optimizer)
+    from .export import export
+
+    export(config, f"{record.name}@{commit.step}", Path(target), to)
+    return target
+
+
+def _choose(store: Store, source: str | None) -> tuple[RunRecord, list[Commit]]:
+    """The run, and the one checkpoint that a step names, or all of them."""
+    name, _, text = (source or "").partition("@")
+    record = find_run(store, name or None)
+    found = committed(store, record.name)
+    if not found:
+        raise SkytrainError(f"run {record.name!r} has no committed checkpoint yet")
+    if not text:
+        return record, found
+    chosen = [commit for commit in found if str(commit.step) == text]
+    if not chosen:
+        steps = ", ".join(str(commit.step) for commit in found)
+        raise SkytrainError(f"run {record.name!r} has no checkpoint at step {text!r}\n  it has {steps}")
+    return record, chosen
+
+
+def _from_deepspeed(store: Store, record: RunRecord, commit: Commit, newest: Commit, target: str | None) -> str:
+    from ..checkpoints.deepspeed import convert_deepspeed, convert_newest
+
+    if read_manifest(store, commit)[1].kind == NATIVE:
+        raise SkytrainError(
+            f"{record.name}@{commit.step} is in Skytrain's own format already: every preset but DeepSpeed's continues from it\n"
+            "  for other tools: --to safetensors, --to hf or --to llm.c"
+        )
+    if target is None:
+        if commit != newest:
+            raise SkytrainError(
+                f"{record.name}@{commit.step} is not the run's newest checkpoint, {newest.step}\n"
+                "  name a new run to make of it"
+            )
+        convert_newest(store, record.name)
+        return store.url(commit.key)
+    if "/" in target or store.exists(f"runs/{target}/run.json"):
+        raise SkytrainError(f"{target!r} cannot be the new run: there is one of that name, or it is no name")
+    save_run(store, dataclasses.replace(record, name=target, step=commit.step))
+    convert_deepspeed(store, commit.key, step_key(target, commit.step))
+    return store.url(step_key(target, commit.step))
+
+
+def _safetensors(store: Store, commit: Commit, target: Path, with_optimizer: bool) -> str:
+    from safetensors.torch import save_file
+
+    from ..checkpoints import open_checkpoint
+
+    if target.exists():
+        raise CheckpointError(f"{target} exists already; it is not overwritten")
+    saved = open_checkpoint(store, commit.key)
+    tensors = saved.model.read()
+    if with_optimizer:
+        tensors |= {f"optimizer/{name}": tensor for name, tensor in saved.tensors.below("optimizer/").read().items()}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, target, metadata={"format": "pt"})
+    return str(target)
