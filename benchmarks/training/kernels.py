@@ -47,10 +47,12 @@ def main() -> None:
     found: list[tuple[float, str]] = []
     for tile, warps in itertools.product((1, 2, 4, 8), (1, 2, 4, 8)):
         norm.FORWARD = Launch(tile, warps)
-        attempt(found, f"tile {tile} warps {warps}", lambda: norm.AddNorm.apply(x, branch, bias, gain, shift, 1e-5))
+        attempt(
+            found, f"tile {tile} warps {warps}", lambda: norm.AddNorm.apply(x, branch, bias, gain, shift, 1e-5, x.dtype)
+        )
     norm.FORWARD = Launch(*table("norm forward", 4 * ROWS * WIDTH * 2 / 1e9, found))
     leaves = [t.detach().requires_grad_() for t in (x, branch, bias, gain, shift)]
-    summed, y = norm.AddNorm.apply(*leaves, 1e-5)
+    summed, y = norm.AddNorm.apply(*leaves, 1e-5, x.dtype)
     found = []
     for tile, warps, per, stages in itertools.product((1, 2, 4, 8), (1, 2, 4, 8), (4, 8, 16), (1, 2, 3)):
         if not 16 <= tile * 1024 / (warps * 32) <= 64 or per * warps > 32:

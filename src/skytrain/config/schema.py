@@ -199,7 +199,9 @@ class LanguageConfig:
     enabled: bool
     keep: list[str]  # two-letter codes
     max_rank: Positive  # distance to the language's profile; past 1200 it is usually a wrong guess
-    english_words: Fraction  # a text with this share of the commonest English words is English; the detector is asked about others
+    english_words: (
+        Fraction  # a text with this share of the commonest English words is English; the detector is asked about others
+    )
 
 
 @dataclass(frozen=True)
@@ -403,13 +405,15 @@ class ParallelConfig:
     pipeline: Degree  # stages of consecutive layers
     replicate: Degree  # copies of the whole state
     shard: Degree  # ranks that divide one copy's parameters, gradients and optimizer state
-    tensor: Degree  # ranks that divide each layer; best inside a node
     context: Degree  # ranks that divide each sequence
+    tensor: Degree  # ranks that divide each layer; best inside a node
     schedule: Literal["gpipe", "1f1b", "interleaved-1f1b", "zbv"]
     pipeline_micro_batches: Positive | None  # that go through the pipeline together; null: all of a step's
-    reduce_once: bool  # gradients travel once a step, not once a micro-batch; holds them whole meanwhile
     context_method: Literal["allgather", "ring", "ulysses"]  # how attention reaches over a divided sequence
-    timeout: Annotated[float, Unit(parse_seconds, "seconds"), Range(min=5)]  # nothing moves for so long: the job stops, and says where
+    reduce_once: bool  # gradients travel once a step, not once a micro-batch; holds them whole meanwhile
+    timeout: Annotated[
+        float, Unit(parse_seconds, "seconds"), Range(min=5)
+    ]  # nothing moves for so long: the job stops, and says where
     # Parameters, gradients and optimizer state live in the machine's own memory; with DeepSpeed below ZeRO-3, the last alone.
     cpu_offload: bool
     offload_folder: str | None  # on an NVMe disk, where DeepSpeed keeps them instead; null: in memory
@@ -423,6 +427,9 @@ class KernelsConfig:
     loss: bool
     gelu: bool
     norm: bool
+    products: bool  # the fastest of cuBLASLt's algorithms for each shape, found when it is first seen
+    epilogue: bool  # bias and GELU inside of products, where that is the faster way
+    residual: Literal["bf16", "fp32"]  # what the stream between blocks is kept in; autocast has fp32
 
 
 @dataclass(frozen=True)
@@ -445,6 +452,7 @@ class TrainerConfig:
     device: Literal["auto", "cpu", "cuda"]
     fused: Literal["auto", "on", "off"]  # kernels of our own for decoders of GPT-2's shape on a GPU, in bf16
     kernels: KernelsConfig
+    cuda_graphs: Literal["auto", "on", "off"]  # a micro-batch's kernels asked for at once; auto: where it is small
     compile: bool  # torch.compile, where the fused path is not taken
     profile: bool  # a trace of three steps and a snapshot of GPU memory, in the run's folder
     deterministic: bool  # torch's deterministic algorithms on a GPU; slower
@@ -454,7 +462,9 @@ class TrainerConfig:
     sample_prompt: str
     sample_tokens: Positive
     checkpoint_every: Every | None  # steps, a time, or auto: by what a save costs and how often machines vanish
-    interrupted_every: Seconds  # on average, for checkpoint_every=auto; what the run itself has seen counts once it is enough
+    interrupted_every: (
+        Seconds  # on average, for checkpoint_every=auto; what the run itself has seen counts once it is enough
+    )
     keep_checkpoints: Annotated[int, Range(min=2)]  # the newest
     keep_every: Positive | None  # beside them, those at every so many steps
     keep_best: Whole  # and so many with the lowest validation loss

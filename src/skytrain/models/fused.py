@@ -23,7 +23,8 @@ from .decoder import Block, Decoder
 from .kernels import add_norm, bias_gelu, head_loss, linear, lookup, pack_qkv
 from .kernels.cross_entropy import reference as head_loss_reference
 from .kernels.gelu import reference as gelu_reference
-from .kernels.linear import product_fp32
+from .kernels.linear import product, product_fp32
+from .kernels.mlp import EpilogueMLP
 from .kernels.norm import reference as norm_reference
 
 Backend = Literal["cudnn", "flash", "sdpa"]
@@ -37,6 +38,9 @@ class Kernels:
     loss: bool = True
     gelu: bool = True
     norm: bool = True
+    products: bool = False  # algorithms of matrix products chosen by measurement, on a GPU
+    fp32_residual: bool = False  # the stream between blocks in float32, as autocast keeps it, around products in bf16
+    epilogue: bool = False  # bias and GELU inside the products, instead of `gelu`'s kernels; on a GPU
 
 
 def unsupported(config: object) -> str | None:
@@ -79,7 +83,9 @@ def fused_loss(
     run = run or fused_block
     positions = model.embedding.positions
     assert positions is not None
-    x = lookup(tokens_bt, model.embedding.tokens.weight, positions.weight, dtype)
+    x = lookup(
+        tokens_bt, model.embedding.tokens.weight, positions.weight, torch.float32 if kernels.fp32_residual else dtype
+    )
     branch: Tensor | None = None
     bias: Tensor | None = None
     for block in model.blocks.values():
@@ -88,7 +94,7 @@ def fused_loss(
     x, y = _norm(kernels, model.head.norm, x, branch, bias)
     weight, targets, vocab = model.head.projection.weight, targets_bt.flatten(), model.config.vocab_size
     if kernels.loss:
-        return head_loss(y, weight, _low(weight, dtype), targets, vocab)
+        return head_loss(y, weight, _low(weight, dtype), targets, vocab, kernels.products)
     return head_loss_reference(y, weight, targets, vocab)
 
 
@@ -123,28 +129,43 @@ def fused_block(
 def _norm(
     kernels: Kernels, norm: Any, x_nd: Tensor, branch_nd: Tensor | None, bias_d: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    return (add_norm if kernels.norm else norm_reference)(x_nd, branch_nd, bias_d, norm.weight, norm.bias, norm.eps)
+    dtype = torch.bfloat16 if kernels.fp32_residual else x_nd.dtype
+    compute = add_norm if kernels.norm else norm_reference
+    return compute(x_nd, branch_nd, bias_d, norm.weight, norm.bias, norm.eps, dtype)
 
 
 def _low(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """A matrix in the products' precision."""
+    """A parameter in the products' precision."""
     with torch.no_grad():
         return weight.to(dtype)
 
 
 def _mlp(y_nd: Tensor, mlp: Any, kernels: Kernels) -> Tensor:
-    up = linear(y_nd, mlp.up.weight, _low(mlp.up.weight, y_nd.dtype))
-    hidden = (bias_gelu if kernels.gelu else gelu_reference)(up, mlp.up.bias)
-    return linear(hidden, mlp.down.weight, _low(mlp.down.weight, y_nd.dtype))
+    up, down = mlp.up, mlp.down
+    up_low, down_low = _low(up.weight, y_nd.dtype), _low(down.weight, y_nd.dtype)
+    if kernels.epilogue and y_nd.is_cuda:
+        bias_low = _low(up.bias, y_nd.dtype)
+        return EpilogueMLP.apply(y_nd, up.weight, up_low, up.bias, bias_low, down.weight, down_low)
+    before = linear(y_nd, up.weight, up_low, kernels.products)
+    hidden = (bias_gelu if kernels.gelu else gelu_reference)(before, up.bias)
+    return linear(hidden, down.weight, down_low, kernels.products)
 
 
 def attend(y_nd: Tensor, attention: Any, batch: int, kernels: Kernels) -> Tensor:
     qkv, out = attention.qkv, attention.out
-    low = _low(qkv.weight, y_nd.dtype)
     mixed = QKVAttention.apply(
-        y_nd, qkv.weight, low, qkv.bias, batch, attention.head_size, attention.scale, kernels.attention
+        y_nd,
+        qkv.weight,
+        _low(qkv.weight, y_nd.dtype),
+        qkv.bias,
+        _low(qkv.bias, y_nd.dtype),
+        batch,
+        attention.head_size,
+        attention.scale,
+        kernels.attention,
+        kernels.products,
     )
-    return linear(mixed, out.weight, _low(out.weight, y_nd.dtype))
+    return linear(mixed, out.weight, _low(out.weight, y_nd.dtype), kernels.products)
 
 
 class QKVAttention(torch.autograd.Function):
@@ -161,15 +182,17 @@ class QKVAttention(torch.autograd.Function):
         weight: Tensor,
         low: Tensor,
         bias: Tensor,
+        bias_low: Tensor,
         batch: int,
         size: int,
         scale: float,
         backend: Backend,
+        tuned: bool,
     ) -> Tensor:
-        packed = torch.addmm(bias.to(x_nd.dtype), x_nd, low.t())
+        packed = product(x_nd, low.t(), tuned, bias_low)
         q, k, v = packed.view(batch, -1, packed.shape[1] // (3 * size), 3, size).unbind(3)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-        ctx.backend, ctx.scale = backend, scale
+        ctx.backend, ctx.scale, ctx.tuned = backend, scale, tuned
         wants = any(ctx.needs_input_grad)
         if backend == "cudnn":
             results = torch.ops.aten._scaled_dot_product_cudnn_attention(
@@ -234,7 +257,8 @@ class QKVAttention(torch.autograd.Function):
                     scale=ctx.scale,
                 )
         dpacked, dbias = pack_qkv(*(part.transpose(1, 2) for part in (dq, dk, dv)))
-        return dpacked @ low, product_fp32(dpacked.t(), x_nd), None, dbias, None, None, None, None
+        dx, dweight = product(dpacked, low, ctx.tuned), product_fp32(dpacked.t(), x_nd, ctx.tuned)
+        return dx, dweight, None, dbias, None, None, None, None, None, None
 
 
 def _recomputed(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, scale: float) -> tuple[Tensor, ...]:

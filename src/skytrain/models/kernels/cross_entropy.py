@@ -2,24 +2,31 @@
 
 The logits are the largest tensor of a small model: 6.6 GB in bf16 for 65,536 tokens of GPT-2's vocabulary. They are
 written once by the product, and one kernel turns each row into its own gradient in place (softmax less one at the
-target) while its loss is summed in float32: nothing of that size exists in float32 or twice. The two products of the
-backward pass run at once, so that the buffer is free before the blocks' own backward begins.
+target) while its loss is summed in float32: nothing of that size exists in float32 or twice. The buffer is free before the
+blocks' own backward begins: the two products that read it run first there, and scale with the loss as they write, or run
+at once where products cannot do that.
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .backend import Launch, has_triton, kernels_available
-from .linear import product_fp32
+from . import cublaslt, nvrtc
+from .backend import Launch, has_triton, kernels_available, programs
+from .linear import product, product_fp32
 
 IGNORED = -100  # a target that does not count, as in torch
 
 ROWS = Launch(tile=8192, warps=32, stages=2)
+IN_SHARED = Launch(tile=1, warps=16, per_multiprocessor=2)  # loss_rows.cu, which keeps a row in shared memory
+SHARED_BYTES = (
+    232_448 // IN_SHARED.per_multiprocessor - 2048
+)  # of Hopper's multiprocessor, less what a block needs besides
 
 if has_triton():
     import triton
@@ -57,6 +64,7 @@ if has_triton():
         top = tl.max(tops, axis=0)
         log2_sum = top + tl.log2(tl.sum(sums * tl.exp2(tops - top), axis=0))
         hit = tl.load(base + tl.where(counts, target, 0)).to(tl.float32)
+        hit = tl.where(target < vocab, hit, -float("inf"))  # padding cannot be predicted
         tl.store(loss_ptr + row, tl.where(counts, log2_sum * 0.6931471805599453 - hit, 0.0))
         if GRADIENT:
             scale = tl.where(counts, tl.load(scale_ptr), 0.0)
@@ -69,47 +77,80 @@ if has_triton():
 
 def reference(x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, vocab: int) -> Tensor:
     """What the kernel computes, in plain torch: the mean over targets that count, in float32."""
-    logits = (x_nd @ weight_vd.to(x_nd.dtype).t())[:, :vocab].float()
+    logits = (x_nd @ weight_vd.to(x_nd.dtype).t()).float()
+    padding = torch.arange(logits.shape[1], device=logits.device) >= vocab
+    logits = logits.masked_fill(padding, float("-inf"))
     return F.cross_entropy(logits, targets_n, ignore_index=IGNORED)
+
+
+@functools.cache
+def _kernel_in_shared(columns: int) -> nvrtc.CudaKernel | None:
+    """The kernel that reads each row once, where a row fits in shared memory twice and the GPU copies in bulk (Hopper on)."""
+    if (
+        columns % 8
+        or columns * 2 > SHARED_BYTES
+        or not nvrtc.available()
+        or torch.cuda.get_device_capability() < (9, 0)
+    ):
+        return None
+    defines = {"THREADS": IN_SHARED.warps * 32, "BLOCKS_PER_SM": IN_SHARED.per_multiprocessor}
+    return nvrtc.CudaKernel("loss_rows.cu", "loss_rows", defines, columns * 2)
+
+
+def loss_rows(logits_nv: Tensor, targets_n: Tensor, scale: Tensor, vocab: int, gradient: bool) -> Tensor:
+    """Each row's loss; with `gradient` the logits become their own gradient, times `scale`."""
+    rows, columns = logits_nv.shape
+    losses = torch.empty(rows, dtype=torch.float32, device=logits_nv.device)
+    in_shared = _kernel_in_shared(columns) if logits_nv.is_cuda and logits_nv.dtype == torch.bfloat16 else None
+    if in_shared is not None:
+        blocks = programs(logits_nv.device, IN_SHARED.per_multiprocessor)
+        in_shared(
+            blocks, IN_SHARED.warps * 32, logits_nv, targets_n, losses, scale, rows, columns, vocab, int(gradient)
+        )
+        return losses
+    _loss_rows[(rows,)](
+        logits_nv, targets_n, losses, scale, columns, vocab,
+        GRADIENT=gradient, BLOCK=_block(columns), STAGES=ROWS.stages, num_warps=ROWS.warps,
+    )  # fmt: skip
+    return losses
 
 
 class HeadLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_nd: Tensor, weight_vd: Tensor, low_vd: Tensor, targets_n: Tensor, vocab: int) -> Tensor:
+    def forward(
+        ctx: Any, x_nd: Tensor, weight_vd: Tensor, low_vd: Tensor, targets_n: Tensor, vocab: int, tuned: bool
+    ) -> Tensor:
         wants = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
-        logits = x_nd @ low_vd.t()
-        rows, columns = logits.shape
-        losses = torch.empty(rows, dtype=torch.float32, device=x_nd.device)
+        logits = product(x_nd, low_vd.t(), tuned)
         scale = 1.0 / (targets_n != IGNORED).sum().float()
-        _loss_rows[(rows,)](
-            logits,
-            targets_n,
-            losses,
-            scale,
-            columns,
-            vocab,
-            GRADIENT=wants,
-            BLOCK=_block(columns),
-            STAGES=ROWS.stages,
-            num_warps=ROWS.warps,
-        )
+        losses = loss_rows(logits, targets_n, scale, vocab, wants)
+        ctx.at_once = not (tuned and logits.is_cuda)
         if wants:
             # logits hold their own gradient now
-            ctx.save_for_backward(logits @ low_vd, product_fp32(logits.t(), x_nd))
+            at_once = (product(logits, low_vd), product_fp32(logits.t(), x_nd)) if ctx.at_once else ()
+            ctx.save_for_backward(*(at_once or (logits, low_vd, x_nd)))
         return losses.sum() * scale
 
     @staticmethod
     def backward(ctx: Any, dloss: Tensor) -> tuple[Any, ...]:
-        dx_nd, dweight_vd = ctx.saved_tensors
-        return dx_nd * dloss, dweight_vd * dloss, None, None, None
+        if ctx.at_once:
+            dx_nd, dweight_vd = ctx.saved_tensors
+            return dx_nd * dloss, dweight_vd * dloss, None, None, None, None
+        logits, low_vd, x_nd = ctx.saved_tensors
+        factor = dloss.float()
+        dx_nd = cublaslt.product(logits, low_vd, factor=factor)
+        dweight_vd = cublaslt.product(logits.t(), x_nd, torch.float32, factor=factor)
+        return dx_nd, dweight_vd, None, None, None, None
 
 
 def _block(columns: int) -> int:
     return min(ROWS.tile, triton.next_power_of_2(columns))
 
 
-def head_loss(x_nd: Tensor, weight_vd: Tensor, low_vd: Tensor, targets_n: Tensor, vocab: int) -> Tensor:
+def head_loss(
+    x_nd: Tensor, weight_vd: Tensor, low_vd: Tensor, targets_n: Tensor, vocab: int, tuned: bool = False
+) -> Tensor:
     """Mean cross-entropy of x @ weight.T over the first `vocab` columns; the rest is padding and cannot be predicted."""
     if kernels_available(x_nd.device):
-        return HeadLoss.apply(x_nd, weight_vd, low_vd, targets_n, vocab)
+        return HeadLoss.apply(x_nd, weight_vd, low_vd, targets_n, vocab, tuned)
     return reference(x_nd, weight_vd, targets_n, vocab)

@@ -25,6 +25,15 @@ if has_triton():
         x += tl.load(positions_ptr + (row % length) * width + column, mask=inside, other=0.0)
         tl.store(out_ptr + row * width + column, x, mask=inside)
 
+    @triton.jit
+    def _scatter(tokens_ptr, dout_ptr, dtable_ptr, width, WIDTH: tl.constexpr):
+        row = tl.program_id(0).to(tl.int64)
+        column = tl.arange(0, WIDTH)
+        inside = column < width
+        token = tl.load(tokens_ptr + row)
+        dx = tl.load(dout_ptr + row * width + column, mask=inside, other=0.0).to(tl.float32)
+        tl.atomic_add(dtable_ptr + token * width + column, dx, mask=inside, sem="relaxed")
+
 
 def reference(tokens_bt: Tensor, table_vd: Tensor, positions_td: Tensor, dtype: torch.dtype) -> Tensor:
     """What the kernel computes, in plain torch."""
@@ -58,8 +67,19 @@ class Lookup(torch.autograd.Function):
         dout_btd = dout_nd.view(*tokens.shape, -1)
         dpositions = torch.zeros(length, dout_nd.shape[1], dtype=torch.float32, device=dout_nd.device)
         torch.sum(dout_btd, 0, dtype=torch.float32, out=dpositions[: tokens.shape[1]])
-        dtable = torch.ops.aten.embedding_dense_backward(dout_btd.float(), tokens, vocab, -1, False)
+        if torch.are_deterministic_algorithms_enabled():  # atomic additions come in any order
+            dtable = torch.ops.aten.embedding_dense_backward(dout_btd.float(), tokens, vocab, -1, False)
+        else:
+            dtable = torch.zeros(vocab, dout_nd.shape[1], dtype=torch.float32, device=dout_nd.device)
+            scatter_rows(tokens, dout_nd.contiguous(), dtable)
         return None, dtable, dpositions, None
+
+
+def scatter_rows(tokens: Tensor, dout_nd: Tensor, dtable_vd: Tensor) -> None:
+    """Adds each row to the table's row of its token. No sort: on a GPU an atomic addition costs what a plain one does until
+    many rows of a batch share a token."""
+    rows, width = dout_nd.shape
+    _scatter[(rows,)](tokens, dout_nd, dtable_vd, width, WIDTH=triton.next_power_of_2(width), num_warps=LOOKUP.warps)
 
 
 def lookup(tokens_bt: Tensor, table_vd: Tensor, positions_td: Tensor, dtype: torch.dtype) -> Tensor:

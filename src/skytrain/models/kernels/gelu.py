@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .backend import Launch, has_triton, kernels_available, programs
+from .sums import sum_partial
 
 FORWARD = Launch(tile=2048, warps=4)
 BACKWARD = Launch(tile=32, warps=4, per_multiprocessor=16, stages=3)
@@ -90,7 +91,7 @@ class BiasGelu(torch.autograd.Function):
             dy_nf.contiguous(), x_nf, bias_f, dx_nf, partial, rows, columns,
             ROWS=BACKWARD.tile, COLUMNS=STRIP, STAGES=BACKWARD.stages, num_warps=BACKWARD.warps,
         )  # fmt: skip
-        return dx_nf, partial.sum(0).to(bias_f.dtype)
+        return dx_nf, sum_partial(partial).to(bias_f.dtype)
 
 
 def bias_gelu(x_nf: Tensor, bias_f: Tensor) -> Tensor:

@@ -7,30 +7,39 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from . import cublaslt
+from .cublaslt import Epilogue
 
-def product_fp32(a: Tensor, b: Tensor) -> Tensor:
-    """a @ b accumulated and returned in float32, without a rounding to bf16 in between."""
-    if a.is_cuda and a.dtype != torch.float32:
-        return torch.mm(a, b, out_dtype=torch.float32)
-    return (a.float() @ b.float()) if a.dtype != torch.float32 else a @ b
+
+def product(x: Tensor, y: Tensor, tuned: bool = False, bias: Tensor | None = None) -> Tensor:
+    """x @ y + bias; `tuned` picks cuBLASLt's fastest algorithm by measurement where torch would take its first guess."""
+    if tuned and x.is_cuda:
+        return cublaslt.product(x, y, epilogue=Epilogue.NONE if bias is None else Epilogue.BIAS, bias=bias)
+    return x @ y if bias is None else torch.addmm(bias, x, y)
+
+
+def product_fp32(x: Tensor, y: Tensor, tuned: bool = False) -> Tensor:
+    """x @ y accumulated and returned in float32, without a rounding to bf16 in between."""
+    if x.dtype == torch.float32:
+        return x @ y
+    if not x.is_cuda:
+        return x.float() @ y.float()
+    return cublaslt.product(x, y, torch.float32) if tuned else torch.mm(x, y, out_dtype=torch.float32)
 
 
 class Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_nd: Tensor, weight_md: Tensor, low_md: Tensor, bias_m: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x_nd: Tensor, weight_md: Tensor, low_md: Tensor, tuned: bool) -> Tensor:
         ctx.save_for_backward(x_nd, low_md)
-        ctx.has_bias = bias_m is not None
-        if bias_m is not None:
-            return torch.addmm(bias_m.to(x_nd.dtype), x_nd, low_md.t())
-        return x_nd @ low_md.t()
+        ctx.tuned = tuned
+        return product(x_nd, low_md.t(), tuned)
 
     @staticmethod
     def backward(ctx: Any, dy_nm: Tensor) -> tuple[Any, ...]:
         x_nd, low_md = ctx.saved_tensors
-        dbias = dy_nm.sum(0, dtype=torch.float32) if ctx.has_bias else None
-        return dy_nm @ low_md, product_fp32(dy_nm.t(), x_nd), None, dbias
+        return product(dy_nm, low_md, ctx.tuned), product_fp32(dy_nm.t(), x_nd, ctx.tuned), None, None
 
 
-def linear(x_nd: Tensor, weight_md: Tensor, low_md: Tensor, bias_m: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias; `low_md` is the weight in x's precision, cast once for all its uses in a step."""
-    return Linear.apply(x_nd, weight_md, low_md, bias_m)
+def linear(x_nd: Tensor, weight_md: Tensor, low_md: Tensor, tuned: bool = False) -> Tensor:
+    """x @ weight.T; `low_md` is the weight in x's precision, cast once for all its uses in a step. The bias is added by what follows."""
+    return Linear.apply(x_nd, weight_md, low_md, tuned)

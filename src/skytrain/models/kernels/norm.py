@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .backend import Launch, has_triton, kernels_available, programs
+from .sums import sum_partial
 
 FORWARD = Launch(tile=4, warps=4)
 BACKWARD = Launch(tile=8, warps=4, per_multiprocessor=4, stages=2)
@@ -69,10 +70,12 @@ if has_triton():
         mean_ptr,
         rstd_ptr,
         dx_ptr,
+        dbranch_ptr,
         partial_ptr,
         rows,
         width,
         PASS: tl.constexpr,
+        TWICE: tl.constexpr,
         ROWS: tl.constexpr,
         WIDTH: tl.constexpr,
         STAGES: tl.constexpr,
@@ -100,6 +103,8 @@ if has_triton():
             if PASS:
                 dx += tl.load(dsum_ptr + at, mask=inside, other=0.0).to(tl.float32)
             tl.store(dx_ptr + at, dx, mask=inside)
+            if TWICE:
+                tl.store(dbranch_ptr + at, dx, mask=inside)
             dgain += tl.sum(dy * normal, axis=0)
             dshift += tl.sum(dy, axis=0)
             dbias += tl.sum(tl.where(inside, dx, 0.0), axis=0)
@@ -110,13 +115,19 @@ if has_triton():
 
 
 def reference(
-    x_nd: Tensor, branch_nd: Tensor | None, bias_d: Tensor | None, gain_d: Tensor, shift_d: Tensor, eps: float
+    x_nd: Tensor,
+    branch_nd: Tensor | None,
+    bias_d: Tensor | None,
+    gain_d: Tensor,
+    shift_d: Tensor,
+    eps: float,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
     """What the kernels compute, in plain torch."""
     if branch_nd is not None and bias_d is not None:
         x_nd = (x_nd.float() + (branch_nd.float() + bias_d.float())).to(x_nd.dtype)
     y_nd = F.layer_norm(x_nd.float(), gain_d.shape, gain_d.float(), shift_d.float(), eps)
-    return x_nd, y_nd.to(x_nd.dtype)
+    return x_nd, y_nd.to(dtype)
 
 
 class AddNorm(torch.autograd.Function):
@@ -129,18 +140,19 @@ class AddNorm(torch.autograd.Function):
         gain_d: Tensor,
         shift_d: Tensor,
         eps: float,
+        dtype: torch.dtype,
     ) -> tuple[Tensor, Tensor]:
         rows, width = x_nd.shape
         adds = branch_nd is not None
         sum_nd = torch.empty_like(x_nd) if adds else x_nd
-        y_nd = torch.empty_like(x_nd)
+        y_nd = torch.empty_like(x_nd, dtype=dtype)
         mean, rstd = torch.empty(2, rows, dtype=torch.float32, device=x_nd.device)
         _norm_forward[(triton.cdiv(rows, FORWARD.tile),)](
             x_nd, branch_nd if adds else x_nd, bias_d if adds else gain_d, gain_d, shift_d, sum_nd, y_nd, mean, rstd, rows, width, eps,
             ADD=adds, ROWS=FORWARD.tile, WIDTH=triton.next_power_of_2(width), num_warps=FORWARD.warps,
         )  # fmt: skip
         ctx.save_for_backward(sum_nd, gain_d, mean, rstd)
-        ctx.adds, ctx.dtypes = adds, (gain_d.dtype, shift_d.dtype)
+        ctx.adds, ctx.dtypes, ctx.branch_dtype = adds, (gain_d.dtype, shift_d.dtype), dtype
         ctx.set_materialize_grads(False)
         return sum_nd if adds else x_nd.view_as(x_nd), y_nd
 
@@ -151,22 +163,30 @@ class AddNorm(torch.autograd.Function):
         count = programs(sum_nd.device, BACKWARD.per_multiprocessor)
         dx_nd = torch.empty_like(sum_nd)
         partial = torch.empty(count, 3, width, dtype=torch.float32, device=sum_nd.device)
+        # A residual stream in float32 has its gradient in float32, and the branch, which is lower, wants a lower one.
+        dbranch_nd = dx_nd if ctx.branch_dtype == dx_nd.dtype else torch.empty_like(dx_nd, dtype=ctx.branch_dtype)
         passes = dsum_nd is not None
         _norm_backward[(count,)](
-            dy_nd.contiguous(), dsum_nd.contiguous() if dsum_nd is not None else dy_nd, sum_nd, gain_d, mean, rstd, dx_nd, partial, rows, width,
-            PASS=passes, ROWS=BACKWARD.tile, WIDTH=triton.next_power_of_2(width), STAGES=BACKWARD.stages, num_warps=BACKWARD.warps,
+            dy_nd.contiguous(), dsum_nd.contiguous() if dsum_nd is not None else dy_nd, sum_nd, gain_d, mean, rstd, dx_nd, dbranch_nd, partial, rows, width,
+            PASS=passes, TWICE=dbranch_nd is not dx_nd, ROWS=BACKWARD.tile, WIDTH=triton.next_power_of_2(width), STAGES=BACKWARD.stages, num_warps=BACKWARD.warps,
         )  # fmt: skip
-        dgain, dshift, dbias = partial.sum(0)
-        vectors = (dgain.to(ctx.dtypes[0]), dshift.to(ctx.dtypes[1]), None)
+        dgain, dshift, dbias = sum_partial(partial)
+        vectors = (dgain.to(ctx.dtypes[0]), dshift.to(ctx.dtypes[1]), None, None)
         if ctx.adds:
-            return dx_nd, dx_nd, dbias, *vectors
+            return dx_nd, dbranch_nd, dbias, *vectors
         return dx_nd, None, None, *vectors
 
 
 def add_norm(
-    x_nd: Tensor, branch_nd: Tensor | None, bias_d: Tensor | None, gain_d: Tensor, shift_d: Tensor, eps: float
+    x_nd: Tensor,
+    branch_nd: Tensor | None,
+    bias_d: Tensor | None,
+    gain_d: Tensor,
+    shift_d: Tensor,
+    eps: float,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """The new residual stream and its norm; without a branch the stream stays as it is."""
+    """The new residual stream, in x's precision, and its norm in `dtype`, the branch's; without a branch the stream stays as it is."""
     if kernels_available(x_nd.device):
-        return AddNorm.apply(x_nd, branch_nd, bias_d, gain_d, shift_d, eps)
-    return reference(x_nd, branch_nd, bias_d, gain_d, shift_d, eps)
+        return AddNorm.apply(x_nd, branch_nd, bias_d, gain_d, shift_d, eps, dtype)
+    return reference(x_nd, branch_nd, bias_d, gain_d, shift_d, eps, dtype)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .backend import Launch, has_triton, kernels_available, programs
+from .sums import sum_partial
 
 PACK = Launch(tile=128, warps=4, per_multiprocessor=32)
 
@@ -67,4 +68,4 @@ def pack_qkv(dq_bthq: Tensor, dk_bthq: Tensor, dv_bthq: Tensor) -> tuple[Tensor,
     _pack[(row_programs, heads * 3)](
         *flat, out, partial, rows, heads, *(x.stride(0) for x in flat), SIZE=size, ROWS=PACK.tile, num_warps=PACK.warps
     )
-    return out, partial.sum(0)
+    return out, sum_partial(partial)

@@ -1,0 +1,87 @@
+"""A micro-batch as two CUDA graphs, forward and backward: the host asks for hundreds of kernels with two calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+WARM_RUNS = 2  # kernels are compiled and products tuned before the capture, which can do neither
+
+
+class GraphedLoss:
+    """The mean loss of a micro-batch, recorded at its first call and replayed afterwards for batches of the same shape.
+
+    Gradients are added in place to buffers that stay where they are; after `zero_grad` has dropped them from the
+    parameters, the next backward pass zeroes them and hands them back.
+    """
+
+    def __init__(self, compute: Loss, parameters: Sequence[nn.Parameter]) -> None:
+        self._compute, self._parameters = compute, parameters
+        self._gradients: list[Tensor] = []
+        self._anchor = torch.zeros((), requires_grad=True)  # autograd calls backward only for what needs a gradient
+
+    def __call__(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
+        if not self._gradients:
+            self._record(tokens_bt, targets_bt)
+        if tokens_bt.shape != self._tokens.shape:
+            return self._compute(tokens_bt, targets_bt)
+        return _Replay.apply(self._anchor, self, tokens_bt, targets_bt)
+
+    def _record(self, tokens_bt: Tensor, targets_bt: Tensor) -> None:
+        former = [parameter.grad for parameter in self._parameters]
+        self._tokens, self._targets = tokens_bt.clone(), targets_bt.clone()
+        self._dloss = torch.ones((), device=tokens_bt.device)
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(WARM_RUNS):
+                self._compute(self._tokens, self._targets).backward()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._gradients = [torch.zeros_like(parameter) for parameter in self._parameters]
+        for parameter, buffer in zip(self._parameters, self._gradients, strict=True):
+            parameter.grad = buffer
+        self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        # Other threads may use the device meanwhile: a loader that pins memory does.
+        with torch.cuda.graph(self._forward, stream=stream, capture_error_mode="thread_local"):
+            loss = self._compute(self._tokens, self._targets)
+        pool = self._forward.pool()
+        with torch.cuda.graph(self._backward, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            loss.backward(self._dloss)
+        self._loss = loss.detach()
+        for parameter, gradient in zip(self._parameters, former, strict=True):
+            parameter.grad = gradient
+
+    def forward(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
+        self._tokens.copy_(tokens_bt)
+        self._targets.copy_(targets_bt)
+        self._forward.replay()
+        return self._loss.clone()
+
+    def backward(self, dloss: Tensor) -> None:
+        self._dloss.copy_(dloss)
+        if any(p.grad is not buffer for p, buffer in zip(self._parameters, self._gradients, strict=True)):
+            self._hand_back()
+        self._backward.replay()
+
+    def _hand_back(self) -> None:
+        torch._foreach_zero_(self._gradients)
+        for parameter, buffer in zip(self._parameters, self._gradients, strict=True):
+            if parameter.grad is not None:
+                buffer.copy_(parameter.grad)
+            parameter.grad = buffer
+
+
+class _Replay(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, graphed: GraphedLoss, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
+        ctx.graphed = graphed
+        return graphed.forward(tokens_bt, targets_bt)
+
+    @staticmethod
+    def backward(ctx: Any, dloss: Tensor) -> tuple[Any, ...]:
+        ctx.graphed.backward(dloss)
+        return None, None, None, None
