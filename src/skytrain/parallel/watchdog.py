@@ -57,9 +57,11 @@ class Watchdog:
         self._store: Store = store.clone()  # type: ignore[attr-defined]  # not in torch's type stubs
         self._ranks, self._timeout = ranks, timeout_seconds
         self._end_process = end_process
-        self.silent_seconds = min(SILENT_SECONDS, timeout_seconds)
+        # A rank that is gone is named before those that wait for it have waited too long.
+        self.silent_seconds = min(SILENT_SECONDS, timeout_seconds / 2)
+        self._grace_seconds = min(GRACE_SECONDS, timeout_seconds / 2)
         self._interval = min(self.silent_seconds / 10, max(1.0, ranks.world_size / RANKS_A_SECOND))
-        self._endpoint = rendezvous_endpoint()
+        self._endpoint, self._parent = rendezvous_endpoint(), os.getppid()
         self._keys = [f"skytrain/beat/{rank}" for rank in range(ranks.world_size)]
         self._lock = threading.Lock()
         self._mine, self._step = Beat(0, host_name(), 0, "starting", ""), 0
@@ -173,11 +175,14 @@ class Watchdog:
                     f"{self._endpoint}, where the ranks of this job meet, has not answered {self._me()} for {unheard:.0f} s: "
                     f"the first node or the network between is gone\n{self._state()}"
                 )
-            silent = {rank: now - at for rank, at in self._changed_at.items() if now - at > self.silent_seconds}
+            # Only up to the store's last answer: while it is silent, so is everybody.
+            silent = {
+                rank: now - at for rank, at in self._changed_at.items() if self._answered_at - at > self.silent_seconds
+            }
             if silent:
                 return f"{self._named(silent)} stopped answering {max(silent.values()):.0f} s ago\n{self._state(lost=silent)}"
             failed = [rank for rank, beat in self._beats.items() if beat.ended not in (None, "done", "lost")]
-            if failed and max(now - self._ended_at[rank] for rank in failed) > GRACE_SECONDS:
+            if failed and max(now - self._ended_at[rank] for rank in failed) > self._grace_seconds:
                 error = self._beats[failed[0]].ended
                 return f"{self._named(failed)} ended with an error: {error}\n{self._state(lost=failed)}"
             working = [rank for rank, beat in self._beats.items() if beat.ended is None]
@@ -198,7 +203,10 @@ class Watchdog:
                     rank
                     for rank, at in self._changed_at.items()
                     if rank != self._ranks.rank
-                    and (now - at > quiet or (rank in self._beats and self._beats[rank].ended not in (None, "lost")))
+                    and (
+                        self._answered_at - at > quiet
+                        or (rank in self._beats and self._beats[rank].ended not in (None, "lost"))
+                    )
                 ]
                 if gone or now - self._answered_at > quiet:
                     break
@@ -221,13 +229,12 @@ class Watchdog:
         """One rank of each node speaks; the others let it, since torchrun ends a node's ranks when the first of them ends."""
         first = self._ranks.node * self._ranks.local_size
         here = range(first, first + self._ranks.local_size)
-        now = time.monotonic()
         heard = [
             rank
             for rank in here
             if rank == self._ranks.rank
             or (
-                now - self._changed_at[rank] <= self.silent_seconds
+                self._answered_at - self._changed_at[rank] <= self.silent_seconds
                 and not (rank in self._beats and self._beats[rank].ended)
             )
         ]
@@ -236,7 +243,16 @@ class Watchdog:
         else:
             time.sleep(1.0)
         self._leave("lost")
+        if time.monotonic() - self._answered_at > self.silent_seconds:
+            self._end_agent()
         self._end_process()
+
+    def _end_agent(self) -> None:
+        """torchrun's agent cannot leave a rendezvous whose host is gone: it waits in the store's socket, deaf to signals."""
+        under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() == self._parent
+        if under_torchrun and self._ranks.nodes > 1:
+            time.sleep(2.0)  # all ranks of this node have spoken and ended by then
+            os.kill(self._parent, signal.SIGKILL)
 
     # Words.
 
