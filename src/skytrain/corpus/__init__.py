@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from .build import write_corpus
     from .clean import stages_of
     from .documents import BadRecord, Document
-    from .manifest import CorpusManifest, CorpusPart, open_corpus, read_corpus, read_part
+    from .manifest import CorpusManifest, CorpusPart, open_corpus, read_corpus, read_part, read_part_texts
     from .pool import ordered_threads, worker_count
     from .versions import corpus_version, fingerprint_of, recipe_hash
 
@@ -23,6 +23,7 @@ _HOMES = {
     "ordered_threads": "pool",
     "read_corpus": "manifest",
     "read_part": "manifest",
+    "read_part_texts": "manifest",
     "recipe_hash": "versions",
     "stages_of": "clean",
     "worker_count": "pool",
@@ -39,6 +40,7 @@ __all__ = [
     "ordered_threads",
     "read_corpus",
     "read_part",
+    "read_part_texts",
     "recipe_hash",
     "stages_of",
     "worker_count",

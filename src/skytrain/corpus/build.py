@@ -209,13 +209,20 @@ def _assemble(pieces: list[tuple[bytes, np.ndarray]]) -> tuple[bytes, int, int]:
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    from .documents import table_to_parquet
+    from .documents import tables_to_parquet
 
-    table = pa.concat_tables(
-        [pq.read_table(pa.BufferReader(body)).take(pa.array(rows)) for body, rows in pieces]
-    ).combine_chunks()
-    text_bytes = pc.sum(pc.binary_length(table["text"])).as_py() or 0
-    return table_to_parquet(table), table.num_rows, text_bytes
+    text_bytes = 0
+
+    def tables() -> Iterator[Any]:
+        nonlocal text_bytes
+        for body, rows in pieces:
+            table = pq.read_table(pa.BufferReader(body))
+            if len(rows) < table.num_rows:
+                table = table.take(pa.array(rows))
+            text_bytes += pc.sum(pc.binary_length(table["text"])).as_py() or 0
+            yield table
+
+    return tables_to_parquet(tables()), sum(len(rows) for _, rows in pieces), text_bytes
 
 
 def _removed(data: DataConfig, chunks: list[Chunk], duplicates: Duplicates) -> dict[str, int]:

@@ -7,7 +7,7 @@ import json
 import pickle
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,7 +76,7 @@ def clean_source(
     workers = worker_count(data.workers)
     pieces = list(source.pieces()) if hasattr(source, "pieces") else []
     if _files_apart(source, pieces, workers, needed_bytes):
-        given = (data, examples, source, store, folder, done)
+        given = (data, examples, source, store, folder, done, CHUNK_CHARS)
         yield from ordered_streams(_clean_piece, enumerate(pieces), workers, _setup_reader, given)
         return
     made = ordered(_clean_work, _work(data, source, done), workers, _setup, (data, examples))
@@ -198,10 +198,10 @@ _READER: tuple[Any, Store, str, set[str]]
 
 
 def _setup_reader(
-    data: DataConfig, examples: list[str], source: Any, store: Store, folder: str, done: set[str]
+    data: DataConfig, examples: list[str], source: Any, store: Store, folder: str, done: set[str], chunk_chars: int
 ) -> None:
-    global _READER
-    _READER = source, store, folder, done
+    global _READER, CHUNK_CHARS
+    _READER, CHUNK_CHARS = (source, store, folder, done), chunk_chars
     _setup(data, examples)
 
 
@@ -238,7 +238,7 @@ def _clean_work(work: Work) -> Made:
         from .minhash import signatures
 
         rows = signatures(texts).tobytes()
-    parquet = to_parquet([replace(documents[i], text=cleaned.texts[i]) for i in kept])
+    parquet = to_parquet([documents[i] for i in kept], texts, "lz4")  # read once more, then deleted: speed before size
     chunk = _summary(work, cleaned, kept, (len(facts), len(rows), len(parquet)))
     return Made(work.name, _pack(chunk, [facts, rows, parquet]))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from skytrain.config import SkytrainError
 
-from .documents import Document, from_parquet
+from .documents import Document, from_parquet, texts_in_parquet
 
 if TYPE_CHECKING:
     from skytrain.storage import Store
@@ -87,6 +87,15 @@ def read_corpus(store: Store, manifest: CorpusManifest) -> Iterator[Document]:
 
 def read_part(store: Store, folder: str, part: CorpusPart) -> Iterator[Document]:
     """The documents of one part; bytes that are not those of the manifest stop the reading."""
+    return from_parquet(_body(store, folder, part))
+
+
+def read_part_texts(store: Store, folder: str, part: CorpusPart) -> Iterator[tuple[str, str]]:
+    """The ids and texts of one part."""
+    return texts_in_parquet(_body(store, folder, part))
+
+
+def _body(store: Store, folder: str, part: CorpusPart) -> bytes:
     key = f"{folder}/{part.name}"
     body = store.read(key)
     if hashlib.sha256(body).hexdigest() != part.sha256:
@@ -94,4 +103,4 @@ def read_part(store: Store, folder: str, part: CorpusPart) -> Iterator[Document]
             f"{store.url(key)} is not the file that its manifest names: {len(body)} bytes with another sha256, expected {part.bytes} bytes"
             f"\n  remove {store.url(folder)} and run `skytrain prepare` again"
         )
-    return from_parquet(body)
+    return body

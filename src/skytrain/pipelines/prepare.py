@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..config import BPETokenizerConfig, Config, SkytrainError, format_bytes, format_count, make
+from ..config import BPETokenizerConfig, Config, SkytrainError, format_bytes, format_count, format_seconds, make
 from ..corpus import (
     CorpusManifest,
     corpus_version,
@@ -223,7 +223,7 @@ def _write_splits(
             parts: Iterator[TokenizedSlice] = _synthetic(source, tokenizer)
         else:
             parts = tokenize_corpus(store, corpus, tokenizer, data.workers, splits.first_part, splits.wanted)
-        _fill(config, splits, parts, train, reporter)
+        _fill(config, splits, parts, corpus, reporter)
         _check(config, corpus, train)
         reporter.progress("tokens", train.tokens, train.tokens)
         # The training split last: what has one is whole.
@@ -237,11 +237,16 @@ def _write_splits(
 
 
 def _fill(
-    config: Config, splits: _Splits, parts: Iterator[TokenizedSlice], train: ShardWriter, reporter: Reporter
+    config: Config,
+    splits: _Splits,
+    parts: Iterator[TokenizedSlice],
+    corpus: CorpusManifest | None,
+    reporter: Reporter,
 ) -> None:
-    data = config.data
+    data, train = config.data, splits.writers["train"]
     started = said = time.monotonic()
-    had = train.tokens
+    had_tokens, done_bytes = train.tokens, 0
+    before = sum(part.text_bytes for part in corpus.parts[: splits.first_part]) if corpus else 0
     for part in parts:
         starts = np.concatenate([[0], part.ends[:-1]]).astype(np.int64)
         for i, (document_id, start, end) in enumerate(zip(part.ids, starts.tolist(), part.ends.tolist(), strict=True)):
@@ -253,14 +258,18 @@ def _fill(
                 part.tokens[start:end],
                 int(part.text_bytes[i]),
             )
-            if time.monotonic() - said > SAY_SECONDS:
-                said = time.monotonic()
-                reporter.progress(
-                    "tokens",
-                    train.tokens,
-                    data.target_tokens,
-                    f"{format_count((train.tokens - had) / (said - started))} tokens/s",
-                )
+        done_bytes += int(part.text_bytes.sum())
+        if time.monotonic() - said > SAY_SECONDS:
+            said = time.monotonic()
+            made, seconds = train.tokens - had_tokens, said - started
+            # Without a target, as many tokens to a byte of the rest as there were so far.
+            total: float | None = data.target_tokens
+            if corpus and not total:
+                total = train.tokens + made * (corpus.text_bytes - before - done_bytes) / max(1, done_bytes)
+            detail = f"{format_count(made / seconds)} tokens/s"
+            if total and made:
+                detail += f" | about {format_seconds(max(0, total - train.tokens) / made * seconds)} to go"
+            reporter.progress("tokens", train.tokens, total, detail)
 
 
 def _synthetic(source: Any, tokenizer: Tokenizer) -> Iterator[TokenizedSlice]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skytrain.corpus import CorpusManifest, ordered_threads, read_part, worker_count
+from skytrain.corpus import CorpusManifest, ordered_threads, read_part_texts, worker_count
 from skytrain.corpus.characters import utf8_size
 from skytrain.storage import Store
 
@@ -59,9 +59,9 @@ def _slices(
         ids: list[str] = []
         texts: list[str] = []
         chars = first = 0
-        for number, document in enumerate(read_part(store, corpus.folder, corpus.parts[part])):
-            ids.append(document.id)
-            texts.append(document.text if wanted(part, number, document.id) else "")
+        for number, (id_, text) in enumerate(read_part_texts(store, corpus.folder, corpus.parts[part])):
+            ids.append(id_)
+            texts.append(text if wanted(part, number, id_) else "")
             chars += len(texts[-1])
             if chars >= SLICE_CHARS:
                 yield _Slice(part, first, ids, texts)

@@ -43,6 +43,8 @@ class ShardWriter:
         self.store, self.prefix, self.split, self.shard_tokens = store, prefix, split, shard_tokens
         self.tokenizer = TokenizerFacts(tokenizer.name, tokenizer.hash, tokenizer.vocab_size, tokenizer.eot)
         self.dtype = dtype_for(tokenizer.vocab_size)
+        self._stored = np.dtype(self.dtype).newbyteorder("<")
+        self._begin = np.array([tokenizer.eot], self._stored).tobytes()
         self.text_bytes = 0
         self.shards: list[Shard] = []
         # A finished split is never altered: what we write must be what its manifest already says.
@@ -73,7 +75,7 @@ class ShardWriter:
             raise SkytrainError(
                 f"a document of {length:,} tokens does not fit in a shard ({MAX_SHARD_TOKENS:,} at most)\n  split it in the source"
             )
-        if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < self.tokenizer.vocab_size:
+        if len(ids) and (int(ids.max()) >= self.tokenizer.vocab_size or (ids.dtype.kind != "u" and int(ids.min()) < 0)):
             bad = int(ids.max()) if int(ids.max()) >= self.tokenizer.vocab_size else int(ids.min())
             raise SkytrainError(
                 f"token id {bad} is outside the vocabulary of {self.tokenizer.vocab_size} tokens of tokenizer {self.tokenizer.name}"
@@ -81,9 +83,8 @@ class ShardWriter:
         if self._tokens and self._tokens + length > self.shard_tokens:
             self._close_shard()
             self._open_shard()
-        little_endian = np.dtype(self.dtype).newbyteorder("<")
-        self._file.write(np.array([self.tokenizer.eot], dtype=little_endian).tobytes())
-        self._file.write(ids.astype(little_endian).tobytes())
+        self._file.write(self._begin)
+        self._file.write(ids.astype(self._stored, copy=False).tobytes())
         self._tokens += length
         self._ends.append(self._tokens)
         self.text_bytes += text_bytes

@@ -9,7 +9,6 @@ from typing import Any, Optional
 from .reference import EXOTIC_SPACES, LANGUAGE_CHARS, host_of
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\u200b\u00ad\ufffe\uffff]")
-TRAILING = re.compile("[ \t]+(?=\n|\\Z)")
 BLANK_LINES = re.compile("\n{4,}")
 EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}")
 OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -40,7 +39,7 @@ def normalize(text: str, settings: Any) -> str:
         text = CONTROL.sub("", text)
     if settings.whitespace:
         if " \n" in text or "\t\n" in text or text.endswith((" ", "\t")):
-            text = TRAILING.sub("", text)
+            text = "\n".join([line.rstrip(" \t") for line in text.split("\n")])
         if "\n\n\n\n" in text:
             text = BLANK_LINES.sub("\n\n\n", text)
         text = text.strip("\n")
