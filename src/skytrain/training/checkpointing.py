@@ -45,6 +45,7 @@ class Plan:
     lineage: Mapping[str, Any] = field(default_factory=dict)  # run, attempt, model, tokenizer, what it went on from
     spend: Callable[[], Mapping[str, Any]] = dict
     seconds_between_interruptions: float = math.inf
+    before_commit: Callable[[], object] = lambda: None  # on the first rank: what must be in the store by then
 
 
 def save_plan(
@@ -54,6 +55,7 @@ def save_plan(
     attempt: int,
     resumed_from: str,
     spend: Callable[[], Mapping[str, Any]] = dict,
+    before_commit: Callable[[], object] = lambda: None,
 ) -> Plan:
     """How the run's configuration wants it. `resumed_from` says in words what the attempt went on from."""
     trainer = config.trainer
@@ -72,7 +74,7 @@ def save_plan(
     adaptive = trainer.checkpoint_every == Interval()
     between = (seconds_between_interruptions(store, record.name) if adaptive else None) or trainer.interrupted_every
     keep = Keep(trainer.keep_checkpoints, trainer.keep_every, trainer.keep_best)
-    return Plan(trainer.checkpoint_every, keep, attempt, lineage, spend, between)
+    return Plan(trainer.checkpoint_every, keep, attempt, lineage, spend, between, before_commit)
 
 
 def seconds_between_interruptions(store: Store, run: str) -> float | None:
@@ -149,6 +151,8 @@ class Checkpoints(AtStep):
         assert every is not None
         if every.seconds is not None:
             return self._saved_at + every.seconds
+        if self._under_way is not None:
+            return math.inf
         if not self.save_seconds:
             return self._saved_at + FIRST_SAVE_SECONDS
         return self._saved_at + young_daly_seconds(self.save_seconds, self._plan.seconds_between_interruptions)
@@ -168,7 +172,7 @@ class Checkpoints(AtStep):
 
     def _start(self, trainer: pl.Trainer, step: int, *, background: bool) -> None:
         self._under_way = step
-        options = SaveOptions(self._plan.attempt, background, self._after_commit)
+        options = SaveOptions(self._plan.attempt, background, self._plan.before_commit, self._after_commit)
         trainer.save_checkpoint(step_key(self._run, step), weights_only=False, storage_options=options)
 
     def _after_commit(self) -> None:

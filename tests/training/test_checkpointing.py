@@ -1,0 +1,274 @@
+"""When a run saves, and what becomes of saves that go on beside training."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from typing import Any
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from skytrain.checkpoints import AnotherModel, Keep, SaveFailed, TakenOver, committed_steps, open_checkpoint, step_key
+from skytrain.config import Interval, SkytrainError
+from skytrain.config.compose import compose
+from skytrain.config.units import parse_interval
+from skytrain.parallel import Ranks
+from skytrain.runs import claim_attempt, record_resume, write_outcome
+from skytrain.storage import StoreError, open_store
+from skytrain.storage.folder import FolderStore
+from skytrain.training import CausalLM, checkpointing, plan_training
+from skytrain.training.checkpointing import (
+    Checkpoints,
+    Plan,
+    RandomState,
+    check_lineage,
+    random_state,
+    restore_random_state,
+    seconds_between_interruptions,
+    young_daly_seconds,
+)
+from skytrain.training.factory import make_trainer, outline
+
+SMALL = (
+    "model=gpt2-tiny",
+    "tokenizer=bytes",
+    "model.layers=1",
+    "model.width=32",
+    "model.heads=2",
+    "model.max_length=16",
+    "trainer.sequence_length=16",
+    "trainer.micro_batch=2",
+    "trainer.batch_tokens=32",
+    "trainer.steps=6",
+    "trainer.validate_every=null",
+    "trainer.device=cpu",
+    "lr_schedule=constant",
+    "lr_schedule.warmup_steps=0",
+)
+EVERY_SECOND = Plan(Interval(steps=2), Keep(last=10))
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store(str(tmp_path / "store"))
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    monkeypatch.setattr(checkpointing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(checkpointing, "FINAL_RETRY_SECONDS", 0.0)
+
+
+class Watch(pl.Callback):
+    """The weights after each step, and something to do there."""
+
+    def __init__(self, at_step: Any = None) -> None:
+        self.weights: dict[int, torch.Tensor] = {}
+        self._at_step = at_step
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        self.weights[trainer.global_step] = module.model.embedding.tokens.weight.detach().clone()
+        if self._at_step:
+            self._at_step(trainer.global_step)
+
+
+def fit(
+    store, plan: Plan = EVERY_SECOND, at_step: Any = None, made_here: list[Checkpoints] | None = None
+) -> tuple[Checkpoints, Watch, list[str]]:
+    config = compose([*SMALL]).config
+    sizes, said, watch = plan_training(config), [], Watch(at_step)
+    saves = Checkpoints(store, "r", Ranks(), plan, said.append)
+    if made_here is not None:
+        made_here.append(saves)
+    # What the watch does happens before the save of the same step.
+    trainer = make_trainer(config, sizes, store, [watch, RandomState(Ranks()), saves], [])
+    made = torch.Generator().manual_seed(0)
+    batches = [torch.randint(0, 250, (2, 17), generator=made) for _ in range(6)]
+    module = CausalLM(
+        outline(config), optimizer=config.optimizer, schedule=config.lr_schedule, total_steps=6, clip_norm=1.0
+    )
+    trainer.fit(module, DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
+    return saves, watch, said
+
+
+def saved_weight(store, step: int) -> torch.Tensor:
+    return open_checkpoint(store, step_key("r", step)).model.read()["embedding.tokens.weight"]
+
+
+def test_saves_come_every_so_many_steps_and_at_the_end(store):
+    saves, watch, said = fit(store, Plan(Interval(steps=4), Keep(last=10)))
+    assert committed_steps(store, "r") == [4, 6]
+    assert torch.equal(saved_weight(store, 6), watch.weights[6])
+    assert (saves.last_saved, said) == (6, [])
+    assert saves.save_seconds > 0
+
+
+def test_training_goes_on_while_a_save_is_written_and_does_not_get_into_it(store, monkeypatch):
+    """The bytes of step 2 are let through only after step 3 has changed the weights."""
+    let_through, written = threading.Event(), FolderStore.write_parts
+    reached: list[int] = []
+
+    def held(self, key, parts):
+        if "step-000000002" in key:
+            assert let_through.wait(60)
+        written(self, key, parts)
+
+    def at_step(step: int) -> None:
+        reached.append(step)
+        if step == 3:
+            let_through.set()
+
+    monkeypatch.setattr(FolderStore, "write_parts", held)
+    _, watch, _ = fit(store, at_step=at_step)
+    assert reached == [1, 2, 3, 4, 5, 6]
+    assert not torch.equal(watch.weights[2], watch.weights[3])
+    assert torch.equal(saved_weight(store, 2), watch.weights[2])
+
+
+def test_a_save_waits_for_the_one_before_it(store, monkeypatch):
+    at_once, most, written = [0], [0], FolderStore.write_parts
+
+    def counted(self, key, parts):
+        at_once[0] += 1
+        most[0] = max(most[0], at_once[0])
+        threading.Event().wait(0.02)
+        written(self, key, parts)
+        at_once[0] -= 1
+
+    monkeypatch.setattr(FolderStore, "write_parts", counted)
+    fit(store, Plan(Interval(steps=1), Keep(last=10)))
+    assert committed_steps(store, "r") == [1, 2, 3, 4, 5, 6]
+    assert most == [1]
+
+
+def failing(monkeypatch, times: int) -> None:
+    left, written = [times], FolderStore.write_parts
+
+    def fail(self, key, parts):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise StoreError("write", self.url(key), "No space left on device", hint="make room")
+        written(self, key, parts)
+
+    monkeypatch.setattr(FolderStore, "write_parts", fail)
+
+
+def test_a_save_that_fails_is_said_and_made_up_for_while_training_goes_on(store, monkeypatch):
+    failing(monkeypatch, times=1)
+    _, watch, said = fit(store)
+    assert len(said) == 1
+    assert "the checkpoint of step 2 was not saved, and will be tried again" in said[0]
+    assert "No space left on device" in said[0]
+    assert committed_steps(store, "r")[-1] == 6
+    assert torch.equal(saved_weight(store, 6), watch.weights[6])
+
+
+def test_the_last_save_is_tried_again_before_the_run_ends(store, monkeypatch):
+    failing(monkeypatch, times=3)
+    _, _, said = fit(store, Plan(None, Keep()))
+    assert len(said) == 3
+    assert committed_steps(store, "r") == [6]
+
+
+def test_a_store_that_stays_unwritable_stops_the_run_and_says_how_to_go_on(store, monkeypatch):
+    failing(monkeypatch, times=1000)
+    with pytest.raises(
+        SaveFailed, match=r"5 checkpoints in a row could not be saved.*No space left(.|\n)*same command"
+    ):
+        fit(store)
+    assert committed_steps(store, "r") == []
+
+
+def test_a_run_that_another_attempt_took_over_stops_at_its_next_save(store):
+    attempt = claim_attempt(store, "r")
+    record_resume(store, "r", attempt, 0)
+
+    def take_over(step: int) -> None:
+        if step == 3:
+            while committed_steps(store, "r") != [2]:
+                threading.Event().wait(0.01)
+            record_resume(store, "r", claim_attempt(store, "r"), 2)
+
+    with pytest.raises(TakenOver, match="attempt 1 on .* has taken over"):  # noqa: RUF043
+        fit(store, Plan(Interval(steps=2), Keep(last=10), attempt), take_over)
+    assert committed_steps(store, "r") == [2]
+
+
+def test_what_was_asked_for_is_saved_after_the_step_in_hand(store):
+    asked: list[Checkpoints] = []
+    fit(store, Plan(None, Keep(last=10)), lambda step: asked[0].save_soon() if step == 3 else None, asked)
+    assert committed_steps(store, "r") == [3, 6]
+
+
+def test_lineage_and_spend_are_part_of_a_checkpoint(store):
+    fit(store, Plan(None, Keep(), 0, {"run": "r", "tokenizer": "bytes"}, lambda: {"usd": 1.5}))
+    rest = open_checkpoint(store, step_key("r", 6)).rest()
+    assert rest["lineage"] == {"run": "r", "tokenizer": "bytes"}
+    assert rest["spend"] == {"usd": 1.5}
+    assert rest["global_step"] == 6
+
+
+def test_another_tokenizer_or_model_is_refused_by_name():
+    made = {"run": "theirs", "tokenizer": "gpt2", "model": {"width": 64, "layers": 2}}
+    check_lineage(made, dict(made))
+    with pytest.raises(AnotherModel, match="another tokenizer: gpt2 there, bytes here"):
+        check_lineage(made, {**made, "tokenizer": "bytes"})
+    with pytest.raises(AnotherModel, match="another model: width is 64 there, 32 here"):
+        check_lineage(made, {**made, "model": {"width": 32, "layers": 2}})
+
+
+def test_the_interval_of_least_loss():
+    assert young_daly_seconds(2.0, 3600.0) == pytest.approx(math.sqrt(2 * 2 * 3600))
+    assert young_daly_seconds(50.0, 10.0) == 50.0  # never more often than one can be made
+
+
+def test_auto_saves_first_to_learn_what_a_save_takes(store, monkeypatch):
+    assert parse_interval("auto") == Interval() and str(Interval()) == "auto"
+    monkeypatch.setattr(checkpointing, "FIRST_SAVE_SECONDS", 0.0)
+    saves, _, _ = fit(store, Plan(Interval(), Keep(last=10), seconds_between_interruptions=1e9))
+    assert committed_steps(store, "r") == [1, 6]
+    waits = saves._due_at() - saves._saved_at
+    assert waits == pytest.approx(math.sqrt(2 * saves.save_seconds * 1e9))
+
+
+def test_the_runs_own_interruptions_count_once_there_are_enough(store):
+    for number in range(4):
+        claim_attempt(store, "r")
+        key = f"runs/r/attempts/{number}/attempt.json"
+        store.write(key, json.dumps({"started_at": f"2026-01-01T0{number}:00:00+00:00"}).encode())
+        if number < 3:
+            assert seconds_between_interruptions(store, "r") is None
+    assert seconds_between_interruptions(store, "r") == 3600.0
+    write_outcome(store, "r", 1, "stopped", 5)  # as asked: no interruption
+    assert seconds_between_interruptions(store, "r") is None
+
+
+def test_all_generators_continue_where_they_were():
+    import random
+
+    import numpy as np
+
+    def draw() -> tuple[float, float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(())), random.gauss()
+
+    draw()
+    state = {name: tensor.clone() for name, tensor in random_state().items()}
+    expected = draw()
+    draw()
+    restore_random_state(state)
+    assert draw() == expected
+
+
+def test_an_error_that_is_no_failed_save_ends_the_run(store, monkeypatch):
+    monkeypatch.setattr(FolderStore, "write_parts", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        fit(store)
+
+
+def test_fewer_than_two_kept_checkpoints_are_refused():
+    with pytest.raises(SkytrainError, match="keep_checkpoints"):
+        compose(["trainer.keep_checkpoints=1"])
