@@ -403,7 +403,7 @@ class ParallelConfig:
     name: Literal["single", "ddp", "fsdp", "hsdp", "tp", "tp-fsdp", "pp", "pp-fsdp", "pp-tp-fsdp", "cp", "auto",
                   "deepspeed-zero1", "deepspeed-zero2", "deepspeed-zero3", "deepspeed-zero3-offload"]  # fmt: skip
     pipeline: Degree  # stages of consecutive layers
-    replicate: Degree  # copies of the whole state
+    replicate: Degree | None  # copies of the whole state; null: one for each node, or two on a single one
     shard: Degree  # ranks that divide one copy's parameters, gradients and optimizer state
     context: Degree  # ranks that divide each sequence
     tensor: Degree  # ranks that divide each layer; best inside a node

@@ -13,7 +13,7 @@ CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zbv": 2}  # of the mode
 SHOWN = 3  # meshes offered in place of one that does not fit
 
 
-def resolve_mesh(config: Config, world_size: int) -> Mesh:
+def resolve_mesh(config: Config, world_size: int, nodes: int = 1) -> Mesh:
     """The mesh that `parallel` asks for on so many processes. Raises ConfigError where it cannot be had."""
     parallel = config.parallel
     if parallel.name == "auto":
@@ -23,6 +23,8 @@ def resolve_mesh(config: Config, world_size: int) -> Mesh:
             hint="name a mesh here, such as single",
         )
     wanted = {name: getattr(parallel, name) for name in DEGREES}
+    if wanted["replicate"] is None:
+        wanted["replicate"] = nodes if nodes > 1 else 2
     for name, degree in wanted.items():
         if degree == 0:
             raise ConfigError(
@@ -78,7 +80,7 @@ def uses_process_group(config: Config) -> bool:
 
 def advice(mesh: Mesh, ranks_per_node: int) -> list[str]:
     """What fits but is likely not meant."""
-    if mesh.tensor > ranks_per_node:
+    if ranks_per_node % mesh.tensor:  # tensor ranks are neighbours, so they share a node where they divide it
         return [
             f"parallel.tensor={mesh.tensor} crosses nodes of {ranks_per_node}: its ranks talk in every layer, over the network "
             f"between nodes this is slow; try parallel.tensor={math.gcd(mesh.tensor, ranks_per_node)} parallel.shard=-1"

@@ -46,7 +46,7 @@ class TrainingPlan:
 
 def plan_training(config: Config, ranks: Ranks | None = None) -> TrainingPlan:
     trainer, ranks = config.trainer, ranks or Ranks()
-    mesh = resolve_mesh(config, ranks.world_size)
+    mesh = resolve_mesh(config, ranks.world_size, ranks.nodes)
     together, runs = step_batches(config, mesh)
     steps, device = total_steps(config), choose_device(config)
     if uses_deepspeed(config):
