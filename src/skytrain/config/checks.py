@@ -54,7 +54,7 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
             f"{model.vocab_size} is smaller than the {config.tokenizer.vocab_size} tokens of tokenizer {config.tokenizer.name}",
             f"set model.vocab_size={config.tokenizer.vocab_size}",
         )
-    micro_tokens = trainer.sequence_length * trainer.micro_batch
+    micro_tokens = trainer.sequence_length * (trainer.micro_batch or 1)  # auto divides whatever a step has
     if trainer.batch_tokens % micro_tokens:
         near = max(1, round(trainer.batch_tokens / micro_tokens)) * micro_tokens
         raise fail(

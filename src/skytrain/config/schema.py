@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from .units import Interval, parse_bytes, parse_count, parse_interval, parse_seconds
+from .units import Interval, parse_bytes, parse_count, parse_interval, parse_micro_batch, parse_seconds
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,7 @@ Whole = Annotated[int, Range(min=0)]
 Positive = Annotated[int, Range(min=1)]
 Degree = Annotated[int, Range(min=-1)]
 Count = Annotated[int, Unit(parse_count, "count"), Range(min=1)]
+MicroBatch = Annotated[int, Unit(parse_micro_batch, "sequences"), Range(min=0)]
 Bytes = Annotated[int, Unit(parse_bytes, "bytes"), Range(min=1)]
 Seconds = Annotated[float, Unit(parse_seconds, "seconds"), Range(min=0)]
 Every = Annotated[Interval, Unit(parse_interval, "interval")]
@@ -436,7 +437,7 @@ class KernelsConfig:
 class TrainerConfig:
     sequence_length: Positive
     batch_tokens: Count  # per optimizer step, over all devices
-    micro_batch: Positive  # sequences per device and forward pass; accumulation follows
+    micro_batch: MicroBatch  # sequences per device and forward pass, or auto: the fastest measured; accumulation follows
     steps: Positive | None  # the schedule's horizon; give this or `tokens`
     tokens: Count | None
     stop_at_step: Positive | None  # end early; the schedule keeps its full horizon

@@ -62,6 +62,19 @@ def parse_count(value: object) -> int:
     return _whole(number * COUNT_SUFFIXES[suffix.upper()], "things")
 
 
+AUTO_MICRO_BATCH = 0  # `trainer.micro_batch=auto`, until a size is found
+
+
+def parse_micro_batch(value: object) -> int:
+    """A number of sequences, or `auto`."""
+    if value == "auto":
+        return AUTO_MICRO_BATCH
+    size = parse_count(value)
+    if size < 1:
+        raise ValueError("must be at least 1, or auto")
+    return size
+
+
 def parse_bytes(value: object) -> int:
     """`512MiB`, `2GB` or a plain integer, as bytes."""
     if isinstance(value, int) and not isinstance(value, bool):

@@ -64,7 +64,7 @@ def job_of(config: Config) -> Job:
     return Job(
         model,
         trainer.sequence_length,
-        trainer.micro_batch,
+        max(1, trainer.micro_batch),
         precision=trainer.precision,
         optimizer=config.optimizer.name,
         compiled=trainer.compile,

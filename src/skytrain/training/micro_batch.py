@@ -1,0 +1,220 @@
+"""The micro-batch: found by measurement where `trainer.micro_batch=auto` asks for it, and named when one does not fit."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from ..config import AUTO_MICRO_BATCH, Config, DecoderConfig, SkytrainError, format_bytes, format_count
+from ..models import Decoder, build_model, lm_loss
+from ..models.initialise import initial_value
+from ..planning.memory import MIB, usable_bytes
+from ..planning.mesh import Mesh
+from ..planning.offers import job_of
+from ..planning.search import largest_micro_batch
+from .factory import TrainingPlan
+from .memory import apply_memory_settings
+from .module import CausalLM
+from .optimizers import make_optimizer
+from .paths import choose_path
+
+WORTH = 0.005  # of speed that a micro-batch twice as large must win: below it, it only takes memory
+TIMED_SECONDS = {"cuda": 0.8, "cpu": 0.1}  # of a trial: long enough for a GPU to meet its power limit
+FIRST = 8  # sequences of the first trial
+
+
+@dataclass(frozen=True)
+class Trial:
+    micro_batch: int
+    tokens_per_s: float
+    peak_bytes: int  # 0 on a CPU
+
+
+def with_micro_batch(config: Config, device: str, tell: Callable[[str], None]) -> Config:
+    """The configuration with a number in the place of `auto`; what was found is told."""
+    if config.trainer.micro_batch != AUTO_MICRO_BATCH:
+        return config
+    sizes = _sizes(config)
+    if _compiles(config, device):  # a trial would be compiled anew for each size, which takes longer than it gains
+        limit = _estimate(config, device)
+        size = max((size for size in sizes if size <= limit), default=1)
+        tell(f"micro-batch: {size}, the largest that fits by estimate")
+        return _set(config, size)
+    trials = find_micro_batch(lambda size: try_micro_batch(config, device, size), sizes)
+    if not trials:
+        raise SkytrainError(
+            f"not even one sequence of {config.trainer.sequence_length} tokens fits on {_named(device)}"
+        )
+    best = trials[-1]
+    tried = ", ".join(f"{each.micro_batch}: {format_count(each.tokens_per_s)} tokens/s" for each in trials)
+    memory = f", {format_bytes(best.peak_bytes)}" if best.peak_bytes else ""
+    tell(f"micro-batch: {best.micro_batch}{memory}, the fastest measured here ({tried})")
+    return _set(config, best.micro_batch)
+
+
+def find_micro_batch(attempt: Callable[[int], Trial | None], sizes: list[int]) -> list[Trial]:
+    """Trials of growing sizes while each is faster than the last; the last of them is the choice, none where nothing fits.
+
+    `attempt` gives None for a size that does not fit.
+    """
+    begin = max([size for size in sizes if size <= FIRST] or sizes[:1])
+    for size in reversed([size for size in sizes if size <= begin]):
+        first = attempt(size)
+        if first is not None:
+            trials = [first]
+            break
+    else:
+        return []
+    for size in [size for size in sizes if size > trials[0].micro_batch]:
+        trial = attempt(size)
+        if trial is None or trial.tokens_per_s < trials[-1].tokens_per_s * (1 + WORTH):
+            break
+        trials.append(trial)
+    return trials
+
+
+def try_micro_batch(config: Config, device: str, size: int) -> Trial | None:
+    """Steps of a throw-away model with micro-batches of this size, timed; None where memory does not suffice."""
+    config = _set(config, size)
+    try:
+        return _timed(config, device)
+    except torch.OutOfMemoryError as error:
+        traceback.clear_frames(error.__traceback__)  # they hold the tensors
+        return None
+    finally:
+        _empty(device)
+
+
+def _timed(config: Config, device: str) -> Trial:
+    trainer, on_gpu = config.trainer, device == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    model = _model(config, device)
+    apply_memory_settings(model, trainer)
+    optimizer = make_optimizer(model, config.optimizer, fused=on_gpu)
+    compute = choose_path(config, device).compute_loss or lm_loss
+    autocast = torch.autocast(device, torch.bfloat16, enabled=trainer.precision == "bf16-mixed")
+    tokens = torch.randint(config.model.vocab_size, (trainer.micro_batch, trainer.sequence_length + 1), device=device)
+
+    def micro_batch() -> None:
+        with autocast:
+            loss = compute(model, tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+
+    for _ in range(2):  # twice: gradients are first made, then added to
+        micro_batch()
+    optimizer.step()
+    optimizer.zero_grad()
+    count, began = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < TIMED_SECONDS[device]:
+        micro_batch()
+        count += 1
+        if on_gpu:
+            torch.cuda.synchronize()
+    peak = torch.cuda.max_memory_allocated() if on_gpu else 0
+    return Trial(trainer.micro_batch, count * trainer.micro_batch * trainer.sequence_length / elapsed, peak)
+
+
+def _model(config: Config, device: str) -> nn.Module:
+    """Weights as a run begins with them, but made where they are used: how long a step takes does not depend on the seed."""
+    if not isinstance(config.model, DecoderConfig):
+        model = build_model(config.model, seed=config.seed).to(device)
+    else:
+        with torch.device("meta"):
+            model = Decoder(config.model)
+        model = model.to_empty(device=device)
+        model.tie()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if parameter.ndim > 1:
+                    parameter.normal_(std=0.02)
+                else:
+                    parameter.copy_(initial_value(config.model, name, parameter.shape, config.seed))
+    return model.bfloat16() if config.trainer.precision == "bf16-true" else model
+
+
+@contextlib.contextmanager
+def explaining_memory(config: Config, plan: TrainingPlan, module: CausalLM) -> Iterator[None]:
+    """Turns running out of GPU memory into a message that names the largest micro-batch that does fit."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        traceback.clear_frames(error.__traceback__)
+        used = torch.cuda.max_memory_allocated() if plan.device == "cuda" else 0
+        _release(module)
+        _empty(plan.device)
+        raise SkytrainError(out_of_memory(config, plan, used)) from None
+
+
+def out_of_memory(config: Config, plan: TrainingPlan, used_bytes: int) -> str:
+    trainer = config.trainer
+    smaller = [size for size in _sizes(config) if size < trainer.micro_batch]
+    searched = plan.ranks.world_size == 1 and not _compiles(config, plan.device)
+    if searched:
+        fitting = (size for size in reversed(smaller) if try_micro_batch(config, plan.device, size) is not None)
+        largest = next(fitting, None)
+    else:
+        limit = _estimate(config, plan.device, plan)
+        largest = max((size for size in smaller if size <= limit), default=None)
+    how = "" if searched else " by estimate"
+    message = (
+        f"{_named(plan.device)} ran out of memory with micro-batches of {trainer.micro_batch} sequences of "
+        f"{trainer.sequence_length} tokens (trainer.micro_batch), after {format_bytes(used_bytes)}"
+    )
+    if largest is not None:
+        return (
+            f"{message}\n  the largest that fits{how} is {largest}: trainer.micro_batch={largest} makes the same steps"
+        )
+    return (
+        f"{message}\n  no smaller micro-batch fits{how}: try trainer.activation_checkpointing=full, "
+        "trainer.loss_chunk_tokens=8192, or parallel=fsdp on more GPUs"
+    )
+
+
+def _release(module: CausalLM) -> None:
+    """Frees what a run that failed holds, so that trials see an empty GPU."""
+    trainer = module.trainer
+    trainer.strategy.optimizers = []
+    module.compute_loss = lm_loss  # it may hold graphs
+    for parameter in module.parameters():
+        parameter.grad = None
+        parameter.data = torch.empty(0, device=parameter.device)
+
+
+def _estimate(config: Config, device: str, plan: TrainingPlan | None = None) -> int:
+    """The largest micro-batch by the planner's arithmetic."""
+    if not isinstance(config.model, DecoderConfig):
+        return 1
+    memory = torch.cuda.get_device_properties(0).total_memory if device == "cuda" else 8 * 1024 * MIB
+    return largest_micro_batch(job_of(config), plan.mesh if plan else Mesh(), usable_bytes(int(memory / MIB)))
+
+
+def _compiles(config: Config, device: str) -> bool:
+    return config.trainer.compile and choose_path(config, device).compute_loss is None
+
+
+def _sizes(config: Config) -> list[int]:
+    """Powers of two that divide a step's sequences."""
+    sequences = config.trainer.batch_tokens // config.trainer.sequence_length
+    return [1 << power for power in range(sequences.bit_length()) if sequences % (1 << power) == 0]
+
+
+def _set(config: Config, size: int) -> Config:
+    return replace(config, trainer=replace(config.trainer, micro_batch=size))
+
+
+def _named(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else "this machine"
+
+
+def _empty(device: str) -> None:
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
