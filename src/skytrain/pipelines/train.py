@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..config import Config
+from ..config import AUTO_MICRO_BATCH, Config, ConfigError
 from ..parallel import Job, Ranks, advice, uses_process_group
 from ..parallel.auto import choose_layout, this_machine
 from ..parallel.nodes import node_facts
@@ -33,6 +33,7 @@ from ..training.callbacks import Profile, StepLog
 from ..training.checkpointing import Checkpoints, RandomState, save_plan, seed_of_rank
 from ..training.factory import TrainingPlan, choose_device, make_loggers, make_module, make_trainer, plan_training
 from ..training.interruptions import BudgetWatch, Interruptions, Signals
+from ..training.micro_batch import explaining_memory, with_micro_batch
 from ..training.module import CausalLM
 from ..training.start import BeginAt, SettingsNow
 from ..training.straggler import watch_ranks
@@ -116,13 +117,21 @@ def train(
 
 
 def _settle(config: Config, ranks: Ranks, reporter: Reporter, given: Collection[str]) -> Config:
-    """With parallel=auto, the layout that the first rank chooses for all of them; any other configuration as it is."""
-    if config.parallel.name != "auto":
+    """With parallel=auto, the layout that the first rank chooses for all of them; then a micro-batch where it is to be found."""
+    if config.parallel.name == "auto":
+        device, kept = choose_device(config), frozenset(given)
+        if config.trainer.micro_batch == AUTO_MICRO_BATCH:
+            kept -= {"trainer.micro_batch"}
+        chosen, why = ranks.first_does(lambda: choose_layout(config, ranks, this_machine(ranks, device), kept))
+        reporter.note(why)
+        return chosen
+    if config.trainer.micro_batch != AUTO_MICRO_BATCH:
         return config
-    device = choose_device(config)
-    chosen, why = ranks.first_does(lambda: choose_layout(config, ranks, this_machine(ranks, device), given))
-    reporter.note(why)
-    return chosen
+    if ranks.world_size > 1:
+        raise ConfigError(
+            "trainer.micro_batch", "auto measures on one device", hint="with several processes, try parallel=auto"
+        )
+    return with_micro_batch(config, choose_device(config), reporter.note)
 
 
 def _train(
@@ -227,7 +236,8 @@ def _fit(
     ]
     loggers = make_loggers(config, attempt.run, side.tensorboard) if ranks.first else []
     trainer = make_trainer(config, plan, store, list(callbacks), loggers)
-    trainer.fit(module, datamodule=data, ckpt_path=beginning.key, weights_only=True)
+    with explaining_memory(config, plan, module):
+        trainer.fit(module, datamodule=data, ckpt_path=beginning.key, weights_only=True)
     if trainer.global_step >= plan.stop_step:
         return trainer.global_step, "done" if trainer.global_step >= plan.total_steps else "stopped"
     assert interruptions.outcome is not None, "training ended early, and nobody knows why"
