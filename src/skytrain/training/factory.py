@@ -131,6 +131,7 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
         reduce_once=config.parallel.reduce_once,
         recompute=config.trainer.activation_checkpointing,
         compile_blocks=config.trainer.compile,
+        kernels=choose_path(config, plan.device, plan.mesh).kernels,
         cpu_offload=config.parallel.cpu_offload,
     )
     return MeshStrategy(plan.mesh, settings, first_value)
@@ -152,7 +153,7 @@ def make_module(config: Config, plan: TrainingPlan, model: nn.Module, tell: Call
         assert isinstance(model, Decoder)
         model.separator = config.tokenizer.vocab_size - 1  # the end of text is the last id of every tokenizer here
         module.keeps_documents_apart = True
-    path = choose_path(config, plan.device, model)
+    path = choose_path(config, plan.device, plan.mesh)
     if path.compute_loss is not None:
         module.compute_loss = path.compute_loss
     tell(f"compute: {path.label}")
