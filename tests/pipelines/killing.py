@@ -1,0 +1,99 @@
+"""`skytrain prepare` killed with SIGKILL again and again, and started again each time with another number of workers.
+
+    python -m tests.pipelines.killing [KILLS] [SEED]
+
+ends with a line that says whether every byte in the store is that of a run that nobody disturbed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+WORDS = Path(__file__).read_text().split() + [f"word{i}" for i in range(500)]
+FILES, DOCUMENTS = 6, 60
+# Small pieces, so that there is much to be in the middle of; otherwise the command as a user types it.
+COMMAND = "from skytrain.corpus import chunks; chunks.CHUNK_CHARS = 20_000; from skytrain.cli.main import main; main()"
+SETTINGS = ["data=jsonl", "data.name=mine", "data.source.id_key=id", "data/cleaning=normalize", "tokenizer=gpt2"]
+SETTINGS += ["data.near_dedup.enabled=true", "data.part_bytes=60KB", "data.shard_tokens=8K"]
+
+
+def write_documents(folder: Path) -> None:
+    generator = random.Random(1)
+    for name in range(FILES):
+        with (folder / f"{name}.jsonl").open("w") as out:
+            for i in range(DOCUMENTS):
+                text = " ".join(generator.choices(WORDS, k=200))
+                out.write(json.dumps({"id": f"{name}-{i}", "text": text if i % 9 else "the same in every file"}) + "\n")
+
+
+def start(documents: Path, store: Path, workers: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", COMMAND, "prepare", *SETTINGS]
+    command += [f"data.source.paths={documents}/*.jsonl", f"store.root={store}", f"data.workers={workers}"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+
+
+def finish(process: subprocess.Popen[bytes]) -> None:
+    said = process.communicate()[1]
+    if process.returncode:
+        raise SystemExit(said.decode())
+
+
+def kill_when(process: subprocess.Popen[bytes], ready: Callable[[], bool]) -> bool:
+    """Kills the process, and not its workers, as a kernel short of memory does; False where it ended before."""
+    while not ready():
+        try:
+            process.wait(0.002)
+        except subprocess.TimeoutExpired:
+            continue
+        finish(process)
+        return False
+    process.send_signal(signal.SIGKILL)
+    process.communicate()  # its workers hold the other end: this returns when the last of them has gone too
+    return process.returncode == -signal.SIGKILL
+
+
+def files(store: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(store)): path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()}
+
+
+def stored(store: Path) -> int:
+    return sum(len(names) for _, _, names in os.walk(store))
+
+
+def moments(seconds: float, seed: int) -> Iterator[Callable[[], bool]]:
+    generator = random.Random(seed)
+    while True:
+        end = time.monotonic() + generator.uniform(0.1, 1.0) * seconds
+        yield lambda end=end: time.monotonic() >= end  # type: ignore[misc]
+
+
+def main(kills: int, seed: int) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "documents").mkdir()
+        write_documents(folder / "documents")
+        began = time.monotonic()
+        finish(start(folder / "documents", folder / "whole", 1))
+        seconds = time.monotonic() - began
+        expected, done, rounds = files(folder / "whole"), 0, 0
+        times = moments(seconds, seed)
+        while done < kills:
+            rounds += 1
+            store = folder / f"store{rounds}"
+            while kill_when(start(folder / "documents", store, 1 + done % 3), next(times)):
+                done += 1
+            assert files(store) == expected, f"round {rounds} ended with other bytes"
+        print(f"{done} kills in {rounds} preparations, each ended with the same {len(expected)} files, byte for byte")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 20, int(sys.argv[2]) if len(sys.argv) > 2 else 0)
