@@ -44,7 +44,8 @@ def interruptions(ranks: Ranks = ALONE, signals=None, notices=None, budget=None,
         taken_over=lambda: taken_over,
         save_soon=lambda: saves.append(1),
     )
-    return callback, reporter, SimpleNamespace(should_stop=False)
+    loops = SimpleNamespace(epoch_loop=SimpleNamespace(_skip_next_val=False))
+    return callback, reporter, SimpleNamespace(should_stop=False, fit_loop=loops)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])

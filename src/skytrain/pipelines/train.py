@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from ..checkpoints import step_key
 from ..config import AUTO_MICRO_BATCH, Config, ConfigError
 from ..parallel import Job, Ranks, advice, uses_process_group
 from ..parallel.auto import choose_layout, this_machine
@@ -19,10 +20,13 @@ from ..runs import (
     RunRecord,
     Silent,
     Start,
+    attempts,
     claim_attempt,
+    read_outcome,
     record_resume,
     run_name,
     save_run,
+    was_measured,
     write_outcome,
 )
 from ..runs.attempts import now
@@ -35,7 +39,7 @@ from ..training.factory import TrainingPlan, choose_device, make_loggers, make_m
 from ..training.interruptions import BudgetWatch, Interruptions, Signals
 from ..training.micro_batch import explaining_memory, with_micro_batch
 from ..training.module import CausalLM
-from ..training.start import BeginAt, SettingsNow
+from ..training.start import BeginAt, MissedValidation, SettingsNow
 from ..training.straggler import watch_ranks
 from .beginning import Beginning, beginning_model, fetch_beginning, find_beginning, open_run
 from .beside import Beside, beside, find_instance, start_meter
@@ -45,8 +49,12 @@ FRESH = Start()
 WORDS = {
     "done": "trained",
     "stopped": "stopped as asked",
-    "budget": "stopped by its budget; the same command with a larger budget.usd continues",
-    "interrupted": "interrupted; the same command continues",
+    "budget": "stopped by its budget",
+    "interrupted": "interrupted",
+}
+HINTS = {
+    "budget": "the same command with a larger budget.usd continues",
+    "interrupted": "the same command continues",
 }
 
 
@@ -71,7 +79,8 @@ class Trained:
         )
         if "cost/usd" in self.metrics:
             numbers += f" | ${self.metrics['cost/usd']:.2f}"
-        return f"{self.run}: {WORDS[self.outcome]} at step {self.step}/{self.total_steps}{numbers}\n  {self.url}"
+        lines = [f"{self.run}: {WORDS[self.outcome]} at step {self.step}/{self.total_steps}{numbers}", self.url]
+        return "\n  ".join([*lines, *([HINTS[self.outcome]] if self.outcome in HINTS else [])])
 
 
 @dataclass(frozen=True)
@@ -155,9 +164,9 @@ def _train(
     opened = ranks.first_does(
         lambda: open_run(config, store, [prepared, *mixture.values()], model, plan, start, allow_changes)
     )
-    if beginning.step >= plan.stop_step:
+    if beginning.step >= plan.stop_step and ranks.first_does(lambda: _has_ended(store, name)):
         reporter.note(f"{name} is at step {beginning.step} already: nothing to do")
-        outcome = "done" if beginning.step >= plan.total_steps else "stopped"
+        outcome = _reached(plan, beginning.step)
         return Trained(name, store.url(f"runs/{name}"), beginning.step, plan.total_steps, outcome, {})
     metadata, instance = find_instance(ranks)
     meter = start_meter(config, store, name, ranks, instance, reporter)
@@ -212,7 +221,19 @@ def _fit(
     if ranks.any(ranks.first and _spent(config, meter)):
         side.reporter.note(f"budget: ${meter.usd():.2f} of ${config.budget.usd:g} spent already: nothing is trained")
         return beginning.step, "budget"
-    saves = save_plan(config, store, attempt.record, attempt.number, beginning.label, meter.record)
+    missed = ranks.first_does(lambda: _missed_validation(config, store, attempt))
+    if beginning.step >= plan.stop_step:
+        # The attempt before saved its last checkpoint, and came no further.
+        if missed:
+            trainer = make_trainer(config, plan, store, [], [])
+            trainer.validate(module, datamodule=data, ckpt_path=beginning.key, weights_only=True, verbose=False)
+            assert module.val_loss is not None
+            log.last["val/loss"] = module.val_loss
+            side.metrics.write(beginning.step, {"val/loss": module.val_loss})
+        return beginning.step, _reached(plan, beginning.step)
+    saves = save_plan(
+        config, store, attempt.record, attempt.number, beginning.label, meter.record, before_commit=side.sync.flush
+    )
     checkpoints = Checkpoints(store, attempt.run, ranks, saves, side.reporter.note)
     interruptions = Interruptions(
         side.reporter,
@@ -232,6 +253,7 @@ def _fit(
         *([BeginAt(beginning.step)] if beginning.step and beginning.key is None else []),
         *([SettingsNow()] if attempt.changes else []),
         RandomState(ranks),
+        *([MissedValidation()] if missed else []),
         checkpoints,
     ]
     loggers = make_loggers(config, attempt.run, side.tensorboard) if ranks.first else []
@@ -239,9 +261,26 @@ def _fit(
     with explaining_memory(config, plan, module):
         trainer.fit(module, datamodule=data, ckpt_path=beginning.key, weights_only=True)
     if trainer.global_step >= plan.stop_step:
-        return trainer.global_step, "done" if trainer.global_step >= plan.total_steps else "stopped"
+        return trainer.global_step, _reached(plan, trainer.global_step)
     assert interruptions.outcome is not None, "training ended early, and nobody knows why"
     return trainer.global_step, interruptions.outcome
+
+
+def _reached(plan: TrainingPlan, step: int) -> str:
+    return "done" if step >= plan.total_steps else "stopped"
+
+
+def _has_ended(store: Store, run: str) -> bool:
+    """Whether the newest attempt has said how it ended."""
+    return read_outcome(store, run, attempts(store, run)[-1]) is not None
+
+
+def _missed_validation(config: Config, store: Store, attempt: Attempt) -> bool:
+    """Whether the run was cut off after a checkpoint's commit and before the validation at the same step."""
+    step, every = attempt.beginning.step, config.trainer.validate_every
+    if not step or every is None or step % every or attempt.beginning.key != step_key(attempt.run, step):
+        return False
+    return not was_measured(store, attempt.run, "val/loss", step)
 
 
 def _spent(config: Config, meter: Meter) -> bool:

@@ -14,7 +14,7 @@ from .attempts import (
     write_outcome,
 )
 from .meter import Meter
-from .metrics import MetricsWriter, read_metrics
+from .metrics import MetricsWriter, read_metrics, was_measured
 from .record import RunRecord, Start, config_changes, find_run, load_run, other_changes, run_name, save_run
 from .reporting import Reporter, Silent
 
@@ -42,5 +42,6 @@ __all__ = [
     "record_resume",
     "run_name",
     "save_run",
+    "was_measured",
     "write_outcome",
 ]

@@ -44,6 +44,17 @@ def last_metrics(store: Store, run: str) -> dict[str, Any]:
     return last
 
 
+def was_measured(store: Store, run: str, name: str, step: int) -> bool:
+    """Whether any attempt has left this metric of this step."""
+    for _, key in reversed(_parts(store, run)):
+        records = [json.loads(line) for line in store.read(key).decode().splitlines()]
+        if any(record["step"] == step and name in record for record in records):
+            return True
+        if records and records[0]["step"] < step:
+            return False
+    return False
+
+
 def _records(store: Store, run: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, key in _parts(store, run):
         for line in store.read(key).decode().splitlines():

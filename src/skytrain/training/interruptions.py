@@ -131,12 +131,9 @@ class Interruptions(AtStep):
         self._warned = False
         self.outcome: str | None = None
 
-    def setup(self, trainer: pl.Trainer, module: Any, stage: str) -> None:
-        self._signals.take()  # Lightning has just put its own handler in the place of ours
-
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         super().on_train_start(trainer, module)
-        self._signals.take()
+        self._signals.take()  # Lightning has just put its own handler in the place of ours
 
     def _wish(self) -> Wish:
         """Of this rank."""
@@ -171,6 +168,8 @@ class Interruptions(AtStep):
                 f"{self._reason('another rank was told to stop')}: saving at step {step}, then stopping"
             )
         trainer.should_stop = True
+        # Lightning would validate before it stops; there is no time for that, and the run that goes on does it when it is due.
+        trainer.fit_loop.epoch_loop._skip_next_val = True
 
     def _reason(self, elsewhere: str) -> str:
         if self._signals.received is not None:

@@ -45,3 +45,12 @@ class SettingsNow(pl.Callback):
             ):
                 group.update(settings)
                 group["lr"] = settings["initial_lr"] * factor(scheduler.last_epoch)
+
+
+class MissedValidation(pl.Callback):
+    """Validates before the first step: a kill came between the checkpoint of a step and the validation that follows it."""
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        trainer.validating = True
+        trainer.fit_loop.epoch_loop.val_loop.run()
+        trainer.training = True
