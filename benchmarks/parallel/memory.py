@@ -28,6 +28,8 @@ MESHES = {
     "pp x8": Mesh(pipeline=8),
     "pp-fsdp 4x8": Mesh(pipeline=4, shard=8),
     "pp-tp-fsdp 2x4x4": Mesh(pipeline=2, shard=4, tensor=4),
+    "cp x8": Mesh(context=8),
+    "cp x tp 8x4": Mesh(context=8, tensor=4),
 }
 
 
