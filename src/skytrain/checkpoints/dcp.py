@@ -290,7 +290,7 @@ class StoreReader(StorageReader):
             saved = torch.frombuffer(values, dtype=getattr(torch, want.tensor.dtype)).view(piece.sizes)
             for dim, (offset, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
                 saved = saved.narrow(dim, offset, length)
-            target = planner.resolve_tensor(item).detach()
+            target = planner.resolve_tensor(item)
             target.copy_(saved)
             planner.commit_tensor(item, target)
 
@@ -351,7 +351,8 @@ def load(store: Store, folder: str, manifest: Manifest, targets: Mapping[str, Te
     """Fills each target, whole or this rank's part of it, from the tensor of that name. No rank waits for another."""
     try:
         torch_dcp.load(
-            dict(targets),
+            # Not under no_grad: that would hold for this thread only, and others do the reading.
+            {name: target.detach() for name, target in targets.items()},
             storage_reader=StoreReader(store, folder, manifest),
             planner=_IntoTensors(),
             no_dist=True,
