@@ -15,8 +15,11 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @contextmanager
-def loopback_hub(folder: Path, repo: str) -> Iterator[str]:
-    """The address of a hub that holds one data set, `repo`, whose branch main is at COMMIT."""
+def loopback_hub(folder: Path, repo: str, files_at: str | None = None) -> Iterator[str]:
+    """The address of a hub that holds one data set, `repo`, whose branch main is at COMMIT.
+
+    What lies in the folder `files_at` is not part of it: the same server has it at `/files_at/...`.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -27,6 +30,8 @@ def loopback_hub(folder: Path, repo: str) -> Iterator[str]:
                 self.answer(json.dumps(tree()).encode())
             elif path.startswith(f"/datasets/{repo}/resolve/{COMMIT}/"):
                 self.file((folder / path.split(f"/{COMMIT}/", 1)[1]).read_bytes())
+            elif files_at and path.startswith(f"/{files_at}/") and (folder / path[1:]).is_file():
+                self.file((folder / path[1:]).read_bytes())
             else:
                 self.send_error(404)
 
@@ -41,15 +46,29 @@ def loopback_hub(folder: Path, repo: str) -> Iterator[str]:
             wanted = self.headers.get("Range")
             if wanted:
                 first, _, last = wanted.removeprefix("bytes=").partition("-")
-                body = body[int(first) : int(last) + 1 if last else None]
-            self.answer(body, 206 if wanted else 200, "application/octet-stream")
+                end = min(int(last) + 1, len(body)) if last else len(body)
+                piece = f"bytes {first}-{end - 1}/{len(body)}"
+                etag = hashlib.sha1(body).hexdigest()
+                self.answer(body[int(first) : end], 206, "application/octet-stream", etag, piece)
+            else:
+                self.answer(body, kind="application/octet-stream")
 
-        def answer(self, body: bytes, status: int = 200, kind: str = "application/json") -> None:
+        def answer(
+            self,
+            body: bytes,
+            status: int = 200,
+            kind: str = "application/json",
+            etag: str | None = None,
+            piece: str | None = None,
+        ) -> None:
             self.send_response(status)
+            if piece:
+                self.send_header("Content-Range", piece)
+            self.send_header("Last-Modified", "Sun, 01 Nov 2026 00:00:00 GMT")
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header("ETag", hashlib.sha1(body).hexdigest())
+            self.send_header("ETag", f'"{etag or hashlib.sha1(body).hexdigest()}"')
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body)
@@ -57,8 +76,10 @@ def loopback_hub(folder: Path, repo: str) -> Iterator[str]:
         def log_message(self, *_: object) -> None:
             return
 
+    outside = folder / (files_at or "none of it")
+
     def tree() -> list[dict[str, object]]:
-        files = sorted(path for path in folder.rglob("*") if path.is_file())
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and not path.is_relative_to(outside))
         return [
             {
                 "type": "file",

@@ -88,6 +88,18 @@ def openwebtext(folder: Path) -> None:
     parquet(folder / "plain_text/train/0000.parquet", text=["Port-au-Prince, Haiti (CNN)", "another"])
 
 
+def dolma(folder: Path, address: str) -> list[str]:
+    """Its repository lists addresses; the files themselves are elsewhere."""
+    names = ["dolma-v1_7/c4-filtered/c4-0000.json.gz", "dolma-v1_7/wiki/wiki-0000.json.gz"]
+    for name in names:
+        records = [
+            {"id": f"{name}#{k}", "text": f"text {k}", "added": "2024-04-01", "source": "wiki", "metadata": {"n": k}}
+            for k in range(4000)
+        ]
+        write(folder / name, gzip.compress(lines(*records)))
+    return [f"{address}/{name}" for name in names]
+
+
 LAYOUTS = [
     (pile, "pile", 60),
     (fineweb, "fineweb", 10),
@@ -156,3 +168,24 @@ def test_wrong_choices_are_named(tmp_path: Path) -> None:
             source("fineweb", endpoint, "data.source.revision=v9").fingerprint()
     with pytest.raises(ConfigError, match=r"data\.source\.components\.ArXiv: 2\.0 is not a share"):
         source("pile", "http://127.0.0.1:1", "data.source.components={ArXiv: 2}")
+
+
+def test_dolma_is_streamed_from_the_addresses_that_its_repository_lists(tmp_path: Path) -> None:
+    with loopback_hub(tmp_path, repo_of("dolma"), files_at="elsewhere") as endpoint:
+        addresses = dolma(tmp_path / "elsewhere", f"{endpoint}/elsewhere")
+        write(tmp_path / "urls/v1_7.txt", "\n".join([*reversed(addresses), ""]).encode())
+        made = source("dolma", endpoint)
+        documents = list(made.documents())
+        fingerprint = made.fingerprint()
+        some = list(source("dolma", endpoint, "data.source.only=*/wiki/*").documents())
+        with pytest.raises(ConfigError, match=r"data\.source\.only: none of 2 addresses matches nothing"):
+            source("dolma", endpoint, "data.source.only=nothing").pieces()
+        write(tmp_path / "urls/v1_7.txt", f"{endpoint}/elsewhere/gone.json.gz".encode())
+        with pytest.raises(SkytrainError, match=r"gone\.json\.gz: there is no such file"):
+            source("dolma", endpoint).pieces()
+    assert [document.id for document in documents] == [
+        f"{a.split('/', 4)[4]}#{k}" for a in addresses for k in range(4000)
+    ]
+    assert len(some) == 4000
+    assert fingerprint["commit"] == COMMIT
+    assert all(file["size"] and file["etag"] for file in fingerprint["files"])

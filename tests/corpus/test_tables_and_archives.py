@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from skytrain.config import ConfigError
 from skytrain.corpus import BadRecord, Document
 from skytrain.corpus.sources import CsvFiles, ParquetFiles, TextFiles, WebArchive
 from skytrain.storage import Store
@@ -39,7 +40,8 @@ def response(number: int, body: bytes, status: str = "200 OK", kind: str = "text
     )
 
 
-def test_a_warc_yields_the_text_of_html_pages_that_were_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize("extraction", ["resiliparse", "trafilatura"])
+def test_a_warc_yields_the_text_of_html_pages_that_were_found(tmp_path: Path, extraction: str) -> None:
     latin = PAGE.replace("bridge", "Brücke").encode("latin-1")
     records = [
         record("warcinfo", b"software: x\r\n", WARC_Record_ID="<urn:uuid:0>", Content_Type="application/warc-fields"),
@@ -49,15 +51,19 @@ def test_a_warc_yields_the_text_of_html_pages_that_were_found(tmp_path: Path) ->
         response(4, latin, kind="text/html; charset=iso-8859-1"),
     ]
     (tmp_path / "a.warc.gz").write_bytes(b"".join(gzip.compress(one) for one in records))
-    documents = [
-        document for document in WebArchive(str(tmp_path / "*.warc.gz")).documents() if isinstance(document, Document)
-    ]
+    archive = WebArchive(str(tmp_path / "*.warc.gz"), extraction=extraction)
+    documents = [document for document in archive.documents() if isinstance(document, Document)]
     assert [document.meta["url"] for document in documents] == ["https://example.org/1", "https://example.org/4"]
     assert "The bridge was built in 1704" in documents[0].text
     assert "Home About" not in documents[0].text
     assert "var x" not in documents[0].text
     assert "Brücke" in documents[1].text
     assert documents[0].id.endswith("000000000001")
+
+
+def test_an_unknown_extraction_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"data\.source\.extraction: 'lynx' is not a choice.*\n.*trafilatura"):
+        WebArchive("x.warc", extraction="lynx")
 
 
 def test_a_wet_yields_its_text_as_it_is(tmp_path: Path) -> None:

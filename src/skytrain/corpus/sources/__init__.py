@@ -1,5 +1,6 @@
 """Where documents come from. A source has `documents()` and `fingerprint()`, what decides its bytes."""
 
+from .addresses import AddressLists
 from .hub import HubDataset
 from .jsonl import JsonLines
 from .python_docs import PythonDocs
@@ -8,4 +9,14 @@ from .tables import CsvFiles, ParquetFiles
 from .text import TextFiles
 from .warc import WebArchive
 
-__all__ = ["CsvFiles", "HubDataset", "JsonLines", "ParquetFiles", "PythonDocs", "Synthetic", "TextFiles", "WebArchive"]
+__all__ = [
+    "AddressLists",
+    "CsvFiles",
+    "HubDataset",
+    "JsonLines",
+    "ParquetFiles",
+    "PythonDocs",
+    "Synthetic",
+    "TextFiles",
+    "WebArchive",
+]

@@ -1,0 +1,95 @@
+"""Data sets that are lists of addresses, as Dolma is: the lists are on the hub, the files on some server."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, cast
+from urllib.parse import unquote, urlsplit
+
+from skytrain.config import ConfigError, SkytrainError
+
+from ..documents import BadRecord, Document
+from ..files import InputFile, UnreadableFile, find_files
+from .base import FileSource
+from .hub import HubDataset
+from .jsonl import read_json_lines
+
+ASKED_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class AddressLists(FileSource):
+    """JSON lines (.gz, .zst) at the addresses in `lists`, one a line, streamed from where they are.
+
+    `lists` are globs in the hub's data set `repo`, or without one the user's own files. `only` chooses addresses by a glob.
+    """
+
+    lists: str | Sequence[str]
+    repo: str | None = None
+    revision: str = "main"
+    only: str | Sequence[str] = "*"
+    text_key: str = "text"
+    id_key: str | None = None
+    endpoint: str | None = None
+    _cache: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def fingerprint(self) -> dict[str, Any]:
+        commit = {"repo": self.repo, "commit": self._hub.commit} if self.repo else {}
+        return {**commit, "files": [{"name": f.name, "size": f.size, "etag": f.etag} for f in self.pieces()]}
+
+    def pieces(self) -> list[InputFile]:
+        if "pieces" not in self._cache:
+            with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+                self._cache["pieces"] = list(pool.map(_ask, self._addresses()))
+        return cast("list[InputFile]", self._cache["pieces"])
+
+    def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
+        bare = file.name.removesuffix(".gz").removesuffix(".zst")
+        if not bare.endswith((".json", ".jsonl")):
+            raise UnreadableFile(f"{file.url}: only .json and .jsonl, .gz and .zst too, are understood")
+        return read_json_lines(file, self.text_key, self.id_key, self.repo or "addresses")
+
+    @property
+    def _hub(self) -> HubDataset:
+        if "hub" not in self._cache:
+            assert self.repo is not None
+            self._cache["hub"] = HubDataset(self.repo, self.lists, self.revision, endpoint=self.endpoint)
+        return cast(HubDataset, self._cache["hub"])
+
+    def _addresses(self) -> list[str]:
+        """In order of name, each once, so that neither lists nor their order decide more than which files are read."""
+        found: set[str] = set()
+        for listed in self._hub.pieces() if self.repo else find_files(self.lists, "data.source.lists"):
+            with listed.open() as stream:
+                found.update(line.strip() for line in stream.read().decode().splitlines())
+        found.discard("")
+        wrong = [address for address in found if not address.startswith(("https://", "http://"))]
+        if wrong:
+            raise SkytrainError(f"data.source.lists: {wrong[0]!r} is not an address\n  each line is one https://...")
+        globs = [self.only] if isinstance(self.only, str) else list(self.only)
+        chosen = sorted({address for glob in globs for address in fnmatch.filter(found, glob)})
+        if not chosen:
+            raise ConfigError("data.source.only", f"none of {len(found)} addresses matches {', '.join(globs)}")
+        return chosen
+
+
+@lru_cache
+def _server(root: str) -> Any:
+    from skytrain.storage.web import WebFiles
+
+    return WebFiles(root)
+
+
+def _ask(address: str) -> InputFile:
+    parts = urlsplit(address)
+    server, key = _server(f"{parts.scheme}://{parts.netloc}"), unquote(parts.path).lstrip("/")
+    stat = server.stat(key)
+    if stat is None:
+        raise SkytrainError(
+            f"{address}: there is no such file (from data.source.lists)\n  data.source.only leaves it out"
+        )
+    return InputFile(f"{parts.netloc}/{key}", address, stat.size, server, key, stat.etag)
