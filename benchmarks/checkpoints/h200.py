@@ -73,6 +73,8 @@ class Stopwatch(Checkpoints):
         self.saves: list[dict[str, float]] = []
 
     def _begin(self, trainer: Any, step: int) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()  # the step that is still being computed is no part of the save
         began = time.perf_counter()
         super()._begin(trainer, step)
         self.saves.append({"step": step, "call_seconds": time.perf_counter() - began})
@@ -101,10 +103,9 @@ def train(config: Config, folder: Path, steps: int, every: int) -> tuple[dict[st
     stalls = []
     for save in saves.saves:
         step = int(save["step"])
-        following = seconds[step - 1 : step - 1 + every]  # the save is made after its step has ended
-        stalls.append(
-            {**save, "extra_seconds": sum(following) - usual * len(following), "slowest_step": max(following)}
-        )
+        # The save is part of its own step's time. The last step is left out: it waits for a save of its own.
+        around = seconds[step - 2 : min(step - 2 + every, steps - 2)]
+        stalls.append({**save, "extra_seconds": sum(around) - usual * len(around), "slowest_step": max(around)})
     found = {"median_step_seconds": usual, "saves": stalls, "longest_call_seconds": saves.stall_seconds}
     return found, times.state
 
