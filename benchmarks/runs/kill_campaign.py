@@ -100,13 +100,12 @@ class Kill:
         return f"{who} {self.moment} {self.phase}, time {self.save}"
 
 
-def choose(generator: random.Random, world: int, seconds: float, number: int) -> Kill:
+def choose(generator: random.Random, world: int, seconds: float, number: int, places: list[tuple[str, str]]) -> Kill:
     """Every second blow in time; the others go through all phases and moments in turn."""
     victims, rank = generator.choice(["one", "all"]), generator.randrange(world)
     if number % 2 == 0:
         return Kill(victims, rank, seconds=generator.uniform(0.0, seconds))
-    phase = list(PHASES)[number // 2 % len(PHASES)]
-    moment = MOMENTS[number // 2 // len(PHASES) % len(MOMENTS)]
+    phase, moment = places[number // 2 % len(places)]
     # The manifest and what follows are the first rank's work.
     rank = rank if phase in ("copy to the host", "a rank's file") else 0
     return Kill(victims, rank, phase=phase, moment=moment, save=generator.choice([1, 2]))
@@ -235,6 +234,8 @@ class Campaign:
         self.root, self.mode, self.say = root, mode, say
         self.world, self.options = MODES[mode]
         self.generator = random.Random(f"{mode} {seed}")
+        self.places = [(phase, moment) for phase in PHASES for moment in MOMENTS]
+        self.generator.shuffle(self.places)
         self.kills = self.runs = 0
         self.where: Counter[str] = Counter()
         self.checked = 0  # checkpoints that were verified
@@ -262,7 +263,9 @@ class Campaign:
         self.runs += 1
         config, newest, blows = self.config(run), 0, 0
         while not finished(self.root, run):
-            kill = choose(self.generator, self.world, self.seconds, self.kills) if blows < kills else None
+            kill = None
+            if blows < kills:
+                kill = choose(self.generator, self.world, self.seconds, self.kills, self.places)
             fell, _, by_themselves = run_attempt(config, self.world, kill, self.log(str(self.runs - 1)))
             newest = self.check(run, newest)
             if fell:
@@ -302,11 +305,14 @@ def main() -> None:
     arguments.add_argument("--seed", type=int, default=0)
     arguments.add_argument("--log", type=Path, help="also write what is said there")
     given = arguments.parse_args()
-    lines: list[str] = []
+    if given.log:
+        given.log.write_text("")
 
     def say(text: str) -> None:
-        lines.append(text)
         print(text, flush=True)
+        if given.log:
+            with given.log.open("a") as log:
+                log.write(text + "\n")
 
     began = time.monotonic()
     say(
@@ -336,8 +342,6 @@ def main() -> None:
         "where": dict(sum((each.where for each in campaigns), Counter[str]())),
     }
     say(json.dumps(total))
-    if given.log:
-        given.log.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
