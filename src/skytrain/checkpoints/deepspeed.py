@@ -85,25 +85,25 @@ def read_file(path: Path, classes: Mapping[str, Any] | None = None) -> Any:
 
 def save_files(
     store: Store, key: str, number: int, files: Path, state: State, layout: Layout, options: SaveOptions, group: Any
-) -> None:
-    """On every rank: what DeepSpeed wrote below `files`, and the trainer's state; committed when all of it is there."""
+) -> bool:
+    """On every rank: what DeepSpeed wrote below `files`, and the trainer's state; committed when all of it is there.
+
+    Returns whether this is the rank that made the commit.
+    """
     folder = save_folder(options.attempt, number)
     listed = _upload(store, f"{key}/{folder}", files, group)
     parts = {name: part for name, tensor in state.tensors.items() if (part := part_of(tensor.cpu())) is not None}
+    made: list[None] = []
 
     def finish(manifest: Manifest) -> None:
         options.before_commit()
-        commit(
-            store,
-            key,
-            options.attempt,
-            folder,
-            dataclasses.replace(manifest, kind=DEEPSPEED, files={**manifest.files, **listed}),
-        )
-        options.committed()
+        whole = dataclasses.replace(manifest, kind=DEEPSPEED, files={**manifest.files, **listed})
+        commit(store, key, options.attempt, folder, whole)
+        made.append(None)
 
     facts = {"rest": state.rest, "deepspeed": dataclasses.asdict(layout)}
     save(store, f"{key}/{folder}", parts, facts, state.share, finish, group)
+    return bool(made)
 
 
 def _upload(store: Store, folder: str, files: Path, group: Any) -> dict[str, SavedFile]:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import logging
 import os
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies import DeepSpeedStrategy
+from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor, nn
 
 from ..checkpoints import AnotherModel, CheckpointError, SavedTensors, SaveOptions
 from ..checkpoints.deepspeed import CLASSES, MODULE, DeepSpeedCheckpoint, Layout, open_deepspeed, read_file, save_files
 from ..checkpoints.lightning_io import StoreCheckpointIO, split_checkpoint
+from ..config import SkytrainError
 from . import state
 from .apply import blocks_of, recompute
 from .deepspeed_setup import ZeroSettings, cpu_adam, engine_config
@@ -223,9 +227,14 @@ class ZeroStrategy(DeepSpeedStrategy):
         options = storage_options or SaveOptions()
         with tempfile.TemporaryDirectory(prefix="skytrain-deepspeed-") as scratch:
             self.deepspeed_engine.save_checkpoint(scratch, tag=TAG, save_latest=False)
-            save_files(
+            made = save_files(
                 self._io.store, str(filepath), self._saves, Path(scratch), rest, self._layout, options, self._group
             )
+        if made:
+            try:
+                options.committed()
+            except SkytrainError as error:  # the checkpoint is there all the same
+                rank_zero_warn(f"after the checkpoint {filepath}: {error}")
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         opened = open_deepspeed(self._io.store, str(checkpoint_path))
@@ -238,7 +247,8 @@ class ZeroStrategy(DeepSpeedStrategy):
         self.deepspeed_engine.checkpoint_engine.load = lambda path, map_location=None: read_file(Path(path), classes)
         with tempfile.TemporaryDirectory(prefix="skytrain-deepspeed-") as scratch:
             opened.fetch(Path(scratch) / TAG, rank=self.global_rank)
-            self.deepspeed_engine.load_checkpoint(scratch, tag=TAG, load_lr_scheduler_states=False)
+            with redirect_stdout(io.StringIO()):  # some of its optimizers print
+                self.deepspeed_engine.load_checkpoint(scratch, tag=TAG, load_lr_scheduler_states=False)
         return {**opened.saved.rest(), "state_dict": {}, "optimizer_states": [], "random": opened.saved.random}
 
     def _check_layout(self, opened: DeepSpeedCheckpoint, key: str) -> None:
@@ -283,7 +293,8 @@ class ZeroStrategy(DeepSpeedStrategy):
             raise CheckpointError(
                 "a checkpoint of another mode cannot be continued with parallel.offload_folder\n  leave it out, or begin anew"
             )
-        put_state(self.deepspeed_engine, self.settings.stage, named, plain_steps=self.settings.cpu_offload)
+        with redirect_stdout(io.StringIO()):
+            put_state(self.deepspeed_engine, self.settings.stage, named, plain_steps=self.settings.cpu_offload)
 
 
 def _class(path: str) -> Any:

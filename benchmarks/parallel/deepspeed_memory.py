@@ -1,0 +1,157 @@
+"""Memory of one rank under each DeepSpeed preset: live storage at the fullest moment of a step, beside what ZeRO promises.
+
+    python benchmarks/parallel/deepspeed_memory.py   # writes deepspeed_memory.log and the table of docs/parallelism.md
+
+A decoder in float32 with hardly any activations (one sequence of eight tokens) trains three steps of two micro-batches on two
+and on four ranks. Looked at in the third, when the optimizer has its state: after each block's forward pass, and between the
+backward pass and the update. Counted is every storage that a tensor holds, once.
+
+P and G are parameters and gradients, 4 bytes each; O is 12 bytes a parameter: two moments, and the float32 weights that
+DeepSpeed's optimizers keep of their own, whatever the model's are.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))  # where this is run as a script
+
+from benchmarks.parallel.document import insert
+from benchmarks.parallel.processes import run_ranks
+
+PRESETS = ("deepspeed-zero1", "deepspeed-zero2", "deepspeed-zero3")
+TOLERANCE = 0.15
+SIZE = (
+    "model=gpt2-tiny",
+    "tokenizer=bytes",
+    "model.layers=8",
+    "model.width=128",
+    "model.heads=4",
+    "model.max_length=8",
+    "trainer.sequence_length=8",
+    "trainer.micro_batch=1",
+    "trainer.steps=3",
+    "trainer.validate_every=null",
+    "trainer.device=cpu",
+    "lr_schedule=constant",
+    "lr_schedule.warmup_steps=0",
+)
+
+
+def storages() -> dict[int, int]:
+    """Bytes by address of everything that tensors of this process hold, gradients too."""
+    import torch
+
+    found: dict[int, int] = {}
+    for thing in gc.get_objects():
+        if isinstance(thing, torch.Tensor) and thing.device.type == "cpu":
+            for tensor in (thing, thing.grad if thing.is_leaf else None):
+                if tensor is not None:
+                    storage = tensor.untyped_storage()
+                    found[storage.data_ptr()] = storage.nbytes()
+    return found
+
+
+def measure(preset: str) -> dict[str, int]:
+    """Bytes that this rank holds more than before, at each moment's fullest, in the last step."""
+    import lightning.pytorch as pl
+    import torch
+    from torch.utils.data import DataLoader
+
+    from skytrain.config.compose import compose
+    from skytrain.parallel import Ranks
+    from skytrain.parallel.apply import blocks_of
+    from skytrain.storage import open_store
+    from skytrain.training import CausalLM, plan_training
+    from skytrain.training.factory import make_trainer, outline
+
+    ranks = Ranks.from_environment()
+    config = compose(
+        [*SIZE, f"parallel={preset}", f"trainer.batch_tokens={2 * 8 * ranks.world_size}"],
+    ).config
+    plan = plan_training(config, ranks)
+    seen = {"forward": 0, "update": 0}
+    gc.collect()
+    before = sum(storages().values())
+
+    def look(moment: str) -> None:
+        gc.collect()
+        seen[moment] = max(seen[moment], sum(storages().values()) - before)
+
+    class Watch(pl.Callback):
+        def on_train_batch_start(self, trainer: Any, module: Any, *_: Any) -> None:
+            if trainer.global_step == plan.total_steps - 1 and not self.hooks:
+                for block in blocks_of(module.model):
+                    self.hooks.append(block.register_forward_hook(lambda *_: look("forward")))
+
+        def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
+            if trainer.global_step == plan.total_steps - 1:
+                look("update")
+
+        hooks: list[Any] = []  # noqa: RUF012
+
+    made = torch.Generator().manual_seed(0)
+    batches = [torch.randint(0, 250, (1, 9), generator=made) for _ in range(plan.micro_batches * plan.total_steps)]
+    trainer = make_trainer(config, plan, open_store(tempfile.gettempdir()), [Watch()], [])
+    module = CausalLM(
+        outline(config), optimizer=config.optimizer, schedule=config.lr_schedule, total_steps=3, clip_norm=1.0
+    )
+    trainer.fit(module, DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
+    return seen
+
+
+def sizes() -> dict[str, int]:
+    """Of the model, in elements: all of it, and one block."""
+    from skytrain.config.compose import compose
+    from skytrain.models import build_model
+
+    model: Any = build_model(compose(list(SIZE)).config.model, seed=0)
+    return {
+        "all": sum(parameter.numel() for parameter in model.parameters()),
+        "block": sum(parameter.numel() for parameter in model.blocks["0"].parameters()),
+    }
+
+
+def expected(preset: str, ranks: int, elements: dict[str, int]) -> float:
+    """Bytes: what ZeRO promises, with one gathered layer for ZeRO-3."""
+    parameters, gradients, optimizer = (bytes_each * elements["all"] for bytes_each in (4, 4, 12))
+    return {
+        "deepspeed-zero1": parameters + gradients + optimizer / ranks,
+        "deepspeed-zero2": parameters + (gradients + optimizer) / ranks,
+        "deepspeed-zero3": (parameters + gradients + optimizer) / ranks + 4 * elements["block"],
+    }[preset]
+
+
+def measure_all(presets: tuple[str, ...]) -> dict[str, dict[str, int]]:
+    return {preset: measure(preset) for preset in presets}
+
+
+def rows() -> Iterator[str]:
+    elements = sizes()
+    yield "| preset | ranks | promised, MB | forward, MB | before the update, MB | fullest / promised |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for ranks in (2, 4):
+        everyone = run_ranks(ranks, measure_all, PRESETS)
+        for preset in PRESETS:
+            promised = expected(preset, ranks, elements)
+            forward, update = (max(rank[preset][moment] for rank in everyone) for moment in ("forward", "update"))
+            yield (
+                f"| {preset} | {ranks} | {promised / 1e6:.2f} | {forward / 1e6:.2f} | {update / 1e6:.2f} "
+                f"| {max(forward, update) / promised:.3f} |"
+            )
+
+
+def main() -> None:
+    text = "\n".join(rows()) + "\n"
+    print(text)
+    Path(__file__).with_suffix(".log").write_text(text)
+    insert("deepspeed-memory", text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""DeepSpeed's presets: what a rank holds, how a run goes on, what is converted, and what is refused. Equality with one
+process is in test_equivalence.py."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.parallel import deepspeed_memory
+from benchmarks.parallel.deepspeed_memory import PRESETS, TOLERANCE, expected, sizes
+from benchmarks.parallel.processes import run_ranks
+
+from skytrain.checkpoints import CheckpointError, Damaged, load_model, open_checkpoint, step_key
+from skytrain.checkpoints.deepspeed import convert_deepspeed, convert_newest, open_deepspeed, read_file
+from skytrain.config import ConfigError, MissingExtra, SkytrainError
+from skytrain.config.compose import compose
+from skytrain.parallel import deepspeed_setup, resolve_mesh
+from skytrain.parallel.deepspeed_setup import check_deepspeed, compiling, engine_config, zero_settings
+from skytrain.pipelines.prepare import prepare
+from skytrain.pipelines.train import train
+from skytrain.runs import Silent
+from skytrain.storage import Store, open_store
+from tests.parallel import deepspeed_workers
+from tests.parallel.workers import losses
+from tests.support.tiny import TINY, tiny_config
+
+OPTIONS = ("trainer.batch_tokens=256", "trainer.micro_batch=2", "trainer.device=cpu", "trainer.validate_every=null")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory) -> Path:
+    """A store with a run in it that one device has trained."""
+    root = tmp_path_factory.mktemp("store")
+    prepare(tiny_config(root), Silent())
+    train(tiny_config(root, "run=never", "trainer.stop_at_step=10", *OPTIONS), Silent())
+    return root
+
+
+@pytest.fixture(scope="module")
+def two_ranks(root) -> list:
+    return run_ranks(2, deepspeed_workers.everything, root, OPTIONS)
+
+
+@pytest.fixture
+def store(root, two_ranks) -> Store:
+    return open_store(str(root))
+
+
+def check_memory(everyone: list[dict[str, dict[str, int]]]) -> None:
+    elements = sizes()
+    for preset in PRESETS:
+        promised = expected(preset, len(everyone), elements)
+        for rank in everyone:
+            held = max(rank[preset].values())
+            assert promised * (1 - TOLERANCE) <= held <= promised * (1 + TOLERANCE), (preset, held / promised)
+
+
+def test_two_ranks_hold_what_zero_promises(two_ranks):
+    check_memory([rank["memory"] for rank in two_ranks])
+
+
+@pytest.mark.slow
+def test_four_ranks_hold_what_zero_promises():
+    check_memory(run_ranks(4, deepspeed_memory.measure_all, PRESETS))
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_run_with_dropout_continues_bit_for_bit(two_ranks, preset):
+    whole, stopped = two_ranks[0]["same"][preset]
+    assert len(whole) == 5
+    assert stopped == whole
+
+
+def test_what_cannot_continue_a_deepspeed_checkpoint_is_told_to_convert_it(two_ranks):
+    for refusal in ("to another mesh", "to another stage"):
+        assert "skytrain checkpoints convert" in two_ranks[0][refusal]
+    assert "ZeRO-2 on 2 ranks, float32; this run is ZeRO-3" in two_ranks[0]["to another stage"]
+
+
+def test_converted_checkpoints_continue_on_every_mode_with_the_losses_of_one_process(root, two_ranks):
+    """ZeRO-1, ZeRO-3, ZeRO-2, FSDP over two ranks, and at last one process alone."""
+    train(tiny_config(root, "run=changing", "trainer.stop_at_step=10", *OPTIONS), Silent())
+    changed = losses(root, "changing")
+    assert len(changed) == 10
+    assert changed == pytest.approx(losses(root, "never"), abs=5e-6)
+
+
+def test_a_deepspeed_checkpoint_is_converted_where_deepspeed_is_not_installed(store, monkeypatch):
+    monkeypatch.setitem(sys.modules, "deepspeed", None)  # importing it fails
+    convert_deepspeed(store, step_key("deepspeed-zero3-whole", 5), "elsewhere/converted")
+    names = open_checkpoint(store, "elsewhere/converted").tensors.described()
+    assert "model/embedding.tokens.weight" in names and "model/head.projection.weight" not in names  # tied: once
+    assert "optimizer/0/blocks.0.mlp.up.weight/exp_avg_sq" in names
+
+
+def test_a_converted_checkpoint_is_loaded_to_be_used(store):
+    assert convert_newest(store, "deepspeed-zero2-whole") == 5
+    loaded = load_model(store, "deepspeed-zero2-whole@5")
+    assert loaded.label == "deepspeed-zero2-whole@5"
+    with pytest.raises(CheckpointError, match="our own format already"):
+        convert_newest(store, "deepspeed-zero2-whole")
+
+
+def test_an_altered_file_of_deepspeeds_is_not_read(store, root):
+    key = step_key("deepspeed-zero1-whole", 5)
+    opened = open_deepspeed(store, key)
+    assert opened is not None
+    name = next(name for name in opened.files if "optim_states" in name)
+    path = root / opened.saved.tensors.folder / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(SkytrainError, match=r"sha256|altered|differ"):
+        convert_deepspeed(store, key, "elsewhere/altered")
+
+
+class Malicious:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return (os.mkdir, (str(self.path),))
+
+
+def test_code_in_a_file_of_deepspeeds_is_not_run(tmp_path):
+    for number, data in enumerate(({"module": Malicious(tmp_path / "run")}, Malicious(tmp_path / "run"))):
+        path = tmp_path / f"{number}.pt"
+        torch.save(data, path)
+        with pytest.raises(Damaged, match="was not read"):
+            read_file(path)
+        path.write_bytes(pickle.dumps(data))
+        with pytest.raises(Damaged, match="was not read"):
+            read_file(path)
+    assert not (tmp_path / "run").exists()
+
+
+def test_deepspeed_trains_in_a_single_process_too(root):
+    command = [sys.executable, "-m", "skytrain", "train", *TINY, *OPTIONS, f"store.root={root}", "run=alone"]
+    command += ["parallel=deepspeed-zero2", "trainer.steps=3", "trainer.precision=bf16-mixed"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "alone: trained at step 3/3" in done.stdout
+    assert "DeepSpeed" not in done.stdout + done.stderr  # it is talkative
+    assert losses(root, "alone") == pytest.approx(losses(root, "never")[:3], abs=1e-2)
+
+
+@pytest.mark.slow
+def test_an_offloaded_run_continues_bit_for_bit_and_is_converted(root):
+    whole, stopped = run_ranks(2, deepspeed_workers.offloaded, root, OPTIONS)[0]["same"]
+    assert stopped == whole
+    assert convert_newest(open_store(str(root)), "deepspeed-zero3-offload-whole") == 5
+    train(tiny_config(root, "run=deepspeed-zero3-offload-whole", "trainer.stop_at_step=10", *OPTIONS), Silent())
+    assert losses(root, "deepspeed-zero3-offload-whole") == pytest.approx(losses(root, "never"), abs=2e-4)
+
+
+@pytest.mark.slow
+def test_checkpoints_of_deepspeed_are_kept_in_a_bucket(s3_store):
+    prepare(tiny_config(s3_store.root), Silent())
+    ranks = run_ranks(2, deepspeed_workers.whole_and_stopped, s3_store.root, "deepspeed-zero3", OPTIONS)
+    whole, stopped = ranks[0]
+    assert len(whole) == 5 and stopped == whole
+
+
+def config(*overrides: str):
+    return compose([*TINY, "trainer.device=cpu", *overrides]).config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("parallel=deepspeed-zero2", "parallel.tensor=2"), "only divides state among all ranks"),
+        (("parallel=deepspeed-zero3", "parallel.pipeline=2"), "only divides state among all ranks"),
+        (("parallel=fsdp", "parallel.offload_folder=/tmp"), "only parallel=deepspeed-zero3-offload"),
+        (("parallel=deepspeed-zero3", "parallel.offload_folder=/tmp"), "only parallel=deepspeed-zero3-offload"),
+        (("parallel=deepspeed-zero1", "trainer.precision=16-mixed"), "try trainer.precision=bf16-mixed"),
+        (("parallel=deepspeed-zero1", "trainer.precision=bf16-true"), "try trainer.precision=bf16-mixed"),
+        (("parallel=deepspeed-zero1", "optimizer=muon"), "muon needs whole matrices"),
+    ],
+)
+def test_settings_that_deepspeed_cannot_serve_are_refused(overrides, words):
+    with pytest.raises(ConfigError, match=words):
+        resolve_mesh(config(*overrides), 4)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (("parallel=deepspeed-zero3-offload", "optimizer=lion"), "offloads AdamW only"),
+        (("parallel=deepspeed-zero2", "trainer.spike_zscore=5"), "too late"),
+        (("parallel=deepspeed-zero2", "trainer.compile=true"), "compile"),
+        (("parallel=deepspeed-zero3-offload", "parallel.offload_folder=/no/such"), "no folder that can be written"),
+    ],
+)
+def test_settings_that_its_engine_cannot_serve_are_refused(overrides, words):
+    with pytest.raises(ConfigError, match=words):
+        check_deepspeed(config(*overrides), "cpu")
+
+
+def test_a_missing_deepspeed_is_said_with_what_to_install(monkeypatch):
+    monkeypatch.setattr(deepspeed_setup.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(MissingExtra, match=r"pip install 'skytrain\[deepspeed\]'"):
+        check_deepspeed(config("parallel=deepspeed-zero1"), "cpu")
+
+
+def test_offload_without_a_compiler_is_said_with_what_to_install(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(SkytrainError, match=r"no C\+\+ compiler 'no-such-compiler' here\n  install one"):
+        check_deepspeed(config("parallel=deepspeed-zero3-offload"), "cpu")
+
+
+def test_offload_to_a_disk_without_libaio_is_said_with_what_to_install(monkeypatch, tmp_path):
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(AsyncIOBuilder, "is_compatible", lambda self, verbose: False)
+    with pytest.raises(SkytrainError, match="apt-get install libaio-dev"):
+        check_deepspeed(config("parallel=deepspeed-zero3-offload", f"parallel.offload_folder={tmp_path}"), "cpu")
+
+
+def test_a_lock_that_a_killed_compilation_left_is_taken_away(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    left = deepspeed_setup.operations_folder() / "cpu_adam" / "lock"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    with compiling():
+        assert not left.exists()
+        assert os.environ["TORCH_EXTENSIONS_DIR"] == str(left.parents[1])
+
+
+def test_buffers_are_as_large_as_a_block():
+    settings = zero_settings(config("parallel=deepspeed-zero3-offload", "parallel.offload_folder=/nvme"), "cuda")
+    zero = engine_config(settings, block_elements=1001, vector_elements=64)["zero_optimization"]
+    assert zero["reduce_bucket_size"] == 1002  # even, as DeepSpeed wants it
+    assert zero["stage3_max_live_parameters"] == 2004
+    assert zero["offload_param"]["device"] == "nvme" and zero["offload_optimizer"]["nvme_path"] == "/nvme"
