@@ -252,7 +252,7 @@ def one_variant(
     kernels = Kernels(attention="cudnn", **variant.switches)
     compute = lambda x, y: fused_loss(model, x, y, kernels)
     if variant.graphed:
-        compute = GraphedLoss(compute, parameters)
+        compute = GraphedLoss(compute, model)
     optimizer = make_optimizer(model, config.optimizer, fused=True)
     for group in optimizer.param_groups:
         group["lr"] = 0.0  # the same weights for every variant

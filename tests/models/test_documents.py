@@ -6,6 +6,7 @@ import torch
 from skytrain.config import ConfigError
 from skytrain.config.compose import compose
 from skytrain.models import build_model
+from skytrain.models.flex import attend_within, block_mask
 
 EOT = 256
 FAMILIES = {
@@ -67,3 +68,16 @@ def test_a_piece_marked_by_a_negative_first_token_is_a_document_of_its_own():
 def test_what_cannot_keep_documents_apart_says_so(options):
     with pytest.raises(ConfigError, match=r"loader\.separate_documents"):
         compose(["loader.separate_documents=true", *options])
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_flex_attention_has_the_mask_of_the_plain_path(window):
+    ids = torch.tensor([[0, 0, 0, 1, 1, 1, 1, 2], [0, 1, 1, 1, 1, 1, 2, 2]])
+    q, k, v = torch.randn(3, 2, 4, 8, 16, generator=torch.Generator().manual_seed(0))
+    at = torch.arange(8)
+    seen = (at[None] <= at[:, None]) & (ids[:, None, :, None] == ids[:, None, None, :])
+    if window is not None:
+        seen = seen & (at[:, None] - at[None] < window)
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=0.3)
+    found = attend_within(q, k, v, block_mask(ids, window), scale=0.3, grouped=False)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

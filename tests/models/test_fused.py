@@ -72,6 +72,22 @@ def test_targets_that_do_not_count_are_left_out():
     )
 
 
+@pytest.mark.parametrize("kernels", [SWITCHES[0], SWITCHES[-1]], ids=str)
+def test_documents_are_kept_apart_as_the_plain_decoder_keeps_them(kernels):
+    model, tokens, targets = model_and_batch()
+    tokens, model.separator = tokens.clone(), 256
+    tokens[0, 5] = tokens[1, 0] = tokens[1, 9] = 256
+    expected = model.loss(tokens, targets)
+    expected.backward()
+    plain = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    loss = fused_loss(model, tokens, targets, kernels, dtype=torch.float32)
+    loss.backward()
+    torch.testing.assert_close(loss, expected, atol=1e-6, rtol=1e-6)
+    for parameter, gradient in zip(model.parameters(), plain, strict=True):
+        torch.testing.assert_close(parameter.grad, gradient, atol=1e-6, rtol=1e-4)
+
+
 def test_gradients_scale_with_the_loss():
     """Accumulation divides the loss: the gradient that was made ahead must follow."""
     model, tokens, targets = model_and_batch()

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..config import DecoderConfig
+from .documents import Documents
 from .norm import make_norm
 from .parametrization import multipliers
 from .rope import Rotation, rotate
@@ -60,7 +61,7 @@ class Attention(nn.Module):
         self.k_norm = make_norm(config, self.head_size) if config.qk_norm else None
 
     def forward(
-        self, x_btd: Tensor, rotation: Rotation | None, cache: KVCache | None, documents_bt: Tensor | None = None
+        self, x_btd: Tensor, rotation: Rotation | None, cache: KVCache | None, documents: Documents | None = None
     ) -> Tensor:
         batch, length, _ = x_btd.shape
         each = self.queries_per_group
@@ -74,10 +75,10 @@ class Attention(nn.Module):
             q, k = rotate(q, rotation), rotate(k, rotation)
         if cache is not None:
             k, v = cache.extend(self.layer, k, v)
-        y_bhtq = self.attend(q, k, v, documents_bt)
+        y_bhtq = self.attend(q, k, v, documents)
         return self.out(y_bhtq.transpose(1, 2).reshape(batch, length, -1))
 
-    def attend(self, q_bhtq: Tensor, k_bgsq: Tensor, v_bgsq: Tensor, documents_bt: Tensor | None = None) -> Tensor:
+    def attend(self, q_bhtq: Tensor, k_bgsq: Tensor, v_bgsq: Tensor, documents: Documents | None = None) -> Tensor:
         queries, keys = q_bhtq.size(2), k_bgsq.size(2)
         dropout = self.dropout if self.training else 0.0
         windowed = self.window is not None and keys > self.window
@@ -85,8 +86,13 @@ class Attention(nn.Module):
         # so it serves whole sequences only, not a few new queries behind a cache.
         whole = queries == keys
         mask = None if not windowed and (whole or queries == 1) else _mask(queries, keys, self.window, q_bhtq.device)
-        if documents_bt is not None:
-            same = documents_bt[:, None, :, None] == documents_bt[:, None, None, :]
+        if documents is not None:
+            if self.softcap is None and not dropout and self.window in documents.blocks:
+                from .flex import attend_within
+
+                blocks = documents.blocks[self.window]
+                return attend_within(q_bhtq, k_bgsq, v_bgsq, blocks, self.scale, self.queries_per_group > 1)
+            same = documents.ids_bt[:, None, :, None] == documents.ids_bt[:, None, None, :]
             mask = same & _mask(queries, keys, self.window, q_bhtq.device)
         if self.softcap is None:
             return F.scaled_dot_product_attention(

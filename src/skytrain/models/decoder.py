@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..config import DecoderConfig, SkytrainError
 from ..planning.flops import decoder_flops_per_token
 from .attention import Attention, KVCache
+from .documents import Documents, make_documents
 from .loss import LossSettings, chunked_loss, token_loss
 from .norm import make_norm
 from .parametrization import multipliers
@@ -75,9 +76,9 @@ class Block(nn.Module):
         x_btd: Tensor,
         rotation: Rotation | None = None,
         cache: KVCache | None = None,
-        documents_bt: Tensor | None = None,
+        documents: Documents | None = None,
     ) -> Tensor:
-        added = self.attention(self.attention_norm(x_btd), rotation, cache, documents_bt)
+        added = self.attention(self.attention_norm(x_btd), rotation, cache, documents)
         if self.attention_post_norm is not None:
             added = self.attention_post_norm(added)
         x_btd = self.add(x_btd, added)
@@ -140,9 +141,10 @@ class Decoder(nn.Module):
     def stream(self, tokens_bt: Tensor, cache: KVCache | None = None) -> Tensor:
         """What the head reads: the residual stream after the last block."""
         start, length = (cache.length if cache else 0), tokens_bt.size(1)
-        documents_bt, places_bt = None, None
+        documents, places_bt = None, None
         if self.separator is not None and cache is None:
-            tokens_bt, documents_bt, places_bt = documents_of(tokens_bt, self.separator)
+            tokens_bt, ids_bt, places_bt = documents_of(tokens_bt, self.separator)
+            documents = self.documents(ids_bt)
         if self.places is not None and cache is None:
             length, places_bt = self.places.length, self.places.tensor(tokens_bt.device)[None]
         x_btd = self.embedding(tokens_bt, start, places_bt)
@@ -150,10 +152,15 @@ class Decoder(nn.Module):
         if turn is not None and places_bt is not None:
             turn = rotation_at(turn, places_bt)
         for block in self.blocks.values():
-            x_btd = run_block(block, self.recompute, x_btd, turn, cache, documents_bt)
+            x_btd = run_block(block, self.recompute, x_btd, turn, cache, documents)
         if cache is not None:
             cache.length += length
         return x_btd
+
+    def documents(self, ids_bt: Tensor) -> Documents:
+        """What the layers need to stay within documents."""
+        windows = [self.config.window_of(layer) for layer in range(self.config.layers)]
+        return make_documents(ids_bt, windows, self.config.head_width)
 
     @property
     def cache_length(self) -> int:

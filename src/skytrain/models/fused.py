@@ -19,11 +19,12 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..config import DecoderConfig
-from .decoder import Block, Decoder
+from .decoder import Block, Decoder, documents_of
+from .documents import Documents
 from .kernels import add_norm, bias_gelu, head_loss, linear, lookup, pack_qkv
 from .kernels.cross_entropy import reference as head_loss_reference
 from .kernels.gelu import reference as gelu_reference
-from .kernels.linear import product, product_fp32
+from .kernels.linear import add_bias, product, product_fp32
 from .kernels.mlp import EpilogueMLP
 from .kernels.norm import reference as norm_reference
 
@@ -67,7 +68,7 @@ def unsupported(config: object) -> str | None:
 
 # The residual stream, the output of the last branch that is still to be added to it, and that branch's bias.
 Stream = tuple[Tensor, Tensor | None, Tensor | None]
-RunBlock = Callable[[Block, Tensor, Tensor | None, Tensor | None, int, Kernels], Stream]
+RunBlock = Callable[[Block, Tensor, Tensor | None, Tensor | None, int, Kernels, Documents | None], Stream]
 
 
 def fused_loss(
@@ -83,14 +84,17 @@ def fused_loss(
     run = run or fused_block
     positions = model.embedding.positions
     assert positions is not None
-    x = lookup(
-        tokens_bt, model.embedding.tokens.weight, positions.weight, torch.float32 if kernels.fp32_residual else dtype
-    )
+    documents, places_bt = None, None
+    if model.separator is not None:
+        tokens_bt, ids_bt, places_bt = documents_of(tokens_bt, model.separator)
+        documents = model.documents(ids_bt)
+    stream_dtype = torch.float32 if kernels.fp32_residual else dtype
+    x = lookup(tokens_bt, model.embedding.tokens.weight, positions.weight, stream_dtype, places_bt)
     branch: Tensor | None = None
     bias: Tensor | None = None
     for block in model.blocks.values():
         assert isinstance(block, Block)
-        x, branch, bias = run(block, x, branch, bias, len(tokens_bt), kernels)
+        x, branch, bias = run(block, x, branch, bias, len(tokens_bt), kernels, documents)
     x, y = _norm(kernels, model.head.norm, x, branch, bias)
     weight, targets, vocab = model.head.projection.weight, targets_bt.flatten(), model.config.vocab_size
     if kernels.loss:
@@ -118,10 +122,16 @@ def fuse(model: Decoder, kernels: Kernels, dtype: torch.dtype) -> None:
 
 
 def fused_block(
-    block: Block, x_nd: Tensor, branch_nd: Tensor | None, bias_d: Tensor | None, batch: int, kernels: Kernels
+    block: Block,
+    x_nd: Tensor,
+    branch_nd: Tensor | None,
+    bias_d: Tensor | None,
+    batch: int,
+    kernels: Kernels,
+    documents: Documents | None = None,
 ) -> Stream:
     x, y = _norm(kernels, block.attention_norm, x_nd, branch_nd, bias_d)
-    mixed = attend(y, block.attention, batch, kernels)
+    mixed = attend(y, block.attention, batch, kernels, documents)
     x, y = _norm(kernels, block.mlp_norm, x, mixed, block.attention.out.bias)
     return x, _mlp(y, block.mlp, kernels), block.mlp.down.bias
 
@@ -151,8 +161,16 @@ def _mlp(y_nd: Tensor, mlp: Any, kernels: Kernels) -> Tensor:
     return linear(hidden, down.weight, down_low, kernels.products)
 
 
-def attend(y_nd: Tensor, attention: Any, batch: int, kernels: Kernels) -> Tensor:
+def attend(y_nd: Tensor, attention: Any, batch: int, kernels: Kernels, documents: Documents | None = None) -> Tensor:
     qkv, out = attention.qkv, attention.out
+    if documents is not None:
+        packed = linear(y_nd, qkv.weight, _low(qkv.weight, y_nd.dtype), kernels.products)
+        packed = add_bias(packed, qkv.bias).view(
+            batch, -1, packed.shape[1] // (3 * attention.head_size), 3, attention.head_size
+        )
+        within = attention.attend(*(part.transpose(1, 2) for part in packed.unbind(3)), documents)
+        mixed = within.transpose(1, 2).reshape(len(y_nd), -1)
+        return linear(mixed, out.weight, _low(out.weight, y_nd.dtype), kernels.products)
     mixed = QKVAttention.apply(
         y_nd,
         qkv.weight,

@@ -26,7 +26,7 @@ from .garbage import KeepGarbageOut
 from .guard import make_guard
 from .memory import apply_memory_settings, grow_segments
 from .module import CausalLM
-from .paths import choose_path
+from .paths import apply_fp8, choose_path
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,7 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
 def make_module(config: Config, plan: TrainingPlan, model: nn.Module, tell: Callable[[str], None]) -> CausalLM:
     """The LightningModule with the fastest path for this model on this device; which one it is, is told."""
     apply_memory_settings(model, config.trainer, by_mesh=uses_mesh_strategy(config))
+    apply_fp8(config, plan.device, model, plan.mesh)
     module = CausalLM(
         model,
         optimizer=config.optimizer,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,20 +20,20 @@ class GraphedLoss:
     parameters, the next backward pass zeroes them and hands them back.
     """
 
-    def __init__(self, compute: Loss, parameters: Sequence[nn.Parameter]) -> None:
-        self._compute, self._parameters = compute, parameters
+    def __init__(self, compute: Loss, model: nn.Module) -> None:
+        self._compute, self._model, self._parameters = compute, model, list(model.parameters())
         self._gradients: list[Tensor] = []
         self._anchor = torch.zeros((), requires_grad=True)  # autograd calls backward only for what needs a gradient
 
     def __call__(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
         if not self._gradients:
-            self._record(tokens_bt, targets_bt)
+            with stand_ins(self._model) as leaves:
+                self._record(tokens_bt, targets_bt, leaves)
         if tokens_bt.shape != self._tokens.shape:
             return self._compute(tokens_bt, targets_bt)
         return _Replay.apply(self._anchor, self, tokens_bt, targets_bt)
 
-    def _record(self, tokens_bt: Tensor, targets_bt: Tensor) -> None:
-        former = [parameter.grad for parameter in self._parameters]
+    def _record(self, tokens_bt: Tensor, targets_bt: Tensor, leaves: list[nn.Parameter]) -> None:
         self._tokens, self._targets = tokens_bt.clone(), targets_bt.clone()
         self._dloss = torch.ones((), device=tokens_bt.device)
         stream = torch.cuda.Stream()
@@ -41,9 +42,9 @@ class GraphedLoss:
             for _ in range(WARM_RUNS):
                 self._compute(self._tokens, self._targets).backward()
         torch.cuda.current_stream().wait_stream(stream)
-        self._gradients = [torch.zeros_like(parameter) for parameter in self._parameters]
-        for parameter, buffer in zip(self._parameters, self._gradients, strict=True):
-            parameter.grad = buffer
+        gradients = [torch.zeros_like(leaf) for leaf in leaves]
+        for leaf, buffer in zip(leaves, gradients, strict=True):
+            leaf.grad = buffer
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # Other threads may use the device meanwhile: a loader that pins memory does.
         with torch.cuda.graph(self._forward, stream=stream, capture_error_mode="thread_local"):
@@ -51,9 +52,7 @@ class GraphedLoss:
         pool = self._forward.pool()
         with torch.cuda.graph(self._backward, pool=pool, stream=stream, capture_error_mode="thread_local"):
             loss.backward(self._dloss)
-        self._loss = loss.detach()
-        for parameter, gradient in zip(self._parameters, former, strict=True):
-            parameter.grad = gradient
+        self._loss, self._gradients = loss.detach(), gradients
 
     def forward(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
         self._tokens.copy_(tokens_bt)
@@ -85,3 +84,26 @@ class _Replay(torch.autograd.Function):
     def backward(ctx: Any, dloss: Tensor) -> tuple[Any, ...]:
         ctx.graphed.backward(dloss)
         return None, None, None, None
+
+
+@contextmanager
+def stand_ins(model: nn.Module) -> Iterator[list[nn.Parameter]]:
+    """New leaves over the memory of a model's parameters, in their places, in the order of `model.parameters()`.
+
+    A parameter that an earlier loss still refers to has a node in autograd's graph that belongs to the stream of that time,
+    which a capture on another stream may not touch; a new leaf has none.
+    """
+    leaves = {id(parameter): nn.Parameter(parameter.detach()) for parameter in model.parameters()}
+    places = [
+        (module, name, parameter)
+        for module in model.modules()
+        for name, parameter in module._parameters.items()
+        if parameter is not None
+    ]
+    try:
+        for module, name, parameter in places:
+            module._parameters[name] = leaves[id(parameter)]
+        yield list(leaves.values())
+    finally:
+        for module, name, parameter in places:
+            module._parameters[name] = parameter

@@ -10,8 +10,9 @@ from typing import Literal
 import torch
 from torch import nn
 
-from ..config import Config, ConfigError
+from ..config import Config, ConfigError, DecoderConfig
 from ..models.decoder import Decoder
+from ..models.fp8 import fp8_problem, use_fp8
 from ..models.fused import Backend, Kernels, fused_loss, unsupported
 from ..models.kernels import cublaslt, kernels_available
 from ..parallel import uses_deepspeed
@@ -19,6 +20,7 @@ from ..planning.mesh import Mesh
 from .graphs import GraphedLoss
 
 ALONE = Mesh()
+FP8_CAPABILITY = (8, 9)
 GRAPHED_TOKENS = 32 * 1024  # of a micro-batch: twice as fast with 8 sequences of 1024 on an H200, no different with 64
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -56,7 +58,7 @@ def choose_path(config: Config, device: str, mesh: Mesh = ALONE) -> Path:
         epilogue=switches.epilogue and lt and torch.cuda.get_device_capability() >= (9, 0),
         fp32_residual=switches.residual == "fp32",
     )
-    graphs = mesh == ALONE and _wants_graphs(config)
+    graphs = mesh == ALONE and not config.loader.separate_documents and _wants_graphs(config)
     on = [name for name in ("loss", "gelu", "norm", "products", "epilogue") if getattr(kernels, name)]
     with_graphs = ", CUDA graphs" if graphs else ""
     label = f"fused kernels ({', '.join(on) or 'none'}), {kernels.attention} attention{with_graphs}"
@@ -78,7 +80,7 @@ class FusedLoss:
                 return fused_loss(model, tokens, targets, self._kernels)
             if self._graphed is None:
                 compute = partial(fused_loss, model, kernels=self._kernels)
-                self._graphed = GraphedLoss(compute, list(model.parameters()))
+                self._graphed = GraphedLoss(compute, model)
             return self._graphed(tokens, targets)
 
 
@@ -103,9 +105,32 @@ def _not_fused(config: Config, device: str, mesh: Mesh) -> str | None:
         return "a model divided by layers, tensors or sequence"
     if config.trainer.activation_checkpointing != "none" or config.trainer.loss_chunk_tokens or config.trainer.z_loss:
         return "activation checkpointing, a chunked loss or a z-loss"
-    if config.loader.separate_documents:
-        return "loader.separate_documents"
+    if config.trainer.fp8 != "off":
+        return "trainer.fp8"
     return unsupported(config.model)
+
+
+def apply_fp8(config: Config, device: str, model: nn.Module, mesh: Mesh = ALONE) -> None:
+    """Makes the blocks' products fp8 where `trainer.fp8` asks for it; raises where they cannot be."""
+    scaling = config.trainer.fp8
+    if scaling == "off":
+        return
+    if problem := _not_fp8(config, device, mesh):
+        raise ConfigError("trainer.fp8", f"{scaling!r}: {problem}", hint="try trainer.fp8=off")
+    assert isinstance(model, Decoder)
+    use_fp8(model, scaling)
+
+
+def _not_fp8(config: Config, device: str, mesh: Mesh) -> str | None:
+    if not isinstance(config.model, DecoderConfig):
+        return f"model={config.model.name} is not the built-in decoder"
+    if device != "cuda" or torch.cuda.get_device_capability() < FP8_CAPABILITY:
+        return "it takes a GPU that multiplies fp8: Ada (L4), Hopper (H100, H200) or later"
+    if mesh != ALONE:
+        return "it is for one GPU so far"
+    if not config.trainer.compile:
+        return "rounding takes longer than the products gain unless trainer.compile=true fuses it with what is around"
+    return fp8_problem(config.model)
 
 
 def _attention(asked: Literal["auto", "cudnn", "flash", "sdpa"]) -> Backend:

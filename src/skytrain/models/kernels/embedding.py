@@ -16,13 +16,24 @@ if has_triton():
     import triton.language as tl
 
     @triton.jit
-    def _lookup(tokens_ptr, table_ptr, positions_ptr, out_ptr, length, width, WIDTH: tl.constexpr):
+    def _lookup(
+        tokens_ptr,
+        places_ptr,
+        table_ptr,
+        positions_ptr,
+        out_ptr,
+        length,
+        width,
+        PLACED: tl.constexpr,
+        WIDTH: tl.constexpr,
+    ):
         row = tl.program_id(0).to(tl.int64)
         column = tl.arange(0, WIDTH)
         inside = column < width
         token = tl.load(tokens_ptr + row)
         x = tl.load(table_ptr + token * width + column, mask=inside, other=0.0)
-        x += tl.load(positions_ptr + (row % length) * width + column, mask=inside, other=0.0)
+        place = tl.load(places_ptr + row) if PLACED else row % length
+        x += tl.load(positions_ptr + place * width + column, mask=inside, other=0.0)
         tl.store(out_ptr + row * width + column, x, mask=inside)
 
     @triton.jit
@@ -35,44 +46,64 @@ if has_triton():
         tl.atomic_add(dtable_ptr + token * width + column, dx, mask=inside, sem="relaxed")
 
 
-def reference(tokens_bt: Tensor, table_vd: Tensor, positions_td: Tensor, dtype: torch.dtype) -> Tensor:
+def reference(
+    tokens_bt: Tensor, table_vd: Tensor, positions_td: Tensor, dtype: torch.dtype, places_bt: Tensor | None = None
+) -> Tensor:
     """What the kernel computes, in plain torch."""
-    return (table_vd[tokens_bt] + positions_td[: tokens_bt.shape[1]]).to(dtype).flatten(0, 1)
+    places = positions_td[: tokens_bt.shape[1]] if places_bt is None else positions_td[places_bt]
+    return (table_vd[tokens_bt] + places).to(dtype).flatten(0, 1)
 
 
 class Lookup(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tokens_bt: Tensor, table_vd: Tensor, positions_td: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(
+        ctx: Any,
+        tokens_bt: Tensor,
+        table_vd: Tensor,
+        positions_td: Tensor,
+        dtype: torch.dtype,
+        places_bt: Tensor | None,
+    ) -> Tensor:
         rows, width = tokens_bt.numel(), table_vd.shape[1]
         tokens = tokens_bt.contiguous()
+        places = None if places_bt is None else places_bt.contiguous()
         out = torch.empty(rows, width, dtype=dtype, device=table_vd.device)
         _lookup[(rows,)](
             tokens,
+            tokens if places is None else places,
             table_vd,
             positions_td,
             out,
             tokens.shape[1],
             width,
+            PLACED=places is not None,
             WIDTH=triton.next_power_of_2(width),
             num_warps=LOOKUP.warps,
         )
-        ctx.save_for_backward(tokens)
+        ctx.save_for_backward(tokens, *([] if places is None else [places]))
         ctx.sizes = (table_vd.shape[0], positions_td.shape[0])
         return out
 
     @staticmethod
     def backward(ctx: Any, dout_nd: Tensor) -> tuple[Any, ...]:
-        (tokens,) = ctx.saved_tensors
+        tokens, *places = ctx.saved_tensors
         vocab, length = ctx.sizes
-        dout_btd = dout_nd.view(*tokens.shape, -1)
-        dpositions = torch.zeros(length, dout_nd.shape[1], dtype=torch.float32, device=dout_nd.device)
-        torch.sum(dout_btd, 0, dtype=torch.float32, out=dpositions[: tokens.shape[1]])
-        if torch.are_deterministic_algorithms_enabled():  # atomic additions come in any order
-            dtable = torch.ops.aten.embedding_dense_backward(dout_btd.float(), tokens, vocab, -1, False)
+        dout_nd = dout_nd.contiguous()
+        if places:
+            dpositions = table_gradient(places[0], dout_nd, length)
         else:
-            dtable = torch.zeros(vocab, dout_nd.shape[1], dtype=torch.float32, device=dout_nd.device)
-            scatter_rows(tokens, dout_nd.contiguous(), dtable)
-        return None, dtable, dpositions, None
+            dpositions = torch.zeros(length, dout_nd.shape[1], dtype=torch.float32, device=dout_nd.device)
+            torch.sum(dout_nd.view(*tokens.shape, -1), 0, dtype=torch.float32, out=dpositions[: tokens.shape[1]])
+        return None, table_gradient(tokens, dout_nd, vocab), dpositions, None, None
+
+
+def table_gradient(tokens_bt: Tensor, dout_nd: Tensor, rows: int) -> Tensor:
+    if torch.are_deterministic_algorithms_enabled():  # atomic additions come in any order
+        wide = dout_nd.view(*tokens_bt.shape, -1).float()
+        return torch.ops.aten.embedding_dense_backward(wide, tokens_bt, rows, -1, False)
+    table = torch.zeros(rows, dout_nd.shape[1], dtype=torch.float32, device=dout_nd.device)
+    scatter_rows(tokens_bt, dout_nd, table)
+    return table
 
 
 def scatter_rows(tokens: Tensor, dout_nd: Tensor, dtable_vd: Tensor) -> None:
@@ -82,8 +113,10 @@ def scatter_rows(tokens: Tensor, dout_nd: Tensor, dtable_vd: Tensor) -> None:
     _scatter[(rows,)](tokens, dout_nd, dtable_vd, width, WIDTH=triton.next_power_of_2(width), num_warps=LOOKUP.warps)
 
 
-def lookup(tokens_bt: Tensor, table_vd: Tensor, positions_td: Tensor, dtype: torch.dtype) -> Tensor:
-    """(B*T, D) in `dtype`: each token's row plus its position's."""
+def lookup(
+    tokens_bt: Tensor, table_vd: Tensor, positions_td: Tensor, dtype: torch.dtype, places_bt: Tensor | None = None
+) -> Tensor:
+    """(B*T, D) in `dtype`: each token's row plus that of its position, or of the place given."""
     if kernels_available(table_vd.device):
-        return Lookup.apply(tokens_bt, table_vd, positions_td, dtype)
-    return reference(tokens_bt, table_vd, positions_td, dtype)
+        return Lookup.apply(tokens_bt, table_vd, positions_td, dtype, places_bt)
+    return reference(tokens_bt, table_vd, positions_td, dtype, places_bt)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from . import cublaslt
 from .cublaslt import Epilogue
+from .sums import sum_rows
 
 
 def product(x: Tensor, y: Tensor, tuned: bool = False, bias: Tensor | None = None) -> Tensor:
@@ -43,3 +44,18 @@ class Linear(torch.autograd.Function):
 def linear(x_nd: Tensor, weight_md: Tensor, low_md: Tensor, tuned: bool = False) -> Tensor:
     """x @ weight.T; `low_md` is the weight in x's precision, cast once for all its uses in a step. The bias is added by what follows."""
     return Linear.apply(x_nd, weight_md, low_md, tuned)
+
+
+class Bias(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x_nm: Tensor, bias_m: Tensor) -> Tensor:
+        return x_nm + bias_m.to(x_nm.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, dy_nm: Tensor) -> tuple[Tensor, Tensor]:
+        return dy_nm, sum_rows(dy_nm.contiguous())
+
+
+def add_bias(x_nm: Tensor, bias_m: Tensor) -> Tensor:
+    """x + bias, whose gradient is summed in float32."""
+    return Bias.apply(x_nm, bias_m)
