@@ -13,7 +13,7 @@ from tests.parallel import workers
 from tests.support.tiny import tiny_config
 
 OPTIONS = ("trainer.batch_tokens=256", "trainer.micro_batch=2", "trainer.device=cpu", "trainer.validate_every=4")
-CHANGES = [("fsdp", 4), ("pp", 7), ("tp", 10), ("ddp", 13)]
+CHANGES = [("fsdp", 4), ("pp", 7), ("tp", 10), ("ddp", 13), ("cp", 16)]
 SAME = ["ddp", "fsdp", "tp", "pp"]
 
 

@@ -25,14 +25,16 @@ class Part(NamedTuple):
     ] = ()  # what a GPU kernel wants back: sequence starts, and a seed that nothing is drawn from
 
 
-def choose_kernel(device: torch.device, dtype: torch.dtype) -> Kernel:
+def choose_kernel(q_bhtq: Tensor) -> Kernel:
     """The fastest that gives its log-sum; `plain` holds all scores of a piece at once."""
-    if device.type == "cpu":
+    size = q_bhtq.size(3)
+    if q_bhtq.device.type == "cpu":
         return "cpu"
-    if dtype not in (torch.bfloat16, torch.float16):
+    if q_bhtq.dtype not in (torch.bfloat16, torch.float16) or size % 8 or size > 256:
         return "plain"
-    # cuDNN's is the fastest measured on Hopper; older chips take torch's flash kernel.
-    return "cudnn" if torch.cuda.get_device_capability(device) >= (9, 0) else "flash"
+    # cuDNN's is the fastest measured on Hopper; older chips, and heads that it does not serve, take torch's flash kernel.
+    hopper = torch.cuda.get_device_capability(q_bhtq.device) >= (9, 0)
+    return "cudnn" if hopper and size <= 128 else "flash"
 
 
 def attend_part(q_bhtq: Tensor, kv_2bgsq: Tensor, *, causal: bool, scale: float, kernel: Kernel) -> Part:

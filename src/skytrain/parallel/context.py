@@ -199,7 +199,7 @@ def _gathered(kv: Tensor, group: dist.ProcessGroup) -> Pieces:
 def _forward(
     ctx: Any, q: Tensor, k: Tensor, v: Tensor, pieces: Pieces, group: dist.ProcessGroup, scale: float
 ) -> Tensor:
-    ctx.group, ctx.how = group, {"scale": scale, "kernel": choose_kernel(q.device, q.dtype)}
+    ctx.group, ctx.how = group, {"scale": scale, "kernel": choose_kernel(q)}
     _, kv = next(pieces)
     found = Together(attend_part(q, kv, causal=True, **ctx.how))
     for source, kv in pieces:
