@@ -14,10 +14,12 @@ import torch.distributed as dist
 
 from skytrain.config import SkytrainError
 from skytrain.config.compose import compose
+from skytrain.parallel import advice, resolve_mesh
 from skytrain.parallel.network import NEVER, count_efa_devices, environment, interface_towards, set_environment
 from skytrain.parallel.nodes import NodesDiffer, NoRendezvous, agree, check_reachable, meet, node_facts, numbers
 from skytrain.parallel.ranks import LostRank, Ranks, ToldByFirstRank
 from skytrain.parallel.watchdog import Watchdog
+from skytrain.planning.mesh import DIMENSIONS, Mesh
 
 TWO_NODES = [Ranks(rank, 4, rank % 2, 2) for rank in range(4)]
 
@@ -159,6 +161,24 @@ def test_an_endpoint_without_a_port_is_refused():
 
 def test_ranks_are_listed_in_spans():
     assert numbers([6, 0, 1, 2, 3, 9, 8]) == "0-3, 6, 8-9"
+
+
+# What of a mesh lies inside a node.
+
+
+@pytest.mark.parametrize(("nodes", "replicas"), [(1, 2), (2, 2), (4, 4)])
+def test_hsdp_has_a_replica_for_each_node_so_that_sharding_stays_inside(nodes, replicas):
+    mesh = resolve_mesh(compose(["parallel=hsdp"]).config, 8, nodes)
+    assert (mesh.replicate, mesh.shard) == (replicas, 8 // replicas)
+
+
+def test_tensor_ranks_are_neighbours_so_that_they_share_a_node():
+    assert DIMENSIONS[-1] == "tensor"
+    assert advice(Mesh(shard=4, tensor=2), ranks_per_node=4) == []
+    (line,) = advice(
+        Mesh(shard=2, tensor=3), ranks_per_node=4
+    )  # fewer than a node has, but the second group straddles two
+    assert "parallel.tensor=3 crosses nodes of 4" in line
 
 
 # The watchdog.

@@ -1,0 +1,276 @@
+"""Bench parallel: every parallel mode that fits this machine, timed against one device; a table, a plot, and a record that is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__
+from ..config import Config, DecoderConfig, SkytrainError, format_count
+from ..config.compose import compose
+from ..models import Decoder, flops_per_token
+from ..runs import Reporter
+from ..storage import open_store
+from ..training.factory import choose_device
+from .bench_rank import Steps, Task
+from .scaling_plot import Series, scaling_svg
+
+CPU_FLOPS_A_STEP = 2e12  # what a core does in a minute or so; more is not meant for one
+LAUNCH_SECONDS = 900  # a mode that takes longer than this does not work here
+# From how many ranks on a preset is itself, and no smaller one.
+PRESETS = {
+    "single": 1,
+    "ddp": 2,
+    "fsdp": 2,
+    "tp": 2,
+    "pp": 2,
+    "cp": 2,
+    "hsdp": 4,
+    "tp-fsdp": 4,
+    "pp-fsdp": 4,
+    "pp-tp-fsdp": 8,
+    "deepspeed-zero1": 2,
+    "deepspeed-zero2": 2,
+    "deepspeed-zero3": 2,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One mode on so many ranks."""
+
+    mode: str
+    ranks: int
+    weak: Steps | None  # the batch grows with the ranks
+    strong: Steps | None  # the batch stays that of one device
+    problem: str | None = None
+
+    def tokens_per_s(self, kind: str) -> float | None:
+        steps: Steps | None = getattr(self, kind)
+        return steps.batch_tokens / steps.step_seconds if steps else None
+
+
+@dataclass(frozen=True)
+class ParallelBench:
+    model: str
+    sequence_length: int
+    precision: str
+    machine: dict[str, Any]
+    date: str
+    rows: list[Row]
+    folder: str = ""  # where this was kept
+
+    def efficiency(self, row: Row, kind: str) -> float | None:
+        """Tokens a second of a rank, against one device alone."""
+        alone, mine = self.rows[0].tokens_per_s(kind), row.tokens_per_s(kind)
+        return mine / row.ranks / alone if alone and mine else None
+
+
+def bench_parallel(
+    overrides: Sequence[str],
+    config_dirs: Sequence[Path],
+    reporter: Reporter,
+    *,
+    steps: int,
+    largest: int | None,
+    modes: Sequence[str] = (),
+) -> ParallelBench:
+    config = compose(list(overrides), list(config_dirs)).config
+    device = choose_device(config)
+    check_size(config, device)
+    here = torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
+    if largest and device == "cuda" and largest > here:
+        raise SkytrainError(f"--processes {largest}: this machine has {here} GPU(s), and each process needs its own")
+    cases, machine, rows = list(mode_cases(largest or here, modes)), _machine(device), []
+    if text := busy(machine):
+        reporter.note(text)
+    for number, (mode, ranks) in enumerate(cases):
+        reporter.progress("bench", number, len(cases), f"{mode} x {ranks}")
+        rows.append(_measure(config, list(overrides), list(config_dirs), mode, ranks, steps))
+        reporter.note(row_line(rows[-1]))
+    reporter.progress("bench", len(cases), len(cases), "")
+    bench = ParallelBench(
+        model=config.model.name,
+        sequence_length=config.trainer.sequence_length,
+        precision=config.trainer.precision,
+        machine=machine,
+        date=datetime.now(UTC).isoformat(timespec="seconds"),
+        rows=rows,
+    )
+    return keep(bench, config)
+
+
+def mode_cases(largest: int, modes: Sequence[str] = ()) -> Iterator[tuple[str, int]]:
+    """Modes and ranks, one device first: it is what the others are compared with."""
+    unknown = [mode for mode in modes if mode not in PRESETS]
+    if unknown:
+        raise SkytrainError(f"--modes {unknown[0]}: no such mode\n  one of {', '.join(PRESETS)}")
+    yield "single", 1
+    ranks = 2
+    while ranks <= largest:
+        for mode, least in PRESETS.items():
+            wanted = mode in modes if modes else not mode.startswith("deepspeed") or _has_deepspeed()
+            if mode != "single" and wanted and ranks >= least:
+                yield mode, ranks
+        ranks *= 2
+
+
+def _has_deepspeed() -> bool:
+    return importlib.util.find_spec("deepspeed") is not None
+
+
+def busy(machine: dict[str, Any]) -> str | None:
+    """Said before a bench on cores that others use."""
+    if machine["backend"] == "gloo" and machine["load"] > machine["devices"] / 2:
+        return f"warning: this machine is busy (load {machine['load']} on {machine['devices']} cores): the figures will say little"
+    return None
+
+
+def check_size(config: Config, device: str) -> None:
+    """A configuration for GPUs would keep a CPU busy for hours before the first row."""
+    if device == "cuda" or not isinstance(config.model, DecoderConfig):
+        return
+    with torch.device("meta"):
+        model = Decoder(config.model)
+    flops = flops_per_token(model, config.trainer.sequence_length) * config.trainer.batch_tokens
+    if flops > CPU_FLOPS_A_STEP:
+        raise SkytrainError(
+            f"a step of {config.model.name} with trainer.batch_tokens={config.trainer.batch_tokens} is {format_count(flops)}FLOP, too much for a CPU\n"
+            "  try: skytrain bench parallel recipe=quickstart trainer.micro_batch=4"
+        )
+
+
+def _measure(config: Config, overrides: list[str], config_dirs: list[Path], mode: str, ranks: int, steps: int) -> Row:
+    """In processes of their own: memory starts from nothing, and a mode that fails does not end the others."""
+    base = config.trainer.batch_tokens
+    batches = [base] if ranks == 1 else [base * ranks, base]
+    with tempfile.TemporaryDirectory(prefix="skytrain-bench-") as scratch:
+        task = Task(
+            overrides, [str(folder) for folder in config_dirs], mode, batches, steps, str(Path(scratch) / "result.json")
+        )
+        written = Path(scratch) / "task.json"
+        written.write_text(json.dumps(dataclasses.asdict(task)))
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        try:
+            done = subprocess.run(
+                [*command, "-m", "skytrain.pipelines.bench_rank", str(written)],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},  # a rank is a core, also when it is alone
+                capture_output=True,
+                text=True,
+                timeout=LAUNCH_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Row(mode, ranks, None, None, f"not done after {LAUNCH_SECONDS} s")
+        if done.returncode:
+            return Row(mode, ranks, None, None, _last_words(done.stderr))
+        found = json.loads(Path(task.result).read_text())
+    problem = next((each["problem"].splitlines()[0] for each in found if "problem" in each), None)
+    measured = [None if "problem" in each else Steps(**each) for each in found]
+    return Row(mode, ranks, measured[0], measured[-1], problem)
+
+
+def _last_words(stderr: str) -> str:
+    """The line that says most of what a launch printed before it failed."""
+    lines = [line.strip() for line in stderr.splitlines() if "Error" in line or line.startswith("error:")]
+    told = [line for line in lines if "ChildFailedError" not in line and "elastic" not in line]
+    return (told or lines or ["failed, and said nothing"])[0][:200]
+
+
+def _machine(device: str) -> dict[str, Any]:
+    cuda = device == "cuda"
+    return {
+        "device": torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine(),
+        "devices": torch.cuda.device_count() if cuda else len(os.sched_getaffinity(0)),
+        "backend": "nccl" if cuda else "gloo",
+        "host": platform.node(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if cuda else None,
+        "skytrain": __version__,
+        "load": round(os.getloadavg()[0], 1),  # on a busy machine the figures say little
+    }
+
+
+def keep(bench: ParallelBench, config: Config) -> ParallelBench:
+    """In the store, beside a plot; what is published can be looked up."""
+    store = open_store(config.store)
+    stamp = bench.date.replace(":", "").replace("-", "").partition("+")[0]
+    folder = f"bench/parallel-{bench.model.rpartition('/')[2]}-{stamp}"
+    bench = dataclasses.replace(bench, folder=store.url(folder))
+    store.write(f"{folder}/results.json", json.dumps(as_json(bench), indent=1).encode())
+    store.write(f"{folder}/scaling.svg", plot(bench).encode())
+    return bench
+
+
+def as_json(bench: ParallelBench) -> dict[str, Any]:
+    plain = dataclasses.asdict(bench)
+    for row, fields in zip(bench.rows, plain["rows"], strict=True):
+        for kind in ("weak", "strong"):
+            if fields[kind]:
+                fields[kind]["tokens_per_s"] = row.tokens_per_s(kind)
+                fields[kind]["efficiency"] = bench.efficiency(row, kind)
+    return plain
+
+
+def plot(bench: ParallelBench) -> str:
+    """Tokens a second over ranks, by mode; weak scaling solid, strong dashed, one device times ranks as the ideal."""
+    alone = bench.rows[0].tokens_per_s("weak")
+    series = []
+    for mode in dict.fromkeys(row.mode for row in bench.rows if row.mode != "single"):
+        for kind in ("weak", "strong"):
+            points = [
+                (row.ranks, speed)
+                for row in bench.rows
+                if row.mode == mode and (speed := row.tokens_per_s(kind)) is not None
+            ]
+            if points and alone:
+                series.append(Series(mode, [(1, alone), *points], dashed=kind == "strong"))
+    machine = bench.machine
+    title = f"{bench.model}, {bench.precision}, on {machine['devices']} x {machine['device']}"
+    return scaling_svg(title, alone or 0.0, max(row.ranks for row in bench.rows), series)
+
+
+def row_line(row: Row) -> str:
+    speeds = [f"{speed:,.0f} tokens/s {kind}" for kind in ("weak", "strong") if (speed := row.tokens_per_s(kind))]
+    return f"{row.mode} x {row.ranks}: " + (" | ".join(speeds) or row.problem or "")
+
+
+def table(bench: ParallelBench) -> list[str]:
+    """For a terminal: weak scaling on the left, strong on the right."""
+    heading = (
+        f"{'':<16} {'':>5}  {'batch grows with the ranks (weak)':^44}   {'same batch (strong)':^30}",
+        f"{'mode':<16} {'ranks':>5}  {'tokens/s':>10} {'efficiency':>10} {'talking':>8} {'memory':>12}   {'tokens/s':>10} {'efficiency':>10} {'talking':>8}",
+    )
+    return [*heading, *(_line(bench, row) for row in bench.rows)]
+
+
+def _line(bench: ParallelBench, row: Row) -> str:
+    start = f"{row.mode:<16} {row.ranks:>5}  "
+    if row.weak is None and row.strong is None:
+        return start + (row.problem or "")
+
+    def speed(kind: str) -> str:
+        rate, efficiency = row.tokens_per_s(kind), bench.efficiency(row, kind)
+        steps: Steps | None = getattr(row, kind)
+        if steps is None or rate is None or efficiency is None:
+            return f"{'-':>10} {'-':>10} {'-':>8}"
+        return f"{rate:>10,.0f} {efficiency:>10.0%} {steps.communication:>8.0%}"
+
+    largest = row.weak or row.strong
+    assert largest is not None
+    line = f"{start}{speed('weak')} {largest.peak_bytes / 1e6:>9,.0f} MB   {speed('strong')}"
+    return line + (f"  ({row.problem})" if row.problem else "")
