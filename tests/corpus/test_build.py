@@ -320,3 +320,78 @@ def test_a_full_scratch_disk_is_told(store: Store, monkeypatch: pytest.MonkeyPat
     with pytest.raises(SkytrainError, match=r"no space is left on the disk of .*\n.*TMPDIR"):
         write_corpus(store, settings(), Listed([text(1)]), "v1")
     assert not store.exists("corpora/mine/v1/manifest.json")
+
+
+@pytest.fixture
+def four_files(tmp_path: Path) -> Path:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for name in range(4):
+        lines = [json.dumps({"id": f"{name}-{i}", "text": text(name * 100 + i)}) + "\n" for i in range(30)]
+        (folder / f"{name}.jsonl").write_text("".join(lines))
+    return folder
+
+
+def test_files_that_workers_read_give_the_bytes_that_one_process_gives(tmp_path: Path, four_files: Path) -> None:
+    source = JsonLines(f"{four_files}/*.jsonl", id_key="id")
+    assert chunks._files_apart(source, source.pieces(), workers=2, needed_bytes=None)
+    _, one = build(tmp_path / "one", source)
+    _, two = build(tmp_path / "two", source, "data.workers=2")
+    assert one == two
+
+
+def test_files_are_read_in_one_place_where_the_target_is_within_the_first_of_them(four_files: Path) -> None:
+    source = JsonLines(f"{four_files}/*.jsonl")
+    assert not chunks._files_apart(source, source.pieces(), workers=2, needed_bytes=1000)
+    assert not chunks._files_apart(source, source.pieces()[:3], workers=2, needed_bytes=None)
+
+
+def test_an_error_in_a_worker_that_reads_is_told_as_it_was(store: Store, four_files: Path) -> None:
+    with (four_files / "2.jsonl").open("a") as file:
+        file.write("not json")
+    source = JsonLines(f"{four_files}/*.jsonl", id_key="id")
+    with pytest.raises(SkytrainError, match=r"2\.jsonl:31: not JSON.*\n.*data\.bad_records=skip"):
+        write_corpus(store, settings("data.workers=2"), source, "v1")
+    with pytest.raises(AccessDenied, match="cannot read s3://bucket/1: the token has expired"):
+        write_corpus(store, settings("data.workers=2"), Denied(), "v1")
+
+
+class Denied(Pieces):
+    """A source in a bucket that one may no longer read."""
+
+    def read(self, piece: int) -> Iterator[Document | BadRecord]:
+        yield from super().read(piece)
+        if piece:
+            raise AccessDenied("read", f"s3://bucket/{piece}", "the token has expired")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_progress_goes_from_nothing_to_all_bytes_of_the_files_and_tells_the_time_to_go(
+    store: Store, four_files: Path, workers: int
+) -> None:
+    said: list[tuple[float, float | None, str]] = []
+    write_corpus(
+        store,
+        settings(f"data.workers={workers}"),
+        JsonLines(f"{four_files}/*.jsonl", id_key="id"),
+        "v1",
+        lambda stage, done, total, detail: said.append((done, total, detail)) if stage == "clean" else None,
+    )
+    size = sum(path.stat().st_size for path in four_files.iterdir()) / 1e6
+    assert [done for done, _, _ in said] == sorted(done for done, _, _ in said)
+    assert {total for _, total, _ in said} == {size}
+    assert said[-1][0] == size
+    assert len(said) > 8
+    assert all("to go" in detail for _, _, detail in said)
+
+
+def test_progress_of_a_resumed_run_counts_the_speed_of_this_run_alone(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, Pieces(95))
+    said: list[str] = []
+    data = settings(
+        "data/cleaning=web", "data.near_dedup.enabled=true", "data.part_bytes=40KB", "data.target_tokens=1M"
+    )
+    write_corpus(open_store(str(tmp_path)), data, Pieces(), "v1", lambda *each: said.append(each[3]))
+    assert said[0].endswith("by an earlier run")
+    assert any("documents/s" in detail and "to go" in detail for detail in said)

@@ -91,7 +91,9 @@ def main(kills: int, seed: int) -> None:
             store = folder / f"store{rounds}"
             while kill_when(start(folder / "documents", store, 1 + done % 3), next(times)):
                 done += 1
-            assert files(store) == expected, f"round {rounds} ended with other bytes"
+            found = files(store)
+            other = [name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
+            assert not other, f"preparation {rounds} ended with other bytes in {other}"
         print(f"{done} kills in {rounds} preparations, each ended with the same {len(expected)} files, byte for byte")
 
 

@@ -25,7 +25,7 @@ from .documents import from_parquet
 from .manifest import CorpusManifest, CorpusPart, Stage, corpus_folder, open_corpus
 from .pool import WorkerLost, ordered_threads
 from .progress import CleaningProgress, Progress
-from .report import write_report
+from .report import Examples, keep_examples, write_report
 from .versions import evaluation_examples, fingerprint_of, recipe_hash
 
 PARTS_AT_ONCE = 2  # one is written while another is made; more would only take memory
@@ -46,7 +46,8 @@ def write_corpus(
     folder = corpus_folder(data.name, version)
     scratch = Path(tempfile.mkdtemp(prefix="skytrain-corpus-"))
     try:
-        chunks, duplicates, complete = _cleaned(store, f"{folder}/clean", data, source, scratch, progress)
+        examples: Examples = {}
+        chunks, duplicates, complete = _cleaned(store, f"{folder}/clean", data, source, scratch, examples, progress)
         _check(store, folder, data, chunks, duplicates)
         parts = list(_parts(store, folder, data, chunks, duplicates, progress))
     except (StoreError, WorkerLost):
@@ -62,7 +63,7 @@ def write_corpus(
         ) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    write_report(store, folder, data, chunks, duplicates)
+    write_report(store, folder, data, chunks, duplicates, examples)
     manifest = _manifest(data, source, version, chunks, duplicates, parts, complete)
     if not store.create(f"{folder}/manifest.json", manifest.to_json()):
         manifest = open_corpus(store, data.name, version)  # another process finished the same work first
@@ -71,7 +72,13 @@ def write_corpus(
 
 
 def _cleaned(
-    store: Store, folder: str, data: DataConfig, source: Any, scratch: Path, progress: Progress | None
+    store: Store,
+    folder: str,
+    data: DataConfig,
+    source: Any,
+    scratch: Path,
+    examples: Examples,
+    progress: Progress | None,
 ) -> tuple[list[Chunk], Duplicates, bool]:
     """Chunks until the source ends or enough text is left after duplicates went; how much is enough never depends on timing."""
     needed = (
@@ -86,7 +93,8 @@ def _cleaned(
     try:
         while True:
             for chunk, is_new in stream:
-                chunks.append(chunk)
+                keep_examples(examples, chunk.examples)
+                chunks.append(dataclasses.replace(chunk, examples={}))  # all of them would grow with the corpus
                 size += chunk.bytes
                 display.show(chunk, is_new)
                 if size >= goal:

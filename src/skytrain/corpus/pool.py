@@ -99,7 +99,10 @@ def _stream_in_order(tasks: Iterator[tuple[int, Any]], idle: list[Connection]) -
         if current not in waiting:
             return
         while waiting[current]:
-            yield waiting[current].popleft()
+            result = waiting[current].popleft()
+            if isinstance(result, SkytrainError):  # only now: the caller may have had enough before it
+                raise result
+            yield result
         if current in finished:
             finished.remove(current)
             del waiting[current]
@@ -114,7 +117,7 @@ def _stream_in_order(tasks: Iterator[tuple[int, Any]], idle: list[Connection]) -
             if kind == "result":
                 waiting[busy[pipe]].append(content)
             elif kind == "error":
-                raise _rebuild(*content)
+                waiting[busy.pop(pipe)].append(_rebuild(*content))
             else:
                 finished.add(busy.pop(pipe))
                 idle.append(pipe)

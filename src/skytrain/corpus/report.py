@@ -20,18 +20,24 @@ from .minhash import similarity
 SAMPLED_PAIRS = 50
 SHOWN_PAIRS = 5
 
+Examples = dict[str, list[dict[str, str]]]  # documents that a rule removed: id and text
 
-def write_report(store: Store, folder: str, data: DataConfig, chunks: list[Chunk], duplicates: Duplicates) -> None:
+
+def keep_examples(examples: Examples, more: Examples) -> None:
+    """Adds what was found later, up to a few of each rule."""
+    for rule, found in more.items():
+        examples.setdefault(rule, []).extend(found[: EXAMPLES - len(examples.get(rule, []))])
+
+
+def write_report(
+    store: Store, folder: str, data: DataConfig, chunks: list[Chunk], duplicates: Duplicates, examples: Examples
+) -> None:
     """report.json beside the parts; the same work writes the same bytes."""
-    examples: dict[str, list[dict[str, str]]] = {}
-    for chunk in chunks:
-        for rule, found in chunk.examples.items():
-            examples.setdefault(rule, []).extend(found[: EXAMPLES - len(examples.get(rule, []))])
     exact, near = np.flatnonzero(duplicates.fate == EXACT), np.flatnonzero(duplicates.fate == NEAR)
     sampled = near[np.linspace(0, len(near) - 1, min(SAMPLED_PAIRS, len(near))).astype(np.int64)]
     texts = _fetch(store, f"{folder}/clean", chunks, [*exact[:EXAMPLES], *sampled, *duplicates.twin[sampled]])
     if len(exact):
-        examples["exact_dedup"] = [_shown(texts[int(i)]) for i in exact[:EXAMPLES]]
+        examples = {**examples, "exact_dedup": [_shown(texts[int(i)]) for i in exact[:EXAMPLES]]}
     report: dict[str, Any] = {"examples": dict(sorted(examples.items()))}
     if data.near_dedup.enabled:
         report["near_duplicates"] = _near(duplicates, near, sampled, texts)
