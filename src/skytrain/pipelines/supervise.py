@@ -18,10 +18,13 @@ from pathlib import Path
 from types import FrameType
 
 from ..config import Config, SkytrainError, format_seconds
+from ..parallel.network import address_towards
+from ..parallel.nodes import START_SECONDS, NoRendezvous, check_reachable
 from ..runs import EXIT_CODES
 from ..runs.supervision import VARIABLE, Supervision, die_with_parent
 
 POLL_SECONDS = 0.1
+FIRST_NODE_SECONDS = 5.0  # that the first node may be late without a word
 LEAVE_SECONDS = 60.0  # for workers that have said how they ended to be gone
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 INTERRUPTED = EXIT_CODES["interrupted"]
@@ -71,10 +74,21 @@ def supervise(config: Config, words: Sequence[str], layout: Layout, tell: Callab
     with tempfile.TemporaryDirectory(prefix="skytrain-supervise-") as folder:
         supervision = Supervision(Path(folder))
         if layout.needs_torchrun:
+            if layout.node_rank > 0:
+                _find_first_node(str(layout.rendezvous), tell)
             # torchrun counts restarts itself, over all nodes, and has used them up when it ends.
             command = [*torchrun(layout, restarts), *worker]
             return Supervisor(command, supervision, tell, 0, config.trainer.stop_within, layout.processes).run()
         return Supervisor(worker, supervision, tell, restarts, config.trainer.stop_within).run()
+
+
+def _find_first_node(rendezvous: str, tell: Callable[[str], None]) -> None:
+    """torchrun would wait for it in silence, and end with a trace."""
+    try:
+        check_reachable(rendezvous, FIRST_NODE_SECONDS)
+    except NoRendezvous:
+        tell(f"nothing answers at {rendezvous} yet; waiting up to {format_seconds(START_SECONDS)} for the first node")
+        check_reachable(rendezvous, START_SECONDS)
 
 
 def torchrun(layout: Layout, max_restarts: int) -> list[str]:
@@ -86,6 +100,9 @@ def torchrun(layout: Layout, max_restarts: int) -> list[str]:
             *("--nnodes", str(layout.nodes), "--rdzv-backend", "c10d", "--rdzv-id", "skytrain"),
             *("--rdzv-endpoint", str(layout.rendezvous), "--rdzv-conf", f"is_host={host}"),
         ]
+        # By address: the other nodes need not know this one by its name.
+        if address := address_towards(str(layout.rendezvous).rpartition(":")[0]):
+            meeting += ["--local-addr", address]
     counts = ["--nproc-per-node", str(layout.processes), "--max-restarts", str(max_restarts)]
     return ["-m", "torch.distributed.run", *meeting, *counts]
 
