@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import os
+import pickle
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ..config import Config, DecoderConfig, MissingExtra, SkytrainError
+from ..config import AUTO_MICRO_BATCH, Config, DecoderConfig, MissingExtra, SkytrainError
 from ..models import Decoder, build_model, flops_per_token, lm_loss
 from ..models.hf_config import hf_config
 from ..planning.hardware import find_gpu
-from ..runs import Reporter
+from ..runs import Reporter, Silent
 from ..storage import open_store
 from ..training.factory import choose_device, make_module, make_trainer, plan_training
 from ..training.kernel_table import GroupTime, group_table, profile_groups
+from ..training.micro_batch import explaining_memory, with_micro_batch
 from ..training.optimizers import make_optimizer
-from ..training.paths import choose_path
+from ..training.paths import apply_fp8, choose_path
 from .measure import RandomTokens, StepClock, shortened
 
 WARM_STEPS = 3  # compilation, allocation and clocks settle in these
+CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")
 PEER_BATCHES = (32, 64)  # Hugging Face's best is sought among these
 
 
@@ -51,11 +58,23 @@ class SingleBench:
     path: str
     speeds: list[Speed]
     groups: list[GroupTime]
+    cold_start_s: (
+        float | None
+    )  # from the start of a process with empty caches to the end of its first step; None: not asked for
 
 
-def bench_single(config: Config, reporter: Reporter, *, steps: int, peer: bool) -> SingleBench:
+def bench_single(
+    config: Config, reporter: Reporter, *, steps: int, peer: bool, cold: bool = False, given: Collection[str] = ()
+) -> SingleBench:
+    """`given` names settings that the user has made: without a micro-batch among them, the fastest is found first."""
     device = choose_device(config)
+    if device == "cuda" and "trainer.micro_batch" not in given:
+        config = replace(config, trainer=replace(config.trainer, micro_batch=AUTO_MICRO_BATCH))
+    config = with_micro_batch(config, device, reporter.note)
     path = choose_path(config, device).label
+    cold_start = _fresh(lambda: cold_start_seconds(config)) if cold else None
+    if cold_start is not None:
+        reporter.note(f"cold start: the first step was done {cold_start:.1f} s after the process began")
     speeds = [_fresh(lambda: through_trainer(config, steps, reporter))]
     reporter.note(speed_line(speeds[-1]))
     bare, groups = _fresh(lambda: bare_loop(config, steps))
@@ -71,7 +90,7 @@ def bench_single(config: Config, reporter: Reporter, *, steps: int, peer: bool) 
         if candidates:
             speeds.append(max(candidates, key=lambda speed: speed.tokens_per_s))
     name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    return SingleBench(name, path, speeds, groups)
+    return SingleBench(name, path, speeds, groups, cold_start)
 
 
 def _outline(config: Config) -> nn.Module:
@@ -87,10 +106,45 @@ def speed_line(speed: Speed) -> str:
     return f"{speed.name:<28} {speed.tokens_per_s:>10,.0f} tokens/s | {speed.step_ms:,.1f} ms a step | {mfu}{speed.peak_gb:.1f} GB | first step {speed.first_step_s:.1f} s | micro-batch {speed.micro_batch}"
 
 
+def cold_start_seconds(config: Config) -> float:
+    """Seconds from the start of a new process to the end of its first step: imports, compilation and tuning with empty caches."""
+    with tempfile.TemporaryDirectory(prefix="skytrain-cold-") as scratch:
+        saved = Path(scratch) / "config.pickle"
+        saved.write_bytes(pickle.dumps(config))
+        caches = {name: str(Path(scratch) / name) for name in CACHES}
+        program = f"from skytrain.pipelines.bench import first_step; print(first_step({str(saved)!r}))"
+        began = time.time()
+        done = subprocess.run(
+            [sys.executable, "-c", program], env={**os.environ, **caches}, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise SkytrainError(f"the process that was to make a first step failed:\n{done.stderr[-2000:]}")
+        return float(done.stdout.split()[-1]) - began
+
+
+def first_step(saved: str) -> float:
+    """When one step was done, in this process, of the configuration in a file of our own."""
+    config = shortened(pickle.loads(Path(saved).read_bytes()), 1)
+    clock = _fit_briefly(config, Silent())
+    return time.time() - (time.perf_counter() - clock.first_at)
+
+
 def through_trainer(config: Config, steps: int, reporter: Reporter) -> Speed:
     """The product's own path: LightningModule, Trainer, clipping, schedule; random tokens, since a step takes as long whatever the text."""
     began = time.perf_counter()
     config = shortened(config, steps + WARM_STEPS)
+    clock = _fit_briefly(config, reporter)
+    return _speed(
+        "skytrain train",
+        config,
+        config.trainer.micro_batch,
+        clock.seconds,
+        clock.first_at - began,
+        flops_per_token(_outline(config), config.trainer.sequence_length),
+    )
+
+
+def _fit_briefly(config: Config, reporter: Reporter) -> StepClock:
     plan = plan_training(config)
     model = build_model(config.model, seed=config.seed)
     module = make_module(config, plan, model, lambda text: None)
@@ -98,16 +152,9 @@ def through_trainer(config: Config, steps: int, reporter: Reporter) -> Speed:
     with tempfile.TemporaryDirectory(prefix="skytrain-bench-") as scratch:
         trainer = make_trainer(config, plan, open_store(scratch), [clock], [])
         tokens = RandomTokens(config, plan.total_steps * plan.micro_batches)
-        trainer.fit(module, DataLoader(tokens, batch_size=None))
-    first = clock.first_at - began
-    return _speed(
-        "skytrain train",
-        config,
-        config.trainer.micro_batch,
-        clock.seconds,
-        first,
-        flops_per_token(model, config.trainer.sequence_length),
-    )
+        with explaining_memory(config, plan, module):
+            trainer.fit(module, DataLoader(tokens, batch_size=None))
+    return clock
 
 
 def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
@@ -115,6 +162,7 @@ def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
     began = time.perf_counter()
     device = choose_device(config)
     model = build_model(config.model, seed=config.seed).to(device)
+    apply_fp8(config, device, model)
     path = choose_path(config, device)
     compute = path.compute_loss or (torch.compile(lm_loss, dynamic=False) if config.trainer.compile else lm_loss)
 
