@@ -1,0 +1,102 @@
+"""`skytrain train` as a user starts it, with real workers, real kills and real signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from skytrain.checkpoints import committed_steps
+from skytrain.pipelines.supervise import descendants
+from skytrain.runs import attempts, read_metrics, read_outcome
+from skytrain.storage import open_store
+from tests.support.tiny import TINY
+
+ROOT = Path(__file__).parents[2]
+LONG = ("trainer.steps=400", "trainer.validate_every=null", "trainer.checkpoint_every=2", "trainer.device=cpu")
+
+
+def start(root: Path, *words: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "skytrain", "train", *TINY, *LONG, f"store.root={root}", *words]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_killed_rank_is_started_again_and_a_signal_then_stops_all_of_them_resumably(root):
+    """One start of two workers through torchrun: SIGKILL for one, then SIGTERM for the supervisor."""
+    store = open_store(str(root))
+    process = start(root, "run=both", "parallel=fsdp", "trainer.micro_batch=2", "--processes", "2")
+    wait_for(lambda: bool(committed_steps(store, "both")), process)
+    workers = [
+        pid for pid in descendants(process.pid) if b"skytrain" in _command(pid) and b"torch" not in _command(pid)
+    ]
+    assert len(workers) == 2
+    os.kill(workers[-1], signal.SIGKILL)
+    wait_for(lambda: len(attempts(store, "both")) > 1 and bool(store.list("runs/both/attempts/1/metrics")), process)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 7, err
+    assert "SIGTERM received: saving at step" in err
+    outcome = read_outcome(store, "both", 1)
+    assert outcome is not None and outcome["outcome"] == "interrupted"
+    assert outcome["step"] == committed_steps(store, "both")[-1]
+    assert f"both: interrupted at step {outcome['step']}/400" in out and "the same command continues" in out
+    assert json.loads(store.read("runs/both/attempts/1/resumed.json"))["step"] > 0
+    for rank in (0, 1):  # both wrote their logs
+        assert store.list("runs/both/attempts/0/logs/")
+        assert [stat for stat in store.list("runs/both/attempts/1/logs/") if f"/{rank}-" in stat.key]
+    steps = [record["step"] for record in read_metrics(store, "both") if "train/loss" in record]
+    assert steps == list(range(1, outcome["step"] + 1))  # every step once, whatever was repeated
+
+
+def _command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_budget_ends_with_code_six_and_a_mistake_with_two_without_starting_again(root):
+    spent = start(root, "run=dear", "budget.usd=0.001", "budget.usd_per_hour=3600", "trainer.steps=20")
+    out, err = spent.communicate(timeout=240)
+    assert spent.returncode == 6, err
+    assert "dear: stopped by its budget at step 0/20" in out
+    wrong = start(root, "run=dear", "optimizer.lr=7", "trainer.steps=20")
+    _, err = wrong.communicate(timeout=240)
+    assert wrong.returncode == 2
+    assert err.count("optimizer.lr: 0.003 -> 7.0") == 1
+    assert "starting it again" not in err and "Traceback" not in err
+
+
+def campaign(*words: str) -> dict:
+    script = ROOT / "benchmarks/runs/kill_campaign.py"
+    command = [sys.executable, str(script), *words]
+    done = subprocess.run(
+        command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_runs_that_are_killed_end_bit_for_bit_like_one_that_was_not():
+    found = campaign("--kills", "5", "--modes", "single", "--seed", "3")
+    assert found["kills"] == 5 and found["identical"]
+
+
+@pytest.mark.slow
+def test_a_hundred_kills_change_nothing():
+    found = campaign("--kills", "100")
+    assert found["kills"] == 100 and found["identical"]
