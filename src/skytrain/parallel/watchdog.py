@@ -173,7 +173,7 @@ class Watchdog:
             if unheard > self.silent_seconds:
                 return (
                     f"{self._endpoint}, where the ranks of this job meet, has not answered {self._me()} for {unheard:.0f} s: "
-                    f"the first node or the network between is gone\n{self._state()}"
+                    f"rank 0, its node or the network between is gone\n{self._state()}"
                 )
             # Only up to the store's last answer: while it is silent, so is everybody.
             silent = {
