@@ -1,11 +1,12 @@
 """What h200.py measured beside the planner as it is now: every prediction is made again from the log, no GPU needed.
 
-python benchmarks/planning/tables.py         prints the tables of h200.json and writes h200.md beside this file
+python benchmarks/planning/tables.py         prints the tables of both visits' logs and writes h200.md beside this file
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from skytrain.planning.search import largest_micro_batch
 HERE = Path(__file__).parent
 GIB = 2**30
 QUARTER_MORE = 1.25
+VISITS = ("h200.json", "h200_earlier.json")  # the last one, and what only the one before it had time for
 MODE = ("model", "length", "path", "precision", "checkpointing")
 Row = dict[str, Any]
 
@@ -44,8 +46,9 @@ def mode_of(row: Row) -> str:
 
 
 def memory_rows(found: Row) -> list[Row]:
-    """The peaks of the memory probes, and those of the timed steps."""
-    return found["memory"] + [row | {"ran": True, "accumulation": 1, "reason": None} for row in found["time"]]
+    """The peaks of the memory probes, and those of the timed steps where they were kept."""
+    timed = [row for row in found["time"] if row["allocated"]]
+    return found["memory"] + [row | {"ran": True, "accumulation": 1, "reason": None} for row in timed]
 
 
 def memory_error(row: Row) -> float | None:
@@ -70,7 +73,8 @@ def largest(found: Row) -> list[Row]:
                 "ran_at": ran,
                 "failed_at": failed,
                 "runs": True if called <= ran else False if failed is not None and called >= failed else None,
-                "quarter_fails": failed is not None and QUARTER_MORE * called >= failed,
+                "quarter_more": (more := math.ceil(QUARTER_MORE * called)),
+                "quarter_fails": failed is not None and more >= failed,
             }
         )
     return rows
@@ -105,12 +109,12 @@ def measurement(row: Row, found: Row, seconds: float) -> Measurement:
 
 
 def report(found: Row) -> str:
-    sections = [_memory_lines(found), _largest_lines(found), _time_lines(found)]
+    sections = [_memory_lines(found), _largest_lines(found) if found["largest"] else [], _time_lines(found)]
     left_out = "; ".join(found["left_out"]) or "nothing"
     return "\n".join(
         [
-            f"# The planner beside {found['device']}, torch {found['torch']}",
-            *(line for lines in sections for line in ["", *lines]),
+            f"# The planner beside {found['device']}, torch {found['torch']}{', ' + found['visit'] if 'visit' in found else ''}",
+            *(line for lines in sections if lines for line in ["", *lines]),
             "",
             f"Left out: {left_out}.",
             "",
@@ -120,7 +124,7 @@ def report(found: Row) -> str:
 
 def _memory_lines(found: Row) -> list[str]:
     lines = [
-        "Peak memory of one step. `outside` is what CUDA itself takes beside torch's allocator.",
+        "Peak memory of one step. `outside` is what is taken beside torch's allocator: by CUDA itself, and by a probe that compiled meanwhile.",
         "",
         "| model | length | micro-batch | accumulation | predicted GiB | allocated GiB | error | reserved GiB | outside GiB |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -154,7 +158,7 @@ def _largest_lines(found: Row) -> list[str]:
     words = {True: "yes", False: "no", None: "not tried"}
     for row in largest(found):
         lines.append(
-            f"| {mode_of(row)} | {row['length']} | {row['called']} | {words[row['runs']]} | {QUARTER_MORE * row['called']:.0f} | {'yes' if row['quarter_fails'] else 'not shown'} | {row['ran_at']} | {row['failed_at']} |"
+            f"| {mode_of(row)} | {row['length']} | {row['called']} | {words[row['runs']]} | {row['quarter_more']} | {'yes' if row['quarter_fails'] else 'not shown'} | {row['ran_at']} | {row['failed_at']} |"
         )
     lines += [
         "",
@@ -187,6 +191,6 @@ def _time_lines(found: Row) -> list[str]:
 
 
 if __name__ == "__main__":
-    text = report(json.loads((HERE / "h200.json").read_text()))
+    text = "\n".join(report(json.loads((HERE / visit).read_text())) for visit in VISITS)
     print(text)
     (HERE / "h200.md").write_text(text)

@@ -83,27 +83,35 @@ def test_the_gpu_benchmark_measures_the_models_that_are_configured(shape: str, n
     assert (measured.name, size) == (name, decoder_size(configured))
 
 
-@pytest.fixture(scope="module")
-def measured() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((FOLDER / "h200.json").read_text())
+@pytest.fixture(scope="module", params=["h200.json", "h200_earlier.json"])
+def measured(request: pytest.FixtureRequest) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((FOLDER / request.param).read_text())
     return found
 
 
-def test_peaks_on_an_h200_are_predicted_within_10_percent_and_never_3_percent_too_low(measured: dict[str, Any]) -> None:
+def test_peaks_on_an_h200_are_predicted_within_3_percent_either_way(measured: dict[str, Any]) -> None:
     tables = load("tables")
     errors = [error for row in tables.memory_rows(measured) if (error := tables.memory_error(row)) is not None]
-    assert len(errors) >= 24
-    assert min(errors) >= -0.03 and max(errors) <= 0.10
+    assert len(errors) >= 32
+    assert max(map(abs, errors)) <= 0.03
 
 
-def test_steps_on_an_h200_are_predicted_within_10_percent_of_their_median_but_for_two_of_fifteen(
-    measured: dict[str, Any],
-) -> None:
-    errors = sorted(
+def test_steps_on_an_h200_are_predicted_within_10_percent_of_their_median(measured: dict[str, Any]) -> None:
+    errors = [
         abs(predictions["median_seconds"].seconds / row["median_seconds"] - 1)
         for row, predictions in load("tables").times(measured)
         if predictions["median_seconds"].source != "measured"
-    )
-    assert len(errors) == 15
-    assert errors[-3] <= 0.10
-    assert errors[-1] <= 0.12
+    ]
+    assert len(errors) >= 11
+    assert max(errors) <= 0.10
+
+
+def test_the_largest_micro_batch_that_is_called_fitting_ran_on_an_h200_and_a_quarter_more_did_not() -> None:
+    rows = load("tables").largest(json.loads((FOLDER / "h200.json").read_text()))
+    assert {(row["model"], row["path"], row["checkpointing"]) for row in rows} == {
+        (model, path, checkpointing)
+        for model in ("gpt2-124m", "gpt2-355m", "llama-3.2-1b")
+        for path, checkpointing in (("eager", False), ("eager", True), ("fused", False))
+        if not (path == "fused" and model == "llama-3.2-1b")
+    }
+    assert all(row["runs"] and row["quarter_fails"] for row in rows)

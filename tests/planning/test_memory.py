@@ -76,6 +76,14 @@ def test_the_peak_is_what_autograd_holds(
     assert 0.97 * held <= predicted <= 1.10 * held
 
 
+def test_the_peak_of_a_tiny_micro_batch_is_the_loss_while_autocast_holds_a_copy_of_every_weight(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = Job(replace(decoder("llama-3.2-1b"), layers=4, vocab_size=32000), 2048, 1, 2, checkpointing=True)
+    predicted = rank_memory(job, Mesh()).allocated - WORKSPACE_BYTES
+    assert predicted == pytest.approx(peak_bytes(job, monkeypatch), rel=0.01)
+
+
 @pytest.mark.parametrize("precision", ["32-true", "16-mixed", "bf16-true"])
 @pytest.mark.parametrize("micro_batch", [1, 16])
 def test_the_peak_in_each_precision_is_what_autograd_and_the_optimizer_hold(

@@ -150,7 +150,7 @@ def test_a_step_that_waits_for_the_host_calibrates_the_host_and_not_the_device()
     assert beyond.seconds == pytest.approx(step_time(large, Mesh(), H200).seconds, rel=0.01)
 
     slow_device = [measured(large, 2 * step_time(large, Mesh(), H200).seconds)]
-    assert predict(small, Mesh(), H200, slow_device).seconds == pytest.approx(launch, rel=0.01)
+    assert predict(small, Mesh(), H200, slow_device).seconds == pytest.approx(launch, rel=0.02)
     both = predict(replace(large, micro_batch=32), Mesh(), H200, slow_host + slow_device)
     expected = together(2 * step_time(replace(large, micro_batch=32), Mesh(), H200).device, 2 * launch)
     assert both.seconds == pytest.approx(expected, rel=0.01)

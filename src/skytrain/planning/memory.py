@@ -20,13 +20,13 @@ MIB = 2**20
 Precision = Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed"]
 Path = Literal["eager", "compiled", "fused"]
 
-CONTEXT_BYTES = 600 * MIB  # CUDA context, cuBLAS and cuDNN handles; assumed, 400-700 MiB from Ampere to Hopper
+CONTEXT_BYTES = 768 * MIB  # CUDA context, cuBLAS and cuDNN handles, as measured on an H200; less on smaller GPUs
 NCCL_BYTES = 700 * MIB  # communicators and their channels, when there is more than one GPU; assumed
 WORKSPACE_BYTES = 96 * MIB  # cuBLAS workspaces and the kernels' scratch
 OPTIMIZER_BYTES = {"adamw": 8, "lion": 4}  # of state a parameter; one that is not named here is taken for AdamW
 DEEPSPEED_BUCKET_BYTES = 2e9  # its default: 500 million numbers
-# Of all that is allocated, what the allocator needs beyond it, with the growing segments that the trainer asks for. Segments of fixed size
-# take 3 to 22% more on an H200.
+# Of all that is allocated, what the allocator needs beyond it, with the growing segments that the trainer asks for: with it the largest
+# micro-batches that fit ran on an H200, and a quarter more did not (benchmarks/planning/h200.md).
 FRAGMENTATION = 0.03
 DRIVER_FRACTION = 0.985  # of the memory that EC2 states, what the driver offers (measured on an H200: 139.8 of 141 GiB)
 
@@ -175,10 +175,10 @@ def kept_activation_bytes(job: Job, mesh: Mesh) -> float:
 def logit_bytes(job: Job, mesh: Mesh) -> float:
     """The loss at its worst, in the cross-entropy's backward pass: log-probabilities, their gradient, the logits' gradient.
 
-    Compiled, it keeps the logits as they are and makes their gradient in one kernel; fused, it does so in their own place.
+    Compiled, it keeps the logits as they are and makes their gradient beside them in one kernel; fused, in their own place.
     """
     narrow = narrow_bytes(job.precision)
-    per_logit = {"eager": 12.0, "compiled": 3.0 * narrow, "fused": 2.0}[path_of(job, mesh)]
+    per_logit = {"eager": 12.0, "compiled": 2.0 * narrow, "fused": 2.0}[path_of(job, mesh)]
     if job.model.logit_softcap is not None:
         per_logit += 4.0
     tokens = job.micro_batch * job.sequence_length / mesh.context
@@ -229,7 +229,7 @@ def rank_memory(job: Job, mesh: Mesh) -> Memory:
     state = training_state(job, mesh, held)
     gradients, narrow = state.gradients, narrow_bytes(job.precision)
     fixed = float(WORKSPACE_BYTES)
-    copies = 0.0
+    copies = every_copy = 0.0
     if gathers:
         # Whole in bfloat16: the tables, and two blocks; a pipeline's stage keeps all of its blocks gathered over the step.
         gathered = held if mesh.pipeline > 1 else 2 * block_weights + table * (1 if job.model.tied_head else 2)
@@ -243,11 +243,8 @@ def rank_memory(job: Job, mesh: Mesh) -> Memory:
         copies = 2 * size.matmul_parameters + 4 * table
     elif autocasts(job, mesh):
         # Autocast's copies of weights, held by the graph; a block that is computed again makes its own again.
-        copies = (
-            2 * (table + block_weights)
-            if job.checkpointing
-            else 2 * size.matmul_parameters / mesh.tensor / mesh.pipeline
-        )
+        every_copy = 2 * size.matmul_parameters / mesh.tensor / mesh.pipeline
+        copies = 2 * (table + block_weights) if job.checkpointing else every_copy
     if mesh.deepspeed:
         fixed += min(4 * held, DEEPSPEED_BUCKET_BYTES)
 
@@ -257,9 +254,13 @@ def rank_memory(job: Job, mesh: Mesh) -> Memory:
     last_kept = kept / (min(mesh.pipeline, job.accumulation) if mesh.pipeline > 1 else 1)
     block = block_activation_bytes(job, mesh)
     table_gradient = (2 if job.precision == "bf16-true" else 4) * table
-    ends = table_gradient * (2 if job.model.tied_head else 1)  # a tied table's two meet before they are added
+    # A tied table's two gradients meet before they are added, and are added to an earlier micro-batch's where there is one.
+    ends = table_gradient * (job.model.tied_head + (waiting > 0))
     moments = (
-        (waiting, last_kept, logits, copies),  # the loss, on the last stage
+        (waiting, last_kept, logits, copies),  # the loss' backward pass, on the last stage
+        # Its forward pass, on the eager path: logits as the head makes them, in float32, and their logarithms; autocast still
+        # holds a copy of every weight, also of those that will be copied again.
+        (waiting, last_kept, 10 / 12 * logits, every_copy if path_of(job, mesh) == "eager" else 0.0),
         (
             max(waiting, min(gradients, table_gradient)),
             kept + (block if job.checkpointing else 0.5 * block),

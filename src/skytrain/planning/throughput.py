@@ -22,6 +22,9 @@ from .mesh import Mesh
 Source = Literal["measured", "calibrated", "assumed"]
 
 BANDWIDTH = 0.85  # of the datasheet's memory rate, reached by streaming kernels
+# By which a product ends late, for each element of its inner dimension: its last tiles leave half of the processors idle on average.
+# Half of what one of Hopper's 132 processors needs for a tile of 128 x 256, at the rate that it sustains; assumed alike elsewhere.
+TAIL_SECONDS = 6.7e-9
 FP32_FRACTION = 0.8  # of the float32 peak, reached by products without tensor cores
 OVERLAP = 0.8  # of the computing time, the part that can cover communication; the first and last block cannot
 BACKWARD = 2 / 3  # of a micro-batch's time
@@ -51,9 +54,9 @@ class Software:
 
 # Traffic: compiled, fitted on published runs (benchmarks/planning/published.log); eager and fused, on steps of our own on an H200
 # (benchmarks/planning/h200.md). Host: eager and fused as measured on the host of that H200, compiled assumed.
-EAGER = Software("torch-eager", gemm=1.0, traffic=6.4, host_seconds=0.00215)
+EAGER = Software("torch-eager", gemm=1.0, traffic=6.0, host_seconds=0.00215)
 FUSED = Software("fused", gemm=1.0, traffic=0.8, host_seconds=0.0021)
-COMPILED = Software("torch-compile", gemm=1.0, traffic=1.06, host_seconds=0.00015)
+COMPILED = Software("torch-compile", gemm=1.0, traffic=1.04, host_seconds=0.00015)
 
 
 @dataclass(frozen=True)
@@ -109,13 +112,11 @@ def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None
         product_rate = attention_rate = peak * FP32_FRACTION
     again = 4 / 3 if job.checkpointing else 1.0  # one more forward pass of the blocks
 
-    flops, moved = _products(model, tokens, mesh.tensor, narrow_bytes(job.precision))
-    head_flops, head_moved = _head(model, tokens, mesh.tensor)
-    if job.loss_chunk_tokens is not None:
-        head_flops, head_moved = 4 / 3 * head_flops, 4 / 3 * head_moved
+    block = _products(model, tokens, mesh.tensor, narrow_bytes(job.precision))
+    head_again = 1.0 if job.loss_chunk_tokens is None else 4 / 3
     share = 1 / mesh.pipeline  # the head's stage works longer, but stages are balanced by cost
-    products = layers * again * (flops / product_rate + moved / memory)
-    products += share * (head_flops / product_rate + head_moved / memory)
+    products = layers * again * block.seconds(product_rate, memory)
+    products += share * head_again * _head(model, tokens, mesh.tensor).seconds(product_rate, memory)
 
     attended = _attended(model, job.sequence_length)
     # Half of the square; forward 2 products, backward 5 (it computes the scores again).
@@ -184,16 +185,30 @@ def _attended(model: DecoderConfig, sequence_length: int) -> int:
     return sum(min(sequence_length, model.window_of(layer) or sequence_length) for layer in range(model.layers))
 
 
+@dataclass(frozen=True)
+class Products:
+    """Matrix products of one micro-batch, forward and backward."""
+
+    flops: float
+    moved_bytes: float
+    inner: float  # sum of the inner dimensions of those whose outputs grow with the tokens
+
+    def seconds(self, flops_per_s: float, bytes_per_s: float) -> float:
+        return self.flops / flops_per_s + self.moved_bytes / bytes_per_s + self.inner * TAIL_SECONDS
+
+
 @lru_cache(maxsize=4096)
-def _products(model: DecoderConfig, tokens: float, tensor: int, element: int) -> tuple[float, float]:
-    """FLOPs and bytes of one block's products for one micro-batch, forward and backward."""
-    flops = moved = 0.0
+def _products(model: DecoderConfig, tokens: float, tensor: int, element: int) -> Products:
+    """Those of one block."""
+    flops = moved = inner = 0.0
     for inputs, outputs in _matrices(model, tensor):
         flops += 6 * tokens * inputs * outputs
         moved += 3 * element * (tokens * inputs + inputs * outputs + tokens * outputs)
-    return flops, moved
+        inner += inputs + outputs
+    return Products(flops, moved, inner)
 
 
-def _head(model: DecoderConfig, tokens: float, tensor: int) -> tuple[float, float]:
+def _head(model: DecoderConfig, tokens: float, tensor: int) -> Products:
     inputs, outputs = model.width, model.padded_vocab / tensor
-    return 6 * tokens * inputs * outputs, 6 * (tokens * inputs + inputs * outputs + tokens * outputs)
+    moved = 6 * (tokens * inputs + inputs * outputs + tokens * outputs)
+    return Products(6 * tokens * inputs * outputs, moved, inputs + outputs)
