@@ -395,3 +395,14 @@ def test_progress_of_a_resumed_run_counts_the_speed_of_this_run_alone(tmp_path: 
     write_corpus(open_store(str(tmp_path)), data, Pieces(), "v1", lambda *each: said.append(each[3]))
     assert said[0].endswith("by an earlier run")
     assert any("documents/s" in detail and "to go" in detail for detail in said)
+
+
+def test_workers_read_from_a_bucket_and_write_to_it(s3_store: Store, four_files: Path, tmp_path: Path) -> None:
+    for path in four_files.iterdir():
+        s3_store.write(f"in/{path.name}", path.read_bytes())
+    source = JsonLines(s3_store.url("in/*.jsonl"), id_key="id")
+    manifest = write_corpus(s3_store, settings("data.workers=2"), source, "v1")
+    here = open_store(str(tmp_path / "here"))
+    expected = write_corpus(here, settings(), JsonLines(f"{four_files}/*.jsonl", id_key="id"), "v1")
+    assert manifest.parts == expected.parts
+    assert s3_store.list("corpora/mine/v1/clean") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 from collections import deque
@@ -50,7 +51,7 @@ def ordered(
         setup(*given)
         yield from map(function, chain(first, tasks))
         return
-    pool = ProcessPoolExecutor(workers, _context(), initializer=_start, initargs=(setup, given))
+    pool = ProcessPoolExecutor(workers, _context(), initializer=_start, initargs=_for_start(setup, given))
     try:
         yield from _in_order(pool, function, chain(first, tasks), workers + AHEAD)
     except BrokenProcessPool:
@@ -72,7 +73,7 @@ def ordered_streams(
     processes, idle = [], []
     for _ in range(workers):
         ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, function, setup, given), daemon=True)
+        process = context.Process(target=_serve, args=(theirs, function, *_for_start(setup, given)), daemon=True)
         process.start()
         theirs.close()  # so that its end is told by the pipe
         processes.append(process)
@@ -124,10 +125,10 @@ def _stream_in_order(tasks: Iterator[tuple[int, Any]], idle: list[Connection]) -
 
 
 def _serve(
-    pipe: Connection, function: Callable[[Any], Iterator[Any]], setup: Callable[..., None], given: tuple[Any, ...]
+    pipe: Connection, function: Callable[[Any], Iterator[Any]], environment: dict[str, str], pickled: bytes
 ) -> None:
     try:
-        _start(setup, given)
+        _start(environment, pickled)
         while True:
             for result in function(pipe.recv()):
                 pipe.send(("result", result))
@@ -154,11 +155,18 @@ def _context() -> ForkServerContext:
     return context
 
 
-def _start(setup: Callable[..., None], given: tuple[Any, ...]) -> None:
+def _for_start(setup: Callable[..., None], given: tuple[Any, ...]) -> tuple[dict[str, str], bytes]:
+    """What `_start` needs: the environment as it is now, which a store may look at when it is unpickled."""
+    return dict(os.environ), pickle.dumps((setup, given))
+
+
+def _start(environment: dict[str, str], pickled: bytes) -> None:
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
     )  # the terminal tells every process; the one that gives the work stops it
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ.update(environment)
+    setup, given = pickle.loads(pickled)
     setup(*given)
 
 
