@@ -1,15 +1,18 @@
-"""How memory and time grow with the number of documents: `prepare` on 100 thousand and on 1 million of them.
+"""How memory and time grow with the number of documents: the whole of `prepare`, with all rules, on 100 thousand and on 1 million of them.
 
     python benchmarks/corpus/growth.py FOLDER [COUNT ...] | tee benchmarks/corpus/growth.log
 
-Normalizing, exact and near de-duplication, parts, GPT-2 tokens; the other rules look at one document at a time and cannot grow.
-Documents are runs of sentences of debian.jsonl in a new order, every tenth one a near-copy of another. Peak memory is that of the largest process and of
-all of them together (anonymous RSS, sampled from /proc; the page cache is the kernel's to take back).
+Normalizing, language, Gopher, C4 and FineWeb rules, addresses, exact and near de-duplication, parts, GPT-2 tokens. Documents are
+six short sentences of debian.jsonl in a new order, every tenth one a near-copy of another. Peak memory is that of the largest process and of
+all of them together: anonymous pages, shared ones divided among the processes that share them, sampled from /proc
+(the page cache is the kernel's to take back).
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import platform
 import random
 import resource
@@ -21,13 +24,16 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SENTENCES = 4
+SENTENCES = 6
 WORKERS = 2
+SUBREAPER = 36  # Linux: processes whose parent has ended become ours, so that none escapes the count
 
 
 def main(folder: Path, counts: list[int]) -> None:
+    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     print(
-        f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, {WORKERS} worker processes"
+        f"{platform.processor() or platform.machine()}, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}, {WORKERS} worker processes",
+        flush=True,
     )
     first = None
     for count in counts:
@@ -37,11 +43,13 @@ def main(folder: Path, counts: list[int]) -> None:
             cpu, seconds, largest, together, kept = run(source, Path(scratch) / "store")
         print(
             f"{count:>9} documents, {size / 1e6:7.1f} MB: {cpu / count * 1e6:6.1f} CPU-microseconds a document, {size / 1e6 / cpu:5.2f} MB per CPU-second, "
-            f"{seconds:.0f} s on the clock, peak {largest / 2**20:.0f} MiB in one process, {together / 2**20:.0f} MiB in all, {kept} kept"
+            f"{seconds:.0f} s on the clock, peak {largest / 2**20:.0f} MiB in one process, {together / 2**20:.0f} MiB in all, {kept} kept",
+            flush=True,
         )
         if first:
             print(
-                f"  against {first[0]} documents: time a document x{cpu / count / first[1]:.2f}, peak of one process x{largest / first[2]:.2f}, of all x{together / first[3]:.2f}"
+                f"  against {first[0]} documents: time a document x{cpu / count / first[1]:.2f}, peak of one process x{largest / first[2]:.2f}, of all x{together / first[3]:.2f}",
+                flush=True,
             )
         first = first or (count, cpu / count, largest, together)
 
@@ -52,7 +60,7 @@ def write(origin: Path, target: Path, count: int) -> int:
     with origin.open() as lines:
         for line in lines:
             for paragraph in json.loads(line)["text"].split("\n\n"):
-                sentences += [part + "." for part in paragraph.split(". ") if 40 < len(part) < 400]
+                sentences += [part + "." for part in paragraph.split(". ") if 60 < len(part) < 140]
     size = 0
     previous: list[str] = []
     with target.open("w") as out:
@@ -77,7 +85,7 @@ def run(source: Path, store: Path) -> tuple[float, float, int, int, int]:
         "data.source.id_key=id",
     ]
     command += [
-        "data/cleaning=normalize",
+        "data/cleaning=web",
         "data.near_dedup.enabled=true",
         f"data.workers={WORKERS}",
         "tokenizer=gpt2",
@@ -92,6 +100,11 @@ def run(source: Path, store: Path) -> tuple[float, float, int, int, int]:
     watching.join()
     if process.returncode:
         raise SystemExit(said[-3000:])
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            break
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     manifest = json.loads(next(store.glob("corpora/growth/*/manifest.json")).read_text())
@@ -115,8 +128,8 @@ def family(pid: int) -> list[int]:
 
 
 def resident(pid: int) -> int:
-    fields = dict(line.split(":", 1) for line in read(f"/proc/{pid}/status").splitlines() if ":" in line)
-    return int(fields.get("RssAnon", "0 kB").split()[0]) * 1024
+    fields = dict(line.split(":", 1) for line in read(f"/proc/{pid}/smaps_rollup").splitlines()[1:] if ":" in line)
+    return int(fields.get("Pss_Anon", "0 kB").split()[0]) * 1024
 
 
 def read(path: str) -> str:

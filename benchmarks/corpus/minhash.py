@@ -26,6 +26,7 @@ from skytrain.corpus.rules.reference import jaccard, shingles
 
 HERE = Path(__file__).parent
 PLANTED = 3000
+SEEDS = (0, 1, 2)  # the default of min_similarity was chosen on the first; the others are samples that it has not seen
 
 
 def main(folder: Path, peers: str | None) -> None:
@@ -47,7 +48,8 @@ def main(folder: Path, peers: str | None) -> None:
         print(
             f"rensa           {size / found['cpu_seconds']:7.1f} MB per CPU-second ({size / found['cpu_seconds_without_shingling']:.1f} with the shingles given)"
         )
-    quality(texts)
+    for seed in SEEDS:
+        quality(texts, seed)
 
 
 def speed(texts: list[str], size: float) -> None:
@@ -60,9 +62,9 @@ def speed(texts: list[str], size: float) -> None:
         print(f"skytrain        {size / (time.process_time() - start):7.1f} MB per CPU-second")
 
 
-def quality(texts: list[str]) -> None:
+def quality(texts: list[str], seed: int) -> None:
     """Copies with 0 to 10% of their words changed; truth is the exact Jaccard similarity of candidate pairs from a much wider net (37 bands of 3)."""
-    generator = random.Random(0)
+    generator = random.Random(seed)
     sample = generator.sample(texts, min(17_000, len(texts)))
     planted = []
     for text in generator.sample(sample, PLANTED):
@@ -81,7 +83,7 @@ def quality(texts: list[str]) -> None:
     facts["id"] = np.arange(len(everything))
     search(facts, rows, 0.77)
     print(
-        f"whole           {time.process_time() - started:.2f} CPU-seconds for {len(everything)} documents, signatures to clusters"
+        f"sample {seed}: {time.process_time() - started:.2f} CPU-seconds for {len(everything)} documents, signatures to clusters"
     )
     pairs = wide_net(rows)
     sets = [shingles(text) for text in everything]
@@ -98,7 +100,7 @@ def quality(texts: list[str]) -> None:
         removed = np.flatnonzero(found.fate != KEPT).tolist()
         precise = [np.mean([best[i] >= jaccard_limit for i in removed]) for jaccard_limit in (0.8, 0.7)]
         print(
-            f"min_similarity={limit:.2f}: recall {recalled:.4f} of {len(truth)} pairs of Jaccard >= 0.8; of {len(removed)} removed documents "
+            f"  min_similarity={limit:.2f}: recall {recalled:.4f} of {len(truth)} pairs of Jaccard >= 0.8; of {len(removed)} removed documents "
             f"{precise[0]:.4f} have a twin of Jaccard >= 0.8, {precise[1]:.4f} of >= 0.7"
         )
 
