@@ -42,7 +42,7 @@ def closed_port() -> int:
 
 
 def test_a_gpu_node_with_efa_gets_what_aws_recommends_and_nothing_that_it_warns_of():
-    found = environment("cuda", interface="ens5", efa=True, gpu="NVIDIA H100 80GB HBM3")
+    found = environment("cuda", nodes=2, interface="ens5", efa=True, gpu="NVIDIA H100 80GB HBM3")
     assert found["FI_EFA_USE_HUGE_PAGE"] == "0"
     assert found["NCCL_SOCKET_IFNAME"] == found["GLOO_SOCKET_IFNAME"] == "ens5"
     assert found["TORCH_NCCL_DUMP_ON_TIMEOUT"] == "1"
@@ -50,17 +50,22 @@ def test_a_gpu_node_with_efa_gets_what_aws_recommends_and_nothing_that_it_warns_
 
 
 def test_without_efa_nothing_is_said_to_it():
-    assert "FI_EFA_USE_HUGE_PAGE" not in environment("cuda", interface=None, efa=False, gpu="NVIDIA H100 80GB HBM3")
+    assert "FI_EFA_USE_HUGE_PAGE" not in environment("cuda", nodes=2)
+
+
+def test_on_one_node_nccl_may_use_the_loopback_and_between_nodes_never():
+    assert "NCCL_SOCKET_IFNAME" not in environment("cuda", nodes=1)
+    assert environment("cuda", nodes=2)["NCCL_SOCKET_IFNAME"] == "^docker,lo,veth"
 
 
 def test_gpus_without_peer_memory_copy_through_the_host():
-    assert environment("cuda", interface=None, efa=False, gpu="NVIDIA A10G")["NCCL_SHM_USE_CUDA_MEMCPY"] == "1"
-    assert "NCCL_SHM_USE_CUDA_MEMCPY" not in environment("cuda", interface=None, efa=False, gpu="NVIDIA L40S")
+    assert environment("cuda", nodes=1, gpu="NVIDIA A10G")["NCCL_SHM_USE_CUDA_MEMCPY"] == "1"
+    assert "NCCL_SHM_USE_CUDA_MEMCPY" not in environment("cuda", nodes=1, gpu="NVIDIA L40S")
 
 
 def test_what_the_user_has_set_wins_and_is_shown(monkeypatch):
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
-    for name in environment("cuda", interface=None, efa=False, gpu=None):
+    for name in environment("cuda", nodes=1):
         if name != "NCCL_DEBUG":
             monkeypatch.delenv(name, raising=False)
             monkeypatch.setenv(name, "")  # so that it is taken away again afterwards

@@ -44,6 +44,17 @@ def doing() -> str:
     return f"{collective}, called from {place()}" if collective else place()
 
 
+def observe(before: str) -> tuple[str, str]:
+    """The counts now, and what this process does; in more detail where nothing has moved since `before`."""
+    try:
+        moved = counts()
+        return moved, doing() if moved == before else place()
+    except (
+        Exception
+    ) as error:  # the recorder is torch's own, and differs by version: a beat without it is better than none
+        return before, f"{place()} (no flight recorder: {type(error).__name__})"
+
+
 def _dumps(*, entries: bool) -> Iterator[dict[str, Any]]:
     """Of gloo's recorder and, in a torch that has NCCL, of NCCL's."""
     import torch._C._distributed_c10d as c10d

@@ -62,14 +62,16 @@ def set_environment(device: str, nodes: int, master: str | None, gpu: str | None
     """Sets what is not set yet. To be called before the first group is made and before anything is on the GPU."""
     interface = interface_towards(master) if master and nodes > 1 else None
     efa_devices = count_efa_devices()
-    wanted = environment(device, interface=interface, efa=efa_devices > 0, gpu=gpu)
+    wanted = environment(device, nodes=nodes, interface=interface, efa=efa_devices > 0, gpu=gpu)
     kept = {name: os.environ[name] for name in wanted if name in os.environ}
     chosen = {name: value for name, value in wanted.items() if name not in kept}
     os.environ.update(chosen)
     return Network(interface, efa_devices, chosen, kept)
 
 
-def environment(device: str, *, interface: str | None, efa: bool, gpu: str | None) -> Mapping[str, str]:
+def environment(
+    device: str, *, nodes: int, interface: str | None = None, efa: bool = False, gpu: str | None = None
+) -> Mapping[str, str]:
     """What should be set, whoever sets it."""
     # Gloo takes the address that the host's name stands for, which on Ubuntu is the loopback's.
     found = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
@@ -77,13 +79,14 @@ def environment(device: str, *, interface: str | None, efa: bool, gpu: str | Non
         return found | {"TORCH_FR_BUFFER_SIZE": "256"}  # the flight recorder: what the watchdog reads names from
     found |= {
         "NCCL_DEBUG": "WARN",
-        # All but these: `^docker0` alone once left NCCL with the loopback, and plain TCP with it.
-        "NCCL_SOCKET_IFNAME": interface or "^docker,lo,veth",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
         "TORCH_NCCL_TRACE_BUFFER_SIZE": "20000",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tempfile.gettempdir()}/skytrain-nccl-",
     }
+    if nodes > 1:  # within one node NCCL may need the loopback, where there is nothing else
+        # All but these: `^docker0` alone once left NCCL with the loopback, and plain TCP with it.
+        found["NCCL_SOCKET_IFNAME"] = interface or "^docker,lo,veth"
     if efa:
         found["FI_EFA_USE_HUGE_PAGE"] = "0"  # huge pages and a forked data loader: OSError, cannot allocate memory
     if gpu and any(name in gpu.split() for name in NO_PEER_MEMORY):

@@ -6,6 +6,7 @@ neither the host nor the rank. Two threads, since talking to a store whose host 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..config import format_seconds
 from . import flight
@@ -66,8 +67,8 @@ class Watchdog:
         self._lock = threading.Lock()
         self._mine, self._step = Beat(0, host_name(), 0, "starting", ""), 0
         self._beats: dict[int, Beat] = {}
-        self._closing = threading.Event()
-        self._post()
+        self._closing, self._telling = threading.Event(), threading.Lock()
+        self._tell()
 
     def start(self) -> None:
         """All ranks must have made theirs by now: a beat that is not there yet is waited for."""
@@ -103,18 +104,16 @@ class Watchdog:
         """This rank is done. The one that may hold the store lets the others finish first."""
         self._leave("done")
         if self._ranks.first and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-            self._store.wait([f"{key}/ended" for key in self._keys], timedelta(seconds=self._timeout))
+            with contextlib.suppress(RuntimeError):  # whoever is not done by then has trouble of its own
+                self._store.wait([f"{key}/ended" for key in self._keys], timedelta(seconds=self._timeout))
 
     def _leave(self, how: str) -> None:
-        self._closing.set()
-        self._mine = replace(self._mine, step=self._step, ended=how)
-        if time.monotonic() - self._answered_at > 4 * self._interval:
-            return  # whoever talks to the store now may wait for ever
-        try:
-            self._post()
-            self._store.set(f"{self._keys[self._ranks.rank]}/ended", "")
-        except RuntimeError:  # the store is gone, and with it the job: there is nobody to tell
-            return
+        if time.monotonic() - self._answered_at <= self.silent_seconds:  # else who talks to the store may wait for ever
+            # A store that is gone, and with it the job, has nobody behind it to tell.
+            with contextlib.suppress(RuntimeError):
+                self._tell(ended=how)
+                self._store.set(f"{self._keys[self._ranks.rank]}/ended", "")
+        self._closing.set()  # last, so that something still looks at the clock while this talks
 
     # One thread talks.
 
@@ -124,23 +123,18 @@ class Watchdog:
             if self._step == told_step and time.monotonic() - told_at < self._interval:
                 continue
             told_step, told_at = self._step, time.monotonic()
+            moved, doing = flight.observe(self._mine.moved)
             try:
-                moved = flight.counts()
-                stuck = moved == self._mine.moved
-                self._mine = replace(
-                    self._mine,
-                    number=self._mine.number + 1,
-                    step=self._step,
-                    moved=moved,
-                    doing=flight.doing() if stuck else flight.place(),
-                )
-                self._post()
+                self._tell(number=self._mine.number + 1, moved=moved, doing=doing)
                 self._read()
             except RuntimeError:
                 continue  # the store does not answer: how long is what the other thread looks at
 
-    def _post(self) -> None:
-        self._store.set(self._keys[self._ranks.rank], json.dumps(asdict(self._mine)))
+    def _tell(self, **news: Any) -> None:
+        with self._telling:
+            if self._mine.ended is None:  # which is a rank's last word
+                self._mine = replace(self._mine, step=self._step, **news)
+                self._store.set(self._keys[self._ranks.rank], json.dumps(asdict(self._mine)))
 
     def _read(self) -> None:
         texts = self._store.multi_get(self._keys)
