@@ -236,7 +236,7 @@ class Campaign:
         self.generator = random.Random(f"{mode} {seed}")
         self.places = [(phase, moment) for phase in PHASES for moment in MOMENTS]
         self.generator.shuffle(self.places)
-        self.kills = self.runs = 0
+        self.kills = self.runs = self.tries = 0
         self.where: Counter[str] = Counter()
         self.checked = 0  # checkpoints that were verified
         config = self.config(f"{mode}-whole")
@@ -265,10 +265,13 @@ class Campaign:
         while not finished(self.root, run):
             kill = None
             if blows < kills:
-                kill = choose(self.generator, self.world, self.seconds, self.kills, self.places)
-            fell, _, by_themselves = run_attempt(config, self.world, kill, self.log(str(self.runs - 1)))
+                kill = choose(self.generator, self.world, self.seconds, self.tries, self.places)
+                self.tries += 1
+            fell, seconds, by_themselves = run_attempt(config, self.world, kill, self.log(str(self.runs - 1)))
             newest = self.check(run, newest)
-            if fell:
+            if not fell:
+                self.seconds = seconds  # as busy as the machine is now
+            else:
                 assert kill is not None
                 blows, self.kills = blows + 1, self.kills + 1
                 self.where["at a random moment" if kill.phase is None else f"{kill.moment} {kill.phase}"] += 1
