@@ -108,7 +108,7 @@ def _from_deepspeed(store: Store, record: RunRecord, commit: Commit, newest: Com
 
     if read_manifest(store, commit)[1].kind == NATIVE:
         raise SkytrainError(
-            f"{record.name}@{commit.step} is in Skytrain's own format already: every preset but DeepSpeed's continues from it\n"
+            f"{record.name}@{commit.step} is in Skytrain's own format already: every mode continues from it\n"
             "  for other tools: --to safetensors, --to hf or --to llm.c"
         )
     if target is None:
