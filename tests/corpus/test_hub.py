@@ -14,7 +14,8 @@ from tests.corpus.hub import COMMIT, loopback_hub
 
 from skytrain.config import ConfigError, SkytrainError, make
 from skytrain.config.compose import compose
-from skytrain.corpus import Document
+from skytrain.corpus import Document, chunks, read_corpus, write_corpus
+from skytrain.storage import open_store
 
 
 def lines(*records: object) -> bytes:
@@ -189,3 +190,16 @@ def test_dolma_is_streamed_from_the_addresses_that_its_repository_lists(tmp_path
     assert len(some) == 4000
     assert fingerprint["commit"] == COMMIT
     assert all(file["size"] and file["etag"] for file in fingerprint["files"])
+
+
+def test_workers_stream_a_data_set_of_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # for the workers, as `online` is for this process
+    for i in range(4):
+        write(tmp_path / f"hub/train/0{i}.jsonl.zst", zstd(lines(*({"text": f"text {i}-{k}"} for k in range(50)))))
+    data = compose(["data=pile", "data.workers=2", "data.exact_dedup=false"]).config.data
+    with loopback_hub(tmp_path / "hub", repo_of("pile")) as endpoint:
+        made = source("pile", endpoint)
+        assert chunks._files_apart(made, made.pieces(), workers=2, needed_bytes=None)
+        store = open_store(str(tmp_path / "store"))
+        manifest = write_corpus(store, data, made, "v1")
+    assert [d.text for d in read_corpus(store, manifest)] == [f"text {i}-{k}" for i in range(4) for k in range(50)]
