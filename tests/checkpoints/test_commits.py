@@ -141,3 +141,16 @@ def test_another_format_is_named(store, saved, format, hint):
     store.write(f"{key}/COMMITTED.0", json.dumps({**marker, "format": format}).encode())
     with pytest.raises(CheckpointError, match=hint):
         open_checkpoint(store, key)
+
+
+def test_files_stay_as_long_as_their_marker_cannot_be_deleted(store, saved, monkeypatch):
+    from skytrain.storage import StoreError
+    from skytrain.storage.folder import FolderStore
+
+    for step in (10, 20, 30):
+        saved(step)
+    monkeypatch.setattr(FolderStore, "delete", lambda self, key: None)  # says so, and does nothing
+    with pytest.raises(StoreError, match="still there"):
+        prune(store, "r", Keep(last=2))
+    assert committed_steps(store, "r") == [10, 20, 30]
+    open_checkpoint(store, step_key("r", 10)).tensors.read()

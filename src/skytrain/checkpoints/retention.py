@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..runs import attempts
-from ..storage import Store
+from ..storage import Store, StoreError
 from .commits import VALIDATION, Commit, committed, marker_key, read_marker, read_validation
 from .errors import Damaged
 
+DELETES = 3
 LEAST = 2  # the newest may be the one that is damaged
 _FOLDER = re.compile(r"(?P<step>.*/step-\d+)/(?P<folder>(?P<attempt>\d+)\.\d+)/.+")
 
@@ -52,7 +53,7 @@ def prune(store: Store, run: str, keep: Keep, *, attempt: int | None = None, dry
     if not dry_run:
         for commit in dropped:
             folders = _folders(store, commit)
-            store.delete(commit.marker_key)
+            _delete_marker(store, commit.marker_key)
             for folder in folders:
                 store.delete_all(folder)
     leftovers = _leftovers(store, run, found if dry_run else remaining, attempt)
@@ -67,6 +68,15 @@ def _folders(store: Store, commit: Commit) -> list[str]:
         return [f"{commit.key}/{read_marker(store, commit).folder}"]
     except Damaged:
         return [f"{commit.key}/{name}" for name in store.folders(commit.key) if name.startswith(f"{commit.attempt}.")]
+
+
+def _delete_marker(store: Store, key: str) -> None:
+    """Looks that it is gone: some servers do not check the body of a request to delete, and a damaged one names another key."""
+    for _ in range(DELETES):
+        store.delete(key)
+        if not store.exists(key):
+            return
+    raise StoreError("delete", store.url(key), "it is still there, so its files were left too")
 
 
 def _leftovers(store: Store, run: str, kept: list[Commit], attempt: int | None) -> list[str]:
@@ -88,7 +98,7 @@ def _clear(store: Store, run: str, leftovers: list[str], kept: list[Commit]) -> 
         step, _, name = folder.rpartition("/")
         marker = marker_key(step, int(name.partition(".")[0]))
         if marker not in counting:
-            store.delete(marker)
+            _delete_marker(store, marker)
         store.delete_all(folder)
     steps: dict[str, list[str]] = {}
     for stat in store.list(f"runs/{run}/checkpoints/"):
