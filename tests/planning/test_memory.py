@@ -106,10 +106,10 @@ def test_adam_in_mixed_precision_holds_16_bytes_a_parameter() -> None:
         ("ddp", 4, 4, 8),
         ("fsdp", 4 / 8, 4 / 8, 8 / 8),
         ("cp", 4 / 8, 4 / 8, 8 / 8),  # ranks that share a sequence divide the state as well
-        ("deepspeed-zero1", 2, 2, 12 / 8),  # bfloat16 weights, with a float32 copy beside AdamW's moments
-        ("deepspeed-zero2", 2, 2 / 8, 12 / 8),
-        ("deepspeed-zero3", 2 / 8, 2 / 8, 12 / 8),
-        ("deepspeed-zero3-offload", 2 / 8, 2 / 8, 0),
+        ("deepspeed-zero1", 2, 4, 12 / 8),  # bfloat16 weights, with a float32 copy beside AdamW's moments
+        ("deepspeed-zero2", 2, 4 / 8, 12 / 8),
+        ("deepspeed-zero3", 2 / 8, 4 / 8, 12 / 8),
+        ("deepspeed-zero3-offload", 0, 0, 0),
     ],
 )
 def test_each_way_of_sharding_divides_its_part_of_the_state(
@@ -131,8 +131,8 @@ def test_every_preset_has_a_memory_of_all_its_parts(preset: str) -> None:
     memory = rank_memory(
         Job(decoder("llama-3.1-8b"), 8192, 1, accumulation=16), preset_mesh(preset, gpus, 16 if preset == "tp" else 8)
     )
-    assert memory.total > memory.allocated > memory.parameters > 0
-    assert (memory.optimizer == 0) == preset.endswith("offload")
+    assert memory.total > memory.allocated > memory.parameters
+    assert (memory.parameters == 0) == (memory.optimizer == 0) == preset.endswith("offload")
 
 
 def test_gradients_that_travel_once_a_step_are_whole_between_micro_batches() -> None:
@@ -152,6 +152,24 @@ def test_tensor_context_and_pipeline_ranks_each_hold_a_part_of_the_activations()
     )  # the gathered sequence is whole on each
     assert rank_memory(job, Mesh(context=8)).activations == pytest.approx(whole / 8)
     assert rank_memory(job, Mesh(pipeline=8)).activations < whole / 4
+
+
+def test_gathering_a_sequence_holds_the_keys_of_all_its_parts_and_a_ring_those_of_two() -> None:
+    job, mesh = Job(decoder("llama-3.1-8b"), 65536, 1, accumulation=2), Mesh(context=8)
+    ring, gather, heads = (
+        rank_memory(replace(job, context_method=method), mesh).buffers for method in ("ring", "allgather", "ulysses")
+    )
+    part = 65536 / 8 * 2 * 8 * 128 * (2 + 4)  # keys and values of eight groups, and their gradients
+    assert (ring - heads, gather - heads) == pytest.approx((2 * part, 8 * part))
+
+
+def test_deepspeeds_buffers_hold_one_blocks_gradients() -> None:
+    model = decoder("llama-3.1-8b")
+    few, many = (
+        rank_memory(Job(replace(model, layers=layers), 4096, 1, 2), preset_mesh("deepspeed-zero2", 8, 8)).buffers
+        for layers in (8, 32)
+    )
+    assert few == pytest.approx(many)
 
 
 def test_the_largest_micro_batch_fits_and_one_more_does_not() -> None:

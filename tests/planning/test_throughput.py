@@ -11,7 +11,7 @@ import pytest
 from skytrain.config import DecoderConfig, SkytrainError
 from skytrain.config.compose import compose
 from skytrain.planning.catalog import packaged_catalog
-from skytrain.planning.communication import Node, bubble_fraction, exchanges
+from skytrain.planning.communication import Exchange, Node, bubble_fraction, exchanges
 from skytrain.planning.flops import decoder_size
 from skytrain.planning.measurements import (
     Measurement,
@@ -71,6 +71,25 @@ def test_tensor_ranks_gather_and_scatter_activations_four_times_a_layer() -> Non
     (found,) = exchanges(Job(GPT2, 1024, 8), Mesh(tensor=4), G5)
     assert found.bytes == pytest.approx(12 * 4 * 2 * 3 / 4 * 2 * 8 * 1024 * 768)
     assert not found.overlapped
+
+
+def test_a_divided_sequence_sends_keys_and_their_gradients_or_heads_by_its_method() -> None:
+    model, tokens = replace(decoder("llama-3.1-8b"), layers=1), 65536 / 8
+    job = Job(model, 65536, 1)
+
+    def found(method: str) -> Exchange:
+        (one,) = (
+            one
+            for one in exchanges(replace(job, context_method=method), Mesh(context=8), P5)
+            if one.dimension == "context"
+        )
+        return one
+
+    keys = 2 * 8 * 128  # of a token, in eight groups, and its values
+    assert found("ring").bytes == pytest.approx(tokens * keys * (2 * 7 * 2 + 8 * 4))
+    assert found("allgather").bytes == pytest.approx(tokens * keys * (2 * 7 * 2 + 7 * 4))
+    assert found("ulysses").bytes == pytest.approx(tokens * (2 * 32 * 128 + keys) * 2 * 2 * 7 / 8)
+    assert [found(method).overlapped for method in ("ring", "allgather", "ulysses")] == [True, False, False]
 
 
 def test_a_ring_that_leaves_the_machine_shares_its_network_with_the_other_rings() -> None:

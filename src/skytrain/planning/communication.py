@@ -7,6 +7,7 @@ that. DDP and ZeRO: Rajbhandari et al. 2020 (arXiv 1910.02054), section 7. Tenso
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from .catalog import Instance
@@ -103,16 +104,8 @@ def exchanges(job: Job, mesh: Mesh, node: Node) -> list[Exchange]:
             overlapped=False,
         )
     if mesh.context > 1:
-        keys = 2 * job.model.groups * job.model.head_width * narrow / mesh.tensor
-        passes = 4 if job.checkpointing else 3
-        volume = micro * layers * passes * keys * tokens * (mesh.context - 1)
-        add(
-            "context",
-            "keys and values around the ring",
-            volume,
-            micro * layers * passes * (mesh.context - 1),
-            overlapped=True,
-        )
+        what, volume, calls, hidden = _context_traffic(job, mesh, narrow)
+        add("context", what, micro * layers * tokens * volume, micro * layers * calls, overlapped=hidden)
     if mesh.pipeline > 1:
         volume = micro * 2 * 4 * tokens * job.model.width / mesh.tensor
         add("pipeline", "activations to the next stage, gradients back", volume, 2 * micro, overlapped=True)
@@ -131,6 +124,24 @@ def _shard_traffic(job: Job, mesh: Mesh, held: float, layers: float, narrow: int
     scatters = 1 if pipelined or job.reduce_once else job.accumulation
     volume = (gathers * narrow + scatters * 4) * held * share
     return "all-gather of weights, reduce-scatter of gradients", volume, (gathers + scatters) * layers, False
+
+
+def _context_traffic(job: Job, mesh: Mesh, narrow: int) -> tuple[str, float, float, bool]:
+    """What moves, bytes for each token of a rank and messages in one layer and micro-batch, and whether attention hides it."""
+    others, passes = mesh.context - 1, 2 if job.checkpointing else 1  # the forward pass, and again
+    queries = job.model.heads * job.model.head_width / mesh.tensor
+    keys = 2 * job.model.groups * job.model.head_width / mesh.tensor
+    if job.context_method == "ulysses":
+        # Queries, keys and values go out and what they found comes back; groups that are too few for the ranks are copied.
+        copies = mesh.context / math.gcd(job.model.groups // mesh.tensor, mesh.context)
+        volume = (passes + 1) * narrow * (2 * queries + keys * copies) * _share(mesh.context)
+        return "heads for tokens and back", volume, 2 * (passes + 1), False
+    # Keys and values for each pass, and their gradients in float32 on the way home.
+    forth = (passes + 1) * narrow * keys * others
+    if job.context_method == "allgather":
+        return "keys and values of all, their gradients back", forth + 4 * keys * others, passes + 2, False
+    messages = (passes + 1) * others + mesh.context
+    return "keys and values around the ring, their gradients back", forth + 4 * keys * mesh.context, messages, True
 
 
 def bubble_fraction(mesh: Mesh, accumulation: int) -> float:

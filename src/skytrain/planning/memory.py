@@ -19,12 +19,16 @@ from .mesh import Mesh
 MIB = 2**20
 Precision = Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed"]
 Path = Literal["eager", "compiled", "fused"]
+ContextMethod = Literal["allgather", "ring", "ulysses"]
 
 CONTEXT_BYTES = 768 * MIB  # CUDA context, cuBLAS and cuDNN handles, as measured on an H200; less on smaller GPUs
 NCCL_BYTES = 700 * MIB  # communicators and their channels, when there is more than one GPU; assumed
 WORKSPACE_BYTES = 96 * MIB  # cuBLAS workspaces and the kernels' scratch
 OPTIMIZER_BYTES = {"adamw": 8, "lion": 4}  # of state a parameter; one that is not named here is taken for AdamW
-DEEPSPEED_BUCKET_BYTES = 2e9  # its default: 500 million numbers
+DEEPSPEED_BUCKET = (
+    500_000_000  # gradients at most, of one block: in two buffers of bfloat16, and in float32 as they travel
+)
+DEEPSPEED_BUCKET_BYTES = 2 + 2 + 4
 # Of all that is allocated, what the allocator needs beyond it, with the growing segments that the trainer asks for: with it the largest
 # micro-batches that fit ran on an H200, and a quarter more did not (benchmarks/planning/h200.md).
 FRAGMENTATION = 0.03
@@ -45,6 +49,7 @@ class Job:
     fused: bool = False  # kernels of our own, which serve GPT-2's shape where layers are whole
     loss_chunk_tokens: int | None = None  # logits of so many tokens exist at a time, and are computed twice
     checkpointing: bool = False  # keep only each block's input and compute the block again in the backward pass
+    context_method: ContextMethod = "ring"  # how attention reaches over a divided sequence
     reduce_once: bool = True  # sharded gradients travel once a step and are whole until then, or in each micro-batch
 
 
@@ -199,22 +204,32 @@ class State:
 
 def training_state(job: Job, mesh: Mesh, held: float) -> State:
     """Of `held` parameters that tensor ranks and stages leave to this one; the others of its group may hold parts of it."""
+    if mesh.offload:
+        return State(0.0, 0.0, 0.0, 0.0)
     ranks = mesh.sharing
     narrow = job.precision == "bf16-true" or (mesh.deepspeed and job.precision != "32-true")
-    each = 2 if narrow else 4
-    # DeepSpeed keeps a float32 copy of its part whatever the weights are.
+    # DeepSpeed keeps a float32 copy of its part whatever the weights are, and adds gradients up in float32.
     state = OPTIMIZER_BYTES.get(job.optimizer, 8) + (4 if narrow or mesh.deepspeed else 0)
     # Gradients in float32 for the copies, or what AdamW and Lion hold for a moment where they are not one fused kernel.
     unfused = job.precision == "16-mixed" or job.optimizer == "lion"
-    step = 4 * held / ranks if narrow or unfused else 0.0
-    if mesh.offload and not mesh.deepspeed:
-        return State(0.0, 0.0, 0.0, 0.0)
     return State(
-        parameters=each * held / (ranks if mesh.zero == 3 else 1),
-        gradients=each * held / (ranks if mesh.zero >= 2 else 1),
-        optimizer=0.0 if mesh.offload else state * held / ranks,
-        step=0.0 if mesh.offload else step,
+        parameters=(2 if narrow else 4) * held / (ranks if mesh.zero == 3 else 1),
+        gradients=(2 if job.precision == "bf16-true" else 4) * held / (ranks if mesh.zero >= 2 else 1),
+        optimizer=state * held / ranks,
+        step=4 * held / ranks if narrow or unfused else 0.0,
     )
+
+
+def context_bytes(job: Job, mesh: Mesh) -> float:
+    """Keys and values of other parts of a sequence, and their gradients in float32, while one layer attends to them."""
+    if (
+        mesh.context == 1 or job.context_method == "ulysses"
+    ):  # which exchanges heads for tokens, and holds as many numbers
+        return 0.0
+    parts = mesh.context if job.context_method == "allgather" else 2  # a ring's are here or on their way
+    tokens = job.micro_batch * job.sequence_length / mesh.context
+    keys = 2 * job.model.groups * job.model.head_width / mesh.tensor
+    return parts * tokens * keys * (narrow_bytes(job.precision) + 4)
 
 
 def rank_memory(job: Job, mesh: Mesh) -> Memory:
@@ -228,7 +243,7 @@ def rank_memory(job: Job, mesh: Mesh) -> Memory:
 
     state = training_state(job, mesh, held)
     gradients, narrow = state.gradients, narrow_bytes(job.precision)
-    fixed = float(WORKSPACE_BYTES)
+    fixed = WORKSPACE_BYTES + context_bytes(job, mesh)
     copies = every_copy = 0.0
     if gathers:
         # Whole in bfloat16: the tables, and two blocks; a pipeline's stage keeps all of its blocks gathered over the step.
@@ -246,7 +261,7 @@ def rank_memory(job: Job, mesh: Mesh) -> Memory:
         every_copy = 2 * size.matmul_parameters / mesh.tensor / mesh.pipeline
         copies = 2 * (table + block_weights) if job.checkpointing else every_copy
     if mesh.deepspeed:
-        fixed += min(4 * held, DEEPSPEED_BUCKET_BYTES)
+        fixed += DEEPSPEED_BUCKET_BYTES * min(block_weights, DEEPSPEED_BUCKET)
 
     # Gradients of an earlier micro-batch wait beside this one's activations; with one micro-batch a step there are none yet.
     waiting = gradients if job.accumulation > 1 or mesh.gpus > 1 else 0.0

@@ -19,7 +19,7 @@ class Mesh:
     """Degrees by dimension, outermost first: pipeline stages are furthest apart, tensor ranks share a node.
 
     `zero` says what the shard dimension divides, as DeepSpeed numbers it: 1 optimizer state, 2 gradients too, 3 parameters too
-    (which is what FSDP does). With `offload` the optimizer state lives in the machine's own memory.
+    (which is what FSDP does). With `offload` all of that lives in the machine's own memory.
     """
 
     pipeline: int = 1

@@ -71,6 +71,7 @@ def job_of(config: Config) -> Job:
         fused=trainer.fused != "off" and not trainer.loss_chunk_tokens and not trainer.z_loss,
         loss_chunk_tokens=trainer.loss_chunk_tokens,
         checkpointing=trainer.activation_checkpointing == "full",
+        context_method=config.parallel.context_method,
     )
 
 
