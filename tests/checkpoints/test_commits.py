@@ -6,8 +6,8 @@ import pytest
 
 from skytrain.checkpoints import (
     CheckpointError,
-    Damaged,
     Keep,
+    SaveFailed,
     TakenOver,
     committed_steps,
     open_checkpoint,
@@ -77,7 +77,7 @@ def test_a_file_that_is_not_whole_when_it_is_to_be_committed_is_found(store, sav
 
     written = FolderStore.write_parts
     monkeypatch.setattr(FolderStore, "write_parts", lambda self, key, parts: written(self, key, parts[:-1]))
-    with pytest.raises(Damaged, match=r"rank-00000\.bin is not whole"):
+    with pytest.raises(SaveFailed, match=r"rank-00000\.bin is not whole"):
         saved(5)
     assert committed_steps(store, "r") == []
 
@@ -154,3 +154,15 @@ def test_files_stay_as_long_as_their_marker_cannot_be_deleted(store, saved, monk
         prune(store, "r", Keep(last=2))
     assert committed_steps(store, "r") == [10, 20, 30]
     open_checkpoint(store, step_key("r", 10)).tensors.read()
+
+
+def test_pruning_finds_what_a_kill_in_the_middle_of_a_file_left_on_the_disk(store, saved):
+    attempt_from(store, 0)
+    saved(10)
+    cut_off = store.local_path(step_key("r", 20)) / "0.2" / ".skytrain-0123456789abcdef"
+    cut_off.parent.mkdir(parents=True)
+    cut_off.write_bytes(b"half of it")
+    attempt_from(store, 10)
+    prune(store, "r", Keep(last=2), attempt=1)
+    assert not cut_off.exists()
+    assert committed_steps(store, "r") == [10]

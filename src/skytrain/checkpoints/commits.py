@@ -20,7 +20,7 @@ from typing import Any
 from ..runs import Fence, Superseded, check_newest, read_fence
 from ..runs.attempts import now
 from ..storage import NotFound, Stat, Store
-from .errors import CheckpointError, Damaged, TakenOver
+from .errors import CheckpointError, Damaged, SaveFailed, TakenOver
 from .manifest import FORMAT, Manifest, check_format, parse_manifest
 
 MANIFEST, VALIDATION = "manifest.json", "validation.json"
@@ -147,7 +147,7 @@ def commit(store: Store, key: str, attempt: int, folder: str, manifest: Manifest
     sizes = {stat.key: stat.size for stat in store.list(f"{key}/{folder}")}
     for name, file in manifest.files.items():
         if sizes.get(f"{key}/{folder}/{name}") != file.bytes:
-            raise Damaged(f"{store.url(f'{key}/{folder}/{name}')} is not whole, so the checkpoint was not committed")
+            raise SaveFailed(f"{store.url(f'{key}/{folder}/{name}')} is not whole, so the checkpoint was not committed")
     data = manifest.to_bytes()
     store.write(f"{key}/{folder}/{MANIFEST}", data)
     marker = Marker(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from .errors import Damaged
 
 DELETES = 3
 LEAST = 2  # the newest may be the one that is damaged
-_FOLDER = re.compile(r"(?P<step>.*/step-\d+)/(?P<folder>(?P<attempt>\d+)\.\d+)/.+")
+_FOLDER = re.compile(r"(?P<attempt>\d+)\.\d+")
 
 
 @dataclass(frozen=True)
@@ -83,12 +84,15 @@ def _leftovers(store: Store, run: str, kept: list[Commit], attempt: int | None) 
     """Folders of no checkpoint. Never those of an attempt that may be writing them."""
     newest = max(attempts(store, run), default=0) if attempt is None else attempt + 1
     used = {folder for commit in kept for folder in _folders(store, commit)}
-    found = {
-        f"{match['step']}/{match['folder']}"
-        for stat in store.list(f"runs/{run}/checkpoints/")
-        if (match := _FOLDER.fullmatch(stat.key)) and int(match["attempt"]) < newest
-    }
-    return sorted(found - used)
+    # By folders and not by objects: on a disk, one may hold nothing but a file that was cut off while it was written.
+    steps = [f"runs/{run}/checkpoints/{name}" for name in store.folders(f"runs/{run}/checkpoints/")]
+    found = [f"{step}/{name}" for step in steps for name in store.folders(step) if _attempt(name) < newest]
+    return sorted(set(found) - used)
+
+
+def _attempt(folder: str) -> float:
+    match = _FOLDER.fullmatch(folder)
+    return int(match["attempt"]) if match else math.inf
 
 
 def _clear(store: Store, run: str, leftovers: list[str], kept: list[Commit]) -> None:
