@@ -15,6 +15,7 @@ from __future__ import annotations
 import gc
 import sys
 import tempfile
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,24 +44,12 @@ SIZE = (
 )
 
 
-def storages() -> dict[int, int]:
-    """Bytes by address of everything that tensors of this process hold, gradients too."""
-    import torch
-
-    found: dict[int, int] = {}
-    for thing in gc.get_objects():
-        if isinstance(thing, torch.Tensor) and thing.device.type == "cpu":
-            for tensor in (thing, thing.grad if thing.is_leaf else None):
-                if tensor is not None:
-                    storage = tensor.untyped_storage()
-                    found[storage.data_ptr()] = storage.nbytes()
-    return found
-
-
 def measure(preset: str) -> dict[str, int]:
-    """Bytes that this rank holds more than before, at each moment's fullest, in the last step."""
+    """Bytes that this rank holds at each moment's fullest in the last step, of all that was made for the training."""
     import lightning.pytorch as pl
     import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
     from torch.utils.data import DataLoader
 
     from skytrain.config.compose import compose
@@ -70,20 +59,34 @@ def measure(preset: str) -> dict[str, int]:
     from skytrain.training import CausalLM, plan_training
     from skytrain.training.factory import make_trainer, outline
 
+    class Alive(TorchDispatchMode):
+        """The storages that operations made and that are still there."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.storages: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = func(*args, **(kwargs or {}))
+            for leaf in tree_leaves(result):
+                if isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu":
+                    storage = leaf.untyped_storage()
+                    self.storages[storage._cdata] = storage
+            return result
+
     ranks = Ranks.from_environment()
-    config = compose(
-        [*SIZE, f"parallel={preset}", f"trainer.batch_tokens={2 * 8 * ranks.world_size}"],
-    ).config
+    config = compose([*SIZE, f"parallel={preset}", f"trainer.batch_tokens={2 * 8 * ranks.world_size}"]).config
     plan = plan_training(config, ranks)
-    seen = {"forward": 0, "update": 0}
-    gc.collect()
-    before = sum(storages().values())
+    alive, seen = Alive(), {"forward": 0, "update": 0}
 
     def look(moment: str) -> None:
         gc.collect()
-        seen[moment] = max(seen[moment], sum(storages().values()) - before)
+        seen[moment] = max(seen[moment], sum(storage.nbytes() for storage in alive.storages.values()))
 
     class Watch(pl.Callback):
+        def __init__(self) -> None:
+            self.hooks: list[Any] = []
+
         def on_train_batch_start(self, trainer: Any, module: Any, *_: Any) -> None:
             if trainer.global_step == plan.total_steps - 1 and not self.hooks:
                 for block in blocks_of(module.model):
@@ -93,15 +96,14 @@ def measure(preset: str) -> dict[str, int]:
             if trainer.global_step == plan.total_steps - 1:
                 look("update")
 
-        hooks: list[Any] = []  # noqa: RUF012
-
     made = torch.Generator().manual_seed(0)
     batches = [torch.randint(0, 250, (1, 9), generator=made) for _ in range(plan.micro_batches * plan.total_steps)]
     trainer = make_trainer(config, plan, open_store(tempfile.gettempdir()), [Watch()], [])
     module = CausalLM(
         outline(config), optimizer=config.optimizer, schedule=config.lr_schedule, total_steps=3, clip_norm=1.0
     )
-    trainer.fit(module, DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
+    with alive:
+        trainer.fit(module, DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
     return seen
 
 

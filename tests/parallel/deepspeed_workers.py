@@ -18,18 +18,18 @@ def everything(root: Path, options: tuple[str, ...]) -> dict:
     dropout = (*options, "model.dropout=0.1")
     return {
         "memory": measure_all(PRESETS),
-        "same": {preset: whole_and_stopped(root, preset, dropout) for preset in PRESETS},
+        "same": {preset: whole_and_stopped(root, preset, dropout) for preset in PRESETS[1:]},
         "to another mesh": refused(root, "deepspeed-zero2-stopped", "fsdp", dropout),
         "to another stage": refused(root, "deepspeed-zero2-stopped", "deepspeed-zero3", dropout),
         "changing": changing(root, options),
     }
 
 
-def whole_and_stopped(root: Path, preset: str, options: tuple[str, ...]) -> list[list[float]]:
+def whole_and_stopped(root: Path, preset: str, options: tuple[str, ...], name: str = "") -> list[list[float]]:
     """The losses of a run that was never stopped and of one that was stopped in the middle."""
     return [
-        train_in_pieces(root, f"{preset}-whole", [(preset, 5)], options),
-        train_in_pieces(root, f"{preset}-stopped", [(preset, 3), (preset, 5)], options),
+        train_in_pieces(root, f"{name}{preset}-whole", [(preset, 5)], options),
+        train_in_pieces(root, f"{name}{preset}-stopped", [(preset, 3), (preset, 5)], options),
     ]
 
 
@@ -53,5 +53,10 @@ def changing(root: Path, options: tuple[str, ...]) -> list[float]:
     return train_in_pieces(root, "changing", [("fsdp", 8)], options)
 
 
-def offloaded(root: Path, options: tuple[str, ...]) -> dict:
-    return {"same": whole_and_stopped(root, "deepspeed-zero3-offload", options)}
+def more(root: Path, options: tuple[str, ...], presets: tuple[str, ...]) -> dict:
+    """The heavier proofs, in one start."""
+    lowered = (*options, "trainer.precision=bf16-mixed")
+    return {
+        "float32": {preset: whole_and_stopped(root, preset, options) for preset in presets},
+        "bf16": {preset: whole_and_stopped(root, preset, lowered, "bf16-") for preset in presets},
+    }

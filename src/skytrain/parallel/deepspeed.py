@@ -7,6 +7,7 @@ import importlib
 import io
 import logging
 import os
+import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
@@ -21,14 +22,14 @@ from lightning.pytorch.strategies import DeepSpeedStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor, nn
 
-from ..checkpoints import AnotherModel, CheckpointError, SavedTensors, SaveOptions
+from ..checkpoints import AnotherModel, CheckpointError, SavedTensors, SaveFailed, SaveOptions
 from ..checkpoints.deepspeed import CLASSES, MODULE, DeepSpeedCheckpoint, Layout, open_deepspeed, read_file, save_files
 from ..checkpoints.lightning_io import StoreCheckpointIO, split_checkpoint
 from ..config import SkytrainError
 from . import state
 from .apply import blocks_of, recompute
 from .deepspeed_setup import ZeroSettings, cpu_adam, engine_config
-from .deepspeed_state import NamedState, put_state
+from .deepspeed_state import NamedState, partitions, put_state
 from .strategy import InitialValue
 
 ADAM_SETTINGS = ("lr", "betas", "eps", "weight_decay")
@@ -103,11 +104,10 @@ class ZeroStrategy(DeepSpeedStrategy):
         exact = self._exact_weights(model)
         self._give_weights(model)
         module._make_optimizer = lambda *, fused: self._optimizer(outline, groups, model, fused)
-        module.configure_gradient_clipping = (
-            _do_nothing  # the engine clips within its step, and tells the norm after it
-        )
+        # The engine clips within its step, and tells the norm after it.
+        module.configure_gradient_clipping = _do_nothing
+        module._device = self.root_device  # asked for when the optimizer is made
         super().setup(trainer)
-        module._device = self.root_device
         if self.settings.bf16:
             # The engine has made its float32 weights from lowered ones.
             self._put(NamedState(exact))
@@ -226,6 +226,7 @@ class ZeroStrategy(DeepSpeedStrategy):
         rest = split_checkpoint({**checkpoint, "optimizer_states": []})
         options = storage_options or SaveOptions()
         with tempfile.TemporaryDirectory(prefix="skytrain-deepspeed-") as scratch:
+            self._check_room(Path(scratch))
             self.deepspeed_engine.save_checkpoint(scratch, tag=TAG, save_latest=False)
             made = save_files(
                 self._io.store, str(filepath), self._saves, Path(scratch), rest, self._layout, options, self._group
@@ -235,6 +236,19 @@ class ZeroStrategy(DeepSpeedStrategy):
                 options.committed()
             except SkytrainError as error:  # the checkpoint is there all the same
                 rank_zero_warn(f"after the checkpoint {filepath}: {error}")
+
+    def _check_room(self, folder: Path) -> None:
+        """On all ranks: one that fails in the midst of DeepSpeed's saving would leave the others waiting for it."""
+        held = sum(part.numel() for part in partitions(self.deepspeed_engine.optimizer, self.settings.stage))
+        weights = sum(parameter.numel() * parameter.element_size() for parameter in self.deepspeed_engine.parameters())
+        needed, free = 12 * held + weights, shutil.disk_usage(folder).free
+        short = torch.tensor(int(free < needed))
+        dist.all_reduce(short, op=dist.ReduceOp.MAX, group=self._group)
+        if short:
+            raise SaveFailed(
+                f"a rank has too little room in {folder.parent} for its part of a DeepSpeed checkpoint, about {needed} bytes; "
+                f"rank {self.global_rank} has {free}\n  free some, or set TMPDIR to a larger disk"
+            )
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         opened = open_deepspeed(self._io.store, str(checkpoint_path))

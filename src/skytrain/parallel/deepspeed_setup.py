@@ -56,6 +56,7 @@ def engine_config(settings: ZeroSettings, *, block_elements: int, vector_element
     Vectors, up to `vector_elements` long, stay whole under ZeRO-3: there is little to save and much to send.
     """
     block = min(LARGEST_BUCKET, block_elements + block_elements % 2)
+    half = block // 2 + block // 2 % 2
     zero: dict[str, Any] = {
         "stage": settings.stage,
         "reduce_bucket_size": block,
@@ -65,9 +66,10 @@ def engine_config(settings: ZeroSettings, *, block_elements: int, vector_element
     }
     if settings.stage == 3:
         zero |= {
-            "stage3_prefetch_bucket_size": block,
-            "stage3_max_live_parameters": 2 * block,  # the block at work, and the next one on its way
-            "stage3_max_reuse_distance": block,
+            "reduce_bucket_size": half,
+            "stage3_prefetch_bucket_size": half // 2,
+            "stage3_max_live_parameters": block,  # one layer's worth is gathered, what is fetched ahead included
+            "stage3_max_reuse_distance": 0,  # which would keep a layer past its use
             "stage3_param_persistence_threshold": vector_elements + 1,
         }
     if settings.cpu_offload:
