@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from skytrain.storage import open_store
+
 WORDS = Path(__file__).read_text().split() + [f"word{i}" for i in range(500)]
 FILES, DOCUMENTS = 6, 60
 # Small pieces, so that there is much to be in the middle of; otherwise the command as a user types it.
@@ -61,8 +63,10 @@ def kill_when(process: subprocess.Popen[bytes], ready: Callable[[], bool]) -> bo
     return process.returncode == -signal.SIGKILL
 
 
-def files(store: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(store)): path.read_bytes() for path in sorted(store.rglob("*")) if path.is_file()}
+def files(folder: Path) -> dict[str, bytes]:
+    """What the store holds. A file that was being written when its writer was killed may lie beside it; it has no name there."""
+    store = open_store(str(folder))
+    return {stat.key: store.read(stat.key) for stat in store.list("")}
 
 
 def stored(store: Path) -> int:
