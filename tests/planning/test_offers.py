@@ -195,7 +195,8 @@ def test_the_plan_holds_what_launch_needs_and_comes_back_as_written(tmp_path: Pa
 
 def test_a_plan_that_train_cannot_run_says_so_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skytrain.planning.mesh._presets_of_train", lambda: ("single", "ddp"))
-    found = find_offers(CONFIG, CATALOG, dataclasses.replace(TWO_G5, mesh="context=2,tensor=4"))
+    wish = dataclasses.replace(TWO_G5, mesh="context=2,tensor=4", budget_usd=None)
+    found = find_offers(CONFIG, CATALOG, wish)
     choice = choose(found)
     assert choice is not None
     plan = plan_dict(COMPOSED.values, TWO_G5, choice, "why", CATALOG, "2026-11-15")

@@ -10,6 +10,7 @@ import pytest
 
 from skytrain.config import DecoderConfig, SkytrainError
 from skytrain.config.compose import compose
+from skytrain.planning import throughput
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.communication import Exchange, Node, bubble_fraction, exchanges
 from skytrain.planning.flops import decoder_size
@@ -25,6 +26,7 @@ from skytrain.planning.memory import Job, path_of, usable_bytes
 from skytrain.planning.mesh import Mesh, parse_mesh, preset_mesh, runnable
 from skytrain.planning.search import NoPlacement, Placement, best_placement
 from skytrain.planning.throughput import launch_seconds, mfu, step_time, together, tokens_per_step
+from skytrain.training import paths
 
 CATALOG = packaged_catalog()
 G5 = Node.of(CATALOG.instance("g5.12xlarge"))
@@ -120,6 +122,16 @@ def test_small_micro_batches_wait_for_the_host() -> None:
     small, large = step_time(job, Mesh(), P5), step_time(replace(job, micro_batch=64, sequence_length=1024), Mesh(), P5)
     assert small.host > 0.5 * small.seconds
     assert large.host < 0.001 * large.seconds
+
+
+def test_a_small_micro_batch_of_one_gpu_is_a_graph_and_does_not_wait_for_the_host() -> None:
+    job = Job(GPT2, 1024, 4, fused=True, graphs=True)
+    plain = replace(job, graphs=False)
+    assert step_time(job, Mesh(), P5).seconds < 0.7 * step_time(plain, Mesh(), P5).seconds
+    for mesh, tokens in ((Mesh(replicate=2), 4), (Mesh(), 64)):
+        graphed, not_graphed = (launch_seconds(replace(one, micro_batch=tokens), mesh) for one in (job, plain))
+        assert graphed == not_graphed
+    assert paths.GRAPHED_TOKENS == throughput.GRAPHED_TOKENS  # what training does, and what is planned
 
 
 def test_host_and_device_that_take_as_long_make_a_step_longer_than_either() -> None:

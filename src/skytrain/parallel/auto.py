@@ -13,7 +13,7 @@ from ..planning.catalog import load_catalog
 from ..planning.communication import Node
 from ..planning.hardware import Gpu, find_gpu
 from ..planning.measurements import load_measurements
-from ..planning.memory import DRIVER_FRACTION, MIB, usable_bytes
+from ..planning.memory import DRIVER_FRACTION, MIB
 from ..planning.mesh import DIMENSIONS
 from ..planning.offers import job_of
 from ..planning.search import Fixed, Placement, best_placement
@@ -121,7 +121,7 @@ def _keeps_recomputation(config: Config, given: Collection[str]) -> bool:
 def _sentence(placement: Placement, machine: Machine, ranks: Ranks) -> str:
     job, mesh = placement.job, placement.mesh
     again = "blocks computed again" if job.checkpointing else "nothing computed again"
-    needs, has = format_bytes(placement.memory.total), format_bytes(usable_bytes(int(machine.memory_bytes / MIB)))
+    needs, has = format_bytes(placement.memory.total), format_bytes(machine.memory_bytes)
     speed = f"{format_count(placement.tokens_per_s)} tokens/s ({placement.prediction.source}), "
     return (
         f"parallel=auto: {mesh}, micro-batch {job.micro_batch}, {again}; the fastest layout by prediction on "

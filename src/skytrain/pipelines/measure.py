@@ -57,6 +57,7 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
         peak_bytes=torch.cuda.max_memory_allocated() if cuda else None,
         date=datetime.now(UTC).date().isoformat(),
         torch=torch.__version__,
+        graphs=config.trainer.cuda_graphs != "off" and not config.loader.separate_documents,
     )
     save_measurement(measured)
     return measured
@@ -64,7 +65,7 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
 
 def shortened(config: Config, steps: int) -> Config:
     """The same steps, twenty of them on one device, and nothing else: no validation, samples, checkpoints or logs."""
-    alone = dataclasses.replace(config.parallel, name="single", pipeline=1, replicate=1, shard=1, tensor=1)
+    alone = dataclasses.replace(config.parallel, name="single", pipeline=1, replicate=1, shard=1, context=1, tensor=1)
     trainer = dataclasses.replace(
         config.trainer,
         steps=steps,

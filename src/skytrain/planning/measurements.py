@@ -50,6 +50,7 @@ class Measurement:
     peak_bytes: int | None
     date: str
     torch: str
+    graphs: bool = False  # as a job has it; what was measured before there were any has none
 
     @property
     def tokens_per_s(self) -> float:
@@ -68,6 +69,7 @@ class Measurement:
             compiled=self.path == "compiled",
             fused=self.path == "fused",
             checkpointing=self.checkpointing,
+            graphs=self.graphs,
         )
 
 

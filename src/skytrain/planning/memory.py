@@ -47,6 +47,7 @@ class Job:
     optimizer: str = "adamw"
     compiled: bool = False
     fused: bool = False  # kernels of our own, which serve GPT-2's shape where layers are whole
+    graphs: bool = False  # on the fused path of one GPU, the kernels of a small micro-batch asked for at once
     loss_chunk_tokens: int | None = None  # logits of so many tokens exist at a time, and are computed twice
     checkpointing: bool = False  # keep only each block's input and compute the block again in the backward pass
     context_method: ContextMethod = "ring"  # how attention reaches over a divided sequence

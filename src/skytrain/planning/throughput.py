@@ -31,6 +31,8 @@ BACKWARD = 2 / 3  # of a micro-batch's time
 # How sharply the longer of host and device decides a step: the power of the mean that joins them. Within a step the device waits for the
 # host in one part and the host for the device in another, so that where both take about as long the step takes longer than either.
 SHARPNESS = 4
+GRAPHED_TOKENS = 32 * 1024  # of a micro-batch: up to there training records it as a CUDA graph
+GRAPHED_SECONDS = 0.003  # of the host in a step of such micro-batches: replays, the norm, the update; assumed
 OPTIMIZER_BYTES = 44  # per parameter and step: AdamW reads 16 and writes 12, the norm reads 4, clipping reads and writes 8, clearing 4
 UNFUSED_BYTES = (
     44  # more, where AdamW is a kernel for each of its operations: six of them read and write two or three numbers
@@ -88,6 +90,9 @@ def software_for(job: Job, mesh: Mesh) -> Software:
 def launch_seconds(job: Job, mesh: Mesh, software: Software | None = None) -> float:
     """What the host needs to launch one optimizer step's kernels, however small they are."""
     software = software or software_for(job, mesh)
+    small = job.micro_batch * job.sequence_length <= GRAPHED_TOKENS
+    if job.graphs and small and mesh.gpus == 1 and path_of(job, mesh) == "fused":
+        return GRAPHED_SECONDS
     again = 4 / 3 if job.checkpointing else 1.0
     return job.accumulation * software.host_seconds * again * job.model.layers / mesh.pipeline
 
