@@ -1,7 +1,9 @@
 """How a run goes on: after an end it did not choose, from something else, with other settings, and within its budget."""
 
 import json
+import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,39 @@ def test_a_crash_leaves_its_trace_in_the_log_and_the_next_attempt_continues_bit_
     assert json.loads(store.read("runs/cut/attempts/1/resumed.json"))["step"] in (2, 4)
 
 
+def test_an_interrupted_run_stops_without_a_validation_and_makes_up_for_it(root):
+    """The signal comes in step 3, so that the run stops after step 4, where a validation is due."""
+    options = [*SHORT, "trainer.validate_every=2"]
+    train(tiny_config(root, "run=whole-validated", *options), Silent())
+    interrupt = Notes(lambda done: os.kill(os.getpid(), signal.SIGUSR1) if done == 3 else None)
+    stopped = train(tiny_config(root, "run=cut", *options), interrupt)
+    assert (stopped.outcome, stopped.step, stopped.exit_code) == ("interrupted", 4, 7)
+    assert list(validations(root, "cut")) == [2]
+    train(tiny_config(root, "run=cut", *options), Silent())
+    assert validations(root, "cut") == validations(root, "whole-validated")
+    assert losses(root, "cut") == losses(root, "whole-validated")
+
+
+def validations(root: Path, run: str) -> dict[int, float]:
+    records = read_metrics(open_store(str(root)), run)
+    return {record["step"]: record["val/loss"] for record in records if "val/loss" in record}
+
+
+def test_a_run_cut_off_after_its_last_checkpoint_is_brought_to_its_end(root):
+    """What remains is the last validation, and to say that it is done."""
+    options = [*SHORT, "trainer.validate_every=2"]
+    done = train(tiny_config(root, "run=whole-validated", *options), Silent())
+    train(tiny_config(root, "run=cut", *options), Silent())
+    for path in (root / "runs/cut/attempts/0/metrics").glob("*.jsonl"):  # as a kill would have left it
+        lines = path.read_text().splitlines()
+        path.write_text("".join(line + "\n" for line in lines if not ('"step": 8' in line and "val/loss" in line)))
+    (root / "runs/cut/attempts/0/outcome.json").unlink()
+    again = train(tiny_config(root, "run=cut", *options), Silent())
+    assert (again.outcome, again.step) == ("done", 8)
+    assert again.metrics["val/loss"] == done.metrics["val/loss"]
+    assert validations(root, "cut") == validations(root, "whole-validated")
+
+
 def test_a_run_that_another_attempt_takes_over_stops_and_overwrites_nothing(root):
     store = open_store(str(root))
     begun: list[int] = []
@@ -113,6 +148,17 @@ def test_a_run_starts_from_another_runs_checkpoint_with_its_whole_state(root):
     assert trained.outcome == "done"
     assert losses(root, "fork") == {step: loss for step, loss in losses(root, "whole").items() if step > 4}
     assert load_run(open_store(str(root)), "fork").started_from == "whole@4"
+
+
+def test_settings_other_than_the_sources_are_reported_and_count(root):
+    notes = Notes()
+    train(tiny_config(root, "run=slower", "optimizer.lr=1e-3", *SHORT), notes, Start("whole@4"))
+    assert "other than in whole@4: optimizer.lr: 0.003 -> 0.001" in notes.said
+    slower, whole = rates(root, "slower"), rates(root, "whole")
+    assert [slower[step] for step in (5, 8)] == pytest.approx([whole[step] / 3 for step in (5, 8)])
+    assert (
+        losses(root, "slower")[5] == losses(root, "whole")[5] and losses(root, "slower")[8] != losses(root, "whole")[8]
+    )
 
 
 def test_a_run_starts_from_a_checkpoint_in_another_store(root, prepared_root, tmp_path):

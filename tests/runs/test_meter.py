@@ -71,6 +71,12 @@ def test_two_attempts_at_once_on_one_machine_count_it_once(clock, tmp_path):
     assert sum(count.usd for count in read_counts(store, "r").values()) == pytest.approx(0.150)
 
 
+def test_a_machine_that_comes_twice_is_paid_once(clock):
+    running = Meter([clock.machine(), clock.machine()], 3.6, {})
+    clock.seconds += 100
+    assert running.usd() == pytest.approx(0.1) and running.usd_per_hour == 3.6
+
+
 def test_a_restart_never_resets_the_meter_and_the_newest_line_of_any_attempt_is_enough(clock, tmp_path):
     store = open_store(str(tmp_path))
     for attempt in range(12):

@@ -31,6 +31,7 @@ class Beginning:
     store_root: str | None = None  # of the store it is in, where that is not the run's own
     weights: str | None = None  # a run@step, a folder or a file whose weights alone are taken
     label: str = ""
+    changes: tuple[str, ...] = ()  # what decides numbers, and was other in the run that the checkpoint is of
 
 
 def open_run(
@@ -60,7 +61,7 @@ def open_run(
             "  choose another name with run=NAME, leave run out and a name is made, or go on as another training with --allow-changes"
         )
     changed = [*changes, *other_changes(record.config, now)]
-    return dataclasses.replace(record, config=now), changed
+    return dataclasses.replace(record, config=now), [f"changed since the run began: {line}" for line in changed]
 
 
 def _new_run(
@@ -106,7 +107,9 @@ def find_beginning(config: Config, store: Store, run: str, start: Start) -> Begi
         raise SkytrainError(
             f"--at-step {start.at_step}: {name}@{step} knows its own step, {step}\n  add --weights-only to take its weights to another"
         )
-    return Beginning(step, step_key(record.name, step), elsewhere, label=f"{name}@{step}")
+    label = f"{name}@{step}"
+    changes = tuple(f"other than in {label}: {line}" for line in config_changes(record.config, plain(config)))
+    return Beginning(step, step_key(record.name, step), elsewhere, label=label, changes=changes)
 
 
 def fetch_beginning(store: Store, run: str, beginning: Beginning) -> Beginning:

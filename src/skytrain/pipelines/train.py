@@ -90,7 +90,7 @@ class Attempt:
     record: RunRecord
     number: int
     beginning: Beginning
-    changes: list[str]  # settings that differ from those the run was begun with
+    changes: list[str]  # a line for each setting that differs from what was before
 
     @property
     def run(self) -> str:
@@ -178,7 +178,7 @@ def _train(
         for line in [*advice(plan.mesh, ranks.local_size), *(job.network.warnings if job.network else [])]:
             side.reporter.note(f"warning: {line}")
         for line in attempt.changes:
-            side.reporter.note(f"changed since the run began: {line}")
+            side.reporter.note(line)
         module = make_module(config, plan, model, side.reporter.note)
         log = make_step_log(config, plan, model, side, meter)
         step, outcome = _fit(config, plan, job, signals, store, attempt, module, data, tokenizer, side, log, meter)
@@ -198,6 +198,7 @@ def _begin(
     beginning = find_beginning(config, store, record.name, start)
     record_resume(store, record.name, number, beginning.step)
     save_run(store, record)
+    changes = [*changes, *beginning.changes]
     return Attempt(record, number, fetch_beginning(store, record.name, beginning), changes)
 
 

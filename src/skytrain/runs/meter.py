@@ -83,6 +83,7 @@ class Meter:
     """Counts while an attempt runs. `machines` are all that it runs on; `before` is what the store knows of the run's."""
 
     def __init__(self, machines: Sequence[Machine], usd_per_hour: float | None, before: Mapping[str, Count]) -> None:
+        machines = list({machine.key: machine for machine in machines}.values())  # one may run several nodes of a test
         self._began = boot_clock()
         self._usd_per_second = (usd_per_hour or 0.0) / 3600
         self.usd_per_hour = None if usd_per_hour is None else usd_per_hour * len(machines)
