@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import format_seconds
@@ -38,6 +39,7 @@ class Beat:
 
     number: int
     host: str
+    process: int  # its id on that host
     step: int
     doing: str
     moved: str  # changes whenever a collective begins or ends
@@ -65,9 +67,10 @@ class Watchdog:
         self._endpoint, self._parent = rendezvous_endpoint(), os.getppid()
         self._keys = [f"skytrain/beat/{rank}" for rank in range(ranks.world_size)]
         self._lock = threading.Lock()
-        self._mine, self._step = Beat(0, host_name(), 0, "starting", ""), 0
+        self._mine, self._step = Beat(0, host_name(), os.getpid(), 0, "starting", ""), 0
         self._beats: dict[int, Beat] = {}
         self._closing, self._telling = threading.Event(), threading.Lock()
+        self._explaining = False
         self._tell()
 
     def start(self) -> None:
@@ -124,6 +127,7 @@ class Watchdog:
                 continue
             told_step, told_at = self._step, time.monotonic()
             moved, doing = flight.observe(self._mine.moved)
+            doing = self._mine.doing if self._explaining else doing  # what it did when it failed is what counts
             try:
                 self._tell(number=self._mine.number + 1, moved=moved, doing=doing)
                 self._read()
@@ -187,21 +191,14 @@ class Watchdog:
 
     def _explain(self, error: str) -> str:
         """A collective has failed: its peer may have told why, or falls silent within a few beats."""
+        self._explaining = True
         quiet = 4 * self._interval
         deadline = time.monotonic() + 2 * quiet
         while time.monotonic() < deadline:
-            time.sleep(self._interval / 2)
+            time.sleep(self._interval / 5)
             now = time.monotonic()
             with self._lock:
-                gone = [
-                    rank
-                    for rank, at in self._changed_at.items()
-                    if rank != self._ranks.rank
-                    and (
-                        self._answered_at - at > quiet
-                        or (rank in self._beats and self._beats[rank].ended not in (None, "lost"))
-                    )
-                ]
+                gone = [rank for rank in self._changed_at if rank != self._ranks.rank and self._is_gone(rank, quiet)]
                 if gone or now - self._answered_at > quiet:
                     break
         with self._lock:
@@ -218,6 +215,14 @@ class Watchdog:
                 if rank in self._beats and self._beats[rank].ended
             )
             return f"{whose}, and {self._me()} stops ({error}){told}\n{self._state(lost=gone)}"
+
+    def _is_gone(self, rank: int, quiet_seconds: float) -> bool:
+        beat = self._beats.get(rank)
+        if beat is None or self._answered_at - self._changed_at[rank] > quiet_seconds:
+            return beat is not None
+        # On this node one need not wait for silence, and had better not: torchrun does not wait long.
+        here = rank // self._ranks.local_size == self._ranks.node
+        return beat.ended not in (None, "lost") or (here and not _lives(beat.process))
 
     def _stop(self, text: str) -> None:
         """One rank of each node speaks; the others let it, since torchrun ends a node's ranks when the first of them ends."""
@@ -274,3 +279,14 @@ class Watchdog:
 
 def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
+
+
+def _lives(process: int) -> bool:
+    """Whether a process of this machine is there and no zombie; where nothing can be known of processes, it lives."""
+    proc = Path("/proc")
+    if not (proc / "self").exists():
+        return True
+    try:
+        return (proc / str(process) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
