@@ -213,12 +213,13 @@ def test_lineage_and_spend_are_part_of_a_checkpoint(store):
 
 
 def test_another_tokenizer_or_model_is_refused_by_name():
-    made = {"run": "theirs", "tokenizer": "gpt2", "model": {"width": 64, "layers": 2}}
+    made = {"run": "theirs", "tokenizer": "gpt2", "model": {"width": 64, "heads": 4, "dropout": 0.0}}
     check_lineage(made, dict(made))
     with pytest.raises(AnotherModel, match="another tokenizer: gpt2 there, bytes here"):
         check_lineage(made, {**made, "tokenizer": "bytes"})
-    with pytest.raises(AnotherModel, match="another model: width is 64 there, 32 here"):
-        check_lineage(made, {**made, "model": {"width": 32, "layers": 2}})
+    with pytest.raises(AnotherModel, match="another model: heads is 4 there, 8 here"):  # of the same shapes
+        check_lineage(made, {**made, "model": {**made["model"], "heads": 8}})
+    check_lineage(made, {**made, "model": {**made["model"], "dropout": 0.1}})
 
 
 def test_the_interval_of_least_loss():

@@ -32,6 +32,27 @@ FIRST_SAVE_SECONDS = 60.0  # of an interval that follows from the time a save ta
 RETRY_SECONDS = 30.0  # between saves that fail, while training goes on
 FINAL_RETRY_SECONDS = 5.0  # while everybody waits
 ENOUGH_INTERRUPTIONS = 3  # to judge by them how often a run meets one
+# Settings that decide what a weight means. Others, such as dropout or how far attention sees, a run may change on purpose.
+MEANING = (
+    "target",
+    "family",
+    "layers",
+    "width",
+    "heads",
+    "kv_heads",
+    "head_size",
+    "mlp_width",
+    "vocab_size",
+    "tied_head",
+    "norm",
+    "post_norms",
+    "qk_norm",
+    "activation",
+    "gated_mlp",
+    "positions",
+    "scale_embedding",
+    "parametrization",
+)
 FAILURES = 5  # in a row, after which training would go on in vain
 
 
@@ -67,7 +88,7 @@ def save_plan(
         "skytrain": __version__,
         "code_revision": record.code_revision,
         "config_sha256": hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest(),
-        "model": {key: value for key, value in whole["model"].items() if key != "weights"},
+        "model": whole["model"],
         "tokenizer": record.tokenizer_id,
         "data": record.data,
     }
@@ -250,20 +271,20 @@ class Checkpoints(AtStep):
 
 
 def check_lineage(saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """A model of the same shape, trained on other tokens, would load without a word and talk nonsense."""
-    for what in ("tokenizer", "model"):
-        if what in saved and what in here and saved[what] != here[what]:
-            raise AnotherModel(
-                f"the checkpoint of run {saved.get('run', '?')!r} was made with another {what}: {_difference(saved[what], here[what])}\n"
-                f"  use the {what} settings that it was made with"
-            )
+    """Weights of another arithmetic, or for other tokens, may have the same shapes, load without a word and talk nonsense."""
+    if saved.get("tokenizer") != here.get("tokenizer") and "tokenizer" in saved and "tokenizer" in here:
+        raise _another(saved, "tokenizer", f"{saved['tokenizer']} there, {here['tokenizer']} here")
+    theirs, ours = saved.get("model", {}), here.get("model", {})
+    for key in MEANING:
+        if key in theirs and key in ours and theirs[key] != ours[key]:
+            raise _another(saved, "model", f"{key} is {theirs[key]!r} there, {ours[key]!r} here")
 
 
-def _difference(saved: Any, here: Any) -> str:
-    if not (isinstance(saved, dict) and isinstance(here, dict)):
-        return f"{saved} there, {here} here"
-    keys = [key for key in sorted({*saved, *here}) if saved.get(key) != here.get(key)]
-    return ", ".join(f"{key} is {saved.get(key)!r} there, {here.get(key)!r} here" for key in keys[:3])
+def _another(saved: Mapping[str, Any], what: str, difference: str) -> AnotherModel:
+    return AnotherModel(
+        f"the checkpoint of run {saved.get('run', '?')!r} was made with another {what}: {difference}\n"
+        f"  use the {what} settings that it was made with"
+    )
 
 
 class RandomState(pl.Callback):
