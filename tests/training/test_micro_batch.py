@@ -6,7 +6,7 @@ import torch
 from skytrain.config import ConfigError, SkytrainError
 from skytrain.config.compose import compose
 from skytrain.training.factory import make_module, make_trainer, outline, plan_training
-from skytrain.training.micro_batch import Trial, explaining_memory, find_micro_batch, with_micro_batch
+from skytrain.training.micro_batch import Trial, explaining_memory, fastest, find_micro_batch, with_micro_batch
 
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128]
 TINY = [
@@ -30,7 +30,17 @@ def device(limit: int, saturated_at: int):
     ("limit", "saturated_at", "chosen"), [(1000, 32, 32), (16, 1000, 16), (3, 1000, 2), (1, 1, 1), (1000, 1000, 128)]
 )
 def test_the_smallest_of_the_fastest_sizes_that_fit_is_found(limit, saturated_at, chosen):
-    assert find_micro_batch(device(limit, saturated_at), SIZES)[-1].micro_batch == chosen
+    assert fastest(find_micro_batch(device(limit, saturated_at), SIZES)).micro_batch == chosen
+
+
+def test_one_disturbed_trial_does_not_end_the_search():
+    speeds = {32: 500.0, 64: 400.0, 128: 600.0}
+    assert fastest(find_micro_batch(lambda size: Trial(size, speeds[size], 0), [32, 64, 128])).micro_batch == 128
+
+
+def test_sizes_beyond_what_pays_are_not_tried():
+    tried = [trial.micro_batch for trial in find_micro_batch(device(10**6, 32), [2**power for power in range(12)])]
+    assert tried == [32, 64, 128]
 
 
 def test_nothing_is_found_where_not_even_one_sequence_fits():

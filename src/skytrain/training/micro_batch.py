@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -25,9 +26,13 @@ from .module import CausalLM
 from .optimizers import make_optimizer
 from .paths import choose_path
 
-WORTH = 0.005  # of speed that a micro-batch twice as large must win: below it, it only takes memory
-TIMED_SECONDS = {"cuda": 0.8, "cpu": 0.1}  # of a trial: long enough for a GPU to meet its power limit
-FIRST = 8  # sequences of the first trial
+WORTH = 0.005  # of speed that a larger micro-batch must win
+WARM_SECONDS = {
+    "cuda": 0.6,
+    "cpu": 0.0,
+}  # before a trial is timed: a GPU that was idle runs above what its power allows
+TIMED_SECONDS = {"cuda": 0.8, "cpu": 0.1}
+FIRST = 32  # sequences of the first trial; where they do not fit, fewer are tried
 
 
 @dataclass(frozen=True)
@@ -52,7 +57,7 @@ def with_micro_batch(config: Config, device: str, tell: Callable[[str], None]) -
         raise SkytrainError(
             f"not even one sequence of {config.trainer.sequence_length} tokens fits on {_named(device)}"
         )
-    best = trials[-1]
+    best = fastest(trials)
     tried = ", ".join(f"{each.micro_batch}: {format_count(each.tokens_per_s)} tokens/s" for each in trials)
     memory = f", {format_bytes(best.peak_bytes)}" if best.peak_bytes else ""
     tell(f"micro-batch: {best.micro_batch}{memory}, the fastest measured here ({tried})")
@@ -60,24 +65,32 @@ def with_micro_batch(config: Config, device: str, tell: Callable[[str], None]) -
 
 
 def find_micro_batch(attempt: Callable[[int], Trial | None], sizes: list[int]) -> list[Trial]:
-    """Trials of growing sizes while each is faster than the last; the last of them is the choice, none where nothing fits.
+    """Trials in the order of their sizes, none where nothing fits. `attempt` gives None for a size that does not fit.
 
-    `attempt` gives None for a size that does not fit.
+    From `FIRST` upwards until a size does not fit or two in a row are no faster than the best before them: one trial may
+    have been disturbed. Downwards from there only where not even that fits.
     """
     begin = max([size for size in sizes if size <= FIRST] or sizes[:1])
-    for size in reversed([size for size in sizes if size <= begin]):
-        first = attempt(size)
-        if first is not None:
-            trials = [first]
-            break
-    else:
-        return []
-    for size in [size for size in sizes if size > trials[0].micro_batch]:
+    trials: list[Trial] = []
+    for size in [size for size in sizes if size >= begin]:
         trial = attempt(size)
-        if trial is None or trial.tokens_per_s < trials[-1].tokens_per_s * (1 + WORTH):
+        if trial is None:
             break
         trials.append(trial)
-    return trials
+        if len(trials) > 2 and fastest(trials).micro_batch < trials[-2].micro_batch:
+            break
+    if trials:
+        return trials
+    smaller = (attempt(size) for size in reversed([size for size in sizes if size < begin]))
+    return list(itertools.islice((trial for trial in smaller if trial is not None), 1))
+
+
+def fastest(trials: list[Trial]) -> Trial:
+    """The smallest that is nearly as fast as the fastest: a larger one would only take memory."""
+    top = max(trial.tokens_per_s for trial in trials)
+    return min(
+        (trial for trial in trials if trial.tokens_per_s >= top * (1 - WORTH)), key=lambda each: each.micro_batch
+    )
 
 
 def try_micro_batch(config: Config, device: str, size: int) -> Trial | None:
@@ -112,14 +125,21 @@ def _timed(config: Config, device: str) -> Trial:
         micro_batch()
     optimizer.step()
     optimizer.zero_grad()
-    count, began = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - began) < TIMED_SECONDS[device]:
-        micro_batch()
-        count += 1
-        if on_gpu:
-            torch.cuda.synchronize()
+
+    def per_second(at_least: float) -> float:
+        count, began = 0, time.perf_counter()
+        while True:
+            micro_batch()
+            count += 1
+            if on_gpu:
+                torch.cuda.synchronize()
+            if (elapsed := time.perf_counter() - began) >= at_least:
+                return count / elapsed
+
+    per_second(WARM_SECONDS[device])
+    rate = per_second(TIMED_SECONDS[device])
     peak = torch.cuda.max_memory_allocated() if on_gpu else 0
-    return Trial(trainer.micro_batch, count * trainer.micro_batch * trainer.sequence_length / elapsed, peak)
+    return Trial(trainer.micro_batch, rate * trainer.micro_batch * trainer.sequence_length, peak)
 
 
 def _model(config: Config, device: str) -> nn.Module:

@@ -15,7 +15,7 @@ from ..models.decoder import Decoder
 from ..models.fp8 import fp8_problem, use_fp8
 from ..models.fused import Backend, Kernels, fused_loss, unsupported
 from ..models.kernels import cublaslt, kernels_available
-from ..parallel import uses_deepspeed
+from ..parallel import uses_deepspeed, uses_process_group
 from ..planning.mesh import Mesh
 from .graphs import GraphedLoss
 
@@ -48,7 +48,7 @@ def choose_path(config: Config, device: str, mesh: Mesh = ALONE) -> Path:
         )
         return Path(plain + why)
     switches = config.trainer.kernels
-    lt = cublaslt.available()
+    lt = cublaslt.available() and _aligned(config.model)
     kernels = Kernels(
         attention=_attention(switches.attention),
         loss=switches.loss,
@@ -58,7 +58,7 @@ def choose_path(config: Config, device: str, mesh: Mesh = ALONE) -> Path:
         epilogue=switches.epilogue and lt and torch.cuda.get_device_capability() >= (9, 0),
         fp32_residual=switches.residual == "fp32",
     )
-    graphs = mesh == ALONE and not config.loader.separate_documents and _wants_graphs(config)
+    graphs = not uses_process_group(config) and not config.loader.separate_documents and _wants_graphs(config)
     on = [name for name in ("loss", "gelu", "norm", "products", "epilogue") if getattr(kernels, name)]
     with_graphs = ", CUDA graphs" if graphs else ""
     label = f"fused kernels ({', '.join(on) or 'none'}), {kernels.attention} attention{with_graphs}"
@@ -82,6 +82,12 @@ class FusedLoss:
                 compute = partial(fused_loss, model, kernels=self._kernels)
                 self._graphed = GraphedLoss(compute, model)
             return self._graphed(tokens, targets)
+
+
+def _aligned(model: object) -> bool:
+    """Whether cuBLASLt's kernels take the model's sizes: rows must begin at multiples of 16 bytes."""
+    assert isinstance(model, DecoderConfig)
+    return not any(size % 8 for size in (model.width, model.hidden_width, model.padded_vocab))
 
 
 def _wants_graphs(config: Config) -> bool:

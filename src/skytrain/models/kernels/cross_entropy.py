@@ -10,6 +10,7 @@ at once where products cannot do that.
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import torch
@@ -24,9 +25,7 @@ IGNORED = -100  # a target that does not count, as in torch
 
 ROWS = Launch(tile=8192, warps=32, stages=2)
 IN_SHARED = Launch(tile=1, warps=16, per_multiprocessor=2)  # loss_rows.cu, which keeps a row in shared memory
-SHARED_BYTES = (
-    232_448 // IN_SHARED.per_multiprocessor - 2048
-)  # of Hopper's multiprocessor, less what a block needs besides
+BESIDES_ROW = 2048  # bytes of shared memory that a block of that kernel takes besides a row
 
 if has_triton():
     import triton
@@ -85,16 +84,17 @@ def reference(x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, vocab: int) ->
 
 @functools.cache
 def _kernel_in_shared(columns: int) -> nvrtc.CudaKernel | None:
-    """The kernel that reads each row once, where a row fits in shared memory twice and the GPU copies in bulk (Hopper on)."""
-    if (
-        columns % 8
-        or columns * 2 > SHARED_BYTES
-        or not nvrtc.available()
-        or torch.cuda.get_device_capability() < (9, 0)
-    ):
+    """The kernel that reads each row once, where a row fits in shared memory and the GPU copies in bulk (Hopper and later)."""
+    if columns % 8 or torch.cuda.get_device_capability() < (9, 0) or not nvrtc.available():
+        return None
+    if columns * 2 + BESIDES_ROW > getattr(torch.cuda.get_device_properties(), "shared_memory_per_block_optin", 0):
         return None
     defines = {"THREADS": IN_SHARED.warps * 32, "BLOCKS_PER_SM": IN_SHARED.per_multiprocessor}
-    return nvrtc.CudaKernel("loss_rows.cu", "loss_rows", defines, columns * 2)
+    try:
+        return nvrtc.CudaKernel("loss_rows.cu", "loss_rows", defines, columns * 2)
+    except RuntimeError as problem:
+        warnings.warn(f"the loss takes its slower kernel: {problem}", stacklevel=2)
+        return None
 
 
 def loss_rows(logits_nv: Tensor, targets_n: Tensor, scale: Tensor, vocab: int, gradient: bool) -> Tensor:

@@ -20,8 +20,8 @@ from torch import Tensor
 
 WORKSPACE_BYTES = 64 * 2**20
 CANDIDATES = 16  # algorithms that are timed for a product
-TUNING_SECONDS = 0.006  # of each algorithm in a turn; short ones would be timed before the chip meets its power limit
-TUNING_TURNS = 3
+TUNING_SECONDS = 0.004  # of each algorithm in a turn; short ones would be timed before the chip meets its power limit
+TUNING_TURNS = 2
 
 _DATA_TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
 _COMPUTE_FLOAT32 = 68
