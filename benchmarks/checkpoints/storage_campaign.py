@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,10 @@ from tests.support.s3 import (
     FAST_RETRY,
     READER_KEY,
     READER_SECRET,
+    START_SECONDS,
     S3Server,
     die_with_parent,
     start_server,
-    wait_until_writable,
 )
 
 from skytrain.checkpoints import (
@@ -146,6 +147,39 @@ def bad_network(server: S3Server, root: str, wanted: int, seed: int = 0) -> list
     ]
 
 
+def training(server: S3Server, root: str, seed: int = 0) -> list[str]:
+    """A run that saves every second step through faults, is stopped, and goes on through faults."""
+    from tests.support.tiny import tiny_config
+
+    from skytrain.pipelines.prepare import prepare
+    from skytrain.pipelines.train import train
+    from skytrain.runs import Silent, read_metrics
+
+    options = ("trainer.steps=12", "trainer.checkpoint_every=2", "trainer.validate_every=null", "model.dropout=0.1")
+    prepare(tiny_config(root), Silent())
+    train(tiny_config(root, "run=quiet", *options), Silent())
+    with FaultProxy(server.port) as proxy:
+        faults = Faults(proxy, seed)
+        os.environ["AWS_ENDPOINT_URL"] = proxy.url
+        try:
+            for stop in (7, 12):
+                train(tiny_config(root, "run=faulty", f"trainer.stop_at_step={stop}", *options), Silent())
+        finally:
+            os.environ["AWS_ENDPOINT_URL"] = server.url
+            faults.on = False
+        happened = proxy.happened.total()
+    store = open_store(root, retry=FAST_RETRY)
+    losses = [
+        [record["train/loss"] for record in read_metrics(store, run) if "train/loss" in record]
+        for run in ("quiet", "faulty")
+    ]
+    assert losses[0] == losses[1], losses
+    check_all(store, "faulty")
+    return [
+        f"training: {happened} faults while it ran, stopped and went on; its losses are those of a quiet network, bit for bit"
+    ]
+
+
 def through(proxy: FaultProxy, server: S3Server, root: str) -> Store:
     before = os.environ["AWS_ENDPOINT_URL"]
     os.environ["AWS_ENDPOINT_URL"] = proxy.url
@@ -170,6 +204,7 @@ def full_disk(folder: Path) -> list[str]:
     assert check_all(store, "disk", {1: 1}) == 1
     saver.save(step_key("disk", 3), some_state(3), SaveOptions())
     assert check_all(store, "disk", {1: 1, 3: 3}) == 2
+    said = said.replace(folder.as_uri(), "file://...")
     return [f"full disk: {said}", "  what was committed before is whole; with room again, the next save commits"]
 
 
@@ -216,12 +251,26 @@ def killed_server(process: Any, server: S3Server, root: str, folder: Path, wante
                 stderr=log,
                 preexec_fn=die_with_parent,
             )
-        assert wait_until_writable(process, server), "the server did not come back"
+        wait_until_back(process, server)
         check_all(open_store(root, retry=FAST_RETRY), "killed", seeds)
         lines.append(f"killed server: {said}")
     whole = committed_steps(open_store(root, retry=FAST_RETRY), "killed")
     assert set(range(1, 2 * wanted, 2)) <= set(whole), whole
     return [*lines, f"  {len(whole)} committed checkpoints after {wanted} kills, all whole"], process
+
+
+def wait_until_back(process: Any, server: S3Server) -> None:
+    """A PUT is the only true sign."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    client, deadline = server.client(), time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            client.put_object(Bucket=server.bucket, Key="started", Body=b"1")
+            return
+        except (BotoCoreError, ClientError):
+            time.sleep(0.1)
+    raise RuntimeError("the server did not come back")
 
 
 def two_attempts(root: str, rounds: int) -> list[str]:
@@ -232,11 +281,19 @@ def two_attempts(root: str, rounds: int) -> list[str]:
         old = claim_attempt(store, run)
         record_resume(store, run, old, 0)
         Saver(store).save(step_key(run, 1), some_state(1), SaveOptions(old))
-        stop = threading.Event()
+        stop, far_enough = threading.Event(), threading.Event()
 
-        def keep_saving(run: str = run, old: int = old, stop: threading.Event = stop) -> None:
+        def keep_saving(
+            run: str = run,
+            old: int = old,
+            stop: threading.Event = stop,
+            far: threading.Event = far_enough,
+            turn: int = turn,
+        ) -> None:
             saver = Saver(open_store(root, retry=FAST_RETRY))
             for step in range(2, 8):
+                if step > turn % 3 + 1:
+                    far.set()
                 try:
                     saver.save(step_key(run, step), some_state(100 + step), SaveOptions(old))
                     outcomes["older attempt: committed"] += 1
@@ -247,7 +304,8 @@ def two_attempts(root: str, rounds: int) -> list[str]:
 
         older = threading.Thread(target=keep_saving)
         older.start()
-        threading.Event().wait(0.02 * turn)
+        far_enough.wait()
+        threading.Event().wait(0.01 * turn)
         new = claim_attempt(store, run)
         start = committed_steps(store, run)[-1]
         record_resume(store, run, new, start)
@@ -270,7 +328,7 @@ def refused(work: Any) -> str:
     try:
         work()
     except CheckpointError as error:
-        return str(error).replace("\n", " ")[:160]
+        return " ".join(str(error).split())
     raise AssertionError("it was not refused")
 
 
@@ -285,6 +343,7 @@ def campaign(
         lines.extend(more)
 
     say(bad_network(server, server.new_root(), faults))
+    say(training(server, server.new_root()))
     say(full_disk(folder / "small-disk"))
     say(revoked_rights(server.new_root()))
     say(two_attempts(server.new_root(), rounds))

@@ -13,6 +13,10 @@ def test_through_a_bad_network_every_committed_checkpoint_is_whole(s3_server, s3
     assert "faults" in lines[0] and "all whole" in lines[-1]
 
 
+def test_training_goes_on_through_a_bad_network_bit_for_bit(s3_server, s3_root):
+    assert "bit for bit" in storage_campaign.training(s3_server, s3_root)[0]
+
+
 def test_a_full_disk_refuses_a_save_and_harms_none(tmp_path):
     assert "File too large" in storage_campaign.full_disk(tmp_path / "store")[0]
 
