@@ -108,8 +108,8 @@ class ZeroStrategy(DeepSpeedStrategy):
         module.configure_gradient_clipping = _do_nothing
         module._device = self.root_device  # asked for when the optimizer is made
         super().setup(trainer)
-        if self.settings.bf16:
-            # The engine has made its float32 weights from lowered ones.
+        if self.settings.bf16 and not self.settings.offload_folder:
+            # The engine has made its float32 weights from lowered ones. On a disk they stay as it made them.
             self._put(NamedState(exact))
 
     def _configure(self, model: nn.Module) -> None:
