@@ -51,6 +51,8 @@ class MissedValidation(pl.Callback):
     """Validates before the first step: a kill came between the checkpoint of a step and the validation that follows it."""
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        validation = trainer.fit_loop.epoch_loop.val_loop
+        validation.restarting = False  # it would go on behind the batches that the checkpoint has counted
         trainer.validating = True
-        trainer.fit_loop.epoch_loop.val_loop.run()
+        validation.run()
         trainer.training = True
