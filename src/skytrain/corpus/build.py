@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -170,18 +171,11 @@ def _id_of(store: Store, folder: str, chunks: list[Chunk], number: int) -> str:
 def _parts(
     store: Store, folder: str, data: DataConfig, chunks: list[Chunk], duplicates: Duplicates, progress: Progress | None
 ) -> Iterator[CorpusPart]:
-    def tasks() -> Iterator[list[tuple[bytes, np.ndarray]]]:
-        bodies: dict[int, bytes] = {}  # a chunk may end one part and begin the next
-        for slices in _plan(_facts(store, f"{folder}/clean", chunks), data.part_bytes, duplicates.fate):
-            bodies = {
-                piece.chunk: bodies.get(piece.chunk) or read_texts(store, f"{folder}/clean", chunks[piece.chunk])
-                for piece in slices
-            }
-            yield [(bodies[piece.chunk], piece.rows) for piece in slices]
-
+    plan = _plan(_facts(store, f"{folder}/clean", chunks), data.part_bytes, duplicates.fate)
+    assemble = partial(_assemble, store, f"{folder}/clean", chunks)
     total = sum(chunk.bytes for chunk in chunks)
     written = 0
-    for number, (body, documents, text_bytes) in enumerate(ordered_threads(_assemble, tasks(), PARTS_AT_ONCE)):
+    for number, (body, documents, text_bytes) in enumerate(ordered_threads(assemble, plan, PARTS_AT_ONCE)):
         name = f"part-{number:05d}.parquet"
         store.write(f"{folder}/{name}", body)
         written += text_bytes
@@ -212,7 +206,8 @@ def _plan(facts: Iterator[np.ndarray], part_bytes: int, fate: np.ndarray) -> Ite
         yield slices
 
 
-def _assemble(pieces: list[tuple[bytes, np.ndarray]]) -> tuple[bytes, int, int]:
+def _assemble(store: Store, folder: str, chunks: list[Chunk], slices: list[Slice]) -> tuple[bytes, int, int]:
+    """A part, read and written chunk by chunk: only what is compressed is held whole."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
@@ -223,14 +218,14 @@ def _assemble(pieces: list[tuple[bytes, np.ndarray]]) -> tuple[bytes, int, int]:
 
     def tables() -> Iterator[Any]:
         nonlocal text_bytes
-        for body, rows in pieces:
-            table = pq.read_table(pa.BufferReader(body))
+        for number, rows in slices:
+            table = pq.read_table(pa.BufferReader(read_texts(store, folder, chunks[number])))
             if len(rows) < table.num_rows:
                 table = table.take(pa.array(rows))
             text_bytes += pc.sum(pc.binary_length(table["text"])).as_py() or 0
             yield table
 
-    return tables_to_parquet(tables()), sum(len(rows) for _, rows in pieces), text_bytes
+    return tables_to_parquet(tables()), sum(len(rows) for _, rows in slices), text_bytes
 
 
 def _removed(data: DataConfig, chunks: list[Chunk], duplicates: Duplicates) -> dict[str, int]:

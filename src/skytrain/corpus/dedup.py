@@ -21,7 +21,7 @@ FACTS = np.dtype(
 )  # hash of the text, hash of the id, size
 HASHED = np.dtype([("hash", np.uint64), ("second", np.uint64), ("document", np.int64)])
 BANDED = np.dtype([("hash", np.uint64), ("document", np.int64)])
-DOCUMENTS_PER_FILE = 1 << 19  # a file of this many records is sorted in some 30 MB
+DOCUMENTS_PER_FILE = 1 << 18  # a file of this many records is sorted in some 20 MB
 ROW_BYTES = HASHES * 4
 ALL_PAIRS = 32  # documents of one bucket that are all compared with each other; the rest of a large bucket with its first and its latest
 NEIGHBOURS = 8
