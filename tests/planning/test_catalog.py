@@ -131,6 +131,13 @@ def test_without_credentials_the_refusal_says_that_old_prices_stay(
         refresh_catalog(["us-east-2"])
 
 
+def test_a_profile_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(SkytrainError, match=r"nobody.*stay as they are"):
+        refresh_catalog(["us-east-2"])
+
+
 def test_a_damaged_cache_is_named_with_the_way_out(tmp_path: Path) -> None:
     folder = save_catalog(packaged_catalog(), tmp_path)
     (folder / "prices.csv").write_text(

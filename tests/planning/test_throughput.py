@@ -117,6 +117,11 @@ def test_a_step_takes_its_parts_and_mfu_counts_model_flops_only() -> None:
     assert tokens_per_step(job, mesh) == 8 * 64 * 1024
 
 
+def test_fused_kernels_move_as_much_where_copies_are_whole_as_where_they_are_sharded() -> None:
+    job = Job(GPT2, 1024, 64, fused=True)
+    assert step_time(job, Mesh(replicate=8), P5).traffic == step_time(job, Mesh(shard=8), P5).traffic
+
+
 def test_small_micro_batches_wait_for_the_host() -> None:
     job = Job(GPT2, 128, 1)
     small, large = step_time(job, Mesh(), P5), step_time(replace(job, micro_batch=64, sequence_length=1024), Mesh(), P5)

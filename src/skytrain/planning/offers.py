@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from skytrain.config import Config, ConfigError, DecoderConfig, SkytrainError, total_steps
+from skytrain.config import Config, ConfigError, DecoderConfig, SkytrainError, format_seconds, total_steps
 
 from .catalog import MARKETS, Catalog, Instance, Market, Price
 from .communication import Node
@@ -151,7 +151,7 @@ def refuse(found: Sequence[Offer], wish: Wish) -> SkytrainError:
         quick = min(priced, key=lambda offer: offer.estimate.hours_p90 if offer.estimate else 0.0)
         assert quick.estimate
         return SkytrainError(
-            f"no offer finishes within {wish.deadline_hours:g} h: the quickest takes {quick.estimate.hours_p90:.1f} h at p90 ({quick.nodes} x {quick.instance.type})"
+            f"no offer finishes within {format_seconds(3600 * wish.deadline_hours)}: the quickest takes {quick.estimate.hours_p90:.1f} h at p90 ({quick.nodes} x {quick.instance.type})"
         )
     return SkytrainError(
         f"budget.usd={wish.budget_usd:g} is too small for every offer: the least that works is ${cheapest.estimate.usd_p90:,.2f} ({what})\n  try: budget.usd={_round_up(cheapest.estimate.usd_p90)}, or fewer tokens: skytrain plan --how-many-tokens"

@@ -27,11 +27,11 @@ def refresh_catalog(
     Needs ec2:DescribeInstanceTypes, ec2:DescribeSpotPriceHistory and pricing:GetProducts. A type that a region does not sell
     has no price there.
     """
-    clients = clients or _boto3_clients()
     today = datetime.now(UTC).date().isoformat()
     instances: dict[str, Instance] = {}
     prices: list[Price] = []
     with _aws_errors_for_people():
+        clients = clients or _boto3_clients()
         pricing = clients("pricing", PRICING_REGION)
         for region in regions:
             ec2 = clients("ec2", region)
@@ -129,11 +129,9 @@ def _usd(product: dict[str, Any]) -> Iterable[float]:
 
 
 def _boto3_clients() -> Clients:
-    try:
-        import boto3
-        from botocore.config import Config
-    except ImportError:
-        raise MissingExtra("boto3", "aws") from None
+    import boto3
+    from botocore.config import Config
+
     session = boto3.Session()
     settings = Config(retries={"mode": "adaptive", "max_attempts": 10})
     return lambda service, region: session.client(service, region_name=region, config=settings)
@@ -142,14 +140,26 @@ def _boto3_clients() -> Clients:
 @contextmanager
 def _aws_errors_for_people() -> Iterator[None]:
     """Turns what botocore raises into one line with what to do. The catalogue in use is untouched."""
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
-
+    try:
+        from botocore.exceptions import (
+            BotoCoreError,
+            ClientError,
+            NoCredentialsError,
+            PartialCredentialsError,
+            ProfileNotFound,
+        )
+    except ImportError:
+        raise MissingExtra("boto3", "aws") from None
     kept = "the prices in use stay as they are (`skytrain catalog` says their date)"
     try:
         yield
     except (NoCredentialsError, PartialCredentialsError):
         raise SkytrainError(
             f"no AWS credentials were found, so prices cannot be refreshed; {kept}\n  sign in: aws configure sso, or set AWS_PROFILE"
+        ) from None
+    except ProfileNotFound as error:
+        raise SkytrainError(
+            f"{error}, so prices cannot be refreshed; {kept}\n  set AWS_PROFILE to one that `aws configure list-profiles` names, or unset it"
         ) from None
     except (BotoCoreError, ClientError) as error:
         raise SkytrainError(f"AWS refused to answer: {error}; {kept}") from None

@@ -128,9 +128,9 @@ def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None
     attention_flops = tokens * 7 * model.heads * model.head_width * attended / mesh.tensor / mesh.pipeline
     attention = attention_flops * (9 / 7 if job.checkpointing else 1) / attention_rate
 
-    kept = block_activation_bytes(
-        replace(job, compiled=False, fused=False), mesh
-    )  # the software's factor says what it saves of this
+    # The software's factor says what it saves of this. Fused kernels move the same bytes on every mesh that they serve.
+    laid_out = Mesh() if path_of(job, mesh) == "fused" else mesh
+    kept = block_activation_bytes(replace(job, compiled=False, fused=False), laid_out)
     logits = 12 * tokens * model.padded_vocab / mesh.tensor
     traffic = software.traffic * (layers * again * kept + share * logits) / memory
     held = decoder_size(model).parameters / mesh.tensor / mesh.pipeline
