@@ -267,6 +267,7 @@ class Campaign:
             if blows < kills:
                 kill = choose(self.generator, self.world, self.seconds, self.tries, self.places)
                 self.tries += 1
+            before = len(attempts(open_store(str(self.root)), run))
             fell, seconds, by_themselves = run_attempt(config, self.world, kill, self.log(str(self.runs - 1)))
             newest = self.check(run, newest)
             if not fell:
@@ -277,7 +278,9 @@ class Campaign:
                 self.where["at a random moment" if kill.phase is None else f"{kill.moment} {kill.phase}"] += 1
                 left = "" if by_themselves else f"; the others were still there after {PEERS_SECONDS:.0f} s"
                 self.say(f"  {run}: killed {kill}; committed up to step {newest}{left}")
-                assert by_themselves, f"{run}: ranks did not notice that one was gone"
+                # Before they have met, ranks wait for each other; torchrun, which is not here, ends them when one dies.
+                met = len(attempts(open_store(str(self.root)), run)) > before
+                assert by_themselves or not met, f"{run}: ranks did not notice that one was gone"
         self.compare(run)
 
     def check(self, run: str, newest_before: int) -> int:
