@@ -50,7 +50,7 @@ def choose_path(config: Config, device: str, mesh: Mesh = ALONE) -> Path:
     switches = config.trainer.kernels
     lt = cublaslt.available() and _aligned(config.model)
     kernels = Kernels(
-        attention=_attention(switches.attention),
+        attention=_attention(switches.attention, config.trainer.deterministic),
         loss=switches.loss,
         gelu=switches.gelu,
         norm=switches.norm,
@@ -139,8 +139,9 @@ def _not_fp8(config: Config, device: str, mesh: Mesh) -> str | None:
     return fp8_problem(config.model)
 
 
-def _attention(asked: Literal["auto", "cudnn", "flash", "sdpa"]) -> Backend:
-    """cuDNN's kernel is the fastest measured on Hopper; older chips take torch's flash kernel."""
+def _attention(asked: Literal["auto", "cudnn", "flash", "sdpa"], deterministic: bool) -> Backend:
+    """cuDNN's kernel is the fastest measured on Hopper; older chips take torch's flash kernel, as do runs that must repeat
+    themselves bit for bit: it can add up gradients in one order."""
     if asked != "auto":
         return asked
-    return "cudnn" if torch.cuda.get_device_capability() >= (9, 0) else "flash"
+    return "cudnn" if torch.cuda.get_device_capability() >= (9, 0) and not deterministic else "flash"

@@ -31,9 +31,9 @@ if has_triton():
         column = tl.arange(0, WIDTH)
         inside = column < width
         token = tl.load(tokens_ptr + row)
-        x = tl.load(table_ptr + token * width + column, mask=inside, other=0.0)
+        x = tl.load(table_ptr + token * width + column, mask=inside, other=0.0).to(tl.float32)
         place = tl.load(places_ptr + row) if PLACED else row % length
-        x += tl.load(positions_ptr + place * width + column, mask=inside, other=0.0)
+        x += tl.load(positions_ptr + place * width + column, mask=inside, other=0.0).to(tl.float32)
         tl.store(out_ptr + row * width + column, x, mask=inside)
 
     @triton.jit
