@@ -18,6 +18,7 @@ from shapes import OPTIMIZER, SINGLE
 
 from skytrain.models.decoder import Decoder
 from skytrain.models.fused import Kernels, fused_loss
+from skytrain.models.kernels import cublaslt
 from skytrain.models.loss import lm_loss
 from skytrain.planning.memory import Job, path_of
 from skytrain.training.master_weights import MasterWeights
@@ -80,8 +81,9 @@ class Trained:
 
 
 def _fused() -> Any:
-    """The path that the trainer takes for GPT-2's shape on a GPU."""
-    kernels = Kernels(attention="cudnn" if torch.cuda.get_device_capability() >= (9, 0) else "flash")
+    """The path that the trainer takes for GPT-2's shape on a GPU, without graphs."""
+    hopper, lt = torch.cuda.get_device_capability() >= (9, 0), cublaslt.available()
+    kernels = Kernels(attention="cudnn" if hopper else "flash", products=lt, epilogue=lt and hopper)
     return lambda model, tokens, targets: fused_loss(model, tokens, targets, kernels)
 
 

@@ -107,3 +107,23 @@ def test_one_process_on_this_cpu_trains_alone_within_the_memory_it_has() -> None
 def test_other_verbs_say_that_auto_is_for_train() -> None:
     with pytest.raises(ConfigError, match="skytrain train"):
         resolve_mesh(settings("model=gpt2-124m"), 1)
+
+
+def test_a_gpu_without_our_own_kernels_is_given_what_torchs_can_hold_there() -> None:
+    config, a10g = settings("model=gpt2-124m"), machine("g5.xlarge")
+    ours, _ = choose_layout(config, ranks(1), a10g)
+    torchs, _ = choose_layout(config, ranks(1), replace(a10g, fused=False))
+    assert torchs.trainer.micro_batch < ours.trainer.micro_batch
+
+
+def test_the_gpu_at_hand_is_the_one_that_torch_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Properties:
+        total_memory = 23_000_000_000
+
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda: "NVIDIA A10G")
+    monkeypatch.setattr("torch.cuda.get_device_properties", lambda index: Properties)
+    monkeypatch.setattr("skytrain.models.kernels.kernels_available", lambda device: True)
+    found = this_machine(ranks(8, 4), "cuda")
+    assert (found.node.gpu.name, found.node.gpus, found.memory_bytes) == ("a10g", 4, 23_000_000_000)
+    assert found.node.network_bytes_per_s == Node.of(CATALOG.instance("g5.12xlarge")).network_bytes_per_s
+    assert found.fused

@@ -33,6 +33,7 @@ class Machine:
     node: Node
     memory_bytes: float  # for each process
     name: str
+    fused: bool = True  # whether our own kernels run there, which hold less than torch's
 
 
 def choose_layout(config: Config, ranks: Ranks, machine: Machine, given: Collection[str] = ()) -> tuple[Config, str]:
@@ -52,7 +53,7 @@ def choose_layout(config: Config, ranks: Ranks, machine: Machine, given: Collect
     )
     job = job_of(config)
     found = best_placement(
-        replace(job, fused=job.fused and machine.node.gpu is not CORE),
+        replace(job, fused=job.fused and machine.fused),
         gpus=ranks.world_size,
         node=machine.node,
         gpu_memory_mib=int(machine.memory_bytes / MIB / DRIVER_FRACTION),
@@ -99,9 +100,12 @@ def this_machine(ranks: Ranks, device: str) -> Machine:
     if device == "cpu":
         pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
         node = Node(CORE, ranks.local_size, NETWORK_BYTES_PER_S, efa=False)
-        return Machine(node, pages * page_bytes / ranks.local_size, "cpu")
+        return Machine(node, pages * page_bytes / ranks.local_size, "cpu", fused=False)
     import torch
 
+    from ..models.kernels import kernels_available
+
+    fused = kernels_available(torch.device(device))
     name, memory = torch.cuda.get_device_name(), torch.cuda.get_device_properties(ranks.local_rank).total_memory
     gpu = find_gpu(name)
     if gpu is None or gpu.peak_flops is None:
@@ -109,9 +113,9 @@ def this_machine(ranks: Ranks, device: str) -> Machine:
         assert gpu is not None
     like = [one for one in load_catalog().instances if one.gpus >= ranks.local_size and one.device.name == gpu.name]
     if not like:
-        return Machine(Node(gpu, ranks.local_size, NETWORK_BYTES_PER_S, efa=False), memory, name)
+        return Machine(Node(gpu, ranks.local_size, NETWORK_BYTES_PER_S, efa=False), memory, name, fused)
     nearest = Node.of(min(like, key=lambda one: one.gpus))
-    return Machine(replace(nearest, gpus=ranks.local_size), memory, name)
+    return Machine(replace(nearest, gpus=ranks.local_size), memory, name, fused)
 
 
 def _keeps_recomputation(config: Config, given: Collection[str]) -> bool:
