@@ -106,6 +106,11 @@ def main() -> None:
     if given.one:
         print(json.dumps(measure(given.one, given.device)))
         return
+    import torch
+
+    if given.device == "cuda" and not torch.cuda.is_available():
+        print("no GPU here: nothing to measure; --device cpu tries the script")
+        return
     lines = [
         "| mode | ms a step | of single | peak, GB | loss, largest difference to single |",
         "| --- | --- | --- | --- | --- |",
