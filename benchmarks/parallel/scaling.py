@@ -40,7 +40,9 @@ def main() -> None:
         print("\n".join(table(bench)))
     here = Path(__file__)
     name = "scaling-gpus" if given.gpus else "scaling"
-    here.with_name(f"{name}.json").write_text(json.dumps({**as_json(bench), "folder": ""}, indent=1))
+    kept = as_json(bench)
+    del kept["folder"], kept["machine"]["host"]  # of no use to a reader
+    here.with_name(f"{name}.json").write_text(json.dumps(kept, indent=1))
     here.with_name(f"{name}.svg").write_text(plot(bench))
     here.with_name(f"{name}.log").write_text(out.getvalue())
     print(out.getvalue())
