@@ -130,7 +130,7 @@ def main() -> None:
                 server, s3 = start_server(place)
                 root, environment = s3.new_root(), s3.environment()
             try:
-                found = measure(kind, root, fake, words, environment, place / "log")
+                found = measure(kind, root, fake, words, environment, place / "train.log")
             finally:
                 if server is not None:
                     server.kill()
