@@ -155,6 +155,16 @@ def test_a_model_it_does_not_serve_is_named_with_the_reason(option, reason):
     assert reason in (unsupported(compose([option, "trainer.sequence_length=512"]).config.model) or "")
 
 
+def test_weights_that_are_kept_in_bf16_themselves_get_their_gradients_in_bf16():
+    """As a sharded model's are, once they are gathered."""
+    model, tokens, targets = model_and_batch()
+    model.to(torch.bfloat16)
+    fused_loss(model, tokens, targets, Kernels()).backward()
+    found = [parameter.grad for parameter in model.parameters()]
+    assert all(gradient is not None and gradient.dtype == torch.bfloat16 for gradient in found)
+    assert distance([gradient.float() for gradient in found], gradients(None)) < 0.03
+
+
 @pytest.mark.skipif(INTERPRETED, reason="this is the run inside the interpreter")
 def test_the_triton_kernels_pass_the_same_tests_in_the_interpreter():
     pytest.importorskip("triton")

@@ -9,13 +9,13 @@ from benchmarks.parallel.processes import run_ranks
 from tests.parallel.workers import Watch, fit
 
 
-def compare(parallel: str) -> tuple[float, float]:
+def compare(precision: str) -> tuple[float, float]:
     """On each rank: the largest difference of the losses, and of the gradients."""
     import skytrain.training.factory as factory
     from skytrain.models.fused import Kernels
     from skytrain.training.paths import Path
 
-    overrides = (f"parallel={parallel}", "trainer.micro_batch=2", "trainer.precision=32-true")
+    overrides = ("parallel=fsdp", "trainer.micro_batch=2", f"trainer.precision={precision}")
     plain = _gradients(overrides)
     factory.choose_path = lambda *_: Path("fused", Kernels())  # a CPU is not offered this path
     fused = _gradients(overrides)
@@ -42,6 +42,12 @@ def _gradients(overrides: tuple[str, ...]) -> tuple[list[float], list[Any]]:
 
 
 def test_fused_blocks_train_under_fsdp_as_the_plain_decoder_does() -> None:
-    for losses, gradients in run_ranks(2, compare, "fsdp"):
+    for losses, gradients in run_ranks(2, compare, "32-true"):
         assert losses < 5e-6
         assert gradients < 1e-6
+
+
+def test_fused_blocks_take_gathered_weights_in_bf16() -> None:
+    for losses, gradients in run_ranks(2, compare, "bf16-mixed"):
+        assert losses < 1e-2
+        assert gradients < 1e-2
