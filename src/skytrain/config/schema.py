@@ -455,7 +455,7 @@ class TrainerConfig:
     kernels: KernelsConfig
     cuda_graphs: Literal["auto", "on", "off"]  # a micro-batch's kernels asked for at once; auto: where it is small
     compile: bool  # torch.compile, where the fused path is not taken
-    fp8: Literal["off", "tensorwise", "rowwise"]  # products of the blocks' linear layers, for wide models; needs compile
+    fp8: Literal["off", "tensorwise", "rowwise"]  # the blocks' products, for wide models; needs compile
     profile: bool  # a trace of three steps and a snapshot of GPU memory, in the run's folder
     deterministic: bool  # torch's deterministic algorithms on a GPU; slower
     validate_every: Positive | None  # steps
