@@ -437,7 +437,7 @@ class KernelsConfig:
 class TrainerConfig:
     sequence_length: Positive
     batch_tokens: Count  # per optimizer step, over all devices
-    micro_batch: MicroBatch  # sequences per device and forward pass, or auto: the fastest measured; accumulation follows
+    micro_batch: MicroBatch  # sequences per device and pass, or auto: the fastest measured; accumulation follows
     steps: Positive | None  # the schedule's horizon; give this or `tokens`
     tokens: Count | None
     stop_at_step: Positive | None  # end early; the schedule keeps its full horizon
