@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from skytrain.storage import open_store
@@ -73,11 +73,9 @@ def stored(store: Path) -> int:
     return sum(len(names) for _, _, names in os.walk(store))
 
 
-def moments(seconds: float, seed: int) -> Iterator[Callable[[], bool]]:
-    generator = random.Random(seed)
-    while True:
-        end = time.monotonic() + generator.uniform(0.1, 1.0) * seconds
-        yield lambda end=end: time.monotonic() >= end  # type: ignore[misc]
+def after(seconds: float) -> Callable[[], bool]:
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() >= end
 
 
 def main(kills: int, seed: int) -> None:
@@ -87,14 +85,16 @@ def main(kills: int, seed: int) -> None:
         write_documents(folder / "documents")
         began = time.monotonic()
         finish(start(folder / "documents", folder / "whole", 1))
-        seconds = time.monotonic() - began
-        expected, done, rounds = files(folder / "whole"), 0, 0
-        times = moments(seconds, seed)
+        lasts = time.monotonic() - began  # what an undisturbed run takes, as busy as the machine is
+        expected, done, rounds, generator = files(folder / "whole"), 0, 0, random.Random(seed)
         while done < kills:
             rounds += 1
             store = folder / f"store{rounds}"
-            while kill_when(start(folder / "documents", store, 1 + done % 3), next(times)):
+            began = time.monotonic()
+            while kill_when(start(folder / "documents", store, 1 + done % 3), after(generator.uniform(0.1, 1) * lasts)):
                 done += 1
+                began = time.monotonic()
+            lasts = time.monotonic() - began
             found = files(store)
             other = [name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
             assert not other, f"preparation {rounds} ended with other bytes in {other}"
