@@ -82,7 +82,7 @@ def ordered_streams(
         yield from _stream_in_order(enumerate(tasks), idle)
     finally:
         for process in processes:
-            process.terminate()
+            process.kill()  # SIGTERM may be ignored here, and so in them; what they have not finished is made again
         for process in processes:
             process.join()
 
