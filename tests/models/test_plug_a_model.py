@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ def blocks() -> list[tuple[str, str]]:
 
 def test_everything_the_page_shows_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_model", raising=False)  # another page's
     ran = []
     for kind, text in blocks():
         if kind == "console":

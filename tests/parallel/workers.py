@@ -95,6 +95,7 @@ def live_bytes() -> int:
     """Of all tensors that this process holds, each storage once."""
     gc.collect()
     storages = {}
+    gc.unfreeze()  # what training has set aside from collection is live too
     for thing in gc.get_objects():
         if isinstance(thing, torch.Tensor) and thing.device.type == "cpu":
             local = thing.to_local() if isinstance(thing, DTensor) else thing

@@ -17,6 +17,7 @@ from skytrain.pipelines.train import train
 from skytrain.runs import Silent, Start, claim_attempt, load_run, read_metrics, read_outcome
 from skytrain.runs.meter import read_counts
 from skytrain.storage import open_store
+from skytrain.training import CausalLM
 from tests.support.imds import fake_metadata
 from tests.support.tiny import tiny_config
 
@@ -237,8 +238,17 @@ def test_another_micro_batch_may_go_on_and_is_reported(root):
 
 
 def test_a_budget_stops_the_run_with_a_checkpoint_and_a_larger_one_continues_it(root, monkeypatch):
-    """At a rate at which a step costs about as much as the whole budget."""
+    """By a clock on which each micro-batch takes a second: ten dollars, of a budget of twenty."""
     monkeypatch.delenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", raising=False)
+    seconds = [0.0]
+    step = CausalLM.training_step
+
+    def dear_step(self, *args):
+        seconds[0] += 1.0
+        return step(self, *args)
+
+    monkeypatch.setattr(CausalLM, "training_step", dear_step)
+    monkeypatch.setattr("skytrain.runs.meter.boot_clock", lambda: seconds[0])
     dear = ("budget.usd_per_hour=36000", "budget.margin=0s")
     stopped = train(tiny_config(root, "run=dear", "budget.usd=20", *dear, *SHORT), Silent())
     assert stopped.outcome == "budget" and stopped.exit_code == 6

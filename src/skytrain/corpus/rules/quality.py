@@ -102,7 +102,8 @@ def _keep_lines(
     unwanted = (JAVASCRIPT if settings.javascript_lines else 0) | (POLICY if settings.policy_lines else 0)
     rule = LineRule(settings.min_words_per_line, settings.max_word_chars, settings.terminal_punctuation, unwanted)
     for group in scanned.groups:
-        use = wanted[group.places] & (np.array(group.places) >= 0)
+        use = np.array(group.places, np.int64) >= 0
+        use[use] = wanted[np.array(group.places, np.int64)[use]]
         joined = join_lines(group, use, rule, short_line_chars)
         for k in np.flatnonzero(use).tolist():
             place = places[group.places[k]]
