@@ -1,10 +1,10 @@
 """Every preset at world size 1 on one GPU, with NCCL, compile and bf16, beside the single-device path.
 
-    python benchmarks/parallel/h200.py [--out FOLDER] [--minutes 8] [--variants]
+    python benchmarks/parallel/h200.py [--out FOLDER] [--minutes 8] [--variants] [--rows fused]
 
 Needs the project's `train` dependencies and its `src` on PYTHONPATH; no network. Trains GPT-2 124M through Lightning's trainer
 on random tokens, 512 sequences of 1024 a step. Writes FOLDER/h200.json and FOLDER/h200.log; what does not fit into the minutes
-is left out and named. `--variants` adds recomputing, reducing each micro-batch and keeping state on the CPU. `--device cpu` runs a tiny model, to try the script itself; without a GPU and without that option nothing
+is left out and named. `--rows` takes only presets with that word in their name, `--variants` adds recomputing, reducing each micro-batch and keeping state on the CPU. `--device cpu` runs a tiny model, to try the script itself; without a GPU and without that option nothing
 is measured.
 """
 
@@ -116,6 +116,7 @@ def main() -> None:
     options.add_argument("--out", type=Path, default=Path(__file__).parent)
     options.add_argument("--minutes", type=float, default=8.0)
     options.add_argument("--variants", action="store_true")
+    options.add_argument("--rows", default="")
     options.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     given = options.parse_args()
     if given.device == "cuda" and not torch.cuda.is_available():
@@ -132,7 +133,7 @@ def main() -> None:
     ]
     with Ranks().joined(given.device):
         for name, overrides in {**PRESETS, **(VARIANTS if given.variants else {})}.items():
-            if given.device == "cpu" and "on the CPU" in name:
+            if given.rows not in name or (given.device == "cpu" and "on the CPU" in name):
                 continue
             if time.monotonic() > ends_at:
                 lines.append(f"| {name} | left out: no time | | | | |")

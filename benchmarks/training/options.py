@@ -1,6 +1,8 @@
 """What the trainer's options give on one GPU: documents kept apart, fp8 layers, and what happens when memory runs out.
 
-python benchmarks/training/options.py [documents fp8 memory] [--device cpu]     # all parts where none is named; cpu is a trial
+python benchmarks/training/options.py [documents fp8 memory] [--text TOKENS.bin] [--device cpu]
+
+All parts where none is named; `--text` are raw uint16 ids of GPT-2's vocabulary for fp8 to learn; cpu is a trial.
 """
 
 from __future__ import annotations
@@ -9,8 +11,11 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
 
+import numpy as np
 import torch
 
 from skytrain.config import Config, SkytrainError
@@ -22,6 +27,8 @@ from skytrain.runs import Silent
 from skytrain.training.optimizers import make_optimizer
 from skytrain.training.paths import apply_fp8, choose_path
 
+ROWS, STEPS = {"cuda": 8, "cpu": 2}, {"cuda": 300, "cpu": 3}  # of fp8's runs
+WARM, LAST = 30, 50  # steps over which the learning rate rises, and over which losses are averaged
 SMALL = ["model.layers=1", "model.width=64", "model.heads=4", "trainer.device=cpu", "trainer.sequence_length=64"]
 
 
@@ -87,53 +94,64 @@ def dense_loss(model: Decoder, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor
         model.documents = flex  # type: ignore[method-assign]
 
 
-def fp8(device: str, tokens: torch.Tensor | None = None) -> None:
-    """Four layers of Llama 3.2 1B's shape, compiled: speed, and the loss of the same steps on the same random walk of tokens."""
+def fp8(device: str, text: Path | None) -> None:
+    """Four layers of Llama 3.2 1B's shape, compiled: speed, and losses beside those of bf16, whose two seeds say how far apart runs may be."""
     shape = ["model=llama-3.2-1b", "model.layers=4", "model.vocab_size=50257", "trainer.sequence_length=2048"]
-    small = [
-        "model.kv_heads=2",
-        "model.head_size=16",
-        "model.mlp_width=64",
-        "model.layers=1",
-        *SMALL[1:],
-        "trainer.compile=false",
-    ]
-    losses: dict[str, list[float]] = {}
-    for scaling in ("off", "tensorwise", "rowwise"):
-        options = [
-            *shape,
-            "tokenizer=gpt2",
-            "trainer.precision=bf16-mixed",
-            "trainer.compile=true",
-            f"trainer.fp8={scaling}",
-        ]
-        config = compose([*options, *(small if device == "cpu" else [])]).config
+    shape += ["tokenizer=gpt2", "trainer.precision=bf16-mixed", "trainer.compile=true"]
+    small = ["model.kv_heads=2", "model.head_size=16", "model.mlp_width=64", "trainer.compile=false", *SMALL]
+    means: dict[tuple[str, int], float] = {}
+    for scaling, seed in (("off", 0), ("off", 1), ("tensorwise", 0), ("rowwise", 0)):
+        config = compose([*shape, f"trainer.fp8={scaling}", *(small if device == "cpu" else [])]).config
         torch.compiler.reset()
-        model = build_model(config.model, seed=0).to(device)
+        model = build_model(config.model, seed=seed).to(device)
         if device == "cuda":
             apply_fp8(config, device, model)
-        optimizer = make_optimizer(model, config.optimizer, fused=device == "cuda")
-        compute = torch.compile(lm_loss, dynamic=False) if config.trainer.compile else lm_loss
-        found, seconds = [], []
-        for step in range(60 if device == "cuda" else 2):
-            batch = walk(step, 8 if device == "cuda" else 2, config.trainer.sequence_length + 1).to(device)
-            began = time.perf_counter()
-            with torch.autocast(device, torch.bfloat16):
-                loss = compute(model, batch[:, :-1], batch[:, 1:])
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            found.append(float(loss.detach()))
-            seconds.append(time.perf_counter() - began)
-        losses[scaling] = found
-        rate = batch[:, 1:].numel() / statistics.median(seconds)
-        gap = statistics.mean(abs(a - b) for a, b in zip(found[-20:], losses["off"][-20:], strict=False))
+        losses, seconds = train(config, model, device, batches(text, device, config.trainer.sequence_length + 1))
+        means[scaling, seed] = statistics.mean(losses[-LAST:])
+        rate = ROWS[device] * config.trainer.sequence_length / statistics.median(seconds)
+        at = " ".join(f"{losses[step]:.4f}" for step in range(0, len(losses), max(1, len(losses) // 5)))
         print(
-            f"fp8 {scaling:10} {rate:9,.0f} tokens/s  loss {found[0]:.4f} -> {statistics.mean(found[-20:]):.4f} (the last 20), mean |difference| to bf16 {gap:.4f}  first step {seconds[0]:.0f} s",
+            f"fp8 {scaling:10} seed {seed} {rate:9,.0f} tokens/s  losses {at}  mean of the last {LAST} {means[scaling, seed]:.4f}"
+            f" ({means[scaling, seed] - means['off', 0]:+.4f} to bf16)  first step {seconds[0]:.0f} s",
             flush=True,
         )
-        del model, optimizer
+        del model
+
+
+def train(
+    config: Config, model: torch.nn.Module, device: str, tokens: Iterable[torch.Tensor]
+) -> tuple[list[float], list[float]]:
+    """Losses and seconds of a step for each batch."""
+    optimizer = make_optimizer(model, config.optimizer, fused=device == "cuda")
+    compute = torch.compile(lm_loss, dynamic=False) if config.trainer.compile else lm_loss
+    losses, seconds = [], []
+    for step, batch in enumerate(tokens):
+        batch = batch.to(device)
+        for group in optimizer.param_groups:
+            group["lr"] = config.optimizer.lr * min(1.0, (step + 1) / WARM)
+        began = time.perf_counter()
+        with torch.autocast(device, torch.bfloat16):
+            loss = compute(model, batch[:, :-1], batch[:, 1:])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(loss.detach()))
+        seconds.append(time.perf_counter() - began)
+    return losses, seconds
+
+
+def batches(text: Path | None, device: str, length: int) -> Iterator[torch.Tensor]:
+    """The same ones for each run: pieces of the text in one order, or a walk that can be learned."""
+    rows, steps = ROWS[device], STEPS[device]
+    if text is None:
+        yield from (walk(step, rows, length) for step in range(steps))
+        return
+    tokens = np.fromfile(text, dtype=np.uint16)
+    order = np.random.default_rng(0).permutation(rows * steps) % (len(tokens) // length)
+    for step in range(steps):
+        starts = order[step * rows : (step + 1) * rows] * length
+        yield torch.from_numpy(np.stack([tokens[start : start + length] for start in starts]).astype(np.int64))
 
 
 def walk(step: int, rows: int, length: int) -> torch.Tensor:
@@ -160,9 +178,10 @@ def memory(device: str) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=["documents", "memory", "fp8"])
+    parser.add_argument("--text", type=Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     chosen = parser.parse_args()
     print(torch.cuda.get_device_name() if chosen.device == "cuda" else "cpu", torch.__version__)
     for part in chosen.parts:
-        {"documents": documents, "fp8": fp8, "memory": memory}[part](chosen.device)
+        {"documents": documents, "fp8": partial(fp8, text=chosen.text), "memory": memory}[part](chosen.device)
         sys.stdout.flush()

@@ -40,20 +40,29 @@ class Explodes(nn.Module):
         return loss * float("nan") if self.calls == self.at else loss
 
 
+def flat(model: nn.Module) -> torch.Tensor:
+    return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+
+
 class Keep(pl.Callback):
-    def __init__(self) -> None:
+    """The weights after each step; `ask` is called then."""
+
+    def __init__(self, ask=lambda trainer, module: None) -> None:
         self.weights: list[torch.Tensor] = []
+        self.ask = ask
 
     def on_train_batch_end(self, trainer, module, *_):
-        self.weights.append(torch.cat([p.detach().flatten().clone() for p in module.model.parameters()]))
+        self.weights.append(flat(module.model))
+        if trainer.global_step == 2:
+            self.ask(trainer, module)
 
 
-def fit(model: nn.Module, guard: Guard | None, steps: int = 4) -> list[torch.Tensor]:
+def fit(model: nn.Module, guard: Guard | None, steps: int = 4, keep: Keep | None = None) -> list[torch.Tensor]:
     config = compose([*TINY, f"trainer.steps={steps}"]).config
     module = CausalLM(
         model, optimizer=config.optimizer, schedule=config.lr_schedule, total_steps=steps, clip_norm=1.0, guard=guard
     )
-    keep = Keep()
+    keep = keep or Keep()
     batches = torch.randint(0, 250, (steps, 2, 9), generator=torch.Generator().manual_seed(0))
     trainer = pl.Trainer(
         accelerator="cpu", max_steps=steps, logger=False, enable_checkpointing=False, enable_progress_bar=False,
@@ -71,11 +80,27 @@ def test_a_step_that_is_not_finite_is_skipped_whole():
     assert notes == ["step 3 | the loss is nan: update skipped"]
 
 
-def test_a_step_that_is_not_finite_stops_the_run_before_the_weights_change():
-    model = Explodes(at=3)
-    with pytest.raises(SkytrainError, match=r"step 3: the loss is nan; the update was not made\n.*on_anomaly=skip"):
-        fit(model, Guard("stop", None, lambda text: None))
-    assert all(torch.isfinite(p).all() for p in model.parameters())
+@pytest.mark.parametrize("fused", [False, True])  # fused, the step is judged while the next is computed
+@pytest.mark.parametrize("at", [3, 4])  # 4: there is no next
+def test_a_step_that_is_not_finite_stops_the_run_before_the_weights_change(monkeypatch, fused, at):
+    monkeypatch.setattr("skytrain.training.module.may_fuse", lambda *_: fused)
+    keep, model = Keep(), Explodes(at=at)
+    with pytest.raises(SkytrainError, match=rf"step {at}: the loss is nan; the update was not made\n.*on_anomaly=skip"):
+        fit(model, Guard("stop", None, lambda text: None), keep=keep)
+    assert torch.equal(flat(model), keep.weights[at - 2])
+
+
+def test_a_state_that_lacks_an_update_is_neither_logged_nor_saved(monkeypatch):
+    monkeypatch.setattr("skytrain.training.module.may_fuse", lambda *_: True)
+    for ask in (lambda trainer, module: module.take_loss(1), lambda trainer, module: trainer.save_checkpoint("never")):
+        with pytest.raises(SkytrainError, match="step 2: the loss is nan"):
+            fit(Explodes(at=2), Guard("stop", None, lambda text: None), keep=Keep(ask))
+
+
+def test_a_run_with_a_late_guard_trains_as_one_with_none(monkeypatch):
+    monkeypatch.setattr("skytrain.training.module.may_fuse", lambda *_: True)
+    guarded, plain = (fit(Explodes(at=0), guard) for guard in (Guard("stop", None, print), None))
+    assert all(torch.equal(a, b) for a, b in zip(guarded, plain, strict=True))
 
 
 def test_without_a_guard_the_weights_are_lost():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 import os
 import pickle
 import statistics
@@ -29,9 +30,10 @@ from ..runs import Reporter, Silent
 from ..storage import open_store
 from ..training.factory import choose_device, make_module, make_trainer, plan_training
 from ..training.kernel_table import GroupTime, group_table, profile_groups
-from ..training.micro_batch import explaining_memory, with_micro_batch
+from ..training.micro_batch import explaining_memory, with_micro_batch, with_size
 from ..training.optimizers import make_optimizer
 from ..training.paths import apply_fp8, choose_path
+from ..training.schedules import learning_rate
 from .measure import RandomTokens, StepClock, shortened
 
 WARM_STEPS = 3  # compilation, allocation and clocks settle in these
@@ -172,17 +174,8 @@ def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
         ):
             return compute(model, x, y)
 
-    step = _step(config, model, config.trainer.micro_batch, loss_of, device)
-    speed = _timed(
-        "bare loop",
-        config,
-        config.trainer.micro_batch,
-        step,
-        steps,
-        began,
-        flops_per_token(model, config.trainer.sequence_length),
-        device,
-    )
+    loop = Loop(config, model, config.trainer.micro_batch, loss_of, device)
+    speed, step = loop.timed("bare loop", steps, began, flops_per_token(model, config.trainer.sequence_length))
     gpu = find_gpu(torch.cuda.get_device_name()) if device == "cuda" else None
     if gpu is None or not isinstance(config.model, DecoderConfig):
         return speed, []
@@ -218,60 +211,53 @@ def hugging_face(config: Config, micro_batch: int, steps: int) -> Speed:
             return nn.functional.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
 
     compiled = torch.compile(loss, dynamic=False) if device == "cuda" else loss
-    step = _step(config, model, micro_batch, compiled, device)
     reference = flops_per_token(_outline(config), config.trainer.sequence_length)
-    return _timed(
-        "Hugging Face, compiled" if device == "cuda" else "Hugging Face",
-        config,
-        micro_batch,
-        step,
-        steps,
-        began,
-        reference,
-        device,
-    )
+    name = "Hugging Face, compiled" if device == "cuda" else "Hugging Face"
+    return Loop(config, model, micro_batch, compiled, device).timed(name, steps, began, reference)[0]
 
 
-def _step(
-    config: Config, model: nn.Module, micro_batch: int, loss_of: Callable[..., torch.Tensor], device: str
-) -> Callable[[], None]:
-    optimizer = make_optimizer(model, config.optimizer, fused=device == "cuda")
-    accumulate = config.trainer.batch_tokens // (micro_batch * config.trainer.sequence_length)
-    generator = torch.Generator().manual_seed(config.seed)
-    shape = (accumulate, micro_batch, config.trainer.sequence_length + 1)
-    tokens = torch.randint(config.model.vocab_size, shape, generator=generator).to(device)
+@dataclass(frozen=True)
+class Loop:
+    """Steps without a trainer: the same tokens, learning rates, clipping and optimizer as through one."""
 
-    def step() -> None:
-        for batch in tokens:
-            (loss_of(batch[:, :-1], batch[:, 1:]) / accumulate).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), config.trainer.clip_norm or float("inf"))
+    config: Config
+    model: nn.Module
+    micro_batch: int
+    loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    device: str
+
+    def timed(self, name: str, steps: int, began: float, flops: int) -> tuple[Speed, Callable[[], None]]:
+        """The median of so many steps after some that warm up, and one more step for whoever wants to look into it."""
+        config = shortened(self.config, steps + WARM_STEPS)
+        optimizer = make_optimizer(self.model, config.optimizer, fused=self.device == "cuda")
+        starting_rates = [group["lr"] for group in optimizer.param_groups]
+        accumulate = config.trainer.batch_tokens // (self.micro_batch * config.trainer.sequence_length)
+        tokens = iter(RandomTokens(with_size(config, self.micro_batch), accumulate * (steps + WARM_STEPS)))
+        seconds: list[float] = []
+        first = 0.0
+        for number in range(steps + WARM_STEPS):
+            batches = [batch.to(self.device) for batch in itertools.islice(tokens, accumulate)]
+            factor = learning_rate(config.lr_schedule, number, steps + WARM_STEPS)
+            for group, rate in zip(optimizer.param_groups, starting_rates, strict=True):
+                group["lr"] = rate * factor
+            start = self._now()
+            self._step(optimizer, batches)
+            seconds.append(self._now() - start)
+            if number == 0:
+                first = time.perf_counter() - began
+        return _speed(name, config, self.micro_batch, seconds, first, flops), partial(self._step, optimizer, batches)
+
+    def _step(self, optimizer: torch.optim.Optimizer, batches: list[torch.Tensor]) -> None:
+        for batch in batches:
+            (self.loss_of(batch[:, :-1], batch[:, 1:]) / len(batches)).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.config.trainer.clip_norm or float("inf"))
         optimizer.step()
         optimizer.zero_grad()
 
-    return step
-
-
-def _timed(
-    name: str,
-    config: Config,
-    micro_batch: int,
-    step: Callable[[], None],
-    steps: int,
-    began: float,
-    flops: int,
-    device: str,
-) -> Speed:
-    seconds: list[float] = []
-    first = 0.0
-    for number in range(steps + WARM_STEPS):
-        start = time.perf_counter()
-        step()
-        if device == "cuda":
+    def _now(self) -> float:
+        if self.device == "cuda":
             torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - start)
-        if number == 0:
-            first = time.perf_counter() - began
-    return _speed(name, config, micro_batch, seconds, first, flops)
+        return time.perf_counter()
 
 
 def _speed(name: str, config: Config, micro_batch: int, seconds: list[float], first: float, flops: int) -> Speed:

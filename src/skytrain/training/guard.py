@@ -7,6 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Literal
 
+import torch
+from torch.distributed.tensor import DTensor
+
 from ..config import SkytrainError, TrainerConfig
 
 HISTORY, ENOUGH = 128, 32  # steps that a spike is judged by, and how many there must be
@@ -14,7 +17,7 @@ PATIENCE = 20  # skips in a row after which a run will not recover by itself
 
 
 class Guard:
-    """Judges one step after another. Costs one wait for the device per step."""
+    """Judges one step after another. Its numbers are the host's, so they cost a wait for the device; `LateGuard` has none."""
 
     def __init__(
         self,
@@ -28,6 +31,11 @@ class Guard:
         self._norm_may_overflow = norm_may_overflow
         self._history: dict[str, deque[float]] = {"loss": deque(maxlen=HISTORY), "gradient norm": deque(maxlen=HISTORY)}
         self.skipped_in_a_row = 0
+
+    @property
+    def may_be_late(self) -> bool:
+        """Whether a step may be judged after the next has begun: where only a number that is not finite matters, and ends the run."""
+        return self._action == "stop" and self._zscore is None and not self._norm_may_overflow
 
     def refuses(self, loss: float, norm: float, step: int) -> bool:
         """Whether the update after `step` steps must not happen; raises where the run is to stop."""
@@ -63,6 +71,50 @@ class Guard:
             if math.isfinite(value):
                 self._history[name].append(value)
         return None
+
+
+class LateGuard:
+    """Judges a step while the next one is computed, so that the host never waits for the device within a step.
+
+    Meanwhile the optimizer's own kernel sees to it that a step whose gradients are not finite changes nothing: it is told
+    so by a number on the device, as float16's loss scaling does. The norm alone decides, since all ranks have the same one.
+    """
+
+    def __init__(self, guard: Guard, optimizer: torch.optim.Optimizer) -> None:
+        self._guard, self._optimizer = guard, optimizer
+        self._step: int | None = None  # that is still to be judged
+        self._values = torch.zeros(2)
+        self._copied: torch.cuda.Event | None = None
+
+    @staticmethod
+    def serves(guard: Guard, optimizer: torch.optim.Optimizer) -> bool:
+        """Only AdamW's fused kernel takes that number, and only for whole tensors."""
+        fused = type(optimizer) is torch.optim.AdamW and all(group["fused"] for group in optimizer.param_groups)
+        divided = any(isinstance(each, DTensor) for group in optimizer.param_groups for each in group["params"])
+        return guard.may_be_late and fused and not divided
+
+    def note(self, loss: torch.Tensor, norm: torch.Tensor, step: int) -> None:
+        """Before the update after `step` steps: keeps its numbers, and the update from happening if they are not finite."""
+        self._optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
+        values = torch.stack([loss.float(), norm.float()])
+        self._step = step
+        if values.is_cuda:
+            self._values = torch.empty(2, pin_memory=True).copy_(values, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+        else:
+            self._values = values
+
+    def judge(self) -> None:
+        """Raises if the step last noted was held back. It stays so: no later call lets that state pass for a trained one."""
+        if self._step is None:
+            return
+        if self._copied is not None:
+            self._copied.synchronize()
+        loss, norm = self._values.tolist()
+        if not math.isfinite(norm):
+            self._guard.refuses(loss, norm, self._step)
+        self._step = None
 
 
 def _limit(past: deque[float], zscore: float) -> float:

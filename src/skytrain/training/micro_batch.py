@@ -51,7 +51,7 @@ def with_micro_batch(config: Config, device: str, tell: Callable[[str], None]) -
         limit = _estimate(config, device)
         size = max((size for size in sizes if size <= limit), default=1)
         tell(f"micro-batch: {size}, the largest that fits by estimate")
-        return _set(config, size)
+        return with_size(config, size)
     trials = find_micro_batch(lambda size: try_micro_batch(config, device, size), sizes)
     if not trials:
         raise SkytrainError(
@@ -61,7 +61,7 @@ def with_micro_batch(config: Config, device: str, tell: Callable[[str], None]) -
     tried = ", ".join(f"{each.micro_batch}: {format_count(each.tokens_per_s)} tokens/s" for each in trials)
     memory = f", {format_bytes(best.peak_bytes)}" if best.peak_bytes else ""
     tell(f"micro-batch: {best.micro_batch}{memory}, the fastest measured here ({tried})")
-    return _set(config, best.micro_batch)
+    return with_size(config, best.micro_batch)
 
 
 def find_micro_batch(attempt: Callable[[int], Trial | None], sizes: list[int]) -> list[Trial]:
@@ -95,7 +95,7 @@ def fastest(trials: list[Trial]) -> Trial:
 
 def try_micro_batch(config: Config, device: str, size: int) -> Trial | None:
     """Steps of a throw-away model with micro-batches of this size, timed; None where memory does not suffice."""
-    config = _set(config, size)
+    config = with_size(config, size)
     try:
         return _timed(config, device)
     except torch.OutOfMemoryError as error:
@@ -226,7 +226,7 @@ def _sizes(config: Config) -> list[int]:
     return [1 << power for power in range(sequences.bit_length()) if sequences % (1 << power) == 0]
 
 
-def _set(config: Config, size: int) -> Config:
+def with_size(config: Config, size: int) -> Config:
     return replace(config, trainer=replace(config.trainer, micro_batch=size))
 
 

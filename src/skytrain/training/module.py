@@ -15,7 +15,7 @@ from torch import nn
 from ..config import LRScheduleConfig, OptimizerConfig
 from ..models import lm_loss
 from ..tokens import inputs_and_targets
-from .guard import Guard
+from .guard import Guard, LateGuard
 from .master_weights import MasterWeights
 from .optimizers import make_optimizer
 from .schedules import learning_rate
@@ -71,6 +71,7 @@ class CausalLM(pl.LightningModule):
         )
         self.limit_gradients: Callable[[Iterator[nn.Parameter], float], torch.Tensor] = nn.utils.clip_grad_norm_
         self._guard = guard
+        self._late_guard: LateGuard | None = None
         self.clock = Clock()
         self.grad_norm: torch.Tensor | None = None
         self._losses: list[torch.Tensor] = []
@@ -87,6 +88,7 @@ class CausalLM(pl.LightningModule):
 
     def take_loss(self, micro_batches: int) -> float:
         """The mean loss of the last step, over all ranks. Waits for the device, so it is asked for only when a line is written."""
+        self.judge()
         mean = torch.stack(self._losses[-micro_batches:]).float().mean()
         self._losses.clear()
         # Ranks that share a batch have the same loss, so the mean over all is that over the batches.
@@ -103,21 +105,43 @@ class CausalLM(pl.LightningModule):
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
         """Clips and keeps the norm from before, in one pass; with no limit the norm is still measured."""
-        if self.refuses(self.limit_gradients(self.model.parameters(), self._clip_norm or math.inf)):
+        norm = self.limit_gradients(self.model.parameters(), self._clip_norm or math.inf)
+        if self._late_guard is not None:
+            self.judge()  # the step before this one
+            self._keep(norm)
+            self._late_guard.note(self._step_loss(), norm, self.global_step)
+        elif self.refuses(norm):
             for parameter in self.model.parameters():
                 parameter.grad = None  # an optimizer passes over what has no gradient: no step, no decay, no momentum
 
     def refuses(self, norm: torch.Tensor) -> bool:
         """Keeps the norm of the step's gradients, and says whether the update must not happen."""
+        self._keep(norm)
+        if self._guard is None:
+            return False
+        # The same loss on every rank, so that all of them judge alike.
+        loss = float(self.trainer.strategy.reduce(self._step_loss(), reduce_op="mean"))
+        return self._guard.refuses(loss, float(norm), self.global_step)
+
+    def judge(self) -> None:
+        """Raises if the last update was held back because its gradients were not finite; nothing where that was seen at once."""
+        if self._late_guard is not None:
+            self._late_guard.judge()
+
+    def _keep(self, norm: torch.Tensor) -> None:
         self.grad_norm = norm
         if len(self._losses) > 4096:  # nobody asked for a loss in a while
             del self._losses[:-1024]
-        return self._guard is not None and self._guard.refuses(self._judged_loss(), float(norm), self.global_step)
 
-    def _judged_loss(self) -> float:
-        """The step's mean loss, the same on every rank, so that all of them judge alike."""
-        mean = torch.stack(self._losses[-self.trainer.accumulate_grad_batches :]).float().mean()
-        return float(self.trainer.strategy.reduce(mean, reduce_op="mean"))
+    def _step_loss(self) -> torch.Tensor:
+        """This rank's mean loss of the step."""
+        return torch.stack(self._losses[-self.trainer.accumulate_grad_batches :]).float().mean()
+
+    def on_train_end(self) -> None:
+        self.judge()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.judge()
 
     def validation_step(self, batch: torch.Tensor, batch_index: int) -> None:
         rows = len(batch)
@@ -145,6 +169,8 @@ class CausalLM(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = self._make_optimizer(fused=may_fuse(self.device.type, str(self.trainer.precision)))
+        if self._guard is not None and LateGuard.serves(self._guard, optimizer):
+            self._late_guard = LateGuard(self._guard, optimizer)
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: learning_rate(self._schedule, step, self._total_steps)
         )
