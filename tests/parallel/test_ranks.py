@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -65,15 +68,32 @@ def test_gpus_without_peer_memory_copy_through_the_host():
 
 def test_what_the_user_has_set_wins_and_is_shown(monkeypatch):
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("TORCH_NCCL_TRACE_BUFFER_SIZE", "100")  # TORCH_FR_BUFFER_SIZE of old, which torch still heeds
     for name in environment("cuda", nodes=1):
         if name != "NCCL_DEBUG":
             monkeypatch.delenv(name, raising=False)
             monkeypatch.setenv(name, "")  # so that it is taken away again afterwards
             monkeypatch.delenv(name)
     network = set_environment("cuda", nodes=1, master=None)
-    assert "NCCL_DEBUG" not in network.chosen
+    assert not {"NCCL_DEBUG", "TORCH_FR_BUFFER_SIZE"} & network.chosen.keys()
     assert network.chosen["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "1"
-    assert "yours: NCCL_DEBUG=INFO" in network.summary()
+    assert "yours: NCCL_DEBUG=INFO TORCH_NCCL_TRACE_BUFFER_SIZE=100" in network.summary()
+
+
+def test_torch_does_not_warn_of_what_is_set_for_its_flight_recorder():
+    program = (
+        "import torch.distributed as dist\n"
+        "from skytrain.parallel import flight\n"
+        "dist.init_process_group('gloo', rank=0, world_size=1, store=dist.HashStore())\n"
+        "dist.barrier()\n"
+        "print(flight.counts())\n"
+    )
+    settings = {name: value for name, value in environment("cuda", nodes=1).items() if name.startswith("TORCH_")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **settings}, capture_output=True, text=True, check=False
+    )
+    assert "last_completed_collective" in done.stdout, done.stderr
+    assert "deprecated" not in done.stderr
 
 
 def test_a_setting_that_does_harm_is_pointed_out(monkeypatch):

@@ -19,6 +19,11 @@ INFINIBAND = Path("/sys/class/infiniband")
 AMAZON = "0x1d0f"  # PCI vendor of an Elastic Fabric Adapter
 NO_PEER_MEMORY = ("A10G", "L4")  # g5 and g6: GPUs without NVLink or peer access, which talk through the host's memory
 SIOCGIFADDR = 0x8915
+# Torch still reads these, with a warning.
+OLD_NAMES = {
+    "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
+    "TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+}
 
 # Set by habit, or by old guides; each is wrong or worse today (aws-ofi-nccl 1.7, libfabric 1.18 and newer).
 NEVER = {
@@ -64,7 +69,9 @@ def set_environment(device: str, nodes: int, master: str | None, gpu: str | None
     efa_devices = count_efa_devices()
     wanted = environment(device, nodes=nodes, interface=interface, efa=efa_devices > 0, gpu=gpu)
     kept = {name: os.environ[name] for name in wanted if name in os.environ}
-    chosen = {name: value for name, value in wanted.items() if name not in kept}
+    # Under its old name too: torch would heed the new one, which is ours, before it.
+    kept |= {old: os.environ[old] for new, old in OLD_NAMES.items() if new in wanted and old in os.environ}
+    chosen = {name: value for name, value in wanted.items() if not {name, OLD_NAMES.get(name)} & kept.keys()}
     os.environ.update(chosen)
     return Network(interface, efa_devices, chosen, kept)
 
@@ -80,9 +87,9 @@ def environment(
     found |= {
         "NCCL_DEBUG": "WARN",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
-        "TORCH_NCCL_TRACE_BUFFER_SIZE": "20000",
+        "TORCH_FR_BUFFER_SIZE": "20000",
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": f"{tempfile.gettempdir()}/skytrain-nccl-",
+        "TORCH_FR_DUMP_TEMP_FILE": f"{tempfile.gettempdir()}/skytrain-nccl-",
     }
     if nodes > 1:  # within one node NCCL may need the loopback, where there is nothing else
         # All but these: `^docker0` alone once left NCCL with the loopback, and plain TCP with it.
