@@ -73,6 +73,17 @@ def test_verify_names_what_is_damaged_and_what_to_go_on_with(store):
     assert skytrain_checkpoints(store, "verify", "mine@10").endswith("exit 0")
 
 
+@pytest.mark.parametrize(
+    ("marker", "words"), [(b"{", "is not a checkpoint's marker"), (b'{"format": 9}', "has format 9; this version")]
+)
+def test_one_whose_marker_cannot_be_read_is_listed_with_the_reason_and_does_not_hide_the_others(store, marker, words):
+    store.write(f"{step_key('mine', 15)}/COMMITTED.0", marker)
+    said = skytrain_checkpoints(store, "list", "mine")
+    assert words in said and "unreadable" in said and "skytrain evaluate --from mine@10" in said
+    said = skytrain_checkpoints(store, "verify", "mine")
+    assert words in said and said.count("  whole") == 2 and "skytrain train --from mine@10" in said
+
+
 def test_prune_says_before_it_does(store):
     said = skytrain_checkpoints(store, "prune", "mine", "--best", "0", "--dry-run")
     assert "would delete 1 checkpoints: steps 5" in said

@@ -20,7 +20,7 @@ from typing import Any
 from ..runs import Fence, Superseded, check_newest, read_fence
 from ..runs.attempts import now
 from ..storage import NotFound, Stat, Store
-from .errors import CheckpointError, Damaged, SaveFailed, TakenOver
+from .errors import USE_ANOTHER, CheckpointError, Damaged, SaveFailed, TakenOver
 from .manifest import FORMAT, Manifest, check_format, parse_manifest
 
 MANIFEST, VALIDATION = "manifest.json", "validation.json"
@@ -72,6 +72,18 @@ def committed_steps(store: Store, run: str) -> list[int]:
     return [commit.step for commit in committed(store, run)]
 
 
+def choose_commit(store: Store, run: str, step: str) -> Commit:
+    """The run's checkpoint of that step, in the words of whoever asks; the newest where `step` is empty."""
+    found = committed(store, run)
+    if not found:
+        raise CheckpointError(f"run {run!r} has no committed checkpoint yet")
+    chosen = [commit for commit in found if str(commit.step) == step] if step else found
+    if not chosen:
+        steps = ", ".join(str(commit.step) for commit in found)
+        raise CheckpointError(f"run {run!r} has no checkpoint at step {step!r}\n  it has {steps}")
+    return chosen[-1]
+
+
 def find_commit(store: Store, key: str) -> Commit:
     """The checkpoint in the folder `key`: a step of a run, or one that was put anywhere else."""
     step = _STEP.fullmatch(key)
@@ -117,7 +129,7 @@ def read_marker(store: Store, commit: Commit) -> Marker:
     except NotFound:
         raise CheckpointError(f"{store.url(commit.key)} was deleted while it was being read") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"{url} is not a checkpoint's marker\n  use another checkpoint") from error
+        raise Damaged(f"{url} is not a checkpoint's marker{USE_ANOTHER}") from error
 
 
 def read_manifest(store: Store, commit: Commit) -> tuple[str, Manifest]:
@@ -128,9 +140,9 @@ def read_manifest(store: Store, commit: Commit) -> tuple[str, Manifest]:
     try:
         data = store.read(f"{folder}/{MANIFEST}")
     except NotFound:
-        raise Damaged(f"{url} is missing, so this checkpoint cannot be read\n  use another checkpoint") from None
+        raise Damaged(f"{url} is missing, so this checkpoint cannot be read{USE_ANOTHER}") from None
     if hashlib.sha256(data).hexdigest() != marker.manifest_sha256:
-        raise Damaged(f"{url} was altered after the checkpoint was committed\n  use another checkpoint")
+        raise Damaged(f"{url} was altered after the checkpoint was committed{USE_ANOTHER}")
     return folder, parse_manifest(data, url)
 
 

@@ -43,7 +43,7 @@ from torch.futures import Future
 
 from ..config import SkytrainError
 from ..storage import NotFound, Store
-from .errors import CheckpointError, Damaged, SaveFailed
+from .errors import USE_ANOTHER, CheckpointError, Damaged, SaveFailed
 from .manifest import Manifest, Piece, SavedFile, SavedTensor
 from .parts import ALIGNED_BYTES, Part
 
@@ -307,9 +307,7 @@ class StoreReader(StorageReader):
             if not altered:
                 return data
         name = altered[0].item.storage_index.fqn
-        raise Damaged(
-            f"{self._store.url(key)} was altered: the bytes of {name} are not those committed\n  use another checkpoint"
-        )
+        raise Damaged(f"{self._store.url(key)} was altered: the bytes of {name} are not those committed{USE_ANOTHER}")
 
 
 class FileRange(Protocol):
@@ -342,11 +340,12 @@ def read_exactly(store: Store, key: str, start: int, length: int) -> bytes:
     try:
         data = store.read_range(key, start, length)
     except NotFound:
-        raise Damaged(f"{store.url(key)} is missing\n  use another checkpoint") from None
+        raise Damaged(f"{store.url(key)} is missing{USE_ANOTHER}") from None
     if len(data) != length:
+        there = store.stat(key)
+        size = there.size if there else 0
         raise Damaged(
-            f"{store.url(key)} was cut short: {start + length} bytes were committed, {start + len(data)} are there\n"
-            "  use another checkpoint"
+            f"{store.url(key)} was cut short: {size} bytes are there, at least {start + length} were committed{USE_ANOTHER}"
         )
     return data
 

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from ..config import SkytrainError
 
+USE_ANOTHER = (
+    "\n  use another checkpoint: `skytrain checkpoints verify RUN` says which are whole, and how to continue from one"
+)
+
 
 class CheckpointError(SkytrainError):
     """A checkpoint that cannot be read, written or used here."""

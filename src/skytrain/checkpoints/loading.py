@@ -7,12 +7,12 @@ from pathlib import Path
 
 from torch import nn
 
-from ..config import ModelConfig, SkytrainError, TokenizerConfig, build
+from ..config import ModelConfig, TokenizerConfig, build
 from ..models import build_model, load_hf_folder
 from ..runs import RunRecord, find_run
 from ..storage import Store
 from ..tokens import Tokenizer, load_tokenizer_folder, open_tokenizer
-from .commits import committed_steps, step_key
+from .commits import choose_commit, step_key
 from .saved import SavedTensors, open_checkpoint
 
 
@@ -44,18 +44,7 @@ def choose_checkpoint(store: Store, source: str | None) -> tuple[RunRecord, int]
     """The run and the step that `run@step` names; without a step the newest, without a run the newest of those."""
     name, _, step_text = (source or "").partition("@")
     record = find_run(store, name or None)
-    return record, _choose_step(store, record.name, step_text)
-
-
-def _choose_step(store: Store, run: str, text: str) -> int:
-    steps = committed_steps(store, run)
-    if not steps:
-        raise SkytrainError(f"run {run!r} has no committed checkpoint yet")
-    if not text:
-        return steps[-1]
-    if not text.isdigit() or int(text) not in steps:
-        raise SkytrainError(f"run {run!r} has no checkpoint at step {text!r}\n  it has {', '.join(map(str, steps))}")
-    return int(text)
+    return record, choose_commit(store, record.name, step_text).step
 
 
 def load_weights(model: nn.Module, saved: SavedTensors) -> None:

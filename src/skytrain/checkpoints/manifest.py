@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import CheckpointError, Damaged
+from .errors import USE_ANOTHER, CheckpointError, Damaged
 
 FORMAT = 2
 NATIVE, DEEPSPEED = "skytrain", "deepspeed"
@@ -139,14 +139,12 @@ def parse_manifest(data: bytes, url: str) -> Manifest:
     except CheckpointError:
         raise
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise Damaged(
-            f"{url} is not a checkpoint's manifest ({type(error).__name__}: {error})\n  use another checkpoint"
-        ) from error
+        raise Damaged(f"{url} is not a checkpoint's manifest ({type(error).__name__}: {error}){USE_ANOTHER}") from error
 
 
 def check_format(found: object, url: str) -> None:
     if not isinstance(found, int) or found < 1:
-        raise Damaged(f"{url} names no format of checkpoints\n  use another checkpoint")
+        raise Damaged(f"{url} names no format of checkpoints{USE_ANOTHER}")
     if found > FORMAT:
         raise CheckpointError(f"{url} has format {found}; this version reads {FORMAT}\n  use a newer Skytrain")
     if found < FORMAT:

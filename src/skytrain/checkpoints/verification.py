@@ -25,7 +25,7 @@ def verify(store: Store, commit: Commit, progress: Callable[[float], None] | Non
     try:
         folder, manifest = read_manifest(store, commit)
     except CheckpointError as error:
-        return [str(error)]
+        return [str(error).splitlines()[0]]
     there = {stat.key: stat.size for stat in store.list(folder)}
     problems = []
     for name, file in manifest.files.items():

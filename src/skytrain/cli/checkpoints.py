@@ -38,12 +38,16 @@ def list_(run: Run, overrides: Overrides = None, config_dir: ConfigDirs = None, 
     rows = [("step", "size", "validation", "attempt", "committed")]
     for each in found:
         loss = "" if each.validation_loss is None else f"{each.validation_loss:.4f}"
-        rows.append((str(each.step), format_bytes(each.bytes), loss, str(each.attempt), each.committed_at))
+        size = "?" if each.bytes is None else format_bytes(each.bytes)
+        rows.append((str(each.step), size, loss, str(each.attempt), each.committed_at or "unreadable"))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)))
-    if found:
-        print(f"\nskytrain evaluate --from {name}@{found[-1].step}")
+    for problem in [each.problem for each in found if each.problem]:
+        print(problem)
+    readable = [each.step for each in found if not each.problem]
+    if readable:
+        print(f"\nskytrain evaluate --from {name}@{readable[-1]}")
 
 
 @app.command()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from ..checkpoints import CheckpointError, Commit, Keep, committed, prune, step_key
-from ..checkpoints.commits import read_manifest, read_marker, read_validation
+from ..checkpoints.commits import choose_commit, read_manifest, read_marker, read_validation
 from ..checkpoints.manifest import NATIVE
 from ..checkpoints.retention import Pruned
 from ..checkpoints.verification import verify as verify_commit
@@ -21,30 +21,36 @@ Format = Literal["skytrain", "safetensors", "hf", "llm.c"]
 
 @dataclass(frozen=True)
 class Listed:
+    """One checkpoint; `problem` says why its marker cannot be read, and then only its step and attempt are known."""
+
     step: int
     attempt: int
-    bytes: int
-    committed_at: str
-    validation_loss: float | None
+    bytes: int | None = None
+    committed_at: str | None = None
+    validation_loss: float | None = None
+    problem: str | None = None
 
 
 def list_checkpoints(config: Config, run: str | None) -> tuple[str, list[Listed]]:
     """The run's name and its checkpoints, oldest first. Reads markers only."""
     store = open_store(config.store)
     record = find_run(store, run)
-    found = []
-    for commit in committed(store, record.name):
-        marker = read_marker(store, commit)
-        loss = read_validation(store, commit)
-        found.append(Listed(commit.step, commit.attempt, marker.bytes, marker.committed_at, loss))
-    return record.name, found
+    return record.name, [_listed(store, commit) for commit in committed(store, record.name)]
+
+
+def _listed(store: Store, commit: Commit) -> Listed:
+    try:
+        marker, loss = read_marker(store, commit), read_validation(store, commit)
+    except CheckpointError as error:
+        return Listed(commit.step, commit.attempt, problem=str(error).splitlines()[0])
+    return Listed(commit.step, commit.attempt, marker.bytes, marker.committed_at, loss)
 
 
 @dataclass(frozen=True)
 class Verified:
     run: str
     step: int
-    bytes: int
+    bytes: int  # that were committed; 0 where the marker cannot say
     problems: list[str]
 
 
@@ -54,7 +60,7 @@ def verify(config: Config, source: str | None, reporter: Reporter) -> list[Verif
     record, chosen = _choose(store, source)
     results = []
     for commit in chosen:
-        size, done = read_marker(store, commit).bytes, 0.0
+        size, done = _listed(store, commit).bytes or 0, 0.0
 
         def advance(amount: float, stage: str = f"step {commit.step}", total: float = size) -> None:
             nonlocal done
@@ -89,18 +95,10 @@ def convert(config: Config, source: str, to: Format, target: str | None, *, with
 
 def _choose(store: Store, source: str | None) -> tuple[RunRecord, list[Commit]]:
     """The run, and the one checkpoint that a step names, or all of them."""
-    name, _, text = (source or "").partition("@")
+    name, _, step = (source or "").partition("@")
     record = find_run(store, name or None)
-    found = committed(store, record.name)
-    if not found:
-        raise SkytrainError(f"run {record.name!r} has no committed checkpoint yet")
-    if not text:
-        return record, found
-    chosen = [commit for commit in found if str(commit.step) == text]
-    if not chosen:
-        steps = ", ".join(str(commit.step) for commit in found)
-        raise SkytrainError(f"run {record.name!r} has no checkpoint at step {text!r}\n  it has {steps}")
-    return record, chosen
+    chosen = choose_commit(store, record.name, step)
+    return record, [chosen] if step else committed(store, record.name)
 
 
 def _from_deepspeed(store: Store, record: RunRecord, commit: Commit, newest: Commit, target: str | None) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
+from ..checkpoints import CheckpointError
 from ..checkpoints.commits import committed, read_marker
 from ..config import Config, SkytrainError, format_count, format_seconds
 from ..runs import RunRecord, load_run
@@ -28,9 +30,15 @@ def status(config: Config, run: str | None) -> list[RunStatus]:
 def _status(store: Store, record: RunRecord) -> RunStatus:
     trainer = record.config["trainer"]
     total = trainer["steps"] or trainer["tokens"] // trainer["batch_tokens"]
-    commits = committed(store, record.name)
-    newest = read_marker(store, commits[-1]) if commits else None
-    return run_status(store, record.name, total, (newest.step, newest.committed_at) if newest else None)
+    return run_status(store, record.name, total, _newest_checkpoint(store, record.name))
+
+
+def _newest_checkpoint(store: Store, run: str) -> tuple[int, str] | None:
+    """Of those whose marker can be read: a run is watched although one is damaged, or of a newer version."""
+    for commit in reversed(committed(store, run)):
+        with contextlib.suppress(CheckpointError):
+            return commit.step, read_marker(store, commit).committed_at
+    return None
 
 
 def describe_status(found: RunStatus) -> list[tuple[str, str]]:
