@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,13 @@ def test_an_unknown_key_in_a_users_file_is_named_with_the_file(tmp_path, monkeyp
     assert "trainer.bach_tokens" in text
     assert "conf/recipe/mine.yaml" in text
     assert "did you mean trainer.batch_tokens" in text
+
+
+def test_a_users_file_that_is_no_yaml_is_named_with_its_line(tmp_path):
+    recipe = tmp_path / "recipe" / "mine.yaml"
+    recipe.parent.mkdir()
+    recipe.write_text("trainer:\n  steps: 3\n bad")
+    assert re.search(r'cannot be read: .*mine\.yaml", line 3', message("recipe=mine", config_dirs=[tmp_path]))
 
 
 @pytest.mark.parametrize(

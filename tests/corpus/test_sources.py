@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import re
@@ -137,9 +138,22 @@ def test_missing_unmatched_and_empty_files_are_named(tmp_path: Path) -> None:
         list(TextFiles("nowhere.txt").documents())
     with pytest.raises(ConfigError, match=r"data\.source\.paths: no file matches"):
         list(TextFiles(str(tmp_path / "*.txt")).documents())
+    with pytest.raises(ConfigError, match=r"is a folder\n  name the files in it"):
+        list(TextFiles(str(tmp_path)).documents())
     (tmp_path / "a.txt").touch()
     with pytest.raises(SkytrainError, match=r"a\.txt is empty"):
         list(TextFiles(str(tmp_path / "*.txt")).documents())
+
+
+def test_a_file_that_this_user_may_not_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("a text")
+
+    def denied(path: Path, mode: str) -> None:  # a file's own mode does not stop the root user, who may run this test
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", denied)
+    with pytest.raises(SkytrainError, match=r"a\.txt: Permission denied\n  give this user the right"):
+        TextFiles(str(tmp_path / "a.txt")).fingerprint()
 
 
 def test_synthetic_tokens_are_exact_in_number_and_the_same_for_the_same_seed() -> None:

@@ -18,6 +18,7 @@ from hydra.errors import HydraException, OverrideParseException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError  # type: ignore[import-untyped]
 
 from .checks import check
 from .errors import ConfigError, SkytrainError, nearest
@@ -128,8 +129,8 @@ def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -
             raise _bad_choice(loader, choices, error, folders) from None
         except ValueError as error:  # Hydra's own check that a group's choice is a name
             raise SkytrainError(f"{' '.join(lines)}: {error}") from None
-        except OmegaConfBaseException as error:
-            raise SkytrainError(f"a configuration file cannot be read: {error}") from None
+        except (OmegaConfBaseException, YAMLError) as error:
+            raise SkytrainError(f"a configuration file cannot be read: {' '.join(str(error).split())}") from None
         # Hydra keeps no record of which file set a value; its own loader, asked file by file in order, tells.
         _, repository = loader._parse_overrides_and_create_caching_repo("config", lines)
         origins: dict[str, str] = {}

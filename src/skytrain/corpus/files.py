@@ -47,7 +47,7 @@ class InputFile:
     def fingerprint(self) -> dict[str, Any]:
         if self.store is not None:
             return {"name": self.name, "size": self.size, "etag": self.etag}
-        with Path(self.url).open("rb") as stream:
+        with _open_file(self.url) as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         return {"name": self.name, "size": self.size, "sha256": digest}
 
@@ -80,7 +80,7 @@ class InputFile:
 
     def _raw(self) -> IO[bytes]:
         if self.store is None:
-            return Path(self.url).open("rb")
+            return _open_file(self.url)
         return cast(IO[bytes], io.BufferedReader(_StoredBytes(self.store, self.key, self.size), READ_BYTES))
 
 
@@ -133,12 +133,29 @@ def find_files(paths: str | Sequence[str], key: str = KEY) -> list[InputFile]:
 
 def _in_folder(pattern: str, key: str) -> list[InputFile]:
     path = Path(pattern.removeprefix("file://")).expanduser()
-    # Not Path.glob, which knows no absolute pattern.
-    names = [path] if path.is_file() else [Path(name) for name in glob.glob(str(path), recursive=True)]  # noqa: PTH207
-    matches = [name.resolve() for name in names if name.is_file()]
-    if not matches:
+    try:
+        # Not Path.glob, which knows no absolute pattern.
+        names = [path] if path.is_file() else [Path(name) for name in glob.glob(str(path), recursive=True)]  # noqa: PTH207
+        matches = [name.resolve() for name in names if name.is_file()]
+        found = [InputFile(name="", url=str(match), size=match.stat().st_size) for match in matches]
+    except PermissionError as error:
+        raise _no_right(error) from None
+    if not found and path.is_dir():
+        raise ConfigError(key, f"{pattern!r} is a folder", hint=f"name the files in it: {key}='{path}/*'")
+    if not found:
         raise ConfigError(key, _nothing_there(pattern))
-    return [InputFile(name="", url=str(match), size=match.stat().st_size) for match in matches]
+    return found
+
+
+def _open_file(path: str) -> io.BufferedReader:
+    try:
+        return Path(path).open("rb")
+    except PermissionError as error:
+        raise _no_right(error) from None
+
+
+def _no_right(error: PermissionError) -> SkytrainError:
+    return SkytrainError(f"{error.filename}: {error.strerror}\n  give this user the right to read it")
 
 
 def _in_store(pattern: str, key: str) -> list[InputFile]:
