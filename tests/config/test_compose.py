@@ -1,4 +1,5 @@
 import re
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,14 @@ def test_a_users_own_folder_adds_recipes_and_is_named_as_their_origin(tmp_path, 
     composed = compose(["recipe=mine"], config_dirs=["conf"])
     assert composed.config.seed == 7
     assert composed.origins["seed"] == str(Path("conf/recipe/mine.yaml"))
+
+
+def test_every_recipe_is_whole_without_another_word():
+    recipes = sorted(
+        path.name.removesuffix(".yaml") for path in files("skytrain.config.groups").joinpath("recipe").iterdir()
+    )
+    data = {recipe: compose([f"recipe={recipe}"]).config.data.name for recipe in recipes if recipe != "none"}
+    assert data == {"gpt2-124m-openwebtext": "openwebtext", "gpt2-124m-pile": "pile", "quickstart": "python-docs"}
 
 
 def test_an_unknown_key_in_a_users_file_is_named_with_the_file(tmp_path, monkeypatch):
