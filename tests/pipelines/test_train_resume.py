@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from skytrain.checkpoints import committed_steps, load_model
+from skytrain.checkpoints import AnotherModel, committed_steps, load_model
 from skytrain.config import SkytrainError
 from skytrain.export import export_llmc
 from skytrain.pipelines.export import export
@@ -206,12 +206,31 @@ def test_weights_without_a_step_begin_a_new_schedule(root):
         (Start("whole@5"), "it has 2, 4, 6, 8"),
         (Start("whole@4", at_step=3), "knows its own step, 4"),
         (Start("no/such/folder"), "neither a run here"),
+        (Start("whole"), "training ends at step 8: nothing would be left"),
+        (Start("whole@4", weights_only=True, at_step=8), "training ends at step 8: nothing would be left"),
     ],
     ids=lambda value: value.label if isinstance(value, Start) else "",
 )
 def test_a_source_that_cannot_serve_is_answered_with_what_can(root, start, words):
     with pytest.raises(SkytrainError, match=words):
         train(tiny_config(root, "run=new", *SHORT), Silent(), start)
+
+
+@pytest.mark.parametrize(
+    "start", [Start("whole@4"), Start("whole@4", weights_only=True)], ids=lambda start: start.label
+)
+def test_another_model_is_refused_before_anything_is_written(root, start):
+    wider = ("model.width=64", *SHORT)
+    with pytest.raises(AnotherModel, match="another model: width is 32 there, 64 here"):
+        train(tiny_config(root, "run=new", *wider), Silent(), start)
+    assert not (root / "runs" / "new").exists()
+
+
+def test_leave_to_change_settings_is_no_leave_to_change_what_the_weights_mean(root):
+    before = (root / "runs/whole/run.json").read_bytes()
+    with pytest.raises(AnotherModel, match="another model: width is 32 there, 64 here"):
+        train(tiny_config(root, "run=whole", "model.width=64", *SHORT), Silent(), allow_changes=True)
+    assert (root / "runs/whole/run.json").read_bytes() == before
 
 
 def test_a_change_that_decides_numbers_needs_leave_and_then_counts(root):

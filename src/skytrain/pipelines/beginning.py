@@ -12,13 +12,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..checkpoints import committed_steps, load_model, step_key
+from ..checkpoints import committed_steps, load_weights, open_checkpoint, step_key
+from ..checkpoints.commits import choose_commit, find_commit, read_manifest
 from ..config import Config, DecoderConfig, SkytrainError, StoreConfig
 from ..models import build_model
 from ..runs import RunRecord, Start, config_changes, load_run, other_changes, run_name
 from ..runs.record import new_record, plain
 from ..storage import Store, open_store
 from ..tokens import Prepared
+from ..training.checkpointing import check_lineage
 from ..training.factory import TrainingPlan, outline
 
 
@@ -28,28 +30,25 @@ class Beginning:
 
     step: int = 0
     key: str | None = None  # a checkpoint's folder, restored whole
-    store_root: str | None = None  # of the store it is in, where that is not the run's own
-    weights: str | None = None  # a run@step, a folder or a file whose weights alone are taken
+    own: bool = False  # that checkpoint is the run's own newest
+    weights_key: str | None = None  # a checkpoint's folder whose weights alone are taken
+    weights: str | None = None  # another program's folder or file, which holds weights and nothing else
+    store_root: str | None = None  # of the store that the checkpoint is in, where that is not the run's own
     label: str = ""
     changes: tuple[str, ...] = ()  # what decides numbers, and was other in the run that the checkpoint is of
 
+    def source(self, store: Store) -> Store:
+        return store if self.store_root is None else open_store(self.store_root)
 
-def open_run(
-    config: Config,
-    store: Store,
-    prepared: Sequence[Prepared],
-    model: nn.Module,
-    plan: TrainingPlan,
-    start: Start,
-    allow_changes: bool,
-) -> tuple[RunRecord, list[str]]:
-    """The run of this name as it was begun, or a new one; and a line for each setting that has changed since.
+
+def find_changes(config: Config, store: Store, start: Start, allow_changes: bool) -> list[str]:
+    """A line for each setting that has changed since the run of this name was begun.
 
     What decides the numbers may not change under a run's name, unless it is allowed.
     """
     name = run_name(config, start)
     if not store.exists(f"runs/{name}/run.json"):
-        return _new_run(config, name, prepared, model, plan, start), []
+        return []
     record, now = load_run(store, name), plain(config)
     changes = config_changes(record.config, now)
     if start.source and record.started_from != start.label:
@@ -61,12 +60,16 @@ def open_run(
             "  choose another name with run=NAME, leave run out and a name is made, or go on as another training with --allow-changes"
         )
     changed = [*changes, *other_changes(record.config, now)]
-    return dataclasses.replace(record, config=now), [f"changed since the run began: {line}" for line in changed]
+    return [f"changed since the run began: {line}" for line in changed]
 
 
-def _new_run(
-    config: Config, name: str, prepared: Sequence[Prepared], model: nn.Module, plan: TrainingPlan, start: Start
+def open_run(
+    config: Config, store: Store, prepared: Sequence[Prepared], model: nn.Module, plan: TrainingPlan, start: Start
 ) -> RunRecord:
+    """The run of this name with its settings as they are now, or a new one."""
+    name = run_name(config, start)
+    if store.exists(f"runs/{name}/run.json"):
+        return dataclasses.replace(load_run(store, name), config=plain(config))
     manifests = {
         each.prefix(m.split): hashlib.sha256(m.to_bytes()).hexdigest()
         for each in prepared
@@ -89,7 +92,7 @@ def find_beginning(config: Config, store: Store, run: str, start: Start) -> Begi
     """The run's own newest checkpoint comes first, so that the same command continues what it began."""
     own = committed_steps(store, run)
     if own:
-        return Beginning(own[-1], step_key(run, own[-1]), label=f"step {own[-1]}")
+        return Beginning(own[-1], step_key(run, own[-1]), own=True, label=f"step {own[-1]}")
     if start.source is None:
         return Beginning()
     if Path(start.source).is_file() or (Path(start.source) / "config.json").is_file():
@@ -97,26 +100,39 @@ def find_beginning(config: Config, store: Store, run: str, start: Start) -> Begi
         return Beginning(start.at_step or 0, weights=start.source, label=start.label)
     other, name, step_text = _our_checkpoint(config, store, start.source)
     record = load_run(other, name)
-    step = _choose_step(other, record.name, step_text)
+    commit = choose_commit(other, record.name, step_text)
+    step, label = commit.step, f"{name}@{commit.step}"
     elsewhere = other.root if other.root != store.root else None
     if start.weights_only:
-        return Beginning(
-            start.at_step or 0, weights=f"{record.name}@{step}", store_root=elsewhere, label=f"{name}@{step}, weights"
-        )
+        return Beginning(start.at_step or 0, weights_key=commit.key, store_root=elsewhere, label=f"{label}, weights")
     if start.at_step is not None:
         raise SkytrainError(
-            f"--at-step {start.at_step}: {name}@{step} knows its own step, {step}\n  add --weights-only to take its weights to another"
+            f"--at-step {start.at_step}: {label} knows its own step, {step}\n  add --weights-only to take its weights to another"
         )
-    label = f"{name}@{step}"
     changes = tuple(f"other than in {label}: {line}" for line in config_changes(record.config, plain(config)))
-    return Beginning(step, step_key(record.name, step), elsewhere, label=label, changes=changes)
+    return Beginning(step, commit.key, store_root=elsewhere, label=label, changes=changes)
+
+
+def check_beginning(config: Config, store: Store, beginning: Beginning, tokenizer_id: str, stop_step: int) -> None:
+    """Refuses what could only fail later, before anything is written under the run's name."""
+    if not beginning.own and beginning.step >= stop_step:
+        raise SkytrainError(
+            f"--from {beginning.label}: that is step {beginning.step}, and training ends at step {stop_step}: nothing would be left to train\n"
+            "  raise trainer.steps, or take the weights alone to an earlier step: --weights-only --at-step N"
+        )
+    key = beginning.key or beginning.weights_key
+    if key is not None:
+        source = beginning.source(store)
+        _, manifest = read_manifest(source, find_commit(source, key))
+        here = {"tokenizer": tokenizer_id, "model": plain(config.model)}
+        check_lineage(manifest.state.get("rest", {}).get("lineage", {}), here)
 
 
 def fetch_beginning(store: Store, run: str, beginning: Beginning) -> Beginning:
     """A checkpoint of another store is copied beside the run's own, so that the run depends on nothing elsewhere."""
     if beginning.key is None or beginning.store_root is None:
         return beginning
-    source, target = open_store(beginning.store_root), f"runs/{run}/start"
+    source, target = beginning.source(store), f"runs/{run}/start"
     # Markers last, as whoever wrote them did.
     stats = sorted(source.list(beginning.key), key=lambda stat: ("COMMITTED" in stat.key, stat.key))
     with tempfile.TemporaryDirectory(prefix="skytrain-start-") as scratch:
@@ -142,35 +158,16 @@ def _our_checkpoint(config: Config, store: Store, source: str) -> tuple[Store, s
     return store, run, step
 
 
-def _choose_step(store: Store, run: str, text: str) -> int:
-    steps = committed_steps(store, run)
-    if not steps:
-        raise SkytrainError(f"--from {run}: it has no committed checkpoint yet")
-    if not text:
-        return steps[-1]
-    if not text.isdigit() or int(text) not in steps:
-        raise SkytrainError(f"--from {run}@{text}: it has no such checkpoint\n  it has {', '.join(map(str, steps))}")
-    return int(text)
-
-
 def beginning_model(config: Config, store: Store, beginning: Beginning) -> nn.Module:
     """The model that training starts with; where a whole checkpoint will be restored into it, without weights of its own."""
+    if beginning.weights_key is not None:
+        model = build_model(config.model, seed=config.seed, start_weights=False)
+        load_weights(model, open_checkpoint(beginning.source(store), beginning.weights_key).model)
+        return model
     if beginning.weights is None:
         return outline(config, start_weights=beginning.key is None)
-    if Path(beginning.weights).exists():
-        if not isinstance(config.model, DecoderConfig):
-            raise SkytrainError(
-                f"--from {beginning.weights}: only the built-in decoder reads such files, and model={config.model.name} is not it"
-            )
-        return build_model(dataclasses.replace(config.model, weights=beginning.weights), seed=config.seed)
-    source = store if beginning.store_root is None else open_store(beginning.store_root)
-    loaded = load_model(source, beginning.weights)
-    model = build_model(config.model, seed=config.seed, start_weights=False)
-    try:
-        model.load_state_dict(loaded.model.state_dict())
-    except RuntimeError as error:
-        reason = str(error).splitlines()[-1].strip()
+    if not isinstance(config.model, DecoderConfig):
         raise SkytrainError(
-            f"--from {beginning.label}: its weights are not those of model={config.model.name}: {reason}"
-        ) from None
-    return model
+            f"--from {beginning.weights}: only the built-in decoder reads such files, and model={config.model.name} is not it"
+        )
+    return build_model(dataclasses.replace(config.model, weights=beginning.weights), seed=config.seed)

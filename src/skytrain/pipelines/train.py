@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import torch
 
-from ..checkpoints import step_key
 from ..config import AUTO_MICRO_BATCH, Config, ConfigError
 from ..parallel import Job, Ranks, advice, uses_process_group
 from ..parallel.auto import choose_layout, this_machine
@@ -41,7 +40,15 @@ from ..training.micro_batch import explaining_memory, with_micro_batch
 from ..training.module import CausalLM
 from ..training.start import BeginAt, MissedValidation, SettingsNow
 from ..training.straggler import watch_ranks
-from .beginning import Beginning, beginning_model, fetch_beginning, find_beginning, open_run
+from .beginning import (
+    Beginning,
+    beginning_model,
+    check_beginning,
+    fetch_beginning,
+    find_beginning,
+    find_changes,
+    open_run,
+)
 from .beside import Beside, beside, find_instance, start_meter
 from .pieces import describe, make_data, make_samples, make_step_log
 
@@ -158,19 +165,19 @@ def _train(
     tokenizer = open_tokenizer(config.tokenizer, store, prepared.tokenizer_id)
     mixture = open_mixture(store, config.loader, prepared.tokenizer_id)
     data = make_data(config, plan, store, prepared, mixture, tokenizer)
-    beginning = ranks.first_does(lambda: find_beginning(config, store, name, start))
+    changes, beginning = ranks.first_does(
+        lambda: _look(config, plan, store, start, prepared.tokenizer_id, allow_changes)
+    )
     torch.manual_seed(config.seed if ranks.first else seed_of_rank(str(config.seed).encode(), ranks.rank))
     model = beginning_model(config, store, beginning)
-    opened = ranks.first_does(
-        lambda: open_run(config, store, [prepared, *mixture.values()], model, plan, start, allow_changes)
-    )
+    record = ranks.first_does(lambda: open_run(config, store, [prepared, *mixture.values()], model, plan, start))
     if beginning.step >= plan.stop_step and ranks.first_does(lambda: _has_ended(store, name)):
         reporter.note(f"{name} is at step {beginning.step} already: nothing to do")
         outcome = _reached(plan, beginning.step)
         return Trained(name, store.url(f"runs/{name}"), beginning.step, plan.total_steps, outcome, {})
     metadata, instance = find_instance(ranks)
     meter = start_meter(config, store, name, ranks, instance, reporter)
-    attempt = ranks.first_does(lambda: _begin(config, plan, store, start, *opened))
+    attempt = ranks.first_does(lambda: _begin(config, plan, store, start, record, changes))
     with beside(config, store, name, attempt.number, ranks, metadata, reporter) as side:
         side.reporter.table(
             f"run {name}", describe(config, plan, attempt.record, prepared, data, model, job, attempt.beginning.label)
@@ -188,6 +195,16 @@ def _train(
         finished_at = now() if outcome == "done" else None
         save_run(store, dataclasses.replace(attempt.record, finished_at=finished_at, train_seconds=seconds, step=step))
     return Trained(name, store.url(f"runs/{name}"), step, plan.total_steps, outcome, dict(log.last))
+
+
+def _look(
+    config: Config, plan: TrainingPlan, store: Store, start: Start, tokenizer_id: str, allow_changes: bool
+) -> tuple[list[str], Beginning]:
+    """What has changed since the run began, and where it goes on. Nothing is written before both are in order."""
+    changes = find_changes(config, store, start, allow_changes)
+    beginning = find_beginning(config, store, run_name(config, start), start)
+    check_beginning(config, store, beginning, tokenizer_id, plan.stop_step)
+    return changes, beginning
 
 
 def _begin(
@@ -279,7 +296,7 @@ def _has_ended(store: Store, run: str) -> bool:
 def _missed_validation(config: Config, store: Store, attempt: Attempt) -> bool:
     """Whether the run was cut off after a checkpoint's commit and before the validation at the same step."""
     step, every = attempt.beginning.step, config.trainer.validate_every
-    if not step or every is None or step % every or attempt.beginning.key != step_key(attempt.run, step):
+    if not step or every is None or step % every or not attempt.beginning.own:
         return False
     return not was_measured(store, attempt.run, "val/loss", step)
 

@@ -32,6 +32,8 @@ IDENTITY = (
     "trainer.tokens",
     "trainer.clip_norm",
     "trainer.precision",
+    "trainer.fp8",
+    "trainer.z_loss",
     "loader.shuffle",
     "loader.block_shards",
     "loader.packing",
