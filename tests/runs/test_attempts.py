@@ -14,6 +14,7 @@ from skytrain.runs import (
     write_outcome,
 )
 from skytrain.storage import open_store
+from skytrain.storage.folder import FolderStore
 
 
 @pytest.fixture
@@ -47,6 +48,25 @@ def test_what_an_older_attempt_commits_beyond_a_newer_ones_start_does_not_count(
     assert fence.admits(first, 10)
     assert not fence.admits(first, 20)
     assert fence.admits(second, 20)
+
+
+def test_the_newest_word_is_enough_however_many_attempts_there_were(store, monkeypatch):
+    for start in (0, 10, 20, 15, 30):
+        record_resume(store, "r", claim_attempt(store, "r"), start)
+    read, keys = FolderStore.read, []
+    monkeypatch.setattr(FolderStore, "read", lambda self, key: keys.append(key) or read(self, key))
+    fence = read_fence(store, "r")
+    assert fence == Fence({0: 0, 1: 10, 2: 20, 3: 15, 4: 30})
+    assert keys == ["runs/r/attempts/4/resumed.json"]
+
+
+def test_an_attempt_that_says_where_it_goes_on_after_a_newer_one_did_takes_nothing_from_that_one(store):
+    first = claim_attempt(store, "r")
+    record_resume(store, "r", first, 0)
+    late, newest = claim_attempt(store, "r"), claim_attempt(store, "r")
+    record_resume(store, "r", newest, 20)  # from what the first committed
+    record_resume(store, "r", late, 10)
+    assert read_fence(store, "r").admits(first, 20)
 
 
 def test_an_attempt_that_never_began_to_train_bars_nothing(store):

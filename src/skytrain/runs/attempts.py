@@ -64,8 +64,12 @@ def check_newest(store: Store, run: str, attempt: int) -> None:
 
 
 def record_resume(store: Store, run: str, attempt: int, step: int) -> None:
-    """Writes down, once and before any training, after which step this attempt goes on."""
-    created = store.create(f"{attempt_key(run, attempt)}/resumed.json", json.dumps({"step": step}).encode())
+    """Writes down, once and before any training, after which step this attempt goes on.
+
+    And where those before it did, so that a reader needs the newest one's word alone, however many there were.
+    """
+    body = {"step": step, "before": read_fence(store, run).resumed}
+    created = store.create(f"{attempt_key(run, attempt)}/resumed.json", json.dumps(body).encode())
     assert created, f"attempt {attempt} of {run} says twice where it goes on"
 
 
@@ -81,9 +85,15 @@ class Fence:
 
 
 def read_fence(store: Store, run: str) -> Fence:
-    """An attempt that has not said where it goes on has trained nothing, and bars nothing."""
-    found = {number: _read(store, run, number, "resumed.json").get("step") for number in attempts(store, run)}
-    return Fence({number: step for number, step in found.items() if step is not None})
+    """As the newest attempt wrote it down. One that has not said where it goes on has trained nothing, and bars nothing;
+    nor does one that says so when a newer attempt has already begun to train.
+    """
+    for number in reversed(attempts(store, run)):
+        found = _read(store, run, number, "resumed.json")
+        if found:
+            before = {int(earlier): step for earlier, step in found["before"].items()}
+            return Fence({**before, number: found["step"]})
+    return Fence({})
 
 
 def write_outcome(store: Store, run: str, attempt: int, outcome: str, step: int) -> None:

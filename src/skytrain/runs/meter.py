@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -137,8 +137,12 @@ class Meter:
 
 def read_counts(store: Store, run: str) -> dict[str, Count]:
     """By machine, the largest count that any attempt left."""
+    return largest_counts(last_records(store, run, "spend").values())
+
+
+def largest_counts(spends: Iterable[Mapping[str, Any]]) -> dict[str, Count]:
     counts: dict[str, Count] = {}
-    for record in last_records(store, run, "spend").values():
+    for record in spends:
         for key, fields in record["machines"].items():
             found = Count(**fields)
             if key not in counts or found.seconds > counts[key].seconds:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..storage import Store
 from .attempts import DONE, INTERRUPTED, attempts, read_attempt, read_outcome
-from .meter import last_records, read_counts
+from .meter import Count, largest_counts, last_records
 from .metrics import last_metrics
 from .record import load_run
 
@@ -52,7 +52,8 @@ def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int,
     metrics = last_metrics(store, name)
     step = max([metrics.get("step", 0), *([checkpoint[0]] if checkpoint else [])])
     beat = beats.get(newest, {}) if newest is not None else {}
-    usd = _usd(store, name, beat)
+    counts = largest_counts(beats.values())
+    usd = _usd(counts, beat)
     return RunStatus(
         run=name,
         state=state,
@@ -66,7 +67,7 @@ def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int,
         usd=usd,
         projected_usd=usd if state == DONE else _projected(metrics, usd),
         budget_usd=record.config.get("budget", {}).get("usd"),
-        machine_seconds=sum(count.seconds for count in read_counts(store, name).values()),
+        machine_seconds=sum(count.seconds for count in counts.values()),
         eta_seconds=_eta(metrics, total_steps - step) if state == "running" else None,
         checkpoint_step=checkpoint[0] if checkpoint else None,
         checkpoint_age_seconds=(now - datetime.fromisoformat(checkpoint[1])).total_seconds() if checkpoint else None,
@@ -93,9 +94,8 @@ def _state(
     return ("stale" if silent > STALE_SECONDS else "running"), heard
 
 
-def _usd(store: Store, name: str, beat: dict[str, Any]) -> float | None:
+def _usd(counts: dict[str, Count], beat: dict[str, Any]) -> float | None:
     """None where no attempt knew a price."""
-    counts = read_counts(store, name)
     known = beat.get("usd") is not None or any(count.usd for count in counts.values())
     return sum(count.usd for count in counts.values()) if known else None
 
