@@ -3,10 +3,14 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
+from skytrain.cli.main import app
 from tests.support.tiny import TINY
 
 SMALL_TEXT = [option for option in TINY if not option.startswith("data")]
@@ -23,6 +27,19 @@ def test_help_lists_every_verb_without_loading_torch(tmp_path):
     assert done.stdout.splitlines()[-1] == "[]"
     for verb in ("quickstart", "prepare", "train", "evaluate", "generate", "export", "config"):
         assert f"\n  {verb} " in done.stdout
+
+
+def helps(command: Any, words: str = "skytrain") -> Iterator[tuple[str, str]]:
+    yield words, command.help or ""
+    for name, below in getattr(command, "commands", {}).items():
+        yield from helps(below, f"{words} {name}")
+
+
+def test_every_verb_teaches_by_an_example_and_its_summary_is_never_cut():
+    for words, text in helps(typer.main.get_command(app)):
+        summary, *rest = text.split("\n\n")
+        assert f"{words} " in " ".join(rest), words
+        assert len(summary) <= 60 or words == "skytrain", f"{words}: {summary}"
 
 
 def test_config_show_prints_each_value_with_its_origin_without_loading_torch(tmp_path):

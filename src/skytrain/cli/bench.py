@@ -9,12 +9,11 @@ import typer
 
 from .options import ConfigDirs, Json, Overrides, compose_overrides
 
-app = typer.Typer(help="Measure this machine.", no_args_is_help=True, rich_markup_mode=None)
-
-
-@app.callback()
-def group() -> None:
-    """Measure this machine."""
+app = typer.Typer(
+    help="Measure this machine.\n\nskytrain bench parallel recipe=quickstart trainer.micro_batch=4",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
 @app.command()
@@ -26,7 +25,9 @@ def single(
     cold: Annotated[bool, typer.Option(help="Also time the first step of a new process with empty caches.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Time one device: through the trainer, in a bare loop, and beside Hugging Face's model; where the time goes, by kernel.
+    """Time one device, beside Hugging Face's model.
+
+    Through the trainer and in a bare loop; on a GPU also where the time goes, by kernel.
 
     skytrain bench single recipe=gpt2-124m-openwebtext
 
@@ -79,7 +80,9 @@ def parallel(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Time every parallel mode that fits this machine against one device, with batches that grow (weak scaling) and that do not (strong).
+    """Time every parallel mode against one device.
+
+    Every mode that fits this machine, with batches that grow (weak scaling) and that do not (strong).
 
     skytrain bench parallel recipe=gpt2-124m-openwebtext
 

@@ -9,7 +9,7 @@ import typer
 
 from .options import Json
 
-app = typer.Typer(help="GPU instances and their prices.", rich_markup_mode=None, invoke_without_command=True)
+app = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
 
 Regions = Annotated[
     list[str] | None,
@@ -30,7 +30,7 @@ def catalog(
     model: Model = "gpt2-124m",
     as_json: Json = False,
 ) -> None:
-    """Show the catalogue, cheapest per effective FLOP first.
+    """GPU instances and prices, cheapest per effective FLOP first.
 
     skytrain catalog --region us-east-2 --market on-demand
     """
@@ -57,7 +57,7 @@ def catalog(
 
 @app.command()
 def refresh(region: Regions = None) -> None:
-    """Fetch today's instance types and prices from AWS into your cache.
+    """Fetch today's instances and prices from AWS into your cache.
 
     skytrain catalog refresh --region us-east-2
     """

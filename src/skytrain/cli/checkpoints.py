@@ -13,8 +13,8 @@ from .options import ConfigDirs, Json, Overrides, compose_overrides
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="What a run has saved: list it, verify every byte, delete what is old, write it in another format.\n\n"
-    "Which store is meant is a setting: store.root=s3://bucket/project",
+    help="What a run has saved: list, verify, prune, convert.\n\n"
+    "skytrain checkpoints list my-run store.root=s3://bucket/project",
 )
 
 Run = Annotated[str, typer.Argument(help="The run's name, as `skytrain status` shows it.", show_default=False)]
@@ -23,7 +23,7 @@ RunAtStep = Annotated[str, typer.Argument(metavar="RUN[@STEP]", help="A run, or 
 
 @app.command("list")
 def list_(run: Run, overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
-    """The checkpoints of a run: those that are whole and count, and nothing half-written.
+    """The checkpoints of a run that are whole and count.
 
     skytrain checkpoints list my-run store.root=s3://bucket/project
     """
@@ -52,7 +52,9 @@ def list_(run: Run, overrides: Overrides = None, config_dir: ConfigDirs = None, 
 
 @app.command()
 def verify(run: RunAtStep, overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
-    """Read every byte of a checkpoint, or of all of a run, and compare every hash. Exits with 2 when one is damaged.
+    """Read every byte and compare every hash.
+
+    Of one checkpoint, or of all of a run. Exits with 2 when one is damaged.
 
     skytrain checkpoints verify my-run@5000
     """
@@ -91,7 +93,9 @@ def prune(
     config_dir: ConfigDirs = None,
     as_json: Json = False,
 ) -> None:
-    """Delete old checkpoints, and what saves that were cut off left behind. Safe while the run goes on.
+    """Delete old checkpoints.
+
+    And what saves that were cut off left behind. Safe while the run goes on.
 
     skytrain checkpoints prune my-run --keep 3 --every 1000 --dry-run
     """

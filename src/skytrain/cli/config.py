@@ -8,17 +8,20 @@ import typer
 
 from .options import ConfigDirs, Json, Overrides, compose_overrides
 
-app = typer.Typer(help="Look at configuration.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
-@app.callback()
+@app.callback()  # without it Typer would take the only command for the verb itself
 def group() -> None:
-    """Look at configuration."""
+    """Look at configuration.
+
+    skytrain config show recipe=quickstart
+    """
 
 
 @app.command()
 def show(overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
-    """Print every setting that a run would use, and the file or word that set it.
+    """Print every setting of a run, and what set it.
 
     skytrain config show recipe=quickstart trainer.steps=500
     """

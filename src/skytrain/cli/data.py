@@ -10,7 +10,11 @@ import typer
 from . import inspect
 from .options import ConfigDirs, Overrides, compose_overrides
 
-app = typer.Typer(no_args_is_help=True, help="Look at what was prepared, and hand it to other tools.")
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Look at what was prepared, and hand it to other tools.\n\nskytrain data inspect recipe=quickstart",
+    rich_markup_mode=None,
+)
 
 
 app.command()(inspect.inspect)
@@ -18,7 +22,7 @@ app.command()(inspect.inspect)
 
 @app.command()
 def show(overrides: Overrides = None, config_dir: ConfigDirs = None) -> None:
-    """What each stage and rule did to a corpus, with a few examples of what went.
+    """What each rule did to a corpus, with examples of what went.
 
     skytrain data show data=text data.source.paths='corpus/*.txt'
     """

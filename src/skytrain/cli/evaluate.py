@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
-from .options import From, Json, Overrides, compose_overrides
+from .options import ConfigDirs, From, Json, Overrides, compose_overrides
 
 
 def evaluate(
     overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
     source: From = None,
     tokens: Annotated[
         str | None,
@@ -29,7 +30,7 @@ def evaluate(
 
     A run is judged on the data it was trained with; an exported folder on the data that the KEY=VALUEs name.
     """
-    config = compose_overrides(overrides).config
+    config = compose_overrides(overrides, config_dir).config
     from ..pipelines.evaluate import evaluate as story
     from .console import reporter
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from .options import From, Overrides, compose_overrides
+from .options import ConfigDirs, From, Overrides, compose_overrides
 
 
 def export(
@@ -15,6 +15,7 @@ def export(
         Path, typer.Option("--out", help="The folder or file to make; it must not exist yet, or be an empty folder.")
     ],
     overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
     source: From = None,
     to: Annotated[
         Literal["hf", "llm.c"],
@@ -25,7 +26,7 @@ def export(
 
     skytrain export --to hf --out my-model
     """
-    config = compose_overrides(overrides).config
+    config = compose_overrides(overrides, config_dir).config
     from ..pipelines.export import export as story
 
     label = story(config, source, out, to)

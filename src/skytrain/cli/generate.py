@@ -6,11 +6,12 @@ from typing import Annotated
 
 import typer
 
-from .options import From, Overrides, compose_overrides
+from .options import ConfigDirs, From, Overrides, compose_overrides
 
 
 def generate(
     overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
     prompt: Annotated[str, typer.Option(help="What the text begins with; empty starts a new document.")] = "",
     source: From = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="How many tokens at most.")] = 128,
@@ -28,7 +29,7 @@ def generate(
 
     skytrain generate --prompt "Return the" --temperature 0.7
     """
-    config = compose_overrides(overrides).config
+    config = compose_overrides(overrides, config_dir).config
     from ..pipelines.generate import generate as story
 
     print(prompt, end="", flush=True)

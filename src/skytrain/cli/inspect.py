@@ -31,7 +31,9 @@ def inspect(
     config_dir: ConfigDirs = None,
     as_json: Json = False,
 ) -> None:
-    """What is in prepared tokens: the manifest, statistics, decoded samples; with --check, whether every hash holds.
+    """What is in prepared tokens: manifest, lengths, samples.
+
+    With --check, also whether every hash holds.
 
     skytrain data inspect recipe=quickstart --check
     """

@@ -18,7 +18,7 @@ Length = Annotated[int, typer.Option("--length", min=1, help="Tokens in a sequen
 
 
 def models(names: Names = None, length: Length = 1024, as_json: Json = False) -> None:
-    """List the built-in models: parameters, FLOPs per token, memory to train.
+    """List the built-in models: parameters, FLOPs, memory.
 
     skytrain models llama qwen3 --length 4096
     """

@@ -66,9 +66,13 @@ def plan(
     rows: Rows = 12,
     as_json: Json = False,
 ) -> None:
-    """Offers for a run, ranked: hardware, mesh, hours, and dollars with a range. Writes the choice to plan.json.
+    """Offers for a run: hardware, mesh, hours, dollars.
+
+    Ranked by dollars, with a range; writes the choice to plan.json. Asks nobody, and rents nothing.
 
     skytrain plan recipe=gpt2-124m-pile budget.usd=150
+
+    skytrain plan recipe=gpt2-124m-pile --deadline 12h --market spot
     """
     from ..planning.catalog import load_catalog
     from ..planning.measurements import load_measurements

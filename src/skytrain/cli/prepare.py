@@ -17,7 +17,9 @@ def prepare(
         typer.Option("--dry-run", help="Print the stages, the expected sizes and where it would write; make nothing."),
     ] = False,
 ) -> None:
-    """Turn text into token shards in the store: read, clean, de-duplicate, tokenize, write.
+    """Turn text into token shards in the store.
+
+    Reads, cleans, de-duplicates, tokenizes and writes. Killed and started again, it goes on where it was.
 
     skytrain prepare data=text data.source.paths='corpus/*.txt' tokenizer=gpt2
     """

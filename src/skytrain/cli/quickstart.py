@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from .options import Overrides, compose_overrides
+from .options import ConfigDirs, Overrides, compose_overrides
 
 
-def quickstart(overrides: Overrides = None) -> None:
-    """Run the whole pipeline in minutes: prepare, train, evaluate, generate, export. No account, no network, no GPU.
+def quickstart(overrides: Overrides = None, config_dir: ConfigDirs = None) -> None:
+    """Run the whole pipeline, small, on this machine, in minutes.
+
+    Prepare, train, evaluate, generate, export: no account, no network, no GPU.
 
     skytrain quickstart trainer.steps=600
     """
-    config = compose_overrides(["recipe=quickstart", *(overrides or [])]).config
+    config = compose_overrides(["recipe=quickstart", *(overrides or [])], config_dir).config
     from ..pipelines.quickstart import quickstart as story
     from .console import reporter
 

@@ -22,7 +22,7 @@ Words = Annotated[
 
 
 def status(words: Words = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
-    """How runs stand: step, loss, speed, dollars, time to go, checkpoints, interruptions.
+    """How runs stand: step, loss, speed, dollars, time to go.
 
     Reads what the run has left in the store, from any machine: no process of the run is asked. A run that has written
     nothing for a minute and has not said how it ended is stale: it, or its machine, is gone.

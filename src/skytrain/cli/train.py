@@ -74,7 +74,9 @@ def train(
     at_step: AtStep = None,
     allow_changes: AllowChanges = False,
 ) -> None:
-    """Train on prepared data. The same command again continues where it stopped, on this or any other machine.
+    """Train on prepared data; the same command again continues.
+
+    On this machine or any other, from where it stopped.
 
     Crashes are started again from the last committed checkpoint (trainer.max_restarts). Ctrl-C, SIGTERM and EC2's spot
     notice save first. Exit codes: 0 done, 6 stopped by budget.usd, 7 interrupted; both can be continued.
