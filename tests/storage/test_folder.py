@@ -110,6 +110,15 @@ def test_a_root_that_cannot_be_made_is_not_called_a_missing_object() -> None:
         open_store("/proc/skytrain-test").write("key", b"1")
 
 
+def test_what_a_killed_writer_left_is_removed_after_a_day_and_what_may_be_under_way_is_not(tmp_path: Path) -> None:
+    dead, under_way = tmp_path / ".skytrain-dead", tmp_path / ".skytrain-now"
+    for path in (dead, under_way):
+        path.write_bytes(b"half of it")
+    os.utime(dead, (0, 0))
+    open_store(str(tmp_path)).write("key", b"1")
+    assert not dead.exists() and under_way.exists()
+
+
 def test_a_name_of_our_temporary_files_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="being written"):
         open_store(str(tmp_path)).write(".skytrain-1", b"1")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +16,7 @@ from .base import TEMPORARY_PREFIX, Progress
 from .errors import StoreError
 
 CHUNK_BYTES = 1 << 20
+DEAD_SECONDS = 24 * 3600.0  # as a bucket's rule for uploads that were never completed
 
 
 class Transfer:
@@ -59,11 +62,21 @@ def write_whole(
         publish(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+    _clear_dead(path.parent)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)  # the name is on the disk too
     finally:
         os.close(folder)
+
+
+@functools.cache  # once for each folder and process: a writer that is killed now is the next process's business
+def _clear_dead(folder: Path) -> None:
+    """Removes what writers that were killed left here, when nobody has written to it for a day."""
+    for left in folder.glob(f"{TEMPORARY_PREFIX}*"):
+        with suppress(OSError):  # gone by now, or another user's
+            if time.time() - left.stat().st_mtime > DEAD_SECONDS:
+                left.unlink()
 
 
 def _open_new(path: Path) -> BinaryIO:
