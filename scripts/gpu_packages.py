@@ -71,7 +71,7 @@ def main() -> None:
                 archive.extractall(options.folder)
     for distribution, package in copied.items():
         for file in metadata.files(distribution) or []:
-            if file.parts[0] == package and file.suffix not in BUILT_HERE:
+            if (file.parts[0] == package or file.parts[0].endswith(".dist-info")) and file.suffix not in BUILT_HERE:
                 target = options.folder / file
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(str(file.locate()), target)

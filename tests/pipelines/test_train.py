@@ -11,6 +11,7 @@ from skytrain.config import SkytrainError
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, load_run, read_metrics
 from skytrain.storage import open_store
+from skytrain.training.micro_batch import with_size
 from tests.support.tiny import tiny_config
 
 GOLDEN = Path(__file__).parent / "golden_losses.json"
@@ -67,6 +68,17 @@ def test_a_stopped_run_continues_bit_for_bit(root):
     assert losses(root, "whole") == losses(root, "parts")
     a, b = weights(root, "whole", 20), weights(root, "parts", 20)
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_a_micro_batch_that_was_found_is_kept_when_the_run_goes_on(root, monkeypatch):
+    found = iter([2, 4])  # measured twice, two results
+    monkeypatch.setattr(
+        "skytrain.pipelines.train.with_micro_batch", lambda config, device, tell: with_size(config, next(found))
+    )
+    auto = (root, "run=auto", "trainer.micro_batch=auto")
+    train(tiny_config(*auto, "trainer.stop_at_step=2"), Silent())
+    train(tiny_config(*auto), Silent())
+    assert load_run(open_store(str(root)), "auto").config["trainer"]["micro_batch"] == 2
 
 
 def test_stopping_early_keeps_the_schedules_horizon(root):

@@ -21,7 +21,7 @@ from ..runs.record import new_record, plain
 from ..storage import Store, open_store
 from ..tokens import Prepared
 from ..training.checkpointing import check_lineage
-from ..training.factory import TrainingPlan, outline
+from ..training.factory import TrainingPlan, device_name, outline
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,13 @@ def open_run(
         for m in (each.train, each.validation)
         if m
     }
-    device = torch.cuda.get_device_name() if plan.device == "cuda" else "cpu"
     return new_record(
         config,
         name=name,
         data=manifests,
         tokenizer_id=prepared[0].tokenizer_id,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        hardware={"device": device, "torch": torch.__version__, "threads": torch.get_num_threads()},
+        hardware={"device": device_name(plan.device), "torch": torch.__version__, "threads": torch.get_num_threads()},
         started_from=start.label if start.source else None,
     )
 

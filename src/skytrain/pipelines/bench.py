@@ -28,7 +28,7 @@ from ..models.hf_config import hf_config
 from ..planning.hardware import find_gpu
 from ..runs import Reporter, Silent
 from ..storage import open_store
-from ..training.factory import choose_device, make_module, make_trainer, plan_training
+from ..training.factory import choose_device, device_name, make_module, make_trainer, plan_training
 from ..training.kernel_table import GroupTime, group_table, profile_groups
 from ..training.micro_batch import explaining_memory, with_micro_batch, with_size
 from ..training.optimizers import make_optimizer
@@ -91,8 +91,7 @@ def bench_single(
             reporter.note(speed_line(candidates[-1]))
         if candidates:
             speeds.append(max(candidates, key=lambda speed: speed.tokens_per_s))
-    name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    return SingleBench(name, path, speeds, groups, cold_start)
+    return SingleBench(device_name(device), path, speeds, groups, cold_start)
 
 
 def _outline(config: Config) -> nn.Module:

@@ -18,7 +18,7 @@ from ..planning.measurements import WARM_STEPS, Measurement, decoder_fields, sav
 from ..runs import Reporter
 from ..storage import open_store
 from ..training.callbacks import AtStep
-from ..training.factory import make_module, make_trainer, plan_training
+from ..training.factory import device_name, make_module, make_trainer, plan_training
 from ..training.module import CausalLM
 from ..training.paths import choose_path
 
@@ -38,7 +38,7 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
         trainer = make_trainer(config, plan, open_store(scratch), [clock], [])
         trainer.fit(module, DataLoader(RandomTokens(config, steps * plan.micro_batches), batch_size=None))
     measured = Measurement(
-        device=torch.cuda.get_device_name() if cuda else "cpu",
+        device=device_name(plan.device),
         gpus=1,
         model=config.model.name,
         decoder=decoder_fields(config.model) if isinstance(config.model, DecoderConfig) else None,

@@ -21,6 +21,7 @@ from ..runs import (
     Start,
     attempts,
     claim_attempt,
+    load_run,
     read_outcome,
     record_resume,
     run_name,
@@ -34,9 +35,17 @@ from ..storage import Store, open_store
 from ..tokens import TokenDataModule, Tokenizer, find_training_data, open_mixture, open_tokenizer
 from ..training.callbacks import Profile, StepLog
 from ..training.checkpointing import Checkpoints, RandomState, save_plan, seed_of_rank
-from ..training.factory import TrainingPlan, choose_device, make_loggers, make_module, make_trainer, plan_training
+from ..training.factory import (
+    TrainingPlan,
+    choose_device,
+    device_name,
+    make_loggers,
+    make_module,
+    make_trainer,
+    plan_training,
+)
 from ..training.interruptions import BudgetWatch, Interruptions, Signals
-from ..training.micro_batch import explaining_memory, with_micro_batch
+from ..training.micro_batch import explaining_memory, with_micro_batch, with_size
 from ..training.module import CausalLM
 from ..training.start import BeginAt, MissedValidation, SettingsNow
 from ..training.straggler import watch_ranks
@@ -115,7 +124,7 @@ def train(
     """On every rank of a job alike; the first one keeps the record and speaks. `given`: settings that parallel=auto must keep."""
     ranks = Ranks.from_environment()
     if ranks.world_size == 1:
-        config = _settle(config, ranks, reporter, given)
+        config = _settle(config, ranks, reporter, given, start)
     with Signals() as signals:
         supervision = Supervision.from_environment()
         if supervision is not None:
@@ -127,12 +136,12 @@ def train(
         facts = node_facts(config) if ranks.world_size > 1 else {}
         with ranks.joined(choose_device(config), timeout_seconds=config.parallel.timeout, facts=facts) as job:
             voice = reporter if ranks.first else Silent()
-            config = _settle(config, ranks, voice, given)
+            config = _settle(config, ranks, voice, given, start)
             plan = plan_training(config, ranks)
             return _train(config, plan, ranks, job, signals, voice, start, allow_changes)
 
 
-def _settle(config: Config, ranks: Ranks, reporter: Reporter, given: Collection[str]) -> Config:
+def _settle(config: Config, ranks: Ranks, reporter: Reporter, given: Collection[str], start: Start) -> Config:
     """With parallel=auto, the layout that the first rank chooses for all of them; then a micro-batch where it is to be found."""
     if config.parallel.name == "auto":
         device, kept = choose_device(config), frozenset(given)
@@ -147,7 +156,21 @@ def _settle(config: Config, ranks: Ranks, reporter: Reporter, given: Collection[
         raise ConfigError(
             "trainer.micro_batch", "auto measures on one device", hint="with several processes, try parallel=auto"
         )
-    return with_micro_batch(config, choose_device(config), reporter.note)
+    device = choose_device(config)
+    if size := _micro_batch_before(config, start, device):
+        reporter.note(f"micro-batch: {size}, as before")
+        return with_size(config, size)
+    return with_micro_batch(config, device, reporter.note)
+
+
+def _micro_batch_before(config: Config, start: Start, device: str) -> int | None:
+    """Of the run that is continued, begun on such a device: found anew it might be another, and the last bits with it."""
+    store, name = open_store(config.store), run_name(config, start)
+    if not store.exists(f"runs/{name}/run.json"):
+        return None
+    record = load_run(store, name)
+    size: int = record.config["trainer"]["micro_batch"]
+    return size if record.hardware["device"] == device_name(device) else None
 
 
 def _train(

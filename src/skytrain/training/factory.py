@@ -94,6 +94,10 @@ def choose_device(config: Config) -> str:
     return device
 
 
+def device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else "cpu"
+
+
 def outline(config: Config, *, start_weights: bool = True) -> nn.Module:
     """The model as its strategy wants it: where a mesh will hold it in parts, without weights, since it may not fit whole."""
     model = config.model
