@@ -120,7 +120,8 @@ def main() -> None:
         command = [sys.executable, __file__, "--one", mode, "--device", given.device]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            lines.append(f"| {mode} | failed: {done.stderr.strip().splitlines()[-1]} | | | |")
+            print(f"{mode}: {done.stderr[-3000:]}", file=sys.stderr)
+            lines.append(f"| {mode} | failed | | | |")
             continue
         found[mode] = seen = json.loads(done.stdout.strip().splitlines()[-1])
         base = found.get("single", seen)
