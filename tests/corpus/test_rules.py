@@ -76,7 +76,7 @@ TEXT = st.lists(st.sampled_from(PIECES) | st.text(st.characters(codec="utf-8"), 
 LOOSE = dataclasses.replace(WEB.gopher_quality, min_words=3, min_stop_words=1)
 
 
-def agree(texts: list[str], rules: Any = WEB, gopher_quality: Any = WEB.gopher_quality) -> None:
+def assert_agree(texts: list[str], rules: Any = WEB, gopher_quality: Any = WEB.gopher_quality) -> None:
     counts = quality.count(texts, ngrams=True, short_line_chars=rules.fineweb.short_line_chars)
     assert quality.gopher_repetition(counts, rules.gopher_repetition) == [
         reference.gopher_repetition(t, rules.gopher_repetition) for t in texts
@@ -103,12 +103,12 @@ def agree(texts: list[str], rules: Any = WEB, gopher_quality: Any = WEB.gopher_q
 @settings(deadline=None, max_examples=60)
 @given(st.lists(TEXT, max_size=4))
 def test_fast_rules_agree_with_their_references_on_anything(texts: list[str]) -> None:
-    agree(texts, gopher_quality=LOOSE)
+    assert_agree(texts, gopher_quality=LOOSE)
 
 
 def test_fast_rules_agree_with_their_references_on_real_documents() -> None:
     documents = [document.text for document in itertools.islice(PythonDocs().documents(), 0, 4000, 5)]
-    agree([*documents, "\n\n".join(documents[:200])])
+    assert_agree([*documents, "\n\n".join(documents[:200])])
 
 
 def test_counts_agree_on_repetitive_text() -> None:
@@ -294,7 +294,7 @@ def web(*overrides: str) -> Any:
     return compose(["data/cleaning=web", "data.cleaning.urls.enabled=true", *overrides]).config.data
 
 
-def agree_on_everything(texts: list[str], urls: list[str | None], data: Any) -> list[str | None]:
+def assert_agree_on_everything(texts: list[str], urls: list[str | None], data: Any) -> list[str | None]:
     cleaned = clean(texts, urls, data)
     expected = [every_rule(text, url, data) for text, url in zip(texts, urls, strict=True)]
     assert list(zip(cleaned.texts, cleaned.reasons, strict=True)) == expected
@@ -308,7 +308,7 @@ LENIENT = ("data.cleaning.gopher_quality.min_words=1", "data.cleaning.c4.min_sen
 @settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from([ENGLISH, FRENCH, PROSE, ""]), TEXT, PERSONAL, ADDRESSES), max_size=4))
 def test_all_stages_together_agree_with_their_references_on_anything(parts: list[tuple[str, str, str, str]]) -> None:
-    agree_on_everything(
+    assert_agree_on_everything(
         [f"{prose} {odd} {personal}" for prose, odd, personal, _ in parts],
         [url or None for *_, url in parts],
         web(*BLOCKED, *LENIENT),
@@ -319,7 +319,7 @@ def test_all_stages_together_agree_with_their_references_on_real_documents() -> 
     documents = [document.text for document in itertools.islice(PythonDocs().documents(), 0, 6000, 10)]
     long = ["\n".join(documents[i : i + 8]) for i in range(0, len(documents), 8)]
     texts = [*documents, *long, *(f"{text}\nWrite to me@home.org at 10.0.0.1." for text in long), GERMAN, FRENCH]
-    reasons = agree_on_everything(texts, [None] * len(texts), web(*LENIENT))
+    reasons = assert_agree_on_everything(texts, [None] * len(texts), web(*LENIENT))
     assert {None, "language.de", "language.fr"} < set(reasons)
 
 
