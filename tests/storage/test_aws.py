@@ -219,6 +219,8 @@ def test_a_reader_may_not_write(s3_store: Store, s3_environment: pytest.MonkeyPa
     for write in (reader.write, reader.create):
         with pytest.raises(AccessDenied, match=r"key: AccessDenied: .*\n.*may not .* there: docs/storage.md"):
             write("key", b"2")
+    with pytest.raises(AccessDenied, match=r"AccessDenied\n.*may not delete there: docs/storage.md"):
+        reader.delete("key")
     assert s3_store.read("key") == b"1"
 
 

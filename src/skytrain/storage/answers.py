@@ -12,6 +12,7 @@ DAMAGED = {"BadDigest", "IncompleteBody", "InvalidDigest", "XAmzContentChecksumM
 # NoSuchUpload: the upload was completed and the answer lost, or it was cleaned away; either way it starts again.
 MAY_PASS = {"InternalError", "NoSuchUpload", "OperationAborted", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
 EXPIRED = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
+DENIED = {"AccessDenied", *EXPIRED}
 
 TROUBLE_HINT = "the service or the network is in trouble: run it again later; every object there is whole or absent"
 
@@ -38,6 +39,8 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
 
     text = str(error).partition("\n\nDebug source")[0].strip()
     code, status = _first(r"<Code>([^<]+)</Code>", text), _first(r"status code: (\d{3})", text)
+    # One of several objects that could not be deleted: S3's answer is 200, and obstore puts its code at the end.
+    code = code or _first(r"DeleteObjects request failed .*\(code: (\w+)\)$", text)
     said = _said(error, code, text)
     bucket = url.removeprefix("s3://").partition("/")[0]
     if code == "NoSuchBucket":
@@ -50,7 +53,7 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
         or "credential provider: " in text
     ):
         return AccessDenied(operation, url, f"no AWS credentials: {said}", hint=NO_CREDENTIALS_HINT), False
-    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or code in EXPIRED:
+    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or code in DENIED:
         return AccessDenied(operation, url, said, hint=_denied_hint(code, operation)), False
     if isinstance(error, exceptions.PreconditionError):
         return Replaced(operation, url, "another writer replaced it meanwhile", hint="run it again"), False
