@@ -13,6 +13,8 @@ import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.config.compose import compose
+from skytrain.parallel.nodes import NoRendezvous
+from skytrain.pipelines import supervise
 from skytrain.pipelines.supervise import Layout, Supervisor, choose_processes, count_gpus, descendants, torchrun
 from skytrain.runs.supervision import Supervision
 
@@ -70,6 +72,14 @@ def test_a_crash_is_started_again_so_often_and_then_shows(supervised):
     assert len(list(supervised.folder.glob("start-*"))) == 3
     assert "exit code 9" in supervised.said[0] and "1 of 2" in supervised.said[0]
     assert "the same command continues" in supervised.said[-1]
+
+
+def test_nodes_that_do_not_come_are_waited_for_so_long_and_then_said_to_be_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervise, "OTHERS_SECONDS", 0.3)
+    waits = ["-c", "import signal; signal.pause()"]  # as torchrun does
+    with pytest.raises(NoRendezvous, match=r"not all nodes came to the rendezvous 10.0.0.5:29500\n  look for"):
+        Supervisor(waits, Supervision(tmp_path), lambda text: None, 0, 30.0, 1, "10.0.0.5:29500").run()
+    assert descendants(os.getpid()) == []
 
 
 def test_a_worker_that_was_killed_is_started_again_and_may_finish(supervised):

@@ -242,12 +242,19 @@ class Watchdog:
         else:
             time.sleep(1.0)
         self._leave("lost")
-        if time.monotonic() - self._answered_at > self.silent_seconds:
+        if time.monotonic() - self._answered_at > self.silent_seconds or self._a_node_is_silent():
             self._end_agent()
         self._end_process()
 
+    def _a_node_is_silent(self) -> bool:
+        """A node none of whose ranks has been heard, not one with a single rank that hangs."""
+        size = self._ranks.local_size
+        silent = {rank for rank, at in self._changed_at.items() if self._answered_at - at > self.silent_seconds}
+        return any(silent >= set(range(node * size, (node + 1) * size)) for node in range(self._ranks.nodes))
+
     def _end_agent(self) -> None:
-        """torchrun's agent cannot leave a rendezvous whose host is gone: it waits in the store's socket, deaf to signals."""
+        """torchrun's agent would wait for a node that is gone, to start again with it, and in a rendezvous whose host is gone
+        it waits in the store's socket, deaf to signals."""
         under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() == self._parent
         if under_torchrun and self._ranks.nodes > 1:
             time.sleep(2.0)  # all ranks of this node have spoken and ended by then

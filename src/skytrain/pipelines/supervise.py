@@ -25,6 +25,9 @@ from ..runs.supervision import VARIABLE, Supervision, die_with_parent
 
 POLL_SECONDS = 0.1
 FIRST_NODE_SECONDS = 5.0  # that the first node may be late without a word
+OTHERS_SECONDS = (
+    START_SECONDS + 60.0
+)  # for the other nodes to come, at the start or after a crash, and for a cold import of torch
 LEAVE_SECONDS = 60.0  # for workers that have said how they ended to be gone
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 INTERRUPTED = EXIT_CODES["interrupted"]
@@ -78,7 +81,9 @@ def supervise(config: Config, words: Sequence[str], layout: Layout, tell: Callab
                 _find_first_node(str(layout.rendezvous), tell)
             # torchrun counts restarts itself, over all nodes, and has used them up when it ends.
             command = [*torchrun(layout, restarts), *worker]
-            return Supervisor(command, supervision, tell, 0, config.trainer.stop_within, layout.processes).run()
+            return Supervisor(
+                command, supervision, tell, 0, config.trainer.stop_within, layout.processes, layout.rendezvous
+            ).run()
         return Supervisor(worker, supervision, tell, restarts, config.trainer.stop_within).run()
 
 
@@ -118,6 +123,7 @@ class Supervisor:
         max_restarts: int,
         stop_seconds: float,
         processes: int = 1,
+        rendezvous: str | None = None,
     ) -> None:
         self._command, self._supervision, self._tell = [sys.executable, *command], supervision, tell
         self._max_restarts, self._stop_seconds, self._processes = max_restarts, stop_seconds, processes
@@ -125,6 +131,8 @@ class Supervisor:
         self._deadline: float | None = None
         self._at_once = False
         self._told: set[int] = set()  # workers that have had the signal
+        self._rendezvous = rendezvous  # where other nodes are to come; None where there are none
+        self._worked_at = 0.0  # when a worker of this node was last alive
 
     def _environment(self) -> dict[str, str]:
         environment = {**os.environ, VARIABLE: str(self._supervision.folder)}
@@ -172,6 +180,7 @@ class Supervisor:
 
     def _run_once(self) -> int:
         self._supervision.forget_workers()
+        self._worked_at = time.monotonic()
         # In a session of its own, so that a terminal's Ctrl-C comes here alone and is passed on once.
         child = subprocess.Popen(
             self._command, env=self._environment(), start_new_session=True, preexec_fn=die_with_parent
@@ -180,6 +189,7 @@ class Supervisor:
             leaving: float | None = None
             while child.poll() is None:
                 self._pass_on(child)
+                self._check_company()
                 if leaving is None and (self._supervision.outcome() or self._supervision.error_code() is not None):
                     # After an error the other ranks would only be started again, to repeat it.
                     seconds = LEAVE_SECONDS if self._supervision.outcome() else 1.0
@@ -190,7 +200,20 @@ class Supervisor:
                     child.wait(POLL_SECONDS)
         finally:
             kill_tree(child)
-        return child.wait()
+            code = child.wait()
+        return code
+
+    def _check_company(self) -> None:
+        """torchrun starts workers once all nodes are there. Where they do not come it would wait in silence, and end with a trace."""
+        if self._rendezvous is None:
+            return
+        if any(_lives(pid) for pid in self._supervision.workers()):
+            self._worked_at = time.monotonic()
+        elif time.monotonic() - self._worked_at > OTHERS_SECONDS:
+            raise NoRendezvous(
+                f"no worker has started here for {format_seconds(OTHERS_SECONDS)}: not all nodes came to the rendezvous {self._rendezvous}\n"
+                "  look for the first error on the other nodes; the same command, on all of them, continues from the last commit"
+            )
 
     def _pass_on(self, child: subprocess.Popen[bytes]) -> None:
         """A signal to the workers themselves: torchrun would give them 30 seconds, however long they need to save."""
@@ -214,6 +237,14 @@ class Supervisor:
             self._told.add(pid)
             with contextlib.suppress(ProcessLookupError):  # crashed meanwhile; the one that follows it is told
                 os.kill(pid, number)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def describe_exit(code: int) -> str:
