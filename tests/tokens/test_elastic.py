@@ -105,7 +105,7 @@ def check_grid(
 ) -> int:
     expected = cluster.run(order, 0, 1, None, STEPS)[0]
     if order != "mixture":
-        windows = cluster.module(order, 0, 0, 1).train_windows
+        windows = cluster.module(order, 0, 0, 1).blend.windows
         assert windows < STEPS * BATCH, "the run goes on into a second epoch"
         assert len(np.unique(expected.reshape(-1, T + 1)[:windows], axis=0)) == windows
 

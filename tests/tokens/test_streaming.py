@@ -59,7 +59,7 @@ def test_an_epoch_and_more_streams_through_a_cache_of_a_few_shards(
     manifest = write_split(s3_store, documents(160), shard_tokens=200)
     cache = ShardCache(tmp_path / "cache", limit_bytes=8 * SHARD_BYTES)
     module = stream(s3_store, cache, steps=100, workers=workers)
-    assert module.train_windows < 100 * 4 and len(manifest.shards) > 2 * 8
+    assert module.blend.windows < 100 * 4 and len(manifest.shards) > 2 * 8
     most, batches = 0, []
     for batch in module.train_dataloader():
         batches.append(batch)
@@ -108,7 +108,7 @@ def test_an_epoch_through_a_faulty_network_is_exact(
     store = open_store(s3_store.root, retry=FAST_RETRY)
     module = stream(store, ShardCache(tmp_path / "cache", limit_bytes=8 * SHARD_BYTES), steps=100)
     found = torch.cat(list(module.train_dataloader()))
-    assert len(found) > module.train_windows
+    assert len(found) > module.blend.windows
     assert set(fault_proxy.happened) == {"slow_down", "reset", "cut", "wrong_bytes", "internal_error"}
     assert fault_proxy.happened.total() >= 0.08 * len(fault_proxy.requests)
     assert torch.equal(found, expected(s3_store, tmp_path, 400))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from skytrain.config import Config, ConfigError, DecoderConfig, SkytrainError, format_seconds, total_steps
 
@@ -260,11 +260,3 @@ def _decoder(config: Config) -> DecoderConfig:
 
 def _round_up(usd: float) -> int:
     return int(-(-usd // 1))
-
-
-def cheapest_by(found: Sequence[Offer], deadline_hours: float) -> Offer | None:
-    """What a deadline costs: the cheapest offer that meets it at p90."""
-    able = [
-        replace(offer, problem=None) for offer in found if offer.estimate and offer.estimate.hours_p90 <= deadline_hours
-    ]
-    return choose(sorted(able, key=_rank))

@@ -151,7 +151,6 @@ class TokenDataModule(L.LightningDataModule):
         self.blend = Blend(sources, sequence_length, seed, shuffle=shuffle, block_shards=block_shards, phases=phases)
         self.sequence_length, self.micro_batch, self.batch_sequences = sequence_length, micro_batch, batch_sequences
         self.total_steps, self.seed, self.workers = total_steps, seed, workers
-        self.train_windows = self.blend.windows
         self.validation_windows = 0
         if validation is not None and validation_tokens:
             self.validation_blend = Blend({"validation": validation}, sequence_length, seed)
