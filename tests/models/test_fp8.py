@@ -8,15 +8,7 @@ from skytrain.config.compose import compose
 from skytrain.models import build_model
 from skytrain.models.fp8 import Fp8Linear, fp8_problem, round_fp8, scaled_product, use_fp8
 from skytrain.training.paths import apply_fp8, choose_path
-
-TINY = [
-    "model=gpt2-tiny",
-    "model.layers=1",
-    "model.width=32",
-    "model.heads=2",
-    "model.max_length=16",
-    "tokenizer=bytes",
-]
+from tests.support.tiny import ONE_LAYER
 
 
 def random(*shape, seed=0):
@@ -66,7 +58,7 @@ def test_an_fp8_layer_is_near_a_plain_one_forward_and_backward(scaling):
 
 
 def test_a_model_keeps_its_names_and_its_head():
-    model = build_model(compose([*TINY, "trainer.sequence_length=8"]).config.model, seed=0)
+    model = build_model(compose(list(ONE_LAYER)).config.model, seed=0)
     names = list(model.state_dict())
     use_fp8(model, "tensorwise")
     assert list(model.state_dict()) == names
@@ -78,12 +70,12 @@ def test_a_model_keeps_its_names_and_its_head():
 
 
 def test_a_width_that_the_kernels_do_not_take_is_named():
-    config = compose([*TINY, "model.width=24", "trainer.sequence_length=8"]).config.model
+    config = compose([*ONE_LAYER, "model.width=24"]).config.model
     assert "24 is no multiple of 16" in (fp8_problem(config) or "")
 
 
 def test_a_device_without_fp8_is_refused_with_what_has_it():
-    config = compose([*TINY, "trainer.sequence_length=8", "trainer.fp8=tensorwise"]).config
+    config = compose([*ONE_LAYER, "trainer.fp8=tensorwise"]).config
     with pytest.raises(ConfigError, match="Hopper"):
         apply_fp8(config, "cpu", build_model(config.model, seed=0))
     assert choose_path(config, "cpu").compute_loss is None

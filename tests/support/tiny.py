@@ -30,5 +30,21 @@ TINY = (
 )
 
 
+# One layer for tests of a single part.
+ONE_LAYER = (
+    "model=gpt2-tiny",
+    "tokenizer=bytes",
+    "model.layers=1",
+    "model.width=32",
+    "model.heads=2",
+    "model.max_length=16",
+    "trainer.sequence_length=8",
+    "trainer.micro_batch=2",
+    "trainer.batch_tokens=32",
+    "trainer.device=cpu",
+    "lr_schedule.warmup_steps=0",
+)
+
+
 def tiny_config(root: Path | str, *overrides: str) -> Config:
     return compose([*TINY, f"store.root='{root}'", *overrides]).config

@@ -6,19 +6,11 @@ import torch
 from skytrain.config.compose import compose
 from skytrain.models import build_model, lm_loss
 from skytrain.training.graphs import GraphedLoss, stand_ins
-
-TINY = [
-    "model=gpt2-tiny",
-    "model.layers=1",
-    "model.width=16",
-    "model.heads=2",
-    "model.max_length=16",
-    "tokenizer=bytes",
-]
+from tests.support.tiny import ONE_LAYER
 
 
 def tiny():
-    model = build_model(compose([*TINY, "trainer.sequence_length=8"]).config.model, seed=0)
+    model = build_model(compose(list(ONE_LAYER)).config.model, seed=0)
     tokens = torch.randint(0, 257, (3, 9), generator=torch.Generator().manual_seed(0))
     return model, tokens[:, :-1], tokens[:, 1:]
 

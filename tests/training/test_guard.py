@@ -11,16 +11,9 @@ from skytrain.models import build_model
 from skytrain.training import CausalLM
 from skytrain.training.guard import Guard, make_guard
 from skytrain.training.memory import apply_memory_settings
+from tests.support.tiny import ONE_LAYER
 
-TINY = [
-    "model=gpt2-tiny",
-    "tokenizer=bytes",
-    "model.layers=1",
-    "model.width=32",
-    "model.heads=2",
-    "model.max_length=16",
-]
-TINY += ["trainer.sequence_length=8", "trainer.micro_batch=2", "trainer.batch_tokens=16", "lr_schedule.warmup_steps=0"]
+TINY = (*ONE_LAYER, "trainer.batch_tokens=16")
 
 
 class Explodes(nn.Module):
@@ -28,7 +21,7 @@ class Explodes(nn.Module):
 
     def __init__(self, at: int) -> None:
         super().__init__()
-        self.inner = build_model(compose(TINY).config.model, seed=0)
+        self.inner = build_model(compose(list(TINY)).config.model, seed=0)
         self.config, self.at, self.calls = self.inner.config, at, 0
 
     def forward(self, tokens_bt: torch.Tensor) -> torch.Tensor:

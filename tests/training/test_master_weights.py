@@ -14,16 +14,7 @@ from skytrain.training import CausalLM
 from skytrain.training.master_weights import MasterWeights
 from skytrain.training.module import may_fuse
 from skytrain.training.optimizers import make_optimizer
-
-TINY = [
-    "model=gpt2-tiny",
-    "tokenizer=bytes",
-    "model.layers=1",
-    "model.width=32",
-    "model.heads=2",
-    "model.max_length=16",
-]
-TINY += ["trainer.sequence_length=8", "trainer.micro_batch=2", "trainer.batch_tokens=16", "lr_schedule.warmup_steps=0"]
+from tests.support.tiny import ONE_LAYER
 
 
 def steps(parameter: nn.Parameter, optimizer: torch.optim.Optimizer, count: int) -> None:
@@ -42,7 +33,7 @@ def test_updates_below_a_weights_last_bit_add_up():
 
 @pytest.mark.parametrize("name", ["adamw", "lion", "muon"])
 def test_the_copies_take_the_steps_of_a_float32_model(name):
-    config = compose([*TINY, f"optimizer={name}"]).config
+    config = compose([*ONE_LAYER, f"optimizer={name}"]).config
     low = build_model(config.model, seed=0).to(torch.bfloat16)
     high = copy.deepcopy(low).float()
     mastered = MasterWeights(make_optimizer(low, config.optimizer, fused=False))
@@ -59,7 +50,7 @@ def test_the_copies_take_the_steps_of_a_float32_model(name):
 
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_the_copies_survive_a_checkpoint(name):
-    config = compose([*TINY, f"optimizer={name}"]).config
+    config = compose([*ONE_LAYER, f"optimizer={name}"]).config
     first = build_model(config.model, seed=0).to(torch.bfloat16)
     optimizer = MasterWeights(make_optimizer(first, config.optimizer, fused=False))
 
@@ -83,7 +74,7 @@ def test_the_copies_survive_a_checkpoint(name):
     ("precision", "kind"), [("bf16-true", torch.bfloat16), ("bf16-mixed", torch.float32), ("32-true", torch.float32)]
 )
 def test_each_precision_trains(precision, kind):
-    config = compose([*TINY, "trainer.steps=30", "optimizer.lr=1e-2", f"trainer.precision={precision}"]).config
+    config = compose([*ONE_LAYER, "trainer.steps=30", "optimizer.lr=1e-2", f"trainer.precision={precision}"]).config
     model = build_model(config.model, seed=0)
     module = CausalLM(model, optimizer=config.optimizer, schedule=config.lr_schedule, total_steps=30, clip_norm=1.0)
     batch = torch.randint(0, 250, (1, 2, 9), generator=torch.Generator().manual_seed(0)).expand(30, 2, 9)

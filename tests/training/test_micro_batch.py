@@ -7,18 +7,10 @@ from skytrain.config import ConfigError, SkytrainError
 from skytrain.config.compose import compose
 from skytrain.training.factory import make_module, make_trainer, outline, plan_training
 from skytrain.training.micro_batch import Trial, explaining_memory, fastest, find_micro_batch, with_micro_batch
+from tests.support.tiny import ONE_LAYER
 
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128]
-TINY = [
-    "model=gpt2-tiny",
-    "model.layers=1",
-    "model.width=16",
-    "model.heads=2",
-    "model.max_length=16",
-    "tokenizer=bytes",
-]
-TINY += ["trainer.sequence_length=8", "trainer.batch_tokens=32", "trainer.device=cpu", "lr_schedule.warmup_steps=0"]
-TINY += ["trainer.steps=2", "trainer.validate_every=null"]
+TINY = (*ONE_LAYER, "trainer.steps=2", "trainer.validate_every=null")
 
 
 def device(limit: int, saturated_at: int):
