@@ -31,8 +31,9 @@ from skytrain.config.compose import compose
 from skytrain.parallel import Ranks
 from skytrain.storage import open_store
 from skytrain.training import CausalLM, plan_training
-from skytrain.training.checkpointing import Checkpoints, Plan, RandomState
+from skytrain.training.checkpointing import Checkpoints, Plan
 from skytrain.training.factory import make_module, make_trainer, outline
+from skytrain.training.random_state import RandomState
 
 SETTINGS = {
     "cuda": (

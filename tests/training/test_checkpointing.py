@@ -24,14 +24,12 @@ from skytrain.training import CausalLM, checkpointing, plan_training
 from skytrain.training.checkpointing import (
     Checkpoints,
     Plan,
-    RandomState,
     check_lineage,
-    random_state,
-    restore_random_state,
     seconds_between_interruptions,
     young_daly_seconds,
 )
 from skytrain.training.factory import make_trainer, outline
+from skytrain.training.random_state import RandomState, random_state, restore_random_state
 
 SMALL = (
     "model=gpt2-tiny",

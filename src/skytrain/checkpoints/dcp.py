@@ -11,11 +11,11 @@ import dataclasses
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed.checkpoint as torch_dcp
@@ -42,13 +42,13 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 from ..config import SkytrainError
-from ..storage import NotFound, Store
+from ..storage import Store
 from .errors import USE_ANOTHER, CheckpointError, Damaged, SaveFailed
 from .manifest import Manifest, Piece, SavedFile, SavedTensor
-from .parts import ALIGNED_BYTES, Part
+from .parts import Part
+from .ranges import ALIGNED_BYTES, read_exactly, spans
 
 PIECE_BYTES = 16 << 20  # each has a hash: this much is read to get at any part of it
-JOINED_BYTES = 1 << 20  # small pieces that lie together are read together
 THREADS = 8
 READS = 3  # of what does not have its hash, before the store is blamed and not the way to it
 
@@ -308,46 +308,6 @@ class StoreReader(StorageReader):
                 return data
         name = altered[0].item.storage_index.fqn
         raise Damaged(f"{self._store.url(key)} was altered: the bytes of {name} are not those committed{USE_ANOTHER}")
-
-
-class FileRange(Protocol):
-    @property
-    def file(self) -> str: ...
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-
-
-R = TypeVar("R", bound=FileRange)
-
-
-def spans(ranges: Iterable[R]) -> list[list[R]]:
-    """Neighbours in a file that are read together: a request for each of a thousand scalars would take longer than all the rest."""
-    found: list[list[R]] = []
-    for each in sorted(ranges, key=lambda each: (each.file, each.start)):
-        if found:
-            first, last = found[-1][0], found[-1][-1]
-            near = each.file == first.file and each.start - last.end < ALIGNED_BYTES
-            if near and each.end - first.start <= JOINED_BYTES:
-                found[-1].append(each)
-                continue
-        found.append([each])
-    return found
-
-
-def read_exactly(store: Store, key: str, start: int, length: int) -> bytes:
-    try:
-        data = store.read_range(key, start, length)
-    except NotFound:
-        raise Damaged(f"{store.url(key)} is missing{USE_ANOTHER}") from None
-    if len(data) != length:
-        there = store.stat(key)
-        size = there.size if there else 0
-        raise Damaged(
-            f"{store.url(key)} was cut short: {size} bytes are there, at least {start + length} were committed{USE_ANOTHER}"
-        )
-    return data
 
 
 class _IntoTensors(DefaultLoadPlanner):

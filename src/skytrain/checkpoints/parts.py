@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-ALIGNED_BYTES = 64
+from .ranges import ALIGNED_BYTES
 
 
 @dataclass(frozen=True)

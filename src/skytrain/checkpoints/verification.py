@@ -10,6 +10,7 @@ from ..storage import Store
 from .commits import Commit, read_manifest
 from .errors import CheckpointError, Damaged
 from .manifest import HashedRange
+from .ranges import read_exactly, spans
 
 READ_BYTES = 16 << 20
 THREADS = 4
@@ -20,8 +21,6 @@ def verify(store: Store, commit: Commit, progress: Callable[[float], None] | Non
 
     `progress` is called with the bytes that were checked since the last call.
     """
-    from .dcp import spans
-
     try:
         folder, manifest = read_manifest(store, commit)
     except CheckpointError as error:
@@ -48,8 +47,6 @@ def verify(store: Store, commit: Commit, progress: Callable[[float], None] | Non
 
 def _check(store: Store, folder: str, span: Sequence[HashedRange]) -> list[str]:
     """Small ranges come several at a time; a large one, such as a whole file of DeepSpeed's, is read in blocks."""
-    from .dcp import read_exactly
-
     key = f"{folder}/{span[0].file}"
     wrong = []
     try:

@@ -34,7 +34,7 @@ from ..runs.supervision import Supervision
 from ..storage import Store, open_store
 from ..tokens import TokenDataModule, Tokenizer, find_training_data, open_mixture, open_tokenizer
 from ..training.callbacks import Profile, StepLog
-from ..training.checkpointing import Checkpoints, RandomState, save_plan, seed_of_rank
+from ..training.checkpointing import Checkpoints, save_plan
 from ..training.factory import (
     TrainingPlan,
     choose_device,
@@ -47,6 +47,7 @@ from ..training.factory import (
 from ..training.interruptions import BudgetWatch, Interruptions, Signals
 from ..training.micro_batch import explaining_memory, with_micro_batch, with_size
 from ..training.module import CausalLM
+from ..training.random_state import RandomState, seed_of_rank
 from ..training.start import BeginAt, MissedValidation, SettingsNow
 from ..training.straggler import watch_ranks
 from .beginning import (
@@ -268,9 +269,7 @@ def _fit(
         if missed:
             trainer = make_trainer(config, plan, store, [], [])
             trainer.validate(module, datamodule=data, ckpt_path=beginning.key, weights_only=True, verbose=False)
-            assert module.val_loss is not None
-            log.last["val/loss"] = module.val_loss
-            side.metrics.write(beginning.step, {"val/loss": module.val_loss})
+            _note_validation(beginning.step, module, side, log)
         return beginning.step, _reached(plan, beginning.step)
     saves = save_plan(
         config, store, attempt.record, attempt.number, beginning.label, meter.record, before_commit=side.sync.flush
@@ -305,6 +304,12 @@ def _fit(
         return trainer.global_step, _reached(plan, trainer.global_step)
     assert interruptions.outcome is not None, "training ended early, and nobody knows why"
     return trainer.global_step, interruptions.outcome
+
+
+def _note_validation(step: int, module: CausalLM, side: Beside, log: StepLog) -> None:
+    assert module.val_loss is not None
+    log.last["val/loss"] = module.val_loss
+    side.metrics.write(step, {"val/loss": module.val_loss})
 
 
 def _reached(plan: TrainingPlan, step: int) -> str:

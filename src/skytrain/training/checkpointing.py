@@ -1,11 +1,10 @@
-"""When a run saves, what becomes of a save that goes on beside training, and what random generators need to continue."""
+"""When a run saves, what becomes of a save that goes on beside training, and what is written down with it."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -13,8 +12,6 @@ from datetime import datetime
 from typing import Any
 
 import lightning.pytorch as pl
-import numpy as np
-import torch
 
 from .. import __version__
 from ..checkpoints import AnotherModel, Keep, SaveFailed, SaveOptions, prune, step_key, write_validation
@@ -107,7 +104,8 @@ def seconds_between_interruptions(store: Store, run: str) -> float | None:
     if len(lost) < ENOUGH_INTERRUPTIONS:
         return None
     first, last = (datetime.fromisoformat(read_attempt(store, run, n)["started_at"]) for n in (former[0], former[-1]))
-    return max((last - first).total_seconds() / len(lost), 1.0)
+    seconds = (last - first).total_seconds()
+    return seconds / len(lost) if seconds > 0 else None  # clocks of two machines may disagree
 
 
 def young_daly_seconds(save_seconds: float, seconds_between_interruptions: float) -> float:
@@ -285,66 +283,3 @@ def _another(saved: Mapping[str, Any], what: str, difference: str) -> AnotherMod
         f"the checkpoint of run {saved.get('run', '?')!r} was made with another {what}: {difference}\n"
         f"  use the {what} settings that it was made with"
     )
-
-
-class RandomState(pl.Callback):
-    """Random generators of every rank travel with the checkpoint, so that dropout continues where it was."""
-
-    def __init__(self, ranks: Ranks) -> None:
-        self._ranks = ranks
-        self._loaded: dict[str, torch.Tensor] = {}
-        self._is_mine = False
-
-    def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
-        checkpoint["random"] = {_of_rank(self._ranks.rank) + name: value for name, value in random_state().items()}
-
-    def on_load_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
-        saved = checkpoint["random"]
-        mine = saved.below(_of_rank(self._ranks.rank)).read()
-        self._is_mine = bool(mine)
-        self._loaded = mine or saved.below(_of_rank(0)).read()
-
-    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Restored last, when building the loaders has drawn all it wants."""
-        if self._is_mine:
-            restore_random_state(self._loaded)
-        elif self._loaded:  # there are more ranks than before: a new one begins where no other is
-            torch.manual_seed(seed_of_rank(bytes(self._loaded["torch"].tolist()), self._ranks.rank))
-
-
-def _of_rank(rank: int) -> str:
-    return f"{rank:05d}/"
-
-
-def seed_of_rank(base: bytes, rank: int) -> int:
-    """A seed for each rank, far from the others'."""
-    return int.from_bytes(hashlib.sha256(base + rank.to_bytes(4, "big")).digest()[:7], "big")
-
-
-def random_state() -> dict[str, torch.Tensor]:
-    """As tensors, each rank's its own; Python's and numpy's generators as JSON in bytes."""
-    version, words, gauss = random.getstate()
-    numpy_state = np.random.get_state(legacy=True)
-    assert isinstance(numpy_state, tuple)
-    plain = {
-        "python": [version, list(words), gauss],
-        "numpy": [numpy_state[0], numpy_state[1].tolist(), *numpy_state[2:]],
-    }
-    state = {
-        "plain": torch.frombuffer(bytearray(json.dumps(plain).encode()), dtype=torch.uint8),
-        "torch": torch.get_rng_state(),
-    }
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
-
-
-def restore_random_state(state: Mapping[str, torch.Tensor]) -> None:
-    plain = json.loads(bytes(state["plain"].tolist()))
-    version, words, gauss = plain["python"]
-    random.setstate((version, tuple(words), gauss))
-    kind, keys, *rest = plain["numpy"]
-    np.random.set_state((kind, np.array(keys, dtype=np.uint32), *rest))
-    torch.set_rng_state(state["torch"].cpu())
-    if torch.cuda.is_available() and "cuda" in state:
-        torch.cuda.set_rng_state(state["cuda"].cpu())

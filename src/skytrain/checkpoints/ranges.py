@@ -1,0 +1,52 @@
+"""Ranges of files: which are read together, and reading one whole or not at all. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+
+from ..storage import NotFound, Store
+from .errors import USE_ANOTHER, Damaged
+
+ALIGNED_BYTES = 64  # at a multiple of which each tensor begins in its file
+JOINED_BYTES = 1 << 20  # small ranges that lie together are read together
+
+
+class FileRange(Protocol):
+    @property
+    def file(self) -> str: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+
+R = TypeVar("R", bound=FileRange)
+
+
+def spans(ranges: Iterable[R]) -> list[list[R]]:
+    """Neighbours in a file that are read together: a request for each of a thousand scalars would take longer than all the rest."""
+    found: list[list[R]] = []
+    for each in sorted(ranges, key=lambda each: (each.file, each.start)):
+        if found:
+            first, last = found[-1][0], found[-1][-1]
+            near = each.file == first.file and each.start - last.end < ALIGNED_BYTES
+            if near and each.end - first.start <= JOINED_BYTES:
+                found[-1].append(each)
+                continue
+        found.append([each])
+    return found
+
+
+def read_exactly(store: Store, key: str, start: int, length: int) -> bytes:
+    try:
+        data = store.read_range(key, start, length)
+    except NotFound:
+        raise Damaged(f"{store.url(key)} is missing{USE_ANOTHER}") from None
+    if len(data) != length:
+        there = store.stat(key)
+        size = there.size if there else 0
+        raise Damaged(
+            f"{store.url(key)} was cut short: {size} bytes are there, at least {start + length} were committed{USE_ANOTHER}"
+        )
+    return data
