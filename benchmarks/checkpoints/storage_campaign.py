@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # for tests.support
 
@@ -50,7 +51,7 @@ from skytrain.checkpoints.saving import Saver, State
 from skytrain.checkpoints.verification import verify
 from skytrain.config import SkytrainError
 from skytrain.runs import claim_attempt, record_resume
-from skytrain.storage import Store, open_store
+from skytrain.storage import Retry, Store, open_store
 
 KINDS: tuple[Kind, ...] = (
     "slow_down",
@@ -158,7 +159,8 @@ def training(server: S3Server, root: str, seed: int = 0) -> list[str]:
     options = ("trainer.steps=12", "trainer.checkpoint_every=2", "trainer.validate_every=null", "model.dropout=0.1")
     prepare(tiny_config(root), Silent())
     train(tiny_config(root, "run=quiet", *options), Silent())
-    with FaultProxy(server.port) as proxy:
+    patient = Retry(first_wait_seconds=0.002, longest_wait_seconds=0.05)  # as often as ever, with shorter waits
+    with FaultProxy(server.port) as proxy, mock.patch("skytrain.storage.opening.Retry", lambda: patient):
         faults = Faults(proxy, seed)
         os.environ["AWS_ENDPOINT_URL"] = proxy.url
         try:

@@ -26,12 +26,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for tests.support
+
 import torch
+from tests.support.tiny import tiny_config
 
 from skytrain.checkpoints import committed, load_model, parts
 from skytrain.checkpoints.verification import verify
 from skytrain.config import Config
-from skytrain.config.compose import compose
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, attempts, read_metrics, read_outcome
@@ -39,29 +41,16 @@ from skytrain.storage import open_store
 from skytrain.storage.folder import FolderStore
 
 STEPS, SAVE_EVERY, KILLS_A_RUN = 10, 2, 5
-TINY = (
-    "data=synthetic",
-    "data.source.tokens=20K",
-    "data.source.document_tokens=200",
-    "tokenizer=bytes",
-    "model=gpt2-tiny",
+# On top of the tests' tiny run.
+SETTINGS = (
     "model.layers=4",
-    "model.width=32",
-    "model.heads=2",
-    "model.max_length=64",
     "model.dropout=0.1",
     "trainer.device=cpu",
-    "trainer.sequence_length=32",
     "trainer.micro_batch=2",
-    "trainer.batch_tokens=256",
     f"trainer.steps={STEPS}",
     "trainer.validate_every=4",
-    "trainer.validate_tokens=512",
     f"trainer.checkpoint_every={SAVE_EVERY}",
     "trainer.keep_checkpoints=2",
-    "trainer.loggers=[]",
-    "lr_schedule.warmup_steps=3",
-    "optimizer.lr=3e-3",
 )
 MODES = {
     "single": (1, ("parallel=single",)),
@@ -249,7 +238,7 @@ class Campaign:
         )
 
     def config(self, run: str) -> Config:
-        return compose([*TINY, *self.options, f"store.root='{self.root}'", f"run={run}"]).config
+        return tiny_config(self.root, *SETTINGS, *self.options, f"run={run}")
 
     def log(self, name: str) -> Path:
         return self.root / f"{self.mode}-{name}.log"
@@ -328,7 +317,7 @@ def main() -> None:
         root = Path(folder)
         prepared = os.fork()
         if not prepared:
-            prepare(compose([*TINY, f"store.root='{root}'"]).config, Silent())
+            prepare(tiny_config(root, *SETTINGS), Silent())
             os._exit(0)
         assert os.waitpid(prepared, 0)[1] == 0
         modes = given.modes.split(",")

@@ -1,5 +1,6 @@
 """The campaigns of benchmarks/checkpoints: small here, whole among the slow tests."""
 
+import re
 import shutil
 
 import pytest
@@ -30,17 +31,29 @@ def test_of_two_attempts_at_once_the_newer_one_counts(s3_root):
 
 
 @pytest.mark.slow
-def test_the_storage_campaign(tmp_path, no_aws):
+def test_through_a_thousand_faults_and_every_other_trouble_each_committed_checkpoint_is_whole(tmp_path, no_aws):
     process, server = start_server(tmp_path)
     try:
-        _, process = storage_campaign.campaign(process, server, tmp_path, faults=1000, kills=3, rounds=10)
+        lines, process = storage_campaign.campaign(process, server, tmp_path, faults=1000, kills=3, rounds=10)
     finally:
         process.kill()
         process.wait()
         shutil.rmtree(tmp_path, ignore_errors=True)
+    said = "\n".join(lines)
+    faults = re.match(r"bad network: (\d+) faults", said)
+    assert faults and int(faults[1]) >= 1000
+    for proof in (
+        "all whole; no load gave a wrong value",
+        "its losses are those of a quiet network, bit for bit",
+        "full disk: cannot write",
+        "revoked rights: cannot write",
+        "two attempts at once, 10 times",
+        "after 3 kills, all whole",
+    ):
+        assert proof in said
 
 
 @pytest.mark.slow
-def test_the_mesh_campaign(tmp_path):
+def test_from_mesh_to_mesh_losses_stay_and_data_is_exact(tmp_path):
     lines = mesh_campaign.campaign(tmp_path / "store")
     assert "the very sequences" in lines[-1]
