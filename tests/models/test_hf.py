@@ -13,7 +13,6 @@ from skytrain.config import ConfigError, SkytrainError
 from skytrain.models import build_model, load_hf_folder
 from skytrain.models.hf import save_hf_folder
 from skytrain.models.hf_config import hf_config, read_hf_config
-from skytrain.models.hf_weights import state_from_hf, state_to_hf
 from skytrain.models.safetensors_io import INDEX, SINGLE, SafetensorsFolder, TensorSpec, write_folder
 
 
@@ -129,6 +128,7 @@ import torch
 from skytrain.models import build_model, load_hf_folder
 from skytrain.models.hf import save_hf_folder
 from skytrain.models.sizes import size_config
+from tests.support.hf_states import state_from_hf, state_to_hf
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
