@@ -14,6 +14,7 @@ from skytrain.models import build_model, load_hf_folder
 from skytrain.models.hf import save_hf_folder
 from skytrain.models.hf_config import hf_config, read_hf_config
 from skytrain.models.safetensors_io import INDEX, SINGLE, SafetensorsFolder, TensorSpec, write_folder
+from tests.support.hf_states import state_from_hf, state_to_hf
 
 
 def test_weights_go_to_hugging_face_and_back_bit_for_bit(decoder_config):
@@ -128,7 +129,6 @@ import torch
 from skytrain.models import build_model, load_hf_folder
 from skytrain.models.hf import save_hf_folder
 from skytrain.models.sizes import size_config
-from tests.support.hf_states import state_from_hf, state_to_hf
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
