@@ -13,8 +13,8 @@ from skytrain.config import ConfigError, SkytrainError
 from skytrain.models import build_model, load_hf_folder
 from skytrain.models.hf import save_hf_folder
 from skytrain.models.hf_config import hf_config, read_hf_config
+from skytrain.models.hf_weights import state_from_hf, state_to_hf
 from skytrain.models.safetensors_io import INDEX, SINGLE, SafetensorsFolder, TensorSpec, write_folder
-from tests.support.hf_states import state_from_hf, state_to_hf
 
 
 def test_weights_go_to_hugging_face_and_back_bit_for_bit(decoder_config):

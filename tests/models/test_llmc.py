@@ -6,8 +6,8 @@ import torch
 
 from skytrain.config import ConfigError, SkytrainError
 from skytrain.models import build_model, load_llmc
+from skytrain.models.hf_weights import state_to_hf
 from skytrain.models.llmc import save_llmc
-from tests.support.hf_states import state_to_hf
 
 
 @pytest.fixture

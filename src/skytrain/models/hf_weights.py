@@ -139,6 +139,23 @@ def from_hf(config: DecoderConfig, ours: str, theirs: Sequence[Tensor]) -> Tenso
     return value.contiguous()
 
 
+def state_to_hf(config: DecoderConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A whole state dict (or its gradients) under Hugging Face's names; a tied head is left out."""
+    theirs: dict[str, Tensor] = {}
+    for name, value in state.items():
+        if not (config.tied_head and name == "head.projection.weight"):
+            theirs.update(to_hf(config, name, value))
+    return theirs
+
+
+def state_from_hf(config: DecoderConfig, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our state dict from Hugging Face's, after a check that every tensor is there and fits."""
+    names = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    return {
+        ours: from_hf(config, ours, [state[name] for name in theirs]) for ours, theirs in match_names(config, names)
+    }
+
+
 def match_names(config: DecoderConfig, found: Mapping[str, tuple[int, ...]]) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Pairs each of our parameters with names among `found`; raises first where one is missing, left over or of another shape."""
     prefix = NAMES[config.family].prefix
