@@ -82,6 +82,15 @@ def mix(value):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def longest_text(starts):  # type: ignore[no-untyped-def]
+    """Characters in the longest of the texts, of which half at most are words."""
+    longest = 0
+    for d in range(len(starts) - 1):
+        longest = max(longest, starts[d + 1] - starts[d])
+    return longest
+
+
+@njit(cache=True, nogil=True)
 def hash_words(codes, start, end, flags, lower, words):  # type: ignore[no-untyped-def]
     """The hash of each word between `start` and `end`, into `words`; returns how many."""
     count = 0
@@ -105,11 +114,8 @@ def hash_words(codes, start, end, flags, lower, words):  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True)
 def _signatures(codes, starts, flags, lower, factors, offsets, rows):  # type: ignore[no-untyped-def]
-    longest = 0
-    for d in range(len(starts) - 1):
-        longest = max(longest, starts[d + 1] - starts[d])
-    words = np.empty(longest // 2 + 1, np.uint64)
-    shingles = np.empty(longest // 2 + 1, np.uint32)
+    most = longest_text(starts) // 2 + 1
+    words, shingles = np.empty(most, np.uint64), np.empty(most, np.uint32)
     for d in range(len(starts) - 1):
         count = hash_words(codes, starts[d], starts[d + 1], flags, lower, words)
         if count == 0:

@@ -25,7 +25,7 @@ from ..characters import (
     character_tables,
     pack_groups,
 )
-from ..minhash import COMBINE, FNV_OFFSET, FNV_PRIME
+from ..minhash import COMBINE, FNV_OFFSET, FNV_PRIME, longest_text
 from .ngrams import DUPLICATE_NGRAMS, TOP_NGRAMS, count_ngrams, repeats, table_size
 from .reference import POLICY_PHRASES
 
@@ -54,7 +54,7 @@ LINES, BULLETS, ELLIPSIS_LINES, TERMINAL_LINES, SHORT_LINES, SAME_LINES, SAME_LI
 PARAGRAPHS, SAME_PARAGRAPHS, SAME_PARAGRAPH_CHARS, NEWLINES = range(7, 11)
 # Columns of a line: where it begins and ends in its text without the white space around it, its words, and so on.
 BEGIN, END, LINE_WORDS, LONGEST_WORD, IS_TERMINAL, SENTENCES, FOUND = range(7)
-DOT, NEWLINE, HASH, ELLIPSIS, CURLY, SQUARE = ord("."), ord("\n"), ord("#"), ord("…"), ord("{"), ord("[")
+DOT, NEWLINE, HASH, ELLIPSIS, CURLY = ord("."), ord("\n"), ord("#"), ord("…"), ord("{")
 BULLET, DASH, CLOSING, EDIT, CITE = ord("•"), ord("-"), ord("]"), ord("e"), ord("c")
 
 
@@ -198,11 +198,9 @@ def _scan(  # type: ignore[no-untyped-def]
     line_hashes,
     firsts,
 ):
-    longest = 0
-    for d in range(len(starts) - 1):
-        longest = max(longest, starts[d + 1] - starts[d])
-    most = longest // 2 + 2
-    words = (np.empty(most, np.uint64), np.empty(most, np.int64))  # hashes; characters in the words so far
+    most = longest_text(starts) // 2 + 2
+    # Of each word its hash, the characters in all up to it, where it begins, and its phrases.
+    words = (np.empty(most, np.uint64), np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int32))
     room = table_size(most)
     prefix, places, slots = np.empty(most, np.uint64), np.empty(most, np.int64), np.empty(most, np.int32)
     keys, seen, place_of = np.empty(room, np.uint64), np.empty(room, np.int32), np.empty(room, np.int32)
@@ -211,18 +209,17 @@ def _scan(  # type: ignore[no-untyped-def]
     total = 0
     for d in range(len(starts) - 1):
         firsts[d] = total
-        count, found[d] = _scan_text(
+        start, end = starts[d], starts[d + 1]
+        count, found[d] = _scan_words(codes, start, end, flags, lower, stop_hashes, phrases, words, word_counts[d])
+        _scan_lines(
             codes,
-            starts[d],
-            starts[d + 1],
+            start,
+            end,
             flags,
-            lower,
-            stop_hashes,
-            phrases,
             short_line_chars,
             words,
+            count,
             paragraphs,
-            word_counts[d],
             line_counts[d],
             rows[total:],
             line_hashes[total:],
@@ -257,46 +254,26 @@ def _end_line(codes, start, flags, short_line_chars, row, line_row):  # type: ig
 
 
 @njit(cache=True, nogil=True)
-def _scan_text(  # type: ignore[no-untyped-def]
-    codes,
-    start,
-    end,
-    flags,
-    lower,
-    stop_hashes,
-    phrases,
-    short_line_chars,
-    word_room,
-    paragraph_room,
-    word_row,
-    line_row,
-    rows,
-    line_hashes,
-):
-    """Fills all that follows `short_line_chars`; returns the number of words and the bits of what was found."""
-    hashes, ends = word_room
-    words = real_words = real_chars = number_signs = ellipses = letter_words = stops = dots = 0
-    found = line_found = 0
+def _scan_words(codes, start, end, flags, lower, stop_hashes, phrases, words, row):  # type: ignore[no-untyped-def]
+    """Fills `words` and their counts; returns their number and the bits of all that was found."""
+    hashes, ends, begins, phrases_in = words
+    count = real_words = real_chars = number_signs = ellipses = letter_words = stops = dots = 0
+    found = word_phrases = 0
     last_dot = start - 2
     ends[0] = 0
-    begin = start  # of the word
+    begin = start
     value = FNV_OFFSET
     kinds = 0
-    lines = line_words = line_begin = line_end = longest = sentences = tail = 0
-    line_hash = kept_line_hash = np.uint64(0)
-    paragraphs = paragraph_begin = newlines = 0
-    paragraph_hash = kept_paragraph_hash = np.uint64(0)
-    in_paragraph = False
     for i in range(start, end + 1):
         code = np.int64(codes[i]) if i < end else NEWLINE
         kind = flags[code]
-        if not kind & (SPACE | MARK | ANCHOR):
+        if not kind & SPACE:
             value = (value ^ np.uint64(code)) * FNV_PRIME
             kinds |= kind
-            continue
-        if not kind & SPACE:
+            if not kind & (MARK | ANCHOR):
+                continue
             if kind & ANCHOR:
-                line_found |= _phrases_at(codes, start, end, i, lower, phrases)
+                word_phrases |= _phrases_at(codes, start, end, i, lower, phrases)
             elif code == DOT:
                 dots = dots + 1 if last_dot == i - 1 else 1
                 last_dot = i
@@ -307,20 +284,13 @@ def _scan_text(  # type: ignore[no-untyped-def]
                 number_signs += 1
             elif code == ELLIPSIS:
                 ellipses += 1
-            elif code == CURLY:
-                found |= CURLY_BRACKET
-            elif i + 1 < end:  # what follows "[" in a citation: a digit, "edit", "citation needed" or nothing
-                following = np.int64(codes[i + 1])
-                digit = (flags[following] & (WORD | LETTER)) == WORD
-                if digit or following in (CLOSING, EDIT, CITE):
-                    found |= CITATION
-            value = (value ^ np.uint64(code)) * FNV_PRIME
-            kinds |= kind
+            else:
+                found |= _bracket(codes, end, i, flags)
             continue
         if i > begin:
-            hashes[words] = value
-            ends[words + 1] = ends[words] + i - begin
-            words += 1
+            hashes[count], begins[count], phrases_in[count] = value, begin, word_phrases
+            ends[count + 1] = ends[count] + i - begin
+            count += 1
             if kinds & WORD:
                 real_words += 1
                 real_chars += i - begin
@@ -330,49 +300,83 @@ def _scan_text(  # type: ignore[no-untyped-def]
                 for s in range(len(stop_hashes)):
                     if value == stop_hashes[s]:
                         stops |= 1 << s
-            if not line_words:
-                line_begin, line_hash = begin, np.uint64(0)
-            if not in_paragraph:
-                paragraph_begin, paragraph_hash, in_paragraph = begin, np.uint64(0), True
-            line_words += 1
-            line_end = i
-            longest = max(longest, i - begin)
-            back = i - 1
-            while back > begin and flags[codes[back]] & CLOSER:
-                back -= 1
-            tail = 1
-            if flags[codes[back]] & SENTENCE:
-                sentences += 1
-                tail = 0
-            kept_line_hash = line_hash = line_hash * COMBINE + value
-            kept_paragraph_hash = paragraph_hash = paragraph_hash * COMBINE + value
-            value = FNV_OFFSET
-            kinds = 0
+            found |= word_phrases
+            value, kinds, word_phrases = FNV_OFFSET, 0, 0
         begin = i + 1
-        paragraph_hash = paragraph_hash * COMBINE + np.uint64(code)
-        if code != NEWLINE:
-            line_hash = line_hash * COMBINE + np.uint64(code)
-            continue
-        newlines += i < end
-        if line_words:
-            row = rows[lines]
-            row[BEGIN], row[END], row[LINE_WORDS], row[LONGEST_WORD] = line_begin, line_end, line_words, longest
-            row[SENTENCES], row[FOUND] = sentences + tail, line_found
-            _end_line(codes, start, flags, short_line_chars, row, line_row)
-            line_hashes[lines] = kept_line_hash
-            lines += 1
-            found |= line_found
-            line_words = longest = sentences = line_found = 0
-        if in_paragraph and (i == end or (i + 1 < end and codes[i + 1] == NEWLINE)):
-            paragraph_room[0][paragraphs] = kept_paragraph_hash
-            paragraph_room[1][paragraphs] = line_end - paragraph_begin
-            paragraphs += 1
-            in_paragraph = False
-    different = 0
-    while stops:
-        different += stops & 1
-        stops >>= 1
-    word_row[0], word_row[1], word_row[2], word_row[3] = words, real_words, real_chars, number_signs
-    word_row[4], word_row[5], word_row[6] = ellipses, letter_words, different
+    row[0], row[1], row[2], row[3] = count, real_words, real_chars, number_signs
+    row[4], row[5] = ellipses, letter_words
+    for s in range(len(stop_hashes)):
+        row[6] += (stops >> s) & 1
+    return count, found
+
+
+@njit(cache=True, nogil=True)
+def _bracket(codes, end, i, flags):  # type: ignore[no-untyped-def]
+    """The bit of the bracket at `i`, which is "{" or a "[" that may begin a citation: before a digit, "edit", "citation needed" or "]"."""
+    if codes[i] == CURLY:
+        return CURLY_BRACKET
+    if i + 1 == end:
+        return 0
+    following = np.int64(codes[i + 1])
+    digit = (flags[following] & (WORD | LETTER)) == WORD
+    return CITATION if digit or following in (CLOSING, EDIT, CITE) else 0
+
+
+@njit(cache=True, nogil=True)
+def _ends_sentence(codes, begin, end, flags):  # type: ignore[no-untyped-def]
+    """Whether the word does, behind any quotes and brackets that it closes."""
+    last = end - 1
+    while last > begin and flags[codes[last]] & CLOSER:
+        last -= 1
+    return bool(flags[codes[last]] & SENTENCE)
+
+
+@njit(cache=True, nogil=True)
+def _scan_lines(  # type: ignore[no-untyped-def]
+    codes, start, end, flags, short_line_chars, words, count, paragraph_room, line_row, rows, line_hashes
+):
+    """Puts the words together, with the white space between them, to lines and paragraphs: fills the last four."""
+    hashes, ends, begins, phrases_in = words
+    lines = line_words = line_begin = longest = sentences = tail = line_found = 0
+    line_hash = kept_line_hash = np.uint64(0)
+    paragraphs = paragraph_begin = newlines = 0
+    paragraph_hash = kept_paragraph_hash = np.uint64(0)
+    in_paragraph = False
+    word_end = start
+    for w in range(count + 1):
+        for i in range(word_end, begins[w] if w < count else end + 1):
+            code = np.uint64(codes[i]) if i < end else np.uint64(NEWLINE)
+            paragraph_hash = paragraph_hash * COMBINE + code
+            if code != NEWLINE:
+                line_hash = line_hash * COMBINE + code
+                continue
+            newlines += i < end
+            if line_words:
+                row = rows[lines]
+                row[BEGIN], row[END], row[LINE_WORDS], row[LONGEST_WORD] = line_begin, word_end, line_words, longest
+                row[SENTENCES], row[FOUND] = sentences + tail, line_found
+                _end_line(codes, start, flags, short_line_chars, row, line_row)
+                line_hashes[lines] = kept_line_hash
+                lines += 1
+                line_words = longest = sentences = line_found = 0
+            if in_paragraph and (i == end or (i + 1 < end and codes[i + 1] == NEWLINE)):
+                paragraph_room[0][paragraphs] = kept_paragraph_hash
+                paragraph_room[1][paragraphs] = word_end - paragraph_begin
+                paragraphs += 1
+                in_paragraph = False
+        if w == count:
+            break
+        begin = begins[w]
+        word_end = begin + ends[w + 1] - ends[w]
+        if not line_words:
+            line_begin, line_hash = begin, np.uint64(0)
+        if not in_paragraph:
+            paragraph_begin, paragraph_hash, in_paragraph = begin, np.uint64(0), True
+        line_words += 1
+        longest = max(longest, word_end - begin)
+        tail = 0 if _ends_sentence(codes, begin, word_end, flags) else 1
+        sentences += 1 - tail
+        line_found |= phrases_in[w]
+        kept_line_hash = line_hash = line_hash * COMBINE + hashes[w]
+        kept_paragraph_hash = paragraph_hash = paragraph_hash * COMBINE + hashes[w]
     line_row[LINES], line_row[PARAGRAPHS], line_row[NEWLINES] = lines, paragraphs, newlines
-    return words, found

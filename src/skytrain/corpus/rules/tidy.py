@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 
 from ..characters import TABLE_SIZE, character_tables, pack_groups
-from ..minhash import hash_words
+from ..minhash import hash_words, longest_text
 from .reference import ENGLISH_WORDS, EXOTIC_SPACES, LANGUAGE_CHARS, is_control
 
 CHANGES, BLANK, LINE_FEED = 1, 2, 3  # a character that normalizing may change; space or tab; line feed
@@ -83,10 +83,7 @@ def _untidy(codes, starts, kinds, found):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _english(codes, starts, flags, lower, common, share, found):  # type: ignore[no-untyped-def]
-    longest = 0
-    for d in range(len(starts) - 1):
-        longest = max(longest, starts[d + 1] - starts[d])
-    words = np.empty(longest // 2 + 1, np.uint64)
+    words = np.empty(longest_text(starts) // 2 + 1, np.uint64)
     for d in range(len(starts) - 1):
         count = hash_words(codes, starts[d], starts[d + 1], flags, lower, words)
         hits = 0
