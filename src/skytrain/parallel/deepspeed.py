@@ -28,7 +28,7 @@ from ..checkpoints.lightning_io import StoreCheckpointIO, split_checkpoint
 from ..config import SkytrainError
 from . import state
 from .apply import blocks_of, recompute
-from .deepspeed_setup import ZeroSettings, cpu_adam, engine_config
+from .deepspeed_setup import ZeroSettings, cpu_adam, engine_config, load_operation
 from .deepspeed_state import NamedState, partitions, put_state
 from .strategy import InitialValue
 
@@ -97,6 +97,8 @@ class ZeroStrategy(DeepSpeedStrategy):
         module: Any = self.lightning_module
         model: nn.Module = module.model
         self._configure(model)
+        if self.settings.offload_folder:
+            load_operation("AsyncIOBuilder")
         recompute(blocks_of(model), self.settings.recompute)
         # Made while parameters have their shapes, by which they are grouped: ZeRO-3 leaves them without.
         outline = module._make_optimizer(fused=False)
@@ -142,8 +144,10 @@ class ZeroStrategy(DeepSpeedStrategy):
         originals = dict(model.named_parameters())  # kept until the end: a new parameter must not get an old one's id
         names = {id(parameter): name for name, parameter in originals.items()}
         made: dict[int, nn.Parameter] = {}
+        swapper: Any = None  # of all blocks: each new one would begin with an empty folder
 
         def give(part: nn.Module) -> None:
+            nonlocal swapper
             for owner in part.modules():
                 for leaf, old in owner._parameters.items():
                     if old is not None and id(old) in names:
@@ -153,7 +157,10 @@ class ZeroStrategy(DeepSpeedStrategy):
             if self.settings.stage == 3:
                 import deepspeed
 
-                deepspeed.zero.Init(module=part, config_dict_or_path=self._config_for_dividing())
+                divided = deepspeed.zero.Init(
+                    module=part, config_dict_or_path=self._config_for_dividing(), param_swapper=swapper
+                )
+                swapper = divided.param_swapper
 
         for block in blocks_of(model):
             give(block)

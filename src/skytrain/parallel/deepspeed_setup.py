@@ -157,11 +157,24 @@ def _check_disk(folder: Path) -> None:
 def cpu_adam() -> Any:
     """DeepSpeed's AdamW for the CPU, compiled first where it is not there: two minutes on one core, once per machine."""
     from deepspeed.ops.adam import DeepSpeedCPUAdam
-    from deepspeed.ops.op_builder import CPUAdamBuilder
 
-    with compiling():
-        CPUAdamBuilder().load(verbose=False)
+    load_operation("CPUAdamBuilder")
     return DeepSpeedCPUAdam
+
+
+def load_operation(builder: str) -> None:
+    """Compiles one of DeepSpeed's operations where it is not there, and loads it: DeepSpeed, which would compile it in a place of its own, then finds it loaded."""
+    import deepspeed.ops.op_builder as builders
+
+    made = getattr(builders, builder)()
+    with compiling():
+        try:
+            made.load(verbose=False)
+        except RuntimeError as error:
+            raise SkytrainError(
+                f"DeepSpeed's {made.name} cannot be compiled here: {str(error).splitlines()[0]}\n"
+                "  deepspeed's ds_report tells what it misses"
+            ) from error
 
 
 @contextmanager
