@@ -10,12 +10,10 @@ all of them together: anonymous pages, shared ones divided among the processes t
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import platform
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,14 +21,15 @@ import threading
 import time
 from pathlib import Path
 
+from command import adopt_orphans, children_cpu, prepare_command
+
 HERE = Path(__file__).parent
 SENTENCES = 6
 WORKERS = 2
-SUBREAPER = 36  # Linux: processes whose parent has ended become ours, so that none escapes the count
 
 
 def main(folder: Path, counts: list[int]) -> None:
-    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     print(
         f"{platform.processor() or platform.machine()}, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}, {WORKERS} worker processes",
         flush=True,
@@ -76,22 +75,8 @@ def write(origin: Path, target: Path, count: int) -> int:
 
 
 def run(source: Path, store: Path) -> tuple[float, float, int, int, int]:
-    command = [
-        str(Path(sys.executable).parent / "skytrain"),
-        "prepare",
-        "data=jsonl",
-        "data.name=growth",
-        f"data.source.paths={source}",
-        "data.source.id_key=id",
-    ]
-    command += [
-        "data/cleaning=web",
-        "data.near_dedup.enabled=true",
-        f"data.workers={WORKERS}",
-        "tokenizer=gpt2",
-        f"store.root={store}",
-    ]
-    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    command = prepare_command("growth", source, store, WORKERS)
+    before, started = children_cpu(), time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     peaks = [0, 0]
     watching = threading.Thread(target=watch, args=(process.pid, peaks), daemon=True)
@@ -100,13 +85,7 @@ def run(source: Path, store: Path) -> tuple[float, float, int, int, int]:
     watching.join()
     if process.returncode:
         raise SystemExit(said[-3000:])
-    while True:
-        try:
-            os.wait()
-        except ChildProcessError:
-            break
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    cpu = children_cpu() - before
     manifest = json.loads(next(store.glob("corpora/growth/*/manifest.json")).read_text())
     return cpu, time.monotonic() - started, peaks[0], peaks[1], manifest["documents"]
 

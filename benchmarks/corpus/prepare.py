@@ -8,17 +8,17 @@ parquet, tokenize with GPT-2's BPE, write shards. datatrove is slow, so it is gi
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import platform
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+from command import adopt_orphans, children_cpu, prepare_command
 
 from skytrain.corpus import open_corpus
 from skytrain.storage import open_store
@@ -28,22 +28,8 @@ HERE = Path(__file__).parent
 PEER_MB = 3.0
 
 
-SUBREAPER = 36  # Linux: processes whose parent has ended become ours, so that none escapes the count
-
-
-def children_cpu() -> float:
-    """CPU-seconds of every process that was started from here, when the last of them has ended."""
-    while True:
-        try:
-            os.wait()
-        except ChildProcessError:
-            break
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
 def main(folder: Path, peers: str | None) -> None:
-    ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
+    adopt_orphans()
     load = os.getloadavg()[0]
     print(
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {load:.1f}, Python {platform.python_version()}"
@@ -93,22 +79,7 @@ def main(folder: Path, peers: str | None) -> None:
 
 def run_ours(source: Path, store: Path, workers: int) -> float:
     """CPU-seconds of the command as a user types it, start-up and compiled kernels' loading included."""
-    command = [
-        str(Path(sys.executable).parent / "skytrain"),
-        "prepare",
-        "data=jsonl",
-        "data.name=debian",
-        f"data.source.paths={source}",
-        "data.source.id_key=id",
-    ]
-    command += [
-        "data/cleaning=web",
-        "data.near_dedup.enabled=true",
-        f"data.workers={workers}",
-        "tokenizer=gpt2",
-        f"store.root={store}",
-        "data.bad_records=skip",
-    ]
+    command = [*prepare_command("debian", source, store, workers), "data.bad_records=skip"]
     shutil.rmtree(store, ignore_errors=True)
     before, started = children_cpu(), time.monotonic()
     subprocess.run(command, check=True, capture_output=True)
