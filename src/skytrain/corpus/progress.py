@@ -48,11 +48,10 @@ class CleaningProgress:
         if self.before is None:
             return detail + " by an earlier run"
         seconds = max(1e-3, time.monotonic() - self.started)
-        documents, read, done = (
-            now - then
-            for now, then in zip((self.documents, self.read_bytes, self.done_bytes), self.before, strict=True)
-        )
-        detail += f" | {documents / seconds:,.0f} documents/s, {read / 1e6 / seconds:.1f} MB/s"
-        if total and done > 0:
-            detail += f" | about {format_seconds(max(0, total - self.done_bytes) / done * seconds)} to go"
+        documents_before, read_before, done_before = self.before
+        documents_per_s = (self.documents - documents_before) / seconds
+        read_per_s, done_per_s = (self.read_bytes - read_before) / seconds, (self.done_bytes - done_before) / seconds
+        detail += f" | {documents_per_s:,.0f} documents/s, {read_per_s / 1e6:.1f} MB/s"
+        if total and done_per_s > 0:
+            detail += f" | about {format_seconds(max(0, total - self.done_bytes) / done_per_s)} to go"
         return detail
