@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,10 @@ import torch
 from skytrain.checkpoints import AnotherModel, committed_steps, load_model
 from skytrain.config import SkytrainError
 from skytrain.export import export_llmc
+from skytrain.pipelines.beside import start_meter
 from skytrain.pipelines.export import export
 from skytrain.pipelines.train import train
-from skytrain.runs import Silent, Start, claim_attempt, load_run, read_metrics, read_outcome
+from skytrain.runs import Silent, Start, attempts, claim_attempt, load_run, read_metrics, read_outcome, save_run
 from skytrain.runs.meter import read_counts
 from skytrain.storage import open_store
 from skytrain.training import CausalLM
@@ -142,6 +144,24 @@ def test_a_run_that_another_attempt_takes_over_stops_and_overwrites_nothing(root
     assert max(committed_steps(store, "both"), default=0) <= 2
     assert train(tiny_config(root, "run=both", *SHORT), Silent()).outcome == "done"
     assert losses(root, "both") == losses(root, "whole")
+
+
+def test_of_two_that_begin_one_name_at_the_same_moment_the_later_neither_overwrites_nor_stops_the_other(
+    root, monkeypatch
+):
+    store = open_store(str(root))
+    other = replace(load_run(store, "whole"), name="new", step=0)
+
+    def another_begins(*args):
+        save_run(store, other)
+        claim_attempt(store, "new")
+        return start_meter(*args)
+
+    monkeypatch.setattr("skytrain.pipelines.train.start_meter", another_begins)
+    with pytest.raises(SkytrainError, match=r"was begun with other settings:\n  optimizer\.lr: 0\.003 -> 0\.001"):
+        train(tiny_config(root, "run=new", "optimizer.lr=1e-3", *SHORT), Silent())
+    assert load_run(store, "new") == other
+    assert attempts(store, "new") == [0]
 
 
 def test_a_run_starts_from_another_runs_checkpoint_with_its_whole_state(root):

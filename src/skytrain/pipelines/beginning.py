@@ -16,7 +16,18 @@ from ..checkpoints import committed_steps, load_weights, open_checkpoint, step_k
 from ..checkpoints.commits import choose_commit, find_commit, read_manifest
 from ..config import Config, DecoderConfig, SkytrainError, StoreConfig
 from ..models import build_model
-from ..runs import RunRecord, Start, config_changes, load_run, other_changes, run_name
+from ..runs import (
+    RunRecord,
+    Start,
+    claim_attempt,
+    config_changes,
+    create_run,
+    load_run,
+    other_changes,
+    record_resume,
+    run_name,
+    save_run,
+)
 from ..runs.record import new_record, plain
 from ..storage import Store, open_store
 from ..tokens import Prepared
@@ -39,6 +50,20 @@ class Beginning:
 
     def source(self, store: Store) -> Store:
         return store if self.store_root is None else open_store(self.store_root)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What the first rank has settled for all of them: which run, which attempt at it, and where it goes on."""
+
+    record: RunRecord
+    number: int
+    beginning: Beginning
+    changes: list[str]  # a line for each setting that differs from what was before
+
+    @property
+    def run(self) -> str:
+        return self.record.name
 
 
 def find_changes(config: Config, store: Store, start: Start, allow_changes: bool) -> list[str]:
@@ -155,6 +180,37 @@ def _our_checkpoint(config: Config, store: Store, source: str) -> tuple[Store, s
             f"--from {source}: neither a run here, RUN@STEP, a path to one (.../runs/RUN@STEP), a Hugging Face folder nor an llm.c file"
         )
     return store, run, step
+
+
+def look(
+    config: Config, plan: TrainingPlan, store: Store, start: Start, tokenizer_id: str, allow_changes: bool
+) -> tuple[list[str], Beginning]:
+    """What has changed since the run began, and where it goes on. Nothing is written before both are in order."""
+    changes = find_changes(config, store, start, allow_changes)
+    beginning = find_beginning(config, store, run_name(config, start), start)
+    check_beginning(config, store, beginning, tokenizer_id, plan.stop_step)
+    return changes, beginning
+
+
+def begin(
+    config: Config,
+    plan: TrainingPlan,
+    store: Store,
+    start: Start,
+    record: RunRecord,
+    changes: list[str],
+    allow_changes: bool,
+) -> Attempt:
+    """Claims the next attempt, and only then looks where to go on: what an older one commits from here on does not count."""
+    if not create_run(store, record):
+        # It may be there since a moment ago, by another with other settings: their attempt is not to be taken over.
+        find_changes(config, store, start, allow_changes)
+    number = claim_attempt(store, record.name, world_size=plan.ranks.world_size, mesh=str(plan.mesh), changes=changes)
+    beginning = find_beginning(config, store, record.name, start)
+    record_resume(store, record.name, number, beginning.step)
+    save_run(store, record)
+    changes = [*changes, *beginning.changes]
+    return Attempt(record, number, fetch_beginning(store, record.name, beginning), changes)
 
 
 def beginning_model(config: Config, store: Store, beginning: Beginning) -> nn.Module:

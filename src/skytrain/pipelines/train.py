@@ -16,14 +16,11 @@ from ..runs import (
     EXIT_CODES,
     Meter,
     Reporter,
-    RunRecord,
     Silent,
     Start,
     attempts,
-    claim_attempt,
     load_run,
     read_outcome,
-    record_resume,
     run_name,
     save_run,
     was_measured,
@@ -50,15 +47,7 @@ from ..training.module import CausalLM
 from ..training.random_state import RandomState, seed_of_rank
 from ..training.start import BeginAt, MissedValidation, SettingsNow
 from ..training.straggler import watch_ranks
-from .beginning import (
-    Beginning,
-    beginning_model,
-    check_beginning,
-    fetch_beginning,
-    find_beginning,
-    find_changes,
-    open_run,
-)
+from .beginning import Attempt, begin, beginning_model, look, open_run
 from .beside import Beside, beside, find_instance, start_meter
 from .pieces import describe, make_data, make_samples, make_step_log
 
@@ -98,20 +87,6 @@ class Trained:
             numbers += f" | ${self.metrics['cost/usd']:.2f}"
         lines = [f"{self.run}: {WORDS[self.outcome]} at step {self.step}/{self.total_steps}{numbers}", self.url]
         return "\n  ".join([*lines, *([HINTS[self.outcome]] if self.outcome in HINTS else [])])
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """What the first rank has settled for all of them: which run, which attempt at it, and where it goes on."""
-
-    record: RunRecord
-    number: int
-    beginning: Beginning
-    changes: list[str]  # a line for each setting that differs from what was before
-
-    @property
-    def run(self) -> str:
-        return self.record.name
 
 
 def train(
@@ -190,7 +165,7 @@ def _train(
     mixture = open_mixture(store, config.loader, prepared.tokenizer_id)
     data = make_data(config, plan, store, prepared, mixture, tokenizer)
     changes, beginning = ranks.first_does(
-        lambda: _look(config, plan, store, start, prepared.tokenizer_id, allow_changes)
+        lambda: look(config, plan, store, start, prepared.tokenizer_id, allow_changes)
     )
     torch.manual_seed(config.seed if ranks.first else seed_of_rank(str(config.seed).encode(), ranks.rank))
     model = beginning_model(config, store, beginning)
@@ -201,7 +176,7 @@ def _train(
         return Trained(name, store.url(f"runs/{name}"), beginning.step, plan.total_steps, outcome, {})
     metadata, instance = find_instance(ranks)
     meter = start_meter(config, store, name, ranks, instance, reporter)
-    attempt = ranks.first_does(lambda: _begin(config, plan, store, start, record, changes))
+    attempt = ranks.first_does(lambda: begin(config, plan, store, start, record, changes, allow_changes))
     with beside(config, store, name, attempt.number, ranks, metadata, reporter) as side:
         side.reporter.table(
             f"run {name}", describe(config, plan, attempt.record, prepared, data, model, job, attempt.beginning.label)
@@ -219,28 +194,6 @@ def _train(
         finished_at = now() if outcome == "done" else None
         save_run(store, dataclasses.replace(attempt.record, finished_at=finished_at, train_seconds=seconds, step=step))
     return Trained(name, store.url(f"runs/{name}"), step, plan.total_steps, outcome, dict(log.last))
-
-
-def _look(
-    config: Config, plan: TrainingPlan, store: Store, start: Start, tokenizer_id: str, allow_changes: bool
-) -> tuple[list[str], Beginning]:
-    """What has changed since the run began, and where it goes on. Nothing is written before both are in order."""
-    changes = find_changes(config, store, start, allow_changes)
-    beginning = find_beginning(config, store, run_name(config, start), start)
-    check_beginning(config, store, beginning, tokenizer_id, plan.stop_step)
-    return changes, beginning
-
-
-def _begin(
-    config: Config, plan: TrainingPlan, store: Store, start: Start, record: RunRecord, changes: list[str]
-) -> Attempt:
-    """Claims the next attempt, and only then looks where to go on: what an older one commits from here on does not count."""
-    number = claim_attempt(store, record.name, world_size=plan.ranks.world_size, mesh=str(plan.mesh), changes=changes)
-    beginning = find_beginning(config, store, record.name, start)
-    record_resume(store, record.name, number, beginning.step)
-    save_run(store, record)
-    changes = [*changes, *beginning.changes]
-    return Attempt(record, number, fetch_beginning(store, record.name, beginning), changes)
 
 
 def _fit(

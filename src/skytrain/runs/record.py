@@ -175,7 +175,16 @@ def new_record(
 
 
 def save_run(store: Store, record: RunRecord) -> None:
-    store.write(f"runs/{record.name}/run.json", json.dumps(dataclasses.asdict(record), indent=2).encode())
+    store.write(f"runs/{record.name}/run.json", _to_bytes(record))
+
+
+def create_run(store: Store, record: RunRecord) -> bool:
+    """False when there is a run of that name already; of two who begin one at the same moment, one wins."""
+    return store.create(f"runs/{record.name}/run.json", _to_bytes(record))
+
+
+def _to_bytes(record: RunRecord) -> bytes:
+    return json.dumps(dataclasses.asdict(record), indent=2).encode()
 
 
 def load_run(store: Store, name: str) -> RunRecord:
