@@ -329,7 +329,7 @@ def test_a_store_without_permission_is_said_and_nothing_is_trained(s3_server, s3
         there.write(stat.key, open_store(str(root)).read(stat.key))
     s3_environment.setenv("AWS_ACCESS_KEY_ID", READER_KEY)
     s3_environment.setenv("AWS_SECRET_ACCESS_KEY", READER_SECRET)
-    with pytest.raises(SkytrainError, match=r"cannot create .*attempt\.json"):
+    with pytest.raises(SkytrainError, match=r"cannot create .*run\.json"):
         train(tiny_config(target, "run=mine", *SHORT), Silent())
 
 
