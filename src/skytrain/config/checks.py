@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from .errors import ConfigError
 from .schema import Config, DecoderConfig
+
+
+class Fail(Protocol):
+    def __call__(self, key: str, problem: str, hint: str | None = None) -> ConfigError: ...
 
 
 def check(config: Config, origins: Mapping[str, str]) -> None:
@@ -14,9 +19,18 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
     def fail(key: str, problem: str, hint: str | None = None) -> ConfigError:
         return ConfigError(key, problem, origin=origins.get(key), hint=hint)
 
+    if isinstance(config.model, DecoderConfig):
+        check_decoder(config.model, origins)
+    _check_parallel(config, fail)
+    _check_sizes(config, fail)
+    _check_length_of_run(config, fail)
+    if config.store.kms_key and config.store.sse != "kms":
+        raise fail("store.kms_key", "is only used with store.sse=kms")
+
+
+def _check_parallel(config: Config, fail: Fail) -> None:
+    """What divided weights and sequences do not go together with."""
     model, trainer = config.model, config.trainer
-    if isinstance(model, DecoderConfig):
-        check_decoder(model, origins)
     divided = config.parallel.name not in ("single", "ddp", "auto")  # auto is checked again once it has chosen
     if config.optimizer.name == "muon" and divided:
         raise fail(
@@ -42,6 +56,11 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
             f"{trainer.precision!r} is not for parallel={config.parallel.name}, which keeps weights in float32 and multiplies in bf16",
             "try trainer.precision=bf16-mixed",
         )
+
+
+def _check_sizes(config: Config, fail: Fail) -> None:
+    """Whether sequences, vocabulary and batches fit each other."""
+    model, trainer = config.model, config.trainer
     if trainer.sequence_length > model.max_length:
         raise fail(
             "trainer.sequence_length",
@@ -62,6 +81,10 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
             f"{trainer.batch_tokens} is not a multiple of {micro_tokens} (trainer.micro_batch {trainer.micro_batch} x trainer.sequence_length {trainer.sequence_length})",
             f"try trainer.batch_tokens={near}",
         )
+
+
+def _check_length_of_run(config: Config, fail: Fail) -> None:
+    trainer = config.trainer
     if (trainer.steps is None) == (trainer.tokens is None):
         problem = (
             "neither is given" if trainer.steps is None else f"both are given ({trainer.steps} and {trainer.tokens})"
@@ -80,8 +103,6 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
             "lr_schedule.warmup_steps",
             f"{config.lr_schedule.warmup_steps} is more than the run's {total_steps(config)} steps",
         )
-    if config.store.kms_key and config.store.sse != "kms":
-        raise fail("store.kms_key", "is only used with store.sse=kms")
 
 
 def check_decoder(model: DecoderConfig, origins: Mapping[str, str] | None = None) -> None:
