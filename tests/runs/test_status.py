@@ -77,10 +77,13 @@ def test_a_run_that_ended_says_how(store, outcome):
     assert run_status(store, "r", 100).state == outcome
 
 
-def test_a_run_that_has_only_been_claimed_is_starting(store):
+def test_a_run_that_has_only_been_claimed_is_starting_but_not_for_ever(store):
     assert run_status(store, "r", 100).state == "not started"
     claim_attempt(store, "r")
     assert run_status(store, "r", 100).state == "starting"
+    store.write("runs/r/attempts/0/attempt.json", json.dumps({"started_at": ago(3600), "host": "gone"}).encode())
+    found = run_status(store, "r", 100)  # killed before its first word
+    assert (found.state, found.interruptions) == ("stale", 1)
 
 
 def test_the_command_shows_one_run_or_all_as_text_and_as_json(store, tmp_path, capsys, monkeypatch):

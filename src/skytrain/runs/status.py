@@ -13,6 +13,7 @@ from .metrics import last_metrics
 from .record import load_run
 
 STALE_SECONDS = 60.0  # a running attempt writes every five
+START_SECONDS = 600.0  # before its first word it may have a checkpoint to fetch
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int,
     outcomes = {number: read_outcome(store, name, number) for number in numbers}
     beats = last_records(store, name, "spend")
     newest = numbers[-1] if numbers else None
-    state, since = _state(newest, outcomes.get(newest) if newest is not None else None, beats, now)
+    begun = read_attempt(store, name, newest) if newest is not None else {}
+    state, since = _state(newest, begun, outcomes.get(newest) if newest is not None else None, beats, now)
     metrics = last_metrics(store, name)
     step = max([metrics.get("step", 0), *([checkpoint[0]] if checkpoint else [])])
     beat = beats.get(newest, {}) if newest is not None else {}
@@ -75,23 +77,27 @@ def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int,
         interruptions=_interruptions(outcomes, state),
         slowest_rank=_whole(metrics.get("perf/slowest_rank")),
         straggler_ratio=metrics.get("perf/straggler_ratio"),
-        host=read_attempt(store, name, newest).get("host") if newest is not None else None,
+        host=begun.get("host"),
     )
 
 
 def _state(
-    newest: int | None, outcome: dict[str, Any] | None, beats: dict[int, dict[str, Any]], now: datetime
+    newest: int | None,
+    begun: dict[str, Any],
+    outcome: dict[str, Any] | None,
+    beats: dict[int, dict[str, Any]],
+    now: datetime,
 ) -> tuple[str, str | None]:
     if newest is None:
         return "not started", None
     if outcome is not None:
         return outcome["outcome"], outcome["ended_at"]
-    if newest not in beats:
-        return "starting", None
-    heard = beats[newest]["at"]
+    starting = newest not in beats
+    heard = begun["started_at"] if starting else beats[newest]["at"]
     # A clock that is ahead of ours does not make a run stale.
-    silent = (now - datetime.fromisoformat(heard)).total_seconds()
-    return ("stale" if silent > STALE_SECONDS else "running"), heard
+    if (now - datetime.fromisoformat(heard)).total_seconds() > (START_SECONDS if starting else STALE_SECONDS):
+        return "stale", heard
+    return ("starting", None) if starting else ("running", heard)
 
 
 def _usd(counts: dict[str, Count], beat: dict[str, Any]) -> float | None:
