@@ -12,11 +12,10 @@ from skytrain.runs.cloudwatch import CloudWatch, emf_line
 @pytest.fixture
 def logs(no_aws):
     no_aws.setenv("AWS_REGION", "us-east-1")
-    no_aws.setenv("AWS_DEFAULT_REGION", "us-east-1")
     no_aws.setenv("AWS_ACCESS_KEY_ID", "testing")
     no_aws.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     with mock_aws():
-        yield boto3.client("logs")
+        yield boto3.client("logs", region_name="us-east-1")
 
 
 def events(logs, group: str, stream: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import threading
 import time
@@ -95,6 +96,7 @@ def _client() -> Any:
     except ImportError:
         raise MissingExtra("boto3", "aws") from None
     try:
-        return boto3.client("logs")
+        # boto3 itself reads AWS_DEFAULT_REGION alone, unlike AWS's other tools and our store.
+        return boto3.client("logs", region_name=os.environ.get("AWS_REGION"))
     except botocore.exceptions.BotoCoreError as error:  # no region, a profile that does not exist
         raise SkytrainError(f"trainer.loggers: cloudwatch cannot be used: {error}\n  set AWS_REGION") from None
