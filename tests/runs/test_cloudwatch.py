@@ -59,6 +59,18 @@ def test_a_refusal_is_told_with_the_rights_that_are_missing_and_nothing_is_lost(
     assert events(logs, "/skytrain/r", "attempt-0/rank-0") == ["kept"]
 
 
+def test_out_of_reach_is_said_at_the_first_try_and_nothing_is_lost(no_aws):
+    no_aws.setenv("AWS_REGION", "us-east-1")
+    no_aws.setenv("AWS_ACCESS_KEY_ID", "testing")
+    no_aws.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    no_aws.setenv("AWS_ENDPOINT_URL_CLOUDWATCH_LOGS", "http://127.0.0.1:1")
+    stream = CloudWatch("r", 0, 0)
+    stream.log("kept")
+    with pytest.raises(SkytrainError, match="CloudWatch /skytrain/r is out of reach"):
+        stream.flush()
+    assert stream._next_batch()[0][1] == "kept"
+
+
 def test_without_a_region_the_setting_is_named(no_aws):
     with pytest.raises(SkytrainError, match=r"trainer\.loggers: cloudwatch.*region"):
         CloudWatch("r", 0, 0)

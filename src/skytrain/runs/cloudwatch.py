@@ -14,6 +14,7 @@ from typing import Any
 from ..config import MissingExtra, SkytrainError
 
 NAMESPACE = "Skytrain"
+TIMEOUT_SECONDS = 5.0
 # Limits of one PutLogEvents: 10,000 events and 1 MiB, of which each event takes 26 bytes more than its text.
 MAX_EVENTS, MAX_BYTES, EVENT_BYTES, LINE_BYTES = 10_000, 1_000_000, 26, 250_000
 
@@ -51,7 +52,9 @@ class CloudWatch:
                 self._client.put_log_events(logGroupName=self._group, logStreamName=self._stream, logEvents=events)
                 with self._lock:
                     del self._waiting[: len(batch)]
-        except (botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError) as error:
+        except botocore.exceptions.BotoCoreError as error:
+            raise SkytrainError(f"CloudWatch {self._group} is out of reach: {error}") from error
+        except botocore.exceptions.ClientError as error:
             raise SkytrainError(
                 f"CloudWatch {self._group} does not take the log: {error}\n  this role needs logs:CreateLogGroup, logs:CreateLogStream and logs:PutLogEvents"
             ) from error
@@ -92,11 +95,16 @@ def emf_line(run: str, step: int, values: Mapping[str, float], at_ms: int) -> st
 def _client() -> Any:
     try:
         import boto3
+        import botocore.config
         import botocore.exceptions
     except ImportError:
         raise MissingExtra("boto3", "aws") from None
+    # A checkpoint's commit waits for what is being sent, and all of it is tried again every few seconds anyway.
+    patience = botocore.config.Config(
+        connect_timeout=TIMEOUT_SECONDS, read_timeout=TIMEOUT_SECONDS, retries={"total_max_attempts": 1}
+    )
     try:
         # boto3 itself reads AWS_DEFAULT_REGION alone, unlike AWS's other tools and our store.
-        return boto3.client("logs", region_name=os.environ.get("AWS_REGION"))
+        return boto3.client("logs", region_name=os.environ.get("AWS_REGION"), config=patience)
     except botocore.exceptions.BotoCoreError as error:  # no region, a profile that does not exist
         raise SkytrainError(f"trainer.loggers: cloudwatch cannot be used: {error}\n  set AWS_REGION") from None
