@@ -30,22 +30,15 @@ from skytrain.training.checkpointing import (
 )
 from skytrain.training.factory import make_trainer, outline
 from skytrain.training.random_state import RandomState, random_state, restore_random_state
+from tests.support.tiny import ONE_LAYER
 
-SMALL = (
-    "model=gpt2-tiny",
-    "tokenizer=bytes",
-    "model.layers=1",
-    "model.width=32",
-    "model.heads=2",
-    "model.max_length=16",
+# A batch is one micro-batch of two sequences.
+SIX_STEPS = (
+    *ONE_LAYER,
     "trainer.sequence_length=16",
-    "trainer.micro_batch=2",
-    "trainer.batch_tokens=32",
     "trainer.steps=6",
     "trainer.validate_every=null",
-    "trainer.device=cpu",
     "lr_schedule=constant",
-    "lr_schedule.warmup_steps=0",
 )
 EVERY_SECOND = Plan(Interval(steps=2), Keep(last=10))
 
@@ -77,7 +70,7 @@ class Watch(pl.Callback):
 def fit(
     store, plan: Plan = EVERY_SECOND, at_step: Any = None, made_here: list[Checkpoints] | None = None
 ) -> tuple[Checkpoints, Watch, list[str]]:
-    config = compose([*SMALL]).config
+    config = compose([*SIX_STEPS]).config
     sizes, said, watch = plan_training(config), [], Watch(at_step)
     saves = Checkpoints(store, "r", Ranks(), plan, said.append)
     if made_here is not None:
