@@ -235,6 +235,9 @@ def test_the_runs_own_interruptions_count_once_there_are_enough(store):
         if number < 3:
             assert seconds_between_interruptions(store, "r") is None
     assert seconds_between_interruptions(store, "r") == 3600.0
+    store.write(key, json.dumps({"started_at": "2025-12-31T00:00:00+00:00"}).encode())  # by a clock that is behind
+    assert seconds_between_interruptions(store, "r") is None
+    store.write(key, json.dumps({"started_at": "2026-01-01T03:00:00+00:00"}).encode())
     write_outcome(store, "r", 1, "stopped", 5)  # as asked: no interruption
     assert seconds_between_interruptions(store, "r") is None
 
