@@ -87,6 +87,10 @@ def test_a_users_file_that_is_no_yaml_is_named_with_its_line(tmp_path):
         (["trainer.bach_tokens=3"], ["trainer.bach_tokens", "3", "did you mean trainer.batch_tokens", "command line"]),
         (["model=gpt2-125m"], ["gpt2-125m", "did you mean model=gpt2-124m"]),
         (["trainer.steps=-3"], ["trainer.steps", "-3", "at least 1"]),
+        (
+            ["loader.mixture=[{from_step: 0, weights: {web: much}}]"],
+            ["loader.mixture[0].weights.web", "much", "number"],
+        ),
         (["trainer.steps=1.5"], ["trainer.steps", "1.5", "whole number"]),
         (["model.width=wide"], ["model.width", "wide", "whole number"]),
         (["optimizer.name=lionn"], ["lionn", "did you mean optimizer.name=lion"]),

@@ -55,7 +55,7 @@ class _Builder:
         if origin is dict:
             if not isinstance(value, Mapping):
                 raise self.fail(key, f"{value!r} is not a mapping")
-            return dict(value)
+            return {name: self.any(get_args(schema)[1], item, _join(key, str(name))) for name, item in value.items()}
         return self.scalar(schema, value, key)
 
     def dataclass(self, schema: type, value: Any, key: str) -> Any:

@@ -133,9 +133,6 @@ def open_mixture(store: Store, loader: LoaderConfig, tokenizer_id: str) -> dict[
                 f"has weights for {', '.join(phase.weights)}, the first phase for {', '.join(names)}",
                 hint="name the same data sets in every phase",
             )
-        for name, weight in phase.weights.items():
-            if isinstance(weight, bool) or not isinstance(weight, (int, float)):
-                raise ConfigError(f"{key}.weights.{name}", f"{weight!r} is not a number")
         if (number == 0) != (phase.from_step == 0):
             raise ConfigError(
                 f"{key}.from_step", f"is {phase.from_step}", hint="the first phase begins at step 0, the others later"
