@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from .kinds import Bytes, Positive, PositiveFloat, Range, Seconds, Whole
+from .kinds import Bytes, Positive, Range, Seconds, Whole
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class MixturePhase:
     """From this step on, sequences come from these data sets in proportion to their weights."""
 
     from_step: Whole
-    weights: dict[str, PositiveFloat]  # data set, or dataset@version where the store holds several
+    weights: dict[str, float]  # data set, or dataset@version where the store holds several
 
 
 @dataclass(frozen=True)
