@@ -25,7 +25,7 @@ def status(words: Words = None, config_dir: ConfigDirs = None, as_json: Json = F
     """How runs stand: step, loss, speed, dollars, time to go.
 
     Reads what the run has left in the store, from any machine: no process of the run is asked. A run that has written
-    nothing for a minute and has not said how it ended is stale: it, or its machine, is gone.
+    nothing for a minute (ten at its start) and has not said how it ended is stale: it, or its machine, is gone.
 
     skytrain status
 
