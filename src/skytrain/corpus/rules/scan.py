@@ -1,4 +1,4 @@
-"""What the quality rules look at, compiled: one pass over the characters of a batch counts its words and finds its lines.
+"""What the quality rules look at, compiled: one pass over the characters of a batch finds its words, one over the words its lines.
 
 `reference.py` says the same in plain Python, and is what these numbers mean.
 """
