@@ -25,11 +25,14 @@ def everything(root: Path, options: tuple[str, ...]) -> dict:
     }
 
 
-def whole_and_stopped(root: Path, preset: str, options: tuple[str, ...], name: str = "") -> list[list[float]]:
+def whole_and_stopped(
+    root: Path, preset: str, options: tuple[str, ...], name: str = "", stops: tuple[int, int] = (3, 5)
+) -> list[list[float]]:
     """The losses of a run that was never stopped and of one that was stopped in the middle."""
+    middle, last = stops
     return [
-        train_in_pieces(root, f"{name}{preset}-whole", [(preset, 5)], options),
-        train_in_pieces(root, f"{name}{preset}-stopped", [(preset, 3), (preset, 5)], options),
+        train_in_pieces(root, f"{name}{preset}-whole", [(preset, last)], options),
+        train_in_pieces(root, f"{name}{preset}-stopped", [(preset, middle), (preset, last)], options),
     ]
 
 
@@ -60,3 +63,19 @@ def more(root: Path, options: tuple[str, ...], presets: tuple[str, ...]) -> dict
         "float32": {preset: whole_and_stopped(root, preset, options) for preset in presets},
         "bf16": {preset: whole_and_stopped(root, preset, lowered, "bf16-") for preset in presets},
     }
+
+
+def to_disk(root: Path, options: tuple[str, ...], folder: Path) -> dict[str, list[list[float]]]:
+    """By precision, the losses of a run offloaded to memory, to a disk, to a disk with a stop, and to either in turn."""
+    preset, disk = "deepspeed-zero3-offload", f"parallel.offload_folder={folder}"
+    found = {}
+    for precision in ("32-true", "bf16-mixed"):
+        given = (*options, f"trainer.precision={precision}")
+        turns = f"{precision}-turns"
+        train_in_pieces(root, turns, [(preset, 2)], given)
+        found[precision] = [
+            train_in_pieces(root, f"{precision}-memory", [(preset, 3)], given),
+            *whole_and_stopped(root, preset, (*given, disk), f"disk-{precision}-", stops=(2, 3)),
+            train_in_pieces(root, turns, [(preset, 3)], (*given, disk)),
+        ]
+    return found

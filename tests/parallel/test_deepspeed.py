@@ -169,12 +169,58 @@ def test_every_preset_continues_bit_for_bit_in_either_precision_and_is_converted
     assert losses(root, run) == pytest.approx(losses(root, "never"), abs=2e-2 if precision == "bf16" else 2e-4)
 
 
+# DeepSpeed leaves what is smaller than a megabyte in memory.
+LARGE = ("model.layers=1", "model.width=512", "model.heads=8", "trainer.batch_tokens=128")
+
+
 @pytest.mark.slow
-def test_checkpoints_of_deepspeed_are_kept_in_a_bucket(s3_store):
+def test_a_run_offloaded_to_a_disk_is_that_offloaded_to_memory_and_is_stopped_continued_and_converted(root, tmp_path):
+    check_deepspeed(config("parallel=deepspeed-zero3-offload", f"parallel.offload_folder={tmp_path}"), "cpu")
+    found = run_ranks(2, deepspeed_workers.to_disk, root, (*OPTIONS, *LARGE), tmp_path)[0]
+    assert sum(path.stat().st_size for path in tmp_path.rglob("exp_avg-*.swp")) > 10e6  # it was there
+    for precision, (memory, *others) in found.items():
+        assert len(memory) == 3
+        for losses_on_disk in others:
+            assert losses_on_disk == pytest.approx(memory, abs=2e-4), precision
+        run = f"disk-{precision}-deepspeed-zero3-offload-stopped"
+        assert convert_newest(open_store(str(root)), run) == 3
+        alone = f"{precision}-alone"
+        for name in (run, alone):
+            given = (f"run={name}", "trainer.stop_at_step=5", f"trainer.precision={precision}")
+            train(tiny_config(root, *OPTIONS, *LARGE, *given), Silent())
+        close = 2e-4 if precision == "32-true" else 2e-2
+        assert losses(root, run) == pytest.approx(losses(root, alone), abs=close)
+
+
+def skytrain(*words: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "skytrain", *words],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_command_line_saves_continues_and_converts_deepspeeds_checkpoints_in_a_bucket(s3_store):
     prepare(tiny_config(s3_store.root), Silent())
-    ranks = run_ranks(2, deepspeed_workers.whole_and_stopped, s3_store.root, "deepspeed-zero3", OPTIONS)
-    whole, stopped = ranks[0]
-    assert len(whole) == 5 and stopped == whole
+    place = f"store.root={s3_store.root}"
+    words = [*TINY, *OPTIONS, place, "trainer.steps=8"]
+    zero = ["parallel=deepspeed-zero3", "--processes", "2"]
+    skytrain("train", *words, "run=whole", "trainer.stop_at_step=5", *zero)
+    skytrain("train", *words, "run=parts", "trainer.stop_at_step=3", *zero)
+    skytrain("train", *words, "run=parts", "trainer.stop_at_step=5", *zero)
+    whole, parts = losses(s3_store.root, "whole"), losses(s3_store.root, "parts")
+    assert len(whole) == 5 and parts == whole
+    skytrain("checkpoints", "convert", "parts", place)
+    assert open_deepspeed(s3_store, step_key("parts", 5)) is None
+    skytrain("train", *words, "run=parts")
+    skytrain("train", *words, "run=alone")
+    assert losses(s3_store.root, "parts") == pytest.approx(losses(s3_store.root, "alone"), abs=5e-6)
 
 
 def config(*overrides: str):

@@ -183,7 +183,7 @@ def train_in_pieces(root: Path, run: str, pieces: list[tuple[str, int]], options
     return losses(root, run)
 
 
-def losses(root: Path, run: str) -> list[float]:
+def losses(root: Path | str, run: str) -> list[float]:
     records = read_metrics(open_store(str(root)), run)
     return [record["train/loss"] for record in records if "train/loss" in record]
 

@@ -35,7 +35,7 @@ from .saving import SaveOptions, State, write_checkpoint
 from .tree import split_tensors
 
 FILES = "deepspeed"
-KEPT = (".pt", ".swp")  # not the scripts that DeepSpeed puts beside them: a checkpoint holds no code
+KEPT = ".pt"  # not the scripts that DeepSpeed puts beside them: a checkpoint holds no code
 MODULE = "model."  # the LightningModule's name for its network
 SETTINGS = ("lr", "initial_lr", "betas", "eps", "weight_decay")
 # All that DeepSpeed's files name beside tensors and plain containers.
@@ -53,10 +53,10 @@ class Layout:
     stage: int
     world_size: int
     bf16: bool
-    offload: str  # "", "cpu" or "nvme"
+    offload: str  # "" or "cpu", where a disk counts too: the checkpoint is the same
 
     def __str__(self) -> str:
-        offload = f", offloaded to {self.offload}" if self.offload else ""
+        offload = ", offloaded" if self.offload else ""
         return f"ZeRO-{self.stage} on {self.world_size} ranks, {'bf16' if self.bf16 else 'float32'}{offload}"
 
 
@@ -70,12 +70,15 @@ class _Ignored:
         return
 
 
-def read_file(path: Path, classes: Mapping[str, Any] | None = None) -> Any:
-    """One of DeepSpeed's files; `classes` by their full names, or stand-ins, so that DeepSpeed need not be installed."""
+def read_file(path: Path, classes: Mapping[str, Any] | None = None, *, mapped: bool = False) -> Any:
+    """One of DeepSpeed's files; `classes` by their full names, or stand-ins, so that DeepSpeed need not be installed.
+
+    `mapped`: tensors stay in the file until they are read, for what need not fit into memory.
+    """
     known = [((classes or {}).get(name, _Ignored), name) for name in CLASSES]
     try:
         with torch.serialization.safe_globals(known):  # type: ignore[arg-type]
-            return torch.load(path, map_location="cpu", weights_only=True)
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         raise Damaged(
             f"{path.name} holds more than a DeepSpeed checkpoint does, and was not read: {str(error).splitlines()[0]}\n"
@@ -112,7 +115,7 @@ def _upload(store: Store, folder: str, files: Path, group: Any) -> dict[str, Sav
     problem: str | None = None
     try:
         for path in sorted(files.rglob("*")):
-            if path.suffix in KEPT:
+            if path.suffix == KEPT:
                 name = f"{FILES}/{'/'.join(path.relative_to(files).parts[1:])}"  # without DeepSpeed's tag
                 mine[name] = SavedFile(path.stat().st_size, store.upload(path, f"{folder}/{name}"))
     except SkytrainError as error:
@@ -148,8 +151,7 @@ class DeepSpeedCheckpoint:
 
 def _is_for(name: str, rank: int) -> bool:
     """Every rank reads what is not some rank's own."""
-    own = "_pp_rank_" in f"_{name}" or "offloaded_tensors" in name
-    return not own or f"_rank_{rank}_" in name or f"/rank{rank:02d}/" in name
+    return "_pp_rank_" not in f"_{name}" or f"_rank_{rank}_" in name
 
 
 def open_deepspeed(store: Store, key: str) -> DeepSpeedCheckpoint | None:
@@ -203,11 +205,6 @@ def _convertible(store: Store, key: str) -> DeepSpeedCheckpoint:
     opened = open_deepspeed(store, key)
     if opened is None:
         raise CheckpointError(f"{store.url(key)} is in our own format already; there is nothing to convert")
-    if opened.layout.offload == "nvme":
-        raise CheckpointError(
-            f"{store.url(key)} holds its optimizer as the files of a disk that DeepSpeed offloaded to, which cannot be converted\n"
-            "  only the same command continues it"
-        )
     return opened
 
 

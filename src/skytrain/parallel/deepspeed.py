@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,9 @@ from ..checkpoints.lightning_io import StoreCheckpointIO, split_checkpoint
 from ..config import SkytrainError
 from . import state
 from .apply import blocks_of, recompute
+from .deepspeed_disk import through_memory
 from .deepspeed_setup import ZeroSettings, cpu_adam, engine_config, load_operation
-from .deepspeed_state import NamedState, partitions, put_state
+from .deepspeed_state import NamedState, partition_sizes, put_state
 from .strategy import InitialValue
 
 ADAM_SETTINGS = ("lr", "betas", "eps", "weight_decay")
@@ -110,8 +111,8 @@ class ZeroStrategy(DeepSpeedStrategy):
         module.configure_gradient_clipping = _do_nothing
         module._device = self.root_device  # asked for when the optimizer is made
         super().setup(trainer)
-        if self.settings.bf16 and not self.settings.offload_folder:
-            # The engine has made its float32 weights from lowered ones. On a disk they stay as it made them.
+        if self.settings.bf16:
+            # The engine has made its float32 weights from lowered ones.
             self._put(NamedState(exact))
 
     def _configure(self, model: nn.Module) -> None:
@@ -223,8 +224,13 @@ class ZeroStrategy(DeepSpeedStrategy):
 
     @property
     def _layout(self) -> Layout:
-        offload = "" if not self.settings.cpu_offload else "nvme" if self.settings.offload_folder else "cpu"
-        return Layout(self.settings.stage, self.world_size, self.settings.bf16, offload)
+        return Layout(
+            self.settings.stage, self.world_size, self.settings.bf16, "cpu" if self.settings.cpu_offload else ""
+        )
+
+    def _engine_state(self) -> AbstractContextManager[None]:
+        """While the engine saves or loads."""
+        return through_memory(self.deepspeed_engine) if self.settings.offload_folder else nullcontext()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
         if self._group is None and self.world_size > 1:
@@ -234,7 +240,8 @@ class ZeroStrategy(DeepSpeedStrategy):
         options = storage_options or SaveOptions()
         with tempfile.TemporaryDirectory(prefix="skytrain-deepspeed-") as scratch:
             self._check_room(Path(scratch))
-            self.deepspeed_engine.save_checkpoint(scratch, tag=TAG, save_latest=False)
+            with self._engine_state():
+                self.deepspeed_engine.save_checkpoint(scratch, tag=TAG, save_latest=False)
             made = save_files(
                 self._io.store, str(filepath), self._saves, Path(scratch), rest, self._layout, options, self._group
             )
@@ -246,7 +253,7 @@ class ZeroStrategy(DeepSpeedStrategy):
 
     def _check_room(self, folder: Path) -> None:
         """On all ranks: one that fails in the midst of DeepSpeed's saving would leave the others waiting for it."""
-        held = sum(part.numel() for part in partitions(self.deepspeed_engine.optimizer, self.settings.stage))
+        held = sum(partition_sizes(self.deepspeed_engine.optimizer, self.settings.stage))
         weights = sum(parameter.numel() * parameter.element_size() for parameter in self.deepspeed_engine.parameters())
         needed, free = 12 * held + weights, shutil.disk_usage(folder).free
         short = torch.tensor(int(free < needed))
@@ -265,10 +272,12 @@ class ZeroStrategy(DeepSpeedStrategy):
             return {**found, "state_dict": {}, "optimizer_states": []}
         self._check_layout(opened, str(checkpoint_path))
         classes = {name: _class(name) for name in CLASSES}
-        self.deepspeed_engine.checkpoint_engine.load = lambda path, map_location=None: read_file(Path(path), classes)
+        self.deepspeed_engine.checkpoint_engine.load = lambda path, map_location=None: read_file(
+            Path(path), classes, mapped=self.settings.offload_folder is not None
+        )
         with tempfile.TemporaryDirectory(prefix="skytrain-deepspeed-") as scratch:
             opened.fetch(Path(scratch) / TAG, rank=self.global_rank)
-            with redirect_stdout(io.StringIO()):  # some of its optimizers print
+            with redirect_stdout(io.StringIO()), self._engine_state():  # some of its optimizers print
                 self.deepspeed_engine.load_checkpoint(scratch, tag=TAG, load_lr_scheduler_states=False)
         return {**opened.saved.rest(), "state_dict": {}, "optimizer_states": [], "random": opened.saved.random}
 
@@ -310,11 +319,7 @@ class ZeroStrategy(DeepSpeedStrategy):
         return NamedState(reader(weights), {slot: reader(saved, f"/{slot}") for slot in slots}, float(steps), settings)
 
     def _put(self, named: NamedState) -> None:
-        if self.settings.offload_folder:
-            raise CheckpointError(
-                "a checkpoint of another mode cannot be continued with parallel.offload_folder\n  leave it out, or begin anew"
-            )
-        with redirect_stdout(io.StringIO()):
+        with redirect_stdout(io.StringIO()), self._engine_state():
             put_state(self.deepspeed_engine, self.settings.stage, named, plain_steps=self.settings.cpu_offload)
 
 

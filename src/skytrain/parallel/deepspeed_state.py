@@ -65,7 +65,7 @@ def put_state(engine: Any, stage: int, named: NamedState, *, plain_steps: bool) 
     shapes = engine._get_zero_param_shapes()  # what it writes into its own checkpoints
     saved = zero.state_dict()
     flats = "fp32_flat_groups" if stage == 3 else "single_partition_of_fp32_groups"
-    sizes = [flat.numel() for flat in partitions(zero, stage)]
+    sizes = partition_sizes(zero, stage)
     saved[flats] = [share.flat(group, size, named.weight) for group, size in zip(shapes, sizes, strict=True)]
     if named.slots:
         count = int if plain_steps else torch.tensor  # a tensor for each group, since it is counted up in place
@@ -92,8 +92,8 @@ def put_state(engine: Any, stage: int, named: NamedState, *, plain_steps: bool) 
         parameter.copy_(named.weight(name, parameter.shape))
 
 
-def partitions(zero: Any, stage: int) -> list[Tensor]:
-    """The float32 partitions that the optimizer works on."""
+def partition_sizes(zero: Any, stage: int) -> list[int]:
+    """Elements of the float32 partitions that the optimizer works on, wherever they are."""
     if stage == 3:
-        return list(zero.fp32_partitioned_groups_flat)
-    return [group["params"][0] for group in zero.optimizer.param_groups]
+        return [int(size) for size in zero.fp16_partitioned_groups_flat_numel]
+    return [group["params"][0].numel() for group in zero.optimizer.param_groups]
