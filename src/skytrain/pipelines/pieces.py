@@ -11,7 +11,7 @@ from torch import nn
 from ..config import Config, SkytrainError, format_count
 from ..evaluation.generate import generate
 from ..models import flops_per_token
-from ..parallel import Job, uses_process_group
+from ..parallel import Job, uses_deepspeed, uses_process_group
 from ..planning import device_peak
 from ..runs import Meter, RunRecord
 from ..storage import Store
@@ -84,6 +84,7 @@ def describe(
         f"{count:.2f}" + (f" of {name}" if config.loader.mixture else "") for name, count in reached.items()
     )
     sources = " + ".join(data.blend.names) if config.loader.mixture else config.data.name
+    mesh = f"{config.parallel.name} x {plan.ranks.world_size}" if uses_deepspeed(config) else str(plan.mesh)
     rows = [
         ("model", f"{config.model.name}, {format_count(record.parameters)} parameters"),
         (
@@ -100,7 +101,7 @@ def describe(
             f"{config.optimizer.name}, lr {config.optimizer.lr:g} ({config.lr_schedule.name}, {config.lr_schedule.warmup_steps} warmup), decay {config.optimizer.weight_decay:g}, clip {trainer.clip_norm}",
         ),
         ("device", f"{record.hardware['device']}, {trainer.precision}{', compiled' if trainer.compile else ''}"),
-        *([("mesh", f"{plan.mesh} on {plan.ranks.nodes} node(s)")] if uses_process_group(config) else []),
+        *([("mesh", f"{mesh} on {plan.ranks.nodes} node(s)")] if uses_process_group(config) else []),
         *([("network", job.network.summary())] if job.network and plan.ranks.world_size > 1 else []),
         ("seed", str(config.seed)),
     ]
