@@ -132,11 +132,7 @@ class RingAttention(torch.autograd.Function):
         dq, dkv = (x.float() for x in attend_part_backward(dout, q, kv, whole, causal=True, **ctx.how))
         for source, kv in pieces:
             following = _Hop(dkv, group, tag=1)
-            rows, keys = rows_and_keys(group.rank(), source, q.size(2))
-            dq_part, dkv_part = attend_part_backward(
-                dout[:, :, rows], q[:, :, rows], kv[..., keys, :], _rows(whole, rows), causal=False, **ctx.how
-            )
-            dq[:, :, rows] += dq_part
+            keys, dkv_part = _piece_backward(ctx, dq, dout, q, source, kv, whole)
             dkv = following.arrived()
             dkv[..., keys, :] += dkv_part
         dk, dv = _Hop(dkv, group, tag=1).arrived().to(q.dtype)  # home
@@ -161,11 +157,7 @@ class GatherAttention(torch.autograd.Function):
         dq, everyone = dq.float(), torch.zeros(group.size(), *kv.shape, dtype=torch.float32, device=q.device)
         everyone[own] = dkv
         for source, kv in pieces:
-            rows, keys = rows_and_keys(own, source, q.size(2))
-            dq_part, dkv = attend_part_backward(
-                dout[:, :, rows], q[:, :, rows], kv[..., keys, :], _rows(whole, rows), causal=False, **ctx.how
-            )
-            dq[:, :, rows] += dq_part
+            keys, dkv = _piece_backward(ctx, dq, dout, q, source, kv, whole)
             everyone[source][..., keys, :] = dkv
         mine = torch.empty_like(everyone[0])
         _reduce_scatter(mine, everyone.flatten(0, 1), group=group)
@@ -211,13 +203,22 @@ def _forward(
     return whole.out_bhtq
 
 
+def _piece_backward(
+    ctx: Any, dq: Tensor, dout: Tensor, q: Tensor, source: int, kv: Tensor, whole: Part
+) -> tuple[slice, Tensor]:
+    """Adds to `dq` what the keys and values of rank `source` give it. Returns which of them were seen, and their gradients."""
+    rows, keys = rows_and_keys(ctx.group.rank(), source, q.size(2))
+    seen = Part(whole.out_bhtq[:, :, rows], whole.log_sum_bht[:, :, rows], whole.rest)
+    dq_part, dkv_part = attend_part_backward(
+        dout[:, :, rows], q[:, :, rows], kv[..., keys, :], seen, causal=False, **ctx.how
+    )
+    dq[:, :, rows] += dq_part
+    return keys, dkv_part
+
+
 def _saved(ctx: Any) -> tuple[tuple[Tensor, Tensor, Tensor], Part]:
     q, k, v, out, log_sum, *rest = ctx.saved_tensors
     return (q, k, v), Part(out, log_sum, tuple(rest))
-
-
-def _rows(whole: Part, rows: slice) -> Part:
-    return Part(whole.out_bhtq[:, :, rows], whole.log_sum_bht[:, :, rows], whole.rest)
 
 
 class _Hop:
