@@ -268,6 +268,23 @@ def test_a_change_that_decides_numbers_needs_leave_and_then_counts(root):
     assert load_run(open_store(str(root)), "mine").config["optimizer"]["lr"] == 1e-3
 
 
+def test_a_run_does_not_go_on_with_other_tokens_under_the_same_settings(root):
+    train(tiny_config(root, "run=mine", "trainer.stop_at_step=4", *SHORT), Silent())
+    store = open_store(str(root))
+    record = load_run(store, "mine")
+    split = next(name for name in record.data if name.endswith("/train"))
+    save_run(store, replace(record, data={**record.data, split: "0123456789abcdef"}))  # as if they had been then
+    with pytest.raises(SkytrainError, match=rf"begun with other settings:\n  data: {split}: 0123456789ab -> "):
+        train(tiny_config(root, "run=mine", *SHORT), Silent())
+
+
+def test_naming_the_version_of_the_data_is_no_change(root):
+    train(tiny_config(root, "run=mine", "trainer.stop_at_step=4", *SHORT), Silent())
+    (version,) = open_store(str(root)).folders("tokens/synthetic/")
+    trained = train(tiny_config(root, "run=mine", f"data.version='{version}'", *SHORT), Silent())
+    assert trained.outcome == "done"
+
+
 def test_another_micro_batch_may_go_on_and_is_reported(root):
     train(tiny_config(root, "run=mine", "trainer.stop_at_step=4", *SHORT), Silent())
     notes = Notes()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,8 +66,18 @@ class Attempt:
         return self.record.name
 
 
-def find_changes(config: Config, store: Store, start: Start, allow_changes: bool) -> list[str]:
-    """A line for each setting that has changed since the run of this name was begun.
+def data_hashes(prepared: Sequence[Prepared]) -> dict[str, str]:
+    """By split, the hash of its manifest, which holds that of every shard."""
+    return {
+        each.prefix(manifest.split): hashlib.sha256(manifest.to_bytes()).hexdigest()
+        for each in prepared
+        for manifest in (each.train, each.validation)
+        if manifest
+    }
+
+
+def find_changes(config: Config, store: Store, start: Start, data: Mapping[str, str], allow_changes: bool) -> list[str]:
+    """A line for each setting, and each split of the data, that has changed since the run of this name was begun.
 
     What decides the numbers may not change under a run's name, unless it is allowed.
     """
@@ -75,7 +85,13 @@ def find_changes(config: Config, store: Store, start: Start, allow_changes: bool
     if not store.exists(f"runs/{name}/run.json"):
         return []
     record, now = load_run(store, name), plain(config)
-    changes = config_changes(record.config, now)
+    # How the data is found may change: what was found is compared.
+    changes = [line for line in config_changes(record.config, now) if not line.startswith("data.version:")]
+    changes += [
+        f"data: {split}: {record.data.get(split, 'none')[:12]} -> {data.get(split, 'none')[:12]}"
+        for split in sorted({*record.data, *data})
+        if record.data.get(split) != data.get(split)
+    ]
     if start.source and record.started_from != start.label:
         changes.append(f"--from: {record.started_from!r} -> {start.label!r}")
     if changes and not allow_changes:
@@ -94,17 +110,11 @@ def open_run(
     """The run of this name with its settings as they are now, or a new one."""
     name = run_name(config, start)
     if store.exists(f"runs/{name}/run.json"):
-        return dataclasses.replace(load_run(store, name), config=plain(config))
-    manifests = {
-        each.prefix(m.split): hashlib.sha256(m.to_bytes()).hexdigest()
-        for each in prepared
-        for m in (each.train, each.validation)
-        if m
-    }
+        return dataclasses.replace(load_run(store, name), config=plain(config), data=data_hashes(prepared))
     return new_record(
         config,
         name=name,
-        data=manifests,
+        data=data_hashes(prepared),
         tokenizer_id=prepared[0].tokenizer_id,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         hardware={"device": device_name(plan.device), "torch": torch.__version__, "threads": torch.get_num_threads()},
@@ -183,12 +193,12 @@ def _our_checkpoint(config: Config, store: Store, source: str) -> tuple[Store, s
 
 
 def look(
-    config: Config, plan: TrainingPlan, store: Store, start: Start, tokenizer_id: str, allow_changes: bool
+    config: Config, plan: TrainingPlan, store: Store, start: Start, prepared: Sequence[Prepared], allow_changes: bool
 ) -> tuple[list[str], Beginning]:
     """What has changed since the run began, and where it goes on. Nothing is written before both are in order."""
-    changes = find_changes(config, store, start, allow_changes)
+    changes = find_changes(config, store, start, data_hashes(prepared), allow_changes)
     beginning = find_beginning(config, store, run_name(config, start), start)
-    check_beginning(config, store, beginning, tokenizer_id, plan.stop_step)
+    check_beginning(config, store, beginning, prepared[0].tokenizer_id, plan.stop_step)
     return changes, beginning
 
 
@@ -204,7 +214,7 @@ def begin(
     """Claims the next attempt, and only then looks where to go on: what an older one commits from here on does not count."""
     if not create_run(store, record):
         # It may be there since a moment ago, by another with other settings: their attempt is not to be taken over.
-        find_changes(config, store, start, allow_changes)
+        find_changes(config, store, start, record.data, allow_changes)
     number = claim_attempt(store, record.name, world_size=plan.ranks.world_size, mesh=str(plan.mesh), changes=changes)
     beginning = find_beginning(config, store, record.name, start)
     record_resume(store, record.name, number, beginning.step)

@@ -164,12 +164,11 @@ def _train(
     tokenizer = open_tokenizer(config.tokenizer, store, prepared.tokenizer_id)
     mixture = open_mixture(store, config.loader, prepared.tokenizer_id)
     data = make_data(config, plan, store, prepared, mixture, tokenizer)
-    changes, beginning = ranks.first_does(
-        lambda: look(config, plan, store, start, prepared.tokenizer_id, allow_changes)
-    )
+    sources = [prepared, *mixture.values()]
+    changes, beginning = ranks.first_does(lambda: look(config, plan, store, start, sources, allow_changes))
     torch.manual_seed(config.seed if ranks.first else seed_of_rank(str(config.seed).encode(), ranks.rank))
     model = beginning_model(config, store, beginning)
-    record = ranks.first_does(lambda: open_run(config, store, [prepared, *mixture.values()], model, plan, start))
+    record = ranks.first_does(lambda: open_run(config, store, sources, model, plan, start))
     if beginning.step >= plan.stop_step and ranks.first_does(lambda: _has_ended(store, name)):
         reporter.note(f"{name} is at step {beginning.step} already: nothing to do")
         outcome = _reached(plan, beginning.step)
