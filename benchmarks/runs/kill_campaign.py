@@ -34,6 +34,7 @@ from tests.support.tiny import tiny_config
 from skytrain.checkpoints import committed, load_model, parts
 from skytrain.checkpoints.verification import verify
 from skytrain.config import Config
+from skytrain.parallel.watchdog import SILENT_SECONDS
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, attempts, read_metrics, read_outcome
@@ -68,7 +69,8 @@ PHASES: dict[str, tuple[str, str]] = {
     "deleting files": ("delete_all", "checkpoints"),
 }
 MOMENTS = ("before", "within", "after")
-PEERS_SECONDS = 30.0  # in which ranks that lost one must end by themselves
+# In which ranks that lost one must end by themselves: most see a socket close, and what none sees the watchdog does.
+PEERS_SECONDS = SILENT_SECONDS + 20.0
 
 
 @dataclass(frozen=True)
