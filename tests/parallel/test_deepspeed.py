@@ -18,7 +18,7 @@ from skytrain.checkpoints.deepspeed import convert_deepspeed, convert_newest, op
 from skytrain.config import ConfigError, MissingExtra, SkytrainError
 from skytrain.config.compose import compose
 from skytrain.parallel import deepspeed_setup, resolve_mesh
-from skytrain.parallel.deepspeed_setup import check_deepspeed, compiling, engine_config, zero_settings
+from skytrain.parallel.deepspeed_setup import check_deepspeed, compiling, engine_config, load_operation, zero_settings
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent
@@ -251,6 +251,10 @@ def test_settings_that_deepspeed_cannot_serve_are_refused(overrides, words):
         (("parallel=deepspeed-zero2", "trainer.spike_zscore=5"), "too late"),
         (("parallel=deepspeed-zero2", "trainer.compile=true"), "compile"),
         (("parallel=deepspeed-zero3-offload", "parallel.offload_folder=/no/such"), "no folder that can be written"),
+        (
+            ("parallel=deepspeed-zero2", "parallel.cpu_offload=true", "parallel.offload_folder=/tmp"),
+            "only ZeRO-3 keeps state on a disk",
+        ),
     ],
 )
 def test_settings_that_its_engine_cannot_serve_are_refused(overrides, words):
@@ -277,6 +281,15 @@ def test_offload_to_a_disk_without_libaio_is_said_with_what_to_install(monkeypat
     monkeypatch.setattr(AsyncIOBuilder, "is_compatible", lambda self, verbose: False)
     with pytest.raises(SkytrainError, match="apt-get install libaio-dev"):
         check_deepspeed(config("parallel=deepspeed-zero3-offload", f"parallel.offload_folder={tmp_path}"), "cpu")
+
+
+def test_an_operation_that_does_not_compile_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "false")  # a compiler that fails
+    with pytest.raises(
+        SkytrainError, match=r"DeepSpeed's cpu_adam cannot be compiled here: .*'false'.*\n  .*ds_report"
+    ):
+        load_operation("CPUAdamBuilder")
 
 
 def test_a_lock_that_a_killed_compilation_left_is_taken_away(monkeypatch, tmp_path):

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -170,7 +171,7 @@ def load_operation(builder: str) -> None:
     with compiling():
         try:
             made.load(verbose=False)
-        except RuntimeError as error:
+        except (RuntimeError, subprocess.CalledProcessError) as error:
             raise SkytrainError(
                 f"DeepSpeed's {made.name} cannot be compiled here: {str(error).splitlines()[0]}\n"
                 "  deepspeed's ds_report tells what it misses"
@@ -191,10 +192,8 @@ def compiling() -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     before = {name: os.environ.get(name) for name in ("TORCH_EXTENSIONS_DIR", "PATH")}
     os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
-    if ninja := importlib.util.find_spec("ninja"):
-        # Its program is not on the path of a command that was called by its full name.
-        os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-        assert ninja.origin is not None
+    # Where ninja's program is, which need not be on the path of a command that was called by its full name.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     with (folder / "skytrain.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for left in folder.glob("*/lock"):
