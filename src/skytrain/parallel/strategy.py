@@ -96,6 +96,10 @@ class MeshStrategy(StateByName, ParallelStrategy):
 
     def teardown(self) -> None:
         self._contexts.close()
+        module = self.lightning_module
+        if module is not None and any(weight.is_meta for weight in module.parameters()):
+            # Something went wrong before there were weights. Lightning would move them, and its error would hide that one.
+            self._lightning_module = None
         super().teardown()
 
     # From a whole model to this rank's parts.
