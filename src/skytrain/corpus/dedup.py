@@ -16,9 +16,8 @@ from numba import njit
 
 from .minhash import BANDS, HASHES, band_hashes, has_words
 
-FACTS = np.dtype(
-    [("text", np.uint64, 2), ("id", np.uint64), ("bytes", np.uint64)]
-)  # hash of the text, hash of the id, size
+# Hash of the text, hash of the id, size.
+FACTS = np.dtype([("text", np.uint64, 2), ("id", np.uint64), ("bytes", np.uint64)])
 HASHED = np.dtype([("hash", np.uint64), ("second", np.uint64), ("document", np.int64)])
 BANDED = np.dtype([("hash", np.uint64), ("document", np.int64)])
 DOCUMENTS_PER_FILE = 1 << 18  # a file of this many records is sorted in some 20 MB

@@ -60,9 +60,8 @@ class SingleBench:
     path: str
     speeds: list[Speed]
     groups: list[GroupTime]
-    cold_start_s: (
-        float | None
-    )  # from the start of a process with empty caches to the end of its first step; None: not asked for
+    # From the start of a process with empty caches to the end of its first step; None: not asked for.
+    cold_start_s: float | None
 
 
 def bench_single(

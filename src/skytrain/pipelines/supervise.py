@@ -25,9 +25,8 @@ from ..runs.supervision import VARIABLE, Supervision, die_with_parent
 
 POLL_SECONDS = 0.1
 FIRST_NODE_SECONDS = 5.0  # that the first node may be late without a word
-OTHERS_SECONDS = (
-    START_SECONDS + 60.0
-)  # for the other nodes to come, at the start or after a crash, and for a cold import of torch
+# For the other nodes to come, at the start or after a crash, and for a cold import of torch.
+OTHERS_SECONDS = START_SECONDS + 60.0
 LEAVE_SECONDS = 60.0  # for workers that have said how they ended to be gone
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 INTERRUPTED = EXIT_CODES["interrupted"]

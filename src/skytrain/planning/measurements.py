@@ -36,9 +36,8 @@ class Measurement:
     device: str  # torch's name, or "cpu"
     gpus: int
     model: str
-    decoder: (
-        dict[str, Any] | None
-    )  # its shape, so that the roofline can be asked about it again; None for a plugged-in model
+    # The model's shape, so that the roofline can be asked about it again; None for a plugged-in model.
+    decoder: dict[str, Any] | None
     sequence_length: int
     micro_batch: int
     accumulation: int

@@ -13,9 +13,8 @@ BLANK_LINES = re.compile("\n{4,}")
 EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}")
 OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 IP = re.compile(rf"(?<![\d.])(?:{OCTET}\.){{3}}{OCTET}(?![\d.]*\d)")
-IP_INSIDE = re.compile(
-    r"\.\d{1,3}\.\d{1,3}\.\d"
-)  # begins with a plain character, which makes the search several times faster
+# Begins with a plain character, which makes the search several times faster.
+IP_INSIDE = re.compile(r"\.\d{1,3}\.\d{1,3}\.\d")
 CONTROL_BYTES = bytes(byte for byte in range(32) if byte not in b"\t\n") + b"\x7f"
 UPPER_CONTROL = re.compile(b"\xc2[\x80-\x9f]")  # U+0080 to U+009F in UTF-8
 UNSEEN = ("\ufeff", "\u200b", "\u00ad", "\ufffe", "\uffff")
