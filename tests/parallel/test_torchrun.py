@@ -59,11 +59,11 @@ def test_when_a_rank_dies_the_others_say_so_and_stop(root, tmp_path):
     script = tmp_path / "dies.py"
     script.write_text(
         "import os, signal, sys\n"
-        "from skytrain.training import checkpointing\n"
+        "from skytrain.training.random_state import RandomState\n"
         "def die(self, trainer, module, step):\n"
         "    if step == 2 and os.environ['RANK'] == '1':\n"
         "        os.kill(os.getpid(), signal.SIGKILL)\n"
-        "checkpointing.RandomState.on_train_batch_end = lambda self, trainer, module, *_: die(self, trainer, module, trainer.global_step)\n"
+        "RandomState.on_train_batch_end = lambda self, trainer, module, *_: die(self, trainer, module, trainer.global_step)\n"
         "from skytrain.cli.main import main\n"
         "main()\n"
     )

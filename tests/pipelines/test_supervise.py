@@ -77,9 +77,10 @@ def test_a_crash_is_started_again_so_often_and_then_shows(supervised):
 def test_nodes_that_do_not_come_are_waited_for_so_long_and_then_said_to_be_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(supervise, "OTHERS_SECONDS", 0.3)
     waits = ["-c", "import signal; signal.pause()"]  # as torchrun does
+    before = descendants(os.getpid())
     with pytest.raises(NoRendezvous, match=r"not all nodes came to the rendezvous 10.0.0.5:29500\n  look for"):
         Supervisor(waits, Supervision(tmp_path), lambda text: None, 0, 30.0, 1, "10.0.0.5:29500").run()
-    assert descendants(os.getpid()) == []
+    assert set(descendants(os.getpid())) <= set(before)
 
 
 def test_a_worker_that_was_killed_is_started_again_and_may_finish(supervised):
