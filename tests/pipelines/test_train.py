@@ -70,15 +70,22 @@ def test_a_stopped_run_continues_bit_for_bit(root):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_micro_batch_that_was_found_is_kept_when_the_run_goes_on(root, monkeypatch):
-    found = iter([2, 4])  # measured twice, two results
+def test_a_micro_batch_that_was_found_is_kept_until_the_run_goes_on_elsewhere(root, monkeypatch):
+    found, places = iter([2, 4]), ["here"]
     monkeypatch.setattr(
         "skytrain.pipelines.train.with_micro_batch", lambda config, device, tell: with_size(config, next(found))
     )
-    auto = (root, "run=auto", "trainer.micro_batch=auto")
-    train(tiny_config(*auto, "trainer.stop_at_step=2"), Silent())
-    train(tiny_config(*auto), Silent())
-    assert load_run(open_store(str(root)), "auto").config["trainer"]["micro_batch"] == 2
+    for module in ("train", "beginning"):
+        monkeypatch.setattr(f"skytrain.pipelines.{module}.device_name", lambda device: places[-1])
+
+    def go_on_to(step: int) -> int:
+        config = tiny_config(root, "run=auto", "trainer.micro_batch=auto", f"trainer.stop_at_step={step}")
+        train(config, Silent())
+        return load_run(open_store(str(root)), "auto").config["trainer"]["micro_batch"]
+
+    assert [go_on_to(2), go_on_to(3)] == [2, 2]
+    places.append("elsewhere")
+    assert [go_on_to(4), go_on_to(5)] == [4, 4]
 
 
 def test_stopping_early_keeps_the_schedules_horizon(root):

@@ -107,17 +107,19 @@ def find_changes(config: Config, store: Store, start: Start, data: Mapping[str, 
 def open_run(
     config: Config, store: Store, prepared: Sequence[Prepared], model: nn.Module, plan: TrainingPlan, start: Start
 ) -> RunRecord:
-    """The run of this name with its settings as they are now, or a new one."""
+    """The run of this name with its settings and hardware as they are now, or a new one."""
     name = run_name(config, start)
+    hardware = {"device": device_name(plan.device), "torch": torch.__version__, "threads": torch.get_num_threads()}
     if store.exists(f"runs/{name}/run.json"):
-        return dataclasses.replace(load_run(store, name), config=plain(config), data=data_hashes(prepared))
+        record = load_run(store, name)
+        return dataclasses.replace(record, config=plain(config), data=data_hashes(prepared), hardware=hardware)
     return new_record(
         config,
         name=name,
         data=data_hashes(prepared),
         tokenizer_id=prepared[0].tokenizer_id,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        hardware={"device": device_name(plan.device), "torch": torch.__version__, "threads": torch.get_num_threads()},
+        hardware=hardware,
         started_from=start.label if start.source else None,
     )
 

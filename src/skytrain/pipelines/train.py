@@ -140,7 +140,7 @@ def _settle(config: Config, ranks: Ranks, reporter: Reporter, given: Collection[
 
 
 def _micro_batch_before(config: Config, start: Start, device: str) -> int | None:
-    """Of the run that is continued, begun on such a device: found anew it might be another, and the last bits with it."""
+    """Of the run that is continued, where it was last on such a device: found anew it might be another, and the last bits with it."""
     store, name = open_store(config.store), run_name(config, start)
     if not store.exists(f"runs/{name}/run.json"):
         return None
