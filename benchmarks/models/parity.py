@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from skytrain.config import DecoderConfig, build
+from skytrain.evaluation import WholeModel
 from skytrain.evaluation.generate import Sampling, generate_tokens
 from skytrain.models import Decoder, load_hf_folder
 from skytrain.models.hf import save_hf_folder
@@ -116,7 +117,7 @@ def _norm(tensors: dict[str, Tensor]) -> float:
 
 def greedy(ours: Decoder, theirs: Any, prompt: list[int], count: int) -> Iterator[tuple[int, int]]:
     # Ours with its cache, theirs without: under dynamic RoPE its cache keeps keys that were turned for a shorter sequence.
-    found = list(generate_tokens(ours, prompt, Sampling(temperature=0), max_tokens=count))
+    found = list(generate_tokens(WholeModel(ours), prompt, Sampling(temperature=0), max_tokens=count))
     out = theirs.generate(
         torch.tensor([prompt]),
         max_new_tokens=count,

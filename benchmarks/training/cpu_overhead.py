@@ -52,7 +52,7 @@ def bare(config: Config) -> tuple[list[float], list[float]]:
 
     store = open_store(config.store)
     split = TokenSplit.open(store, find_prepared(store, config.data, config.tokenizer).prefix("train"))
-    length, micro = config.trainer.sequence_length, config.trainer.micro_batch
+    length, micro = config.trainer.sequence_length, config.trainer.micro_sequences
     accumulate = config.trainer.batch_tokens // (length * micro)
     model = build_model(config.model, seed=config.seed)
     optimizer = make_optimizer(model, config.optimizer, fused=False)

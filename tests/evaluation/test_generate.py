@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from skytrain.config import SkytrainError
 from skytrain.config.compose import compose
+from skytrain.evaluation import WholeModel
 from skytrain.evaluation.generate import Sampling, choose, generate, generate_tokens
 from skytrain.models import Decoder, build_model
 
@@ -79,14 +80,16 @@ def model() -> Decoder:
     ),
 )
 def test_the_cache_changes_no_token_within_the_window_and_past_it(model, prompt, count, sampling):
-    cached = list(generate_tokens(model, prompt, sampling, max_tokens=count))
-    plain = list(generate_tokens(model, prompt, sampling, max_tokens=count, use_cache=False))
+    without_cache = WholeModel(model)
+    without_cache.takes_cache = False
+    cached = list(generate_tokens(WholeModel(model), prompt, sampling, max_tokens=count))
+    plain = list(generate_tokens(without_cache, prompt, sampling, max_tokens=count))
     assert cached == plain and len(cached) == count
 
 
 def test_past_the_window_the_model_sees_the_last_tokens(model):
     prompt = list(range(40))
-    first = next(generate_tokens(model, prompt, GREEDY, max_tokens=1))
+    first = next(generate_tokens(WholeModel(model), prompt, GREEDY, max_tokens=1))
     assert first == int(model(torch.tensor([prompt[-24:]]))[0, -1].argmax())
 
 
@@ -96,20 +99,20 @@ def test_within_the_window_each_token_is_computed_once(model, monkeypatch):
     monkeypatch.setattr(
         model, "forward", lambda tokens, cache=None: lengths.append(tokens.size(1)) or forward(tokens, cache)
     )
-    list(generate_tokens(model, [1, 2, 3, 4], GREEDY, max_tokens=5))
+    list(generate_tokens(WholeModel(model), [1, 2, 3, 4], GREEDY, max_tokens=5))
     assert lengths == [4, 1, 1, 1, 1]
 
 
 def test_greedy_is_the_likeliest_token_at_each_step(model):
     tokens = [1, 2, 3]
-    for token in generate_tokens(model, tokens, GREEDY, max_tokens=8):
+    for token in generate_tokens(WholeModel(model), tokens, GREEDY, max_tokens=8):
         assert token == int(model(torch.tensor([tokens]))[0, -1, :257].argmax())
         tokens = [*tokens, token]
 
 
 def test_the_seed_decides_the_sample(model):
     def sample(seed: int) -> list[int]:
-        return list(generate_tokens(model, [5], Sampling(seed=seed), max_tokens=20))
+        return list(generate_tokens(WholeModel(model), [5], Sampling(seed=seed), max_tokens=20))
 
     assert sample(1) == sample(1) != sample(2)
 
@@ -131,35 +134,35 @@ def test_top_k_and_top_p_keep_the_likeliest():
 
 def test_a_character_is_never_split():
     text = "a☕é👩‍👧 b"
-    pieces = list(generate(Recite(list(text.encode())), Bytes(), "", max_tokens=len(text.encode()), temperature=0))
+    pieces = list(generate(WholeModel(Recite(list(text.encode()))), Bytes(), "", GREEDY, max_tokens=len(text.encode())))
     assert "".join(pieces) == text
     assert len(pieces) == len(text)
 
 
 def test_bytes_that_are_no_character_are_shown_as_such():
-    assert "".join(generate(Recite([0x61, 0xE2, 0x98]), Bytes(), "", max_tokens=3, temperature=0)) == "a�"
+    assert "".join(generate(WholeModel(Recite([0x61, 0xE2, 0x98])), Bytes(), "", GREEDY, max_tokens=3)) == "a�"
 
 
 def test_the_end_of_text_ends_the_text_unless_asked_not_to():
-    model = Recite([*b"ab", 256, *b"cd"])
-    assert "".join(generate(model, Bytes(), "", max_tokens=5, temperature=0)) == "ab"
-    assert "".join(generate(model, Bytes(), "", max_tokens=5, temperature=0, stop_at_eot=False)) == "abcd"
+    model = WholeModel(Recite([*b"ab", 256, *b"cd"]))
+    assert "".join(generate(model, Bytes(), "", GREEDY, max_tokens=5)) == "ab"
+    assert "".join(generate(model, Bytes(), "", GREEDY, max_tokens=5, stop_at_eot=False)) == "abcd"
 
 
 def test_an_empty_prompt_begins_a_document(model):
-    text = "".join(generate(model, Bytes(), "", max_tokens=6, temperature=0, stop_at_eot=False))
-    assert text == Bytes().decode(list(generate_tokens(model, [256], GREEDY, max_tokens=6)))
+    text = "".join(generate(WholeModel(model), Bytes(), "", GREEDY, max_tokens=6, stop_at_eot=False))
+    assert text == Bytes().decode(list(generate_tokens(WholeModel(model), [256], GREEDY, max_tokens=6)))
 
 
 def test_tokens_beyond_the_tokenizer_are_never_chosen(model):
-    drawn = list(generate_tokens(model, [3], Sampling(temperature=50.0), max_tokens=60, limit=7))
+    drawn = list(generate_tokens(WholeModel(model), [3], Sampling(temperature=50.0), max_tokens=60, limit=7))
     assert max(drawn) < 7
 
 
 def test_a_model_in_training_is_left_in_training(model):
     model.train()
     try:
-        for _ in generate_tokens(model, [1], GREEDY, max_tokens=2):
+        for _ in generate_tokens(WholeModel(model), [1], GREEDY, max_tokens=2):
             assert model.training and not torch.is_inference_mode_enabled()
     finally:
         model.eval()
@@ -177,11 +180,21 @@ def test_a_model_in_training_is_left_in_training(model):
     ],
 )
 def test_numbers_out_of_range_are_named(model, wrong, message):
+    wrong = dict(wrong)
     with pytest.raises(SkytrainError, match=message):
-        generate(model, Bytes(), "a", **{"max_tokens": 4, **wrong})
+        tokens = wrong.pop("max_tokens", 4)
+        generate(WholeModel(model), Bytes(), "a", Sampling(**wrong), max_tokens=tokens)
 
 
 @pytest.mark.parametrize("bad", [257, -1])
 def test_a_prompt_outside_the_vocabulary_is_named(model, bad):
     with pytest.raises(SkytrainError, match=rf"token id {bad} of the prompt is outside the model's vocabulary of 257"):
-        generate_tokens(model, [1, bad], GREEDY, max_tokens=1)
+        generate_tokens(WholeModel(model), [1, bad], GREEDY, max_tokens=1)
+
+
+def test_the_prompt_is_printed_only_when_there_is_something_to_follow_it(tmp_path, capsys):
+    from skytrain.cli.generate import generate as command
+
+    with pytest.raises(SkytrainError, match="no run 'nothing-here'"):
+        command([f"store.root='{tmp_path}'"], prompt="Once upon", source="nothing-here", temperature=0.0)
+    assert capsys.readouterr().out == ""

@@ -7,6 +7,7 @@ import torch
 
 from skytrain.config import ConfigError, HFModelConfig
 from skytrain.config.compose import compose
+from skytrain.evaluation import WholeModel
 from skytrain.evaluation.generate import Sampling, generate_tokens
 from skytrain.models import HFCausalLM, build_model, flops_per_token, lm_loss
 from skytrain.models.hf import save_hf_folder
@@ -52,7 +53,7 @@ def test_a_hugging_face_model_follows_the_contract(neox, random_tokens):
     lm_loss(model, tokens, tokens).backward()
     matrices = 2 * (4 * 32 * 32 + 2 * 32 * 64) + 90 * 32
     assert flops_per_token(model, 40) == 6 * matrices + 12 * 2 * 32 * 40
-    assert len(list(generate_tokens(model, [1, 2], Sampling(temperature=0), max_tokens=60))) == 60
+    assert len(list(generate_tokens(WholeModel(model), [1, 2], Sampling(temperature=0), max_tokens=60))) == 60
 
 
 def test_new_weights_of_a_hugging_face_model_follow_the_seed(neox):

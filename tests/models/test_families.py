@@ -8,6 +8,7 @@ from benchmarks.models.parity import CASES, SMALL, measure, small_config
 
 from skytrain.config import ConfigError, DecoderConfig, SkytrainError
 from skytrain.config.compose import compose
+from skytrain.evaluation import WholeModel
 from skytrain.evaluation.generate import Sampling, generate_tokens
 from skytrain.models import Decoder, build_model
 from skytrain.models.hf_config import hf_config, read_hf_config
@@ -76,8 +77,10 @@ def test_the_cache_changes_no_token_of_a_family_past_the_window_too(case):
     for parameter in model.parameters():
         parameter.data.mul_(4.0)
     sampling = Sampling(temperature=1.0, seed=4)
-    cached = list(generate_tokens(model, [5, 6, 7], sampling, max_tokens=90))
-    assert cached == list(generate_tokens(model, [5, 6, 7], sampling, max_tokens=90, use_cache=False))
+    with_cache, without = WholeModel(model), WholeModel(model)
+    without.takes_cache = False
+    cached = list(generate_tokens(with_cache, [5, 6, 7], sampling, max_tokens=90))
+    assert cached == list(generate_tokens(without, [5, 6, 7], sampling, max_tokens=90))
     assert len(set(cached)) > 5
 
 

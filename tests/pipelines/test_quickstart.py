@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from skytrain.config.compose import compose
-from skytrain.pipelines.evaluate import evaluate
+from skytrain.pipelines.evaluate import LossRequest, evaluate
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.quickstart import quickstart
 from skytrain.pipelines.train import train
@@ -60,6 +60,6 @@ def test_the_same_story_works_on_s3_and_gives_the_same_losses(s3_store, root):
 
     assert curve(s3_store) == curve(open_store(str(root)))
     assert any("events.out" in stat.key for stat in s3_store.list(f"runs/{local.run}/tensorboard/"))
-    _, there = evaluate(remote, None, "validation", None, Silent())
-    _, here = evaluate(tiny_config(root), None, "validation", None, Silent())
+    _, there = evaluate(remote, LossRequest(), Silent())
+    _, here = evaluate(tiny_config(root), LossRequest(), Silent())
     assert there.loss == pytest.approx(here.loss, abs=1e-12)

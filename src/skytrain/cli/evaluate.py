@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import ConfigDirs, From, Json, Overrides, compose_overrides
+from .options import ConfigDirs, From, Json, Overrides, Precision, compose_overrides
 
 
 def evaluate(
@@ -18,24 +18,27 @@ def evaluate(
     tokens: Annotated[
         str | None,
         typer.Option(
-            help="Judge by the first so many tokens (100K). Default: the whole validation split.", show_default=False
+            help="Measure on the first so many tokens (100K). Default: the whole validation split.", show_default=False
         ),
     ] = None,
     split: Annotated[str, typer.Option(help="train or validation")] = "validation",
+    precision: Precision = None,
     as_json: Json = False,
 ) -> None:
     """Measure a model: loss, perplexity, bits per byte.
 
     skytrain evaluate --from my-run@1000
 
-    A run is judged on the data it was trained with; an exported folder on the data that the KEY=VALUEs name.
+    A run is measured on the data it was trained with; an exported folder on the data that the KEY=VALUEs name.
+    Runs on a GPU where there is one; trainer.device=cpu keeps it off.
     """
     config = compose_overrides(overrides, config_dir).config
+    from ..pipelines.evaluate import LossRequest
     from ..pipelines.evaluate import evaluate as story
     from .console import reporter
 
     with reporter() as console:
-        label, report = story(config, source, split, tokens, console)
+        label, report = story(config, LossRequest(source, split, tokens, precision), console)
     if as_json:
         print(json.dumps({"model": label, "split": split, **dataclasses.asdict(report)}))
     else:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .options import ConfigDirs, From, Overrides, compose_overrides
+from .options import ConfigDirs, From, Overrides, Precision, compose_overrides
 
 
 def generate(
@@ -24,17 +24,22 @@ def generate(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
+    precision: Precision = None,
 ) -> None:
     """Let a model write.
 
     skytrain generate --prompt "Return the" --temperature 0.7
+
+    Runs on a GPU where there is one; trainer.device=cpu keeps it off.
     """
     config = compose_overrides(overrides, config_dir).config
+    from ..evaluation.generate import Sampling
     from ..pipelines.generate import generate as story
 
-    print(prompt, end="", flush=True)
-    for piece in story(
-        config, source, prompt, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed
-    ):
+    sampling = Sampling(temperature, top_k, top_p, seed)
+    text = story(config, source, prompt, sampling, max_tokens=max_tokens, precision=precision)
+    first = next(text, "")  # computed before anything is printed: an error leaves no half of an answer
+    print(prompt + first, end="", flush=True)
+    for piece in text:
         print(piece, end="", flush=True)
     print()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -31,6 +31,13 @@ From = Annotated[
     typer.Option(
         "--from",
         help="A run, RUN@STEP, or an exported folder. Default: the newest run in the store.",
+        show_default=False,
+    ),
+]
+Precision = Annotated[
+    Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed"] | None,
+    typer.Option(
+        help="Compute in this precision. Default: on a GPU as the run was trained, on a CPU 32-true.",
         show_default=False,
     ),
 ]

@@ -30,10 +30,9 @@ from .schema import (
     YarnRope,
 )
 from .typed import build
-from .units import AUTO_MICRO_BATCH, Interval, format_bytes, format_count, format_seconds, parse_count
+from .units import Interval, format_bytes, format_count, format_seconds, parse_count
 
 __all__ = [
-    "AUTO_MICRO_BATCH",
     "AdamWConfig",
     "BPETokenizerConfig",
     "Config",

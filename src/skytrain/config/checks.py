@@ -78,7 +78,7 @@ def _check_sizes(config: Config, fail: Fail) -> None:
         near = max(1, round(trainer.batch_tokens / micro_tokens)) * micro_tokens
         raise fail(
             "trainer.batch_tokens",
-            f"{trainer.batch_tokens} is not a multiple of {micro_tokens} (trainer.micro_batch {trainer.micro_batch} x trainer.sequence_length {trainer.sequence_length})",
+            f"{trainer.batch_tokens} is not a multiple of {micro_tokens} (trainer.micro_batch {trainer.micro_batch or 'auto'} x trainer.sequence_length {trainer.sequence_length})",
             f"try trainer.batch_tokens={near}",
         )
 

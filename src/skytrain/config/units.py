@@ -62,13 +62,10 @@ def parse_count(value: object) -> int:
     return _whole(number * COUNT_SUFFIXES[suffix.upper()], "things")
 
 
-AUTO_MICRO_BATCH = 0  # `trainer.micro_batch=auto`, until a size is found
-
-
-def parse_micro_batch(value: object) -> int:
-    """A number of sequences, or `auto`."""
-    if value == "auto":
-        return AUTO_MICRO_BATCH
+def parse_micro_batch(value: object) -> int | None:
+    """A number of sequences; None for `auto`, which has no size until one is found."""
+    if value is None or value == "auto":
+        return None
     size = parse_count(value)
     if size < 1:
         raise ValueError("must be at least 1, or auto")

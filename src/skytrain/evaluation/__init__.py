@@ -1,4 +1,4 @@
-"""Evaluation: loss on held-out text, and generation (in `generate`)."""
+"""Evaluation: a trained model on its device, its loss on held-out text, and generation (in `generate`)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .loss import LossReport, evaluate_loss
+    from .loading import PlacedModel, place_model
+    from .loss import HeldOut, LossReport, evaluate_loss
+    from .whole_model import WholeModel
 
-__all__ = ["LossReport", "evaluate_loss"]
+__all__ = ["HeldOut", "LossReport", "PlacedModel", "WholeModel", "evaluate_loss", "place_model"]
 
-_HOMES = {"LossReport": "loss", "evaluate_loss": "loss"}
+_HOMES = {
+    "HeldOut": "loss",
+    "LossReport": "loss",
+    "PlacedModel": "loading",
+    "WholeModel": "whole_model",
+    "evaluate_loss": "loss",
+    "place_model": "loading",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import codecs
-import inspect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..config import SkytrainError
-from ..models import KVCache
 from ..tokens.tokenizers import Tokenizer
+from .whole_model import WholeModel
 
 
 @dataclass(frozen=True)
@@ -35,15 +33,12 @@ class Sampling:
 
 
 def generate(
-    model: nn.Module,
+    model: WholeModel,
     tokenizer: Tokenizer,
     prompt: str,
+    sampling: Sampling,
     *,
     max_tokens: int,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int = 0,
     stop_at_eot: bool = True,
 ) -> Iterator[str]:
     """Yields what follows the prompt as it is made, whole characters only.
@@ -51,7 +46,6 @@ def generate(
     An empty prompt begins a new document. The same arguments give the same text.
     """
     tokens = tokenizer.encode_batch([prompt])[0].tolist() or [tokenizer.eot]
-    sampling = Sampling(temperature, top_k, top_p, seed)
     stop_at = tokenizer.eot if stop_at_eot else None
     new = generate_tokens(model, tokens, sampling, max_tokens=max_tokens, limit=tokenizer.vocab_size, stop_at=stop_at)
     return _text(tokenizer, new)
@@ -68,39 +62,38 @@ def _text(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:
 
 
 def generate_tokens(
-    model: nn.Module,
+    model: WholeModel,
     prompt: Sequence[int],
     sampling: Sampling,
     *,
     max_tokens: int,
     limit: int | None = None,
     stop_at: int | None = None,
-    use_cache: bool = True,
 ) -> Iterator[int]:
     """Yields the ids that follow the prompt. Ids from `limit` on are never chosen; `stop_at` ends the text and is not part of it.
 
     Past the model's longest sequence the window slides: what the model sees is always the last `max_length` tokens, with
     positions counted from the first of them. The cache was made at other positions, so each such step is computed anew.
     """
-    config: Any = model.config
+    vocab_size, window = model.config.vocab_size, model.config.max_length
     if max_tokens < 1:
         raise SkytrainError(f"max_tokens {max_tokens} must be at least 1")
     if not prompt:
         raise SkytrainError("the prompt has no tokens: begin a text with the end-of-text token")
-    bad = [token for token in prompt if not 0 <= token < config.vocab_size]
+    bad = [token for token in prompt if not 0 <= token < vocab_size]
     if bad:
-        raise SkytrainError(f"token id {bad[0]} of the prompt is outside the model's vocabulary of {config.vocab_size}")
-    limit = min(config.vocab_size, limit or config.vocab_size)
-    cache = None
-    if use_cache and takes_cache(model):
-        longest = int(getattr(model, "cache_length", config.max_length))
-        cache = KVCache(min(longest, len(prompt) + max_tokens))
+        raise SkytrainError(f"token id {bad[0]} of the prompt is outside the model's vocabulary of {vocab_size}")
+    limit = min(vocab_size, limit or vocab_size)
+    cache = model.new_cache(len(prompt) + max_tokens)
 
     def tokens() -> Iterator[int]:
         seen = list(prompt)
         generator = torch.Generator().manual_seed(sampling.seed)  # on the CPU, so that every device draws the same
         for _ in range(max_tokens):
-            logits = _next_logits(model, seen, config.max_length, cache)
+            if cache is None or len(seen) > cache.max_length:
+                logits = model.last_logits(seen[-window:])
+            else:
+                logits = model.last_logits(seen, cache)
             token = choose(logits[:limit].float().cpu(), sampling, generator)
             if token == stop_at:
                 return
@@ -108,25 +101,6 @@ def generate_tokens(
             yield token
 
     return tokens()
-
-
-def _next_logits(model: nn.Module, tokens: list[int], window: int, cache: KVCache | None) -> Tensor:
-    device = next(model.parameters()).device
-    was_training = model.training
-    # Both are set and put back within one step: the caller's code runs between two tokens.
-    model.eval()
-    try:
-        with torch.inference_mode():
-            if cache is None or len(tokens) > cache.max_length:
-                return model(torch.tensor([tokens[-window:]], device=device))[0, -1]
-            return model(torch.tensor([tokens[cache.length :]], device=device), cache)[0, -1]
-    finally:
-        model.train(was_training)
-
-
-def takes_cache(model: nn.Module) -> bool:
-    """Whether the model's forward has a `cache`; others compute the whole sequence at each step."""
-    return "cache" in inspect.signature(model.forward).parameters
 
 
 def choose(logits_v: Tensor, sampling: Sampling, generator: torch.Generator) -> int:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
 
-from ..models import lm_loss
 from ..tokens import Tokenizer, TokenSplit
+from .whole_model import WholeModel
 
 
 @dataclass(frozen=True)
@@ -23,43 +22,57 @@ class LossReport:
     windows: int
 
 
-@torch.inference_mode()
-def evaluate_loss(
-    model: nn.Module,
-    split: TokenSplit,
-    tokenizer: Tokenizer | None,
-    *,
-    sequence_length: int,
-    batch: int,
-    max_tokens: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
-) -> LossReport:
-    """Over the first windows of the split, in order, so that the same call always judges by the same text.
+@dataclass(frozen=True)
+class HeldOut:
+    """The text to measure by: the first windows of a split, in order, so that the same call always takes the same text."""
 
-    Bits per byte divides by the bytes of the very tokens that were predicted; the end-of-text token is no text and has
-    none. Without a tokenizer (synthetic tokens) it is not a number.
+    split: TokenSplit
+    tokenizer: Tokenizer | None  # None for synthetic tokens, which stand for no bytes
+    sequence_length: int
+    batch: int  # sequences at a time, or as many fewer as fit
+    max_tokens: int | None = None
+
+    @property
+    def windows(self) -> int:
+        windows = self.split.windows(self.sequence_length)
+        return windows if self.max_tokens is None else min(windows, max(1, self.max_tokens // self.sequence_length))
+
+
+def evaluate_loss(
+    model: WholeModel, held_out: HeldOut, progress: Callable[[int, int], None] | None = None
+) -> LossReport:
+    """Bits per byte divides by the bytes of the very tokens that were predicted; the end-of-text token is no text and has
+    none. Without a tokenizer it is not a number.
     """
-    device = next(model.parameters()).device
-    windows = split.windows(sequence_length)
-    if max_tokens is not None:
-        windows = min(windows, max(1, max_tokens // sequence_length))
-    byte_lengths = token_byte_lengths(tokenizer) if tokenizer else None
-    nats, text_bytes = 0.0, 0
-    for start in range(0, windows, batch):
-        rows = split.batch(np.arange(start, min(start + batch, windows)), sequence_length)
-        tokens = torch.from_numpy(rows).to(device)
-        nats += float(lm_loss(model, tokens[:, :-1], tokens[:, 1:]).double()) * len(rows) * sequence_length
+    length, windows, batch = held_out.sequence_length, held_out.windows, held_out.batch
+    byte_lengths = token_byte_lengths(held_out.tokenizer) if held_out.tokenizer else None
+    nats, text_bytes, done = torch.zeros((), dtype=torch.float64, device=model.device), 0, 0
+    while done < windows:
+        rows = held_out.split.batch(np.arange(done, min(done + batch, windows)), length)
+        try:
+            loss = model.loss(rows)
+        except torch.OutOfMemoryError:
+            if len(rows) == 1:
+                raise
+            batch = len(rows) // 2
+            continue
+        # Kept on the device: asking for the number would wait for each batch.
+        nats = nats + loss.double() * len(rows) * length
         if byte_lengths is not None:
             text_bytes += int(byte_lengths[rows[:, 1:]].sum())
+        done += len(rows)
         if progress:
-            progress(min(start + batch, windows), windows)
-    predicted = windows * sequence_length
-    loss = nats / predicted
+            progress(done, windows)
+    return _report(float(nats), text_bytes, windows, windows * length)
+
+
+def _report(nats: float, text_bytes: int, windows: int, tokens: int) -> LossReport:
+    loss = nats / tokens
     return LossReport(
         loss=loss,
         perplexity=math.exp(loss) if loss < 700 else math.inf,
         bits_per_byte=nats / math.log(2) / text_bytes if text_bytes else math.nan,
-        tokens=predicted,
+        tokens=tokens,
         windows=windows,
     )
 

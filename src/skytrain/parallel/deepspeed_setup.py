@@ -42,7 +42,7 @@ def zero_settings(config: Config, device: str) -> ZeroSettings:
     return ZeroSettings(
         stage=STAGES[config.parallel.name],
         clip_norm=config.trainer.clip_norm,
-        micro_batch=config.trainer.micro_batch,
+        micro_batch=config.trainer.micro_sequences,
         bf16=config.trainer.precision == "bf16-mixed",
         cpu_offload=config.parallel.cpu_offload,
         offload_folder=config.parallel.offload_folder,

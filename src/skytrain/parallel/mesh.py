@@ -56,7 +56,7 @@ def step_batches(config: Config, mesh: Mesh) -> tuple[int, int]:
     together, the less it stands idle.
     """
     trainer = config.trainer
-    count = trainer.batch_tokens // trainer.sequence_length // (trainer.micro_batch * mesh.data)
+    count = trainer.batch_tokens // trainer.sequence_length // (trainer.micro_sequences * mesh.data)
     together = (config.parallel.pipeline_micro_batches or count) if mesh.pipeline > 1 else 1
     return together, count // together
 
@@ -204,7 +204,7 @@ def _context_problem(config: Config, mesh: Mesh) -> tuple[str, str] | None:
 
 def _batch_problem(config: Config, mesh: Mesh) -> tuple[str, str] | None:
     trainer = config.trainer
-    sequences, together = trainer.batch_tokens // trainer.sequence_length, trainer.micro_batch * mesh.data
+    sequences, together = trainer.batch_tokens // trainer.sequence_length, trainer.micro_sequences * mesh.data
     if sequences % together:
         return (
             "trainer.batch_tokens",

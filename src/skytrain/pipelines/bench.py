@@ -22,7 +22,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ..config import AUTO_MICRO_BATCH, Config, DecoderConfig, MissingExtra, SkytrainError
+from ..config import Config, DecoderConfig, MissingExtra, SkytrainError
 from ..models import Decoder, build_model, flops_per_token, lm_loss
 from ..models.hf_config import hf_config
 from ..planning.hardware import find_gpu
@@ -70,7 +70,7 @@ def bench_single(
     """`given` names settings that the user has made: without a micro-batch among them, the fastest is found first."""
     device = choose_device(config)
     if device == "cuda" and "trainer.micro_batch" not in given:
-        config = replace(config, trainer=replace(config.trainer, micro_batch=AUTO_MICRO_BATCH))
+        config = replace(config, trainer=replace(config.trainer, micro_batch=None))
     config = with_micro_batch(config, device, reporter.note)
     path = choose_path(config, device).label
     cold_start = _fresh(lambda: cold_start_seconds(config)) if cold else None
@@ -137,7 +137,7 @@ def through_trainer(config: Config, steps: int, reporter: Reporter) -> Speed:
     return _speed(
         "skytrain train",
         config,
-        config.trainer.micro_batch,
+        config.trainer.micro_sequences,
         clock.seconds,
         clock.first_at - began,
         flops_per_token(_outline(config), config.trainer.sequence_length),
@@ -172,7 +172,7 @@ def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
         ):
             return compute(model, x, y)
 
-    loop = Loop(config, model, config.trainer.micro_batch, loss_of, device)
+    loop = Loop(config, model, config.trainer.micro_sequences, loss_of, device)
     speed, step = loop.timed("bare loop", steps, began, flops_per_token(model, config.trainer.sequence_length))
     gpu = find_gpu(torch.cuda.get_device_name()) if device == "cuda" else None
     if gpu is None or not isinstance(config.model, DecoderConfig):

@@ -141,7 +141,7 @@ def busy(machine: dict[str, Any]) -> str | None:
 
 def check_size(config: Config, device: str) -> None:
     """A configuration for GPUs would keep a CPU busy for hours before the first row."""
-    if not config.trainer.micro_batch:
+    if config.trainer.micro_batch is None:
         raise SkytrainError(
             "trainer.micro_batch=auto: modes are compared at one micro-batch\n  give a number, such as trainer.micro_batch=8"
         )

@@ -87,7 +87,7 @@ def measure_steps(config: Config, ranks: Ranks) -> Steps:
     peak = torch.cuda.max_memory_allocated() if plan.device == "cuda" else _peak_resident_bytes() - before
     return Steps(
         batch_tokens=config.trainer.batch_tokens,
-        micro_batch=config.trainer.micro_batch,
+        micro_batch=config.trainer.micro_sequences,
         mesh=str(plan.mesh),
         step_seconds=statistics.median(clock.seconds[WARM_STEPS:-PROFILED_STEPS]),
         peak_bytes=_largest(peak, ranks),

@@ -2,52 +2,60 @@
 
 from __future__ import annotations
 
-from ..checkpoints import LoadedModel, load_model
+from dataclasses import dataclass
+
 from ..config import Config, SkytrainError, parse_count
-from ..evaluation import LossReport, evaluate_loss
-from ..runs import Reporter
+from ..evaluation import HeldOut, LossReport, PlacedModel, evaluate_loss, place_model
+from ..runs import Reporter, RunRecord
 from ..storage import Store, open_store
 from ..tokens import TokenSplit, find_prepared
 
+AUTO_BATCH_TOKENS = (
+    8192  # at a time, where trainer.micro_batch=auto names no size; halved where memory does not suffice
+)
 
-def evaluate(
-    config: Config, source: str | None, split: str, max_tokens: str | None, reporter: Reporter
-) -> tuple[str, LossReport]:
+
+@dataclass(frozen=True)
+class LossRequest:
+    """Which model to measure, and by which text."""
+
+    source: str | None = None  # a run, RUN@STEP or an exported folder; None: the newest run
+    split: str = "validation"
+    max_tokens: str | None = None  # as 100K; None: the whole split
+    precision: str | None = None
+
+
+def evaluate(config: Config, request: LossRequest, reporter: Reporter) -> tuple[str, LossReport]:
     """The model's label and its loss on a split."""
-    if split not in {"train", "validation"}:
-        raise SkytrainError(f"--split {split}: it is train or validation")
-    limit = _token_limit(max_tokens)
+    if request.split not in {"train", "validation"}:
+        raise SkytrainError(f"--split {request.split}: it is train or validation")
+    limit = _token_limit(request.max_tokens)
     store = open_store(config.store)
-    loaded = load_model(store, source)
-    prefix, sequence_length, batch = _where(config, store, loaded, split)
-    tokens = TokenSplit.open(
-        store, prefix, expect_tokenizer_hash=loaded.tokenizer.hash, vocab_size=loaded.tokenizer.vocab_size
-    )
-    report = evaluate_loss(
-        loaded.model,
-        tokens,
-        loaded.tokenizer,
-        sequence_length=sequence_length,
-        batch=batch,
-        max_tokens=limit,
-        progress=lambda done, total: reporter.progress("evaluate", done, total),
-    )
-    return loaded.label, report
+    placed = place_model(config, store, request.source, request.precision)
+    held_out = _held_out(config, store, placed, request.split, limit)
+    report = evaluate_loss(placed.model, held_out, lambda done, total: reporter.progress("evaluate", done, total))
+    return placed.label, report
 
 
-def _where(config: Config, store: Store, loaded: LoadedModel, split: str) -> tuple[str, int, int]:
-    """The split to judge by: a run's own data, or what the configuration names for a model that came without a run."""
-    if loaded.run is None:
-        return (
-            find_prepared(store, config.data, config.tokenizer).prefix(split),
-            config.trainer.sequence_length,
-            config.trainer.micro_batch,
-        )
-    prefix = next((key for key in loaded.run.data if key.endswith(f"/{split}")), None)
-    if prefix is None:
-        raise SkytrainError(f"the data of run {loaded.run.name} has no {split} split")
-    trainer = loaded.run.config["trainer"]
-    return prefix, trainer["sequence_length"], trainer["micro_batch"]
+def _held_out(config: Config, store: Store, placed: PlacedModel, split: str, limit: int | None) -> HeldOut:
+    """A run is measured on its own data; a model that came without a run, on what the configuration names."""
+    if placed.run is None:
+        prefix = find_prepared(store, config.data, config.tokenizer).prefix(split)
+        length, batch = config.trainer.sequence_length, config.trainer.micro_batch
+    else:
+        prefix = _prefix_of_run(placed.run, split)
+        trainer = placed.run.config["trainer"]
+        length, batch = trainer["sequence_length"], trainer["micro_batch"]
+    tokenizer = placed.tokenizer
+    tokens = TokenSplit.open(store, prefix, expect_tokenizer_hash=tokenizer.hash, vocab_size=tokenizer.vocab_size)
+    return HeldOut(tokens, tokenizer, length, batch or max(1, AUTO_BATCH_TOKENS // length), limit)
+
+
+def _prefix_of_run(run: RunRecord, split: str) -> str:
+    for prefix in run.data:
+        if prefix.endswith(f"/{split}"):
+            return prefix
+    raise SkytrainError(f"the data of run {run.name} has no {split} split")
 
 
 def _token_limit(text: str | None) -> int | None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..checkpoints import load_model
 from ..config import Config
+from ..evaluation import place_model
+from ..evaluation.generate import Sampling
 from ..evaluation.generate import generate as continue_text
 from ..storage import open_store
 
@@ -14,21 +15,11 @@ def generate(
     config: Config,
     source: str | None,
     prompt: str,
+    sampling: Sampling,
     *,
     max_tokens: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    seed: int,
+    precision: str | None = None,
 ) -> Iterator[str]:
-    loaded = load_model(open_store(config.store), source)
-    yield from continue_text(
-        loaded.model,
-        loaded.tokenizer,
-        prompt,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-    )
+    """What follows the prompt. The model is loaded before this returns, so that an error comes before any text."""
+    placed = place_model(config, open_store(config.store), source, precision)
+    return continue_text(placed.model, placed.tokenizer, prompt, sampling, max_tokens=max_tokens)

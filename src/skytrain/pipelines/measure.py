@@ -43,7 +43,7 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
         model=config.model.name,
         decoder=decoder_fields(config.model) if isinstance(config.model, DecoderConfig) else None,
         sequence_length=config.trainer.sequence_length,
-        micro_batch=config.trainer.micro_batch,
+        micro_batch=config.trainer.micro_sequences,
         accumulation=plan.micro_batches,
         preset="single",
         precision=config.trainer.precision,
@@ -83,7 +83,7 @@ class RandomTokens(IterableDataset[torch.Tensor]):
     """Batches of the right shape; a step takes as long whatever the text."""
 
     def __init__(self, config: Config, count: int) -> None:
-        self._shape = (config.trainer.micro_batch, config.trainer.sequence_length + 1)
+        self._shape = (config.trainer.micro_sequences, config.trainer.sequence_length + 1)
         self._vocab_size, self._count, self._seed = config.model.vocab_size, count, config.seed
 
     def __iter__(self) -> Any:

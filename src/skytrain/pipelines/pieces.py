@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from ..config import Config, SkytrainError, format_count
-from ..evaluation.generate import generate
+from ..evaluation import WholeModel
+from ..evaluation.generate import Sampling, generate
 from ..models import flops_per_token
 from ..parallel import Job, uses_deepspeed, uses_process_group
 from ..planning import device_peak
@@ -74,7 +75,7 @@ def describe(
     trainer, tokens = config.trainer, plan.batch_tokens * plan.total_steps
     per_token = flops_per_token(model, trainer.sequence_length)
     devices = f"{plan.mesh.data} ranks x " if plan.mesh.data > 1 else ""
-    through = f"{plan.micro_batch // trainer.micro_batch} x " if plan.mesh.pipeline > 1 else ""
+    through = f"{plan.micro_batch // trainer.micro_sequences} x " if plan.mesh.pipeline > 1 else ""
     accumulation = (
         f"{devices}{plan.micro_batches} x {through}{trainer.micro_batch} sequences of {trainer.sequence_length}"
     )
@@ -134,15 +135,9 @@ def make_samples(config: Config, module: CausalLM, tokenizer: Tokenizer, side: B
 
     def sample() -> str:
         prompt = config.trainer.sample_prompt
+        sampling = Sampling(temperature=0.8, top_k=50, seed=config.seed)
         pieces = generate(
-            module.model,
-            tokenizer,
-            prompt,
-            max_tokens=config.trainer.sample_tokens,
-            temperature=0.8,
-            top_k=50,
-            top_p=None,
-            seed=config.seed,
+            WholeModel(module.model), tokenizer, prompt, sampling, max_tokens=config.trainer.sample_tokens
         )
         return prompt + "".join(pieces)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..config import Config
+from ..evaluation.generate import Sampling
 from ..runs import Reporter
-from .evaluate import evaluate
+from .evaluate import LossRequest, evaluate
 from .export import export
 from .generate import generate
 from .prepare import prepare
@@ -22,11 +23,10 @@ def quickstart(config: Config, reporter: Reporter) -> str:
     reporter.note("\n2/5 train")
     trained = train(config, reporter)
     reporter.note("\n3/5 evaluate")
-    _, report = evaluate(config, trained.run, "validation", None, reporter)
+    _, report = evaluate(config, LossRequest(trained.run), reporter)
     reporter.note("\n4/5 generate")
-    text = PROMPT + "".join(
-        generate(config, trained.run, PROMPT, max_tokens=48, temperature=0.7, top_k=50, top_p=None, seed=0)
-    )
+    sampling = Sampling(temperature=0.7, top_k=50)
+    text = PROMPT + "".join(generate(config, trained.run, PROMPT, sampling, max_tokens=48))
     reporter.note(text)
     reporter.note("\n5/5 export")
     folder = Path(config.store.root.removeprefix("file://")) / "exports" / f"{trained.run}-step{trained.step}"

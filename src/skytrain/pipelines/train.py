@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..config import AUTO_MICRO_BATCH, Config, ConfigError
+from ..config import Config, ConfigError
 from ..parallel import Job, Ranks, advice, uses_process_group
 from ..parallel.auto import choose_layout, this_machine
 from ..parallel.nodes import node_facts
@@ -121,12 +121,10 @@ def _settle(config: Config, ranks: Ranks, reporter: Reporter, given: Collection[
     """With parallel=auto, the layout that the first rank chooses for all of them; then a micro-batch where it is to be found."""
     if config.parallel.name == "auto":
         device, kept = choose_device(config), frozenset(given)
-        if config.trainer.micro_batch == AUTO_MICRO_BATCH:
-            kept -= {"trainer.micro_batch"}
         chosen, why = ranks.first_does(lambda: choose_layout(config, ranks, this_machine(ranks, device), kept))
         reporter.note(why)
         return chosen
-    if config.trainer.micro_batch != AUTO_MICRO_BATCH:
+    if config.trainer.micro_batch is not None:
         return config
     if ranks.world_size > 1:
         raise ConfigError(

@@ -64,7 +64,7 @@ def job_of(config: Config) -> Job:
     return Job(
         model,
         trainer.sequence_length,
-        max(1, trainer.micro_batch),
+        trainer.micro_batch or 1,
         precision=trainer.precision,
         optimizer=config.optimizer.name,
         compiled=trainer.compile,

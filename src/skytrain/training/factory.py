@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from ..checkpoints import StoreCheckpointIO
-from ..config import Config, ConfigError, DecoderConfig, MissingExtra, total_steps
+from ..config import Config, DecoderConfig, MissingExtra, total_steps
 from ..models import Decoder, build_model
+from ..models.device import check_precision, choose_device_type
 from ..models.initialise import initial_value
 from ..parallel import MeshStrategy, Ranks, Settings, resolve_mesh, step_batches, uses_deepspeed, uses_mesh_strategy
 from ..parallel.by_name import OneDevice, Replicas
@@ -57,7 +58,7 @@ def plan_training(config: Config, ranks: Ranks | None = None) -> TrainingPlan:
         total_steps=steps,
         stop_step=min(steps, trainer.stop_at_step or steps),
         batch_sequences=trainer.batch_tokens // trainer.sequence_length,
-        micro_batch=trainer.micro_batch * together,
+        micro_batch=trainer.micro_sequences * together,
         micro_batches=runs,
         batch_tokens=trainer.batch_tokens,
         device=device,
@@ -67,30 +68,9 @@ def plan_training(config: Config, ranks: Ranks | None = None) -> TrainingPlan:
 
 
 def choose_device(config: Config) -> str:
-    """`cuda` or `cpu`; a request that this machine cannot meet is an error, not a quiet fallback."""
-    wanted = config.trainer.device
-    present = torch.cuda.is_available()
-    if wanted == "cuda" and not present:
-        raise ConfigError(
-            "trainer.device", "'cuda' is asked for, but torch sees no GPU here", hint="try trainer.device=cpu"
-        )
-    device = "cuda" if present and wanted != "cpu" else "cpu"
-    if (
-        device == "cuda"
-        and config.trainer.precision in ("bf16-mixed", "bf16-true")
-        and not torch.cuda.is_bf16_supported(including_emulation=False)
-    ):
-        raise ConfigError(
-            "trainer.precision",
-            f"{config.trainer.precision!r}: {torch.cuda.get_device_name()} has no bf16",
-            hint="try trainer.precision=16-mixed, which scales the loss, or 32-true",
-        )
-    if device == "cpu" and config.trainer.precision == "16-mixed":
-        raise ConfigError(
-            "trainer.precision",
-            "'16-mixed' needs a GPU, and this run is on the CPU",
-            hint="try trainer.precision=bf16-mixed",
-        )
+    """`cuda` or `cpu`, where the configuration's precision can be computed."""
+    device = choose_device_type(config.trainer.device)
+    check_precision(device, config.trainer.precision)
     return device
 
 
@@ -126,7 +106,7 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
     together, _ = step_batches(config, plan.mesh)
     settings = Settings(
         sequence_length=config.trainer.sequence_length,
-        micro_batch=config.trainer.micro_batch,
+        micro_batch=config.trainer.micro_sequences,
         schedule=config.parallel.schedule,
         micro_batches=together,
         context=plan.mesh.context,

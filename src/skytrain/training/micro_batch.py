@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from ..config import AUTO_MICRO_BATCH, Config, DecoderConfig, SkytrainError, format_bytes, format_count
+from ..config import Config, DecoderConfig, SkytrainError, format_bytes, format_count
 from ..models import Decoder, build_model, lm_loss
 from ..models.initialise import initial_value
 from ..planning.memory import MIB, usable_bytes
@@ -44,7 +44,7 @@ class Trial:
 
 def with_micro_batch(config: Config, device: str, tell: Callable[[str], None]) -> Config:
     """The configuration with a number in the place of `auto`; what was found is told."""
-    if config.trainer.micro_batch != AUTO_MICRO_BATCH:
+    if config.trainer.micro_batch is not None:
         return config
     sizes = _sizes(config)
     if _compiles(config, device):  # a trial would be compiled anew for each size, which takes longer than it gains
@@ -114,7 +114,9 @@ def _timed(config: Config, device: str) -> Trial:
     optimizer = make_optimizer(model, config.optimizer, fused=on_gpu)
     compute = choose_path(config, device).compute_loss or lm_loss
     autocast = torch.autocast(device, torch.bfloat16, enabled=trainer.precision == "bf16-mixed")
-    tokens = torch.randint(config.model.vocab_size, (trainer.micro_batch, trainer.sequence_length + 1), device=device)
+    tokens = torch.randint(
+        config.model.vocab_size, (trainer.micro_sequences, trainer.sequence_length + 1), device=device
+    )
 
     def micro_batch() -> None:
         with autocast:
@@ -139,7 +141,7 @@ def _timed(config: Config, device: str) -> Trial:
     per_second(WARM_SECONDS[device])
     rate = per_second(TIMED_SECONDS[device])
     peak = torch.cuda.max_memory_allocated() if on_gpu else 0
-    return Trial(trainer.micro_batch, rate * trainer.micro_batch * trainer.sequence_length, peak)
+    return Trial(trainer.micro_sequences, rate * trainer.micro_sequences * trainer.sequence_length, peak)
 
 
 def _model(config: Config, device: str) -> nn.Module:
@@ -175,7 +177,7 @@ def explaining_memory(config: Config, plan: TrainingPlan, module: CausalLM) -> I
 
 def out_of_memory(config: Config, plan: TrainingPlan, used_bytes: int) -> str:
     trainer = config.trainer
-    smaller = [size for size in _sizes(config) if size < trainer.micro_batch]
+    smaller = [size for size in _sizes(config) if size < trainer.micro_sequences]
     searched = plan.ranks.world_size == 1 and not _compiles(config, plan.device)
     if searched:
         fitting = (size for size in reversed(smaller) if try_micro_batch(config, plan.device, size) is not None)

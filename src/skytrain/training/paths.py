@@ -92,7 +92,7 @@ def _aligned(model: object) -> bool:
 
 def _wants_graphs(config: Config) -> bool:
     """Graphs pay where the host cannot ask for kernels as fast as the device runs them: with small micro-batches."""
-    tokens = config.trainer.micro_batch * config.trainer.sequence_length
+    tokens = config.trainer.micro_sequences * config.trainer.sequence_length
     asked = config.trainer.cuda_graphs
     return asked == "on" or (asked == "auto" and tokens <= GRAPHED_TOKENS)
 

@@ -29,7 +29,7 @@ Whole = Annotated[int, Range(min=0)]
 Positive = Annotated[int, Range(min=1)]
 Degree = Annotated[int, Range(min=-1)]
 Count = Annotated[int, Unit(parse_count, "count"), Range(min=1)]
-MicroBatch = Annotated[int, Unit(parse_micro_batch, "sequences"), Range(min=0)]
+MicroBatch = Annotated[int | None, Unit(parse_micro_batch, "sequences")]  # None: auto
 Bytes = Annotated[int, Unit(parse_bytes, "bytes"), Range(min=1)]
 Seconds = Annotated[float, Unit(parse_seconds, "seconds"), Range(min=0)]
 Every = Annotated[Interval, Unit(parse_interval, "interval")]

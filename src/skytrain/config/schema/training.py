@@ -163,3 +163,9 @@ class TrainerConfig:
     workers: Whole  # data loader processes
     max_restarts: Whole  # after crashes, each time from the last committed checkpoint
     stop_within: Seconds  # of being asked to; what has not saved and stopped by then is killed
+
+    @property
+    def micro_sequences(self) -> int:
+        """The micro-batch of a run whose `auto` has been resolved."""
+        assert self.micro_batch is not None, "trainer.micro_batch=auto has not been resolved"
+        return self.micro_batch

@@ -1,0 +1,43 @@
+"""A trained model on the device where it is used: a run's checkpoint or an exported folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from ..checkpoints import load_model
+from ..config import Config
+from ..models.device import check_precision, choose_device_type
+from ..runs import RunRecord
+from ..storage import Store
+from ..tokens import Tokenizer
+from .whole_model import WholeModel
+
+
+@dataclass(frozen=True)
+class PlacedModel:
+    """A model on its device, with its tokenizer and where it came from."""
+
+    model: WholeModel
+    tokenizer: Tokenizer
+    label: str
+    run: RunRecord | None
+
+
+def place_model(config: Config, store: Store, source: str | None, precision: str | None = None) -> PlacedModel:
+    """On the device that `trainer.device` names; `source` is a run, RUN@STEP or a folder, by default the newest run.
+
+    Without a `precision` a GPU computes as the run was trained, or as the configuration says for an exported folder.
+    A CPU computes in float32, where lower precision is slower and no cheaper.
+    """
+    device = choose_device_type(config.trainer.device)
+    if precision is not None:
+        check_precision(device, precision, "--precision")
+    loaded = load_model(store, source)
+    if precision is None:
+        trained = loaded.run.config["trainer"]["precision"] if loaded.run else config.trainer.precision
+        precision = "32-true" if device == "cpu" else trained
+        check_precision(device, precision, "--precision")
+    model = WholeModel(loaded.model, torch.device(device), precision)
+    return PlacedModel(model, loaded.tokenizer, loaded.label, loaded.run)
