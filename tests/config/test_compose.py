@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from hydra.core.global_hydra import GlobalHydra
 
-from skytrain.config import ConfigError, Interval, SkytrainError
-from skytrain.config.compose import COMMAND_LINE, compose, flatten
+from skytrain.config import ConfigError, Interval, SkytrainError, flatten
+from skytrain.config.compose import COMMAND_LINE, compose
 
 
 def message(*overrides: str, **kwargs) -> str:

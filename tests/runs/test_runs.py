@@ -61,6 +61,17 @@ def test_the_made_name_changes_with_what_decides_the_result_and_only_that():
     assert run_name(compose(["trainer.log_every=7", "trainer.stop_at_step=5", "store.root=elsewhere"]).config) == base
 
 
+@pytest.mark.parametrize(
+    "override", ["trainer.on_anomaly=skip", "trainer.spike_zscore=6", "trainer.kernels.residual=fp32"]
+)
+def test_a_setting_that_changes_updates_starts_another_run(override):
+    assert run_name(compose([override]).config) != run_name(compose().config)
+
+
+def test_the_number_of_processes_that_prepared_the_data_does_not_rename_a_run():
+    assert run_name(compose(["data.workers=3"]).config) == run_name(compose().config)
+
+
 def test_a_name_that_is_no_folder_is_refused():
     with pytest.raises(SkytrainError, match="folder's name"):
         run_name(compose(["run=../other"]).config)

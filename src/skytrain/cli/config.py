@@ -25,7 +25,7 @@ def show(overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: Js
 
     skytrain config show recipe=quickstart trainer.steps=500
     """
-    from ..config.compose import flatten
+    from ..config import flatten
 
     composed = compose_overrides(overrides, config_dir)
     if as_json:

@@ -4,6 +4,10 @@ from .checks import total_steps
 from .errors import ConfigError, MissingExtra, SkytrainError, nearest
 from .plugins import load_class, make
 from .schema import (
+    DATA,
+    EXECUTION,
+    RESULT,
+    WEIGHTS,
     AdamWConfig,
     BPETokenizerConfig,
     Config,
@@ -28,11 +32,17 @@ from .schema import (
     TokenizerConfig,
     TrainerConfig,
     YarnRope,
+    flatten,
+    select,
 )
 from .typed import build
 from .units import Interval, format_bytes, format_count, format_seconds, parse_count
 
 __all__ = [
+    "DATA",
+    "EXECUTION",
+    "RESULT",
+    "WEIGHTS",
     "AdamWConfig",
     "BPETokenizerConfig",
     "Config",
@@ -62,6 +72,7 @@ __all__ = [
     "TrainerConfig",
     "YarnRope",
     "build",
+    "flatten",
     "format_bytes",
     "format_count",
     "format_seconds",
@@ -69,5 +80,6 @@ __all__ = [
     "make",
     "nearest",
     "parse_count",
+    "select",
     "total_steps",
 ]

@@ -22,7 +22,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from .checks import check
 from .errors import ConfigError, SkytrainError, nearest
-from .schema import Config
+from .schema import Config, flatten
 from .typed import build
 
 GROUPS = (
@@ -82,16 +82,6 @@ def compose(overrides: Sequence[str] = (), config_dirs: Sequence[str | Path] = (
     config = build(Config, values, origins=origins)
     check(config, origins)
     return Composed(config, {str(key): value for key, value in values.items()}, origins)
-
-
-def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as dotted leaves, in order."""
-    if not isinstance(values, dict) or not values:
-        return {prefix: values}
-    leaves: dict[str, Any] = {}
-    for name, value in values.items():
-        leaves.update(flatten(value, f"{prefix}.{name}" if prefix else str(name)))
-    return leaves
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:

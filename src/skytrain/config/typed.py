@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from .errors import ConfigError, nearest
-from .schema import Range, SourceConfig, Unit
+from .schema import Range, SourceConfig, Unit, tag_of
 
 Origins = Mapping[str, str]
 MISSING = "???"  # OmegaConf's word for a value that the user must give
@@ -101,11 +101,9 @@ class _Builder:
     def variant(self, options: tuple[Any, ...], value: Any, key: str) -> Any:
         """Variants of one group share a Literal field (`family`, `kind`, `name`) that tells them apart."""
         by_word: dict[str, Any] = {}
-        field = ""
         for option in options:
-            hints = typing.get_type_hints(option, include_extras=True)
-            field = next(name for name, hint in hints.items() if get_origin(hint) is Literal)
-            by_word.update(dict.fromkeys(get_args(hints[field]), option))
+            field, words = tag_of(option)
+            by_word.update(dict.fromkeys(words, option))
         if not isinstance(value, Mapping) or field not in value:
             raise self.fail(key, f"needs {field}", f"one of {', '.join(by_word)}")
         return by_word[self.literal(tuple(by_word), value[field], _join(key, field))]

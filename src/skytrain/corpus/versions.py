@@ -7,7 +7,7 @@ import hashlib
 import json
 from typing import Any
 
-from skytrain.config import DataConfig, SkytrainError
+from skytrain.config import DATA, DataConfig, SkytrainError, select
 
 from .files import InputFile, find_files
 
@@ -60,10 +60,7 @@ def recipe_hash(data: DataConfig) -> str:
 
 
 def _recipe(data: DataConfig) -> dict[str, Any]:
-    recipe = dataclasses.asdict(data)
-    del recipe["version"]  # chooses among preparations, so it cannot be part of one
-    del recipe["workers"]  # decides how fast, never what
-    return recipe
+    return select(DataConfig, dataclasses.asdict(data), {DATA})
 
 
 def _digest(value: Any) -> str:

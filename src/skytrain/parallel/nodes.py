@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from .. import __version__
-from ..config import Config, SkytrainError
+from ..config import Config, SkytrainError, flatten
 from ..runs.record import plain
 from .network import address_towards
 from .ranks import Ranks, ToldByFirstRank
@@ -99,7 +99,9 @@ def node_facts(config: Config) -> dict[str, str]:
 
     package = Path(__file__).parents[1]
     files = sorted(path for path in package.rglob("*") if path.suffix in (".py", ".yaml", ".csv"))
-    settings = {f"setting {key}": value for key, value in _leaves(plain(config)) if key not in NODES_OWN}
+    settings = {
+        f"setting {key}": json.dumps(value) for key, value in flatten(plain(config)).items() if key not in NODES_OWN
+    }
     return {
         "skytrain": __version__,
         "torch": torch.__version__,
@@ -182,11 +184,3 @@ def _facts_key(node: int) -> str:
 
 def _rank_key(rank: int) -> str:
     return f"skytrain/rank/{rank}"
-
-
-def _leaves(value: Any, key: str = "") -> Iterable[tuple[str, str]]:
-    if isinstance(value, dict) and value:
-        for name, item in value.items():
-            yield from _leaves(item, f"{key}.{name}" if key else name)
-    else:
-        yield key, json.dumps(value)

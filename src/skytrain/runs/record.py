@@ -7,40 +7,15 @@ import hashlib
 import json
 import platform
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..config import Config, SkytrainError, nearest
+from ..config import EXECUTION, RESULT, Config, SkytrainError, flatten, nearest, select
 from ..storage import NotFound, Store
 from .attempts import now
-
-# What decides the numbers of a run. Everything else may change between attempts: logging, checkpoints, where things are,
-# and also the mesh and the micro-batch, after which sums are rounded in another order but mean the same.
-IDENTITY = (
-    "seed",
-    "model",
-    "data",
-    "tokenizer",
-    "optimizer",
-    "lr_schedule",
-    "trainer.sequence_length",
-    "trainer.batch_tokens",
-    "trainer.steps",
-    "trainer.tokens",
-    "trainer.clip_norm",
-    "trainer.precision",
-    "trainer.fp8",
-    "trainer.z_loss",
-    "loader.shuffle",
-    "loader.block_shards",
-    "loader.packing",
-    "loader.separate_documents",
-    "loader.mixture",
-    "loader.files",
-)
 
 
 @dataclass(frozen=True)
@@ -89,14 +64,12 @@ def plain(config: Any) -> Any:
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a plain configuration that decides the result, as dotted keys."""
-    found: dict[str, Any] = {}
-    for key in IDENTITY:
-        value: Any = config
-        for name in key.split("."):
-            value = None if value is None else value.get(name)  # a run begun before there was such a setting
-        found[key] = value
-    return found
+    """The settings of a plain configuration that decide the result, by dotted key.
+
+    The others may change between attempts, among them the mesh and the micro-batch: sums are then rounded in another
+    order, but mean the same.
+    """
+    return flatten(select(Config, config, RESULT))
 
 
 def run_name(config: Config, start: Start | None = None) -> str:
@@ -118,29 +91,13 @@ def run_name(config: Config, start: Start | None = None) -> str:
 
 def config_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """One line for each setting that decides the result and differs."""
-    old, new = (
-        {k: v for key, value in identity(config).items() for k, v in _leaves(value, key)} for config in (before, now)
-    )
-    return _differences(old, new)
+    return _differences(identity(before), identity(now))
 
 
 def other_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """One line for each setting that differs and decides no number; those that a version added are no change."""
-
-    def others(config: Mapping[str, Any]) -> dict[str, Any]:
-        leaves = dict(leaf for key, value in config.items() for leaf in _leaves(value, key))
-        return {key: value for key, value in leaves.items() if not key.startswith(IDENTITY)}
-
-    old, new = others(before), others(now)
+    old, new = (flatten(select(Config, config, {EXECUTION})) for config in (before, now))
     return _differences(old, {key: value for key, value in new.items() if key in old})
-
-
-def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        for name, item in value.items():
-            yield from _leaves(item, f"{key}.{name}")
-    else:
-        yield key, value
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ import lightning.pytorch as pl
 
 from .. import __version__
 from ..checkpoints import AnotherModel, Keep, SaveFailed, SaveOptions, prune, step_key, write_validation
-from ..config import Config, Interval, SkytrainError
+from ..config import WEIGHTS, Config, Interval, ModelConfig, SkytrainError, flatten, select
 from ..parallel import Ranks
 from ..parallel.by_name import StateByName
 from ..runs import RunRecord, attempts, read_outcome
@@ -29,27 +29,6 @@ FIRST_SAVE_SECONDS = 60.0  # of an interval that follows from the time a save ta
 RETRY_SECONDS = 30.0  # between saves that fail, while training goes on
 FINAL_RETRY_SECONDS = 5.0  # while everybody waits
 ENOUGH_INTERRUPTIONS = 3  # to judge by them how often a run meets one
-# Settings that decide what a weight means. Others, such as dropout or how far attention sees, a run may change on purpose.
-MEANING = (
-    "target",
-    "family",
-    "layers",
-    "width",
-    "heads",
-    "kv_heads",
-    "head_size",
-    "mlp_width",
-    "vocab_size",
-    "tied_head",
-    "norm",
-    "post_norms",
-    "qk_norm",
-    "activation",
-    "gated_mlp",
-    "positions",
-    "scale_embedding",
-    "parametrization",
-)
 FAILURES = 5  # in a row, after which training would go on in vain
 
 
@@ -272,9 +251,9 @@ def check_lineage(saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """Weights of another arithmetic, or for other tokens, may have the same shapes, load without a word and talk nonsense."""
     if saved.get("tokenizer") != here.get("tokenizer") and "tokenizer" in saved and "tokenizer" in here:
         raise _another(saved, "tokenizer", f"{saved['tokenizer']} there, {here['tokenizer']} here")
-    theirs, ours = saved.get("model", {}), here.get("model", {})
-    for key in MEANING:
-        if key in theirs and key in ours and theirs[key] != ours[key]:
+    theirs, ours = (flatten(select(ModelConfig, of.get("model", {}), {WEIGHTS})) for of in (saved, here))
+    for key in theirs:
+        if key in ours and theirs[key] != ours[key]:
             raise _another(saved, "model", f"{key} is {theirs[key]!r} there, {ours[key]!r} here")
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from .data import DataConfig, SourceConfig
+from .declare import DATA, EXECUTION, NUMBERS, RESULT, WEIGHTS, Decides, Declared, declared, setting, settings
 from .kinds import NonNegative, Range, Seconds, Unit, Whole
 from .model import (
     CustomModelConfig,
@@ -37,8 +37,14 @@ from .training import (
     TrainerConfig,
     WSDScheduleConfig,
 )
+from .walk import Field, fields_of, flatten, groups_in, select, tag_of
 
 __all__ = [
+    "DATA",
+    "EXECUTION",
+    "NUMBERS",
+    "RESULT",
+    "WEIGHTS",
     "AdamWConfig",
     "BPETokenizerConfig",
     "BudgetConfig",
@@ -47,8 +53,11 @@ __all__ = [
     "CustomModelConfig",
     "DataConfig",
     "DecayScheduleConfig",
+    "Decides",
+    "Declared",
     "DecoderConfig",
     "DynamicRope",
+    "Field",
     "GPT2TokenizerConfig",
     "HFModelConfig",
     "LRScheduleConfig",
@@ -70,31 +79,43 @@ __all__ = [
     "Unit",
     "WSDScheduleConfig",
     "YarnRope",
+    "declared",
+    "fields_of",
+    "flatten",
+    "groups_in",
+    "select",
+    "tag_of",
 ]
 
 
-@dataclass(frozen=True)
+@settings
 class StoreConfig:
-    root: str  # a folder, file:///... or s3://bucket/prefix
-    sse: Literal["s3", "kms"] | None
-    kms_key: str | None
+    """Where data, runs and checkpoints are kept."""
+
+    root: str = setting(EXECUTION, "A folder, file:///... or s3://bucket/prefix.")
+    sse: Literal["s3", "kms"] | None = setting(EXECUTION, "Server-side encryption on S3; null: the bucket's own.")
+    kms_key: str | None = setting(EXECUTION, "The KMS key, with sse=kms; null: the account's default key.")
 
 
-@dataclass(frozen=True)
+@settings
 class BudgetConfig:
     """Dollars that a run may cost in all, over every attempt and machine; it stops in time to save a checkpoint."""
 
-    usd: NonNegative | None  # null: no limit
-    usd_per_hour: NonNegative | None  # of one machine; null: the catalogue's price for this EC2 instance
-    margin: Seconds  # kept back for the end, beside the time that saving a checkpoint was seen to take
+    usd: NonNegative | None = setting(EXECUTION, "The limit; null: none.")
+    usd_per_hour: NonNegative | None = setting(
+        EXECUTION, "Price of one machine; null: the catalogue's price for this EC2 instance."
+    )
+    margin: Seconds = setting(EXECUTION, "Time kept back for the end, in addition to what saving a checkpoint took.")
 
 
-@dataclass(frozen=True)
+@settings
 class Config:
     """One run, whole."""
 
-    run: str | None  # a name; without one, the model, the data and a hash of what decides the result
-    seed: Whole
+    run: str | None = setting(
+        EXECUTION, "Name of the run; null: the model, the data and a hash of all settings that decide the result."
+    )
+    seed: Whole = setting(NUMBERS, "Seed of initial weights, the order of samples and dropout.")
     model: ModelConfig
     data: DataConfig
     tokenizer: TokenizerConfig

@@ -2,119 +2,137 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from .declare import DATA, EXECUTION, NUMBERS, setting, settings
 from .kinds import Bytes, Count, Fraction, NonNegative, Positive, PositiveFloat, Whole
 
 
-@dataclass(frozen=True)
+@settings
 class SourceConfig:
     """A class that yields documents; every other key under `source` is an argument of that class."""
 
-    target: str
-    args: dict[str, Any]
+    target: str = setting(DATA, "Path of the class that yields documents, such as `my_package.MySource`.")
+    args: dict[str, Any] = setting(DATA, "Arguments of that class, written directly under `data.source`.")
 
 
-@dataclass(frozen=True)
+@settings
 class NormalizeConfig:
-    """Changes to the text of every document, before any rule looks at it."""
+    """Changes to the text of every document, before any rule is applied."""
 
-    nfc: bool  # Unicode's composed form
-    control_characters: bool  # removed, but for tab and line feed
-    whitespace: bool  # line ends become \n, exotic spaces plain, trailing spaces and third blank lines go
-
-
-@dataclass(frozen=True)
-class UrlConfig:
-    """For sources whose documents carry meta.url."""
-
-    enabled: bool
-    blocked_domains: list[str]  # and what is below them
-    blocked_words: list[str]  # anywhere in the address
-
-
-@dataclass(frozen=True)
-class LanguageConfig:
-    enabled: bool
-    keep: list[str]  # two-letter codes
-    max_rank: Positive  # distance to the language's profile; past 1200 it is usually a wrong guess
-    english_words: (
-        Fraction  # a text with this share of the commonest English words is English; the detector is asked about others
+    nfc: bool = setting(DATA, "Convert to Unicode's composed form (NFC).")
+    control_characters: bool = setting(DATA, "Remove control characters, except tab and line feed.")
+    whitespace: bool = setting(
+        DATA, r"Make line ends `\n` and exotic spaces plain; remove trailing spaces and third blank lines."
     )
 
 
-@dataclass(frozen=True)
+@settings
+class UrlConfig:
+    """Rules on the address of a document, for sources whose documents carry `meta.url`."""
+
+    enabled: bool = setting(DATA, "Apply these rules.")
+    blocked_domains: list[str] = setting(DATA, "Domains to drop, with their subdomains.")
+    blocked_words: list[str] = setting(DATA, "Words that may appear nowhere in the address.")
+
+
+@settings
+class LanguageConfig:
+    """Keeps documents in certain languages."""
+
+    enabled: bool = setting(DATA, "Apply this rule.")
+    keep: list[str] = setting(DATA, "Languages to keep, as two-letter codes.")
+    max_rank: Positive = setting(
+        DATA, "Greatest distance to the language's profile; beyond 1200 the guess is usually wrong."
+    )
+    english_words: Fraction = setting(
+        DATA, "A text with this share of the commonest English words is English; the detector decides about others."
+    )
+
+
+@settings
 class GopherRepetitionConfig:
-    enabled: bool
-    max_duplicate_lines: Fraction
-    max_duplicate_paragraphs: Fraction
-    max_duplicate_line_chars: Fraction
-    max_duplicate_paragraph_chars: Fraction
-    max_top_ngram_chars: list[Fraction]  # of 2, 3 and 4 words
-    max_duplicate_ngram_chars: list[Fraction]  # of 5 to 10 words
+    """Gopher's rules on repetition."""
+
+    enabled: bool = setting(DATA, "Apply these rules.")
+    max_duplicate_lines: Fraction = setting(DATA, "Largest share of duplicate lines.")
+    max_duplicate_paragraphs: Fraction = setting(DATA, "Largest share of duplicate paragraphs.")
+    max_duplicate_line_chars: Fraction = setting(DATA, "Largest share of characters in duplicate lines.")
+    max_duplicate_paragraph_chars: Fraction = setting(DATA, "Largest share of characters in duplicate paragraphs.")
+    max_top_ngram_chars: list[Fraction] = setting(
+        DATA, "Largest share of characters in the most frequent n-gram of 2, 3 and 4 words."
+    )
+    max_duplicate_ngram_chars: list[Fraction] = setting(
+        DATA, "Largest share of characters in duplicate n-grams of 5 to 10 words."
+    )
 
 
-@dataclass(frozen=True)
+@settings
 class GopherQualityConfig:
-    enabled: bool
-    min_words: Whole  # that hold a letter or a digit
-    max_words: Positive
-    min_mean_word_chars: NonNegative
-    max_mean_word_chars: PositiveFloat
-    max_hashes_per_word: NonNegative  # the character #
-    max_ellipses_per_word: NonNegative
-    max_bullet_lines: Fraction
-    max_ellipsis_lines: Fraction
-    min_letter_words: Fraction
-    min_stop_words: Whole  # of the, be, to, of, and, that, have, with
+    """Gopher's rules on quality."""
+
+    enabled: bool = setting(DATA, "Apply these rules.")
+    min_words: Whole = setting(DATA, "Fewest words that contain a letter or a digit.")
+    max_words: Positive = setting(DATA, "Most words that contain a letter or a digit.")
+    min_mean_word_chars: NonNegative = setting(DATA, "Shortest mean length of a word, in characters.")
+    max_mean_word_chars: PositiveFloat = setting(DATA, "Longest mean length of a word, in characters.")
+    max_hashes_per_word: NonNegative = setting(DATA, "Most `#` characters per word.")
+    max_ellipses_per_word: NonNegative = setting(DATA, "Most ellipses per word.")
+    max_bullet_lines: Fraction = setting(DATA, "Largest share of lines that begin with a bullet.")
+    max_ellipsis_lines: Fraction = setting(DATA, "Largest share of lines that end in an ellipsis.")
+    min_letter_words: Fraction = setting(DATA, "Smallest share of words that contain a letter.")
+    min_stop_words: Whole = setting(DATA, "Fewest of the words the, be, to, of, and, that, have, with.")
 
 
-@dataclass(frozen=True)
+@settings
 class C4Config:
-    """Takes lines out of documents, then documents that have little left."""
+    """C4's rules: take lines out of documents, then drop documents that have little left."""
 
-    enabled: bool
-    terminal_punctuation: bool  # drop lines without; FineWeb leaves this off
-    min_words_per_line: Whole
-    max_word_chars: Positive
-    javascript_lines: bool
-    policy_lines: bool
-    citations: bool  # [1], [edit] and the like are cut out
-    lorem_ipsum: bool
-    curly_bracket: bool
-    min_sentences: Whole
+    enabled: bool = setting(DATA, "Apply these rules.")
+    terminal_punctuation: bool = setting(DATA, "Drop lines without terminal punctuation; FineWeb leaves this off.")
+    min_words_per_line: Whole = setting(DATA, "Drop lines with fewer words.")
+    max_word_chars: Positive = setting(DATA, "Drop lines with a longer word.")
+    javascript_lines: bool = setting(DATA, "Drop lines that mention JavaScript.")
+    policy_lines: bool = setting(DATA, "Drop lines about cookies, terms of use and privacy.")
+    citations: bool = setting(DATA, "Cut out [1], [edit] and the like.")
+    lorem_ipsum: bool = setting(DATA, "Drop documents that contain lorem ipsum.")
+    curly_bracket: bool = setting(DATA, "Drop documents that contain a curly bracket.")
+    min_sentences: Whole = setting(DATA, "Drop documents with fewer sentences left.")
 
 
-@dataclass(frozen=True)
+@settings
 class FineWebConfig:
-    enabled: bool
-    min_terminal_lines: Fraction
-    max_short_lines: Fraction
-    short_line_chars: Positive
-    max_duplicate_line_chars: Fraction
-    max_newlines_per_word: NonNegative
+    """FineWeb's own rules."""
+
+    enabled: bool = setting(DATA, "Apply these rules.")
+    min_terminal_lines: Fraction = setting(DATA, "Smallest share of lines that end in terminal punctuation.")
+    max_short_lines: Fraction = setting(DATA, "Largest share of short lines.")
+    short_line_chars: Positive = setting(DATA, "A line of at most this many characters is short.")
+    max_duplicate_line_chars: Fraction = setting(DATA, "Largest share of characters in duplicate lines.")
+    max_newlines_per_word: NonNegative = setting(DATA, "Most line feeds per word.")
 
 
-@dataclass(frozen=True)
+@settings
 class DecontaminateConfig:
     """Drops documents that share a run of words with an evaluation set."""
 
-    enabled: bool
-    paths: list[str]  # text or JSON lines, each line one example
-    ngram_words: Positive
+    enabled: bool = setting(DATA, "Apply this rule.")
+    paths: list[str] = setting(DATA, "Evaluation sets: text or JSON lines, one example per line.")
+    ngram_words: Positive = setting(DATA, "Length of the shared run, in words.")
 
 
-@dataclass(frozen=True)
+@settings
 class PiiConfig:
-    """Replaces, never drops."""
+    """Replaces personal data; never drops a document."""
 
-    emails: bool
-    ips: bool
+    emails: bool = setting(DATA, "Replace e-mail addresses.")
+    ips: bool = setting(DATA, "Replace IP addresses.")
 
 
-@dataclass(frozen=True)
+@settings
 class CleaningConfig:
+    """The rules that documents go through, in this order."""
+
     normalize: NormalizeConfig
     urls: UrlConfig
     language: LanguageConfig
@@ -126,28 +144,37 @@ class CleaningConfig:
     pii: PiiConfig
 
 
-@dataclass(frozen=True)
+@settings
 class NearDedupConfig:
-    """MinHash over 5-word shingles, 14 bands of 8."""
+    """Near-duplicates, by MinHash over 5-word shingles, 14 bands of 8."""
 
-    enabled: bool
-    min_similarity: Fraction  # share of the 112 minima that a pair must have in common
+    enabled: bool = setting(DATA, "Remove near-duplicates.")
+    min_similarity: Fraction = setting(DATA, "Share of the 112 minima that a pair must have in common.")
 
 
-@dataclass(frozen=True)
+@settings
 class DataConfig:
-    name: str
-    version: str | None  # set only to choose among several preparations of one configuration
+    """A data set: where its documents come from, and how they are cleaned, split and stored."""
+
+    name: str = setting(DATA, "Name of the data set, and of its folders in the store.")
+    version: str | None = setting(
+        NUMBERS,
+        "Which preparation to train on, where the store holds several of one configuration; null: the only one.",
+    )
     source: SourceConfig
-    target_tokens: Count | None  # stop when the training split holds this many
-    bytes_per_token: PositiveFloat  # text kept for each token of the target; generous, since the tokenizer comes later
-    validation_fraction: Fraction
-    bad_records: Literal["stop", "skip"]  # what cannot be read: an error, or counted and left out
-    max_document_bytes: Bytes  # a longer one counts as a bad record
-    min_chars: Whole  # shorter documents are dropped
+    target_tokens: Count | None = setting(DATA, "Stop when the training split holds this many tokens; null: read all.")
+    bytes_per_token: PositiveFloat = setting(
+        DATA, "Text kept for each token of the target; generous, since the text is cut before it is tokenized."
+    )
+    validation_fraction: Fraction = setting(DATA, "Share of the documents that go to the validation split.")
+    bad_records: Literal["stop", "skip"] = setting(
+        DATA, "What to do with a record that cannot be read: end with an error, or count it and leave it out."
+    )
+    max_document_bytes: Bytes = setting(DATA, "A longer document counts as a bad record.")
+    min_chars: Whole = setting(DATA, "Shorter documents are dropped.")
     cleaning: CleaningConfig
-    exact_dedup: bool
+    exact_dedup: bool = setting(DATA, "Remove exact duplicates.")
     near_dedup: NearDedupConfig
-    shard_tokens: Count
-    part_bytes: Bytes  # text in one parquet part
-    workers: Positive | None  # processes; null: one for each core. The result never depends on it
+    shard_tokens: Count = setting(DATA, "Tokens in one shard.")
+    part_bytes: Bytes = setting(DATA, "Text in one parquet part.")
+    workers: Positive | None = setting(EXECUTION, "Processes that prepare data; null: one per core.")

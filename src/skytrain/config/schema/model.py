@@ -2,92 +2,119 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from .declare import EXECUTION, NUMBERS, WEIGHTS, setting, settings
 from .kinds import Fraction, Positive, PositiveFloat
 
 
-@dataclass(frozen=True)
+@settings
 class LinearRope:
     """Positions divided by `factor`."""
 
-    kind: Literal["linear"]
-    factor: PositiveFloat
+    kind: Literal["linear"] = setting(NUMBERS, "The kind of scaling.")
+    factor: PositiveFloat = setting(NUMBERS, "By how much the context is extended.")
 
 
-@dataclass(frozen=True)
+@settings
 class DynamicRope:
     """NTK scaling that grows with the sequence once it is longer than the original length."""
 
-    kind: Literal["dynamic"]
-    factor: PositiveFloat
-    original_length: Positive
+    kind: Literal["dynamic"] = setting(NUMBERS, "The kind of scaling.")
+    factor: PositiveFloat = setting(NUMBERS, "By how much the context is extended.")
+    original_length: Positive = setting(NUMBERS, "Positions that the model was first trained with.")
 
 
-@dataclass(frozen=True)
+@settings
 class Llama3Rope:
     """Slow frequencies divided by `factor`, fast ones kept, a smooth step between."""
 
-    kind: Literal["llama3"]
-    factor: PositiveFloat
-    low_freq_factor: PositiveFloat
-    high_freq_factor: PositiveFloat
-    original_length: Positive
+    kind: Literal["llama3"] = setting(NUMBERS, "The kind of scaling.")
+    factor: PositiveFloat = setting(NUMBERS, "By how much the context is extended.")
+    low_freq_factor: PositiveFloat = setting(
+        NUMBERS, "Wavelengths longer than original_length / low_freq_factor are divided by the factor."
+    )
+    high_freq_factor: PositiveFloat = setting(
+        NUMBERS, "Wavelengths shorter than original_length / high_freq_factor are kept."
+    )
+    original_length: Positive = setting(NUMBERS, "Positions that the model was first trained with.")
 
 
-@dataclass(frozen=True)
+@settings
 class YarnRope:
     """YaRN: interpolates below `beta_slow` turns over the original length, extrapolates above `beta_fast`."""
 
-    kind: Literal["yarn"]
-    factor: PositiveFloat
-    beta_fast: PositiveFloat
-    beta_slow: PositiveFloat
-    original_length: Positive
+    kind: Literal["yarn"] = setting(NUMBERS, "The kind of scaling.")
+    factor: PositiveFloat = setting(NUMBERS, "By how much the context is extended.")
+    beta_fast: PositiveFloat = setting(NUMBERS, "Dimensions with more turns over the original length are kept.")
+    beta_slow: PositiveFloat = setting(
+        NUMBERS, "Dimensions with fewer turns over the original length are divided by the factor."
+    )
+    original_length: Positive = setting(NUMBERS, "Positions that the model was first trained with.")
 
 
 RopeScaling = LinearRope | DynamicRope | Llama3Rope | YarnRope
 
 
-@dataclass(frozen=True)
+@settings
 class DecoderConfig:
     """The built-in decoder. `family` names the Hugging Face architecture it reads and writes; the other fields decide the arithmetic."""
 
-    name: str
-    family: Literal["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "exaone"]
-    layers: Positive
-    width: Positive
-    heads: Positive
-    kv_heads: Positive | None  # null: one for each head
-    head_size: Positive | None  # null: width / heads
-    mlp_width: Positive | None  # null: 4 x width
-    vocab_size: Positive
-    pad_vocab_to: Positive  # rows of the embedding are rounded up to a multiple of this; padding is never predicted
-    max_length: Positive  # rows of the position table, or the longest sequence that rotary positions are asked for
-    dropout: Fraction
-    tied_head: bool  # the head reads the token embedding
-    norm: Literal["layernorm", "rmsnorm", "rmsnorm_plus_one"]  # plus_one: the gain is stored less one
-    norm_eps: PositiveFloat
-    post_norms: bool  # a norm after attention and after the MLP too
-    qk_norm: bool  # queries and keys are normalised by head
-    activation: Literal["gelu_tanh", "silu"]
-    gated_mlp: bool
-    bias: Literal["all", "qkv", "none"]
-    positions: Literal["learned", "rope"]
-    rope_theta: PositiveFloat | None
-    rope_scaling: RopeScaling | None
-    window: Positive | None  # tokens that attention sees, itself included; null: all before it
-    window_every: Positive  # 1: all layers have the window; 2: every other one, from the first
-    attention_scale: PositiveFloat | None  # null: head_size ** -0.5
-    attention_softcap: PositiveFloat | None
-    logit_softcap: PositiveFloat | None
-    scale_embedding: bool  # token embeddings times sqrt(width)
-    weights: str | None = None  # a Hugging Face folder or an llm.c file to start from; null: new weights from the seed
-    # How initial weights, learning rates and multipliers follow the size, so that what was tuned at the base serves here.
-    parametrization: Literal["standard", "mup", "completep"] = "standard"
-    base_width: Positive | None = None
-    base_layers: Positive | None = None
+    name: str = setting(EXECUTION, "A label, for tables and the names of runs.")
+    family: Literal["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "exaone"] = setting(
+        WEIGHTS, "The Hugging Face architecture that the weights are read from and written to."
+    )
+    layers: Positive = setting(WEIGHTS, "Transformer blocks.")
+    width: Positive = setting(WEIGHTS, "Size of the residual stream.")
+    heads: Positive = setting(WEIGHTS, "Attention heads.")
+    kv_heads: Positive | None = setting(WEIGHTS, "Heads of keys and values; null: as many as `heads`.")
+    head_size: Positive | None = setting(WEIGHTS, "Size of one head; null: width / heads.")
+    mlp_width: Positive | None = setting(WEIGHTS, "Hidden size of the MLP; null: 4 x width.")
+    vocab_size: Positive = setting(WEIGHTS, "Tokens that the model can predict.")
+    pad_vocab_to: Positive = setting(
+        NUMBERS, "Round the rows of the embedding up to a multiple of this; padding is never predicted."
+    )
+    max_length: Positive = setting(
+        NUMBERS, "Longest sequence: rows of the position table, or the limit of rotary positions."
+    )
+    dropout: Fraction = setting(NUMBERS, "Probability of dropping an activation in training.")
+    tied_head: bool = setting(WEIGHTS, "Use the token embedding as the head.")
+    norm: Literal["layernorm", "rmsnorm", "rmsnorm_plus_one"] = setting(
+        WEIGHTS, "The norm; rmsnorm_plus_one stores the gain less one."
+    )
+    norm_eps: PositiveFloat = setting(NUMBERS, "Added to the variance before its root is taken.")
+    post_norms: bool = setting(WEIGHTS, "Also normalize after attention and after the MLP.")
+    qk_norm: bool = setting(WEIGHTS, "Normalize queries and keys, head by head.")
+    activation: Literal["gelu_tanh", "silu"] = setting(WEIGHTS, "Activation function of the MLP.")
+    gated_mlp: bool = setting(WEIGHTS, "Multiply the activation with a second projection (SwiGLU, GeGLU).")
+    bias: Literal["all", "qkv", "none"] = setting(WEIGHTS, "Which linear layers have a bias.")
+    positions: Literal["learned", "rope"] = setting(WEIGHTS, "A learned table of positions, or rotary embeddings.")
+    rope_theta: PositiveFloat | None = setting(NUMBERS, "Base of the rotary frequencies; needed with positions=rope.")
+    rope_scaling: RopeScaling | None = setting(
+        NUMBERS, "How rotary positions are extended beyond the length of the first training; null: not."
+    )
+    window: Positive | None = setting(
+        NUMBERS, "Tokens that attention sees, the current one included; null: all before it."
+    )
+    window_every: Positive = setting(NUMBERS, "1: all layers have the window; 2: every other one, from the first.")
+    attention_scale: PositiveFloat | None = setting(WEIGHTS, "Factor of the attention scores; null: head_size ** -0.5.")
+    attention_softcap: PositiveFloat | None = setting(NUMBERS, "Soft limit of the attention scores; null: none.")
+    logit_softcap: PositiveFloat | None = setting(NUMBERS, "Soft limit of the logits; null: none.")
+    scale_embedding: bool = setting(WEIGHTS, "Multiply token embeddings by sqrt(width).")
+    weights: str | None = setting(
+        NUMBERS, "A Hugging Face folder or an llm.c file to start from; null: new weights from the seed.", default=None
+    )
+    parametrization: Literal["standard", "mup", "completep"] = setting(
+        WEIGHTS,
+        "How initial weights, learning rates and multipliers follow the size, so that settings tuned at the base size hold here.",
+        default="standard",
+    )
+    base_width: Positive | None = setting(
+        WEIGHTS, "Width at which the settings were tuned; for mup and completep.", default=None
+    )
+    base_layers: Positive | None = setting(
+        WEIGHTS, "Layers at which the settings were tuned; for completep.", default=None
+    )
 
     @property
     def groups(self) -> int:
@@ -111,29 +138,29 @@ class DecoderConfig:
         return self.window if layer % self.window_every == 0 else None
 
 
-@dataclass(frozen=True)
+@settings
 class CustomModelConfig:
     """Any class that follows the model contract; `args` go to it as they are."""
 
-    name: str
-    family: Literal["custom"]
-    target: str
-    args: dict[str, Any]
-    vocab_size: Positive
-    max_length: Positive
+    name: str = setting(EXECUTION, "A label, for tables and the names of runs.")
+    family: Literal["custom"] = setting(WEIGHTS, "A class of your own.")
+    target: str = setting(WEIGHTS, "Path of the class, such as `my_package.MyModel`.")
+    args: dict[str, Any] = setting(NUMBERS, "Arguments of that class.")
+    vocab_size: Positive = setting(WEIGHTS, "Tokens that the model can predict.")
+    max_length: Positive = setting(NUMBERS, "Longest sequence.")
 
 
-@dataclass(frozen=True)
+@settings
 class HFModelConfig:
     """Any causal language model that transformers can build."""
 
-    name: str  # on the hub, or a folder
-    family: Literal["hf"]
-    weights: Literal["random", "pretrained"]
-    revision: str | None
-    trust_remote_code: bool  # runs code that comes with the model
-    vocab_size: Positive
-    max_length: Positive
+    name: str = setting(NUMBERS, "Name on the hub, or a folder.")
+    family: Literal["hf"] = setting(WEIGHTS, "Any causal language model of Hugging Face.")
+    weights: Literal["random", "pretrained"] = setting(NUMBERS, "Start from random or from the published weights.")
+    revision: str | None = setting(NUMBERS, "Revision on the hub; null: the newest.")
+    trust_remote_code: bool = setting(EXECUTION, "Allow code that comes with the model to run.")
+    vocab_size: Positive = setting(WEIGHTS, "Tokens that the model can predict.")
+    max_length: Positive = setting(NUMBERS, "Longest sequence.")
 
 
 ModelConfig = DecoderConfig | CustomModelConfig | HFModelConfig

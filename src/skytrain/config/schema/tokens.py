@@ -2,60 +2,86 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from .declare import DATA, EXECUTION, NUMBERS, setting, settings
 from .kinds import Bytes, Positive, Range, Seconds, Whole
 
 
-@dataclass(frozen=True)
+@settings
 class GPT2TokenizerConfig:
-    kind: Literal["gpt2"]
-    name: str
-    vocab_size: Positive
+    """GPT-2's tokenizer."""
+
+    kind: Literal["gpt2"] = setting(DATA, "The kind of tokenizer.")
+    name: str = setting(DATA, "Name of the tokenizer, and of its folders in the store.")
+    vocab_size: Positive = setting(DATA, "Tokens in the vocabulary.")
 
 
-@dataclass(frozen=True)
+@settings
 class BPETokenizerConfig:
     """A byte-level BPE trained on a sample of the corpus."""
 
-    kind: Literal["bpe"]
-    name: str
-    vocab_size: Annotated[int, Range(min=257)]  # 256 bytes and the end of text
-    sample_bytes: Bytes
+    kind: Literal["bpe"] = setting(DATA, "The kind of tokenizer.")
+    name: str = setting(DATA, "Name of the tokenizer, and of its folders in the store.")
+    vocab_size: Annotated[int, Range(min=257)] = setting(
+        DATA, "Tokens in the vocabulary, among them 256 bytes and the end of text."
+    )
+    sample_bytes: Bytes = setting(DATA, "Text of the corpus that the tokenizer is trained on.")
 
 
 TokenizerConfig = GPT2TokenizerConfig | BPETokenizerConfig
 
 
-@dataclass(frozen=True)
+@settings
 class MixturePhase:
     """From this step on, sequences come from these data sets in proportion to their weights."""
 
-    from_step: Whole
-    weights: dict[str, float]  # data set, or dataset@version where the store holds several
+    from_step: Whole = setting(NUMBERS, "First step of the phase.")
+    weights: dict[str, float] = setting(
+        NUMBERS, "Weight of each data set, written `dataset`, or `dataset@version` where the store holds several."
+    )
 
 
-@dataclass(frozen=True)
+@settings
 class TokenFilesConfig:
     """Token files of another project, in place of what `skytrain prepare` makes."""
 
-    format: Literal["llmc", "nanogpt", "megatron", "webdataset"]
-    train: str  # a path or s3:// URL, with * in its last part
-    validation: str | None
-    dtype: Literal["uint16", "uint32"]  # of nanoGPT's files, which do not say theirs
+    format: Literal["llmc", "nanogpt", "megatron", "webdataset"] = setting(NUMBERS, "Format of the files.")
+    train: str = setting(NUMBERS, "The training split: a path or s3:// URL, with * in its last part.")
+    validation: str | None = setting(NUMBERS, "The validation split: a path or s3:// URL, with * in its last part.")
+    dtype: Literal["uint16", "uint32"] = setting(NUMBERS, "Type of a token in nanoGPT's files, which do not say it.")
 
 
-@dataclass(frozen=True)
+@settings
 class LoaderConfig:
     """How prepared tokens become batches."""
 
-    shuffle: Literal["global", "blocks"]
-    block_shards: Positive  # shards whose windows are shuffled together with shuffle=blocks
-    packing: Literal["windows", "documents"]
-    separate_documents: bool  # attention and positions stay within a document, as if each stood alone
-    cache_dir: str | None
-    cache_limit: Bytes | None
-    store_wait: Seconds
-    mixture: list[MixturePhase]  # empty: the one data set that `data` names
-    files: TokenFilesConfig | None
+    shuffle: Literal["global", "blocks"] = setting(
+        NUMBERS,
+        "global: any window may follow any other, and the whole split is cached; "
+        "blocks: a few shards at a time, for a cache smaller than the split.",
+    )
+    block_shards: Positive = setting(NUMBERS, "Shards whose windows are shuffled together with shuffle=blocks.")
+    packing: Literal["windows", "documents"] = setting(
+        NUMBERS, "windows: sequences run across documents; documents: whole ones, best fit, with some padding."
+    )
+    separate_documents: bool = setting(
+        NUMBERS, "Keep attention and positions within a document; slower, since it takes a mask."
+    )
+    cache_dir: str | None = setting(
+        EXECUTION, "A node-local folder; null: /opt/dlami/nvme where it exists, else $XDG_CACHE_HOME or ~/.cache."
+    )
+    cache_limit: Bytes | None = setting(
+        EXECUTION, "Most bytes in the cache, such as 200GiB, over all data sets; null: what the disk holds."
+    )
+    store_wait: Seconds = setting(
+        EXECUTION, "How long to wait for a store that does not answer before the run stops (resumably)."
+    )
+    mixture: list[MixturePhase] = setting(
+        NUMBERS,
+        "Several prepared data sets by weight, such as [{from_step: 0, weights: {web: 0.7, code: 0.3}}]; "
+        "empty: the one that `data` names.",
+    )
+    files: TokenFilesConfig | None = setting(
+        NUMBERS, "Token files of llm.c, nanoGPT, Megatron or WebDataset to read instead: choose loader=files."
+    )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from ..units import parse_seconds
+from .declare import EXECUTION, NUMBERS, setting, settings
 from .kinds import (
     Count,
     Degree,
@@ -22,147 +22,198 @@ from .kinds import (
 )
 
 
-@dataclass(frozen=True)
+@settings
 class AdamWConfig:
-    name: Literal["adamw"]
-    lr: PositiveFloat
-    beta1: Fraction
-    beta2: Fraction
-    eps: PositiveFloat
-    weight_decay: NonNegative  # on matrices only; biases, norms and other vectors are spared
+    """AdamW."""
+
+    name: Literal["adamw"] = setting(NUMBERS, "The optimizer.")
+    lr: PositiveFloat = setting(NUMBERS, "Peak learning rate.")
+    beta1: Fraction = setting(NUMBERS, "Decay of the mean of gradients.")
+    beta2: Fraction = setting(NUMBERS, "Decay of the mean of squared gradients.")
+    eps: PositiveFloat = setting(NUMBERS, "Added to the root of the mean of squared gradients.")
+    weight_decay: NonNegative = setting(NUMBERS, "Decay of matrices; biases, norms and other vectors are spared.")
 
 
-@dataclass(frozen=True)
+@settings
 class LionConfig:
-    name: Literal["lion"]
-    lr: PositiveFloat
-    beta1: Fraction
-    beta2: Fraction
-    weight_decay: NonNegative
+    """Lion."""
+
+    name: Literal["lion"] = setting(NUMBERS, "The optimizer.")
+    lr: PositiveFloat = setting(NUMBERS, "Peak learning rate.")
+    beta1: Fraction = setting(NUMBERS, "Weight of the momentum in an update.")
+    beta2: Fraction = setting(NUMBERS, "Decay of the momentum.")
+    weight_decay: NonNegative = setting(NUMBERS, "Decay of matrices; biases, norms and other vectors are spared.")
 
 
-@dataclass(frozen=True)
+@settings
 class MuonConfig:
     """torch's Muon on the matrices between embedding and head, AdamW on everything else; one learning rate for both."""
 
-    name: Literal["muon"]
-    lr: PositiveFloat  # as for AdamW: Muon's steps are scaled to the size of AdamW's
-    momentum: Fraction
-    beta1: Fraction  # this and the next two are AdamW's
-    beta2: Fraction
-    eps: PositiveFloat
-    weight_decay: NonNegative
+    name: Literal["muon"] = setting(NUMBERS, "The optimizer.")
+    lr: PositiveFloat = setting(NUMBERS, "Peak learning rate, as for AdamW: Muon's steps are scaled to AdamW's size.")
+    momentum: Fraction = setting(NUMBERS, "Muon's momentum.")
+    beta1: Fraction = setting(NUMBERS, "AdamW's decay of the mean of gradients.")
+    beta2: Fraction = setting(NUMBERS, "AdamW's decay of the mean of squared gradients.")
+    eps: PositiveFloat = setting(NUMBERS, "AdamW's addition to the root of the mean of squared gradients.")
+    weight_decay: NonNegative = setting(NUMBERS, "Decay of matrices; biases, norms and other vectors are spared.")
 
 
 OptimizerConfig = AdamWConfig | LionConfig | MuonConfig
 
 
-@dataclass(frozen=True)
+@settings
 class DecayScheduleConfig:
     """Warm up, then fall to `final_fraction` of the peak at the horizon."""
 
-    name: Literal["cosine", "linear"]
-    warmup_steps: Whole
-    final_fraction: Fraction
+    name: Literal["cosine", "linear"] = setting(NUMBERS, "Shape of the decay.")
+    warmup_steps: Whole = setting(NUMBERS, "Steps over which the learning rate rises to its peak.")
+    final_fraction: Fraction = setting(NUMBERS, "Learning rate at the last step, as a share of the peak.")
 
 
-@dataclass(frozen=True)
+@settings
 class ConstantScheduleConfig:
-    name: Literal["constant"]
-    warmup_steps: Whole
+    """Warm up, then stay at the peak."""
+
+    name: Literal["constant"] = setting(NUMBERS, "Shape of the schedule.")
+    warmup_steps: Whole = setting(NUMBERS, "Steps over which the learning rate rises to its peak.")
 
 
-@dataclass(frozen=True)
+@settings
 class WSDScheduleConfig:
     """Warm up, stay, then decay over the last `decay_fraction` of the steps."""
 
-    name: Literal["wsd"]
-    warmup_steps: Whole
-    decay_fraction: Fraction
-    final_fraction: Fraction
+    name: Literal["wsd"] = setting(NUMBERS, "Shape of the schedule.")
+    warmup_steps: Whole = setting(NUMBERS, "Steps over which the learning rate rises to its peak.")
+    decay_fraction: Fraction = setting(NUMBERS, "Share of the steps, at the end, in which the learning rate decays.")
+    final_fraction: Fraction = setting(NUMBERS, "Learning rate at the last step, as a share of the peak.")
 
 
 LRScheduleConfig = DecayScheduleConfig | ConstantScheduleConfig | WSDScheduleConfig
 
 
-@dataclass(frozen=True)
+@settings
 class ParallelConfig:
     """How processes share the work. The degrees multiply to their number; one may be -1: the rest of them."""
 
     name: Literal["single", "ddp", "fsdp", "hsdp", "tp", "tp-fsdp", "pp", "pp-fsdp", "pp-tp-fsdp", "cp", "auto",
-                  "deepspeed-zero1", "deepspeed-zero2", "deepspeed-zero3", "deepspeed-zero3-offload"]  # fmt: skip
-    pipeline: Degree  # stages of consecutive layers
-    replicate: Degree | None  # copies of the whole state; null: one for each node, or two on a single one
-    shard: Degree  # ranks that divide one copy's parameters, gradients and optimizer state
-    context: Degree  # ranks that divide each sequence
-    tensor: Degree  # ranks that divide each layer; best inside a node
-    schedule: Literal["gpipe", "1f1b", "interleaved-1f1b", "zbv"]
-    pipeline_micro_batches: Positive | None  # that go through the pipeline together; null: all of a step's
-    context_method: Literal["allgather", "ring", "ulysses"]  # how attention reaches over a divided sequence
-    reduce_once: bool  # gradients travel once a step, not once a micro-batch; holds them whole meanwhile
-    timeout: Annotated[
-        float, Unit(parse_seconds, "seconds"), Range(min=5)
-    ]  # nothing moves for so long: the job stops, and says where
-    # Parameters, gradients and optimizer state live in the machine's own memory; with DeepSpeed below ZeRO-3, the last alone.
-    cpu_offload: bool
-    offload_folder: str | None  # on an NVMe disk, where DeepSpeed keeps them instead; null: in memory
+                  "deepspeed-zero1", "deepspeed-zero2", "deepspeed-zero3", "deepspeed-zero3-offload"] = setting(
+        EXECUTION, "The preset that the degrees come from; auto: chosen for the hardware."
+    )  # fmt: skip
+    pipeline: Degree = setting(EXECUTION, "Stages of consecutive layers.")
+    replicate: Degree | None = setting(
+        EXECUTION, "Copies of the whole state; null: one for each node, or two on a single one."
+    )
+    shard: Degree = setting(EXECUTION, "Ranks that divide one copy's parameters, gradients and optimizer state.")
+    context: Degree = setting(EXECUTION, "Ranks that divide each sequence.")
+    tensor: Degree = setting(EXECUTION, "Ranks that divide each layer; best inside a node.")
+    schedule: Literal["gpipe", "1f1b", "interleaved-1f1b", "zbv"] = setting(EXECUTION, "Schedule of the pipeline.")
+    pipeline_micro_batches: Positive | None = setting(
+        EXECUTION, "Micro-batches that go through the pipeline together; null: all of a step's."
+    )
+    context_method: Literal["allgather", "ring", "ulysses"] = setting(
+        EXECUTION, "How attention reaches over a divided sequence."
+    )
+    reduce_once: bool = setting(
+        EXECUTION, "Reduce gradients once per step, not once per micro-batch; they are held whole meanwhile."
+    )
+    timeout: Annotated[float, Unit(parse_seconds, "seconds"), Range(min=5)] = setting(
+        EXECUTION, "When nothing moves for so long, the job stops and says where."
+    )
+    cpu_offload: bool = setting(
+        EXECUTION,
+        "Keep parameters, gradients and optimizer state in the machine's memory; with DeepSpeed below ZeRO-3, the last alone.",
+    )
+    offload_folder: str | None = setting(
+        EXECUTION, "A folder on an NVMe disk where DeepSpeed keeps them instead; null: in memory."
+    )
 
 
-@dataclass(frozen=True)
+@settings
 class KernelsConfig:
     """Techniques of the fused path, each with its switch (docs/performance.md says what each gave)."""
 
-    attention: Literal["auto", "cudnn", "flash", "sdpa"]
-    loss: bool
-    gelu: bool
-    norm: bool
-    products: bool  # the fastest of cuBLASLt's algorithms for each shape, found when it is first seen
-    epilogue: bool  # bias and GELU inside of products, where that is the faster way
-    residual: Literal["bf16", "fp32"]  # what the stream between blocks is kept in; autocast has fp32
-
-
-@dataclass(frozen=True)
-class TrainerConfig:
-    sequence_length: Positive
-    batch_tokens: Count  # per optimizer step, over all devices
-    micro_batch: MicroBatch  # sequences per device and pass, or auto: the fastest measured; accumulation follows
-    steps: Positive | None  # the schedule's horizon; give this or `tokens`
-    tokens: Count | None
-    stop_at_step: Positive | None  # end early; the schedule keeps its full horizon
-    clip_norm: PositiveFloat | None
-    # What to do, before the weights change, when loss or gradient norm is not finite, or a spike.
-    on_anomaly: Literal["stop", "skip", "ignore"]
-    spike_zscore: PositiveFloat | None  # this many deviations above the last 128 steps is a spike; null: none is
-    activation_checkpointing: Literal["none", "selective", "full"]  # what blocks compute again in the backward pass
-    loss_chunk_tokens: Count | None  # logits of so many tokens exist at a time; null: of all
-    z_loss: NonNegative  # weight of the squared log of the softmax's sum
-    # bf16-true: weights too, with float32 copies in the optimizer; 16-mixed scales the loss, and needs a GPU
-    precision: Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed"]
-    device: Literal["auto", "cpu", "cuda"]
-    fused: Literal["auto", "on", "off"]  # kernels of our own for decoders of GPT-2's shape on a GPU, in bf16
-    kernels: KernelsConfig
-    cuda_graphs: Literal["auto", "on", "off"]  # a micro-batch's kernels asked for at once; auto: where it is small
-    compile: bool  # torch.compile, where the fused path is not taken
-    fp8: Literal["off", "tensorwise", "rowwise"]  # the blocks' products, for wide models; needs compile
-    profile: bool  # a trace of three steps and a snapshot of GPU memory, in the run's folder
-    deterministic: bool  # torch's deterministic algorithms on a GPU; slower
-    validate_every: Positive | None  # steps
-    validate_tokens: Count
-    sample_every: Positive | None  # steps
-    sample_prompt: str
-    sample_tokens: Positive
-    checkpoint_every: Every | None  # steps, a time, or auto: by what a save costs and how often machines vanish
-    interrupted_every: (
-        Seconds  # on average, for checkpoint_every=auto; what the run itself has seen counts once it is enough
+    attention: Literal["auto", "cudnn", "flash", "sdpa"] = setting(EXECUTION, "The attention kernel.")
+    loss: bool = setting(EXECUTION, "A loss that reads its logits once.")
+    gelu: bool = setting(EXECUTION, "A fused GELU.")
+    norm: bool = setting(EXECUTION, "A fused norm.")
+    products: bool = setting(
+        EXECUTION, "The fastest of cuBLASLt's algorithms for each shape, found when it is first seen."
     )
-    keep_checkpoints: Annotated[int, Range(min=2)]  # the newest
-    keep_every: Positive | None  # beside them, those at every so many steps
-    keep_best: Whole  # and so many with the lowest validation loss
-    log_every: Positive  # steps
-    loggers: list[Literal["tensorboard", "wandb", "cloudwatch"]]  # metrics files are always written
-    workers: Whole  # data loader processes
-    max_restarts: Whole  # after crashes, each time from the last committed checkpoint
-    stop_within: Seconds  # of being asked to; what has not saved and stopped by then is killed
+    epilogue: bool = setting(EXECUTION, "Bias and GELU inside of products, where that is faster.")
+    residual: Literal["bf16", "fp32"] = setting(
+        NUMBERS, "Precision of the stream between blocks on the fused path; autocast has fp32."
+    )
+
+
+@settings
+class TrainerConfig:
+    """Batches, length, precision and reporting of a training."""
+
+    sequence_length: Positive = setting(NUMBERS, "Tokens in one sequence.")
+    batch_tokens: Count = setting(NUMBERS, "Tokens per optimizer step, over all devices.")
+    micro_batch: MicroBatch = setting(
+        EXECUTION, "Sequences per device and pass, or auto: the fastest measured; accumulation follows."
+    )
+    steps: Positive | None = setting(NUMBERS, "Optimizer steps, the horizon of the schedule; give this or `tokens`.")
+    tokens: Count | None = setting(NUMBERS, "Tokens to train on, in place of `steps`.")
+    stop_at_step: Positive | None = setting(EXECUTION, "End early; the schedule keeps its full horizon.")
+    clip_norm: PositiveFloat | None = setting(NUMBERS, "Largest norm of the gradients; null: they are not clipped.")
+    on_anomaly: Literal["stop", "skip", "ignore"] = setting(
+        NUMBERS, "What to do, before the weights change, when loss or gradient norm is not finite, or is a spike."
+    )
+    spike_zscore: PositiveFloat | None = setting(
+        NUMBERS, "A value so many deviations above the last 128 steps is a spike; null: none is."
+    )
+    activation_checkpointing: Literal["none", "selective", "full"] = setting(
+        EXECUTION, "What blocks compute again in the backward pass, to save memory."
+    )
+    loss_chunk_tokens: Count | None = setting(
+        EXECUTION, "Tokens whose logits exist at the same time, to save memory; null: all of a micro-batch."
+    )
+    z_loss: NonNegative = setting(NUMBERS, "Weight of the squared log of the softmax's sum.")
+    precision: Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed"] = setting(
+        NUMBERS,
+        "bf16-true: weights too, with float32 copies in the optimizer; 16-mixed scales the loss, and needs a GPU.",
+    )
+    device: Literal["auto", "cpu", "cuda"] = setting(EXECUTION, "Where to train; auto: on a GPU where there is one.")
+    fused: Literal["auto", "on", "off"] = setting(
+        EXECUTION, "Our own kernels, for decoders of GPT-2's shape on a GPU, in bf16."
+    )
+    kernels: KernelsConfig
+    cuda_graphs: Literal["auto", "on", "off"] = setting(
+        EXECUTION, "Launch the kernels of a micro-batch at once; auto: where it is small."
+    )
+    compile: bool = setting(EXECUTION, "Use torch.compile, where the fused path is not taken.")
+    fp8: Literal["off", "tensorwise", "rowwise"] = setting(
+        NUMBERS, "Compute the blocks' products in fp8, for wide models; needs compile."
+    )
+    profile: bool = setting(EXECUTION, "Write a trace of three steps and a snapshot of GPU memory to the run's folder.")
+    deterministic: bool = setting(EXECUTION, "Use torch's deterministic algorithms on a GPU; slower.")
+    validate_every: Positive | None = setting(EXECUTION, "Steps between validations; null: never.")
+    validate_tokens: Count = setting(EXECUTION, "Tokens of the validation split that are used.")
+    sample_every: Positive | None = setting(EXECUTION, "Steps between samples of text; null: never.")
+    sample_prompt: str = setting(EXECUTION, "How samples begin.")
+    sample_tokens: Positive = setting(EXECUTION, "Length of a sample.")
+    checkpoint_every: Every | None = setting(
+        EXECUTION,
+        "Steps or time between checkpoints, or auto: by what a save costs and how often machines vanish; null: only at the end.",
+    )
+    interrupted_every: Seconds = setting(
+        EXECUTION,
+        "Mean time between interruptions, for checkpoint_every=auto; what the run itself has seen counts once it is enough.",
+    )
+    keep_checkpoints: Annotated[int, Range(min=2)] = setting(EXECUTION, "Newest checkpoints to keep.")
+    keep_every: Positive | None = setting(EXECUTION, "Also keep the checkpoints at every so many steps; null: none.")
+    keep_best: Whole = setting(EXECUTION, "Also keep so many checkpoints with the lowest validation loss.")
+    log_every: Positive = setting(EXECUTION, "Steps between lines of the log.")
+    loggers: list[Literal["tensorboard", "wandb", "cloudwatch"]] = setting(
+        EXECUTION, "Where metrics go, beside the metrics files that are always written."
+    )
+    workers: Whole = setting(EXECUTION, "Data loader processes per rank.")
+    max_restarts: Whole = setting(EXECUTION, "Restarts after crashes, each time from the last committed checkpoint.")
+    stop_within: Seconds = setting(
+        EXECUTION, "Time to save and stop after being asked to; what has not stopped by then is killed."
+    )
 
     @property
     def micro_sequences(self) -> int:

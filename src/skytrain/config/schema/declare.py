@@ -1,0 +1,52 @@
+"""How a setting is declared: its type, what it means, and what it decides, in one place.
+
+Run identity, data versions, checkpoint compatibility, `skytrain config explain` and docs/settings.md are derived from this.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, TypeVar, dataclass_transform
+
+Group = TypeVar("Group")
+METADATA_KEY = "setting"
+
+
+class Decides(Enum):
+    """What another value of a setting would change."""
+
+    NUMBERS = "the numbers of a run: another value is another training"
+    WEIGHTS = "the meaning of the weights: a checkpoint made with another value cannot be used"
+    DATA = "the bytes of prepared data: another value is another preparation"
+    EXECUTION = "only speed, place or reporting: it may change at any time, also in the middle of a run"
+
+
+NUMBERS, WEIGHTS, DATA, EXECUTION = Decides
+RESULT = frozenset({NUMBERS, WEIGHTS, DATA})  # prepared data and weights decide numbers too
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a schema field says of itself beside its type."""
+
+    decides: Decides
+    meaning: str
+
+
+def setting(decides: Decides, meaning: str, *, default: Any = dataclasses.MISSING) -> Any:
+    """A field of a `settings` class. `default` is for settings that group files may leave out."""
+    return field(default=default, metadata={METADATA_KEY: Declared(decides, meaning)})
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(setting,))
+def settings(group: type[Group]) -> type[Group]:
+    """A group of settings: a frozen dataclass whose fields are declared with `setting`, or are groups themselves."""
+    return dataclass(frozen=True)(group)
+
+
+def declared(of: dataclasses.Field[Any]) -> Declared | None:
+    """What the field says of itself; None for a nested group."""
+    found: Declared | None = of.metadata.get(METADATA_KEY)
+    return found

@@ -1,0 +1,86 @@
+"""Reading the schema's types: which groups a field may hold, and the settings of a mapping that decide something."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Collection, Iterator, Mapping
+from functools import cache
+from typing import Any, Literal, get_args, get_origin
+
+from .declare import Decides, Declared, declared
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One field of a group: its type with marks, and what it says of itself (None for a nested group)."""
+
+    name: str
+    type: Any
+    declared: Declared | None
+    groups: tuple[type, ...]  # the groups that it may hold
+
+
+@cache
+def fields_of(group: type) -> tuple[Field, ...]:
+    """The fields of a group, in the order in which they are declared."""
+    hints = typing.get_type_hints(group, include_extras=True)
+    return tuple(
+        Field(each.name, hints[each.name], declared(each), groups_in(hints[each.name]))
+        for each in dataclasses.fields(group)
+    )
+
+
+def groups_in(schema: Any) -> tuple[type, ...]:
+    """The groups among the options of a type: several where variants share a key, none for plain values."""
+    if get_origin(schema) in (typing.Union, types.UnionType):
+        return tuple(group for option in get_args(schema) for group in groups_in(option))
+    return (schema,) if isinstance(schema, type) and dataclasses.is_dataclass(schema) else ()
+
+
+def tag_of(group: type) -> tuple[str, tuple[str, ...]]:
+    """The field that tells variants of one key apart (`family`, `kind`, `name`), and its words for this one."""
+    return next((each.name, get_args(each.type)) for each in fields_of(group) if get_origin(each.type) is Literal)
+
+
+def select(schema: Any, values: Mapping[str, Any], what: Collection[Decides]) -> dict[str, Any]:
+    """The part of a plain mapping that decides `what`, in the same shape; keys that the schema lacks are left out."""
+    return _select(groups_in(schema), values, what)
+
+
+def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as dotted leaves, in order."""
+    if not isinstance(values, Mapping) or not values:
+        return {prefix: values} if prefix else {}
+    leaves: dict[str, Any] = {}
+    for name, value in values.items():
+        leaves.update(flatten(value, f"{prefix}.{name}" if prefix else str(name)))
+    return leaves
+
+
+def _select(groups: tuple[type, ...], values: Mapping[str, Any], what: Collection[Decides]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field in _fields_for(groups, values):
+        if field.name not in values:
+            continue  # the mapping is of a version that had no such setting
+        value = values[field.name]
+        if field.groups and isinstance(value, Mapping):
+            if inside := _select(field.groups, value, what):
+                found[field.name] = inside
+        elif field.declared is not None and field.declared.decides in what:
+            found[field.name] = value
+    return found
+
+
+def _fields_for(groups: tuple[type, ...], values: Mapping[str, Any]) -> Iterator[Field]:
+    """The fields of the variant that the values are of; of all variants where they do not say."""
+    if len(groups) > 1:
+        tagged = [(group, *tag_of(group)) for group in groups]
+        groups = tuple(group for group, name, words in tagged if values.get(name) in words) or groups
+    seen: set[str] = set()
+    for group in groups:
+        for field in fields_of(group):
+            if field.name not in seen:
+                seen.add(field.name)
+                yield field
