@@ -55,6 +55,28 @@ def test_a_users_own_folder_adds_recipes_and_is_named_as_their_origin(tmp_path, 
     assert composed.origins["seed"] == str(Path("conf/recipe/mine.yaml"))
 
 
+@pytest.mark.parametrize(
+    ("overrides", "steps", "tokens"),
+    [
+        (["trainer.tokens=30B"], None, 30 * 10**9),
+        (["recipe=gpt2-124m-pile", "trainer.steps=20"], 20, None),
+        (["recipe=gpt2-124m-pile", "trainer.tokens=1B"], None, 10**9),
+        (["trainer.tokens=null"], 1000, None),
+    ],
+)
+def test_steps_replace_tokens_and_tokens_replace_steps(overrides, steps, tokens):
+    trainer = compose(overrides).config.trainer
+    assert (trainer.steps, trainer.tokens) == (steps, tokens)
+
+
+def test_a_users_recipe_that_gives_tokens_need_not_mention_steps(tmp_path):
+    recipe = tmp_path / "recipe" / "mine.yaml"
+    recipe.parent.mkdir()
+    recipe.write_text("# @package _global_\ntrainer:\n  tokens: 30B\n")
+    trainer = compose(["recipe=mine"], config_dirs=[tmp_path]).config.trainer
+    assert (trainer.steps, trainer.tokens) == (None, 30 * 10**9)
+
+
 def test_every_recipe_is_whole_without_another_word():
     recipes = sorted(
         path.name.removesuffix(".yaml") for path in files("skytrain.config.groups").joinpath("recipe").iterdir()
@@ -100,14 +122,14 @@ def test_a_users_file_that_is_no_yaml_is_named_with_its_line(tmp_path):
         (["trainer.sequence_length=4096"], ["4096", "1024", "model.max_length"]),
         (["model.vocab_size=100"], ["100", "50257"]),
         (["trainer.batch_tokens=1000"], ["1000", "8192", "try trainer.batch_tokens=8192"]),
-        (["trainer.tokens=1B"], ["trainer.steps", "both"]),
+        (["trainer.tokens=1B", "trainer.steps=5"], ["trainer.steps", "both", "leave one of them out"]),
+        (["trainer.steps=null"], ["trainer.steps", "neither", "add trainer.steps=N or trainer.tokens=N"]),
         (["trainer.checkpoint_every=10x"], ["trainer.checkpoint_every", "10x", "unit"]),
         (["trainer=1"], ["trainer=1"]),
         (["model=3"], ["model=3"]),
         (["trainer.steps"], ["'trainer.steps'", "key=value"]),
         (["trainer.loggers=[tensorbord]"], ["tensorbord", "tensorboard"]),
         (["store.kms_key=abc"], ["store.kms_key", "store.sse=kms"]),
-        (["lr_schedule.warmup_steps=5000"], ["5000", "1000 steps"]),
     ],
 )
 def test_a_mistake_is_answered_with_key_value_and_a_way_out(overrides, parts):

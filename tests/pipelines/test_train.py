@@ -57,6 +57,23 @@ def test_the_first_twenty_steps_are_those_of_the_golden_file(root):
     assert list(losses(root, trained.run).values()) == pytest.approx(golden, abs=2e-4)
 
 
+class Tables(Silent):
+    """Keeps the rows of what is printed."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, str] = {}
+
+    def table(self, title, rows):
+        self.rows.update(rows)
+
+
+def test_a_run_shorter_than_its_warmup_trains_and_says_what_became_of_it(root):
+    tables = Tables()
+    options = ("run=short", "trainer.steps=2", "lr_schedule.warmup_steps=100", "trainer.validate_every=null")
+    assert train(tiny_config(root, *options), tables).outcome == "done"
+    assert tables.rows["warm-up"] == "1 steps: lr_schedule.warmup_steps=100 is more than the run's 2"
+
+
 def test_a_stopped_run_continues_bit_for_bit(root):
     """With dropout and accumulation on, so that random state and position are truly restored."""
     options = ("model.dropout=0.1", "trainer.batch_tokens=512")

@@ -73,7 +73,9 @@ def test_the_number_of_processes_that_prepared_the_data_does_not_rename_a_run():
 
 
 def test_a_name_that_is_no_folder_is_refused():
-    with pytest.raises(SkytrainError, match="folder's name"):
+    with pytest.raises(SkytrainError, match=r"folder's name\n  try run=a-b"):
+        run_name(compose(["run=a/b"]).config)
+    with pytest.raises(SkytrainError, match=r"folder's name\n  try run=other"):
         run_name(compose(["run=../other"]).config)
 
 

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from skytrain.config.schema import ConstantScheduleConfig, DecayScheduleConfig, WSDScheduleConfig
-from skytrain.training.schedules import learning_rate
+from skytrain.training.schedules import learning_rate, warmup_steps
 
 COSINE = DecayScheduleConfig("cosine", warmup_steps=10, final_fraction=0.1)
 LINEAR = DecayScheduleConfig("linear", warmup_steps=10, final_fraction=0.0)
@@ -16,6 +16,18 @@ def test_warmup_rises_evenly_to_the_peak(schedule):
     assert [learning_rate(schedule, step, 100) for step in range(11)] == pytest.approx(
         [*(n / 10 for n in range(1, 11)), 1.0], abs=1e-9
     )
+
+
+@pytest.mark.parametrize("schedule", [COSINE, LINEAR, WSD, CONSTANT])
+def test_a_run_shorter_than_its_warmup_warms_up_over_a_tenth_of_its_steps(schedule):
+    assert [learning_rate(schedule, step, 9) for step in range(2)] == [1.0, pytest.approx(1.0, abs=0.02)]
+    assert warmup_steps(schedule, 9) == 1
+    assert warmup_steps(schedule, 10) == 10
+
+
+def test_a_shortened_warmup_leaves_room_for_the_decay():
+    long = DecayScheduleConfig("linear", warmup_steps=100, final_fraction=0.0)
+    assert [learning_rate(long, step, 20) for step in (0, 1, 2, 11, 20)] == pytest.approx([0.5, 1, 1, 0.5, 0])
 
 
 def test_cosine_passes_half_way_at_half_time_and_ends_at_its_final_fraction():

@@ -92,16 +92,13 @@ def _check_length_of_run(config: Config, fail: Fail) -> None:
         raise fail(
             "trainer.steps",
             f"give trainer.steps or trainer.tokens: {problem}",
-            "the other one is null: trainer.tokens=null",
+            "leave one of them out" if trainer.steps else "add trainer.steps=N or trainer.tokens=N",
         )
     if trainer.tokens is not None and trainer.tokens < trainer.batch_tokens:
         raise fail(
-            "trainer.tokens", f"{trainer.tokens} is less than one step of trainer.batch_tokens={trainer.batch_tokens}"
-        )
-    if config.lr_schedule.warmup_steps > total_steps(config):
-        raise fail(
-            "lr_schedule.warmup_steps",
-            f"{config.lr_schedule.warmup_steps} is more than the run's {total_steps(config)} steps",
+            "trainer.tokens",
+            f"{trainer.tokens} is less than one step of trainer.batch_tokens={trainer.batch_tokens}",
+            f"try trainer.tokens={trainer.batch_tokens} or a smaller trainer.batch_tokens",
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -43,6 +43,7 @@ GROUPS_MODULE = "skytrain.config.groups"
 FREE_KEYS = ("model.args", "data.source")  # their keys belong to a plugged-in class, which checks them itself
 OWN_SOURCES = "skytrain."  # ours list all their keys in their files, so that a new one is a typing error
 COMMAND_LINE = "command line"
+ALTERNATIVES = {"trainer.steps": "trainer.tokens", "trainer.tokens": "trainer.steps"}  # one sets the other to null
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,9 @@ def compose(overrides: Sequence[str] = (), config_dirs: Sequence[str | Path] = (
     tree, origins = _compose_files(choices, config_dirs)
     for override in settings:
         _apply(tree, origins, override)
+    for key in _replaced({override.key_or_group: override.value() for override in settings}):
+        OmegaConf.update(tree, key, None)
+        origins[key] = COMMAND_LINE
     try:
         values = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:
@@ -124,16 +128,25 @@ def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -
         # Hydra keeps no record of which file set a value; its own loader, asked file by file in order, tells.
         _, repository = loader._parse_overrides_and_create_caching_repo("config", lines)
         origins: dict[str, str] = {}
+        replaced: list[str] = []
         for default in defaults.defaults:
             if default.config_path.startswith("hydra/"):
                 continue
             part = loader._load_single_config(default, repository)
             origin = _name(repository, default.config_path)
-            for key in flatten(OmegaConf.to_container(part.config, resolve=False)):
-                origins[key] = origin
+            leaves = flatten(OmegaConf.to_container(part.config, resolve=False))
+            replaced = [key for key in replaced if key not in leaves] + _replaced(leaves)
+            origins.update(dict.fromkeys([*leaves, *replaced], origin))
+    for key in replaced:
+        OmegaConf.update(tree, key, None)
     OmegaConf.set_struct(tree, False)
     assert isinstance(tree, DictConfig)
     return tree, origins
+
+
+def _replaced(leaves: Mapping[str, Any]) -> list[str]:
+    """The keys that are null because their alternative is given, and they are not."""
+    return [other for key, other in ALTERNATIVES.items() if leaves.get(key) is not None and other not in leaves]
 
 
 def _name(repository: Any, config_path: str) -> str:

@@ -20,6 +20,7 @@ from ..tokens import Prepared, TokenDataModule, Tokenizer, open_training_data
 from ..training.callbacks import Samples, StepLog
 from ..training.factory import TrainingPlan
 from ..training.module import CausalLM
+from ..training.schedules import warmup_steps
 from .beside import Beside
 
 
@@ -85,6 +86,8 @@ def describe(
         f"{count:.2f}" + (f" of {name}" if config.loader.mixture else "") for name, count in reached.items()
     )
     sources = " + ".join(data.blend.names) if config.loader.mixture else config.data.name
+    warmup, configured = warmup_steps(config.lr_schedule, plan.total_steps), config.lr_schedule.warmup_steps
+    shortened = f"{warmup} steps: lr_schedule.warmup_steps={configured} is more than the run's {plan.total_steps}"
     mesh = f"{config.parallel.name} x {plan.ranks.world_size}" if uses_deepspeed(config) else str(plan.mesh)
     rows = [
         ("model", f"{config.model.name}, {format_count(record.parameters)} parameters"),
@@ -99,8 +102,9 @@ def describe(
         ("compute", f"{format_count(per_token)}FLOP a token, {per_token * tokens:.2e} FLOP in all"),
         (
             "optimizer",
-            f"{config.optimizer.name}, lr {config.optimizer.lr:g} ({config.lr_schedule.name}, {config.lr_schedule.warmup_steps} warmup), decay {config.optimizer.weight_decay:g}, clip {trainer.clip_norm}",
+            f"{config.optimizer.name}, lr {config.optimizer.lr:g} ({config.lr_schedule.name}, {warmup} warmup), decay {config.optimizer.weight_decay:g}, clip {trainer.clip_norm}",
         ),
+        *([("warm-up", shortened)] if warmup != configured else []),
         ("device", f"{record.hardware['device']}, {trainer.precision}{', compiled' if trainer.compile else ''}"),
         *([("mesh", f"{mesh} on {plan.ranks.nodes} node(s)")] if uses_process_group(config) else []),
         *([("network", job.network.summary())] if job.network and plan.ranks.world_size > 1 else []),

@@ -79,7 +79,8 @@ def run_name(config: Config, start: Start | None = None) -> str:
     """
     if config.run:
         if "/" in config.run or config.run in {".", ".."}:
-            raise SkytrainError(f"run: {config.run!r} cannot be a folder's name")
+            name = config.run.replace("/", "-").strip(".-") or "NAME"
+            raise SkytrainError(f"run: {config.run!r} cannot be a folder's name\n  try run={name}")
         return config.run
     decides = identity(plain(config))
     if start is not None and start.source is not None:

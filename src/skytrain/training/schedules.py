@@ -7,21 +7,31 @@ import math
 from ..config import LRScheduleConfig
 from ..config.schema import ConstantScheduleConfig, WSDScheduleConfig
 
+SHORTENED_WARMUP = 0.1  # of the run, where the configured warm-up is longer than the whole of it
+
+
+def warmup_steps(schedule: LRScheduleConfig, total_steps: int) -> int:
+    """Steps of warm-up in a run of this length: as configured, or a tenth of a run that is shorter than its warm-up."""
+    if schedule.warmup_steps <= total_steps:
+        return schedule.warmup_steps
+    return max(1, round(SHORTENED_WARMUP * total_steps))
+
 
 def learning_rate(schedule: LRScheduleConfig, step: int, total_steps: int) -> float:
     """The fraction of the peak learning rate that optimizer step `step` (from 0) uses.
 
-    Warmup is linear and reaches the peak at step `warmup_steps`; its first step is already above zero, as in llm.c.
+    Warm-up is linear and reaches the peak at its last step; its first step is already above zero, as in llm.c.
     """
-    if step < schedule.warmup_steps:
-        return (step + 1) / schedule.warmup_steps
+    warmup = warmup_steps(schedule, total_steps)
+    if step < warmup:
+        return (step + 1) / warmup
     if isinstance(schedule, ConstantScheduleConfig):
         return 1.0
     if isinstance(schedule, WSDScheduleConfig):
         decay_steps = max(1, round(schedule.decay_fraction * total_steps))
         into_decay = min(max(0, step - (total_steps - decay_steps)), decay_steps)
         return _blend(into_decay / decay_steps, schedule.final_fraction)
-    progress = min(1.0, (step - schedule.warmup_steps) / max(1, total_steps - schedule.warmup_steps))
+    progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
     if schedule.name == "cosine":
         progress = 0.5 * (1.0 - math.cos(math.pi * progress))
     return _blend(progress, schedule.final_fraction)
