@@ -8,6 +8,7 @@ import torch
 
 from skytrain.checkpoints import committed_steps, load_model
 from skytrain.config import SkytrainError
+from skytrain.pipelines.status import status
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, load_run, read_metrics
 from skytrain.storage import open_store
@@ -135,6 +136,20 @@ def test_a_named_run_with_other_settings_is_refused_line_by_line(root):
     with pytest.raises(SkytrainError, match=r"optimizer\.lr: 0\.003 -> 0\.001"):
         train(tiny_config(root, "run=mine", "optimizer.lr=1e-3"), Silent())
     assert committed_steps(open_store(str(root)), "mine") == [2]
+
+
+def test_a_run_that_was_refused_is_failed_and_passed_over(root):
+    store = open_store(str(root))
+    with pytest.raises(SkytrainError, match="does not serve a CPU"):
+        train(tiny_config(root, "run=refused", "trainer.fused=on"), Silent())
+    with pytest.raises(SkytrainError, match=r"no run in .* has a committed checkpoint yet: refused"):
+        load_model(store, None)
+    train(tiny_config(root, "run=good", "trainer.stop_at_step=2"), Silent())
+    with pytest.raises(SkytrainError, match="does not serve a CPU"):
+        train(tiny_config(root, "run=newer", "trainer.fused=on"), Silent())
+    assert load_model(store, None).label == "good@2"
+    states = {each.run: (each.state, each.reason is not None) for each in status(tiny_config(root), None)}
+    assert states == {"good": ("stopped", False), "newer": ("failed", True), "refused": ("failed", True)}
 
 
 def test_old_checkpoints_are_pruned_and_the_newest_kept_and_the_best(root):

@@ -7,7 +7,7 @@ from skytrain.runs import (
     Start,
     claim_attempt,
     config_changes,
-    find_run,
+    list_runs,
     load_run,
     other_changes,
     read_metrics,
@@ -31,16 +31,16 @@ def record(name: str, **overrides):
 
 def test_a_run_is_saved_and_found_by_name(store):
     save_run(store, record("one"))
-    assert load_run(store, "one") == find_run(store, "one")
+    assert [load_run(store, "one")] == list_runs(store)
     assert load_run(store, "one").config["optimizer"]["lr"] == 6e-4
 
 
-def test_without_a_name_the_run_that_started_last_is_found(store):
+def test_the_run_that_started_last_is_listed_first(store):
     import dataclasses
 
     save_run(store, dataclasses.replace(record("b"), started_at="2026-01-01T00:00:00+00:00"))
     save_run(store, dataclasses.replace(record("a"), started_at="2026-01-02T00:00:00+00:00"))
-    assert find_run(store, None).name == "a"
+    assert [each.name for each in list_runs(store)] == ["a", "b"]
 
 
 def test_a_wrong_name_is_answered_with_the_nearest(store):
@@ -51,7 +51,7 @@ def test_a_wrong_name_is_answered_with_the_nearest(store):
 
 def test_an_empty_store_says_how_to_begin(store):
     with pytest.raises(SkytrainError, match="skytrain quickstart"):
-        find_run(store, None)
+        list_runs(store)
 
 
 def test_the_made_name_changes_with_what_decides_the_result_and_only_that():

@@ -4,7 +4,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from skytrain.config.compose import compose
+from skytrain.pipelines.status import describe_status, failure_lines
 from skytrain.runs import MetricsWriter, claim_attempt, record_resume, save_run, write_outcome
+from skytrain.runs.failures import failures_recorded
 from skytrain.runs.record import new_record
 from skytrain.runs.status import run_status
 from skytrain.runs.sync import Lines
@@ -75,6 +77,31 @@ def test_a_run_that_ended_says_how(store, outcome):
     number = attempt(store, 0, {5: {"train/loss": 3.0}}, usd=1.0, heard=1)
     write_outcome(store, "r", number, outcome, 5)
     assert run_status(store, "r", 100).state == outcome
+
+
+def test_an_attempt_that_ends_with_an_error_has_failed_at_once_and_says_why(store):
+    number = attempt(store, 0, {5: {"train/loss": 3.0}}, usd=1.0, heard=1)
+    with pytest.raises(RuntimeError), failures_recorded(store, "r", number):
+        raise RuntimeError("the loss is nan\n  try another learning rate")
+    with pytest.raises(RuntimeError), failures_recorded(store, "r", number):
+        raise RuntimeError("another rank has gone")  # it comes second, and is a consequence
+    found = run_status(store, "r", 100)
+    assert (found.state, found.reason, found.interruptions) == (
+        "failed",
+        "the loss is nan\n  try another learning rate",
+        1,
+    )
+    assert ("reason", found.reason) in describe_status(found)
+    assert failure_lines([found]) == ["r failed: the loss is nan"]
+    claim_attempt(store, "r")
+    assert run_status(store, "r", 100).reason is None
+
+
+def test_a_killed_attempt_has_no_failure(store):
+    number = attempt(store, 0, {5: {"train/loss": 3.0}}, usd=1.0, heard=1)
+    with pytest.raises(KeyboardInterrupt), failures_recorded(store, "r", number):
+        raise KeyboardInterrupt
+    assert run_status(store, "r", 100).state == "running"
 
 
 def test_a_run_that_has_only_been_claimed_is_starting_but_not_for_ever(store):

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..runs import Fence, Superseded, check_newest, read_fence
+from ..runs import Fence, RunRecord, Superseded, check_newest, list_runs, load_run, read_fence
 from ..runs.attempts import now
 from ..storage import NotFound, Stat, Store
 from .errors import USE_ANOTHER, CheckpointError, Damaged, SaveFailed, TakenOver
@@ -70,6 +70,20 @@ def committed(store: Store, run: str) -> list[Commit]:
 def committed_steps(store: Store, run: str) -> list[int]:
     """Steps with a whole checkpoint, in order."""
     return [commit.step for commit in committed(store, run)]
+
+
+def find_run(store: Store, name: str | None) -> RunRecord:
+    """The named run, or the newest that has a checkpoint: one that was refused or has only begun is passed over."""
+    if name:
+        return load_run(store, name)
+    records = list_runs(store)
+    for record in records:
+        if committed(store, record.name):
+            return record
+    raise CheckpointError(
+        f"no run in {store.root} has a committed checkpoint yet: {', '.join(record.name for record in records)}\n"
+        "  `skytrain status` says how they stand"
+    )
 
 
 def choose_commit(store: Store, run: str, step: str) -> Commit:

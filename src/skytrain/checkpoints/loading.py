@@ -9,10 +9,10 @@ from torch import nn
 
 from ..config import ModelConfig, TokenizerConfig, build
 from ..models import build_model, load_hf_folder
-from ..runs import RunRecord, find_run
+from ..runs import RunRecord
 from ..storage import Store
 from ..tokens import Tokenizer, load_tokenizer_folder, open_tokenizer
-from .commits import choose_commit, step_key
+from .commits import choose_commit, find_run, step_key
 from .saved import SavedTensors, open_checkpoint
 
 

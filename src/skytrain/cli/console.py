@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -88,3 +89,12 @@ class Console:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    """Rows of cells on stdout, in columns. A cell may have several lines."""
+    widths = [max(len(line) for row in rows for line in row[i].split("\n")) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = [cell.split("\n") for cell in row]
+        for lines in zip_longest(*cells, fillvalue=""):
+            print("  ".join(line.ljust(width) for line, width in zip(lines, widths, strict=True)).rstrip())

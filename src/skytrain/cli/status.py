@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ..config.errors import SkytrainError
+from .console import print_table
 from .options import ConfigDirs, Json, compose_overrides
 
 Words = Annotated[
@@ -25,13 +26,14 @@ def status(words: Words = None, config_dir: ConfigDirs = None, as_json: Json = F
     """How runs stand: step, loss, speed, dollars, time to go.
 
     Reads what the run has left in the store, from any machine: no process of the run is asked. A run that has written
-    nothing for a minute (ten at its start) and has not said how it ended is stale: it, or its machine, is gone.
+    nothing for a minute (ten at its start) and has not said how it ended is stale: it, or its machine, is gone. One that
+    ended with an error is failed, and the error is shown.
 
     skytrain status
 
     skytrain status my-run store.root=s3://bucket/project --json
     """
-    from ..pipelines.status import describe_status, status_rows
+    from ..pipelines.status import describe_status, failure_lines, status_rows
     from ..pipelines.status import status as story
 
     runs = [word for word in words or [] if "=" not in word]
@@ -43,7 +45,8 @@ def status(words: Words = None, config_dir: ConfigDirs = None, as_json: Json = F
         shown = [dataclasses.asdict(each) for each in found]
         print(json.dumps(shown[0] if runs else shown, indent=1))
         return
-    rows: list[tuple[str, ...]] = [*describe_status(found[0])] if runs else status_rows(found)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    if runs:
+        print_table([*describe_status(found[0])])
+    else:
+        print_table(status_rows(found))
+        print(*failure_lines(found), sep="\n", end="\n" if failure_lines(found) else "")

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from ..checkpoints import CheckpointError, Commit, Keep, committed, prune, step_key
-from ..checkpoints.commits import choose_commit, read_manifest, read_marker, read_validation
+from ..checkpoints.commits import choose_commit, find_run, read_manifest, read_marker, read_validation
 from ..checkpoints.manifest import NATIVE
 from ..checkpoints.retention import Pruned
 from ..checkpoints.verification import verify as verify_commit
 from ..config import Config, SkytrainError
-from ..runs import Reporter, RunRecord, find_run, load_run, save_run
+from ..runs import Reporter, RunRecord, load_run, save_run
 from ..storage import Store, open_store
 
 Format = Literal["skytrain", "safetensors", "hf", "llm.c"]

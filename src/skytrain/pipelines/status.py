@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from ..checkpoints import CheckpointError
 from ..checkpoints.commits import committed, read_marker
-from ..config import Config, SkytrainError, format_count, format_seconds
-from ..runs import RunRecord, load_run
+from ..config import Config, format_count, format_seconds
+from ..runs import RunRecord, list_runs, load_run
 from ..runs.status import RunStatus, run_status
 from ..storage import Store, open_store
 
@@ -21,10 +21,7 @@ def status(config: Config, run: str | None) -> list[RunStatus]:
     store = open_store(config.store)
     if run is not None:
         return [_status(store, load_run(store, run))]
-    names = [name for name in store.folders("runs/") if store.exists(f"runs/{name}/run.json")]
-    if not names:
-        raise SkytrainError(f"no run in {store.root} yet\n  start one: skytrain train, or skytrain quickstart")
-    return [_status(store, load_run(store, name)) for name in names]
+    return [_status(store, record) for record in sorted(list_runs(store), key=lambda record: record.name)]
 
 
 def _status(store: Store, record: RunRecord) -> RunStatus:
@@ -43,11 +40,17 @@ def _newest_checkpoint(store: Store, run: str) -> tuple[int, str] | None:
 
 def describe_status(found: RunStatus) -> list[tuple[str, str]]:
     """One run, line by line; what is not known has no line."""
-    heard = {"running": "", "starting": "", "stale": f", not heard of since {found.since}"}
+    heard = {
+        "running": "",
+        "starting": "",
+        "stale": f", not heard of since {found.since}",
+        "failed": f" at {found.since}",
+    }
     state = found.state + heard.get(found.state, f" since {found.since}" if found.since else "")
     speed = _text(found.tokens_per_s, lambda value: f"{format_count(value)} tokens/s")
     lines = {
         "state": state + (f" on {found.host}" if found.host else ""),
+        "reason": found.reason or "",
         "step": f"{found.step}/{found.total_steps}"
         + _text(found.eta_seconds, lambda s: f", {format_seconds(s)} to go"),
         "loss": _text(found.loss, "{:.4f}".format) + _text(found.val_loss, ", validation {:.4f}".format),
@@ -55,7 +58,7 @@ def describe_status(found: RunStatus) -> list[tuple[str, str]]:
         "cost": cost(found),
         "checkpoint": _text(found.checkpoint_step, "step {}".format)
         + _text(found.checkpoint_age_seconds, lambda s: f", {format_seconds(max(s, 0.0))} ago"),
-        "attempts": f"{found.attempts}, of which {found.interruptions} were interrupted",
+        "attempts": f"{found.attempts}, of which {found.interruptions} were interrupted or failed",
         "slowest rank": _text(found.slowest_rank, str)
         + _text(found.straggler_ratio, ", {:.2f} times the median".format),
     }
@@ -93,6 +96,11 @@ def status_rows(found: list[RunStatus]) -> list[tuple[str, ...]]:
             )
         )
     return rows
+
+
+def failure_lines(found: list[RunStatus]) -> list[str]:
+    """Below the table, why runs have failed."""
+    return [f"{each.run} failed: {each.reason.splitlines()[0]}" for each in found if each.reason]
 
 
 def _text(value: T | None, form: Callable[[T], str]) -> str:

@@ -27,6 +27,7 @@ from ..runs import (
     write_outcome,
 )
 from ..runs.attempts import now
+from ..runs.failures import failures_recorded
 from ..runs.supervision import Supervision
 from ..storage import Store, open_store
 from ..tokens import TokenDataModule, Tokenizer, find_training_data, open_mixture, open_tokenizer
@@ -174,7 +175,10 @@ def _train(
     metadata, instance = find_instance(ranks)
     meter = start_meter(config, store, name, ranks, instance, reporter)
     attempt = ranks.first_does(lambda: begin(config, plan, store, start, record, changes, allow_changes))
-    with beside(config, store, name, attempt.number, ranks, metadata, reporter) as side:
+    with (
+        failures_recorded(store, name, attempt.number),
+        beside(config, store, name, attempt.number, ranks, metadata, reporter) as side,
+    ):
         side.reporter.table(
             f"run {name}", describe(config, plan, attempt.record, prepared, data, model, job, attempt.beginning.label)
         )

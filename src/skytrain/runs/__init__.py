@@ -15,7 +15,7 @@ from .attempts import (
 )
 from .meter import Meter
 from .metrics import MetricsWriter, read_metrics, was_measured
-from .record import RunRecord, Start, config_changes, create_run, find_run, load_run, other_changes, run_name, save_run
+from .record import RunRecord, Start, config_changes, create_run, list_runs, load_run, other_changes, run_name, save_run
 from .reporting import Reporter, Silent
 
 __all__ = [
@@ -34,7 +34,7 @@ __all__ = [
     "claim_attempt",
     "config_changes",
     "create_run",
-    "find_run",
+    "list_runs",
     "load_run",
     "other_changes",
     "read_fence",

@@ -156,14 +156,12 @@ def load_run(store: Store, name: str) -> RunRecord:
     return RunRecord(**fields)
 
 
-def find_run(store: Store, name: str | None) -> RunRecord:
-    """The named run, or the one that started last."""
-    if name:
-        return load_run(store, name)
+def list_runs(store: Store) -> list[RunRecord]:
+    """Every run of the store, the one that started last first."""
     records = [load_run(store, run) for run in store.folders("runs/") if store.exists(f"runs/{run}/run.json")]
     if not records:
         raise SkytrainError(f"no run in {store.root} yet\n  start one: skytrain train, or skytrain quickstart")
-    return max(records, key=lambda record: record.started_at)
+    return sorted(records, key=lambda record: record.started_at, reverse=True)
 
 
 def _code_revision() -> str | None:

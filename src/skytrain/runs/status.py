@@ -8,6 +8,7 @@ from typing import Any
 
 from ..storage import Store
 from .attempts import DONE, INTERRUPTED, attempts, read_attempt, read_outcome
+from .failures import read_failure
 from .meter import Count, largest_counts, last_records
 from .metrics import last_metrics
 from .record import load_run
@@ -21,7 +22,9 @@ class RunStatus:
     """One run. What is not known is None."""
 
     run: str
-    state: str  # starting, running, stale (not heard of for a while), done, stopped, budget, interrupted, not started
+    # starting, running, stale (not heard of for a while), failed, done, stopped, budget, interrupted, not started
+    state: str
+    reason: str | None  # of a failure
     since: str | None  # when it was last heard of, or ended
     step: int
     total_steps: int
@@ -37,7 +40,7 @@ class RunStatus:
     checkpoint_step: int | None
     checkpoint_age_seconds: float | None
     attempts: int
-    interruptions: int  # ends that the run did not choose: signals, notices, crashes, lost machines
+    interruptions: int  # ends that the run did not choose: signals, notices, errors, crashes, lost machines
     slowest_rank: int | None
     straggler_ratio: float | None
     host: str | None
@@ -50,7 +53,10 @@ def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int,
     beats = last_records(store, name, "spend")
     newest = numbers[-1] if numbers else None
     begun = read_attempt(store, name, newest) if newest is not None else {}
+    failure = read_failure(store, name, newest) if newest is not None else None
     state, since = _state(newest, begun, outcomes.get(newest) if newest is not None else None, beats, now)
+    if failure is not None:
+        state, since = "failed", failure.failed_at
     metrics = last_metrics(store, name)
     step = max([metrics.get("step", 0), *([checkpoint[0]] if checkpoint else [])])
     beat = beats.get(newest, {}) if newest is not None else {}
@@ -59,6 +65,7 @@ def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int,
     return RunStatus(
         run=name,
         state=state,
+        reason=failure.reason if failure else None,
         since=since,
         step=step,
         total_steps=total_steps,
