@@ -17,7 +17,8 @@ os.environ["RAYON_NUM_THREADS"] = "1"
 
 import numpy as np
 
-from skytrain.tokens.tokenizers import _tiktoken_encoder, gpt2
+from skytrain.tokens.encoders import tiktoken_encoder
+from skytrain.tokens.tokenizers import gpt2
 
 HERE = Path(__file__).parent
 WARM_UP = 200  # documents that are not measured: the fast one fills its cache of words
@@ -32,7 +33,7 @@ def main(folder: Path) -> None:
     batches = [texts[i : i + 200] for i in range(WARM_UP, len(texts), 200)]
     size = sum(len(text.encode()) for batch in batches for text in batch) / 1e6
     ours = gpt2()
-    reference = _tiktoken_encoder(ours._bytes[:-1])
+    reference = tiktoken_encoder(ours._bytes[:-1])
     ours.encode_batch(texts[:WARM_UP])
     reference(texts[:WARM_UP])
     spent = {"skytrain": 0.0, "tiktoken": 0.0}

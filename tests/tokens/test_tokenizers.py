@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 
 from skytrain.config import BPETokenizerConfig, GPT2TokenizerConfig, SkytrainError
 from skytrain.storage import open_store
-from skytrain.tokens import tokenizers
-from skytrain.tokens.tokenizers import TRICKY, ByteLevelBPE, gpt2, open_tokenizer, store_tokenizer, train_bpe
+from skytrain.tokens import encoders, tokenizers
+from skytrain.tokens.encoders import TRICKY
+from skytrain.tokens.long_texts import cut_text, encode_in_pieces
+from skytrain.tokens.tokenizers import ByteLevelBPE, gpt2, open_tokenizer, store_tokenizer, train_bpe
 
 ANY_TEXT = st.text(st.characters(codec="utf-8"))
 SAMPLE = [
@@ -23,7 +26,7 @@ SAMPLE = [
     "naïve café: 你好, 世界! 🏳️‍🌈 the end of the words\n",
 ] * 3
 
-FAST, TIKTOKEN = tokenizers._fastokens_encoder(gpt2().definition), tokenizers._tiktoken_encoder(gpt2()._bytes[:-1])
+FAST, TIKTOKEN = encoders.fastokens_encoder(gpt2().definition), encoders.tiktoken_encoder(gpt2()._bytes[:-1])
 
 
 def config(vocab_size: int = 300) -> BPETokenizerConfig:
@@ -81,7 +84,7 @@ def test_decoding_bytes_keeps_a_character_that_two_tokens_share() -> None:
 
 def test_a_fast_encoder_with_other_ids_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        tokenizers, "_fastokens_encoder", lambda definition: lambda texts: [np.zeros(1, np.uint32) for _ in texts]
+        encoders, "fastokens_encoder", lambda definition: lambda texts: [np.zeros(1, np.uint32) for _ in texts]
     )
     gpt2.cache_clear()
     with pytest.warns(UserWarning, match="other ids than the reference"):
@@ -171,4 +174,25 @@ def test_the_fast_encoder_is_the_one_in_use() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         gpt2.cache_clear()
-        assert gpt2()._encode.__qualname__.startswith("_fastokens_encoder")
+        assert gpt2()._encode.__qualname__.startswith("fastokens_encoder")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(st.sampled_from("abé1٣ \t\n'\"_.,，。s\u00a0\u0301\x1c你😀")), st.integers(1, 12))
+def test_a_text_in_pieces_has_the_ids_of_the_whole_text(text: str, limit: int) -> None:
+    pieces = list(cut_text(text, limit))
+    assert "".join(pieces) == text
+    assert all(len(piece) <= limit for piece in pieces)
+    cut_inside_a_word = any(
+        not (before[-1].isalnum() and not after[0].isalnum() and after[0] != "\u00a0")
+        for before, after in pairwise(pieces)
+    )
+    if not cut_inside_a_word:
+        assert np.concatenate(TIKTOKEN(pieces)).tolist() == TIKTOKEN([text])[0].tolist()
+
+
+def test_long_and_short_texts_of_a_batch_come_back_in_order_with_the_same_ids() -> None:
+    long = "It's 10,000 words, isn't it? 你好，世界。\n" * 60_000  # some 2 million characters
+    texts = ["", "one", long, "two", long[5:], ""]
+    for mine, expected in zip(encode_in_pieces(FAST, texts), FAST(texts), strict=True):
+        assert np.array_equal(mine, expected)

@@ -248,16 +248,11 @@ def _fill(
     had_tokens, done_bytes = train.tokens, 0
     before = sum(part.text_bytes for part in corpus.parts[: splits.first_part]) if corpus else 0
     for part in parts:
-        starts = np.concatenate([[0], part.ends[:-1]]).astype(np.int64)
-        for i, (document_id, start, end) in enumerate(zip(part.ids, starts.tolist(), part.ends.tolist(), strict=True)):
+        for document in part.documents():
             if data.target_tokens and train.tokens >= data.target_tokens:
                 return
-            splits.add(
-                split_of(document_id, data.validation_fraction),
-                [part.part, part.first + i],
-                part.tokens[start:end],
-                int(part.text_bytes[i]),
-            )
+            split = split_of(document.id, data.validation_fraction)
+            splits.add(split, [part.part, document.number], document.tokens, document.text_bytes)
         done_bytes += int(part.text_bytes.sum())
         if time.monotonic() - said > SAY_SECONDS:
             said = time.monotonic()

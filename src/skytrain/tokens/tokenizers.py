@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from importlib import metadata
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -19,30 +17,17 @@ import numpy as np
 
 from skytrain.config import BPETokenizerConfig, MissingExtra, SkytrainError, TokenizerConfig
 
+from .encoders import END_OF_TEXT, Encode, fastest_encoder, tiktoken_encoder, tokenizers_encoder
+from .long_texts import cut_text, encode_in_pieces
+
 if TYPE_CHECKING:
     from skytrain.storage import Store
 
-END_OF_TEXT = "<|endoftext|>"
 GPT2_FILES = {  # tiktoken's own hashes of OpenAI's two files
     "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
     "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
 }
-GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
-# What tokenizers get wrong: runs of white space, contractions, scripts, joined emoji, control characters, and a token spelled out.
-TRICKY = (
-    "Hello, world! It's 3.14159 and they'll say we've 10,000 I'Ds.",
-    "  two  three   four    \t\ttabs\n\n\nlines \n \r\n end   ",
-    "def f(x):\n\n        return {'a': [1, 2], \"b\": None}  # ok\n\t\n",
-    "naïve café Ω≈ç√∫ Привет мир 你好，世界 こんにちは שלום مرحبا ไทย हिन्दी",
-    "👩‍👩‍👧‍👦 🏳️‍🌈 e\u0301 \u00a0\u2003\u3000x\ufeff\u200b \x00\x01\x7f\x85\u2028",
-    "<|endoftext|> a<|endoftext|>b <|endoftext|><|endoftext|>",
-    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" * 3,
-    "",
-    " ",
-    "٣٤٥ ½ ² Ⅷ x²+y² 'S 'LL ''' '",
-)
-
-Encode = Callable[[list[str]], list[np.ndarray]]
+TRAINING_PIECE_CHARS = 1 << 16  # the trainer splits hundreds of texts at once
 
 
 class Tokenizer(Protocol):
@@ -75,7 +60,7 @@ class ByteLevelBPE:
         self.definition = definition
         self.hash = _identity(definition)
         self.id = id or f"{name}-{self.hash[:12]}"
-        self._reference = reference or (lambda _: _tokenizers_encoder(definition))
+        self._reference = reference or (lambda _: tokenizers_encoder(definition))
         vocabulary: dict[str, int] = json.loads(definition)["model"]["vocab"]
         self.vocab_size = len(vocabulary) + 1
         self.eot = len(vocabulary)
@@ -85,7 +70,7 @@ class ByteLevelBPE:
 
     def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
         """The ids of each text, as uint32."""
-        return self._encode(texts)
+        return encode_in_pieces(self._encode, texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text; bytes that are no UTF-8 (a character cut in two) show as U+FFFD."""
@@ -127,25 +112,7 @@ class ByteLevelBPE:
 
     @cached_property
     def _encode(self) -> Encode:
-        """The fast encoder where its ids are those of the reference, else the reference."""
-        reference = self._reference(self._bytes[:-1])
-        try:
-            fast = _fastokens_encoder(self.definition)
-        except ImportError:
-            warnings.warn(
-                "fastokens is not installed: tokenizing runs about ten times slower (pip install 'skytrain[data]')",
-                stacklevel=2,
-            )
-            return reference
-        expected, found = reference(list(TRICKY)), fast(list(TRICKY))
-        wrong = [text for text, a, b in zip(TRICKY, expected, found, strict=True) if not np.array_equal(a, b)]
-        if wrong:
-            warnings.warn(
-                f"fastokens {metadata.version('fastokens')} gives other ids than the reference for {wrong[0]!r}: using the slower one",
-                stacklevel=2,
-            )
-            return reference
-        return fast
+        return fastest_encoder(self.definition, self._reference(self._bytes[:-1]))
 
 
 def open_tokenizer(config: TokenizerConfig, store: Store, id: str | None = None) -> Tokenizer:
@@ -248,7 +215,7 @@ def gpt2() -> ByteLevelBPE:
         "gpt2",
         json.dumps(definition, ensure_ascii=False, separators=(",", ":")),
         id="gpt2",
-        reference=_tiktoken_encoder,
+        reference=tiktoken_encoder,
     )
 
 
@@ -297,7 +264,7 @@ def _gpt2_file(name: str) -> bytes:
 def _sample(texts: Iterable[str], limit_bytes: int) -> Iterator[str]:
     left = limit_bytes
     for text in texts:
-        yield text
+        yield from cut_text(text, TRAINING_PIECE_CHARS)
         left -= len(text.encode())
         if left <= 0:
             return
@@ -309,42 +276,3 @@ def _letters() -> dict[int, str]:
     shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     hidden = [byte for byte in range(256) if byte not in set(shown)]
     return {byte: chr(byte) for byte in shown} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
-
-
-def _fastokens_encoder(definition: str) -> Encode:
-    import fastokens
-
-    engine = fastokens.Tokenizer.from_json_str(definition)  # it holds no added token, so no text can become one
-
-    def encode(texts: list[str]) -> list[np.ndarray]:
-        flat, offsets = engine.encode_batch_flat(texts)
-        ids, ends = np.frombuffer(flat, np.uint32), np.frombuffer(offsets, np.uint64).tolist()
-        return [ids[start:end] for start, end in pairwise(ends)]
-
-    return encode
-
-
-def _tiktoken_encoder(pieces: list[bytes]) -> Encode:
-    """`pieces` in order of their ids, which in GPT-2's vocabulary is the order of the merges."""
-    try:
-        import tiktoken
-    except ImportError:
-        raise MissingExtra("tiktoken", "data") from None
-    ranks = {piece: rank for rank, piece in enumerate(pieces)}
-    encoding = tiktoken.Encoding(
-        "gpt2",
-        pat_str=GPT2_PATTERN,
-        mergeable_ranks=ranks,
-        special_tokens={END_OF_TEXT: len(ranks)},
-        explicit_n_vocab=len(ranks) + 1,
-    )
-    return lambda texts: [np.array(encoding.encode_ordinary(text), np.uint32) for text in texts]
-
-
-def _tokenizers_encoder(definition: str) -> Encode:
-    try:
-        from tokenizers import Tokenizer as Reference
-    except ImportError:
-        raise MissingExtra("tokenizers", "data") from None
-    engine = Reference.from_str(definition)
-    return lambda texts: [np.array(encoding.ids, np.uint32) for encoding in engine.encode_batch_fast(texts)]

@@ -19,6 +19,13 @@ SLICE_CHARS = 4 << 20  # texts that the tokenizer takes at once: a bound on memo
 SLICES_AT_ONCE = 3
 
 
+class TokenizedDocument(NamedTuple):
+    number: int  # in its part
+    id: str
+    tokens: np.ndarray
+    text_bytes: int
+
+
 class TokenizedSlice(NamedTuple):
     """Documents `first`, `first + 1`, ... of a part: the i-th of them has `tokens[ends[i - 1] : ends[i]]`."""
 
@@ -28,6 +35,13 @@ class TokenizedSlice(NamedTuple):
     tokens: np.ndarray
     ends: np.ndarray
     text_bytes: np.ndarray
+
+    def documents(self) -> Iterator[TokenizedDocument]:
+        start = 0
+        rows = zip(self.ids, self.ends.tolist(), self.text_bytes.tolist(), strict=True)
+        for number, (id_, end, text_bytes) in enumerate(rows, self.first):
+            yield TokenizedDocument(number, id_, self.tokens[start:end], text_bytes)
+            start = end
 
 
 def tokenize_corpus(
@@ -66,7 +80,8 @@ def _slices(
             if chars >= SLICE_CHARS:
                 yield _Slice(part, first, ids, texts)
                 ids, texts, chars, first = [], [], 0, number + 1
-        yield _Slice(part, first, ids, texts)
+        if ids:  # none where the last document filled its slice
+            yield _Slice(part, first, ids, texts)
 
 
 def _tokenize(tokenizer: Tokenizer, slice_: _Slice) -> TokenizedSlice:
@@ -76,7 +91,7 @@ def _tokenize(tokenizer: Tokenizer, slice_: _Slice) -> TokenizedSlice:
         slice_.part,
         slice_.first,
         slice_.ids,
-        np.concatenate(encoded).astype(dtype) if encoded else np.empty(0, dtype),
+        np.concatenate([ids.astype(dtype) for ids in encoded]),
         np.cumsum([len(ids) for ids in encoded], dtype=np.int64),
         np.array([utf8_size(text) for text in slice_.texts], np.int64),
     )

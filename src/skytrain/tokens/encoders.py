@@ -1,0 +1,90 @@
+"""The engines behind a byte-level BPE: fastokens where its ids are those of the reference, else the reference."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from importlib import metadata
+from itertools import pairwise
+
+import numpy as np
+
+from skytrain.config import MissingExtra
+
+END_OF_TEXT = "<|endoftext|>"
+GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
+# What tokenizers get wrong: runs of white space, contractions, scripts, joined emoji, control characters, and a token spelled out.
+TRICKY = (
+    "Hello, world! It's 3.14159 and they'll say we've 10,000 I'Ds.",
+    "  two  three   four    \t\ttabs\n\n\nlines \n \r\n end   ",
+    "def f(x):\n\n        return {'a': [1, 2], \"b\": None}  # ok\n\t\n",
+    "naïve café Ω≈ç√∫ Привет мир 你好，世界 こんにちは שלום مرحبا ไทย हिन्दी",
+    "👩‍👩‍👧‍👦 🏳️‍🌈 e\u0301 \u00a0\u2003\u3000x\ufeff\u200b \x00\x01\x7f\x85\u2028",
+    "<|endoftext|> a<|endoftext|>b <|endoftext|><|endoftext|>",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa" * 3,
+    "",
+    " ",
+    "٣٤٥ ½ ² Ⅷ x²+y² 'S 'LL ''' '",
+)
+
+Encode = Callable[[list[str]], list[np.ndarray]]
+
+
+def fastest_encoder(definition: str, reference: Encode) -> Encode:
+    """fastokens if it is installed and agrees with `reference` on every tricky text, else `reference` and a warning."""
+    try:
+        fast = fastokens_encoder(definition)
+    except ImportError:
+        warnings.warn(
+            "fastokens is not installed: tokenizing runs about ten times slower (pip install 'skytrain[data]')",
+            stacklevel=2,
+        )
+        return reference
+    expected, found = reference(list(TRICKY)), fast(list(TRICKY))
+    wrong = [text for text, a, b in zip(TRICKY, expected, found, strict=True) if not np.array_equal(a, b)]
+    if wrong:
+        warnings.warn(
+            f"fastokens {metadata.version('fastokens')} gives other ids than the reference for {wrong[0]!r}: using the slower one",
+            stacklevel=2,
+        )
+        return reference
+    return fast
+
+
+def fastokens_encoder(definition: str) -> Encode:
+    import fastokens
+
+    engine = fastokens.Tokenizer.from_json_str(definition)  # it holds no added token, so no text can become one
+
+    def encode(texts: list[str]) -> list[np.ndarray]:
+        flat, offsets = engine.encode_batch_flat(texts)
+        ids, ends = np.frombuffer(flat, np.uint32), np.frombuffer(offsets, np.uint64).tolist()
+        return [ids[start:end] for start, end in pairwise(ends)]
+
+    return encode
+
+
+def tiktoken_encoder(pieces: list[bytes]) -> Encode:
+    """GPT-2's tokenizer by tiktoken; `pieces` in order of their ids, which in GPT-2's vocabulary is the order of the merges."""
+    try:
+        import tiktoken
+    except ImportError:
+        raise MissingExtra("tiktoken", "data") from None
+    ranks = {piece: rank for rank, piece in enumerate(pieces)}
+    encoding = tiktoken.Encoding(
+        "gpt2",
+        pat_str=GPT2_PATTERN,
+        mergeable_ranks=ranks,
+        special_tokens={END_OF_TEXT: len(ranks)},
+        explicit_n_vocab=len(ranks) + 1,
+    )
+    return lambda texts: [np.array(encoding.encode_ordinary(text), np.uint32) for text in texts]
+
+
+def tokenizers_encoder(definition: str) -> Encode:
+    try:
+        from tokenizers import Tokenizer as Reference
+    except ImportError:
+        raise MissingExtra("tokenizers", "data") from None
+    engine = Reference.from_str(definition)
+    return lambda texts: [np.array(encoding.ids, np.uint32) for encoding in engine.encode_batch_fast(texts)]
