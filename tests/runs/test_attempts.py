@@ -4,6 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from skytrain.runs import (
+    Cause,
+    DamagedRecord,
     Fence,
     Superseded,
     check_newest,
@@ -79,8 +81,21 @@ def test_an_attempt_that_never_began_to_train_bars_nothing(store):
 def test_the_outcome_and_the_facts_of_an_attempt_are_kept_with_it(store):
     number = claim_attempt(store, "r", world_size=4)
     assert read_outcome(store, "r", number) is None
-    write_outcome(store, "r", number, "budget", 7)
+    write_outcome(store, "r", number, "interrupted", 7, Cause("SIGTERM received", "node-3"))
     found = read_outcome(store, "r", number)
     assert found is not None
-    assert (found["outcome"], found["step"]) == ("budget", 7)
+    assert (found["outcome"], found["step"]) == ("interrupted", 7)
+    assert (found["cause"], found["host"]) == ("SIGTERM received", "node-3")
     assert json.loads(store.read("runs/r/attempts/0/attempt.json"))["world_size"] == 4
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b'{"step": 3, "bef', b"[]", b'{"step": 3}', b'{"step": "x", "before": {}}', b"\xff"]
+)
+def test_a_damaged_record_is_named_with_what_to_do(store, body):
+    number = claim_attempt(store, "r")
+    store.write(f"runs/r/attempts/{number}/resumed.json", body)
+    with pytest.raises(DamagedRecord, match=r"resumed.json is damaged: .*\n  restore it .* or delete it"):
+        read_fence(store, "r")
+    store.delete(f"runs/r/attempts/{number}/resumed.json")
+    assert read_fence(store, "r") == Fence({})

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from skytrain.config import SkytrainError
-from skytrain.storage import Retry, Store, open_store
-from skytrain.tokens import BlockOrder, ShardCache, StoreUnreachable, TokenDataModule, TokenSplit, datamodule
+from skytrain.storage import Retry, Store, StoreUnreachable, open_store
+from skytrain.tokens import BlockOrder, ShardCache, TokenDataModule, TokenSplit, datamodule
 from tests.support.faults import FaultProxy, Kind, Request
 from tests.support.s3 import FAST_RETRY
 

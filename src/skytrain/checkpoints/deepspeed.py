@@ -23,7 +23,8 @@ from torch import Tensor
 
 from ..config import SkytrainError
 from ..runs import claim_attempt, write_outcome
-from ..runs.attempts import STOPPED, record_resume
+from ..runs.attempts import Cause, record_resume
+from ..runs.exits import STOPPED
 from ..storage import Store
 from .commits import commit, committed_steps, find_commit, read_manifest, save_folder, step_key
 from .dcp import save
@@ -197,7 +198,7 @@ def convert_newest(store: Store, run: str) -> int:
     attempt = claim_attempt(store, run)
     record_resume(store, run, attempt, steps[-1])
     convert_deepspeed(store, key, key, attempt=attempt)
-    write_outcome(store, run, attempt, STOPPED, steps[-1])
+    write_outcome(store, run, attempt, STOPPED, steps[-1], Cause("converted from DeepSpeed"))
     return steps[-1]
 
 

@@ -6,6 +6,7 @@ Each has its text as its only argument: an error on one rank is pickled on its w
 from __future__ import annotations
 
 from ..config import SkytrainError
+from ..runs import EXIT_CODES
 
 USE_ANOTHER = (
     "\n  use another checkpoint: `skytrain checkpoints verify RUN` says which are whole, and how to continue from one"
@@ -19,6 +20,8 @@ class CheckpointError(SkytrainError):
 class Damaged(CheckpointError):
     """Bytes that are missing, or are not those that were committed."""
 
+    exit_code = EXIT_CODES["damaged"]
+
 
 class AnotherModel(CheckpointError):
     """A checkpoint of another model, vocabulary or tokenizer than the one it is to be loaded into."""
@@ -30,3 +33,5 @@ class SaveFailed(CheckpointError):
 
 class TakenOver(CheckpointError):
     """A newer attempt at the run has begun, so this one may not commit."""
+
+    exit_code = EXIT_CODES["superseded"]

@@ -11,6 +11,8 @@ import typer
 from .. import __version__
 from ..config.errors import ConfigError, SkytrainError
 from ..parallel import Ranks, ToldByFirstRank
+from ..runs import EXIT_CODES, exit_code_of
+from ..runs.exits import UNCOMMITTED, exit_codes_text
 from . import (
     bench,
     catalog,
@@ -53,7 +55,7 @@ def options(
 app.command()(quickstart.quickstart)
 app.command()(prepare.prepare)
 app.command()(plan.plan)
-app.command()(train.train)
+app.command(epilog=exit_codes_text())(train.train)
 app.command()(status.status)
 app.command()(evaluate.evaluate)
 app.command()(generate.generate)
@@ -85,10 +87,10 @@ def main() -> None:
             raise
         if first or not isinstance(error, (ConfigError, ToldByFirstRank)):  # these are the same on every rank
             print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
+        raise SystemExit(exit_code_of(error)) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
-        raise SystemExit(7) from None
+        raise SystemExit(EXIT_CODES[UNCOMMITTED]) from None
     except BrokenPipeError:
         # `skytrain generate | head` is no error; stdout is pointed elsewhere so that the interpreter's last flush is quiet.
         sys.stdout = open("/dev/null", "w")  # noqa: PTH123, SIM115

@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from ..config import SkytrainError
+from ..runs import exit_code_of
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -24,6 +25,10 @@ BACKEND_SECONDS = 30.0
 
 class ToldByFirstRank(SkytrainError):
     """An error that the first rank, of the job or of this node, has raised and prints; the others only stop."""
+
+    def __init__(self, text: str, exit_code: int = SkytrainError.exit_code) -> None:
+        super().__init__(text)
+        self.exit_code = exit_code
 
 
 class LostRank(SkytrainError):
@@ -133,12 +138,12 @@ class Ranks:
             try:
                 told[0] = work()
             except SkytrainError as error:
-                told[1] = error
-                dist.broadcast_object_list([None, str(error)], src=0, device=torch.device("cpu"))
+                told[1] = (str(error), exit_code_of(error))
+                dist.broadcast_object_list(told, src=0, device=torch.device("cpu"))
                 raise
         dist.broadcast_object_list(told, src=0, device=torch.device("cpu"))
         if told[1] is not None:
-            raise ToldByFirstRank(str(told[1]))
+            raise ToldByFirstRank(*told[1])  # type: ignore[misc]
         return told[0]  # type: ignore[return-value]
 
     def any(self, here: bool) -> bool:

@@ -1,7 +1,8 @@
 """Runs: what was asked for, each attempt at it, what it costs, its metrics and logs, and how progress is reported."""
 
 from .attempts import (
-    EXIT_CODES,
+    Cause,
+    DamagedRecord,
     Fence,
     Superseded,
     attempt_key,
@@ -13,6 +14,7 @@ from .attempts import (
     record_resume,
     write_outcome,
 )
+from .exits import EXIT_CODES, exit_code_of
 from .meter import Meter
 from .metrics import MetricsWriter, read_metrics, was_measured
 from .record import RunRecord, Start, config_changes, create_run, list_runs, load_run, other_changes, run_name, save_run
@@ -20,6 +22,8 @@ from .reporting import Reporter, Silent
 
 __all__ = [
     "EXIT_CODES",
+    "Cause",
+    "DamagedRecord",
     "Fence",
     "Meter",
     "MetricsWriter",
@@ -34,6 +38,7 @@ __all__ = [
     "claim_attempt",
     "config_changes",
     "create_run",
+    "exit_code_of",
     "list_runs",
     "load_run",
     "other_changes",

@@ -8,25 +8,31 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from ..config import SkytrainError
 from ..storage import NotFound, Store
-
-DONE, STOPPED, BUDGET, INTERRUPTED = "done", "stopped", "budget", "interrupted"
-EXIT_CODES = {DONE: 0, STOPPED: 0, BUDGET: 6, INTERRUPTED: 7}
+from .exits import EXIT_CODES, OUTCOMES
 
 
 class Superseded(SkytrainError):
-    """A newer attempt at the run has begun, so this one may not go on."""
+    """A newer attempt at the run has begun, so this one must stop."""
+
+    exit_code = EXIT_CODES["superseded"]
 
     def __init__(self, run: str, attempt: int, newest: int, newest_host: str) -> None:
         super().__init__(
             f"run {run!r}: attempt {newest} on {newest_host} has taken over from this one, attempt {attempt}, which stops\n"
             "  nothing was overwritten; two runs at once need two names: run=NAME"
         )
+
+
+class DamagedRecord(SkytrainError):
+    """A record of a run that does not hold what was written there."""
+
+    exit_code = EXIT_CODES["damaged"]
 
 
 def now() -> str:
@@ -91,15 +97,27 @@ def read_fence(store: Store, run: str) -> Fence:
     for number in reversed(attempts(store, run)):
         found = _read(store, run, number, "resumed.json")
         if found:
-            before = {int(earlier): step for earlier, step in found["before"].items()}
-            return Fence({**before, number: found["step"]})
+            try:
+                before = {int(earlier): int(step) for earlier, step in found["before"].items()}
+                return Fence({**before, number: int(found["step"])})
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise _damaged(store, run, number, "resumed.json", error) from None
     return Fence({})
 
 
-def write_outcome(store: Store, run: str, attempt: int, outcome: str, step: int) -> None:
+@dataclass(frozen=True)
+class Cause:
+    """What ended an attempt, in words, and on which host."""
+
+    text: str
+    host: str = field(default_factory=platform.node)
+
+
+def write_outcome(store: Store, run: str, attempt: int, outcome: str, step: int, cause: Cause | None = None) -> None:
     """How an attempt ended on purpose: `done`, `stopped` (early, as asked), `budget` or `interrupted`."""
-    assert outcome in EXIT_CODES, outcome
-    body = {"outcome": outcome, "step": step, "ended_at": now()}
+    assert outcome in OUTCOMES, outcome
+    cause = cause or Cause(outcome)
+    body = {"outcome": outcome, "cause": cause.text, "host": cause.host, "step": step, "ended_at": now()}
     store.write(f"{attempt_key(run, attempt)}/outcome.json", json.dumps(body).encode())
 
 
@@ -110,7 +128,18 @@ def read_outcome(store: Store, run: str, attempt: int) -> dict[str, Any] | None:
 
 def _read(store: Store, run: str, attempt: int, name: str) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(store.read(f"{attempt_key(run, attempt)}/{name}"))
+        found = json.loads(store.read(f"{attempt_key(run, attempt)}/{name}"))
     except NotFound:
         return {}
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise _damaged(store, run, attempt, name, error) from None
+    if not isinstance(found, dict):
+        raise _damaged(store, run, attempt, name, TypeError("it is not a JSON object"))
     return found
+
+
+def _damaged(store: Store, run: str, attempt: int, name: str, error: Exception) -> DamagedRecord:
+    return DamagedRecord(
+        f"{store.url(f'{attempt_key(run, attempt)}/{name}')} is damaged: {error!r}\n"
+        "  restore it from a backup or an older version of the object; or delete it, and the attempts before it decide"
+    )

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..storage import Store
-from .attempts import DONE, INTERRUPTED, attempts, read_attempt, read_outcome
+from .attempts import attempts, read_attempt, read_outcome
+from .exits import DONE, INTERRUPTED
 from .failures import read_failure
 from .meter import Count, largest_counts, last_records
 from .metrics import last_metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .aws import NO_CREDENTIALS_HINT
-from .errors import AccessDenied, NotFound, StoreError
+from .errors import AccessDenied, NotFound, StoreError, StoreUnreachable
 
 # What the server found wrong with the bytes that reached it; the next try sends them again.
 DAMAGED = {"BadDigest", "IncompleteBody", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
@@ -63,13 +63,14 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
         ), False
     if isinstance(error, Damaged) or code in DAMAGED:
         problem = f"the bytes were damaged on their way ({code or 'another sha256'})"
-        return StoreError(operation, url, problem, hint="check the network and any proxy"), True
+        return StoreUnreachable(operation, url, problem, hint="check the network and any proxy"), True
     # obstore has repeated such a request by the same policy: doing it again would only multiply the waits.
     retries = _first(r"after (\d+) retries", text)
     if retries:
-        return StoreError(operation, url, said, hint=TROUBLE_HINT, attempts=int(retries) + 1), False
-    may_pass = status is None or status.startswith("5") or code in MAY_PASS
-    return StoreError(operation, url, said, hint=TROUBLE_HINT if may_pass else None), may_pass
+        return StoreUnreachable(operation, url, said, hint=TROUBLE_HINT, attempts=int(retries) + 1), False
+    if status is None or status.startswith("5") or code in MAY_PASS:
+        return StoreUnreachable(operation, url, said, hint=TROUBLE_HINT), True
+    return StoreError(operation, url, said), False
 
 
 def _said(error: Exception, code: str | None, text: str) -> str:

@@ -30,3 +30,7 @@ class NotFound(StoreError):
 
 class AccessDenied(StoreError):
     """The credentials, or the user who runs this, may not do that."""
+
+
+class StoreUnreachable(StoreError):
+    """The store, or the network on the way to it, was in trouble for longer than we wait. It may work again later."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .blend import Blend, Shuffle
-from .cache import ShardCache, StoreUnreachable
+from .cache import ShardCache
 from .formats import Format, open_token_files
 from .manifest import Manifest, Shard, TokenizerFacts, find_manifest
 from .mixture import Mixture, Phase
@@ -38,7 +38,6 @@ __all__ = [
     "ShardWriter",
     "Shuffle",
     "Split",
-    "StoreUnreachable",
     "TokenDataModule",
     "TokenSplit",
     "Tokenizer",

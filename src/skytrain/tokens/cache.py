@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from skytrain.config import SkytrainError, format_bytes, format_seconds
-from skytrain.storage import AccessDenied, NotFound, Store, StoreError
+from skytrain.storage import AccessDenied, NotFound, Store, StoreError, StoreUnreachable
 
 from .shards import sha256_of_file
 
@@ -34,12 +34,6 @@ DAMAGED_DOWNLOADS = 8
 POLL_SECONDS = 0.1
 NVME = Path("/opt/dlami/nvme")
 STAMP = "verified"
-
-
-class StoreUnreachable(SkytrainError):
-    """The store stayed away for longer than we wait. Nothing is lost: the run resumes from its last checkpoint."""
-
-    exit_code = 7
 
 
 class Cancelled(Exception):
@@ -243,7 +237,10 @@ class ShardCache:
                     ) from error
                 if not answers and time.monotonic() > deadline:
                     raise StoreUnreachable(
-                        f"{store.root} did not answer for {format_seconds(self.wait_seconds)}: {error}\n  the same command resumes from the last checkpoint"
+                        "download",
+                        store.url(key),
+                        f"no answer for {format_seconds(self.wait_seconds)} (loader.store_wait): {error.problem}",
+                        hint="the same command resumes from the last checkpoint",
                     ) from error
                 if not answers:
                     log.warning(

@@ -19,7 +19,8 @@ from ..config import WEIGHTS, Config, Interval, ModelConfig, SkytrainError, flat
 from ..parallel import Ranks
 from ..parallel.by_name import StateByName
 from ..runs import RunRecord, attempts, read_outcome
-from ..runs.attempts import INTERRUPTED, read_attempt
+from ..runs.attempts import read_attempt
+from ..runs.exits import INTERRUPTED
 from ..runs.record import plain
 from ..storage import Store
 from .callbacks import AtStep, is_last

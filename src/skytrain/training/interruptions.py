@@ -16,9 +16,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from ..config import SkytrainError
-from ..parallel import Ranks
-from ..runs import Meter, Reporter, Superseded
+from ..parallel import Ranks, ToldByFirstRank
+from ..runs import Cause, Meter, Reporter, Superseded
 from ..runs.imds import Metadata, Notice
 from .callbacks import AtStep
 from .module import CausalLM
@@ -38,9 +37,14 @@ class Wish(IntEnum):
 
 
 class Signals:
-    """Takes signals from the beginning of an attempt to its end, so that one which comes before the first step counts too."""
+    """Takes signals from the beginning of an attempt to its end, so that one which comes before the first step counts too.
 
-    def __init__(self) -> None:
+    A second SIGINT means at once. Where the process is `supervised`, the supervisor counts them: a worker may get the same
+    one twice, from the terminal or the scheduler and passed on.
+    """
+
+    def __init__(self, supervised: bool = False) -> None:
+        self._supervised = supervised
         self.received: int | None = None
         self._former: dict[int, Any] = {}
 
@@ -56,8 +60,8 @@ class Signals:
                 signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: Any) -> None:
-        if self.received is not None and number == signal.SIGINT:
-            raise KeyboardInterrupt  # asked twice: at once
+        if self.received is not None and number == signal.SIGINT and not self._supervised:
+            raise KeyboardInterrupt
         self.received = number
 
     def __exit__(self, *_: object) -> None:
@@ -113,7 +117,7 @@ class BudgetWatch:
 
 
 class Interruptions(AtStep):
-    """Looks for a reason after each step; `outcome` says which one ended the run."""
+    """Looks for a reason after each step; `outcome` and `cause` say which one ended the run."""
 
     def __init__(
         self,
@@ -130,6 +134,7 @@ class Interruptions(AtStep):
         self._budget, self._taken_over, self._save_soon = budget, taken_over, save_soon
         self._warned = False
         self.outcome: str | None = None
+        self.cause: Cause | None = None
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         super().on_train_start(trainer, module)
@@ -152,28 +157,32 @@ class Interruptions(AtStep):
             return
         if wish is Wish.GIVE_WAY:
             # What is unsaved belongs to nobody now: the newer attempt makes these steps itself.
-            raise self._taken_over() or SkytrainError("a newer attempt has taken over; this one stops")
+            raise self._taken_over() or ToldByFirstRank("a newer attempt has taken over", Superseded.exit_code)
         if wish is Wish.SAVE:
             self._warned = True
-            self._reporter.note(f"{self._reason('a rebalance recommendation')}: saving at step {step}, and going on")
+            self._reporter.note(f"{self._find_cause().text}: saving at step {step}, and going on")
             self._save_soon()
             return
         if wish is Wish.BUDGET:
-            self.outcome = "budget"
+            self.outcome, self.cause = "budget", Cause("budget.usd is nearly spent")
             if self._budget is not None:
                 self._reporter.note(self._budget.message(step))
         else:
-            self.outcome = "interrupted"
-            self._reporter.note(
-                f"{self._reason('another rank was told to stop')}: saving at step {step}, then stopping"
-            )
+            self.outcome, self.cause = "interrupted", self._find_cause()
+            self._reporter.note(f"{self.cause.text}: saving at step {step}, then stopping")
         trainer.should_stop = True
         # Lightning would validate before it stops; there is no time for that, and the run that goes on does it when it is due.
         trainer.fit_loop.epoch_loop._skip_next_val = True
 
-    def _reason(self, elsewhere: str) -> str:
+    def _find_cause(self) -> Cause:
+        """The first rank's that has one. All ranks call this together: the reason may be known on one host alone."""
+        found = next((cause for cause in self._ranks.everyone(self._own_cause()) if cause is not None), None)
+        assert found is not None, "all ranks agreed to act, and none has a reason"
+        return found
+
+    def _own_cause(self) -> Cause | None:
         if self._signals.received is not None:
-            return f"{signal.Signals(self._signals.received).name} received"
+            return Cause(f"{signal.Signals(self._signals.received).name} received")
         if self._notices is not None and self._notices.notice is not None:
-            return self._notices.notice.text
-        return elsewhere
+            return Cause(self._notices.notice.text)
+        return None

@@ -1,0 +1,66 @@
+"""How a command ends: the one table of causes and exit codes, which the command line, the help and the docs share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..config import SkytrainError
+from ..storage import AccessDenied, StoreUnreachable
+
+
+@dataclass(frozen=True)
+class Exit:
+    """One way to end. `remedy` is what the user does next."""
+
+    code: int
+    cause: str
+    meaning: str
+    remedy: str = ""
+
+
+DONE, STOPPED, BUDGET, INTERRUPTED, UNCOMMITTED = "done", "stopped", "budget", "interrupted", "uncommitted"
+RESUME = "run the same command again: it resumes from the last commit"
+
+EXITS = (
+    Exit(0, DONE, "all steps are trained"),
+    Exit(0, STOPPED, "`trainer.stop_at_step` was reached", "raise it and run the same command again"),
+    Exit(2, "usage", "a setting, an option or the data is wrong", "follow the message"),
+    Exit(3, "preflight", "a check before the start failed", "follow the message"),
+    Exit(4, "quota", "the account's quota is too small", "follow the message"),
+    Exit(5, "capacity", "the cloud has no such machine now", "try again later, or another machine"),
+    Exit(
+        6, BUDGET, "`budget.usd` is nearly spent; a checkpoint was committed", "raise it and run the same command again"
+    ),
+    Exit(7, INTERRUPTED, "interrupted after a commit", RESUME),
+    Exit(8, "superseded", "a newer attempt at the run has taken over", "leave it to that attempt, or choose run=NAME"),
+    Exit(9, "damaged", "a checkpoint or a record of the run is damaged", "follow the message; see `--fall-back`"),
+    Exit(10, "store", "the store was unreachable for longer than we wait", RESUME),
+    Exit(
+        11, "credentials", "the credentials are missing, expired or not sufficient", "mend them, then the same command"
+    ),
+    Exit(12, UNCOMMITTED, "interrupted without a commit", "the same command: it resumes from the commit before"),
+)
+EXIT_CODES = {each.cause: each.code for each in EXITS}
+OUTCOMES = frozenset({DONE, STOPPED, BUDGET, INTERRUPTED})  # of an attempt that ended on purpose
+
+
+def exit_code_of(error: SkytrainError) -> int:
+    """The exit code of an error. The store's own errors know nothing of runs, so their codes are decided here."""
+    if isinstance(error, AccessDenied):
+        return EXIT_CODES["credentials"]
+    if isinstance(error, StoreUnreachable):
+        return EXIT_CODES["store"]
+    return error.exit_code
+
+
+def exit_codes_text() -> str:
+    """The table in one line, for a command's help."""
+    return "Exit codes: " + "; ".join(
+        f"{each.code} {each.meaning.replace('`', '')}" for each in EXITS if each.cause != STOPPED
+    )
+
+
+def exit_codes_table() -> str:
+    """The table in Markdown, for the docs."""
+    rows = [f"| {each.code} | {each.cause} | {each.meaning} | {each.remedy} |" for each in EXITS]
+    return "\n".join(["| code | cause | meaning | what to do |", "| --- | --- | --- | --- |", *rows])
