@@ -18,8 +18,8 @@ from benchmarks.parallel import equivalence
 from benchmarks.parallel.processes import run_ranks
 
 from skytrain.checkpoints import committed_steps, open_checkpoint, step_key
+from skytrain.jobs.processes import descendants
 from skytrain.pipelines.prepare import prepare
-from skytrain.pipelines.supervise import descendants
 from skytrain.runs import Silent, attempts
 from skytrain.storage import Store, open_store
 from tests.parallel import workers

@@ -1,6 +1,7 @@
 """The supervisor with workers that keep its protocol and compute nothing; training itself is in test_supervised_training."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,17 +14,21 @@ import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.config.compose import compose
+from skytrain.jobs.lifeline import lives
+from skytrain.jobs.processes import descendants, supervised_by
+from skytrain.jobs.supervision import Supervision
 from skytrain.parallel.nodes import NoRendezvous
 from skytrain.pipelines import supervise
-from skytrain.pipelines.supervise import Layout, Supervisor, choose_processes, count_gpus, descendants, torchrun
-from skytrain.runs.supervision import Supervision
+from skytrain.pipelines.supervise import Layout, Limits, Restarts, Supervisor, choose_processes, count_gpus, torchrun
 
 WORKER = """
 import os, signal, sys, time
 from pathlib import Path
+from skytrain.jobs.lifeline import tie_to_supervisor
+tie_to_supervisor()
 from skytrain.config import SkytrainError
-from skytrain.storage import StoreError
-from skytrain.runs.supervision import Supervision
+from skytrain.storage import StoreUnreachable
+from skytrain.jobs.supervision import Supervision
 here = Path(__file__).parent
 supervision = Supervision.from_environment()
 asked = []
@@ -39,8 +44,9 @@ def wait():
 
 
 @pytest.fixture
-def supervised(tmp_path):
+def supervised(tmp_path, monkeypatch):
     """Runs a worker's lines under a supervisor; gives its exit code and what was said."""
+    monkeypatch.setattr(supervise, "FIRST_WAIT_SECONDS", 0.01)
     said: list[str] = []
 
     def run(lines: str, *, max_restarts: int = 0, stop_seconds: float = 30.0, before=lambda: None) -> int:
@@ -48,7 +54,9 @@ def supervised(tmp_path):
         script.write_text(WORKER + textwrap.dedent(lines))
         folder.mkdir()
         threading.Thread(target=before, daemon=True).start()
-        return Supervisor([str(script)], Supervision(folder), said.append, max_restarts, stop_seconds).run()
+        limits = Limits(max_restarts, stop_seconds)
+        run.supervisor = Supervisor([str(script)], Supervision.begin(folder), said.append, limits)
+        return run.supervisor.run()
 
     run.said, run.folder = said, tmp_path
     return run
@@ -71,7 +79,7 @@ def test_a_crash_is_started_again_so_often_and_then_shows(supervised):
     assert supervised("sys.exit(9)", max_restarts=2) == 9
     assert len(list(supervised.folder.glob("start-*"))) == 3
     assert "exit code 9" in supervised.said[0] and "1 of 2" in supervised.said[0]
-    assert "the same command continues" in supervised.said[-1]
+    assert "the same command resumes" in supervised.said[-1]
 
 
 def test_nodes_that_do_not_come_are_waited_for_so_long_and_then_said_to_be_missing(tmp_path, monkeypatch):
@@ -79,7 +87,8 @@ def test_nodes_that_do_not_come_are_waited_for_so_long_and_then_said_to_be_missi
     waits = ["-c", "import signal; signal.pause()"]  # as torchrun does
     before = descendants(os.getpid())
     with pytest.raises(NoRendezvous, match=r"not all nodes came to the rendezvous 10.0.0.5:29500\n  look for"):
-        Supervisor(waits, Supervision(tmp_path), lambda text: None, 0, 30.0, 1, "10.0.0.5:29500").run()
+        supervision = Supervision.begin(tmp_path)
+        Supervisor(waits, supervision, lambda text: None, Limits(0, 30.0), 1, "10.0.0.5:29500").run()
     assert set(descendants(os.getpid())) <= set(before)
 
 
@@ -105,11 +114,50 @@ def test_an_error_of_the_users_is_not_repeated(supervised):
 def test_a_store_that_was_out_of_reach_is_tried_again(supervised):
     lines = """
     if starts == 0:
-        supervision.report_error(StoreError("read", "s3://b/k", "connection refused"))
-        sys.exit(2)
+        supervision.report_error(StoreUnreachable("read", "s3://b/k", "connection refused"))
+        sys.exit(10)
     supervision.report_outcome("done")
     """
     assert supervised(lines, max_restarts=3) == 0
+    assert "the store was unreachable" in supervised.said[0]
+
+
+def test_a_store_that_stays_out_of_reach_ends_with_its_own_code(supervised):
+    lines = """
+    supervision.report_error(StoreUnreachable("read", "s3://b/k", "connection refused"))
+    sys.exit(10)
+    """
+    assert supervised(lines, max_restarts=1) == 10
+    assert len(list(supervised.folder.glob("start-*"))) == 2
+
+
+def test_restarts_are_refilled_by_progress(supervised):
+    lines = """
+    supervision.report_resume(10 * min(starts, 3))
+    sys.exit(1)
+    """
+    assert supervised(lines, max_restarts=2) == 1
+    assert len(list(supervised.folder.glob("start-*"))) == 6  # from 0, 10, 20, 30, and twice more from 30
+
+
+def test_a_restart_waits_longer_after_each_crash_without_progress():
+    for failures, longest in ((1, 2.0), (2, 4.0), (4, 16.0), (20, 120.0)):
+        waits = [supervise.restart_wait_seconds(failures) for _ in range(50)]
+        assert longest / 2 <= min(waits) < max(waits) <= longest
+    restarts = Restarts(2)
+    assert [restarts.crashed(step) for step in (None, 0, None, 0)] == [1, 2, None, None]
+    assert restarts.crashed(1) == 1
+
+
+def test_a_signal_while_a_restart_is_waited_for_ends_the_job(supervised, monkeypatch):
+    monkeypatch.setattr(supervise, "FIRST_WAIT_SECONDS", 600.0)
+
+    def after_the_crash():
+        while not supervised.said:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert supervised("sys.exit(1)", max_restarts=1, before=after_the_crash) == 12
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
@@ -125,13 +173,13 @@ def test_a_signal_is_passed_on_once_and_the_worker_may_save(supervised, number):
 
 def test_a_worker_that_crashes_while_stopping_is_not_started_again(supervised):
     send = lambda: when(supervised.folder / "supervision/pid-0", lambda _: os.kill(os.getpid(), signal.SIGTERM))  # noqa: E731
-    assert supervised("wait(); sys.exit(3)", max_restarts=5, before=send) == 7
+    assert supervised("wait(); sys.exit(3)", max_restarts=5, before=send) == 12
     assert len(list(supervised.folder.glob("start-*"))) == 1
 
 
 def test_a_worker_that_does_not_stop_in_time_is_killed(supervised):
     send = lambda: when(supervised.folder / "supervision/pid-0", lambda _: os.kill(os.getpid(), signal.SIGTERM))  # noqa: E731
-    assert supervised("time.sleep(600)", stop_seconds=0.2, before=send) == 7
+    assert supervised("time.sleep(600)", stop_seconds=0.2, before=send) == 12
     assert "trainer.stop_within" in supervised.said[-1]
 
 
@@ -141,41 +189,96 @@ def test_a_second_interrupt_ends_it_at_once(supervised):
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGINT)
 
-    assert supervised("time.sleep(600)", before=lambda: when(supervised.folder / "supervision/pid-0", twice)) == 7
+    assert supervised("time.sleep(600)", before=lambda: when(supervised.folder / "supervision/pid-0", twice)) == 12
     assert supervised.said == []  # no time ran out
+
+
+def test_a_cleaner_of_temporary_folders_neither_hides_workers_nor_loses_the_outcome(supervised):
+    lines = """
+    wait()
+    supervision.report_outcome("interrupted")
+    """
+
+    def clean_then_stop(_):
+        while not supervised.supervisor._workers:  # a cleaner comes after days
+            time.sleep(0.01)
+        shutil.rmtree(supervised.folder / "supervision")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    assert supervised(lines, before=lambda: when(supervised.folder / "supervision/pid-0", clean_then_stop)) == 7
+    assert supervised.said == []
+
+
+def test_what_a_child_that_has_ended_leaves_behind_is_killed(supervised):
+    """Also a process in a session of its own, whose parent is no longer below the supervisor."""
+    lines = """
+    import subprocess
+    left = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    (here / "left").write_text(str(left.pid))
+    supervision.report_outcome("done")
+    """
+    assert supervised(lines) == 0
+    assert not lives(int((supervised.folder / "left").read_text()))
+
+
+SUPERVISOR = """
+import sys
+from pathlib import Path
+from skytrain.pipelines.supervise import Limits, Supervisor
+from skytrain.jobs.supervision import Supervision
+supervision = Supervision.begin(Path(sys.argv[1]))
+print(supervision.supervisor, flush=True)
+Supervisor(sys.argv[2:], supervision, print, Limits(0, 30.0)).run()
+"""
+
+
+def kill_supervisor(folder: Path, moment: Path, *command: str) -> str:
+    """Starts a supervisor of `command`, kills it when there is a file `moment`, and names it."""
+    folder.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, str(folder), *command], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    supervisor = process.stdout.readline().strip()
+    when(moment, lambda _: process.kill())
+    process.wait()
+    process.stdout.close()
+    return supervisor
+
+
+def all_end(supervisor: str) -> bool:
+    deadline = time.monotonic() + 10
+    while supervised_by(supervisor) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not supervised_by(supervisor)
 
 
 def test_workers_die_with_a_supervisor_that_is_killed(tmp_path):
     """Also those that torchrun, or another process between, has started."""
-    script = tmp_path / "worker.py"
+    script, between = tmp_path / "worker.py", tmp_path / "between.py"
     script.write_text(WORKER + "time.sleep(600)")
-    between = tmp_path / "between.py"
-    between.write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, {str(script)!r}])\n")
-    (tmp_path / "supervision").mkdir()
-    main = f"""
-from pathlib import Path
-from skytrain.pipelines.supervise import Supervisor
-from skytrain.runs.supervision import Supervision
-Supervisor([{str(between)!r}], Supervision(Path({str(tmp_path / "supervision")!r})), print, 0, 30.0).run()
-"""
-    process = subprocess.Popen([sys.executable, "-c", main])
-    pids: list[int] = []
-    when(tmp_path / "supervision/pid-0", lambda text: pids.append(int(text)))
-    family = descendants(process.pid)
-    assert pids[0] in family and len(family) == 2
-    process.kill()
-    process.wait()
-    deadline = time.monotonic() + 30
-    while any(Path(f"/proc/{pid}").exists() and not _zombie(pid) for pid in family) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not [pid for pid in family if Path(f"/proc/{pid}").exists() and not _zombie(pid)]
+    between.write_text(
+        "from skytrain.jobs.lifeline import tie_to_supervisor\ntie_to_supervisor()\n"
+        f"import subprocess, sys\nsubprocess.run([sys.executable, {str(script)!r}])\n"
+    )
+    supervisor = kill_supervisor(tmp_path / "supervision", tmp_path / "supervision/pid-0", str(between))
+    assert all_end(supervisor)
 
 
-def _zombie(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+def test_a_worker_that_starts_when_its_supervisor_is_gone_ends_before_it_imports_anything(tmp_path):
+    """As one that torchrun had just started, in a session of its own, when both were killed."""
+    script, between, late = tmp_path / "worker.py", tmp_path / "between.py", tmp_path / "late"
+    script.write_text(
+        "import os, sys, time\nfrom pathlib import Path\n"
+        f"Path({str(tmp_path / 'started')!r}).write_text(str(os.getpid()))\n"
+        "parent = os.getppid()\nwhile os.getppid() == parent:\n    time.sleep(0.01)\n"  # killed before it asked for PDEATHSIG
+        f"from skytrain.jobs.lifeline import tie_to_supervisor\ntie_to_supervisor()\nPath({str(late)!r}).write_text('')\ntime.sleep(600)\n"
+    )
+    between.write_text(
+        f"import subprocess, sys\nsubprocess.run([sys.executable, {str(script)!r}], start_new_session=True)\n"
+    )
+    supervisor = kill_supervisor(tmp_path / "supervision", tmp_path / "started", str(between))
+    assert all_end(supervisor) and not late.exists()
 
 
 def test_processes_follow_the_gpus_where_work_is_shared(monkeypatch):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from skytrain.checkpoints import committed_steps
-from skytrain.pipelines.supervise import descendants
+from skytrain.jobs.processes import descendants
 from skytrain.runs import attempts, read_metrics, read_outcome
 from skytrain.storage import open_store
 from tests.support.tiny import TINY
@@ -36,23 +37,25 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
 
 
 def test_a_killed_rank_is_started_again_and_a_signal_then_stops_all_of_them_resumably(root):
-    """One start of two workers through torchrun: SIGKILL for one, then SIGTERM for the supervisor."""
+    """One start of two workers through torchrun: SIGKILL for one, then SIGTERM for every process."""
     store = open_store(str(root))
     process = start(root, "run=both", "parallel=fsdp", "trainer.micro_batch=2", "--processes", "2")
     wait_for(lambda: bool(committed_steps(store, "both")), process)
-    workers = [
-        pid for pid in descendants(process.pid) if b"skytrain" in _command(pid) and b"torch" not in _command(pid)
-    ]
-    assert len(workers) == 2
+    agent, *workers = [pid for pid in descendants(process.pid) if b"skytrain" in _command(pid)]
+    assert b"skytrain.jobs.agent" in _command(agent) and len(workers) == 2
     os.kill(workers[-1], signal.SIGKILL)
     wait_for(lambda: len(attempts(store, "both")) > 1 and bool(store.list("runs/both/attempts/1/metrics")), process)
-    process.send_signal(signal.SIGTERM)
+    for pid in (*descendants(process.pid), process.pid):  # as systemd and Slurm do
+        os.kill(pid, signal.SIGTERM)
     out, err = process.communicate(timeout=240)
     assert process.returncode == 7, err
+    assert "death signal" not in err  # of torchrun, which would end the workers within 30 seconds
+    assert len(attempts(store, "both")) == 2
     assert "SIGTERM received: saving at step" in err
     outcome = read_outcome(store, "both", 1)
     assert outcome is not None and outcome["outcome"] == "interrupted"
     assert outcome["step"] == committed_steps(store, "both")[-1]
+    assert outcome["cause"] == "SIGTERM received" and outcome["host"] == platform.node()
     assert f"both: interrupted at step {outcome['step']}/400" in out and "the same command continues" in out
     assert json.loads(store.read("runs/both/attempts/1/resumed.json"))["step"] > 0
     for rank in (0, 1):  # both wrote their logs

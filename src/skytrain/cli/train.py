@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,8 +79,8 @@ def train(
 
     On this machine or any other, from where it stopped.
 
-    Crashes are started again from the last committed checkpoint (trainer.max_restarts). Ctrl-C, SIGTERM and EC2's spot
-    notice save first. Exit codes: 0 done, 6 stopped by budget.usd, 7 interrupted; both can be continued.
+    A job that crashes is restarted from the last committed checkpoint (trainer.max_restarts). Ctrl-C, SIGTERM and EC2's
+    spot notice save first.
 
     skytrain train recipe=quickstart trainer.steps=500
 
@@ -89,8 +90,8 @@ def train(
 
     skytrain train run=fork --from seed.bin --at-step 2365
     """
+    from ..jobs.supervision import Supervision
     from ..runs import Start
-    from ..runs.supervision import Supervision
 
     composed = compose_overrides(overrides, config_dir)
     config = composed.config
@@ -123,12 +124,13 @@ def _words(config_dirs: list[Path], start: Start, allow_changes: bool) -> list[s
 
 def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
     """One process of the job. Ends with 0 whatever made it stop on purpose: torchrun takes any other code for a crash."""
+    from ..jobs.supervision import Supervision
     from ..parallel import Ranks
     from ..pipelines.train import train as story
-    from ..runs.supervision import Supervision
     from .console import reporter
 
     supervision, ranks = Supervision.from_environment(), Ranks.from_environment()
+    _back_off()
     try:
         with reporter() as console:
             trained = story(composed.config, console, start, allow_changes=allow_changes, given=composed.given)
@@ -139,3 +141,11 @@ def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
     if supervision is not None and ranks.local_rank == 0:
         supervision.report_outcome(trained.outcome)
     print(trained.summary(), flush=True)
+
+
+def _back_off() -> None:
+    """Before a restart that torchrun made; where it runs on this machine alone, the supervisor restarts and waits itself."""
+    from ..pipelines.supervise import restart_wait_seconds
+
+    if restarts := int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
+        time.sleep(restart_wait_seconds(restarts))

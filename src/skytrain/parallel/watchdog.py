@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import format_seconds
+from ..jobs.lifeline import lives
 from . import flight
 from .nodes import host_name, numbers, rendezvous_endpoint
 from .ranks import LOST, LostRank, Ranks
@@ -222,7 +222,7 @@ class Watchdog:
             return beat is not None
         # On this node one need not wait for silence, and had better not: torchrun does not wait long.
         here = rank // self._ranks.local_size == self._ranks.node
-        return beat.ended not in (None, "lost") or (here and not _lives(beat.process))
+        return beat.ended not in (None, "lost") or (here and not lives(beat.process))
 
     def _stop(self, text: str) -> None:
         """One rank of each node speaks; the others let it, since torchrun ends a node's ranks when the first of them ends."""
@@ -286,14 +286,3 @@ class Watchdog:
 
 def _first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
-
-
-def _lives(process: int) -> bool:
-    """Whether a process of this machine is there and no zombie; where nothing can be known of processes, it lives."""
-    proc = Path("/proc")
-    if not (proc / "self").exists():
-        return True
-    try:
-        return (proc / str(process) / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

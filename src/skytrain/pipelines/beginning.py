@@ -15,6 +15,7 @@ from torch import nn
 from ..checkpoints import committed_steps, load_weights, open_checkpoint, step_key
 from ..checkpoints.commits import choose_commit, find_commit, read_manifest
 from ..config import Config, DecoderConfig, SkytrainError, StoreConfig
+from ..jobs.supervision import Supervision
 from ..models import build_model
 from ..runs import (
     RunRecord,
@@ -217,9 +218,14 @@ def begin(
     if not create_run(store, record):
         # It may be there since a moment ago, by another with other settings: their attempt is not to be taken over.
         find_changes(config, store, start, record.data, allow_changes)
+    supervision = Supervision.from_environment()
+    if supervision is not None:
+        supervision.check()
     number = claim_attempt(store, record.name, world_size=plan.ranks.world_size, mesh=str(plan.mesh), changes=changes)
     beginning = find_beginning(config, store, record.name, start)
     record_resume(store, record.name, number, beginning.step)
+    if supervision is not None:
+        supervision.report_resume(beginning.step)
     save_run(store, record)
     changes = [*changes, *beginning.changes]
     return Attempt(record, number, fetch_beginning(store, record.name, beginning), changes)

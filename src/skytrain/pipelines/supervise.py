@@ -1,4 +1,4 @@
-"""Supervise: starts the workers of this machine, passes signals on, starts them again after a crash, and says how it ended.
+"""Supervise: starts the workers of this machine, passes signals on, restarts them after a crash, and says how it ended.
 
 Loads no torch: it stays small beside the workers, and there is little in it that could fail.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,10 +19,13 @@ from pathlib import Path
 from types import FrameType
 
 from ..config import Config, SkytrainError, format_seconds
+from ..jobs.lifeline import die_with_parent, lives
+from ..jobs.processes import ControlGroup, kill_job
+from ..jobs.supervision import JobError, Supervision
 from ..parallel.network import address_towards
 from ..parallel.nodes import START_SECONDS, NoRendezvous, check_reachable
 from ..runs import EXIT_CODES
-from ..runs.supervision import VARIABLE, Supervision, die_with_parent
+from ..runs.exits import UNCOMMITTED
 
 POLL_SECONDS = 0.1
 FIRST_NODE_SECONDS = 5.0  # that the first node may be late without a word
@@ -29,7 +33,8 @@ FIRST_NODE_SECONDS = 5.0  # that the first node may be late without a word
 OTHERS_SECONDS = START_SECONDS + 60.0
 LEAVE_SECONDS = 60.0  # for workers that have said how they ended to be gone
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-INTERRUPTED = EXIT_CODES["interrupted"]
+FIRST_WAIT_SECONDS = 2.0  # before a restart; doubled after each further crash without progress
+LONGEST_WAIT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -71,23 +76,23 @@ def count_gpus() -> int:
 
 def supervise(config: Config, words: Sequence[str], layout: Layout, tell: Callable[[str], None]) -> int:
     """Runs `skytrain train WORDS` on this machine's processes until the job ends; returns the exit code."""
-    worker = ["-m", "skytrain", "train", *words]
-    restarts = config.trainer.max_restarts
-    with tempfile.TemporaryDirectory(prefix="skytrain-supervise-") as folder:
-        supervision = Supervision(Path(folder))
-        if layout.needs_torchrun:
-            if layout.node_rank > 0:
-                _find_first_node(str(layout.rendezvous), tell)
-            # torchrun counts restarts itself, over all nodes, and has used them up when it ends.
-            command = [*torchrun(layout, restarts), *worker]
-            return Supervisor(
-                command, supervision, tell, 0, config.trainer.stop_within, layout.processes, layout.rendezvous
-            ).run()
-        return Supervisor(worker, supervision, tell, restarts, config.trainer.stop_within).run()
+    command = ["-m", "skytrain", "train", *words]
+    max_restarts = config.trainer.max_restarts
+    if layout.nodes > 1:
+        if layout.node_rank > 0:
+            _find_first_node(str(layout.rendezvous), tell)
+        # Restarts take all nodes together, which torchrun sees to; it has used them up when it ends.
+        command, max_restarts = [*torchrun(layout, max_restarts), *command], 0
+    elif layout.processes > 1:
+        command = [*torchrun(layout, 0), *command]
+    with tempfile.TemporaryDirectory(prefix="skytrain-supervise-", ignore_cleanup_errors=True) as folder:
+        limits = Limits(max_restarts, config.trainer.stop_within)
+        supervision = Supervision.begin(Path(folder))
+        return Supervisor(command, supervision, tell, limits, layout.processes, layout.rendezvous).run()
 
 
 def _find_first_node(rendezvous: str, tell: Callable[[str], None]) -> None:
-    """torchrun would wait for it in silence, and end with a trace."""
+    """torchrun would wait for it in silence, and end with a traceback."""
     try:
         check_reachable(rendezvous, FIRST_NODE_SECONDS)
     except NoRendezvous:
@@ -108,7 +113,40 @@ def torchrun(layout: Layout, max_restarts: int) -> list[str]:
         if address := address_towards(str(layout.rendezvous).rpartition(":")[0]):
             meeting += ["--local-addr", address]
     counts = ["--nproc-per-node", str(layout.processes), "--max-restarts", str(max_restarts)]
-    return ["-m", "torch.distributed.run", *meeting, *counts]
+    # The signals that our agent leaves to the supervisor are not in this list.
+    return ["-m", "skytrain.jobs.agent", *meeting, *counts, "--signals-to-handle", "SIGQUIT"]
+
+
+def restart_wait_seconds(failures: int) -> float:
+    """Before the restart after so many crashes in a row. With jitter: what fails for all jobs is not asked by all at once."""
+    return random.uniform(0.5, 1.0) * min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** (failures - 1))
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How often a job is restarted without progress in between, and how long it may take to stop."""
+
+    max_restarts: int
+    stop_seconds: float
+
+
+class Restarts:
+    """Counts the crashes of a job. Progress, seen by a restart that resumes from a newer commit, makes them good."""
+
+    def __init__(self, allowed: int) -> None:
+        self._allowed, self._failures = allowed, 0
+        self._resumed_step: int | None = None
+
+    def crashed(self, resumed_step: int | None) -> int | None:
+        """Which restart is next, from 1; None when all are used up. `resumed_step`: from where the attempt had resumed."""
+        if resumed_step is not None:
+            if self._resumed_step is not None and resumed_step > self._resumed_step:
+                self._failures = 0
+            self._resumed_step = resumed_step
+        if self._failures >= self._allowed:
+            return None
+        self._failures += 1
+        return self._failures
 
 
 class Supervisor:
@@ -119,22 +157,23 @@ class Supervisor:
         command: Sequence[str],
         supervision: Supervision,
         tell: Callable[[str], None],
-        max_restarts: int,
-        stop_seconds: float,
+        limits: Limits,
         processes: int = 1,
         rendezvous: str | None = None,
     ) -> None:
         self._command, self._supervision, self._tell = [sys.executable, *command], supervision, tell
-        self._max_restarts, self._stop_seconds, self._processes = max_restarts, stop_seconds, processes
+        self._limits, self._processes = limits, processes
+        self._group = ControlGroup.create(supervision.supervisor)
         self._asked: signal.Signals | None = None  # to stop
         self._deadline: float | None = None
         self._at_once = False
+        self._workers: set[int] = set()  # that can take a signal; kept here, since a cleaner may take the folder
         self._told: set[int] = set()  # workers that have had the signal
         self._rendezvous = rendezvous  # where other nodes are to come; None where there are none
         self._worked_at = 0.0  # when a worker of this node was last alive
 
     def _environment(self) -> dict[str, str]:
-        environment = {**os.environ, VARIABLE: str(self._supervision.folder)}
+        environment = {**os.environ, **self._supervision.environment()}
         # Shared, torchrun's store keeps the addresses of workers that are dead, and those started again wait for them.
         environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         if self._processes > 1:
@@ -144,69 +183,94 @@ class Supervisor:
     def run(self) -> int:
         former = {number: signal.signal(number, self._handle) for number in SIGNALS}
         try:
-            restarts = 0
-            while True:
-                code = self._run_once()
-                ended = self._how_it_ended()
-                if ended is not None:
-                    return ended
-                if restarts >= self._max_restarts:
-                    self._tell(
-                        f"the job crashed ({describe_exit(code)}); the same command continues from the last commit"
-                    )
-                    return code if code > 0 else 128 - code
-                restarts += 1
-                self._tell(
-                    f"the worker crashed ({describe_exit(code)}): starting it again from the last commit, {restarts} of {self._max_restarts}"
-                )
+            return self._run()
         finally:
+            if self._group is not None:
+                self._group.remove()
             for number, handler in former.items():
                 signal.signal(number, handler)
+
+    def _run(self) -> int:
+        restarts = Restarts(self._limits.max_restarts)
+        while True:
+            code = self._run_once()
+            error = self._supervision.error()
+            ended = self._how_it_ended(error)
+            if ended is not None:
+                return ended
+            why = "the store was unreachable" if error else describe_exit(code)
+            number = restarts.crashed(self._supervision.resumed_step())
+            if number is None:
+                self._tell(f"the job crashed ({why}); the same command resumes from the last commit")
+                return error.exit_code if error else code if code > 0 else 128 - code
+            wait = restart_wait_seconds(number)
+            self._tell(
+                f"the job crashed ({why}): restarting from the last commit in {format_seconds(wait)}, "
+                f"restart {number} of {self._limits.max_restarts} without progress"
+            )
+            if not self._wait(wait):
+                return EXIT_CODES[UNCOMMITTED]
+
+    def _wait(self, seconds: float) -> bool:
+        """False when a signal came meanwhile."""
+        until = time.monotonic() + seconds
+        while self._asked is None and time.monotonic() < until:
+            time.sleep(min(POLL_SECONDS, max(0.0, until - time.monotonic())))
+        return self._asked is None
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._asked is not None and number == signal.SIGINT:
             self._at_once = True
         self._asked = self._asked or signal.Signals(number)
 
-    def _how_it_ended(self) -> int | None:
-        """Our exit code where the workers ended on purpose or were stopped; None for a crash."""
-        outcome, error = self._supervision.outcome(), self._supervision.error_code()
+    def _how_it_ended(self, error: JobError | None) -> int | None:
+        """Our exit code where the workers ended on purpose or were stopped; None where they crashed."""
+        outcome = self._supervision.outcome()
         if outcome is not None:
             return EXIT_CODES[outcome]
-        if error is not None:
-            return error
-        return INTERRUPTED if self._asked is not None else None
+        if error is not None and (not error.may_pass or self._asked is not None):
+            return error.exit_code
+        return EXIT_CODES[UNCOMMITTED] if self._asked is not None else None
+
+    def _begin_child(self) -> None:
+        """In the child, before it becomes another program: from here on it cannot be lost."""
+        die_with_parent()
+        if self._group is not None:
+            self._group.enter()
 
     def _run_once(self) -> int:
-        self._supervision.forget_workers()
+        self._supervision.forget()
+        self._workers.clear()
         self._worked_at = time.monotonic()
         # In a session of its own, so that a terminal's Ctrl-C comes here alone and is passed on once.
         child = subprocess.Popen(
-            self._command, env=self._environment(), start_new_session=True, preexec_fn=die_with_parent
+            self._command, env=self._environment(), start_new_session=True, preexec_fn=self._begin_child
         )
         try:
             leaving: float | None = None
             while child.poll() is None:
-                self._pass_on(child)
+                self._workers |= self._supervision.workers()
+                self._pass_on()
                 self._check_company()
-                if leaving is None and (self._supervision.outcome() or self._supervision.error_code() is not None):
-                    # After an error the other ranks would only be started again, to repeat it.
-                    seconds = LEAVE_SECONDS if self._supervision.outcome() else 1.0
-                    leaving = time.monotonic() + seconds
+                if leaving is None and (self._supervision.outcome() or self._supervision.error()):
+                    # After an error the other ranks only wait for the one that is gone.
+                    leaving = time.monotonic() + (LEAVE_SECONDS if self._supervision.outcome() else 1.0)
                 if leaving is not None and time.monotonic() > leaving:
                     break
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(POLL_SECONDS)
         finally:
-            kill_tree(child)
+            # Also where the child has ended: what it started may not have.
+            kill_job(self._supervision.supervisor, self._group)
+            child.kill()
             code = child.wait()
         return code
 
     def _check_company(self) -> None:
-        """torchrun starts workers once all nodes are there. Where they do not come it would wait in silence, and end with a trace."""
+        """torchrun starts workers once all nodes are there. Where they do not come it would wait in silence."""
         if self._rendezvous is None:
             return
-        if any(_lives(pid) for pid in self._supervision.workers()):
+        if any(lives(pid) for pid in self._workers):
             self._worked_at = time.monotonic()
         elif time.monotonic() - self._worked_at > OTHERS_SECONDS:
             raise NoRendezvous(
@@ -214,61 +278,28 @@ class Supervisor:
                 "  look for the first error on the other nodes; the same command, on all of them, continues from the last commit"
             )
 
-    def _pass_on(self, child: subprocess.Popen[bytes]) -> None:
+    def _pass_on(self) -> None:
         """A signal to the workers themselves: torchrun would give them 30 seconds, however long they need to save."""
         if self._asked is None:
             return
-        workers = self._supervision.workers()
         if self._deadline is None:
-            self._deadline = time.monotonic() + self._stop_seconds
-            if not workers:
+            self._deadline = time.monotonic() + self._limits.stop_seconds
+            if not self._workers:
                 self._tell(f"{self._asked.name} received before training began: stopping")
                 self._at_once = True
         if self._at_once or time.monotonic() > self._deadline:
             if not self._at_once:
                 self._tell(
-                    f"not stopped within {format_seconds(self._stop_seconds)} (trainer.stop_within): killed; the last commit stands"
+                    f"not stopped within {format_seconds(self._limits.stop_seconds)} (trainer.stop_within): killed; the last commit stands"
                 )
-            kill_tree(child)
+            kill_job(self._supervision.supervisor, self._group)
             return
         number = signal.SIGTERM if self._asked is signal.SIGHUP else self._asked
-        for pid in workers - self._told:
+        for pid in self._workers - self._told:
             self._told.add(pid)
             with contextlib.suppress(ProcessLookupError):  # crashed meanwhile; the one that follows it is told
                 os.kill(pid, number)
 
 
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def describe_exit(code: int) -> str:
     return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-
-
-def kill_tree(child: subprocess.Popen[bytes]) -> None:
-    """The process and all that it started, whatever session they are in."""
-    if child.poll() is not None:
-        return  # what it started has ended with it, and its number may be another's by now
-    for pid in [*descendants(child.pid), child.pid]:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def descendants(pid: int) -> list[int]:
-    """Of a process that lives, as Linux lists them; elsewhere workers end when their sockets close."""
-    parents: dict[int, int] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended since
-            # The name, in brackets, may hold anything; the parent is the second word after it.
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
-    found: list[int] = []
-    front = {pid}
-    while front:
-        front = {child for child, parent in parents.items() if parent in front}
-        found.extend(front)
-    return found

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 import torch
 
 from ..config import Config, ConfigError
+from ..jobs.supervision import Supervision
 from ..parallel import Job, Ranks, advice, uses_process_group
 from ..parallel.auto import choose_layout, this_machine
 from ..parallel.nodes import node_facts
 from ..runs import (
     EXIT_CODES,
+    Cause,
     Meter,
     Reporter,
     Silent,
@@ -28,7 +30,6 @@ from ..runs import (
 )
 from ..runs.attempts import now
 from ..runs.failures import failures_recorded
-from ..runs.supervision import Supervision
 from ..storage import Store, open_store
 from ..tokens import TokenDataModule, Tokenizer, find_training_data, open_mixture, open_tokenizer
 from ..training.callbacks import Profile, StepLog
@@ -63,6 +64,15 @@ HINTS = {
     "budget": "the same command with a larger budget.usd continues",
     "interrupted": "the same command continues",
 }
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The step that an attempt reached, and why it ended there."""
+
+    step: int
+    outcome: str
+    cause: Cause | None = None
 
 
 @dataclass(frozen=True)
@@ -102,8 +112,8 @@ def train(
     ranks = Ranks.from_environment()
     if ranks.world_size == 1:
         config = _settle(config, ranks, reporter, given, start)
-    with Signals() as signals:
-        supervision = Supervision.from_environment()
+    supervision = Supervision.from_environment()
+    with Signals(supervised=supervision is not None) as signals:
         if supervision is not None:
             supervision.arrive(ranks.local_rank)
         if not uses_process_group(config):
@@ -188,13 +198,15 @@ def _train(
             side.reporter.note(line)
         module = make_module(config, plan, model, side.reporter.note)
         log = make_step_log(config, plan, model, side, meter)
-        step, outcome = _fit(config, plan, job, signals, store, attempt, module, data, tokenizer, side, log, meter)
+        ended = _fit(config, plan, job, signals, store, attempt, module, data, tokenizer, side, log, meter)
     if ranks.first:
-        write_outcome(store, name, attempt.number, outcome, step)
+        write_outcome(store, name, attempt.number, ended.outcome, ended.step, ended.cause)
         seconds = (attempt.record.train_seconds or 0.0) + module.clock.seconds()
-        finished_at = now() if outcome == "done" else None
-        save_run(store, dataclasses.replace(attempt.record, finished_at=finished_at, train_seconds=seconds, step=step))
-    return Trained(name, store.url(f"runs/{name}"), step, plan.total_steps, outcome, dict(log.last))
+        finished_at = now() if ended.outcome == "done" else None
+        save_run(
+            store, dataclasses.replace(attempt.record, finished_at=finished_at, train_seconds=seconds, step=ended.step)
+        )
+    return Trained(name, store.url(f"runs/{name}"), ended.step, plan.total_steps, ended.outcome, dict(log.last))
 
 
 def _fit(
@@ -210,13 +222,12 @@ def _fit(
     side: Beside,
     log: StepLog,
     meter: Meter,
-) -> tuple[int, str]:
-    """The step that was reached, and why it ended there."""
+) -> Ended:
     ranks, beginning = plan.ranks, attempt.beginning
     side.beat(lambda: {"step": max(beginning.step, module.global_step), **meter.record()})
     if ranks.any(ranks.first and _spent(config, meter)):
         side.reporter.note(f"budget: ${meter.usd():.2f} of ${config.budget.usd:g} spent already: nothing is trained")
-        return beginning.step, "budget"
+        return Ended(beginning.step, "budget", Cause("budget.usd was spent before this attempt"))
     missed = ranks.first_does(lambda: _missed_validation(config, store, attempt))
     if beginning.step >= plan.stop_step:
         # The attempt before saved its last checkpoint, and came no further.
@@ -224,7 +235,7 @@ def _fit(
             trainer = make_trainer(config, plan, store, [], [])
             trainer.validate(module, datamodule=data, ckpt_path=beginning.key, weights_only=True, verbose=False)
             _note_validation(beginning.step, module, side, log)
-        return beginning.step, _reached(plan, beginning.step)
+        return Ended(beginning.step, _reached(plan, beginning.step))
     saves = save_plan(
         config, store, attempt.record, attempt.number, beginning.label, meter.record, before_commit=side.sync.flush
     )
@@ -255,9 +266,9 @@ def _fit(
     with explaining_memory(config, plan, module):
         trainer.fit(module, datamodule=data, ckpt_path=beginning.key, weights_only=True)
     if trainer.global_step >= plan.stop_step:
-        return trainer.global_step, _reached(plan, trainer.global_step)
+        return Ended(trainer.global_step, _reached(plan, trainer.global_step))
     assert interruptions.outcome is not None, "training ended early, and nobody knows why"
-    return trainer.global_step, interruptions.outcome
+    return Ended(trainer.global_step, interruptions.outcome, interruptions.cause)
 
 
 def _note_validation(step: int, module: CausalLM, side: Beside, log: StepLog) -> None:

@@ -1,0 +1,111 @@
+"""How workers and the process that supervises them tell each other things: files in a folder that the supervisor makes.
+
+Exit codes cannot do it: torchrun takes any code but 0 for a crash, and itself ends with 1.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config import SkytrainError
+from ..runs import EXIT_CODES, exit_code_of
+from .lifeline import SUPERVISOR, identify, is_supervised
+
+VARIABLE = "SKYTRAIN_SUPERVISED"
+CRASH = 1
+
+
+@dataclass(frozen=True)
+class JobError:
+    """An error that a worker explained before it ended."""
+
+    exit_code: int
+    message: str
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether another start may go better. Any other error would only be repeated."""
+        return self.exit_code == EXIT_CODES["store"]
+
+
+@dataclass(frozen=True)
+class Supervision:
+    """The folder, seen from both sides."""
+
+    folder: Path
+    supervisor: str  # its process id and start time
+
+    @classmethod
+    def begin(cls, folder: Path) -> Supervision:
+        """In the supervisor."""
+        return cls(folder, identify(os.getpid()))
+
+    @classmethod
+    def from_environment(cls) -> Supervision | None:
+        """In a worker; None where nobody supervises."""
+        folder, supervisor = os.environ.get(VARIABLE), os.environ.get(SUPERVISOR)
+        return cls(Path(folder), supervisor) if folder and supervisor else None
+
+    def environment(self) -> dict[str, str]:
+        return {VARIABLE: str(self.folder), SUPERVISOR: self.supervisor}
+
+    # The worker's side.
+
+    def arrive(self, local_rank: int) -> None:
+        """Once signals are taken care of: from here on they may be sent to this process."""
+        self._put(f"pid-{local_rank}", str(os.getpid()))
+
+    def check(self) -> None:
+        """Ends a worker whose supervisor is gone: the run is another's now."""
+        if not is_supervised(self.supervisor):
+            raise SystemExit(CRASH)
+
+    def report_resume(self, step: int) -> None:
+        """From which step this attempt resumes, by which the supervisor sees whether the one before it came further."""
+        self._put("resumed", str(step))
+
+    def report_outcome(self, outcome: str) -> None:
+        self._put("outcome", outcome)
+
+    def report_error(self, error: SkytrainError) -> None:
+        """An error with a code of its own; a lost peer is left to look like the crash that it is."""
+        code = exit_code_of(error)
+        if code != CRASH:
+            self._put("error", json.dumps({"exit_code": code, "message": str(error)}))
+
+    def _put(self, name: str, text: str) -> None:
+        # Whoever cleans the temporary folder of the machine may have taken ours, in a run of weeks.
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        part = self.folder / f".{name}.{os.getpid()}"
+        part.write_text(text)
+        part.replace(self.folder / name)
+
+    # The supervisor's side.
+
+    def workers(self) -> set[int]:
+        """Process ids of the workers that can take a signal, of those that have said so since `forget`."""
+        return {int(path.read_text()) for path in self.folder.glob("pid-*")}
+
+    def forget(self) -> None:
+        """Before workers are started again: what was said by those before them."""
+        for name in ("pid-*", "error"):
+            for path in self.folder.glob(name):
+                path.unlink(missing_ok=True)
+
+    def outcome(self) -> str | None:
+        return self._get("outcome")
+
+    def error(self) -> JobError | None:
+        text = self._get("error")
+        return None if text is None else JobError(**json.loads(text))
+
+    def resumed_step(self) -> int | None:
+        text = self._get("resumed")
+        return None if text is None else int(text)
+
+    def _get(self, name: str) -> str | None:
+        path = self.folder / name
+        return path.read_text() if path.exists() else None
