@@ -20,7 +20,7 @@ from skytrain.evaluation import WholeModel
 from skytrain.evaluation.generate import Sampling, generate_tokens
 from skytrain.models import Decoder, load_hf_folder
 from skytrain.models.hf import save_hf_folder
-from skytrain.models.hf_config import hf_config
+from skytrain.models.hf_form import hf_config, hf_form
 from skytrain.models.hf_weights import state_from_hf, state_to_hf
 from skytrain.models.sizes import model_file
 
@@ -72,20 +72,15 @@ def twins(config: DecoderConfig, seed: int = 0) -> tuple[Decoder, Any]:
     """A random Hugging Face model and our decoder with its weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    theirs_config = AutoConfig.for_model(**hf_config(_twin(config)))
+    theirs_config = AutoConfig.for_model(**hf_config(config))
     theirs = AutoModelForCausalLM.from_config(theirs_config, attn_implementation="eager", dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in theirs.named_parameters():
         gain = parameter.ndim == 1 and name.endswith("weight") and config.norm != "rmsnorm_plus_one"
         parameter.data.normal_(1.0 if gain else 0.0, SPREAD, generator=generator)
     ours = Decoder(config).eval()
-    ours.load_state_dict(state_from_hf(_twin(config), dict(theirs.named_parameters())), strict=False)
+    ours.load_state_dict(state_from_hf(hf_form(config), dict(theirs.named_parameters())), strict=False)
     return ours, theirs
-
-
-def _twin(config: DecoderConfig) -> DecoderConfig:
-    """EXAONE 3.5 comes as code on the hub, not in transformers; its arithmetic is Llama's under other names."""
-    return dataclasses.replace(config, family="llama") if config.family == "exaone" else config
 
 
 def logits_difference(ours: Decoder, theirs: Any, tokens_bt: Tensor) -> float:
@@ -101,7 +96,7 @@ def gradient_differences(ours: Decoder, theirs: Any, tokens_bt: Tensor, targets_
     torch.nn.functional.cross_entropy(theirs(tokens_bt).logits.flatten(0, 1), targets_bt.flatten()).backward()
     expected = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     found = state_to_hf(
-        _twin(ours.config),
+        hf_form(ours.config),
         {name: parameter.grad for name, parameter in ours.named_parameters() if parameter.grad is not None},
     )
     assert found.keys() == expected.keys()

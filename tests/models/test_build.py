@@ -105,7 +105,7 @@ def test_the_decoder_starts_from_given_weights(decoder_config, tmp_path, form):
 
 def test_weights_of_another_shape_are_named(decoder_config, tmp_path):
     save_hf_folder(build_model(decoder_config(), seed=7), tmp_path)
-    with pytest.raises(ConfigError, match=r"model.layers: 3, but the weights in .* have 2\n.*set model.layers=2"):
+    with pytest.raises(ConfigError, match=r"model.layers: configured 3, the weights have 2; set model.layers=2"):
         build_model(decoder_config(layers=3, weights=str(tmp_path)), seed=0)
     with pytest.raises(ConfigError, match=r"model.weights: 'nowhere' is neither a folder nor a file"):
         build_model(decoder_config(weights="nowhere"), seed=0)

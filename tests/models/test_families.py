@@ -11,7 +11,8 @@ from skytrain.config.compose import compose
 from skytrain.evaluation import WholeModel
 from skytrain.evaluation.generate import Sampling, generate_tokens
 from skytrain.models import Decoder, build_model
-from skytrain.models.hf_config import hf_config, read_hf_config
+from skytrain.models.hf_config import read_hf_config
+from skytrain.models.hf_form import hf_config
 from skytrain.models.sizes import size_config, size_names
 from skytrain.planning.flops import decoder_size
 
@@ -41,11 +42,6 @@ PUBLISHED = {
 }
 
 
-def twin_of(config: DecoderConfig) -> DecoderConfig:
-    """EXAONE's code is not in transformers; it has Llama's parameters under other names."""
-    return dataclasses.replace(config, family="llama") if config.family == "exaone" else config
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_a_family_equals_hugging_faces(case):
     parity = measure(case)
@@ -63,7 +59,7 @@ def test_a_published_size_has_hugging_faces_parameters(name):
     config = size_config(name)
     with torch.device("meta"):
         ours = Decoder(config)
-        theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(**hf_config(twin_of(config))))
+        theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(**hf_config(config)))
     padding = (config.padded_vocab - config.vocab_size) * config.width * (1 if config.tied_head else 2)
     count = sum(parameter.numel() for parameter in theirs.parameters())
     assert sum(parameter.numel() for parameter in ours.parameters()) - padding == count
@@ -88,7 +84,7 @@ def test_the_cache_changes_no_token_of_a_family_past_the_window_too(case):
 def test_a_size_is_chosen_by_its_name(name):
     config = size_config(name)
     assert config.name == name
-    assert hf_config(config)["model_type"] == config.family
+    assert hf_config(config)["model_type"] == ("llama" if config.family == "exaone" else config.family)
 
 
 def test_a_size_composes_into_a_run():

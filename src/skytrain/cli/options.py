@@ -44,7 +44,13 @@ Precision = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
-def compose_overrides(overrides: list[str] | None, config_dirs: list[Path] | None = None) -> Composed:
+def compose_overrides(
+    overrides: list[str] | None, config_dirs: list[Path] | None = None, start: str | None = None
+) -> Composed:
+    """The configuration; with weights to start from (`model.weights`, or `start`), that of their model."""
     from ..config.compose import compose
+    from ..models.agreement import adopt_model, check_model
 
-    return compose(overrides or [], config_dirs or [])
+    composed = compose(overrides or [], config_dirs or [], adopt=lambda weights: adopt_model(start or weights))
+    check_model(composed.config.model, start)
+    return composed

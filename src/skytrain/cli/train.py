@@ -93,7 +93,7 @@ def train(
     from ..jobs.supervision import Supervision
     from ..runs import Start
 
-    composed = compose_overrides(overrides, config_dir)
+    composed = compose_overrides(overrides, config_dir, source)
     config = composed.config
     start = Start(source, weights_only, at_step)
     supervision = Supervision.from_environment()

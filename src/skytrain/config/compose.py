@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -44,6 +44,8 @@ FREE_KEYS = ("model.args", "data.source")  # their keys belong to a plugged-in c
 OWN_SOURCES = "skytrain."  # ours list all their keys in their files, so that a new one is a typing error
 COMMAND_LINE = "command line"
 ALTERNATIVES = {"trainer.steps": "trainer.tokens", "trainer.tokens": "trainer.steps"}  # one sets the other to null
+# From `model.weights`: the file that describes them and the settings of the group `model` there; None: no such file.
+Adopt = Callable[[str | None], tuple[str, Mapping[str, Any]] | None]
 
 
 @dataclass(frozen=True)
@@ -57,16 +59,16 @@ class Composed:
     @property
     def given(self) -> frozenset[str]:
         """The settings that the user has made, on the command line or in files of their own; the others are our defaults."""
-        ours = files(GROUPS_MODULE)
-        return frozenset(
-            key for key, origin in self.origins.items() if origin == COMMAND_LINE or not ours.joinpath(origin).is_file()
-        )
+        return _given(self.origins)
 
 
-def compose(overrides: Sequence[str] = (), config_dirs: Sequence[str | Path] = ()) -> Composed:
+def compose(
+    overrides: Sequence[str] = (), config_dirs: Sequence[str | Path] = (), adopt: Adopt | None = None
+) -> Composed:
     """The configuration that `key=value` overrides select, checked against the schema.
 
     `config_dirs` are folders of the user's own groups (`recipe/mine.yaml`), found beside the built-in ones.
+    `adopt` reads the model of weights to start from; it replaces the default model, but nothing that the user has set.
     """
     parsed = _parse(overrides)
     choices = [override for override in parsed if override.key_or_group in GROUPS]
@@ -77,6 +79,8 @@ def compose(overrides: Sequence[str] = (), config_dirs: Sequence[str | Path] = (
     for key in _replaced({override.key_or_group: override.value() for override in settings}):
         OmegaConf.update(tree, key, None)
         origins[key] = COMMAND_LINE
+    if adopt is not None and not any(choice.key_or_group == "model" for choice in choices):
+        _adopt(tree, origins, adopt)
     try:
         values = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:
@@ -86,6 +90,13 @@ def compose(overrides: Sequence[str] = (), config_dirs: Sequence[str | Path] = (
     config = build(Config, values, origins=origins)
     check(config, origins)
     return Composed(config, {str(key): value for key, value in values.items()}, origins)
+
+
+def _given(origins: Mapping[str, str]) -> frozenset[str]:
+    ours = files(GROUPS_MODULE)
+    return frozenset(
+        key for key, origin in origins.items() if origin == COMMAND_LINE or not ours.joinpath(origin).is_file()
+    )
 
 
 def _parse(overrides: Sequence[str]) -> list[Override]:
@@ -196,10 +207,30 @@ def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> Non
             key, f"{value!r} is not a group of settings", origin=COMMAND_LINE, hint=f"set one of {inside}"
         )
     OmegaConf.update(tree, key, value, merge=isinstance(value, dict))
+    _set_origin(origins, key, value, COMMAND_LINE)
+
+
+def _set_origin(origins: dict[str, str], key: str, value: Any, origin: str) -> None:
     for stale in [leaf for leaf in origins if leaf == key or leaf.startswith(key + ".")]:
         del origins[stale]
     for leaf in flatten(value, key):
-        origins[leaf] = COMMAND_LINE
+        origins[leaf] = origin
+
+
+def _adopt(tree: DictConfig, origins: dict[str, str], adopt: Adopt) -> None:
+    if "layers" not in tree.model:  # model=hf and model=custom, from a recipe, say for themselves what they are
+        return
+    found = adopt(tree.model.weights)
+    if found is None:
+        return
+    file, values = found
+    given = _given(origins)
+    for name, value in values.items():
+        key = f"model.{name}"
+        if any(leaf == key or leaf.startswith(key + ".") for leaf in given):
+            continue
+        OmegaConf.update(tree, key, value, merge=False)
+        _set_origin(origins, key, value, file)
 
 
 def _known(tree: DictConfig, key: str) -> bool:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ..config import DecoderConfig, SkytrainError
+from ..config import DecoderConfig, Family
+from .agreement import read_hf_decoder
 from .decoder import Decoder
-from .hf_config import hf_config, read_hf_config
+from .hf_form import hf_config, hf_form
 from .hf_weights import from_hf, match_names, to_hf
 from .parametrization import folded, folded_config
 from .safetensors_io import SafetensorsFolder, TensorSpec, write_folder
@@ -33,21 +34,15 @@ def load_hf_folder(
     return model
 
 
-def read_hf_decoder(folder: Path, *, pad_vocab_to: int = 128, max_length: int | None = None) -> DecoderConfig:
-    """The decoder that a folder's config.json describes."""
-    try:
-        data: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise SkytrainError(f"{folder} is not a Hugging Face model: config.json cannot be read ({error})") from None
-    return read_hf_config(data, name=folder.resolve().name, pad_vocab_to=pad_vocab_to, max_length=max_length)
-
-
-def read_hf_weights(model: Decoder, folder: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Gives a decoder, on the meta device or not, the weights in a folder."""
+def read_hf_weights(
+    model: Decoder, folder: Path, dtype: torch.dtype = torch.float32, *, family: Family | None = None
+) -> None:
+    """Gives a decoder, on the meta device or not, the weights in a folder, whose names are those of `family`."""
     weights = SafetensorsFolder(folder)
-    for ours, theirs in match_names(model.config, weights.shapes):
+    config = dataclasses.replace(model.config, family=family or model.config.family)
+    for ours, theirs in match_names(config, weights.shapes):
         owner, _, leaf = ours.rpartition(".")
-        value = from_hf(model.config, ours, [weights.get(name) for name in theirs])
+        value = from_hf(config, ours, [weights.get(name) for name in theirs])
         setattr(model.get_submodule(owner), leaf, nn.Parameter(value.to(dtype)))
     model.tie()
 
@@ -57,18 +52,18 @@ def save_hf_folder(model: Decoder, folder: Path, *, eot: int | None = None) -> N
 
     What another parametrization multiplies in the forward pass becomes part of the weights.
     """
-    config = folded_config(model.config)
+    form = hf_form(folded_config(model.config))
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    text = json.dumps(hf_config(config, eot=eot, dtype=dtype), indent=2, sort_keys=True)
+    text = json.dumps(hf_config(form, eot=eot, dtype=dtype), indent=2, sort_keys=True)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     specs = [
         TensorSpec(name, piece.dtype, tuple(piece.shape))
         for ours, parameter in model.named_parameters()
-        for name, piece in to_hf(config, ours, parameter.detach().to("meta")).items()
+        for name, piece in to_hf(form, ours, parameter.detach().to("meta")).items()
     ]
-    write_folder(folder, specs, _pieces(model))
+    write_folder(folder, specs, _pieces(model, form))
 
 
-def _pieces(model: Decoder) -> Iterator[Tensor]:
+def _pieces(model: Decoder, form: DecoderConfig) -> Iterator[Tensor]:
     for ours, parameter in model.named_parameters():
-        yield from to_hf(model.config, ours, folded(model.config, ours, parameter.detach())).values()
+        yield from to_hf(form, ours, folded(model.config, ours, parameter.detach())).values()

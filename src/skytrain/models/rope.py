@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..config import DecoderConfig, DynamicRope, Llama3Rope, YarnRope
+from .yarn import yarn_magnitude
 
 Rotation = tuple[Tensor, Tensor]  # cos and sin, each (T, head size)
 
@@ -60,11 +61,6 @@ def _frequencies(config: DecoderConfig, length: int, device: torch.device) -> tu
     if isinstance(scaling, YarnRope):
         return _yarn(plain, scaling, theta, size), yarn_magnitude(scaling.factor)
     return plain / scaling.factor, 1.0
-
-
-def yarn_magnitude(factor: float) -> float:
-    """YaRN's factor on cos and sin, which sharpens attention over a longer context."""
-    return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
 def _llama3(plain: Tensor, scaling: Llama3Rope) -> Tensor:

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from ..config import Config, DecoderConfig, MissingExtra, SkytrainError
 from ..models import Decoder, build_model, flops_per_token, lm_loss
-from ..models.hf_config import hf_config
+from ..models.hf_form import hf_config
 from ..planning.hardware import find_gpu
 from ..runs import Reporter, Silent
 from ..storage import open_store

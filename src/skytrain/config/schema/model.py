@@ -54,6 +54,7 @@ class YarnRope:
 
 
 RopeScaling = LinearRope | DynamicRope | Llama3Rope | YarnRope
+Family = Literal["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "exaone"]
 
 
 @settings
@@ -61,9 +62,7 @@ class DecoderConfig:
     """The built-in decoder. `family` names the Hugging Face architecture it reads and writes; the other fields decide the arithmetic."""
 
     name: str = setting(EXECUTION, "A label, for tables and the names of runs.")
-    family: Literal["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "exaone"] = setting(
-        WEIGHTS, "The Hugging Face architecture that the weights are read from and written to."
-    )
+    family: Family = setting(WEIGHTS, "The Hugging Face architecture that the weights are read from and written to.")
     layers: Positive = setting(WEIGHTS, "Transformer blocks.")
     width: Positive = setting(WEIGHTS, "Size of the residual stream.")
     heads: Positive = setting(WEIGHTS, "Attention heads.")
