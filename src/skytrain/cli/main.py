@@ -26,6 +26,7 @@ from . import (
     plan,
     prepare,
     quickstart,
+    runs,
     status,
     train,
 )
@@ -66,6 +67,7 @@ app.add_typer(catalog.app, name="catalog")
 app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
+app.add_typer(runs.app, name="runs")
 
 
 def _version(value: bool) -> None:

@@ -20,11 +20,11 @@ def status(config: Config, run: str | None) -> list[RunStatus]:
     """Of one run, or of all in the store."""
     store = open_store(config.store)
     if run is not None:
-        return [_status(store, load_run(store, run))]
-    return [_status(store, record) for record in sorted(list_runs(store), key=lambda record: record.name)]
+        return [status_of(store, load_run(store, run))]
+    return [status_of(store, record) for record in sorted(list_runs(store), key=lambda record: record.name)]
 
 
-def _status(store: Store, record: RunRecord) -> RunStatus:
+def status_of(store: Store, record: RunRecord) -> RunStatus:
     trainer = record.config["trainer"]
     total = trainer["steps"] or trainer["tokens"] // trainer["batch_tokens"]
     return run_status(store, record.name, total, _newest_checkpoint(store, record.name))

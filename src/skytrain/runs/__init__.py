@@ -17,7 +17,18 @@ from .attempts import (
 from .exits import EXIT_CODES, exit_code_of
 from .meter import Meter
 from .metrics import MetricsWriter, read_metrics, was_measured
-from .record import RunRecord, Start, config_changes, create_run, list_runs, load_run, other_changes, run_name, save_run
+from .record import (
+    RunRecord,
+    Start,
+    check_run_name,
+    config_changes,
+    create_run,
+    list_runs,
+    load_run,
+    other_changes,
+    run_name,
+    save_run,
+)
 from .reporting import Reporter, Silent
 
 __all__ = [
@@ -35,6 +46,7 @@ __all__ = [
     "attempt_key",
     "attempts",
     "check_newest",
+    "check_run_name",
     "claim_attempt",
     "config_changes",
     "create_run",

@@ -8,7 +8,7 @@ import json
 import platform
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ class RunRecord:
     train_seconds: float | None = None
     step: int = 0
     started_from: str | None = None  # what --from named
+    former_names: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -72,15 +73,20 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     return flatten(select(Config, config, RESULT))
 
 
+def check_run_name(name: str) -> None:
+    """Raises SkytrainError for what cannot be a run's folder."""
+    if "/" in name or name in {"", ".", ".."}:
+        better = name.replace("/", "-").strip(".-") or "NAME"
+        raise SkytrainError(f"run: {name!r} cannot be a folder's name\n  try run={better}")
+
+
 def run_name(config: Config, start: Start | None = None) -> str:
     """The name given, or one that says model and data and changes with anything that decides the result.
 
     So the same command continues the same run, and another learning rate starts another.
     """
     if config.run:
-        if "/" in config.run or config.run in {".", ".."}:
-            name = config.run.replace("/", "-").strip(".-") or "NAME"
-            raise SkytrainError(f"run: {config.run!r} cannot be a folder's name\n  try run={name}")
+        check_run_name(config.run)
         return config.run
     decides = identity(plain(config))
     if start is not None and start.source is not None:
@@ -149,11 +155,18 @@ def load_run(store: Store, name: str) -> RunRecord:
     try:
         fields = json.loads(store.read(f"runs/{name}/run.json"))
     except NotFound:
-        runs = store.folders("runs/")
-        guess = nearest(name, runs)
-        hint = f"did you mean {guess}?" if guess else f"runs here: {', '.join(runs) or 'none yet'}"
-        raise SkytrainError(f"no run {name!r} in {store.root}\n  {hint}") from None
+        raise SkytrainError(f"no run {name!r} in {store.root}\n  {_instead(store, name)}") from None
     return RunRecord(**fields)
+
+
+def _instead(store: Store, name: str) -> str:
+    """For a name that is no run's: the run that once had it, the nearest name, or all names."""
+    runs = [run for run in store.folders("runs/") if store.exists(f"runs/{run}/run.json")]
+    for run in runs:
+        if name in load_run(store, run).former_names:
+            return f"it was renamed to {run}"
+    guess = nearest(name, runs)
+    return f"did you mean {guess}?" if guess else f"runs here: {', '.join(runs) or 'none yet'}"
 
 
 def list_runs(store: Store) -> list[RunRecord]:

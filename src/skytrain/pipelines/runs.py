@@ -1,0 +1,143 @@
+"""Runs: list those of a store, give one another name, delete one."""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..checkpoints import committed_steps
+from ..config import Config, SkytrainError
+from ..runs import RunRecord, check_run_name, list_runs, load_run, save_run
+from ..runs.status import RunStatus
+from ..storage import Stat, Store, open_store
+from .status import status_of
+
+LIVE = ("running", "starting")
+
+
+@dataclass(frozen=True)
+class RunEntry:
+    """One run in a list."""
+
+    run: str
+    state: str
+    step: int
+    total_steps: int
+    val_loss: float | None
+    checkpoints: int
+    bytes: int
+    started_at: str
+    started_from: str | None
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """What deleting a run takes away."""
+
+    run: str
+    bytes: int
+    objects: int
+    checkpoints: list[int]
+    needed_by: list[str]  # runs that start from it and have no checkpoint of their own yet
+
+
+def list_entries(config: Config) -> list[RunEntry]:
+    """Every run of the store, the newest first."""
+    store = open_store(config.store)
+    return [_entry(store, record) for record in list_runs(store)]
+
+
+def _entry(store: Store, record: RunRecord) -> RunEntry:
+    found = status_of(store, record)
+    return RunEntry(
+        run=record.name,
+        state=found.state,
+        step=found.step,
+        total_steps=found.total_steps,
+        val_loss=found.val_loss,
+        checkpoints=len(committed_steps(store, record.name)),
+        bytes=sum(stat.size for stat in store.list(f"runs/{record.name}")),
+        started_at=record.started_at,
+        started_from=record.started_from,
+    )
+
+
+def plan_deletion(config: Config, run: str) -> Deletion:
+    """What would go. Raises SkytrainError for a run that is live."""
+    store = open_store(config.store)
+    record = load_run(store, run)
+    _refuse_live(status_of(store, record), "deleted")
+    stats = store.list(f"runs/{run}")
+    children = [child.name for child in _children(store, run) if not committed_steps(store, child.name)]
+    return Deletion(run, sum(stat.size for stat in stats), len(stats), committed_steps(store, run), children)
+
+
+def delete_run(config: Config, run: str) -> None:
+    """Removes every object of the run. One that is cut off leaves a run without checkpoints, which can be deleted again."""
+    store = open_store(config.store)
+    _refuse_live(status_of(store, load_run(store, run)), "deleted")
+    for stat in _markers(store.list(f"runs/{run}/checkpoints")):
+        store.delete(stat.key)
+    for folder in store.folders(f"runs/{run}"):
+        store.delete_all(f"runs/{run}/{folder}")
+    store.delete_all(f"runs/{run}")
+
+
+def rename_run(config: Config, run: str, name: str) -> list[str]:
+    """Moves the run's folder; returns the runs that started from it, whose records now say the new name.
+
+    The record comes last: before it is there, the new folder is no run, and the same command does the rest.
+    """
+    store = open_store(config.store)
+    check_run_name(name)
+    record = load_run(store, run)
+    if store.exists(f"runs/{name}/run.json"):
+        raise SkytrainError(f"there is a run {name!r} already in {store.root}\n  choose another name")
+    _refuse_live(status_of(store, record), "renamed")
+    children = _children(store, run)
+    for child in children:
+        _refuse_live(status_of(store, child), f"told that {run} has another name")
+    _copy(store, run, name)
+    former, settings = [*record.former_names, run], {**record.config, "run": name}
+    save_run(store, dataclasses.replace(record, name=name, config=settings, former_names=former))
+    for child in children:
+        source = (child.started_from or "").removeprefix(run)
+        save_run(store, dataclasses.replace(child, started_from=name + source))
+    delete_run(config, run)
+    return [child.name for child in children]
+
+
+def _copy(store: Store, run: str, name: str) -> None:
+    """All but the record, and the markers of checkpoints after what they mark."""
+    stats = [stat for stat in store.list(f"runs/{run}") if stat.key != f"runs/{run}/run.json"]
+    markers = _markers(stats)
+    with tempfile.TemporaryDirectory(prefix="skytrain-rename-") as scratch:
+        for stat in [*(stat for stat in stats if stat not in markers), *markers]:
+            path = Path(scratch) / "object"
+            store.download(stat.key, path)
+            store.upload(path, f"runs/{name}/{stat.key.removeprefix(f'runs/{run}/')}")
+
+
+def _markers(stats: Iterable[Stat]) -> list[Stat]:
+    return [stat for stat in stats if "/COMMITTED." in stat.key]
+
+
+def _children(store: Store, run: str) -> list[RunRecord]:
+    """Runs that were started from one of this run's checkpoints."""
+
+    def starts_here(record: RunRecord) -> bool:
+        source = (record.started_from or "").partition(",")[0]
+        return source == run or source.startswith(f"{run}@")
+
+    return [record for record in list_runs(store) if starts_here(record)]
+
+
+def _refuse_live(found: RunStatus, what: str) -> None:
+    if found.state in LIVE:
+        raise SkytrainError(
+            f"run {found.run!r} is {found.state} on {found.host}, so it cannot be {what}\n"
+            "  stop it first (Ctrl-C or SIGTERM, which save), then try again"
+        )

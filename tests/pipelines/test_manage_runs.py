@@ -1,0 +1,89 @@
+"""`skytrain runs`: list, rename, delete."""
+
+import json
+
+import pytest
+
+from skytrain.checkpoints import committed_steps, load_model
+from skytrain.cli import runs as command
+from skytrain.config import SkytrainError
+from skytrain.pipelines.runs import list_entries, plan_deletion, rename_run
+from skytrain.pipelines.train import train
+from skytrain.runs import Silent, Start, claim_attempt, load_run, read_metrics
+from skytrain.storage import open_store
+from tests.support.tiny import tiny_config
+
+
+@pytest.fixture
+def store(root):
+    """A run of two steps, and one that was started from its checkpoint."""
+    train(tiny_config(root, "run=base", "trainer.stop_at_step=2"), Silent())
+    train(tiny_config(root, "run=child", "trainer.stop_at_step=4"), Silent(), Start("base@2"))
+    return open_store(str(root))
+
+
+def where(store) -> list[str]:
+    return [f"store.root='{store.root.removeprefix('file://')}'"]
+
+
+def test_runs_are_listed_with_what_they_hold_the_newest_first(store, capsys):
+    command.list_(where(store))
+    head, *rows = capsys.readouterr().out.splitlines()
+    assert head.split() == ["RUN", "STATE", "STEP", "VALIDATION", "CHECKPOINTS", "SIZE", "STARTED", "FROM"]
+    assert {row.split()[0]: (row.split()[1:3], row.split()[-1]) for row in rows} == {
+        "base": (["stopped", "2/20"], "-"),
+        "child": (["stopped", "4/20"], "base@2"),
+    }
+    command.list_(where(store), as_json=True)
+    listed = {each["run"]: each for each in json.loads(capsys.readouterr().out)}
+    assert listed["base"]["bytes"] == sum(stat.size for stat in store.list("runs/base"))
+    assert listed["child"]["checkpoints"] == 1
+
+
+def test_a_renamed_run_resumes_under_its_new_name_and_its_children_know_it(root, store, capsys):
+    before = read_metrics(store, "base")
+    command.rename("base", "baseline", where(store))
+    assert "baseline; continue it with run=baseline" in capsys.readouterr().out
+    assert store.list("runs/base") == []
+    assert read_metrics(store, "baseline") == before and committed_steps(store, "baseline") == [2]
+    assert load_model(store, "baseline").label == "baseline@2"
+    assert load_run(store, "child").started_from == "baseline@2"
+    with pytest.raises(SkytrainError, match="it was renamed to baseline"):
+        load_run(store, "base")
+    assert train(tiny_config(root, "run=baseline", "trainer.stop_at_step=3"), Silent()).step == 3
+    again = train(tiny_config(root, "run=child", "trainer.stop_at_step=5"), Silent(), Start("baseline@2"))
+    assert again.step == 5
+
+
+def test_a_name_that_is_taken_or_no_name_is_refused(root, store):
+    with pytest.raises(SkytrainError, match="there is a run 'child' already"):
+        rename_run(tiny_config(root), "base", "child")
+    with pytest.raises(SkytrainError, match="try run=a-b"):
+        rename_run(tiny_config(root), "base", "a/b")
+
+
+def test_a_live_run_is_neither_renamed_nor_deleted(root, store):
+    claim_attempt(store, "base")
+    for change in (
+        lambda: rename_run(tiny_config(root), "base", "new"),
+        lambda: plan_deletion(tiny_config(root), "base"),
+    ):
+        with pytest.raises(SkytrainError, match=r"'base' is starting on .*so it cannot be"):
+            change()
+    assert committed_steps(store, "base") == [2]
+
+
+def test_deleting_says_what_is_freed_and_asks_first(root, store, capsys):
+    size = sum(stat.size for stat in store.list("runs/base"))
+    with pytest.raises(SkytrainError, match="add --yes"):  # nobody sits at a test
+        command.delete("base", where(store))
+    assert "with 1 checkpoint" in capsys.readouterr().err and committed_steps(store, "base") == [2]
+    command.delete("base", where(store), yes=True)
+    assert f"deleted base: {size / 1e3:.2f} KB freed" in capsys.readouterr().out
+    assert store.list("runs/base") == []
+    assert [each.run for each in list_entries(tiny_config(root))] == ["child"]
+
+
+def test_a_run_that_still_needs_the_deleted_one_is_named(root, store):
+    store.delete_all("runs/child/checkpoints")
+    assert plan_deletion(tiny_config(root), "base").needed_by == ["child"]
