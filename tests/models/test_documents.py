@@ -64,7 +64,7 @@ def test_a_piece_marked_by_a_negative_first_token_is_a_document_of_its_own():
     torch.testing.assert_close(marked[:, 3:], model(torch.tensor([[3, 4, 5]])), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("options", [["parallel=fsdp"], ["model=custom", "model.target=a.B"]])
+@pytest.mark.parametrize("options", [["parallel=cp"], ["model=custom", "model.target=a.B"]])
 def test_what_cannot_keep_documents_apart_says_so(options):
     with pytest.raises(ConfigError, match=r"loader\.separate_documents"):
         compose(["loader.separate_documents=true", *options])

@@ -7,9 +7,10 @@ import sys
 import pytest
 import torch
 
+from skytrain.config.capabilities import fused_model_problem
 from skytrain.config.compose import compose
 from skytrain.models import build_model
-from skytrain.models.fused import Kernels, fused_loss, unsupported
+from skytrain.models.fused import Kernels, fused_loss
 from skytrain.models.kernels.sums import sum_rows
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -152,7 +153,7 @@ def test_rows_are_summed_in_float32(shape):
 
 @pytest.mark.parametrize(("option", "reason"), [("model.dropout=0.1", "dropout"), ("model=llama-3.2-1b", "norm")])
 def test_a_model_it_does_not_serve_is_named_with_the_reason(option, reason):
-    assert reason in (unsupported(compose([option, "trainer.sequence_length=512"]).config.model) or "")
+    assert reason in (fused_model_problem(compose([option, "trainer.sequence_length=512"]).config.model) or "")
 
 
 def test_weights_that_are_kept_in_bf16_themselves_get_their_gradients_in_bf16():

@@ -78,11 +78,13 @@ def test_what_the_user_has_set_is_known_from_where_it_came() -> None:
 
 
 def test_a_layout_that_a_setting_rules_out_is_not_chosen() -> None:
-    """Muon needs whole matrices, and this model with its state is too large for one GPU."""
-    words = ["model=llama-3.1-8b", "tokenizer.vocab_size=257", "optimizer=muon"]
+    """float16 is for whole models, and this one with its state is too large for one GPU."""
+    words = ["model=llama-3.1-8b", "tokenizer.vocab_size=257", "trainer.precision=16-mixed"]
     with pytest.raises(ConfigError, match="auto finds no layout"):
         choose_layout(settings(*words), ranks(4), machine("g5.12xlarge"))
-    small, _ = choose_layout(settings("model=gpt2-124m", "optimizer=muon"), ranks(4), machine("g5.12xlarge"))
+    small, _ = choose_layout(
+        settings("model=gpt2-124m", "trainer.precision=16-mixed"), ranks(4), machine("g5.12xlarge")
+    )
     assert small.parallel.name == "ddp"
 
 

@@ -11,7 +11,6 @@ import torch
 from skytrain.config import DecoderConfig
 from skytrain.config.compose import compose
 from skytrain.models.decoder import Decoder
-from skytrain.models.fused import unsupported
 from skytrain.models.loss import lm_loss
 from skytrain.planning.flops import decoder_size
 from skytrain.planning.memory import (
@@ -19,7 +18,6 @@ from skytrain.planning.memory import (
     Job,
     Precision,
     block_activation_bytes,
-    fused_serves,
     path_of,
     rank_memory,
     training_state,
@@ -188,12 +186,6 @@ def test_a_chunked_loss_holds_the_logits_of_one_chunk() -> None:
     job = Job(GPT2, 1024, 16, accumulation=2, loss_chunk_tokens=2048)
     assert rank_memory(job, Mesh()).logits in (0, 2048 * 50304 * 12)
     assert rank_memory(job, Mesh()).total < rank_memory(replace(job, loss_chunk_tokens=None), Mesh()).total
-
-
-@pytest.mark.parametrize("name", [*MODELS, "gpt2-tiny"])
-def test_the_planner_knows_which_decoders_the_fused_kernels_serve(name: str) -> None:
-    for model in (decoder(name), replace(decoder(name), dropout=0.1)):
-        assert fused_serves(model) == (unsupported(model) is None)
 
 
 def test_fused_kernels_hold_less_and_work_where_layers_are_whole() -> None:

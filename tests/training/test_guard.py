@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from skytrain.config import ConfigError, SkytrainError
+from skytrain.config import SkytrainError
 from skytrain.config.compose import compose
 from skytrain.models import build_model
 from skytrain.training import CausalLM
@@ -134,14 +134,3 @@ def test_memory_settings_reach_the_decoder():
     model = build_model(config.model, seed=0)
     apply_memory_settings(model, config.trainer)
     assert (model.recompute, model.loss_settings.chunk_tokens, model.loss_settings.z_loss) == ("selective", 4, 1e-4)
-
-
-@pytest.mark.parametrize("word", ["activation_checkpointing=full", "loss_chunk_tokens=4", "z_loss=0.1"])
-def test_memory_settings_that_a_model_does_not_know_are_refused(word):
-    with pytest.raises(ConfigError, match=rf"trainer.{word.partition('=')[0]}: .* is not known to Linear"):
-        apply_memory_settings(nn.Linear(2, 2), compose([f"trainer.{word}"]).config.trainer)
-
-
-def test_memory_settings_that_a_mesh_would_ignore_are_refused():
-    with pytest.raises(ConfigError, match=r"trainer.z_loss: has no effect under parallel=fsdp"):
-        compose(["parallel=fsdp", "trainer.z_loss=0.1"])

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from skytrain.config import ConfigError, LionConfig
+from skytrain.config import LionConfig
 from skytrain.config.compose import compose
 from skytrain.models import build_model
 from skytrain.training.optimizers import Lion, Muon, hidden_matrices, make_optimizer, parameter_groups
@@ -115,8 +115,3 @@ def test_muon_steps_are_torchs_own_and_survive_a_checkpoint():
     muon_steps(model, first, range(2, 4))
     muon_steps(again, resumed, range(2, 4))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
-
-
-def test_muon_is_refused_where_matrices_are_divided():
-    with pytest.raises(ConfigError, match=r"optimizer.name: muon needs whole matrices; parallel=fsdp divides them"):
-        compose(["optimizer=muon", "parallel=fsdp"])

@@ -125,13 +125,15 @@ def _words(config_dirs: list[Path], start: Start, allow_changes: bool) -> list[s
 def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
     """One process of the job. Ends with 0 whatever made it stop on purpose: torchrun takes any other code for a crash."""
     from ..jobs.supervision import Supervision
-    from ..parallel import Ranks
-    from ..pipelines.train import train as story
+    from ..parallel import Ranks, check_job
     from .console import reporter
 
     supervision, ranks = Supervision.from_environment(), Ranks.from_environment()
     _back_off()
     try:
+        check_job(composed.config, ranks.world_size, ranks.nodes)
+        from ..pipelines.train import train as story  # loads torch, for many seconds
+
         with reporter() as console:
             trained = story(composed.config, console, start, allow_changes=allow_changes, given=composed.given)
     except SkytrainError as error:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from .capabilities import COMBINATION_RULES, Setup, check_setup
 from .errors import ConfigError
+from .mesh import assumed_mesh, check_degrees
 from .schema import Config, DecoderConfig
 
 
@@ -21,41 +23,12 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
 
     if isinstance(config.model, DecoderConfig):
         check_decoder(config.model, origins)
-    _check_parallel(config, fail)
+    check_degrees(config.parallel)
+    check_setup(Setup(config, assumed_mesh(config.parallel)), COMBINATION_RULES, origins)
     _check_sizes(config, fail)
     _check_length_of_run(config, fail)
     if config.store.kms_key and config.store.sse != "kms":
         raise fail("store.kms_key", "is only used with store.sse=kms")
-
-
-def _check_parallel(config: Config, fail: Fail) -> None:
-    """What divided weights and sequences do not go together with."""
-    model, trainer = config.model, config.trainer
-    divided = config.parallel.name not in ("single", "ddp", "auto")  # auto is checked again once it has chosen
-    if config.optimizer.name == "muon" and divided:
-        raise fail(
-            "optimizer.name",
-            f"muon needs whole matrices; parallel={config.parallel.name} divides them",
-            "try parallel=ddp or optimizer=adamw",
-        )
-    for name in ("loss_chunk_tokens", "z_loss"):
-        if getattr(trainer, name) and divided:
-            raise fail(f"trainer.{name}", f"has no effect under parallel={config.parallel.name}")
-    if config.loader.separate_documents:
-        if not isinstance(model, DecoderConfig):
-            raise fail("loader.separate_documents", f"model={model.name} is not the built-in decoder")
-        if divided:
-            raise fail(
-                "loader.separate_documents",
-                f"parallel={config.parallel.name} does not keep documents apart",
-                "try parallel=ddp",
-            )
-    if trainer.precision in ("16-mixed", "bf16-true") and divided:
-        raise fail(
-            "trainer.precision",
-            f"{trainer.precision!r} is not for parallel={config.parallel.name}, which keeps weights in float32 and multiplies in bf16",
-            "try trainer.precision=bf16-mixed",
-        )
 
 
 def _check_sizes(config: Config, fail: Fail) -> None:

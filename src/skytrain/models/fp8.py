@@ -15,11 +15,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from ..config import DecoderConfig
 from .decoder import Decoder
 
 Scaling = Literal["tensorwise", "rowwise"]
-MULTIPLE = 16  # of a product's sizes that the kernels take
 
 
 def use_fp8(model: Decoder, scaling: Scaling) -> None:
@@ -29,15 +27,6 @@ def use_fp8(model: Decoder, scaling: Scaling) -> None:
             if type(module) is nn.Linear:
                 module.__class__ = Fp8Linear
                 module.scaling = scaling  # type: ignore[assignment]
-
-
-def fp8_problem(config: DecoderConfig) -> str | None:
-    """What keeps a model's layers off fp8, or None."""
-    sizes = {"model.width": config.width, "the MLP's width": config.hidden_width}
-    sizes["queries, keys and values"] = (config.heads + 2 * config.groups) * config.head_width
-    return next(
-        (f"{name} {size} is no multiple of {MULTIPLE}" for name, size in sizes.items() if size % MULTIPLE), None
-    )
 
 
 class Fp8Linear(nn.Linear):

@@ -2,7 +2,7 @@
 
 Master weights stay in float32; products, the residual stream and activations are bf16; softmax, norms and the loss are
 computed in float32; weight gradients leave their products in float32. Each technique has its switch, and with all of
-them off this is the plain decoder in bf16. It serves decoders of GPT-2's shape (`unsupported` says what keeps one out);
+them off this is the plain decoder in bf16. It serves decoders of GPT-2's shape (`config.capabilities` says what keeps one out);
 the others train through torch.compile.
 """
 
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..config import DecoderConfig
+from ..config.capabilities import fused_model_problem
 from .decoder import Block, Decoder, documents_of
 from .documents import Documents
 from .kernels import add_norm, bias_gelu, head_loss, linear, lookup, pack_qkv
@@ -44,28 +44,6 @@ class Kernels:
     epilogue: bool = False  # bias and GELU inside the products, instead of `gelu`'s kernels; on a GPU
 
 
-def unsupported(config: object) -> str | None:
-    """What the fused path does not do for this model, or None when it serves it."""
-    if not isinstance(config, DecoderConfig):
-        return "it is not the built-in decoder"
-    asks: dict[str, bool] = {
-        "a norm other than LayerNorm": config.norm != "layernorm",
-        "layers without bias": config.bias != "all",
-        "a gated MLP": config.gated_mlp,
-        "an activation other than GELU": config.activation == "silu",
-        "rotary positions": config.positions != "learned",
-        "grouped queries": config.groups != config.heads,
-        "query and key norms": config.qk_norm,
-        "post-norms": config.post_norms,
-        "soft-capping": config.logit_softcap is not None or config.attention_softcap is not None,
-        "sliding windows": any(config.window_of(layer) is not None for layer in range(config.layers)),
-        "dropout": config.dropout > 0,
-        "scaled embeddings": config.scale_embedding,
-        "muP or CompleteP": config.parametrization != "standard",
-    }
-    return next((name for name, true in asks.items() if true), None)
-
-
 # The residual stream, the output of the last branch that is still to be added to it, and that branch's bias.
 Stream = tuple[Tensor, Tensor | None, Tensor | None]
 RunBlock = Callable[[Block, Tensor, Tensor | None, Tensor | None, int, Kernels, Documents | None], Stream]
@@ -80,7 +58,7 @@ def fused_loss(
     run: RunBlock | None = None,
 ) -> Tensor:
     """Mean cross-entropy in nats, as `model.loss` gives it. `run` is how a block is called, where that is not a plain call."""
-    assert unsupported(model.config) is None
+    assert fused_model_problem(model.config) is None
     run = run or fused_block
     positions = model.embedding.positions
     assert positions is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .mesh import advice, resolve_mesh, step_batches, uses_deepspeed, uses_mesh_strategy, uses_process_group
+from .mesh import advice, check_job, resolve_mesh, step_batches, uses_deepspeed, uses_mesh_strategy, uses_process_group
 from .ranks import Job, LostRank, Ranks, ToldByFirstRank
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ __all__ = [
     "Settings",
     "ToldByFirstRank",
     "advice",
+    "check_job",
     "parallelize",
     "resolve_mesh",
     "step_batches",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config import Config, ConfigError, DecoderConfig, format_bytes, format_count
+from ..config.capabilities import mesh_works
 from ..config.checks import check
 from ..planning.catalog import load_catalog
 from ..planning.communication import Node
@@ -61,6 +62,7 @@ def choose_layout(config: Config, ranks: Ranks, machine: Machine, given: Collect
         measurements=load_measurements(),
         prefer=lambda placement: problem_of(laid_out(config, placement), ranks.world_size) is None,
         fixed=fixed,
+        works=lambda mesh: mesh_works(config, mesh),
     )
     if not isinstance(found, Placement):
         raise ConfigError(

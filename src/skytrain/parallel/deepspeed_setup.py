@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import Config, ConfigError, MissingExtra, SkytrainError
+from ..config.mesh import DEEPSPEED
 
 if TYPE_CHECKING:
     from ..models.recompute import Recompute
 
-STAGES = {"deepspeed-zero1": 1, "deepspeed-zero2": 2, "deepspeed-zero3": 3, "deepspeed-zero3-offload": 3}
 LARGEST_BUCKET = 500_000_000  # elements; DeepSpeed's own default, which a small model would pay for in memory
 
 
@@ -40,7 +40,7 @@ class ZeroSettings:
 
 def zero_settings(config: Config, device: str) -> ZeroSettings:
     return ZeroSettings(
-        stage=STAGES[config.parallel.name],
+        stage=DEEPSPEED[config.parallel.name],
         clip_norm=config.trainer.clip_norm,
         micro_batch=config.trainer.micro_sequences,
         bf16=config.trainer.precision == "bf16-mixed",
@@ -94,30 +94,10 @@ def engine_config(settings: ZeroSettings, *, block_elements: int, vector_element
 
 
 def check_deepspeed(config: Config, device: str) -> None:
-    """Raise where a DeepSpeed preset cannot run as it is set, or on this machine."""
+    """Raise where this machine lacks what a DeepSpeed preset needs."""
     if device == "cpu":
         os.environ["DS_ACCELERATOR"] = "cpu"  # read when deepspeed is first imported, here or later
-    parallel, trainer = config.parallel, config.trainer
-    if parallel.cpu_offload and config.optimizer.name != "adamw":
-        raise ConfigError(
-            "optimizer.name",
-            f"{config.optimizer.name!r}: DeepSpeed offloads AdamW only",
-            hint="try optimizer=adamw, or parallel.cpu_offload=false",
-        )
-    if trainer.spike_zscore is not None:
-        raise ConfigError(
-            "trainer.spike_zscore",
-            f"DeepSpeed tells the gradient norm when the weights have changed already, too late for parallel={parallel.name}",
-            hint="set trainer.spike_zscore=null; updates that are not finite are still refused",
-        )
-    if trainer.compile:
-        raise ConfigError(
-            "trainer.compile", f"is not for parallel={parallel.name}", hint="parallel=fsdp compiles by block"
-        )
-    if parallel.offload_folder and STAGES[parallel.name] != 3:
-        raise ConfigError(
-            "parallel.offload_folder", "only ZeRO-3 keeps state on a disk", hint="try parallel=deepspeed-zero3-offload"
-        )
+    parallel = config.parallel
     if importlib.util.find_spec("deepspeed") is None:
         raise MissingExtra("deepspeed", "deepspeed")
     if parallel.cpu_offload:

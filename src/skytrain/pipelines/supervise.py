@@ -22,6 +22,7 @@ from ..config import Config, SkytrainError, format_seconds
 from ..jobs.lifeline import die_with_parent, lives
 from ..jobs.processes import ControlGroup, kill_job
 from ..jobs.supervision import JobError, Supervision
+from ..parallel import check_job, uses_process_group
 from ..parallel.network import address_towards
 from ..parallel.nodes import START_SECONDS, NoRendezvous, check_reachable
 from ..runs import EXIT_CODES
@@ -63,7 +64,7 @@ def choose_processes(config: Config, asked: int | None) -> int:
     """As asked; otherwise one for each GPU where the work is shared, and one alone where it is not."""
     if asked is not None:
         return asked
-    return 1 if config.parallel.name == "single" or config.trainer.device == "cpu" else max(1, count_gpus())
+    return max(1, count_gpus()) if uses_process_group(config) and config.trainer.device != "cpu" else 1
 
 
 def count_gpus() -> int:
@@ -76,6 +77,7 @@ def count_gpus() -> int:
 
 def supervise(config: Config, words: Sequence[str], layout: Layout, tell: Callable[[str], None]) -> int:
     """Runs `skytrain train WORDS` on this machine's processes until the job ends; returns the exit code."""
+    check_job(config, layout.processes * layout.nodes, layout.nodes)
     command = ["-m", "skytrain", "train", *words]
     max_restarts = config.trainer.max_restarts
     if layout.nodes > 1:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from skytrain.config import DecoderConfig
+from skytrain.config.capabilities import fused_mesh_problem, fused_model_problem
 
 from .flops import decoder_size
 from .mesh import Mesh
@@ -87,38 +88,14 @@ def usable_bytes(gpu_memory_mib: int) -> float:
     return gpu_memory_mib * MIB * DRIVER_FRACTION
 
 
-def fused_serves(model: DecoderConfig) -> bool:
-    """Whether the fused kernels know this decoder: GPT-2's shape, without dropout."""
-    plain = (
-        model.window is None
-        and model.attention_softcap is None
-        and model.logit_softcap is None
-        and not model.scale_embedding
-    )
-    gpt2 = (
-        model.norm == "layernorm"
-        and model.bias == "all"
-        and model.activation == "gelu_tanh"
-        and model.positions == "learned"
-    )
-    return (
-        gpt2
-        and plain
-        and model.parametrization == "standard"
-        and not (model.gated_mlp or model.qk_norm or model.post_norms or model.dropout)
-        and model.groups == model.heads
-    )
-
-
 def path_of(job: Job, mesh: Mesh) -> Path:
     """How the loss is computed there."""
     if (
         job.fused
         and job.precision == "bf16-mixed"
-        and mesh.tensor == mesh.pipeline == mesh.context == 1
-        and not mesh.deepspeed
         and not job.checkpointing
-        and fused_serves(job.model)
+        and fused_mesh_problem(mesh) is None
+        and fused_model_problem(job.model) is None
     ):
         return "fused"
     return "compiled" if job.compiled else "eager"

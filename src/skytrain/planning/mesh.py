@@ -1,100 +1,17 @@
-"""How ranks are laid out and what each holds: degrees of parallelism, who shards the training state, and the names people know."""
+"""Meshes as `plan` names them: presets on so many GPUs, degrees in words, and the words that ask `train` for one."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
-from typing import Literal, get_args, get_type_hints
+from dataclasses import fields
+from functools import lru_cache
+from typing import get_args, get_type_hints
 
 from skytrain.config import SkytrainError, nearest
+from skytrain.config.mesh import DEEPSPEED, DIMENSIONS, PRESETS, Mesh
 from skytrain.config.schema import ParallelConfig
 
-DIMENSIONS = ("pipeline", "replicate", "shard", "context", "tensor")
-Zero = Literal[0, 1, 2, 3]
-
-
-@dataclass(frozen=True)
-class Mesh:
-    """Degrees by dimension, outermost first: pipeline stages are furthest apart, tensor ranks share a node.
-
-    `zero` says what the shard dimension divides, as DeepSpeed numbers it: 1 optimizer state, 2 gradients too, 3 parameters too
-    (which is what FSDP does). With `offload` all of that lives in the machine's own memory.
-    """
-
-    pipeline: int = 1
-    replicate: int = 1
-    shard: int = 1
-    context: int = 1
-    tensor: int = 1
-    chunks: int = 1  # of the model on each pipeline stage; more than one is the interleaved schedule
-    zero: Zero = 3
-    offload: bool = False
-    deepspeed: bool = False
-
-    def __post_init__(self) -> None:
-        for name in DIMENSIONS:
-            if getattr(self, name) < 1:
-                raise SkytrainError(f"mesh: {name}={getattr(self, name)}, but every degree is at least 1")
-
-    @property
-    def gpus(self) -> int:
-        return self.pipeline * self.data * self.context * self.tensor
-
-    @property
-    def data(self) -> int:
-        """Ranks that read different sequences."""
-        return self.replicate * self.shard
-
-    @property
-    def sharing(self) -> int:
-        """Ranks that divide one copy of the training state: those of a sequence's parts hold the same weights, so they take part."""
-        return self.shard * self.context
-
-    @property
-    def divides(self) -> bool:
-        """Whether more than data is divided: a strategy of our own or DeepSpeed then holds the model, in lower precision."""
-        return self.deepspeed or self.offload or self.gpus != self.replicate
-
-    @cached_property
-    def preset(self) -> str:
-        """The name that people know, as `parallel=` takes it beside the degrees."""
-        if self.deepspeed:
-            return f"deepspeed-zero{self.zero}" + ("-offload" if self.offload else "")
-        used = tuple(name for name in DIMENSIONS if getattr(self, name) > 1)
-        if used in _PRESET_OF:
-            return _PRESET_OF[used]
-        # Products that have no name of their own: the preset's dimensions take other degrees.
-        if self.context > 1:
-            return "cp"
-        if self.pipeline > 1:
-            return "pp-tp-fsdp" if self.tensor > 1 else "pp-fsdp"
-        return "tp-fsdp"
-
-    def __str__(self) -> str:
-        used = [f"{name}={getattr(self, name)}" for name in DIMENSIONS if getattr(self, name) > 1]
-        return f"{self.preset}({', '.join(used)})" if used else "single"
-
-
-_PRESET_OF: dict[tuple[str, ...], str] = {
-    (): "single",
-    ("replicate",): "ddp",
-    ("shard",): "fsdp",
-    ("replicate", "shard"): "hsdp",
-    ("tensor",): "tp",
-    ("shard", "tensor"): "tp-fsdp",
-    ("pipeline",): "pp",
-    ("pipeline", "shard"): "pp-fsdp",
-    ("pipeline", "shard", "tensor"): "pp-tp-fsdp",
-    ("context",): "cp",
-}
-DEEPSPEED: dict[str, tuple[Zero, bool]] = {
-    "deepspeed-zero1": (1, False),
-    "deepspeed-zero2": (2, False),
-    "deepspeed-zero3": (3, False),
-    "deepspeed-zero3-offload": (3, True),
-}
-PRESETS = (*_PRESET_OF.values(), *DEEPSPEED)
+__all__ = ["DIMENSIONS", "PRESETS", "Mesh", "overrides", "parse_mesh", "preset_mesh", "runnable"]
 
 
 def preset_mesh(preset: str, gpus: int, gpus_per_node: int) -> Mesh:
@@ -107,8 +24,7 @@ def preset_mesh(preset: str, gpus: int, gpus_per_node: int) -> Mesh:
             + f"\n  one of {', '.join(PRESETS)}"
         )
     if preset in DEEPSPEED:
-        zero, offload = DEEPSPEED[preset]
-        return Mesh(shard=gpus, zero=zero, offload=offload, deepspeed=True)
+        return Mesh(shard=gpus, zero=DEEPSPEED[preset], offload=preset.endswith("-offload"), deepspeed=True)
     inside = min(gpus, gpus_per_node)
     degrees: dict[str, dict[str, int]] = {
         "single": {},
@@ -156,12 +72,21 @@ def parse_mesh(text: str, gpus: int, gpus_per_node: int) -> Mesh:
     if rest and gpus % mesh.gpus == 0:
         mesh = _mesh(given | {rest[0]: gpus // mesh.gpus})
     if mesh.gpus != gpus:
-        raise SkytrainError(f"mesh {text!r} uses {mesh.gpus} GPUs, but there are {gpus}")
+        near = min(_divisors(gpus), key=lambda degree: abs(degree - mesh.gpus))
+        name = next(iter(given), "shard")
+        raise SkytrainError(
+            f"mesh {text!r} uses {mesh.gpus} GPUs, but there are {gpus}\n"
+            f"  try {name}={near if len(given) == 1 else 1},{'replicate' if name == 'shard' else 'shard'}=-1"
+        )
     if mesh.tensor > gpus_per_node:
         raise SkytrainError(
             f"mesh {text!r}: tensor={mesh.tensor} leaves a node of {gpus_per_node} GPUs; tensor ranks talk in every layer and must share one"
         )
     return mesh
+
+
+def _divisors(number: int) -> list[int]:
+    return [part for part in range(1, number + 1) if number % part == 0]
 
 
 def _mesh(degrees: dict[str, int]) -> Mesh:

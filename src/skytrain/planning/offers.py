@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from skytrain.config import Config, ConfigError, DecoderConfig, SkytrainError, format_seconds, total_steps
+from skytrain.config.capabilities import fused_settings_problem, mesh_works
 
 from .catalog import MARKETS, Catalog, Instance, Market, Price
 from .communication import Node
@@ -68,7 +69,7 @@ def job_of(config: Config) -> Job:
         precision=trainer.precision,
         optimizer=config.optimizer.name,
         compiled=trainer.compile,
-        fused=trainer.fused != "off" and trainer.fp8 == "off" and not trainer.loss_chunk_tokens and not trainer.z_loss,
+        fused=trainer.fused != "off" and fused_settings_problem(config) is None,
         graphs=trainer.cuda_graphs != "off" and not config.loader.separate_documents,
         loss_chunk_tokens=trainer.loss_chunk_tokens,
         checkpointing=trainer.activation_checkpointing == "full",
@@ -238,6 +239,7 @@ def _place(
         measurements=measurements,
         prefer=lambda placement: placement.runnable,
         mesh=mesh,
+        works=lambda one: mesh_works(config, one),
     )
 
 

@@ -85,17 +85,19 @@ def best_placement(
     prefer: Callable[[Placement], bool] = lambda _: True,
     mesh: Mesh | None = None,
     fixed: Fixed = Fixed(),  # noqa: B008 - frozen
+    works: Callable[[Mesh], bool] = lambda _: True,
 ) -> Placement | NoPlacement:
     """The fastest layout of `job` whose batch is exactly `batch_tokens`; `job`'s own micro-batch and accumulation do not matter.
 
-    Where anything is preferred (what `train` can run, say) the rest does not count; `mesh` fixes the mesh.
+    Meshes that do not work with the settings are left out. Where anything is preferred (what `train` can run, say) the rest
+    does not count; `mesh` fixes the mesh.
     """
     limit = usable_bytes(gpu_memory_mib)
     if mesh:
         return _fastest(job, [mesh], node, limit, batch_tokens, measurements, prefer, fixed)
-    every = list(meshes(job, gpus, node.gpus))
-    if job.loss_chunk_tokens is not None or job.optimizer == "muon":  # neither works on parts of a model
-        every = [one for one in every if one.preset in ("single", "ddp")]
+    every = [one for one in meshes(job, gpus, node.gpus) if works(one)]
+    if not every:
+        return NoPlacement(f"no mesh of {gpus} GPUs works with these settings")
     if SMALL * STATE_BYTES * decoder_size(job.model).parameters < limit:
         # Dividing layers costs traffic in each of them; a model that one GPU holds with ease has no use for it.
         whole = [one for one in every if one.tensor == one.pipeline == one.context == 1]

@@ -17,7 +17,16 @@ from ..config import Config, DecoderConfig, MissingExtra, total_steps
 from ..models import Decoder, build_model
 from ..models.device import check_precision, choose_device_type
 from ..models.initialise import initial_value
-from ..parallel import MeshStrategy, Ranks, Settings, resolve_mesh, step_batches, uses_deepspeed, uses_mesh_strategy
+from ..parallel import (
+    MeshStrategy,
+    Ranks,
+    Settings,
+    resolve_mesh,
+    step_batches,
+    uses_deepspeed,
+    uses_mesh_strategy,
+    uses_process_group,
+)
 from ..parallel.by_name import OneDevice, Replicas
 from ..parallel.deepspeed_setup import check_deepspeed, zero_settings
 from ..parallel.environment import RanksEnvironment
@@ -27,7 +36,7 @@ from .garbage import KeepGarbageOut
 from .guard import make_guard
 from .memory import apply_memory_settings, grow_segments
 from .module import CausalLM
-from .paths import apply_fp8, choose_path
+from .paths import apply_fp8, choose_path, find_device
 
 
 @dataclass(frozen=True)
@@ -47,9 +56,9 @@ class TrainingPlan:
 
 def plan_training(config: Config, ranks: Ranks | None = None) -> TrainingPlan:
     trainer, ranks = config.trainer, ranks or Ranks()
-    mesh = resolve_mesh(config, ranks.world_size, ranks.nodes)
-    together, runs = step_batches(config, mesh)
     steps, device = total_steps(config), choose_device(config)
+    mesh = resolve_mesh(config, ranks.world_size, ranks.nodes, find_device(device))
+    together, runs = step_batches(config, mesh)
     if uses_deepspeed(config):
         check_deepspeed(config, device)
     if device == "cuda":
@@ -89,10 +98,9 @@ def outline(config: Config, *, start_weights: bool = True) -> nn.Module:
 
 def make_strategy(config: Config, plan: TrainingPlan) -> Any:
     """What Lightning's `strategy` is given."""
-    if config.parallel.name == "ddp":
-        return Replicas(gradient_as_bucket_view=True)
     if not uses_mesh_strategy(config):
-        return OneDevice("cuda:0" if plan.device == "cuda" else "cpu")
+        alone = OneDevice("cuda:0" if plan.device == "cuda" else "cpu")
+        return Replicas(gradient_as_bucket_view=True) if uses_process_group(config) else alone
     model = config.model
 
     def first_value(name: str, shape: torch.Size) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from ..config import ConfigError, TrainerConfig
+from ..config import TrainerConfig
 from ..models import Decoder, HFCausalLM
 from ..models.loss import LossSettings
 
@@ -31,22 +31,10 @@ def grow_segments() -> None:
 
 
 def apply_memory_settings(model: nn.Module, trainer: TrainerConfig, *, by_mesh: bool = False) -> None:
-    """Tells the model; raises where it cannot do what is asked. A mesh has blocks computed again itself, inside of its sharding."""
+    """Tells the model; what it cannot do the capability rules have refused. A mesh recomputes blocks itself, inside its sharding."""
     recompute = "none" if by_mesh else trainer.activation_checkpointing
     if isinstance(model, Decoder):
         model.recompute = recompute
         model.loss_settings = LossSettings(trainer.z_loss, trainer.loss_chunk_tokens)
-        return
-    if isinstance(model, HFCausalLM) and recompute == "full":
+    elif isinstance(model, HFCausalLM) and recompute == "full":
         cast(Any, model.model).gradient_checkpointing_enable({"use_reentrant": False})
-    elif recompute != "none":
-        raise ConfigError(
-            "trainer.activation_checkpointing",
-            f"{recompute!r} is not known to {type(model).__name__}",
-            hint="the built-in decoder has none, selective and full; model=hf none and full",
-        )
-    for name, value in (("z_loss", trainer.z_loss), ("loss_chunk_tokens", trainer.loss_chunk_tokens)):
-        if value:
-            raise ConfigError(
-                f"trainer.{name}", f"{value} is not known to {type(model).__name__}, which has a loss of its own"
-            )

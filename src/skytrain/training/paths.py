@@ -10,17 +10,18 @@ from typing import Literal
 import torch
 from torch import nn
 
-from ..config import Config, ConfigError, DecoderConfig
+from ..config import Config, DecoderConfig
+from ..config.capabilities import Device, Setup, check_setup, fused_problem
+from ..config.capabilities.kernels import KERNEL_RULES
+from ..config.mesh import Mesh
 from ..models.decoder import Decoder
-from ..models.fp8 import fp8_problem, use_fp8
-from ..models.fused import Backend, Kernels, fused_loss, unsupported
+from ..models.fp8 import use_fp8
+from ..models.fused import Backend, Kernels, fused_loss
 from ..models.kernels import cublaslt, kernels_available
-from ..parallel import uses_deepspeed, uses_process_group
-from ..planning.mesh import Mesh
+from ..parallel import uses_process_group
 from .graphs import GraphedLoss
 
 ALONE = Mesh()
-FP8_CAPABILITY = (8, 9)
 GRAPHED_TOKENS = 32 * 1024  # of a micro-batch: twice as fast with 8 sequences of 1024 on an H200, no different with 64
 Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -35,11 +36,9 @@ class Path:
 def choose_path(config: Config, device: str, mesh: Mesh = ALONE) -> Path:
     """The fastest path that computes this model's loss here, or the one that was asked for."""
     plain = "torch.compile" if config.trainer.compile else "plain torch"
-    reason = _not_fused(config, device, mesh)
-    if config.trainer.fused == "on" and reason:
-        raise ConfigError(
-            "trainer.fused", f"'on': the fused path does not serve {reason}", hint="try trainer.fused=auto"
-        )
+    setup = Setup(config, mesh, device=find_device(device))
+    check_setup(setup, KERNEL_RULES)
+    reason = fused_problem(setup)
     if config.trainer.fused == "off" or reason:
         why = (
             f" (fused kernels do not serve {reason})"
@@ -84,6 +83,14 @@ class FusedLoss:
             return self._graphed(tokens, targets)
 
 
+def find_device(kind: str) -> Device:
+    """What the capability rules ask of the device at hand."""
+    if kind != "cuda":
+        return Device("cpu")
+    kernels = kernels_available(torch.device(kind))
+    return Device("cuda", torch.cuda.get_device_name(), torch.cuda.get_device_capability(), kernels)
+
+
 def _aligned(model: object) -> bool:
     """Whether cuBLASLt's kernels take the model's sizes: rows must begin at multiples of 16 bytes."""
     assert isinstance(model, DecoderConfig)
@@ -97,46 +104,14 @@ def _wants_graphs(config: Config) -> bool:
     return asked == "on" or (asked == "auto" and tokens <= GRAPHED_TOKENS)
 
 
-def _not_fused(config: Config, device: str, mesh: Mesh) -> str | None:
-    """What keeps this run off the fused path, or None."""
-    if device != "cuda":
-        return "a CPU"
-    if not kernels_available(torch.device(device)):
-        return f"{torch.cuda.get_device_name()} without Triton and bf16"
-    if config.trainer.precision != "bf16-mixed":
-        return f"trainer.precision={config.trainer.precision}"
-    if uses_deepspeed(config):
-        return "DeepSpeed"
-    if mesh.tensor * mesh.pipeline * mesh.context > 1:
-        return "a model divided by layers, tensors or sequence"
-    if config.trainer.activation_checkpointing != "none" or config.trainer.loss_chunk_tokens or config.trainer.z_loss:
-        return "activation checkpointing, a chunked loss or a z-loss"
-    if config.trainer.fp8 != "off":
-        return "trainer.fp8"
-    return unsupported(config.model)
-
-
 def apply_fp8(config: Config, device: str, model: nn.Module, mesh: Mesh = ALONE) -> None:
     """Makes the blocks' products fp8 where `trainer.fp8` asks for it; raises where they cannot be."""
     scaling = config.trainer.fp8
     if scaling == "off":
         return
-    if problem := _not_fp8(config, device, mesh):
-        raise ConfigError("trainer.fp8", f"{scaling!r}: {problem}", hint="try trainer.fp8=off")
+    check_setup(Setup(config, mesh, device=find_device(device)), KERNEL_RULES)
     assert isinstance(model, Decoder)
     use_fp8(model, scaling)
-
-
-def _not_fp8(config: Config, device: str, mesh: Mesh) -> str | None:
-    if not isinstance(config.model, DecoderConfig):
-        return f"model={config.model.name} is not the built-in decoder"
-    if device != "cuda" or torch.cuda.get_device_capability() < FP8_CAPABILITY:
-        return "it takes a GPU that multiplies fp8: Ada (L4), Hopper (H100, H200) or later"
-    if mesh != ALONE:
-        return "it is for one GPU so far"
-    if not config.trainer.compile:
-        return "rounding takes longer than the products gain unless trainer.compile=true fuses it with what is around"
-    return fp8_problem(config.model)
 
 
 def _attention(asked: Literal["auto", "cudnn", "flash", "sdpa"], deterministic: bool) -> Backend:

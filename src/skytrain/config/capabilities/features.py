@@ -1,0 +1,261 @@
+"""Which settings can be combined with which mesh and model."""
+
+from __future__ import annotations
+
+from ..schema import Config, CustomModelConfig, DecoderConfig
+from .rule import Rule, Setup
+
+
+def _divided(setup: Setup, *dimensions: str) -> str | None:
+    """The first of these dimensions that the mesh divides, as it is set: `parallel.tensor=2`."""
+    found = next((name for name in dimensions if getattr(setup.mesh, name) > 1), None)
+    return found and f"parallel.{found}={getattr(setup.mesh, found)}"
+
+
+def _muon(setup: Setup) -> str | None:
+    if setup.config.optimizer.name != "muon":
+        return None
+    if setup.mesh.deepspeed:
+        return "'muon' needs whole matrices, and DeepSpeed divides the state without regard to them"
+    return "'muon' gathers matrices on the GPU, and they are kept off it" if setup.mesh.offload else None
+
+
+def _offloaded_optimizer(setup: Setup) -> str | None:
+    name = setup.config.optimizer.name
+    offloads = setup.mesh.deepspeed and setup.mesh.offload
+    return f"{name!r}: DeepSpeed offloads AdamW only" if offloads and name != "adamw" else None
+
+
+def _loss_of_its_own(config: Config) -> bool:
+    return isinstance(config.model, CustomModelConfig)
+
+
+def _z_loss(setup: Setup) -> str | None:
+    value = setup.config.trainer.z_loss
+    if not value:
+        return None
+    if _loss_of_its_own(setup.config):
+        return f"{value} is not known to model={setup.config.model.name}, which has a loss of its own"
+    divided = _divided(setup, "tensor")
+    return divided and f"{value}: {divided} divides the logits' vocabulary, over which the z-loss sums"
+
+
+def _loss_chunks(setup: Setup) -> str | None:
+    value = setup.config.trainer.loss_chunk_tokens
+    if not value:
+        return None
+    if _loss_of_its_own(setup.config):
+        return f"{value} is not known to model={setup.config.model.name}, which has a loss of its own"
+    if divided := _divided(setup, "tensor"):
+        return f"{value}: {divided} divides the logits by vocabulary, and does not cut them into chunks too"
+    divided = _divided(setup, "pipeline")
+    return divided and f"{value}: {divided} takes whole logits from its last stage"
+
+
+def _documents(setup: Setup) -> str | None:
+    if not setup.config.loader.separate_documents:
+        return None
+    if isinstance(setup.config.model, CustomModelConfig):
+        return f"model={setup.config.model.name} cannot keep documents apart; the built-in decoder and model=hf can"
+    divided = _divided(setup, "context", "pipeline", "tensor")
+    return divided and f"{divided} does not keep documents apart"
+
+
+def _precision(setup: Setup) -> str | None:
+    precision = setup.config.trainer.precision
+    if precision not in ("16-mixed", "bf16-true") or not setup.mesh.divides:
+        return None
+    return f"{precision!r} is not for the mesh {setup.mesh}, which keeps weights in float32 and multiplies in bf16"
+
+
+def _samples(setup: Setup) -> str | None:
+    if not (setup.config.trainer.sample_every and setup.mesh.divides):
+        return None
+    return f"no rank of the mesh {setup.mesh} holds a whole model to sample from"
+
+
+def _recomputation(setup: Setup) -> str | None:
+    wanted, model = setup.config.trainer.activation_checkpointing, setup.config.model
+    if setup.mesh.divides or wanted == "none" or isinstance(model, DecoderConfig):
+        return None
+    if wanted == "full" and not isinstance(model, CustomModelConfig):
+        return None
+    return f"{wanted!r} is not known to model={model.name} on one device or copied to each"
+
+
+def _model_cut(setup: Setup) -> str | None:
+    if isinstance(setup.config.model, DecoderConfig) or setup.mesh.pipeline == 1:
+        return None
+    return f"model {setup.config.model.name} cannot be cut into stages; only the built-in decoder can"
+
+
+def _sequence_cut(setup: Setup) -> str | None:
+    if isinstance(setup.config.model, DecoderConfig) or setup.mesh.context == 1:
+        return None
+    return f"model {setup.config.model.name} cannot divide its sequences; only the built-in decoder can"
+
+
+def _context_attention(setup: Setup) -> str | None:
+    """Ring and all-gather compute attention in pieces, each a call of a kernel that knows causal masks alone."""
+    config, model, method = setup.config, setup.config.model, setup.config.parallel.context_method
+    if setup.mesh.context == 1 or method == "ulysses" or not isinstance(model, DecoderConfig):
+        return None
+    length = config.trainer.sequence_length
+    windows = [window for layer in range(model.layers) if (window := model.window_of(layer)) and window < length]
+    unknown = {
+        f"a window of {min(windows, default=0)} tokens (model.window)": bool(windows),
+        "model.attention_softcap": model.attention_softcap is not None,
+        f"model.dropout={model.dropout}": model.dropout > 0,
+    }
+    what = next((what for what, there in unknown.items() if there), None)
+    return what and f"{method} computes attention in pieces, which does not go with {what}"
+
+
+def _deepspeed_degrees(setup: Setup) -> str | None:
+    mesh = setup.mesh
+    if not mesh.deepspeed or mesh.gpus == mesh.shard:
+        return None
+    return (
+        f"{setup.config.parallel.name} only divides state among all ranks; "
+        "the degrees pipeline, context and tensor must be 1"
+    )
+
+
+def _deepspeed_spikes(setup: Setup) -> str | None:
+    zscore = setup.config.trainer.spike_zscore
+    if zscore is None or not setup.mesh.deepspeed:
+        return None
+    return f"{zscore:g}: DeepSpeed tells the gradient norm when the weights have changed already, too late to refuse it"
+
+
+def _deepspeed_compile(setup: Setup) -> str | None:
+    return "true is not for DeepSpeed" if setup.config.trainer.compile and setup.mesh.deepspeed else None
+
+
+def _offload_on_cpu(setup: Setup) -> str | None:
+    offloads = setup.mesh.offload and not setup.mesh.deepspeed
+    on_cpu = setup.config.trainer.device == "cpu" or (setup.device is not None and setup.device.kind == "cpu")
+    return "there is nothing to offload from on a CPU" if offloads and on_cpu else None
+
+
+def _offload_folder(setup: Setup) -> str | None:
+    folder, mesh = setup.config.parallel.offload_folder, setup.mesh
+    if not folder or (mesh.deepspeed and mesh.offload and mesh.zero == 3):
+        return None
+    return f"{folder!r}: only ZeRO-3 with offloading keeps state on a disk"
+
+
+FEATURE_RULES = (
+    Rule(
+        "muon",
+        "optimizer.name",
+        "`muon` with DeepSpeed or `parallel.cpu_offload`",
+        _muon,
+        "try parallel=fsdp without offloading, or optimizer=adamw",
+    ),
+    Rule(
+        "offloaded-optimizer",
+        "optimizer.name",
+        "anything but `adamw` with DeepSpeed's offloading",
+        _offloaded_optimizer,
+        "try optimizer=adamw, or parallel.cpu_offload=false",
+    ),
+    Rule(
+        "z-loss",
+        "trainer.z_loss",
+        "tensor parallelism, `model=custom`",
+        _z_loss,
+        "try trainer.z_loss=0, or parallel=fsdp",
+    ),
+    Rule(
+        "chunked-loss",
+        "trainer.loss_chunk_tokens",
+        "tensor or pipeline parallelism, `model=custom`",
+        _loss_chunks,
+        "try trainer.loss_chunk_tokens=null, or parallel=fsdp",
+    ),
+    Rule(
+        "separate-documents",
+        "loader.separate_documents",
+        "tensor, pipeline or context parallelism, `model=custom`",
+        _documents,
+        "try loader.separate_documents=false, or parallel=fsdp with a model that can",
+    ),
+    Rule(
+        "precision",
+        "trainer.precision",
+        "`16-mixed` or `bf16-true` with any mesh but copies (`ddp`)",
+        _precision,
+        "try trainer.precision=bf16-mixed",
+    ),
+    Rule(
+        "samples",
+        "trainer.sample_every",
+        "any mesh but copies (`ddp`)",
+        _samples,
+        "set trainer.sample_every=null, and use `skytrain generate` on a checkpoint",
+    ),
+    Rule(
+        "recomputation",
+        "trainer.activation_checkpointing",
+        "plugged-in models on one device or copied to each: `model=hf` has `none` and `full`, `model=custom` has `none`",
+        _recomputation,
+        "try trainer.activation_checkpointing=none, or parallel=fsdp",
+    ),
+    Rule(
+        "stages",
+        "parallel.pipeline",
+        "plugged-in models",
+        _model_cut,
+        "try parallel=fsdp",
+    ),
+    Rule(
+        "parts-of-sequences",
+        "parallel.context",
+        "plugged-in models",
+        _sequence_cut,
+        "try parallel=fsdp",
+    ),
+    Rule(
+        "context-attention",
+        "parallel.context_method",
+        "`ring` and `allgather` with windows, capped scores or dropout",
+        _context_attention,
+        "try parallel.context_method=ulysses",
+    ),
+    Rule(
+        "deepspeed-degrees",
+        "parallel.name",
+        "DeepSpeed with pipeline, context or tensor parallelism",
+        _deepspeed_degrees,
+        "try parallel=tp-fsdp or parallel=pp-fsdp, which combine them",
+    ),
+    Rule(
+        "deepspeed-spikes",
+        "trainer.spike_zscore",
+        "DeepSpeed",
+        _deepspeed_spikes,
+        "set trainer.spike_zscore=null; updates that are not finite are still refused",
+    ),
+    Rule(
+        "deepspeed-compile",
+        "trainer.compile",
+        "DeepSpeed",
+        _deepspeed_compile,
+        "try trainer.compile=false, or parallel=fsdp, which compiles by block",
+    ),
+    Rule(
+        "offload-device",
+        "parallel.cpu_offload",
+        "a CPU, but for DeepSpeed",
+        _offload_on_cpu,
+        "try parallel.cpu_offload=false",
+    ),
+    Rule(
+        "offload-folder",
+        "parallel.offload_folder",
+        "anything but `deepspeed-zero3-offload`",
+        _offload_folder,
+        "try parallel=deepspeed-zero3-offload, or parallel.offload_folder=null",
+    ),
+)

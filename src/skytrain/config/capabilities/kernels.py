@@ -1,0 +1,122 @@
+"""Which kernels serve which models: fused ones and fp8."""
+
+from __future__ import annotations
+
+from ..mesh import Mesh
+from ..schema import Config, DecoderConfig
+from .rule import Device, Rule, Setup
+
+FP8_CAPABILITY = (8, 9)
+FP8_MULTIPLE = 16  # of a product's sizes that the kernels take
+ALONE = Mesh()
+
+
+def fused_model_problem(model: object) -> str | None:
+    """What the fused kernels do not compute of this model; None for decoders of GPT-2's shape, which they serve."""
+    if not isinstance(model, DecoderConfig):
+        return "a model that is not the built-in decoder"
+    asks: dict[str, bool] = {
+        "a norm other than LayerNorm": model.norm != "layernorm",
+        "layers without bias": model.bias != "all",
+        "a gated MLP": model.gated_mlp,
+        "an activation other than GELU": model.activation == "silu",
+        "rotary positions": model.positions != "learned",
+        "grouped queries": model.groups != model.heads,
+        "query and key norms": model.qk_norm,
+        "post-norms": model.post_norms,
+        "soft-capping": model.logit_softcap is not None or model.attention_softcap is not None,
+        "sliding windows": any(model.window_of(layer) is not None for layer in range(model.layers)),
+        "dropout": model.dropout > 0,
+        "scaled embeddings": model.scale_embedding,
+        "muP or CompleteP": model.parametrization != "standard",
+    }
+    return next((name for name, true in asks.items() if true), None)
+
+
+def fused_mesh_problem(mesh: Mesh) -> str | None:
+    """What keeps the fused kernels off a mesh: they compute whole layers over whole sequences."""
+    if mesh.deepspeed:
+        return "DeepSpeed"
+    return "a model divided by layers, tensors or sequence" if mesh.tensor * mesh.pipeline * mesh.context > 1 else None
+
+
+def fused_settings_problem(config: Config) -> str | None:
+    """What keeps the fused kernels off a run, whatever its model, mesh and device."""
+    trainer = config.trainer
+    if trainer.precision not in ("bf16-mixed", "auto"):
+        return f"trainer.precision={trainer.precision}"
+    if trainer.activation_checkpointing != "none":
+        return "activation checkpointing"
+    if trainer.loss_chunk_tokens or trainer.z_loss:
+        return "a chunked loss or a z-loss"
+    return "trainer.fp8" if trainer.fp8 != "off" else None
+
+
+def fused_problem(setup: Setup) -> str | None:
+    """The first thing that keeps a run off the fused kernels, or None."""
+    return (
+        (_fused_device_problem(setup.device) if setup.device is not None else None)
+        or fused_settings_problem(setup.config)
+        or fused_mesh_problem(setup.mesh)
+        or fused_model_problem(setup.config.model)
+    )
+
+
+def _fused_device_problem(device: Device) -> str | None:
+    if device.kind != "cuda":
+        return "a CPU"
+    return None if device.kernels else f"{device.name} without Triton and bf16"
+
+
+def _fused_on(setup: Setup) -> str | None:
+    if setup.config.trainer.fused != "on":
+        return None
+    problem = fused_problem(setup)
+    return problem and f"'on': the fused path does not serve {problem}"
+
+
+def _fp8(setup: Setup) -> str | None:
+    config, scaling = setup.config, setup.config.trainer.fp8
+    if scaling == "off":
+        return None
+    problem = _fp8_problem(config, setup.mesh, setup.device)
+    return problem and f"{scaling!r}: {problem}"
+
+
+def _fp8_problem(config: Config, mesh: Mesh, device: Device | None) -> str | None:
+    model = config.model
+    if not isinstance(model, DecoderConfig):
+        return f"model={model.name} is not the built-in decoder"
+    if device is not None and (device.kind != "cuda" or device.capability < FP8_CAPABILITY):
+        return "it takes a GPU that multiplies fp8: Ada (L4), Hopper (H100, H200) or later"
+    if mesh != ALONE:
+        return "it is for one GPU so far"
+    if not config.trainer.compile:
+        return "rounding takes longer than the products gain unless trainer.compile=true fuses it with what is around"
+    sizes = {
+        "model.width": model.width,
+        "the MLP's width": model.hidden_width,
+        "queries, keys and values": (model.heads + 2 * model.groups) * model.head_width,
+    }
+    return next(
+        (f"{name} {size} is no multiple of {FP8_MULTIPLE}" for name, size in sizes.items() if size % FP8_MULTIPLE), None
+    )
+
+
+KERNEL_RULES = (
+    Rule(
+        "fused-kernels",
+        "trainer.fused",
+        "`on` with anything but decoders of GPT-2's shape in bf16 on a GPU, whole layers and sequences, and a plain loss",
+        _fused_on,
+        "try trainer.fused=auto",
+    ),
+    Rule(
+        "fp8",
+        "trainer.fp8",
+        "several processes, plugged-in models, GPUs before Ada, `trainer.compile=false`, "
+        f"widths that are no multiple of {FP8_MULTIPLE}",
+        _fp8,
+        "try trainer.fp8=off",
+    ),
+)

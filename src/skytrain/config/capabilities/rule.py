@@ -1,0 +1,45 @@
+"""A rule of the capability table, and what it decides over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from ..mesh import Mesh
+from ..schema import Config
+
+
+@dataclass(frozen=True)
+class Device:
+    """What is known of the device that a run would use."""
+
+    kind: Literal["cpu", "cuda"]
+    name: str = "cpu"
+    capability: tuple[int, int] = (0, 0)  # CUDA's number for the chip's generation
+    kernels: bool = False  # whether our Triton kernels run there
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A configuration on a mesh. What is None is not known yet, and no rule that needs it applies."""
+
+    config: Config
+    mesh: Mesh
+    processes: int | None = None
+    device: Device | None = None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Settings that cannot be combined, or sizes that do not divide.
+
+    `problem` tells what is wrong with the values in it, or None where the setup works. `excludes` says the same in
+    general, for the documentation.
+    """
+
+    name: str
+    key: str  # the setting that is refused
+    excludes: str
+    problem: Callable[[Setup], str | None]
+    fix: str

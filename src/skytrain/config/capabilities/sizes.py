@@ -1,0 +1,155 @@
+"""Which degrees of a mesh divide the model, the sequence, the batch and the processes."""
+
+from __future__ import annotations
+
+from ..mesh import DIMENSIONS
+from ..schema import DecoderConfig
+from .rule import Rule, Setup
+
+
+def _processes(setup: Setup) -> str | None:
+    mesh = setup.mesh
+    if setup.processes is None or mesh.gpus == setup.processes:
+        return None
+    product = " x ".join(f"{name} {getattr(mesh, name)}" for name in DIMENSIONS if getattr(mesh, name) > 1) or "1"
+    return f"the mesh {product} is for {mesh.gpus} processes, but there are {setup.processes}"
+
+
+def _layers(setup: Setup) -> str | None:
+    mesh, model = setup.mesh, setup.config.model
+    stages = mesh.pipeline * mesh.chunks
+    if mesh.pipeline == 1 or not isinstance(model, DecoderConfig) or model.layers >= stages:
+        return None
+    each = f" ({mesh.chunks} on each of {mesh.pipeline} ranks)" if mesh.chunks > 1 else ""
+    return f"{model.layers} layers are fewer than {stages} stages{each}"
+
+
+def _pieces(setup: Setup) -> str | None:
+    config, ranks = setup.config, setup.mesh.context
+    length, method = config.trainer.sequence_length, config.parallel.context_method
+    pieces = ranks * (1 if method == "ulysses" else 2)
+    if ranks == 1 or length % pieces == 0:
+        return None
+    below, above = length // pieces * pieces, -(-length // pieces) * pieces
+    near = " or ".join(f"trainer.sequence_length={n}" for n in (below, above) if 0 < n <= config.model.max_length)
+    twice = "" if method == "ulysses" else ", two for each so that all have the same to do"
+    fix = f"; try {near}" if near else ""
+    return f"{length} tokens do not divide into {pieces} pieces for {ranks} ranks (parallel.context{twice}){fix}"
+
+
+def _exchanged_heads(setup: Setup) -> str | None:
+    mesh, model = setup.mesh, setup.config.model
+    ulysses = setup.config.parallel.context_method == "ulysses"
+    if mesh.context == 1 or not ulysses or not isinstance(model, DecoderConfig):
+        return None
+    heads = model.heads // mesh.tensor
+    if heads % mesh.context == 0:
+        return None
+    divided = f" ({model.heads} over parallel.tensor={mesh.tensor})" if mesh.tensor > 1 else ""
+    return f"ulysses deals heads to ranks, and {heads} heads{divided} do not divide among {mesh.context}"
+
+
+def _tensor(setup: Setup) -> str | None:
+    mesh, model = setup.mesh, setup.config.model
+    if mesh.tensor == 1 or not isinstance(model, DecoderConfig):
+        return None
+    sizes = {
+        "model.heads": model.heads,
+        "model.kv_heads": model.groups,
+        "model.mlp_width": model.hidden_width,
+        "the padded vocabulary (model.pad_vocab_to)": model.padded_vocab,
+        "the part of a sequence (trainer.sequence_length)": setup.config.trainer.sequence_length // mesh.context,
+    }
+    uneven = next(((key, size) for key, size in sizes.items() if size % mesh.tensor), None)
+    return uneven and f"{uneven[0]}, which is {uneven[1]}, does not divide among {mesh.tensor} ranks"
+
+
+def _micro_batches(setup: Setup) -> int | None:
+    """Of a step on each data-parallel rank; None where they do not come out even."""
+    trainer = setup.config.trainer
+    count, rest = divmod(trainer.batch_tokens // trainer.sequence_length, (trainer.micro_batch or 1) * setup.mesh.data)
+    return None if rest else count
+
+
+def _batch(setup: Setup) -> str | None:
+    if _micro_batches(setup) is not None:
+        return None
+    trainer, ranks = setup.config.trainer, setup.mesh.data
+    sequences, together = trainer.batch_tokens // trainer.sequence_length, (trainer.micro_batch or 1) * ranks
+    near = max(1, round(sequences / together)) * together * trainer.sequence_length
+    return (
+        f"{sequences} sequences a step do not divide over {ranks} data-parallel ranks x "
+        f"{trainer.micro_batch or 1} (trainer.micro_batch); try trainer.batch_tokens={near}"
+    )
+
+
+def _through_pipeline(setup: Setup) -> str | None:
+    mesh, parallel, count = setup.mesh, setup.config.parallel, _micro_batches(setup)
+    if mesh.pipeline == 1 or count is None:
+        return None
+    through = parallel.pipeline_micro_batches or count
+    if count % through:
+        return f"{through} does not divide the {count} micro-batches of a step"
+    if through >= mesh.pipeline and (mesh.chunks == 1 or through % mesh.pipeline == 0):
+        return None
+    rule = "a multiple of" if mesh.chunks > 1 else "at least"
+    return (
+        f"{through} micro-batches go through a pipeline of {mesh.pipeline} ranks at a time; "
+        f"the {parallel.schedule} schedule needs {rule} {mesh.pipeline}"
+    )
+
+
+# Those of the model and the sequence hold whatever the batch.
+MODEL_SIZE_RULES = (
+    Rule(
+        "layers",
+        "parallel.pipeline",
+        "more stages than layers",
+        _layers,
+        "a smaller parallel.pipeline",
+    ),
+    Rule(
+        "pieces",
+        "trainer.sequence_length",
+        "context parallelism whose pieces do not divide it",
+        _pieces,
+        "another trainer.sequence_length, or a smaller parallel.context",
+    ),
+    Rule(
+        "exchanged-heads",
+        "parallel.context_method",
+        "`ulysses` where heads (after tensor parallelism) do not divide among the ranks",
+        _exchanged_heads,
+        "try parallel.context_method=ring",
+    ),
+    Rule(
+        "tensor-sizes",
+        "parallel.tensor",
+        "heads, key-value heads, MLP width, padded vocabulary or parts of a sequence that it does not divide",
+        _tensor,
+        "a parallel.tensor that divides them all",
+    ),
+)
+JOB_SIZE_RULES = (
+    Rule(
+        "processes",
+        "parallel",
+        "degrees that do not multiply to the number of processes",
+        _processes,
+        "another number of processes, or -1 for one of the degrees",
+    ),
+    Rule(
+        "batch",
+        "trainer.batch_tokens",
+        "data-parallel ranks x `trainer.micro_batch` that do not divide it",
+        _batch,
+        "another trainer.batch_tokens or trainer.micro_batch",
+    ),
+    Rule(
+        "through-pipeline",
+        "parallel.pipeline_micro_batches",
+        "fewer micro-batches than the schedule needs, or a number that does not divide a step's",
+        _through_pipeline,
+        "a larger trainer.batch_tokens, a smaller trainer.micro_batch or parallel.pipeline_micro_batches=null",
+    ),
+)

@@ -1,0 +1,149 @@
+"""The mesh: how ranks are laid out, what each holds, and the names people know for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+from .errors import ConfigError, SkytrainError
+from .schema import ParallelConfig
+
+DIMENSIONS = ("pipeline", "replicate", "shard", "context", "tensor")
+Zero = Literal[0, 1, 2, 3]
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """Degrees by dimension, outermost first: pipeline stages are furthest apart, tensor ranks share a node.
+
+    `zero` says what the shard dimension divides, as DeepSpeed numbers it: 1 optimizer state, 2 gradients too, 3 parameters too
+    (which is what FSDP does). With `offload` all of that lives in the machine's own memory.
+    """
+
+    pipeline: int = 1
+    replicate: int = 1
+    shard: int = 1
+    context: int = 1
+    tensor: int = 1
+    chunks: int = 1  # of the model on each pipeline stage; more than one is the interleaved schedule
+    zero: Zero = 3
+    offload: bool = False
+    deepspeed: bool = False
+
+    def __post_init__(self) -> None:
+        for name in DIMENSIONS:
+            if getattr(self, name) < 1:
+                raise SkytrainError(f"mesh: {name}={getattr(self, name)}, but every degree is at least 1")
+
+    @property
+    def gpus(self) -> int:
+        return self.pipeline * self.data * self.context * self.tensor
+
+    @property
+    def data(self) -> int:
+        """Ranks that read different sequences."""
+        return self.replicate * self.shard
+
+    @property
+    def sharing(self) -> int:
+        """Ranks that divide one copy of the training state: those of a sequence's parts hold the same weights, so they take part."""
+        return self.shard * self.context
+
+    @property
+    def divides(self) -> bool:
+        """Whether more than data is divided: a strategy of our own or DeepSpeed then holds the model, in lower precision."""
+        return self.deepspeed or self.offload or self.gpus != self.replicate
+
+    @cached_property
+    def preset(self) -> str:
+        """The name that people know, as `parallel=` takes it beside the degrees."""
+        if self.deepspeed:
+            return f"deepspeed-zero{self.zero}" + ("-offload" if self.offload and self.zero == 3 else "")
+        used = tuple(name for name in DIMENSIONS if getattr(self, name) > 1)
+        if used in _PRESET_OF:
+            return _PRESET_OF[used]
+        # Products that have no name of their own: the preset's dimensions take other degrees.
+        if self.context > 1:
+            return "cp"
+        if self.pipeline > 1:
+            return "pp-tp-fsdp" if self.tensor > 1 else "pp-fsdp"
+        return "tp-fsdp"
+
+    def __str__(self) -> str:
+        used = [f"{name}={getattr(self, name)}" for name in DIMENSIONS if getattr(self, name) > 1]
+        return f"{self.preset}({', '.join(used)})" if used else self.preset
+
+
+_PRESET_OF: dict[tuple[str, ...], str] = {
+    (): "single",
+    ("replicate",): "ddp",
+    ("shard",): "fsdp",
+    ("replicate", "shard"): "hsdp",
+    ("tensor",): "tp",
+    ("shard", "tensor"): "tp-fsdp",
+    ("pipeline",): "pp",
+    ("pipeline", "shard"): "pp-fsdp",
+    ("pipeline", "shard", "tensor"): "pp-tp-fsdp",
+    ("context",): "cp",
+}
+DEEPSPEED: dict[str, Zero] = {
+    "deepspeed-zero1": 1,
+    "deepspeed-zero2": 2,
+    "deepspeed-zero3": 3,
+    "deepspeed-zero3-offload": 3,
+}
+PRESETS = (*_PRESET_OF.values(), *DEEPSPEED)
+CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zbv": 2}  # of the model that each pipeline rank holds
+SEVERAL = 2  # what "the rest of the processes" is taken for while their number is unknown
+
+
+def resolve_degrees(parallel: ParallelConfig, processes: int, nodes: int) -> dict[str, int]:
+    """The degrees that `parallel` asks for on so many processes; they need not multiply to their number."""
+    check_degrees(parallel)
+    degrees: dict[str, int] = {name: getattr(parallel, name) for name in DIMENSIONS}
+    if parallel.replicate is None:
+        degrees["replicate"] = nodes if nodes > 1 else 2
+    rest = next((name for name, degree in degrees.items() if degree == -1), None)
+    if rest is not None:
+        degrees[rest] = max(1, processes // math.prod(degree for degree in degrees.values() if degree != -1))
+    return degrees
+
+
+def check_degrees(parallel: ParallelConfig) -> None:
+    """Raise ConfigError where a degree is 0, or more than one takes the rest of the processes."""
+    degrees = {name: getattr(parallel, name) for name in DIMENSIONS}
+    for name, degree in degrees.items():
+        if degree == 0:
+            raise ConfigError(
+                f"parallel.{name}",
+                "0 is no degree: it is at least 1, or -1 for the rest of the processes",
+                hint=f"try parallel.{name}=1",
+            )
+    rest = [name for name, degree in degrees.items() if degree == -1]
+    if len(rest) > 1:
+        raise ConfigError(
+            f"parallel.{rest[1]}",
+            f"only one degree may be -1, and parallel.{rest[0]} is",
+            hint=f"try parallel.{rest[1]}=2",
+        )
+
+
+def make_mesh(parallel: ParallelConfig, degrees: dict[str, int]) -> Mesh:
+    """The mesh of these degrees, with what `parallel` says beside them. DeepSpeed's ranks, all of them, are shards."""
+    chunks = CHUNKS[parallel.schedule] if degrees["pipeline"] > 1 else 1
+    pipeline, replicate, shard, context, tensor = (degrees[name] for name in DIMENSIONS)
+    mesh = Mesh(pipeline, replicate, shard, context, tensor, chunks=chunks, offload=parallel.cpu_offload)
+    if parallel.name not in DEEPSPEED:
+        return mesh
+    shards = mesh.shard * mesh.replicate
+    return replace(mesh, replicate=1, shard=shards, zero=DEEPSPEED[parallel.name], deepspeed=True)
+
+
+def assumed_mesh(parallel: ParallelConfig) -> Mesh:
+    """The mesh as far as it is known before the number of processes is: a degree that takes the rest stands for several."""
+    if parallel.name == "auto":
+        return Mesh()
+    given = {name: getattr(parallel, name) for name in DIMENSIONS}
+    return make_mesh(parallel, {name: SEVERAL if degree in (-1, None) else degree for name, degree in given.items()})

@@ -1,0 +1,101 @@
+"""The one table of what can be combined."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skytrain.config import ConfigError
+from skytrain.config.capabilities import RULES, Device, Setup, broken_rule, capability_table, mesh_works
+from skytrain.config.compose import compose
+from skytrain.config.mesh import Mesh, assumed_mesh
+from skytrain.parallel import check_job, resolve_mesh
+
+PAGE = Path(__file__).parents[2] / "docs" / "parallelism.md"
+CUSTOM = ("model=custom", "model.target=a.B")
+TENSOR = {"preset": ("parallel=tp-fsdp",), "degrees": ("parallel.tensor=2", "parallel.shard=-1")}
+PIPELINE = {"preset": ("parallel=pp",), "degrees": ("parallel.pipeline=2",)}
+CONTEXT = {"preset": ("parallel=cp",), "degrees": ("parallel.context=2",)}
+
+
+def refusal(*words: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        compose([*words])
+    return caught.value
+
+
+@pytest.mark.parametrize("form", ["preset", "degrees"])
+@pytest.mark.parametrize(
+    ("mesh", "setting", "key"),
+    [
+        (TENSOR, "trainer.z_loss=0.1", "trainer.z_loss"),
+        (TENSOR, "trainer.loss_chunk_tokens=64", "trainer.loss_chunk_tokens"),
+        (TENSOR, "trainer.precision=16-mixed", "trainer.precision"),
+        (TENSOR, "trainer.sample_every=5", "trainer.sample_every"),
+        (PIPELINE, "trainer.loss_chunk_tokens=64", "trainer.loss_chunk_tokens"),
+        (PIPELINE, "loader.separate_documents=true", "loader.separate_documents"),
+        (CONTEXT, "loader.separate_documents=true", "loader.separate_documents"),
+    ],
+)
+def test_a_setting_is_refused_by_the_degrees_of_the_mesh_however_they_were_given(mesh, setting, key, form):
+    error = refusal(*mesh[form], setting)
+    assert error.key == key and error.origin == "command line" and error.hint
+
+
+@pytest.mark.parametrize("mesh", ["parallel=fsdp", "parallel=hsdp", "parallel.shard=2", "parallel=deepspeed-zero3"])
+def test_losses_and_documents_work_where_the_state_is_divided(mesh):
+    compose([mesh, "trainer.z_loss=0.1", "trainer.loss_chunk_tokens=64", "loader.separate_documents=true"])
+
+
+def test_muon_works_on_meshes_of_our_own_and_not_under_deepspeed():
+    compose(["optimizer=muon", "parallel=fsdp"])
+    assert refusal("optimizer=muon", "parallel=deepspeed-zero1").key == "optimizer.name"
+
+
+@pytest.mark.parametrize("setting", ["activation_checkpointing=full", "loss_chunk_tokens=4", "z_loss=0.1"])
+def test_what_a_model_of_the_users_own_does_not_know_is_refused(setting):
+    error = refusal(*CUSTOM, f"trainer.{setting}")
+    assert error.key == f"trainer.{setting.partition('=')[0]}" and "model=custom" in str(error)
+
+
+def test_every_rule_says_what_it_excludes_and_what_to_do_instead():
+    assert len({rule.name for rule in RULES}) == len(RULES)
+    assert all(rule.key and rule.excludes and rule.fix for rule in RULES)
+
+
+def test_the_documentation_prints_the_table_as_it_is():
+    between = PAGE.read_text().split("<!-- capabilities -->\n")[1].split("<!-- /capabilities -->")[0]
+    assert between == capability_table(), "python -m benchmarks.parallel.capabilities writes it again"
+
+
+def test_rules_that_need_the_device_wait_until_it_is_known():
+    config = compose(["trainer.fused=on", "trainer.precision=bf16-mixed"]).config
+    assert broken_rule(Setup(config, Mesh())) is None
+    broken = broken_rule(Setup(config, Mesh(), device=Device("cpu")))
+    assert broken is not None and broken[0].name == "fused-kernels" and "a CPU" in broken[1]
+
+
+def test_deepspeed_and_our_own_sharding_resolve_to_the_same_kind_of_mesh():
+    config = compose(["parallel=deepspeed-zero2"]).config
+    assert resolve_mesh(config, 4) == Mesh(shard=4, zero=2, deepspeed=True)
+    assert assumed_mesh(config.parallel).preset == "deepspeed-zero2"
+
+
+def test_a_search_is_told_which_meshes_work():
+    config = compose(["model=gpt2-124m", "tokenizer.vocab_size=257", "trainer.z_loss=0.1"]).config
+    assert mesh_works(config, Mesh(shard=8)) and not mesh_works(config, Mesh(tensor=2))
+    assert not mesh_works(compose(["model=gpt2-tiny", "tokenizer=bytes"]).config, Mesh(tensor=3))
+
+
+def test_processes_that_cannot_form_the_mesh_are_refused_without_torch():
+    code = (
+        "import sys\n"
+        "from skytrain.cli.main import main\n"
+        "try:\n    main()\nfinally:\n    assert 'torch' not in sys.modules\n"
+    )
+    command = [sys.executable, "-c", code, "train", "model=gpt2-tiny", "tokenizer=bytes", "parallel=tp", "--processes"]
+    done = subprocess.run([*command, "3"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "model.heads, which is 4, does not divide among 3 ranks" in done.stderr and "possible here" in done.stderr
+    check_job(compose(["parallel=auto"]).config, 3)  # chosen by the processes themselves
