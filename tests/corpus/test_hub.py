@@ -15,7 +15,8 @@ from tests.corpus.hub import COMMIT, loopback_hub
 from skytrain.config import ConfigError, SkytrainError, make
 from skytrain.config.compose import compose
 from skytrain.corpus import Document, chunks, read_corpus, write_corpus
-from skytrain.storage import open_store
+from skytrain.corpus.sources import AddressLists
+from skytrain.storage import StoreError, open_store
 
 
 def lines(*records: object) -> bytes:
@@ -165,10 +166,35 @@ def test_wrong_choices_are_named(tmp_path: Path) -> None:
     with loopback_hub(tmp_path, repo_of("fineweb")) as endpoint:
         with pytest.raises(ConfigError, match=r"data\.source\.files: .*no file that matches nothing/\*"):
             list(source("fineweb", endpoint, "data.source.files=nothing/*").documents())
-        with pytest.raises(SkytrainError, match="the hub did not answer for HuggingFaceFW/fineweb at v9"):
+        with pytest.raises(
+            StoreError, match=r"(?s)cannot find hf://datasets/HuggingFaceFW/fineweb@v9: .*data.source.revision"
+        ):
             source("fineweb", endpoint, "data.source.revision=v9").fingerprint()
     with pytest.raises(ConfigError, match=r"data\.source\.components\.ArXiv: 2\.0 is not a share"):
         source("pile", "http://127.0.0.1:1", "data.source.components={ArXiv: 2}")
+
+
+@pytest.mark.parametrize("name", ["pile", "dolma"])
+def test_a_hub_that_cannot_be_reached_is_one_message_with_a_fix(name: str) -> None:
+    with pytest.raises(StoreError, match=r"(?s)cannot find hf://datasets/.*@main: .*check this machine's network"):
+        source(name, "http://127.0.0.1:1").fingerprint()
+
+
+@pytest.mark.parametrize(("layout", "name"), [(pile, "pile"), (fineweb, "fineweb"), (c4, "c4")])
+def test_a_hub_that_goes_away_is_not_taken_for_a_damaged_file(tmp_path: Path, layout: Any, name: str) -> None:
+    layout(tmp_path)
+    with loopback_hub(tmp_path, repo_of(name)) as endpoint:
+        made = source(name, endpoint)
+        made.pieces()
+    with pytest.raises(StoreError, match=r"(?s)cannot open hf://datasets/.*check this machine's network"):
+        list(made.documents())
+
+
+def test_a_server_that_cannot_be_reached_is_one_message_with_a_fix(tmp_path: Path) -> None:
+    write(tmp_path / "lists.txt", b"http://127.0.0.1:1/a.jsonl")
+    made = AddressLists(str(tmp_path / "lists.txt"))
+    with pytest.raises(StoreError, match=r"(?s)cannot find http://127.0.0.1:1/a.jsonl: .*check this machine's network"):
+        made.pieces()
 
 
 def test_dolma_is_streamed_from_the_addresses_that_its_repository_lists(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ import io
 import os
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 KEY = "data.source.paths"
 READ_BYTES = 8 << 20
+WEB_HINT = "download it and name the file, or list addresses of JSON lines in a file: data=dolma data.source.repo=null data.source.lists=FILE"
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 
 
@@ -81,14 +83,17 @@ class InputFile:
     def _raw(self) -> IO[bytes]:
         if self.store is None:
             return _open_file(self.url)
-        return cast(IO[bytes], io.BufferedReader(_StoredBytes(self.store, self.key, self.size), READ_BYTES))
+        return buffered_ranges(partial(self.store.read_range, self.key), self.size)
 
 
-class _StoredBytes(io.RawIOBase):
-    """An object in the store as a file: each read is one ranged request."""
+def buffered_ranges(read_range: Callable[[int, int], bytes], size: int) -> IO[bytes]:
+    """A remote object as a file; `read_range(start, length)` is one request."""
+    return cast(IO[bytes], io.BufferedReader(_Ranges(read_range, size), READ_BYTES))
 
-    def __init__(self, store: Store, key: str, size: int) -> None:
-        self.store, self.key, self.size, self.position = store, key, size, 0
+
+class _Ranges(io.RawIOBase):
+    def __init__(self, read_range: Callable[[int, int], bytes], size: int) -> None:
+        self.read_range, self.size, self.position = read_range, size, 0
 
     def readable(self) -> bool:
         return True
@@ -107,7 +112,7 @@ class _StoredBytes(io.RawIOBase):
         length = min(len(buffer), self.size - self.position)
         if length <= 0:
             return 0
-        buffer[:length] = self.store.read_range(self.key, self.position, length)
+        buffer[:length] = self.read_range(self.position, length)
         self.position += length
         return length
 
@@ -142,6 +147,8 @@ def _in_folder(pattern: str, key: str) -> list[InputFile]:
         raise _no_right(error) from None
     if not found and path.is_dir():
         raise ConfigError(key, f"{pattern!r} is a folder", hint=f"name the files in it: {key}='{path}/*'")
+    if not found and pattern.startswith(("http://", "https://")):
+        raise ConfigError(key, f"{pattern!r} is a web address", hint=WEB_HINT)
     if not found:
         raise ConfigError(key, _nothing_there(pattern))
     return found

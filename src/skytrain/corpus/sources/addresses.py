@@ -11,11 +11,12 @@ from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
 from skytrain.config import ConfigError, SkytrainError
+from skytrain.storage import StoreError
 
 from ..documents import BadRecord, Document
 from ..files import InputFile, UnreadableFile, find_files
 from .base import FileSource
-from .hub import HubDataset
+from .hub import LOCAL_FILES, HubDataset
 from .jsonl import read_json_lines
 
 ASKED_AT_ONCE = 16
@@ -87,7 +88,11 @@ def _server(root: str) -> Any:
 def _ask(address: str) -> InputFile:
     parts = urlsplit(address)
     server, key = _server(f"{parts.scheme}://{parts.netloc}"), unquote(parts.path).lstrip("/")
-    stat = server.stat(key)
+    try:
+        stat = server.stat(key)
+    except StoreError as error:
+        hint = f"check this machine's network and the address, or {LOCAL_FILES}"
+        raise StoreError("find", address, error.problem, hint=hint, attempts=error.attempts) from None
     if stat is None:
         raise SkytrainError(
             f"{address}: there is no such file (from data.source.lists)\n  data.source.only leaves it out"

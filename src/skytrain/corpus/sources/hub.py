@@ -5,17 +5,21 @@ from __future__ import annotations
 import fnmatch
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import IO, Any, cast
 
 from skytrain.config import ConfigError, MissingExtra, SkytrainError
+from skytrain.storage import StoreError
 
 from ..documents import BadRecord, Document
-from ..files import READ_BYTES, InputFile
+from ..files import READ_BYTES, InputFile, buffered_ranges
 from .base import FileSource
 from .jsonl import read_json_lines
 from .tables import read_parquet
 from .text import read_text
+
+LOCAL_FILES = "name local files: data=jsonl (or parquet, text) data.source.paths='FOLDER/*'"
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,15 @@ class HubFile(InputFile):
         from huggingface_hub import HfFileSystem
 
         path = f"datasets/{self.repo}/{self.name}"
-        return cast(
-            IO[bytes],
-            HfFileSystem(endpoint=self.endpoint).open(path, "rb", block_size=READ_BYTES, revision=self.revision),
-        )
+        with reaching_hub("open", self.url):
+            file = HfFileSystem(endpoint=self.endpoint).open(path, "rb", block_size=READ_BYTES, revision=self.revision)
+
+        def read_range(start: int, length: int) -> bytes:
+            with reaching_hub("read", self.url):
+                file.seek(start)
+                return cast(bytes, file.read(length))
+
+        return buffered_ranges(read_range, self.size)
 
 
 @dataclass(frozen=True)
@@ -143,14 +152,34 @@ class HubDataset(FileSource):
     def _ask(self, question: Any) -> Any:
         try:
             from huggingface_hub import HfApi
-            from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
         except ImportError:
             raise MissingExtra("huggingface_hub", "data") from None
-        try:
+        with reaching_hub("find", f"hf://datasets/{self.repo}@{self.revision}"):
             return question(HfApi(endpoint=self.endpoint))
-        except (HfHubHTTPError, OfflineModeIsEnabled, OSError) as error:
-            problem = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise SkytrainError(
-                f"the hub did not answer for {self.repo} at {self.revision}: {problem}\n"
-                "  is the machine online, is HF_HUB_OFFLINE unset, and does a gated data set have its HF_TOKEN?"
-            ) from None
+
+
+@contextmanager
+def reaching_hub(operation: str, url: str) -> Iterator[None]:
+    """The hub's errors as ours. Not as an OSError: that would pass for a damaged file, which may be skipped."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    # The hub's HTTP library differs between its versions; the base class of the library's errors is always this one.
+    http_error = HfHubHTTPError.__mro__[1]
+    try:
+        yield
+    except (http_error, OSError) as error:
+        problem = str(error).strip().partition("\n")[0] or type(error).__name__
+        raise StoreError(operation, url, problem, hint=_fix(error)) from None
+
+
+def _fix(error: BaseException) -> str:
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if isinstance(error, OfflineModeIsEnabled):
+        return f"unset HF_HUB_OFFLINE, or {LOCAL_FILES}"
+    if status in (401, 403):
+        return "set HF_TOKEN to a token that may read this data set, and accept its terms on the hub if it is gated"
+    if status == 404:
+        return "correct data.source.repo or data.source.revision; a private data set needs HF_TOKEN"
+    return f"check this machine's network and run it again, or {LOCAL_FILES}"
