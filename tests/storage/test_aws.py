@@ -16,7 +16,7 @@ import pytest
 from skytrain.config import MissingExtra, StoreConfig
 from skytrain.storage import AccessDenied, NotFound, Store, StoreError, open_store
 from tests.support.faults import FaultProxy
-from tests.support.s3 import ACCESS_KEY, FAST_RETRY, READER_KEY, READER_SECRET, SECRET_KEY, S3Server
+from tests.support.s3 import ACCESS_KEY, BRIEFLY, FAST_RETRY, READER_KEY, READER_SECRET, SECRET_KEY, S3Server
 
 EXPIRES = (datetime.now(UTC) + timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
@@ -233,7 +233,7 @@ def test_a_bucket_that_does_not_exist_is_named(s3_environment: pytest.MonkeyPatc
 
 
 def test_every_way_to_write_encrypts(s3_root: str, s3_server: S3Server, small_parts: int, large_file: Path) -> None:
-    store = open_store(StoreConfig(root=s3_root, sse="s3", kms_key=None), retry=FAST_RETRY)
+    store = open_store(StoreConfig(root=s3_root, sse="s3", kms_key=None, patience=60.0), retry=FAST_RETRY)
     store.write("written", b"1")
     store.create("created", b"1")
     store.upload(large_file, "uploaded")
@@ -255,7 +255,10 @@ def test_every_way_to_write_names_the_kms_key(
 ) -> None:
     """SeaweedFS has no KMS and refuses: what counts is what we asked for."""
     key = "arn:aws:kms:us-east-1:123456789012:key/1234"
-    store = open_store(StoreConfig(root=s3_server.new_root(), sse="kms", kms_key=key), retry=FAST_RETRY)
+    store = open_store(
+        StoreConfig(root=s3_server.new_root(), sse="kms", kms_key=key, patience=BRIEFLY), retry=FAST_RETRY
+    )
+    store = store.patient(BRIEFLY)
     for use in (lambda: store.write("a", b"1"), lambda: store.create("b", b"1"), lambda: store.upload(large_file, "c")):
         with pytest.raises(StoreError):
             use()

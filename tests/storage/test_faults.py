@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
+import pickle
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from skytrain.storage import AccessDenied, Retry, Store, StoreError, aws, open_store
+from skytrain.storage import AccessDenied, Patience, Retry, Store, StoreError, StoreUnreachable, aws, open_store
 from tests.support.faults import FaultProxy, Kind, Request
-from tests.support.s3 import FAST_RETRY, S3Server
+from tests.support.s3 import BRIEFLY, FAST_RETRY, S3Server
 
 CONTENT = bytes(range(256)) * (3 << 12)  # 3 MiB
 
@@ -78,11 +81,12 @@ def test_every_operation_outlives_a_fault_that_passes(
 
 
 @pytest.mark.parametrize(("kind", "cause"), LASTING)
-def test_a_fault_that_lasts_ends_with_the_url_the_attempts_and_the_cause(
+def test_a_fault_that_lasts_ends_with_the_url_the_time_and_the_cause(
     faulty_store: Store, direct_store: Store, fault_proxy: FaultProxy, tmp_path: Path, kind: Kind, cause: str
 ) -> None:
     direct_store.write("key", CONTENT)
     fault_proxy.inject(kind)
+    faulty_store = faulty_store.patient(BRIEFLY)
     (tmp_path / "file").write_bytes(CONTENT)
     for operation, use in {
         "read": lambda: faulty_store.read("key"),
@@ -93,10 +97,10 @@ def test_a_fault_that_lasts_ends_with_the_url_the_attempts_and_the_cause(
         "upload": lambda: faulty_store.upload(tmp_path / "file", "key"),
         "download": lambda: faulty_store.download("key", tmp_path / "copy"),
     }.items():
-        with pytest.raises(StoreError) as caught:
+        with pytest.raises(StoreUnreachable) as caught:
             use()
         assert re.match(f"cannot {operation} {faulty_store.root}/key: ({cause})", str(caught.value))
-        assert "(after 5 attempts)\n  the service or the network is in trouble" in str(caught.value)
+        assert re.search(r"\(tried for .* s\)\n  the service or the network is in trouble", str(caught.value))
     assert direct_store.read("key") == CONTENT
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
@@ -112,14 +116,18 @@ def test_a_cut_body_continues_where_it_was_cut(faulty_store: Store, fault_proxy:
     assert 0 < starts[0] < starts[1] < starts[2]
 
 
-def test_more_cuts_than_attempts_do_not_end_a_transfer_that_advances(
-    fault_proxy: FaultProxy, s3_server: S3Server
+def test_a_transfer_that_advances_may_be_cut_for_longer_than_we_wait(
+    fault_proxy: FaultProxy, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = open_store(s3_server.new_root(), retry=Retry(attempts=2, first_wait_seconds=0.002))
+    no_retries: Any = {"max_retries": 0}
+    monkeypatch.setattr(Retry, "for_requests", lambda self: no_retries)  # obstore's own: each cut is ours to mend
+    store = open_store(s3_server.new_root(), retry=Retry(seconds=1500.0, first_wait_seconds=0.002))
     store.write("key", CONTENT * 4)
-    fault_proxy.inject("cut", times=5)  # obstore asks twice, we let it ask twice: four would be the end
+    later = itertools.count(step=1000)  # with each look at the clock
+    monkeypatch.setattr("skytrain.storage.retry.time.monotonic", lambda: float(next(later)))
+    fault_proxy.inject("cut", times=3)
     assert store.read("key") == CONTENT * 4
-    assert fault_proxy.happened["cut"] == 5
+    assert fault_proxy.happened["cut"] == 3
 
 
 def test_a_body_that_is_always_cut_ends_with_an_error(
@@ -127,8 +135,8 @@ def test_a_body_that_is_always_cut_ends_with_an_error(
 ) -> None:
     faulty_store.write("key", CONTENT)
     fault_proxy.inject("cut", when=lambda request: request.method == "GET")
-    with pytest.raises(StoreError, match=r"cannot download s3://.*/key: .*body.*\(after 5 attempts\)"):
-        faulty_store.download("key", tmp_path / "copy")
+    with pytest.raises(StoreError, match=r"cannot download s3://.*/key: .*body.*\(tried for .* s\)"):
+        faulty_store.patient(BRIEFLY).download("key", tmp_path / "copy")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -188,9 +196,9 @@ def test_wrong_bytes_that_stay_wrong_are_an_error(faulty_store: Store, fault_pro
     faulty_store.write("key", CONTENT)
     fault_proxy.inject("wrong_bytes", when=lambda request: request.method == "GET")
     with pytest.raises(
-        StoreError, match=r"cannot read .*/key: the bytes were damaged on their way .*\(after 5 attempts\)"
+        StoreError, match=r"cannot read .*/key: the bytes were damaged on their way .*\(tried for .* s\)"
     ):
-        faulty_store.read("key")
+        faulty_store.patient(BRIEFLY).read("key")
     with pytest.raises(StoreError, match=r"cannot download .*/key: its sha256 is"):
         faulty_store.download("key", tmp_path / "copy", hashlib.sha256(CONTENT).hexdigest())
     assert list(tmp_path.iterdir()) == []
@@ -222,9 +230,9 @@ def test_an_upload_that_fails_leaves_no_object_and_no_parts(
 ) -> None:
     fault_proxy.inject("damaged_request", when=lambda request: "partNumber=2" in request.path)
     with pytest.raises(
-        StoreError, match=r"cannot upload .*/large: the bytes were damaged on their way \(\w+\) \(after 5 attempts\)"
+        StoreError, match=r"cannot upload .*/large: the bytes were damaged on their way \(\w+\) \(tried for .* s\)"
     ):
-        faulty_store.upload(large_file, "large")
+        faulty_store.patient(BRIEFLY).upload(large_file, "large")
     assert direct_store.list() == [] and unfinished_uploads(s3_server, direct_store) == []
 
 
@@ -266,20 +274,20 @@ def test_a_conflict_of_creators_is_tried_again(faulty_store: Store, fault_proxy:
     fault_proxy.inject("conflict", times=2, when=lambda request: request.method == "PUT")
     assert faulty_store.create("COMMITTED", b"1")
     fault_proxy.inject("conflict", when=lambda request: request.method == "PUT")
-    with pytest.raises(StoreError, match=r"cannot create .*/other: .*attempts"):
-        faulty_store.create("other", b"1")
+    with pytest.raises(StoreError, match=r"cannot create .*/other: .*tried for"):
+        faulty_store.patient(BRIEFLY).create("other", b"1")
 
 
 def test_words_in_a_key_do_not_change_what_an_error_means(faulty_store: Store, fault_proxy: FaultProxy) -> None:
     fault_proxy.inject("reset")
     with pytest.raises(StoreError, match="the network is in trouble"):
-        faulty_store.read("latest/meta-data/credentials.json")
+        faulty_store.patient(BRIEFLY).read("latest/meta-data/credentials.json")
 
 
 def test_an_endpoint_that_is_not_there_is_named(s3_environment: pytest.MonkeyPatch) -> None:
     s3_environment.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
-    with pytest.raises(StoreError, match=r"cannot read s3://bucket/x/key: .*http://127.0.0.1:1\) \(after 5 attempts\)"):
-        open_store("s3://bucket/x", retry=FAST_RETRY).read("key")
+    with pytest.raises(StoreError, match=r"cannot read s3://bucket/x/key: .*http://127.0.0.1:1\) \(tried for .* s\)"):
+        open_store("s3://bucket/x", retry=FAST_RETRY).patient(BRIEFLY).read("key")
 
 
 def test_a_request_that_is_never_answered_is_given_up_and_repeated(
@@ -309,3 +317,42 @@ def test_what_a_user_must_mend_is_said_at_once(
     with pytest.raises(error, match=advice):
         faulty_store.read("key")
     assert len(fault_proxy.requests) == 1
+
+
+def test_waits_grow_until_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("skytrain.storage.retry.time.monotonic", lambda: now)
+    monkeypatch.setattr("skytrain.storage.retry.random.uniform", lambda low, high: high)
+    patience, waits = Patience(Retry(seconds=60.0)), list[float]()
+    while (wait := patience.failed()) is not None:
+        waits.append(wait)
+        now += wait
+    assert waits == pytest.approx([0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 15.0, 15.0, 4.6])
+    patience.recovered()
+    assert not patience.failing and patience.failed() == pytest.approx(0.2)
+
+
+def test_a_denial_is_an_outage_where_the_same_was_allowed_before(faulty_store: Store, fault_proxy: FaultProxy) -> None:
+    """As while credentials are renewed, or a bucket's policy is replaced."""
+    faulty_store.write("key", CONTENT)
+    fault_proxy.inject("denied", times=8)
+    faulty_store.write("key", b"new")
+    fault_proxy.inject("denied", times=1)
+    with pytest.raises(AccessDenied):
+        faulty_store.read("key")  # nothing was read before: the credentials may never have allowed it
+    assert faulty_store.read("key") == b"new"
+    fault_proxy.inject("denied", times=8)
+    assert pickle.loads(pickle.dumps(faulty_store)).read("key") == b"new"  # a worker knows it too
+    assert fault_proxy.happened["denied"] == 17
+    fault_proxy.inject("denied")
+    with pytest.raises(AccessDenied, match="tried for"):
+        faulty_store.patient(BRIEFLY).write("key", b"newer")
+
+
+def test_an_outage_is_outlived_however_many_requests_fail(faulty_store: Store, fault_proxy: FaultProxy) -> None:
+    faulty_store.write("key", CONTENT)
+    fault_proxy.inject("slow_down", times=60)  # obstore alone gives up after five
+    assert faulty_store.read("key") == CONTENT
+    fault_proxy.inject("reset", times=60)
+    faulty_store.write("key", b"new")
+    assert fault_proxy.happened == {"slow_down": 60, "reset": 60}

@@ -40,7 +40,7 @@ def test_lightning_finds_saves_and_loads_there(s3_store: Store, registered: None
 def test_fsspec_encrypts_as_the_store_does(
     s3_root: str, s3_server: S3Server, s3_environment: pytest.MonkeyPatch
 ) -> None:
-    register_fsspec(StoreConfig(root=s3_root, sse="s3", kms_key=None))
+    register_fsspec(StoreConfig(root=s3_root, sse="s3", kms_key=None, patience=60.0))
     with fsspec.open(f"{s3_root}/key", "wb") as file:
         file.write(b"1")
     key = f"{s3_root.removeprefix(f's3://{s3_server.bucket}/')}/key"

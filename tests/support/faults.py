@@ -19,6 +19,7 @@ ERRORS = {
     "internal_error": (500, "InternalError", "We encountered an internal error."),
     "conflict": (409, "ConditionalRequestConflict", "A conflicting conditional operation is in progress."),
     "no_such_upload": (404, "NoSuchUpload", "The specified multipart upload does not exist."),
+    "denied": (403, "AccessDenied", "Access Denied"),
     "expired": (400, "ExpiredToken", "The provided token has expired."),
     "skewed": (
         403,
@@ -38,6 +39,7 @@ Kind = Literal[
     "internal_error",
     "conflict",
     "no_such_upload",
+    "denied",
     "expired",
     "skewed",
     "other_region",

@@ -222,7 +222,7 @@ def test_a_store_that_stays_away_is_waited_for_then_the_run_stops_resumably(
     s3_store: Store, fault_proxy: FaultProxy, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     key, sha256 = put(s3_store, 1)
-    away = open_store(s3_store.root, retry=Retry(attempts=2, first_wait_seconds=0.001, longest_wait_seconds=0.001))
+    away = open_store(s3_store.root, retry=Retry(first_wait_seconds=0.001, longest_wait_seconds=0.001))
     fault_proxy.inject("reset")
     cache = ShardCache(tmp_path / "cache", wait_seconds=0.3)
     with caplog.at_level(logging.WARNING), pytest.raises(StoreUnreachable, match="the same command resumes") as caught:
@@ -233,7 +233,7 @@ def test_a_store_that_stays_away_is_waited_for_then_the_run_stops_resumably(
 
 def test_a_store_that_comes_back_is_read(s3_store: Store, fault_proxy: FaultProxy, tmp_path: Path) -> None:
     key, sha256 = put(s3_store, 1)
-    away = open_store(s3_store.root, retry=Retry(attempts=2, first_wait_seconds=0.001, longest_wait_seconds=0.001))
+    away = open_store(s3_store.root, retry=Retry(first_wait_seconds=0.001, longest_wait_seconds=0.001))
     fault_proxy.inject("reset", times=9)
     pin = ShardCache(tmp_path / "cache").fetch(away, key, sha256, SIZE)
     assert pin is not None and pin.path.stat().st_size == SIZE and fault_proxy.happened["reset"] == 9

@@ -198,7 +198,7 @@ def test_a_store_that_goes_away_in_the_middle_of_an_epoch_stops_the_run_resumabl
     s3_store: Store, fault_proxy: FaultProxy, tmp_path: Path
 ) -> None:
     write_split(s3_store, documents(160), shard_tokens=200)
-    store = open_store(s3_store.root, retry=Retry(attempts=2, first_wait_seconds=0.001, longest_wait_seconds=0.001))
+    store = open_store(s3_store.root, retry=Retry(first_wait_seconds=0.001, longest_wait_seconds=0.001))
     cache = ShardCache(tmp_path / "cache", limit_bytes=8 * SHARD_BYTES, wait_seconds=0.2)
     module, seen, away = stream(store, cache, steps=100), [], False
     fault_proxy.inject("reset", when=lambda _: away)

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from skytrain.checkpoints import AnotherModel, Keep, SaveFailed, TakenOver, committed_steps, open_checkpoint, step_key
+from skytrain.checkpoints import AnotherModel, Keep, TakenOver, committed_steps, open_checkpoint, step_key
 from skytrain.config import Interval, SkytrainError
 from skytrain.config.compose import compose
 from skytrain.config.units import parse_interval
 from skytrain.parallel import Ranks
 from skytrain.runs import claim_attempt, record_resume, write_outcome
-from skytrain.storage import StoreError, open_store
+from skytrain.storage import AccessDenied, StoreError, StoreUnreachable, open_store
 from skytrain.storage.folder import FolderStore
 from skytrain.training import CausalLM, checkpointing, plan_training
 from skytrain.training.checkpointing import (
@@ -50,7 +50,7 @@ def store(tmp_path):
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    monkeypatch.setattr(checkpointing, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(checkpointing, "FIRST_RETRY_SECONDS", 0.0)
     monkeypatch.setattr(checkpointing, "FINAL_RETRY_SECONDS", 0.0)
 
 
@@ -136,13 +136,13 @@ def test_a_save_waits_for_the_one_before_it(store, monkeypatch):
     assert most == [1]
 
 
-def failing(monkeypatch, times: int) -> None:
+def failing(monkeypatch, times: int, kind: type[StoreError] = StoreError) -> None:
     left, written = [times], FolderStore.write_parts
 
     def fail(self, key, parts):
         left[0] -= 1
         if left[0] >= 0:
-            raise StoreError("write", self.url(key), "No space left on device", hint="make room")
+            raise kind("write", self.url(key), "No space left on device", hint="make room")
         written(self, key, parts)
 
     monkeypatch.setattr(FolderStore, "write_parts", fail)
@@ -151,9 +151,10 @@ def failing(monkeypatch, times: int) -> None:
 def test_a_save_that_fails_is_said_and_made_up_for_while_training_goes_on(store, monkeypatch):
     failing(monkeypatch, times=1)
     _, watch, said = fit(store)
-    assert len(said) == 1
-    assert "the checkpoint of step 2 was not saved, and will be tried again" in said[0]
-    assert "No space left on device" in said[0]
+    assert len(said) == 2
+    assert "the checkpoint of step 2 was not saved: " in said[0]
+    assert "No space left on device" in said[0] and "training continues" in said[0]
+    assert "was saved: the store works again" in said[1]
     assert committed_steps(store, "r")[-1] == 6
     assert torch.equal(saved_weight(store, 6), watch.weights[6])
 
@@ -161,17 +162,26 @@ def test_a_save_that_fails_is_said_and_made_up_for_while_training_goes_on(store,
 def test_the_last_save_is_tried_again_before_the_run_ends(store, monkeypatch):
     failing(monkeypatch, times=3)
     _, _, said = fit(store, Plan(None, Keep()))
-    assert len(said) == 3
+    assert len(said) == 4
     assert committed_steps(store, "r") == [6]
 
 
-def test_a_store_that_stays_unwritable_stops_the_run_and_says_how_to_go_on(store, monkeypatch):
-    failing(monkeypatch, times=1000)
-    with pytest.raises(
-        SaveFailed, match=r"5 checkpoints in a row could not be saved.*No space left(.|\n)*same command"
-    ):
-        fit(store)
+@pytest.mark.parametrize(("kind", "raised"), [(StoreError, StoreUnreachable), (AccessDenied, AccessDenied)])
+def test_a_store_that_stays_unwritable_stops_the_run_resumably_when_the_time_is_up(store, monkeypatch, kind, raised):
+    failing(monkeypatch, times=1000, kind=kind)
+    with pytest.raises(raised, match=r"no checkpoint could be saved for .*No space left(.|\n)*same command resumes"):
+        fit(store, Plan(Interval(steps=2), Keep(last=10), patience_seconds=0.0))
     assert committed_steps(store, "r") == []
+
+
+def test_training_reaches_its_last_step_in_an_outage_however_many_saves_fail(store, monkeypatch):
+    reached: list[int] = []
+    failing(monkeypatch, times=20)
+    _, watch, said = fit(store, Plan(Interval(steps=1), Keep(last=10)), reached.append)
+    assert reached == [1, 2, 3, 4, 5, 6]
+    assert committed_steps(store, "r") == [6]
+    assert torch.equal(saved_weight(store, 6), watch.weights[6])
+    assert len([line for line in said if "was not saved" in line]) == 20
 
 
 def test_a_run_that_another_attempt_took_over_stops_at_its_next_save(store):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from .commits import Commit, committed, committed_steps, step_key, write_validation
-from .errors import AnotherModel, CheckpointError, Damaged, SaveFailed, TakenOver
+from .errors import AnotherModel, CheckpointError, Damaged, SaveDenied, SaveFailed, TakenOver
 from .retention import Keep, prune
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ __all__ = [
     "Damaged",
     "Keep",
     "LoadedModel",
+    "SaveDenied",
     "SaveFailed",
     "SaveOptions",
     "Saved",

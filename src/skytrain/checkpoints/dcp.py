@@ -43,7 +43,7 @@ from torch.futures import Future
 
 from ..config import SkytrainError
 from ..storage import Store
-from .errors import USE_ANOTHER, CheckpointError, Damaged, SaveFailed
+from .errors import USE_ANOTHER, CheckpointError, Damaged, save_failure
 from .manifest import Manifest, Piece, SavedFile, SavedTensor
 from .parts import Part
 from .ranges import ALIGNED_BYTES, read_exactly, spans
@@ -174,7 +174,7 @@ def sendable_errors() -> Iterator[None]:
     except CheckpointError:
         raise
     except SkytrainError as error:
-        raise SaveFailed(str(error)) from error
+        raise save_failure(error) from error
 
 
 def _chunk(item: WriteItem) -> ChunkStorageMetadata:

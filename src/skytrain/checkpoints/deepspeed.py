@@ -28,7 +28,7 @@ from ..runs.exits import STOPPED
 from ..storage import Store
 from .commits import commit, committed_steps, find_commit, read_manifest, save_folder, step_key
 from .dcp import save
-from .errors import CheckpointError, Damaged, SaveFailed
+from .errors import CheckpointError, Damaged, SaveFailed, save_failure
 from .manifest import DEEPSPEED, Manifest, SavedFile
 from .parts import part_of
 from .saved import Saved, SavedTensors
@@ -113,21 +113,21 @@ def save_files(
 def _upload(store: Store, folder: str, files: Path, group: Any) -> dict[str, SavedFile]:
     """All ranks' files, each uploaded by the rank that has it. An error on one is raised on all."""
     mine: dict[str, SavedFile] = {}
-    problem: str | None = None
+    problem: SaveFailed | None = None
     try:
         for path in sorted(files.rglob("*")):
             if path.suffix == KEPT:
                 name = f"{FILES}/{'/'.join(path.relative_to(files).parts[1:])}"  # without DeepSpeed's tag
                 mine[name] = SavedFile(path.stat().st_size, store.upload(path, f"{folder}/{name}"))
     except SkytrainError as error:
-        problem = str(error)
+        problem = save_failure(error)
     everyone: list[Any] = [(mine, problem)]
     if group is not None:
         everyone = [None] * dist.get_world_size(group)
         dist.all_gather_object(everyone, (mine, problem), group=group)
     for rank, (_, found) in enumerate(everyone):
         if found is not None:
-            raise SaveFailed(f"rank {rank}: {found}")
+            raise type(found)(f"rank {rank}: {found}")
     return {name: file for listed, _ in everyone for name, file in listed.items()}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ..config import SkytrainError
 from ..runs import EXIT_CODES
+from ..storage import AccessDenied
 
 USE_ANOTHER = (
     "\n  use another checkpoint: `skytrain checkpoints verify RUN` says which are whole, and how to continue from one"
@@ -29,6 +30,15 @@ class AnotherModel(CheckpointError):
 
 class SaveFailed(CheckpointError):
     """A checkpoint that was not committed. What was committed before is untouched."""
+
+
+class SaveDenied(SaveFailed):
+    """A checkpoint that was not committed, because the store denied access."""
+
+
+def save_failure(error: SkytrainError) -> SaveFailed:
+    """The store's error as one that can be sent to another rank."""
+    return (SaveDenied if isinstance(error, AccessDenied) else SaveFailed)(str(error))
 
 
 class TakenOver(CheckpointError):

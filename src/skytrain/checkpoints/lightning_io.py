@@ -31,6 +31,11 @@ class StoreCheckpointIO(CheckpointIO):
         return self._store
 
     @property
+    def save_store(self) -> Store:
+        """The same store, for saves: they give up early, since training continues and they are tried again."""
+        return self._saver.store
+
+    @property
     def pending(self) -> PendingSave | None:
         return self._saver.pending
 

@@ -19,6 +19,13 @@ from .manifest import Manifest
 from .parts import HostCopy, Part, part_of
 
 GRACE_SECONDS = 30.0
+# That one operation of a save keeps trying. A longer outage fails the save, which is tried again with newer weights.
+SAVE_SECONDS = 60.0
+
+
+def for_saves(store: Store) -> Store:
+    """The same store with the patience of a save."""
+    return store.patient(min(SAVE_SECONDS, store.patience_seconds))
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ class Saver:
     """Saves one checkpoint at a time, from all ranks of a job together."""
 
     def __init__(self, store: Store, tell: Callable[[str], None] = lambda text: None) -> None:
-        self._store = store
+        self.store = for_saves(store)
         self._copy = HostCopy(tell)
         self._tell = tell
         self._saves = 0
@@ -112,10 +119,10 @@ class Saver:
 
         def finish(manifest: Manifest) -> None:
             options.before_commit()
-            commit(self._store, key, options.attempt, folder, manifest)
+            commit(self.store, key, options.attempt, folder, manifest)
             made.append(None)
 
-        save(self._store, f"{key}/{folder}", parts, {"rest": state.rest}, state.share, finish, self._group)
+        save(self.store, f"{key}/{folder}", parts, {"rest": state.rest}, state.share, finish, self._group)
         if made:
             try:
                 options.committed()

@@ -243,7 +243,7 @@ class ZeroStrategy(DeepSpeedStrategy):
             with self._engine_state():
                 self.deepspeed_engine.save_checkpoint(scratch, tag=TAG, save_latest=False)
             made = save_files(
-                self._io.store, str(filepath), self._saves, Path(scratch), rest, self._layout, options, self._group
+                self._io.save_store, str(filepath), self._saves, Path(scratch), rest, self._layout, options, self._group
             )
         if made:
             try:

@@ -14,7 +14,7 @@ from torch import nn
 
 from ..checkpoints import committed_steps, load_weights, open_checkpoint, step_key
 from ..checkpoints.commits import choose_commit, find_commit, read_manifest
-from ..config import Config, DecoderConfig, SkytrainError, StoreConfig
+from ..config import Config, DecoderConfig, SkytrainError
 from ..jobs.supervision import Supervision
 from ..models import build_model
 from ..runs import (
@@ -186,7 +186,7 @@ def _our_checkpoint(config: Config, store: Store, source: str) -> tuple[Store, s
     if not found:
         name = source
     elif root != store.root:
-        store = open_store(StoreConfig(root, config.store.sse, config.store.kms_key))
+        store = open_store(dataclasses.replace(config.store, root=root)).patient(store.patience_seconds)
     run, _, step = name.rstrip("/").partition("@")
     if "/" in run or not run:
         raise SkytrainError(

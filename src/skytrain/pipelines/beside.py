@@ -21,6 +21,7 @@ from ..runs.sync import EventFiles, Lines, Sync
 from ..storage import Store
 from ..training.interruptions import NoticeWatch
 
+SYNC_SECONDS = 5.0  # that one operation of the sync thread keeps trying: the thread itself comes round again
 GIVE_UP_SECONDS = 5.0  # that the last lines of an attempt which failed may take
 
 
@@ -87,7 +88,7 @@ def beside(
     config: Config, store: Store, run: str, attempt: int, ranks: Ranks, metadata: Metadata | None, reporter: Reporter
 ) -> Iterator[Beside]:
     """For the time of an attempt. At its end the last lines are brought to the store, and with an error its trace too."""
-    key = attempt_key(run, attempt)
+    store, key = store.patient(min(SYNC_SECONDS, store.patience_seconds)), attempt_key(run, attempt)
     sync = Sync(reporter.note)
     log = Lines(store, f"{key}/logs/{ranks.rank}-")
     cloudwatch = CloudWatch(run, attempt, ranks.rank) if "cloudwatch" in config.trainer.loggers else None

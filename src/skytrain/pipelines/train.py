@@ -150,7 +150,7 @@ def _settle(config: Config, ranks: Ranks, reporter: Reporter, given: Collection[
 
 def _micro_batch_before(config: Config, start: Start, device: str) -> int | None:
     """Of the run that is continued, where it was last on such a device: found anew it might be another, and the last bits with it."""
-    store, name = open_store(config.store), run_name(config, start)
+    store, name = open_store(config.store).patient(config.store.patience), run_name(config, start)
     if not store.exists(f"runs/{name}/run.json"):
         return None
     record = load_run(store, name)
@@ -168,7 +168,7 @@ def _train(
     start: Start,
     allow_changes: bool,
 ) -> Trained:
-    store, name = open_store(config.store), run_name(config, start)
+    store, name = open_store(config.store).patient(config.store.patience), run_name(config, start)
     prepared = ranks.first_does(lambda: find_training_data(store, config))
     tokenizer = open_tokenizer(config.tokenizer, store, prepared.tokenizer_id)
     mixture = open_mixture(store, config.loader, prepared.tokenizer_id)

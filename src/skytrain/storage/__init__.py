@@ -4,11 +4,12 @@ from .base import Progress, Stat, Store
 from .errors import AccessDenied, NotFound, StoreError, StoreUnreachable
 from .fsspec_face import register_fsspec
 from .opening import open_store
-from .retry import Retry
+from .retry import Patience, Retry
 
 __all__ = [
     "AccessDenied",
     "NotFound",
+    "Patience",
     "Progress",
     "Retry",
     "Stat",

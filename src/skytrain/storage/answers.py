@@ -52,7 +52,9 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
         re.search(r"Error performing \w+ \w+://[^/ ]+/latest/(api/token|meta-data)", text)
         or "credential provider: " in text
     ):
-        return AccessDenied(operation, url, f"no AWS credentials: {said}", hint=NO_CREDENTIALS_HINT), False
+        # A role's credentials come from a service of their own, which may be in trouble as any other.
+        troubled = status is not None and status.startswith("5")
+        return AccessDenied(operation, url, f"no AWS credentials: {said}", hint=NO_CREDENTIALS_HINT), troubled
     if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or code in DENIED:
         return AccessDenied(operation, url, said, hint=_denied_hint(code, operation)), False
     if isinstance(error, exceptions.PreconditionError):
@@ -64,10 +66,6 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
     if isinstance(error, Damaged) or code in DAMAGED:
         problem = f"the bytes were damaged on their way ({code or 'another sha256'})"
         return StoreUnreachable(operation, url, problem, hint="check the network and any proxy"), True
-    # obstore has repeated such a request by the same policy: doing it again would only multiply the waits.
-    retries = _first(r"after (\d+) retries", text)
-    if retries:
-        return StoreUnreachable(operation, url, said, hint=TROUBLE_HINT, attempts=int(retries) + 1), False
     if status is None or status.startswith("5") or code in MAY_PASS:
         return StoreUnreachable(operation, url, said, hint=TROUBLE_HINT), True
     return StoreError(operation, url, said), False

@@ -32,6 +32,7 @@ class Store(ABC):
     """
 
     root: str
+    patience_seconds: float  # that an operation keeps trying while the store cannot be reached
 
     def url(self, key: str) -> str:
         return f"{self.root}/{key}" if key else self.root
@@ -87,6 +88,10 @@ class Store(ABC):
     @abstractmethod
     def local_path(self, key: str) -> Path | None:
         """Where the object or folder is on this machine's disks; None for a bucket."""
+
+    @abstractmethod
+    def patient(self, seconds: float) -> Store:
+        """The same store, whose operations keep trying for so long while it cannot be reached."""
 
     def exists(self, key: str) -> bool:
         return self.stat(key) is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 import hashlib
 import os
 import secrets
@@ -34,6 +35,9 @@ CONCURRENT_PARTS = 8
 SHA256_NAME = "skytrain-sha256"
 WRITER_NAME = "skytrain-writer"
 
+# Operations that one permission allows: whoever could do one of them may do the others.
+PERMISSIONS = {"create": "write", "upload": "write", "stat": "read", "download": "read"}
+
 _runtime_pid: int | None = None
 
 
@@ -48,11 +52,22 @@ class BucketStore(Store):
         if not bucket:
             raise StoreError("open", root, "it names no bucket", hint="s3://bucket/project")
         self.root = f"s3://{bucket}/{check_prefix(root, prefix)}".rstrip("/")
-        self._retry = retry
+        self._retry, self._granted = retry, set[str]()
         self._client = S3Store(bucket, prefix=prefix or None, **s3_arguments(self.root, retry, sse, kms_key))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), self._made_from  # a spawned data loader worker makes its own connections
+        # A spawned data loader worker makes its own connections, and knows what was allowed before.
+        return type(self), self._made_from, {"_retry": self._retry, "_granted": self._granted}
+
+    def patient(self, seconds: float) -> BucketStore:
+        other: BucketStore = object.__new__(type(self))
+        retry = dataclasses.replace(self._retry, seconds=seconds)
+        other.__dict__.update({**self.__dict__, "_retry": retry})  # one client, one set of what was granted
+        return other
+
+    @property
+    def patience_seconds(self) -> float:  # type: ignore[override]
+        return self._retry.seconds
 
     def read(self, key: str) -> bytes:
         attempts = self._attempts("read", key)
@@ -209,6 +224,7 @@ class BucketStore(Store):
                     attempts.progressed()
                 if here < (size if length is None else min(size, start + length)):
                     raise CutShort
+                self._granted.add("read")
                 return b"".join(chunks), answer.attributes.get(SHA256_NAME)
             except StoreError:
                 raise
@@ -236,14 +252,19 @@ class BucketStore(Store):
         attempts = self._attempts(operation, key)
         while True:
             try:
-                return action(self._running_client())
+                found = action(self._running_client())
+                self._granted.add(PERMISSIONS.get(operation, operation))
+                return found
             except StoreError:
                 raise
             except Exception as error:
                 attempts.failed(error)
 
     def _attempts(self, operation: str, key: str) -> Attempts:
-        return Attempts(self._retry, lambda error: explain(error, operation, self.url(key)))
+        permission = PERMISSIONS.get(operation, operation)
+        return Attempts(
+            self._retry, lambda error: explain(error, operation, self.url(key)), lambda: permission in self._granted
+        )
 
     def _running_client(self) -> S3Store:
         """The client, unless this process was forked off one that used it: its threads stayed there, and it would hang."""

@@ -10,18 +10,21 @@ from ..config import SkytrainError
 class StoreError(SkytrainError):
     """An operation on a store that cannot succeed."""
 
-    def __init__(self, operation: str, url: str, problem: str, *, hint: str | None = None, attempts: int = 1) -> None:
-        self.operation, self.url, self.problem, self.hint, self.attempts = operation, url, problem, hint, attempts
+    def __init__(
+        self, operation: str, url: str, problem: str, *, hint: str | None = None, tried_seconds: float | None = None
+    ) -> None:
+        self.operation, self.url, self.problem, self.hint = operation, url, problem, hint
+        self.tried_seconds = tried_seconds  # None where trying again was useless
         message = f"cannot {operation} {url}: {problem}"
-        if attempts > 1:
-            message += f" (after {attempts} attempts)"
+        if tried_seconds is not None:
+            message += f" (tried for {tried_seconds:.1f} s)"
         if hint:
             message += f"\n  {hint}"
         super().__init__(message)
 
-    def after(self, attempts: int) -> Self:
-        """The same error, with the number of times that we tried."""
-        return type(self)(self.operation, self.url, self.problem, hint=self.hint, attempts=attempts)
+    def after(self, seconds: float) -> Self:
+        """The same error, with the time that we kept trying."""
+        return type(self)(self.operation, self.url, self.problem, hint=self.hint, tried_seconds=seconds)
 
 
 class NotFound(StoreError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import errno
 import os
 import shutil
@@ -13,14 +14,15 @@ from typing import BinaryIO
 
 from .base import TEMPORARY_PREFIX, Progress, Stat, Store, check_key, check_prefix, refuse_root
 from .errors import AccessDenied, NotFound, StoreError
+from .retry import Retry
 from .transfer import Transfer, altered, file_chunks, write_whole
 
 
 class FolderStore(Store):
     """Objects are files below `folder`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, patience_seconds: float = Retry().seconds) -> None:
+        self.folder, self.patience_seconds = folder, patience_seconds
         self.root = folder.as_uri()
 
     def url(self, key: str) -> str:
@@ -116,6 +118,12 @@ class FolderStore(Store):
 
     def local_path(self, key: str) -> Path | None:
         return self._path_of_prefix(key)
+
+    def patient(self, seconds: float) -> FolderStore:
+        # For callers that wait by themselves: what fails on a disk does not pass within one operation.
+        other = copy.copy(self)
+        other.patience_seconds = seconds
+        return other
 
     def _path(self, key: str) -> Path:
         return self.folder / check_key(self.root, key)

@@ -13,9 +13,12 @@ from .retry import Retry
 
 
 def open_store(config: StoreConfig | str, retry: Retry | None = None) -> Store:
-    """The store at a plain path, `file:///...` or `s3://bucket/prefix`. Nothing is made or asked until it is used."""
+    """The store at a plain path, `file:///...` or `s3://bucket/prefix`. Nothing is made or asked until it is used.
+
+    Its operations keep trying for a minute, as suits a person who waits; long work asks for more: `store.patient`.
+    """
     if isinstance(config, str):
-        config = StoreConfig(root=config, sse=None, kms_key=None)
+        config = StoreConfig(root=config, sse=None, kms_key=None, patience=Retry().seconds)
     if "://" not in config.root:
         return _folder(config, Path(config.root))
     parts = urlsplit(config.root)

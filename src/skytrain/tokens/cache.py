@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from skytrain.config import SkytrainError, format_bytes, format_seconds
-from skytrain.storage import AccessDenied, NotFound, Store, StoreError, StoreUnreachable
+from skytrain.storage import AccessDenied, NotFound, Patience, Retry, Store, StoreError, StoreUnreachable
 
 from .shards import sha256_of_file
 
@@ -32,6 +32,7 @@ log = logging.getLogger("skytrain.tokens")
 # Bytes that arrive wrong this often were not damaged on their way: the object itself is wrong.
 DAMAGED_DOWNLOADS = 8
 POLL_SECONDS = 0.1
+TRY_SECONDS = 10.0  # that one download keeps trying; between two of them a caller that has gone is noticed
 NVME = Path("/opt/dlami/nvme")
 STAMP = "verified"
 
@@ -211,17 +212,19 @@ class ShardCache:
         self, store: Store, key: str, path: Path, sha256: str | None, cancelled: Callable[[], bool] = lambda: False
     ) -> None:
         """Copy an object to a file, with patience."""
-        deadline, failures = time.monotonic() + self.wait_seconds, 0
+        quick = store.patient(min(TRY_SECONDS, self.wait_seconds))
+        patience = Patience(Retry(self.wait_seconds, POLL_SECONDS, longest_wait_seconds=5.0))
+        failures = 0
         while True:
             try:
-                return store.download(key, path, sha256=sha256)
+                return quick.download(key, path, sha256=sha256)
             except NotFound:
                 raise SkytrainError(
                     f"{store.url(key)} is missing, though the manifest names it\n  prepare the data again, or copy the shard back"
                 ) from None
-            except AccessDenied:
-                raise
             except StoreError as error:
+                if isinstance(error, AccessDenied) and error.tried_seconds is None:
+                    raise  # it was never allowed
                 if isinstance(error.__cause__, OSError) and error.__cause__.errno in (
                     errno.ENOSPC,
                     errno.EDQUOT,
@@ -230,25 +233,27 @@ class ShardCache:
                 ):
                     raise _unusable(self.folder, error.__cause__) from error
                 failures += 1
-                answers = _answers(store, key)
+                answers, wait = _answers(quick, key), patience.failed()
                 if answers and failures >= DAMAGED_DOWNLOADS:
                     raise SkytrainError(
                         f"{store.url(key)} cannot be had as its manifest describes it: {error}"
                     ) from error
-                if not answers and time.monotonic() > deadline:
-                    raise StoreUnreachable(
-                        "download",
-                        store.url(key),
-                        f"no answer for {format_seconds(self.wait_seconds)} (loader.store_wait): {error.problem}",
-                        hint="the same command resumes from the last checkpoint",
-                    ) from error
+                if wait is None and not answers:
+                    raise self._gave_up(error) from error
                 if not answers:
                     log.warning(
-                        "%s does not answer; trying again for up to %s",
-                        store.root,
-                        format_seconds(max(0, deadline - time.monotonic())),
+                        "%s does not answer; trying again for up to %s", store.root, format_seconds(self.wait_seconds)
                     )
-                _sleep(min(POLL_SECONDS * 2**failures, 5.0), cancelled)
+                _sleep(wait or POLL_SECONDS, cancelled)
+
+    def _gave_up(self, error: StoreError) -> StoreError:
+        kind = AccessDenied if isinstance(error, AccessDenied) else StoreUnreachable
+        return kind(
+            error.operation,
+            error.url,
+            f"no answer for {format_seconds(self.wait_seconds)} (store.patience): {error.problem}",
+            hint="the same command resumes from the last checkpoint",
+        )
 
     def _open_lock(self, path: Path) -> int:
         try:
@@ -304,8 +309,6 @@ def _identity(path: Path, sha256: str) -> str:
 def _answers(store: Store, key: str) -> bool:
     try:
         return store.stat(key) is not None
-    except AccessDenied:
-        raise
     except StoreError:
         return False
 

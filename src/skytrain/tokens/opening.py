@@ -39,7 +39,7 @@ def open_training_data(
     validate: bool,
 ) -> TrainingData:
     """The splits that a run reads: verified and local at once, or, with `shuffle: blocks`, when they are needed."""
-    cache = _cache(loader)
+    cache = _cache(loader, store)
     if loader.files is not None:
         train, validation = _open_files(loader.files, tokenizer, cache, vocab_size, validate)
     else:
@@ -67,7 +67,7 @@ def find_training_data(store: Store, config: Config) -> Prepared:
     tokenizer = open_tokenizer(config.tokenizer, store)
     validates = config.loader.files.validation is not None
     train, validation = _open_files(
-        config.loader.files, tokenizer, _cache(config.loader), config.model.vocab_size, validates
+        config.loader.files, tokenizer, _cache(config.loader, store), config.model.vocab_size, validates
     )
     folder = config.loader.files.train.rpartition("/")[0]
     return Prepared(folder, tokenizer.id, train["train"].manifest, validation.manifest if validation else None)
@@ -104,9 +104,9 @@ def _open_files(
     return {"train": open_split(files.train, "train")}, validation
 
 
-def _cache(loader: LoaderConfig) -> ShardCache:
+def _cache(loader: LoaderConfig, store: Store) -> ShardCache:
     folder = Path(loader.cache_dir).expanduser() if loader.cache_dir else default_folder()
-    return ShardCache(folder, loader.cache_limit, loader.store_wait)
+    return ShardCache(folder, loader.cache_limit, store.patience_seconds)
 
 
 def _make_local(splits: Mapping[str, TokenSplit], cache: ShardCache) -> None:

@@ -14,23 +14,24 @@ from typing import Any
 import lightning.pytorch as pl
 
 from .. import __version__
-from ..checkpoints import AnotherModel, Keep, SaveFailed, SaveOptions, prune, step_key, write_validation
-from ..config import WEIGHTS, Config, Interval, ModelConfig, SkytrainError, flatten, select
+from ..checkpoints import AnotherModel, Keep, SaveDenied, SaveFailed, SaveOptions, prune, step_key, write_validation
+from ..checkpoints.saving import for_saves
+from ..config import WEIGHTS, Config, Interval, ModelConfig, SkytrainError, flatten, format_seconds, select
 from ..parallel import Ranks
 from ..parallel.by_name import StateByName
 from ..runs import RunRecord, attempts, read_outcome
 from ..runs.attempts import read_attempt
 from ..runs.exits import INTERRUPTED
 from ..runs.record import plain
-from ..storage import Store
+from ..storage import AccessDenied, Patience, Retry, Store, StoreError, StoreUnreachable
 from .callbacks import AtStep, is_last
 from .module import CausalLM
 
 FIRST_SAVE_SECONDS = 60.0  # of an interval that follows from the time a save takes, which is not known before
-RETRY_SECONDS = 30.0  # between saves that fail, while training goes on
+# Between saves that fail, while training continues.
+FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 60.0
 FINAL_RETRY_SECONDS = 5.0  # while everybody waits
 ENOUGH_INTERRUPTIONS = 3  # to judge by them how often a run meets one
-FAILURES = 5  # in a row, after which training would go on in vain
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class Plan:
     lineage: Mapping[str, Any] = field(default_factory=dict)  # run, attempt, model, tokenizer, what it went on from
     spend: Callable[[], Mapping[str, Any]] = dict
     seconds_between_interruptions: float = math.inf
-    before_commit: Callable[[], object] = lambda: None  # on the first rank: what must be in the store by then
+    before_commit: Callable[[], object] = lambda: None  # on rank 0: what must be in the store by then
+    patience_seconds: float = 1800.0  # that saves may fail before training stops
 
 
 def save_plan(
@@ -72,7 +74,8 @@ def save_plan(
     adaptive = trainer.checkpoint_every == Interval()
     between = (seconds_between_interruptions(store, record.name) if adaptive else None) or trainer.interrupted_every
     keep = Keep(trainer.keep_checkpoints, trainer.keep_every, trainer.keep_best)
-    return Plan(trainer.checkpoint_every, keep, attempt, lineage, spend, between, before_commit)
+    patience = config.store.patience
+    return Plan(trainer.checkpoint_every, keep, attempt, lineage, spend, between, before_commit, patience)
 
 
 def seconds_between_interruptions(store: Store, run: str) -> float | None:
@@ -97,12 +100,12 @@ class Checkpoints(AtStep):
     """Saves to the store every so many steps or seconds, beside training, and at the end, when it waits."""
 
     def __init__(self, store: Store, run: str, ranks: Ranks, plan: Plan, tell: Callable[[str], None]) -> None:
-        self._store, self._run, self._ranks, self._plan, self._tell = store, run, ranks, plan, tell
+        self._store, self._run, self._ranks, self._plan, self._tell = for_saves(store), run, ranks, plan, tell
+        self._patience = Patience(Retry(plan.patience_seconds, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS))
         self._saved_at = time.monotonic()
         self._soon = False
         self._retry_at: float | None = None
         self._under_way: int | None = None  # the step that is being written
-        self._failures = 0
         self._reserved = False
         self.save_seconds = 0.0  # that the slowest save took, from its beginning to its commit
         self.stall_seconds = 0.0  # that the longest one kept training waiting
@@ -136,11 +139,15 @@ class Checkpoints(AtStep):
 
     def _due(self, step: int) -> bool:
         every = self._plan.every
-        if every is not None and every.steps is not None and step % every.steps == 0:
-            return True
-        if self._retry_at is None and (every is None or every.steps is not None):
+        if self._patience.failing:
+            # Saves of an outage follow its back-off alone, and training does not wait for one that is under way.
+            if self._under_way is not None:
+                return False
+        elif every is None:
             return False
-        # The first rank's clock is everybody's: saving takes all of them.
+        elif every.steps is not None:
+            return step % every.steps == 0
+        # Rank 0's clock decides for all: saving takes all of them.
         return self._ranks.any(self._ranks.first and time.monotonic() >= self._due_at())
 
     def _due_at(self) -> float:
@@ -165,8 +172,13 @@ class Checkpoints(AtStep):
                 self._tell(
                     f"step {step} waited {time.monotonic() - began:.1f} s for the checkpoint of step {before} to be written"
                 )
+            if self._patience.failing:
+                return  # its next try has its time
         self._soon, self._retry_at, self._saved_at = False, None, began
-        self._start(trainer, step, background=True)
+        try:
+            self._start(trainer, step, background=True)
+        except SaveFailed as error:  # of a strategy that saves in the foreground
+            self._failed(step, error)
         self.stall_seconds = max(self.stall_seconds, time.monotonic() - began)
 
     def _start(self, trainer: pl.Trainer, step: int, *, background: bool) -> None:
@@ -196,23 +208,39 @@ class Checkpoints(AtStep):
                 io.wait()
         except SaveFailed as error:
             self._failed(step, error)
-            self._retry_at = time.monotonic() + RETRY_SECONDS
             return
         self._succeeded(step, pending.seconds if pending is not None else 0.0)
 
     def _succeeded(self, step: int, seconds: float) -> None:
-        self.last_saved, self._failures = step, 0
+        if self._patience.failing:
+            self._tell(f"the checkpoint of step {step} was saved: the store works again")
+        self._patience.recovered()
+        self.last_saved = step
         self.save_seconds = max(self.save_seconds, seconds)
 
     def _failed(self, step: int, error: SaveFailed) -> None:
-        self._failures += 1
-        if self._failures >= FAILURES:
-            last = f"step {self.last_saved} is" if self.last_saved is not None else "those from before are"
-            raise SaveFailed(
-                f"{self._failures} checkpoints in a row could not be saved, so training stops at step {step}: {error}\n"
-                f"  {last} safe; when the store can be written to, the same command continues from there"
-            )
-        self._tell(f"warning: the checkpoint of step {step} was not saved, and will be tried again: {error}")
+        """Tells it and sets the time of the next try; raises when saves have failed for too long. On all ranks alike."""
+        self._under_way = None
+        wait = self._patience.failed()
+        if self._ranks.any(self._ranks.first and wait is None):
+            raise self._gave_up(step, error) from error
+        self._retry_at = time.monotonic() + (wait or 0.0)
+        left = format_seconds(max(0.0, self._plan.patience_seconds - self._patience.seconds))
+        self._tell(
+            f"warning: the checkpoint of step {step} was not saved: {error}\n"
+            f"  training continues, and saving is tried again for up to {left} (store.patience)"
+        )
+
+    def _gave_up(self, step: int, error: SaveFailed) -> StoreError:
+        kind = AccessDenied if isinstance(error, SaveDenied) else StoreUnreachable
+        last = f"step {self.last_saved} is" if self.last_saved is not None else "checkpoints from before are"
+        return kind(
+            "save to",
+            self._store.url(f"runs/{self._run}/checkpoints"),
+            f"no checkpoint could be saved for {format_seconds(self._plan.patience_seconds)} (store.patience), "
+            f"so training stops at step {step}: {error}",
+            hint=f"{last} safe; when the store can be written to, the same command resumes from there",
+        )
 
     def _save_and_wait(self, trainer: pl.Trainer, step: int) -> None:
         """The last one. It is tried again at once: there is no training to go on with."""
@@ -226,7 +254,6 @@ class Checkpoints(AtStep):
                 self._succeeded(step, time.monotonic() - began)
                 return
             except SaveFailed as error:
-                self._under_way = None
                 self._failed(step, error)
             time.sleep(FINAL_RETRY_SECONDS)
 

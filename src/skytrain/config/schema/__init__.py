@@ -97,6 +97,11 @@ class StoreConfig:
     root: str = setting(EXECUTION, "A folder, file:///... or s3://bucket/prefix.")
     sse: Literal["s3", "kms"] | None = setting(EXECUTION, "Server-side encryption on S3; null: the bucket's own.")
     kms_key: str | None = setting(EXECUTION, "The KMS key, with sse=kms; null: the account's default key.")
+    patience: Seconds = setting(
+        EXECUTION,
+        "How long a run keeps trying while the store cannot be read or written, before it stops resumably (exit 10; "
+        "11 for credentials). Training continues meanwhile as long as it has data.",
+    )
 
 
 @settings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from .declare import DATA, EXECUTION, NUMBERS, setting, settings
-from .kinds import Bytes, Positive, Range, Seconds, Whole
+from .kinds import Bytes, Positive, Range, Whole
 
 
 @settings
@@ -73,9 +73,6 @@ class LoaderConfig:
     )
     cache_limit: Bytes | None = setting(
         EXECUTION, "Most bytes in the cache, such as 200GiB, over all data sets; null: what the disk holds."
-    )
-    store_wait: Seconds = setting(
-        EXECUTION, "How long to wait for a store that does not answer before the run stops (resumably)."
     )
     mixture: list[MixturePhase] = setting(
         NUMBERS,
