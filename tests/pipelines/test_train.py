@@ -166,7 +166,7 @@ class Interrupter(Silent):
     def __init__(self, step: int) -> None:
         self.step = step
 
-    def progress(self, stage, done, total, detail=""):
+    def progress(self, stage, done, total, detail="", seconds_left=None):
         if stage == "train" and done == self.step:
             os.kill(os.getpid(), signal.SIGINT)
 

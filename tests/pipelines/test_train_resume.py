@@ -36,7 +36,7 @@ class Notes(Silent):
     def note(self, text):
         self.said.append(text)
 
-    def progress(self, stage, done, total, detail=""):
+    def progress(self, stage, done, total, detail="", seconds_left=None):
         if stage == "train":
             self.at(done)
 

@@ -8,6 +8,9 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from ..config import format_seconds
+from ..runs.reporting import progress_line
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -40,42 +43,37 @@ class Console:
         lines = [title, *(f"  {name:<{width}}  {value}" for name, value in rows)]
         self.note("\n".join(lines))
 
-    def progress(self, stage: str, done: float, total: float | None, detail: str = "") -> None:
+    def progress(
+        self, stage: str, done: float, total: float | None, detail: str = "", seconds_left: float | None = None
+    ) -> None:
         if self._watched:
-            self._bar(stage, done, total, detail)
+            self._bar(stage, done, total, detail, seconds_left)
         else:
-            self._line(stage, done, total, detail)
+            self._line(stage, done, total, detail, seconds_left)
 
-    def _line(self, stage: str, done: float, total: float | None, detail: str) -> None:
+    def _line(self, stage: str, done: float, total: float | None, detail: str, seconds_left: float | None) -> None:
         finished = total is not None and done >= total
         now = time.monotonic()
         # A training step brings its own numbers and is always worth its line.
         if not (finished or stage == "train" or now - self._printed_at.get(stage, -PLAIN_SECONDS) >= PLAIN_SECONDS):
             return
         self._printed_at[stage] = now
-        of = f"/{total:.0f}" if total is not None else ""
         word = "step" if stage == "train" else stage
-        print(f"{word} {done:.0f}{of}" + (f" | {detail}" if detail else ""), file=sys.stderr, flush=True)
+        print(progress_line(word, done, total, detail, seconds_left), file=sys.stderr, flush=True)
 
-    def _bar(self, stage: str, done: float, total: float | None, detail: str) -> None:
+    def _bar(self, stage: str, done: float, total: float | None, detail: str, seconds_left: float | None) -> None:
         if stage not in self._tasks:
             self.close()  # stages follow one another: the bars before stay on the screen as they ended
         if self._bars is None:
-            from rich.console import Console as RichConsole
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-            columns = (
-                TextColumn("{task.description:<10}"),
-                BarColumn(bar_width=12),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[detail]}"),
-                TimeRemainingColumn(),
-            )
-            self._bars = Progress(*columns, console=RichConsole(stderr=True))
+            self._bars = _new_bars()
             self._bars.start()
         if stage not in self._tasks:
-            self._tasks[stage] = self._bars.add_task(stage, total=total, detail=detail)
-        self._bars.update(self._tasks[stage], completed=done, total=total, detail=detail)
+            self._tasks[stage] = self._bars.add_task(stage, total=total, detail=detail, left="")
+        task, bars = self._tasks[stage], self._bars
+        bars.update(task, completed=done, total=total, detail=detail)
+        if seconds_left is None:
+            seconds_left = next(each.time_remaining for each in bars.tasks if each.id == task)
+        bars.update(task, left=f"{format_seconds(round(seconds_left))} to go" if seconds_left else "")
         if total is not None and done >= total and all(task.finished for task in self._bars.tasks):
             self.close()
 
@@ -89,6 +87,24 @@ class Console:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _new_bars() -> Progress:
+    """Name, bar, count and time to go; what else there is to say is cut where the terminal ends."""
+    from rich.console import Console as RichConsole
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.table import Column
+
+    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=12),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[left]}", markup=False),
+        TextColumn("{task.fields[detail]}", markup=False, table_column=rest),
+        console=RichConsole(stderr=True),
+        expand=True,
+    )
 
 
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from .attempts import now
-from .reporting import Reporter
+from .reporting import Reporter, progress_line
 
 Write = Callable[[str], None]
 
@@ -27,10 +27,11 @@ class LoggedReporter:
         self._write("\n".join([title, *(f"  {name}  {value}" for name, value in rows)]))
         self._reporter.table(title, rows)
 
-    def progress(self, stage: str, done: float, total: float | None, detail: str = "") -> None:
-        of = f"/{total:.0f}" if total is not None else ""
-        self._write(f"{stage} {done:.0f}{of}" + (f" | {detail}" if detail else ""))
-        self._reporter.progress(stage, done, total, detail)
+    def progress(
+        self, stage: str, done: float, total: float | None, detail: str = "", seconds_left: float | None = None
+    ) -> None:
+        self._write(progress_line(stage, done, total, detail, seconds_left))
+        self._reporter.progress(stage, done, total, detail, seconds_left)
 
 
 def log_record(text: str) -> dict[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from ..config import format_seconds
+
 
 class Reporter(Protocol):
     """What a story needs of its surroundings: a line, a table, and progress of a named stage."""
@@ -13,8 +15,13 @@ class Reporter(Protocol):
 
     def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None: ...
 
-    def progress(self, stage: str, done: float, total: float | None, detail: str = "") -> None:
-        """`done` of `total` units; a stage ends when done reaches total."""
+    def progress(
+        self, stage: str, done: float, total: float | None, detail: str = "", seconds_left: float | None = None
+    ) -> None:
+        """`done` of `total` units; a stage ends when done reaches total.
+
+        `seconds_left` is for work that knows its pace better than a clock beside it does.
+        """
         ...
 
 
@@ -27,5 +34,16 @@ class Silent:
     def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
         return
 
-    def progress(self, stage: str, done: float, total: float | None, detail: str = "") -> None:
+    def progress(
+        self, stage: str, done: float, total: float | None, detail: str = "", seconds_left: float | None = None
+    ) -> None:
         return
+
+
+def progress_line(
+    stage: str, done: float, total: float | None, detail: str = "", seconds_left: float | None = None
+) -> str:
+    """Progress as one line of text: `train 20/300 | loss 4.2 | 3m10s to go`."""
+    of = f"/{total:.0f}" if total is not None else ""
+    left = f"{format_seconds(round(seconds_left))} to go" if seconds_left else ""
+    return " | ".join(part for part in (f"{stage} {done:.0f}{of}", detail, left) if part)

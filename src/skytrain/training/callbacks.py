@@ -89,23 +89,30 @@ class StepLog(AtStep):
         }
         if self._flops_per_token and self._peak_flops:
             record["perf/mfu"] = tokens_per_s * self._flops_per_token / self._peak_flops
+        pace = self._seconds_a_step(step)
+        seconds_left = (trainer.max_steps - step) * (pace or step_seconds)
         if self._meter.usd_per_hour is not None:
-            record.update(self._cost(step, trainer.max_steps, step_seconds))
+            record.update(self._cost(step, seconds_left))
         self.write(trainer, step, record)
-        self._reporter.progress("train", step, trainer.max_steps, step_line(record))
+        # The first steps wait for compilers and caches: what they took says little about the rest.
+        known = seconds_left if pace else None
+        self._reporter.progress("train", step, trainer.max_steps, step_line(record), known)
 
-    def _cost(self, step: int, last_step: int, step_seconds: float) -> dict[str, float]:
-        """What the run has cost, and will have when it is done: at the pace so far, validations and saves included."""
+    def _seconds_a_step(self, step: int) -> float | None:
+        """At the pace so far, validations and saves included; None before there is one."""
         now = time.monotonic()
         if not self._pace_step:
             self._pace_step, self._pace_began = step, now
         done = step - self._pace_step
-        pace = (now - self._pace_began) / done if done else step_seconds
+        return (now - self._pace_began) / done if done else None
+
+    def _cost(self, step: int, seconds_left: float) -> dict[str, float]:
+        """What the run has cost, and will have when it is done."""
         usd = self._meter.usd()
         return {
             "cost/usd": usd,
             "cost/usd_per_btok": usd / (step * self._batch_tokens / 1e9),
-            "cost/projected_usd": self._meter.usd(in_seconds=(last_step - step) * pace),
+            "cost/projected_usd": self._meter.usd(in_seconds=seconds_left),
         }
 
     def on_validation_start(self, trainer: pl.Trainer, module: Any) -> None:
