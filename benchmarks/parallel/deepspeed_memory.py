@@ -39,6 +39,7 @@ SIZE = (
     "trainer.steps=3",
     "trainer.validate_every=null",
     "trainer.device=cpu",
+    "trainer.precision=32-true",
     "lr_schedule=constant",
     "lr_schedule.warmup_steps=0",
 )

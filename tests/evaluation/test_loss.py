@@ -12,7 +12,7 @@ from skytrain.config.compose import compose
 from skytrain.evaluation import HeldOut, WholeModel, evaluate_loss
 from skytrain.evaluation.generate import Sampling
 from skytrain.models import Decoder, build_model, lm_loss
-from skytrain.models.device import check_precision, choose_device_type
+from skytrain.models.device import check_precision, choose_device_type, resolve_precision
 from skytrain.pipelines.evaluate import LossRequest, evaluate
 from skytrain.pipelines.export import export
 from skytrain.pipelines.generate import generate
@@ -154,3 +154,13 @@ def test_on_a_gpu_a_run_is_evaluated_and_continued_there_as_it_was_trained(train
         for chosen in (on_gpu, on_cpu)
     }
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "bf16", "precision"),
+    [("cuda", True, "bf16-mixed"), ("cuda", False, "32-true"), ("cpu", True, "32-true")],
+)
+def test_auto_is_bf16_on_a_gpu_that_has_it_and_float32_elsewhere(device, bf16, precision, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
+    assert resolve_precision(device, "auto") == precision
+    assert resolve_precision(device, "16-mixed") == "16-mixed"

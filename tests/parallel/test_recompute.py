@@ -16,7 +16,13 @@ from skytrain.parallel import Ranks
 from skytrain.parallel.apply import blocks_of, recompute
 from skytrain.training.factory import make_module, make_strategy, plan_training
 
-TINY = ["model=gpt2-tiny", "tokenizer.vocab_size=257", "trainer.sequence_length=32", "trainer.micro_batch=2"]
+TINY = [
+    "model=gpt2-tiny",
+    "tokenizer.vocab_size=257",
+    "trainer.sequence_length=32",
+    "trainer.micro_batch=2",
+    "trainer.precision=32-true",
+]
 
 
 class Forwards(TorchDispatchMode):

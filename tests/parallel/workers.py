@@ -33,6 +33,7 @@ SMALL = (
     "trainer.steps=2",
     "trainer.validate_every=null",
     "trainer.device=cpu",
+    "trainer.precision=32-true",
     "lr_schedule=constant",
     "lr_schedule.warmup_steps=0",
 )

@@ -75,6 +75,19 @@ def test_a_run_shorter_than_its_warmup_trains_and_says_what_became_of_it(root):
     assert tables.rows["warm-up"] == "1 steps: lr_schedule.warmup_steps=100 is more than the run's 2"
 
 
+def test_the_precision_that_auto_became_is_kept_where_the_run_is_resumed_on_other_hardware(root, monkeypatch):
+    """A run begun on a GPU with bf16 and resumed on a CPU, under the name that its settings gave it."""
+    auto = ("trainer.precision=auto", "trainer.steps=4", "trainer.validate_every=null")
+    on_a_gpu, tables = lambda device, precision: "bf16-mixed", Tables()
+    with monkeypatch.context() as patched:
+        patched.setattr("skytrain.training.factory.resolve_precision", on_a_gpu)
+        begun = train(tiny_config(root, *auto, "trainer.stop_at_step=2"), Silent())
+    resumed = train(tiny_config(root, *auto), tables)
+    assert (resumed.run, resumed.step) == (begun.run, 4)
+    assert load_run(open_store(str(root)), resumed.run).config["trainer"]["precision"] == "bf16-mixed"
+    assert tables.rows["device"] == "cpu, bf16-mixed"
+
+
 def test_a_stopped_run_continues_bit_for_bit(root):
     """With dropout and accumulation on, so that random state and position are truly restored."""
     options = ("model.dropout=0.1", "trainer.batch_tokens=512")

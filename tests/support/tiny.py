@@ -18,6 +18,7 @@ TINY = (
     "model.heads=2",
     "model.max_length=64",
     "trainer.sequence_length=32",
+    "trainer.precision=32-true",
     "trainer.micro_batch=4",
     "trainer.batch_tokens=256",
     "trainer.steps=20",
@@ -42,6 +43,7 @@ ONE_LAYER = (
     "trainer.micro_batch=2",
     "trainer.batch_tokens=32",
     "trainer.device=cpu",
+    "trainer.precision=32-true",
     "lr_schedule.warmup_steps=0",
 )
 

@@ -45,7 +45,7 @@ def single(
         print(json.dumps(plain(bench)))
         return
     print(
-        f"{config.model.name} on {bench.device}: {bench.path}, {config.trainer.precision}, {config.trainer.batch_tokens} tokens a step of {config.trainer.sequence_length}"
+        f"{config.model.name} on {bench.device}: {bench.path}, {bench.precision}, {config.trainer.batch_tokens} tokens a step of {config.trainer.sequence_length}"
     )
     for speed in bench.speeds:
         print("  " + speed_line(speed))

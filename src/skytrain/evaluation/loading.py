@@ -8,7 +8,7 @@ import torch
 
 from ..checkpoints import load_model
 from ..config import Config
-from ..models.device import check_precision, choose_device_type
+from ..models.device import check_precision, choose_device_type, resolve_precision
 from ..runs import RunRecord
 from ..storage import Store
 from ..tokens import Tokenizer
@@ -37,7 +37,7 @@ def place_model(config: Config, store: Store, source: str | None, precision: str
     loaded = load_model(store, source)
     if precision is None:
         trained = loaded.run.config["trainer"]["precision"] if loaded.run else config.trainer.precision
-        precision = "32-true" if device == "cpu" else trained
+        precision = "32-true" if device == "cpu" else resolve_precision(device, trained)
         check_precision(device, precision, "--precision")
     model = WholeModel(loaded.model, torch.device(device), precision)
     return PlacedModel(model, loaded.tokenizer, loaded.label, loaded.run)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 
-from ..config import ConfigError
+from ..config import ConfigError, Precision
 
 
 def choose_device_type(wanted: str) -> str:
@@ -17,13 +19,16 @@ def choose_device_type(wanted: str) -> str:
     return "cuda" if present and wanted != "cpu" else "cpu"
 
 
+def resolve_precision(device: str, precision: Literal["auto", Precision]) -> Precision:
+    """`auto` as a precision of this device: bf16-mixed where a GPU computes in bf16, else 32-true."""
+    if precision != "auto":
+        return precision
+    return "bf16-mixed" if device == "cuda" and _has_bf16() else "32-true"
+
+
 def check_precision(device: str, precision: str, key: str = "trainer.precision") -> None:
     """Raises ConfigError, naming `key`, where the device does not compute in this precision."""
-    if (
-        device == "cuda"
-        and precision in ("bf16-mixed", "bf16-true")
-        and not torch.cuda.is_bf16_supported(including_emulation=False)
-    ):
+    if device == "cuda" and precision in ("bf16-mixed", "bf16-true") and not _has_bf16():
         raise ConfigError(
             key,
             f"{precision!r}: {torch.cuda.get_device_name()} has no bf16",
@@ -31,3 +36,7 @@ def check_precision(device: str, precision: str, key: str = "trainer.precision")
         )
     if device == "cpu" and precision == "16-mixed":
         raise ConfigError(key, "'16-mixed' needs a GPU, and this is a CPU", hint=f"try {key}=bf16-mixed")
+
+
+def _has_bf16() -> bool:
+    return torch.cuda.is_bf16_supported(including_emulation=False)

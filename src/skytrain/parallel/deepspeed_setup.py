@@ -43,7 +43,7 @@ def zero_settings(config: Config, device: str) -> ZeroSettings:
         stage=DEEPSPEED[config.parallel.name],
         clip_norm=config.trainer.clip_norm,
         micro_batch=config.trainer.micro_sequences,
-        bf16=config.trainer.precision == "bf16-mixed",
+        bf16=config.trainer.compute_precision == "bf16-mixed",
         cpu_offload=config.parallel.cpu_offload,
         offload_folder=config.parallel.offload_folder,
         recompute=config.trainer.activation_checkpointing,

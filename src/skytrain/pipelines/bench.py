@@ -28,7 +28,7 @@ from ..models.hf_form import hf_config
 from ..planning.hardware import find_gpu
 from ..runs import Reporter, Silent
 from ..storage import open_store
-from ..training.factory import choose_device, device_name, make_module, make_trainer, plan_training
+from ..training.factory import choose_device, device_name, make_module, make_trainer, plan_training, with_precision
 from ..training.kernel_table import GroupTime, group_table, profile_groups
 from ..training.micro_batch import explaining_memory, with_micro_batch, with_size
 from ..training.optimizers import make_optimizer
@@ -58,6 +58,7 @@ class Speed:
 class SingleBench:
     device: str
     path: str
+    precision: str
     speeds: list[Speed]
     groups: list[GroupTime]
     # From the start of a process with empty caches to the end of its first step; None: not asked for.
@@ -68,7 +69,7 @@ def bench_single(
     config: Config, reporter: Reporter, *, steps: int, peer: bool, cold: bool = False, given: Collection[str] = ()
 ) -> SingleBench:
     """`given` names settings that the user has made: without a micro-batch among them, the fastest is found first."""
-    device = choose_device(config)
+    config, device = with_precision(config), choose_device(config)
     if device == "cuda" and "trainer.micro_batch" not in given:
         config = replace(config, trainer=replace(config.trainer, micro_batch=None))
     config = with_micro_batch(config, device, reporter.note)
@@ -90,7 +91,7 @@ def bench_single(
             reporter.note(speed_line(candidates[-1]))
         if candidates:
             speeds.append(max(candidates, key=lambda speed: speed.tokens_per_s))
-    return SingleBench(device_name(device), path, speeds, groups, cold_start)
+    return SingleBench(device_name(device), path, config.trainer.compute_precision, speeds, groups, cold_start)
 
 
 def _outline(config: Config) -> nn.Module:
@@ -168,7 +169,9 @@ def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
 
     def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         with torch.autocast(
-            device, torch.bfloat16, enabled=config.trainer.precision == "bf16-mixed" and path.compute_loss is None
+            device,
+            torch.bfloat16,
+            enabled=config.trainer.compute_precision == "bf16-mixed" and path.compute_loss is None,
         ):
             return compute(model, x, y)
 
@@ -204,7 +207,7 @@ def hugging_face(config: Config, micro_batch: int, steps: int) -> Speed:
     model = AutoModelForCausalLM.from_config(theirs).to(device)
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(device, torch.bfloat16, enabled=config.trainer.precision == "bf16-mixed"):
+        with torch.autocast(device, torch.bfloat16, enabled=config.trainer.compute_precision == "bf16-mixed"):
             logits = model(x).logits
             return nn.functional.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
 

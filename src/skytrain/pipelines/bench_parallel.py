@@ -24,7 +24,7 @@ from ..config.compose import compose
 from ..models import Decoder, flops_per_token
 from ..runs import Reporter
 from ..storage import open_store
-from ..training.factory import choose_device
+from ..training.factory import choose_device, with_precision
 from .bench_rank import Steps, Task
 from .scaling_plot import Series, scaling_svg
 
@@ -88,7 +88,7 @@ def bench_parallel(
     largest: int | None,
     modes: Sequence[str] = (),
 ) -> ParallelBench:
-    config = compose(list(overrides), list(config_dirs)).config
+    config = with_precision(compose(list(overrides), list(config_dirs)).config)
     device = choose_device(config)
     check_size(config, device)
     here = torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
@@ -105,7 +105,7 @@ def bench_parallel(
     bench = ParallelBench(
         model=config.model.name,
         sequence_length=config.trainer.sequence_length,
-        precision=config.trainer.precision,
+        precision=config.trainer.compute_precision,
         machine=machine,
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         rows=rows,

@@ -18,7 +18,7 @@ from ..planning.measurements import WARM_STEPS, Measurement, decoder_fields, sav
 from ..runs import Reporter
 from ..storage import open_store
 from ..training.callbacks import AtStep
-from ..training.factory import device_name, make_module, make_trainer, plan_training
+from ..training.factory import device_name, make_module, make_trainer, plan_training, with_precision
 from ..training.module import CausalLM
 from ..training.paths import choose_path
 
@@ -46,7 +46,7 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
         micro_batch=config.trainer.micro_sequences,
         accumulation=plan.micro_batches,
         preset="single",
-        precision=config.trainer.precision,
+        precision=config.trainer.compute_precision,
         path="fused"
         if choose_path(config, plan.device).compute_loss is not None
         else "compiled"
@@ -67,7 +67,7 @@ def shortened(config: Config, steps: int) -> Config:
     """The same steps, twenty of them on one device, and nothing else: no validation, samples, checkpoints or logs."""
     alone = dataclasses.replace(config.parallel, name="single", pipeline=1, replicate=1, shard=1, context=1, tensor=1)
     trainer = dataclasses.replace(
-        config.trainer,
+        with_precision(config).trainer,
         steps=steps,
         tokens=None,
         stop_at_step=None,

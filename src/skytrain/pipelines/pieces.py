@@ -105,7 +105,10 @@ def describe(
             f"{config.optimizer.name}, lr {config.optimizer.lr:g} ({config.lr_schedule.name}, {warmup} warmup), decay {config.optimizer.weight_decay:g}, clip {trainer.clip_norm}",
         ),
         *([("warm-up", shortened)] if warmup != configured else []),
-        ("device", f"{record.hardware['device']}, {trainer.precision}{', compiled' if trainer.compile else ''}"),
+        (
+            "device",
+            f"{record.hardware['device']}, {trainer.compute_precision}{', compiled' if trainer.compile else ''}",
+        ),
         *([("mesh", f"{mesh} on {plan.ranks.nodes} node(s)")] if uses_process_group(config) else []),
         *([("network", job.network.summary())] if job.network and plan.ranks.world_size > 1 else []),
         ("seed", str(config.seed)),

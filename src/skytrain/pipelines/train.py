@@ -42,6 +42,7 @@ from ..training.factory import (
     make_module,
     make_trainer,
     plan_training,
+    with_precision,
 )
 from ..training.interruptions import BudgetWatch, Interruptions, Signals
 from ..training.micro_batch import explaining_memory, with_micro_batch, with_size
@@ -111,6 +112,7 @@ def train(
     """On every rank of a job alike; the first one keeps the record and speaks. `given`: settings that parallel=auto must keep."""
     ranks = Ranks.from_environment()
     if ranks.world_size == 1:
+        config = _with_precision(config, start)
         config = _settle(config, ranks, reporter, given, start)
     supervision = Supervision.from_environment()
     with Signals(supervised=supervision is not None) as signals:
@@ -123,9 +125,23 @@ def train(
         facts = node_facts(config) if ranks.world_size > 1 else {}
         with ranks.joined(choose_device(config), timeout_seconds=config.parallel.timeout, facts=facts) as job:
             voice = reporter if ranks.first else Silent()
+            config = ranks.first_does(lambda: _with_precision(config, start))
             config = _settle(config, ranks, voice, given, start)
             plan = plan_training(config, ranks)
             return _train(config, plan, ranks, job, signals, voice, start, allow_changes)
+
+
+def _with_precision(config: Config, start: Start) -> Config:
+    """With trainer.precision=auto: what the run has computed in so far; for a new run, what this device computes best.
+
+    The run's name stays that of the settings as they were given, so that it is found again on other hardware.
+    """
+    if config.trainer.precision != "auto":
+        return config
+    store, name = open_store(config.store), run_name(config, start)
+    known = load_run(store, name) if store.exists(f"runs/{name}/run.json") else None
+    before = known.config["trainer"]["precision"] if known else None
+    return dataclasses.replace(with_precision(config, before), run=name)
 
 
 def _settle(config: Config, ranks: Ranks, reporter: Reporter, given: Collection[str], start: Start) -> Config:

@@ -11,14 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from skytrain.config import DecoderConfig
+from skytrain.config import DecoderConfig, Precision
 from skytrain.config.capabilities import fused_mesh_problem, fused_model_problem
 
 from .flops import decoder_size
 from .mesh import Mesh
 
 MIB = 2**20
-Precision = Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed"]
 Path = Literal["eager", "compiled", "fused"]
 ContextMethod = Literal["allgather", "ring", "ulysses"]
 

@@ -66,7 +66,7 @@ def job_of(config: Config) -> Job:
         model,
         trainer.sequence_length,
         trainer.micro_batch or 1,
-        precision=trainer.precision,
+        precision="bf16-mixed" if trainer.precision == "auto" else trainer.precision,  # GPUs of the catalogue have it
         optimizer=config.optimizer.name,
         compiled=trainer.compile,
         fused=trainer.fused != "off" and fused_settings_problem(config) is None,

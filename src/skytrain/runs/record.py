@@ -104,6 +104,7 @@ def config_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
 def other_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """One line for each setting that differs and decides no number; those that a version added are no change."""
     old, new = (flatten(select(Config, config, {EXECUTION})) for config in (before, now))
+    old.pop("run", None)  # a run that is continued has its name, given or made
     return _differences(old, {key: value for key, value in new.items() if key in old})
 
 

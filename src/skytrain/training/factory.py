@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from ..checkpoints import StoreCheckpointIO
-from ..config import Config, DecoderConfig, MissingExtra, total_steps
+from ..config import Config, DecoderConfig, MissingExtra, Precision, total_steps
 from ..models import Decoder, build_model
-from ..models.device import check_precision, choose_device_type
+from ..models.device import check_precision, choose_device_type, resolve_precision
 from ..models.initialise import initial_value
 from ..parallel import (
     MeshStrategy,
@@ -83,6 +83,14 @@ def choose_device(config: Config) -> str:
     return device
 
 
+def with_precision(config: Config, precision: Precision | None = None) -> Config:
+    """The configuration with `trainer.precision=auto` resolved: to `precision`, or to what the device at hand computes best."""
+    if config.trainer.precision != "auto":
+        return config
+    found = precision or resolve_precision(choose_device_type(config.trainer.device), "auto")
+    return replace(config, trainer=replace(config.trainer, precision=found))
+
+
 def device_name(device: str) -> str:
     return torch.cuda.get_device_name() if device == "cuda" else "cpu"
 
@@ -119,7 +127,7 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
         micro_batches=together,
         context=plan.mesh.context,
         context_method=config.parallel.context_method,
-        dtype=torch.bfloat16 if config.trainer.precision == "bf16-mixed" else torch.float32,
+        dtype=torch.bfloat16 if config.trainer.compute_precision == "bf16-mixed" else torch.float32,
         reduce_once=config.parallel.reduce_once,
         recompute=config.trainer.activation_checkpointing,
         compile_blocks=config.trainer.compile,
@@ -166,7 +174,7 @@ def make_trainer(
         # Bit-identical steps on a GPU need torch's deterministic kernels; on a CPU ours are so already.
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # our kernels write all that they allocate
-    torch.set_float32_matmul_precision("high" if config.trainer.precision != "32-true" else "highest")
+    torch.set_float32_matmul_precision("high" if config.trainer.compute_precision != "32-true" else "highest")
     validates = config.trainer.validate_every is not None
     return pl.Trainer(
         accelerator="gpu" if plan.device == "cuda" else "cpu",
@@ -174,7 +182,7 @@ def make_trainer(
         num_nodes=plan.ranks.nodes,
         strategy=strategy,
         # The mesh lowers precision itself, where it gathers the weights, so that half as many bytes travel.
-        precision="32-true" if meshed else config.trainer.precision,
+        precision="32-true" if meshed else config.trainer.compute_precision,
         max_steps=plan.stop_step,
         max_epochs=-1,
         accumulate_grad_batches=plan.micro_batches,

@@ -125,4 +125,6 @@ def _limit(past: deque[float], zscore: float) -> float:
 def make_guard(trainer: TrainerConfig, note: Callable[[str], None]) -> Guard | None:
     if trainer.on_anomaly == "ignore":
         return None
-    return Guard(trainer.on_anomaly, trainer.spike_zscore, note, norm_may_overflow=trainer.precision == "16-mixed")
+    return Guard(
+        trainer.on_anomaly, trainer.spike_zscore, note, norm_may_overflow=trainer.compute_precision == "16-mixed"
+    )

@@ -113,7 +113,7 @@ def _timed(config: Config, device: str) -> Trial:
     apply_memory_settings(model, trainer)
     optimizer = make_optimizer(model, config.optimizer, fused=on_gpu)
     compute = choose_path(config, device).compute_loss or lm_loss
-    autocast = torch.autocast(device, torch.bfloat16, enabled=trainer.precision == "bf16-mixed")
+    autocast = torch.autocast(device, torch.bfloat16, enabled=trainer.compute_precision == "bf16-mixed")
     tokens = torch.randint(
         config.model.vocab_size, (trainer.micro_sequences, trainer.sequence_length + 1), device=device
     )
@@ -159,7 +159,7 @@ def _model(config: Config, device: str) -> nn.Module:
                     parameter.normal_(std=0.02)
                 else:
                     parameter.copy_(initial_value(config.model, name, parameter.shape, config.seed))
-    return model.bfloat16() if config.trainer.precision == "bf16-true" else model
+    return model.bfloat16() if config.trainer.compute_precision == "bf16-true" else model
 
 
 @contextlib.contextmanager

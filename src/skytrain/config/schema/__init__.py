@@ -6,7 +6,7 @@ from typing import Literal
 
 from .data import DataConfig, SourceConfig
 from .declare import DATA, EXECUTION, NUMBERS, RESULT, WEIGHTS, Decides, Declared, declared, setting, settings
-from .kinds import NonNegative, Range, Seconds, Unit, Whole
+from .kinds import NonNegative, Precision, Range, Seconds, Unit, Whole
 from .model import (
     CustomModelConfig,
     DecoderConfig,
@@ -72,6 +72,7 @@ __all__ = [
     "MuonConfig",
     "OptimizerConfig",
     "ParallelConfig",
+    "Precision",
     "Range",
     "SourceConfig",
     "StoreConfig",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from ..units import Interval, parse_bytes, parse_count, parse_interval, parse_micro_batch, parse_seconds
 
@@ -36,3 +36,4 @@ Every = Annotated[Interval, Unit(parse_interval, "interval")]
 Fraction = Annotated[float, Range(min=0, max=1)]
 PositiveFloat = Annotated[float, Range(above=0)]
 NonNegative = Annotated[float, Range(min=0)]
+Precision = Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed"]

@@ -15,6 +15,7 @@ from .kinds import (
     NonNegative,
     Positive,
     PositiveFloat,
+    Precision,
     Range,
     Seconds,
     Unit,
@@ -171,9 +172,10 @@ class TrainerConfig:
         EXECUTION, "Tokens whose logits exist at the same time, to save memory; null: all of a micro-batch."
     )
     z_loss: NonNegative = setting(NUMBERS, "Weight of the squared log of the softmax's sum.")
-    precision: Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed"] = setting(
+    precision: Literal["auto", Precision] = setting(
         NUMBERS,
-        "bf16-true: weights too, with float32 copies in the optimizer; 16-mixed scales the loss, and needs a GPU.",
+        "auto: bf16-mixed on a GPU that has it, 32-true elsewhere, decided once for each run; bf16-true: weights too, "
+        "with float32 copies in the optimizer; 16-mixed scales the loss, and needs a GPU.",
     )
     device: Literal["auto", "cpu", "cuda"] = setting(EXECUTION, "Where to train; auto: on a GPU where there is one.")
     fused: Literal["auto", "on", "off"] = setting(
@@ -214,6 +216,12 @@ class TrainerConfig:
     stop_within: Seconds = setting(
         EXECUTION, "Time to save and stop after being asked to; what has not stopped by then is killed."
     )
+
+    @property
+    def compute_precision(self) -> Precision:
+        """The precision of a run whose `auto` has been resolved."""
+        assert self.precision != "auto", "trainer.precision=auto has not been resolved"
+        return self.precision
 
     @property
     def micro_sequences(self) -> int:
