@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from skytrain.config import ConfigError, SkytrainError
+from skytrain.pipelines.evaluate import LossRequest, evaluate
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, load_run, read_metrics
 from skytrain.storage import open_store
@@ -73,6 +74,17 @@ def test_llmc_files_train_as_the_shards_they_are(root: Path) -> None:
     train(tiny_config(root, "run=ours"), Silent())
     train(tiny_config(root, "run=files", *files), Silent())
     assert losses(root, "files") == losses(root, "ours")
+    for split in ("train", "validation"):  # what a run read is what it is measured on, whatever the settings now say
+        mine, theirs = (evaluate(tiny_config(root), LossRequest(run, split), Silent())[1] for run in ("ours", "files"))
+        assert theirs == mine
+
+
+def test_a_split_that_the_files_do_not_have_is_named(root: Path) -> None:
+    shard = next(root.glob("tokens/*/*/*/train/shard-00000.bin"))
+    files = ["loader=files", f"loader.files.train={shard.parent}/*.bin", "trainer.validate_every=null"]
+    train(tiny_config(root, "run=files", *files, "trainer.steps=2"), Silent())
+    with pytest.raises(SkytrainError, match=r"loader\.files names no validation files"):
+        evaluate(tiny_config(root), LossRequest("files"), Silent())
 
 
 @pytest.mark.parametrize("packing", ["windows", "documents"])

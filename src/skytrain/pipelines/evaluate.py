@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast, get_args
 
-from ..config import Config, SkytrainError, parse_count
+from ..config import Config, SkytrainError, TokenFilesConfig, parse_count
 from ..evaluation import HeldOut, LossReport, PlacedModel, evaluate_loss, place_model
 from ..runs import Reporter, RunRecord
 from ..storage import Store, open_store
-from ..tokens import TokenSplit, find_prepared
+from ..tokens import Split, TokenSplit, find_prepared, open_file_split
 
 AUTO_BATCH_TOKENS = (
     8192  # at a time, where trainer.micro_batch=auto names no size; halved where memory does not suffice
@@ -27,27 +28,33 @@ class LossRequest:
 
 def evaluate(config: Config, request: LossRequest, reporter: Reporter) -> tuple[str, LossReport]:
     """The model's label and its loss on a split."""
-    if request.split not in {"train", "validation"}:
+    if request.split not in get_args(Split):
         raise SkytrainError(f"--split {request.split}: it is train or validation")
     limit = _token_limit(request.max_tokens)
     store = open_store(config.store)
     placed = place_model(config, store, request.source, request.precision)
-    held_out = _held_out(config, store, placed, request.split, limit)
+    held_out = _held_out(config, store, placed, cast(Split, request.split), limit)
     report = evaluate_loss(placed.model, held_out, lambda done, total: reporter.progress("evaluate", done, total))
     return placed.label, report
 
 
-def _held_out(config: Config, store: Store, placed: PlacedModel, split: str, limit: int | None) -> HeldOut:
+def _held_out(config: Config, store: Store, placed: PlacedModel, split: Split, limit: int | None) -> HeldOut:
     """A run is measured on its own data; a model that came without a run, on what the configuration names."""
-    if placed.run is None:
-        prefix = find_prepared(store, config.data, config.tokenizer).prefix(split)
+    tokenizer, run = placed.tokenizer, placed.run
+    if run is None:
+        files = config.loader.files
         length, batch = config.trainer.sequence_length, config.trainer.micro_batch
     else:
-        prefix = _prefix_of_run(placed.run, split)
-        trainer = placed.run.config["trainer"]
-        length, batch = trainer["sequence_length"], trainer["micro_batch"]
-    tokenizer = placed.tokenizer
-    tokens = TokenSplit.open(store, prefix, expect_tokenizer_hash=tokenizer.hash, vocab_size=tokenizer.vocab_size)
+        named = run.config["loader"].get("files")
+        files = TokenFilesConfig(**named) if named else None
+        length, batch = run.config["trainer"]["sequence_length"], run.config["trainer"]["micro_batch"]
+    if files is not None:
+        tokens = open_file_split(files, split, tokenizer)
+    else:
+        prefix = (
+            _prefix_of_run(run, split) if run else find_prepared(store, config.data, config.tokenizer).prefix(split)
+        )
+        tokens = TokenSplit.open(store, prefix, expect_tokenizer_hash=tokenizer.hash, vocab_size=tokenizer.vocab_size)
     return HeldOut(tokens, tokenizer, length, batch or max(1, AUTO_BATCH_TOKENS // length), limit)
 
 

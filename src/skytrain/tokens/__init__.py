@@ -9,7 +9,7 @@ from .cache import ShardCache
 from .formats import Format, open_token_files
 from .manifest import Manifest, Shard, TokenizerFacts, find_manifest
 from .mixture import Mixture, Phase
-from .opening import TrainingData, find_training_data, open_mixture, open_training_data
+from .opening import TrainingData, find_training_data, open_file_split, open_mixture, open_training_data
 from .order import BlockOrder, GlobalOrder, Permutation, window_order, windows_at
 from .packing import PackedSplit, inputs_and_targets
 from .prepared import Prepared, find_prepared, open_prepared, tokens_folder
@@ -49,6 +49,7 @@ __all__ = [
     "find_training_data",
     "inputs_and_targets",
     "load_tokenizer_folder",
+    "open_file_split",
     "open_mixture",
     "open_prepared",
     "open_token_files",

@@ -73,6 +73,18 @@ def find_training_data(store: Store, config: Config) -> Prepared:
     return Prepared(folder, tokenizer.id, train["train"].manifest, validation.manifest if validation else None)
 
 
+def open_file_split(files: TokenFilesConfig, split: Split, tokenizer: Tokenizer) -> TokenSplit:
+    """One split of another project's files, all of it local."""
+    pattern = files.train if split == "train" else files.validation
+    if pattern is None:
+        raise SkytrainError(
+            f"loader.files names no {split} files\n  set loader.files.{split}='FOLDER/*.bin', or measure another split"
+        )
+    opened = _open_file_split(files, pattern, split, tokenizer, ShardCache(), tokenizer.vocab_size)
+    opened.supply_all(range(len(opened.files)))
+    return opened
+
+
 def _open_prepared(
     store: Store,
     prepared: Prepared,
@@ -95,13 +107,17 @@ def _open_prepared(
 def _open_files(
     files: TokenFilesConfig, tokenizer: Tokenizer, cache: ShardCache, vocab_size: int, validate: bool
 ) -> tuple[dict[str, TokenSplit], TokenSplit | None]:
+    validation = None
+    if validate and files.validation:
+        validation = _open_file_split(files, files.validation, "validation", tokenizer, cache, vocab_size)
+    return {"train": _open_file_split(files, files.train, "train", tokenizer, cache, vocab_size)}, validation
+
+
+def _open_file_split(
+    files: TokenFilesConfig, pattern: str, split: Split, tokenizer: Tokenizer, cache: ShardCache, vocab_size: int
+) -> TokenSplit:
     facts = TokenizerFacts(tokenizer.name, tokenizer.hash, tokenizer.vocab_size, tokenizer.eot)
-
-    def open_split(pattern: str, split: Split) -> TokenSplit:
-        return open_token_files(pattern, files.format, split, facts, cache, vocab_size=vocab_size, dtype=files.dtype)
-
-    validation = open_split(files.validation, "validation") if validate and files.validation else None
-    return {"train": open_split(files.train, "train")}, validation
+    return open_token_files(pattern, files.format, split, facts, cache, vocab_size=vocab_size, dtype=files.dtype)
 
 
 def _cache(loader: LoaderConfig, store: Store) -> ShardCache:

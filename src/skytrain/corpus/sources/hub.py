@@ -164,7 +164,7 @@ def reaching_hub(operation: str, url: str) -> Iterator[None]:
     from huggingface_hub.errors import HfHubHTTPError
 
     # The hub's HTTP library differs between its versions; the base class of the library's errors is always this one.
-    http_error = HfHubHTTPError.__mro__[1]
+    http_error = cast("type[Exception]", HfHubHTTPError.__mro__[1])
     try:
         yield
     except (http_error, OSError) as error:
