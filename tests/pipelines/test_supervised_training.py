@@ -95,11 +95,17 @@ def campaign(*words: str) -> dict:
 
 
 def test_runs_that_are_killed_end_bit_for_bit_like_one_that_was_not():
-    found = campaign("--kills", "5", "--modes", "single", "--seed", "3")
+    found = campaign("--kinds", "ranks", "--kills", "5", "--modes", "single", "--seed", "3")
     assert found["kills"] == 5 and found["identical"]
 
 
 @pytest.mark.slow
 def test_a_hundred_kills_change_nothing():
-    found = campaign("--kills", "100")
+    found = campaign("--kinds", "ranks", "--kills", "100")
     assert found["kills"] == 100 and found["identical"]
+
+
+@pytest.mark.slow
+def test_sixty_blows_to_whole_jobs_change_nothing_and_leave_no_process():
+    found = campaign("--kinds", "supervisor,group", "--kills", "60")
+    assert found["kills"] == 60 and found["identical"]

@@ -1,0 +1,139 @@
+"""Blows for `skytrain train` as a user starts it, with its supervisor, torchrun and workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+from benchmarks.runs.campaign import SETTINGS, Campaign, Struck
+from tests.support.tiny import TINY
+
+from skytrain.checkpoints import committed_steps
+from skytrain.jobs.lifeline import identify
+from skytrain.jobs.processes import descendants, supervised_by
+from skytrain.runs import attempts, read_outcome
+from skytrain.storage import open_store
+
+ORPHAN_SECONDS = 10.0  # after the supervisor is gone, nothing of its job may be left
+END_SECONDS = 300.0  # for a job on a busy machine to stop, or to come as far as its next commit
+EARLY_SECONDS = 2.0  # in which no worker has imported torch
+MOMENTS = ("early", "any", "after a commit")
+
+
+@dataclass(frozen=True)
+class JobBlow:
+    """When a job is struck."""
+
+    what: str
+    moment: str
+    seconds: float  # from the start, or from the attempt's first commit
+
+    def __str__(self) -> str:
+        since = "the first commit" if self.moment == "after a commit" else "the start"
+        return f"{self.what} {self.seconds:.2f} s after {since}"
+
+
+class JobCampaign(Campaign[JobBlow]):
+    """Starts jobs and waits for the moment; `strike` is what the kinds differ in."""
+
+    modes = ("single", "ddp", "fsdp")
+    what: str
+
+    def strike(self, job: subprocess.Popen[bytes], run: str) -> str:
+        """Returns, when the job is over, what is worth saying."""
+        raise NotImplementedError
+
+    def choose(self) -> JobBlow:
+        moment = MOMENTS[self.tries % len(MOMENTS)]
+        longest = {"early": EARLY_SECONDS, "any": self.seconds, "after a commit": 0.5}[moment]
+        return JobBlow(self.what, moment, self.generator.uniform(0.0, longest))
+
+    def place(self, blow: JobBlow) -> str:
+        moment = {"early": "before workers have imported torch", "any": "at any moment"}.get(blow.moment, blow.moment)
+        return f"{blow.what} {moment}"
+
+    def attempt(self, run: str, blow: JobBlow | None) -> Struck:
+        words = [
+            *TINY,
+            *SETTINGS,
+            *self.options,
+            f"store.root={self.root}",
+            f"run={run}",
+            "--processes",
+            str(self.world),
+        ]
+        began, before = time.monotonic(), self.steps(run)
+        with self.log(run).open("ab") as log:
+            job = subprocess.Popen([sys.executable, "-m", "skytrain", "train", *words], stdout=log, stderr=log)
+        supervisor = identify(job.pid)
+        try:
+            if blow is not None and self.wait(job, run, before, blow):
+                note = self.strike(job, run)
+                self.check_orphans(run, supervisor)
+                return Struck(True, time.monotonic() - began, note)
+            code = job.wait(END_SECONDS)
+            assert code == 0, f"{run}: exit code {code}: {self.log(run).read_text()[-2000:]}"
+            self.check_orphans(run, supervisor)
+            return Struck(False, time.monotonic() - began)
+        finally:
+            job.kill()
+            job.wait()
+
+    def steps(self, run: str) -> list[int]:
+        return committed_steps(open_store(str(self.root)), run)
+
+    def wait(self, job: subprocess.Popen[bytes], run: str, before: list[int], blow: JobBlow) -> bool:
+        """Whether the moment came before the job was done."""
+        if blow.moment == "after a commit":
+            while self.steps(run) == before and job.poll() is None:
+                time.sleep(0.02)
+        until = time.monotonic() + blow.seconds
+        while time.monotonic() < until and job.poll() is None:
+            time.sleep(0.005)
+        return job.poll() is None
+
+    def check_orphans(self, run: str, supervisor: str) -> None:
+        deadline = time.monotonic() + ORPHAN_SECONDS
+        while (left := supervised_by(supervisor)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not left, f"{run}: {left} are left {ORPHAN_SECONDS:.0f} s after their supervisor"
+
+
+class SupervisorKills(JobCampaign):
+    """The supervisor cannot do anything any more; its workers must end all the same, and claim no further attempt."""
+
+    kind, what = "supervisor", "killed the supervisor"
+
+    def strike(self, job: subprocess.Popen[bytes], run: str) -> str:
+        job.kill()
+        job.wait()
+        return ""
+
+
+class GroupSignals(JobCampaign):
+    """As systemd and Slurm stop a job: its supervisor, torchrun and every worker get the signal."""
+
+    kind, what = "group", "SIGTERM for every process"
+
+    def strike(self, job: subprocess.Popen[bytes], run: str) -> str:
+        for pid in (*descendants(job.pid), job.pid):
+            try:
+                os.kill(pid, signal.SIGTERM)
+            except ProcessLookupError:
+                continue
+        code = job.wait(END_SECONDS)
+        store = open_store(str(self.root))
+        numbers, steps = attempts(store, run), self.steps(run)
+        outcome = read_outcome(store, run, numbers[-1]) if numbers else None
+        if code == 7:
+            assert outcome is not None and outcome["outcome"] == "interrupted", f"{run}: exit code 7, and {outcome}"
+            assert outcome["step"] == steps[-1], f"{run}: exit code 7, and step {outcome['step']} is not committed"
+        else:
+            early = "received before" in self.log(run).read_text() or (outcome or {}).get("outcome") != "interrupted"
+            # -15: the supervisor itself had not begun to listen.
+            assert code in (0, 12, -signal.SIGTERM) and early, f"{run}: exit code {code}"
+        return f"exit code {code}"
