@@ -70,6 +70,18 @@ def test_a_hugging_face_model_continues_from_its_own_weights(neox, random_tokens
     assert torch.equal(model(tokens), theirs.eval()(tokens).logits)
 
 
+def test_special_tokens_beyond_the_vocabulary_are_forgotten_and_the_padding_token_learns(tmp_path):
+    from transformers import LlamaConfig
+
+    for pad in (500, 3):  # beyond the 90 tokens of the run's tokenizer, and an ordinary one of them
+        LlamaConfig(vocab_size=512, pad_token_id=pad, eos_token_id=[1, 511], **TINY).save_pretrained(tmp_path)
+        model = build_model(hf(tmp_path), seed=1)
+        tokens = torch.full((1, 4), 3)
+        lm_loss(model, tokens, tokens).backward()
+        assert model.model.get_input_embeddings().weight.grad[3].norm() > 0
+        assert model.model.config.eos_token_id is None
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -81,6 +93,12 @@ def test_a_hugging_face_model_continues_from_its_own_weights(neox, random_tokens
 def test_a_hugging_face_model_that_does_not_fit_is_named(neox, changes, message):
     with pytest.raises(ConfigError, match=message):
         build_model(hf(neox[0], **changes), seed=0)
+
+
+def test_a_config_that_transformers_refuses_is_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "hidden_size": 30, "num_attention_heads": 4}')
+    with pytest.raises(ConfigError, match=r"is no causal language model that transformers can build here"):
+        build_model(hf(tmp_path), seed=0)
 
 
 def test_a_folder_of_an_architecture_that_is_no_language_model_is_named(tmp_path):

@@ -20,6 +20,7 @@ from typing import Any
 
 from torch import nn
 
+from ..config import ConfigError
 from .decoder import Decoder
 from .hf_causal_lm import HFCausalLM
 
@@ -66,3 +67,23 @@ def tensor_plan(model: nn.Module) -> TensorPlan | None:
         known = set(theirs.values()) <= set(HUGGING_FACE)
         return {f"model.{name}": HUGGING_FACE[word] for name, word in theirs.items()} if theirs and known else None
     return DECODER if isinstance(model, Decoder) else None
+
+
+def check_tensor_degree(model: nn.Module, degree: int) -> None:
+    """Raise ConfigError where a Hugging Face model's heads do not divide among the ranks; the decoder's are checked as configured."""
+    if not isinstance(model, HFCausalLM):
+        return
+    theirs: Any = model.model.config
+    heads = getattr(theirs, "num_attention_heads", None)
+    counts = {
+        "attention heads": heads,
+        "key-value heads": getattr(theirs, "num_key_value_heads", None) or heads,
+        "columns of the MLP": getattr(theirs, "intermediate_size", None),
+    }
+    for what, count in counts.items():
+        if isinstance(count, int) and count % degree:
+            raise ConfigError(
+                "parallel.tensor",
+                f"the {count} {what} of {model.config.name} do not divide among {degree} ranks",
+                hint="choose a divisor, or parallel=fsdp, which divides any model",
+            )

@@ -15,7 +15,7 @@ from ..config import ConfigError
 from ..models import Decoder
 from ..models.fused import Kernels, fuse
 from ..models.recompute import Recompute, run_block
-from ..models.tensor_plan import tensor_plan
+from ..models.tensor_plan import check_tensor_degree, tensor_plan
 from .context import Context, spread_context
 from .pipeline import cut_stages
 from .state import tied_names
@@ -64,6 +64,7 @@ def parallelize(
                 raise ConfigError(
                     "parallel.tensor", f"{type(model).__name__} has no tensor plan", hint="use parallel=fsdp"
                 )
+            check_tensor_degree(part, mesh["tensor"].size())
             tied = tied_names(part)
             divide_tensors(part, plan, mesh["tensor"])
             tie(part, tied)
