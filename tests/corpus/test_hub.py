@@ -15,7 +15,7 @@ from tests.corpus.hub import COMMIT, loopback_hub
 from skytrain.config import ConfigError, SkytrainError, make
 from skytrain.config.compose import compose
 from skytrain.corpus import Document, chunks, read_corpus, write_corpus
-from skytrain.corpus.sources import AddressLists
+from skytrain.corpus.sources import AddressLists, addresses
 from skytrain.storage import StoreError, open_store
 
 
@@ -190,7 +190,10 @@ def test_a_hub_that_goes_away_is_not_taken_for_a_damaged_file(tmp_path: Path, la
         list(made.documents())
 
 
-def test_a_server_that_cannot_be_reached_is_one_message_with_a_fix(tmp_path: Path) -> None:
+def test_a_server_that_cannot_be_reached_is_one_message_with_a_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(addresses, "FIND_SECONDS", 0.1)
     write(tmp_path / "lists.txt", b"http://127.0.0.1:1/a.jsonl")
     made = AddressLists(str(tmp_path / "lists.txt"))
     with pytest.raises(StoreError, match=r"(?s)cannot find http://127.0.0.1:1/a.jsonl: .*check this machine's network"):
@@ -199,8 +202,8 @@ def test_a_server_that_cannot_be_reached_is_one_message_with_a_fix(tmp_path: Pat
 
 def test_dolma_is_streamed_from_the_addresses_that_its_repository_lists(tmp_path: Path) -> None:
     with loopback_hub(tmp_path, repo_of("dolma"), files_at="elsewhere") as endpoint:
-        addresses = dolma(tmp_path / "elsewhere", f"{endpoint}/elsewhere")
-        write(tmp_path / "urls/v1_7.txt", "\n".join([*reversed(addresses), ""]).encode())
+        listed = dolma(tmp_path / "elsewhere", f"{endpoint}/elsewhere")
+        write(tmp_path / "urls/v1_7.txt", "\n".join([*reversed(listed), ""]).encode())
         made = source("dolma", endpoint)
         documents = list(made.documents())
         fingerprint = made.fingerprint()
@@ -210,9 +213,7 @@ def test_dolma_is_streamed_from_the_addresses_that_its_repository_lists(tmp_path
         write(tmp_path / "urls/v1_7.txt", f"{endpoint}/elsewhere/gone.json.gz".encode())
         with pytest.raises(SkytrainError, match=r"gone\.json\.gz: there is no such file"):
             source("dolma", endpoint).pieces()
-    assert [document.id for document in documents] == [
-        f"{a.split('/', 4)[4]}#{k}" for a in addresses for k in range(4000)
-    ]
+    assert [document.id for document in documents] == [f"{a.split('/', 4)[4]}#{k}" for a in listed for k in range(4000)]
     assert len(some) == 4000
     assert fingerprint["commit"] == COMMIT
     assert all(file["size"] and file["etag"] for file in fingerprint["files"])

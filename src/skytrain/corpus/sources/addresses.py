@@ -20,6 +20,9 @@ from .hub import LOCAL_FILES, HubDataset
 from .jsonl import read_json_lines
 
 ASKED_AT_ONCE = 16
+# How long to keep trying: nothing is lost before the first byte, hours of work may be later.
+FIND_SECONDS = 5.0
+READ_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -79,22 +82,23 @@ class AddressLists(FileSource):
 
 
 @lru_cache
-def _server(root: str) -> Any:
+def _server(root: str, patience_seconds: float) -> Any:
+    from skytrain.storage.retry import Retry
     from skytrain.storage.web import WebFiles
 
-    return WebFiles(root)
+    return WebFiles(root, Retry(patience_seconds))
 
 
 def _ask(address: str) -> InputFile:
     parts = urlsplit(address)
-    server, key = _server(f"{parts.scheme}://{parts.netloc}"), unquote(parts.path).lstrip("/")
+    root, key = f"{parts.scheme}://{parts.netloc}", unquote(parts.path).lstrip("/")
     try:
-        stat = server.stat(key)
+        stat = _server(root, FIND_SECONDS).stat(key)
     except StoreError as error:
         hint = f"check this machine's network and the address, or {LOCAL_FILES}"
-        raise StoreError("find", address, error.problem, hint=hint, attempts=error.attempts) from None
+        raise StoreError("find", address, error.problem, hint=hint, tried_seconds=error.tried_seconds) from None
     if stat is None:
         raise SkytrainError(
             f"{address}: there is no such file (from data.source.lists)\n  data.source.only leaves it out"
         )
-    return InputFile(f"{parts.netloc}/{key}", address, stat.size, server, key, stat.etag)
+    return InputFile(f"{parts.netloc}/{key}", address, stat.size, _server(root, READ_SECONDS), key, stat.etag)
