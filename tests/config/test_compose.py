@@ -56,6 +56,19 @@ def test_a_users_own_folder_adds_recipes_and_is_named_as_their_origin(tmp_path, 
 
 
 @pytest.mark.parametrize(
+    "value", ["<|endoftext|>", "a|b", "it's", 'a "word"', "<|im_end|>=", "part(1).txt;", "a & b", "#", "*.txt", "plain"]
+)
+def test_text_needs_no_quotes_of_its_own(value):
+    source = compose(["data=text", "data.source.paths=a.txt", f"data.source.separator={value}"]).config.data.source
+    assert source.args["separator"] == value
+
+
+def test_quoted_text_may_hold_what_would_else_be_a_list():
+    overrides = ["data=text", "data.source.paths=a.txt", "data.source.separator='[end]'"]
+    assert compose(overrides).config.data.source.args["separator"] == "[end]"
+
+
+@pytest.mark.parametrize(
     ("overrides", "steps", "tokens"),
     [
         (["trainer.tokens=30B"], None, 30 * 10**9),
@@ -128,6 +141,8 @@ def test_a_users_file_that_is_no_yaml_is_named_with_its_line(tmp_path):
         (["trainer=1"], ["trainer=1"]),
         (["model=3"], ["model=3"]),
         (["trainer.steps"], ["'trainer.steps'", "key=value"]),
+        (["trainer.loggers=[a"], ["'trainer.loggers=[a'", "lists are [a, b]"]),
+        (["trai ner.steps=<"], ["'trai ner.steps=<'", "key=value"]),
         (["trainer.loggers=[tensorbord]"], ["tensorbord", "tensorboard"]),
         (["store.kms_key=abc"], ["store.kms_key", "store.sse=kms"]),
     ],

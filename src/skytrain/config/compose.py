@@ -103,16 +103,29 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
     for text in overrides:
         if "=" not in text:
             raise SkytrainError(f"{text!r} is not key=value\n  for example: trainer.batch_tokens=64K")
-    try:
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-    except OverrideParseException as error:
-        raise SkytrainError(
-            f"{error.override!r} cannot be read as key=value\n  quote a value that has spaces or brackets: 'key=\"a value\"'"
-        ) from None
+    parser = OverridesParser.create()
+    parsed = [_parse_one(parser, text) for text in overrides]
     for override in parsed:
         if override.type is not OverrideType.CHANGE or override.is_sweep_override():
             raise SkytrainError(f"{override.input_line!r}: only key=value is understood here")
     return parsed
+
+
+def _parse_one(parser: OverridesParser, text: str) -> Override:
+    """One override in Hydra's grammar; a value that this grammar rejects is plain text, unless it begins as a list, mapping or quote."""
+    key, _, value = text.partition("=")
+    quote = "'" if "'" not in value else '"'
+    quoted = f"{key}={quote}{value}{quote}"
+    plain = value[:1] not in ("[", "{", "'", '"') and quote not in value and not value.endswith("\\")
+    for candidate in (text, quoted) if plain else (text,):
+        try:
+            return parser.parse_overrides([candidate])[0]
+        except OverrideParseException:
+            continue
+    raise SkytrainError(
+        f"{text!r} cannot be read as key=value\n"
+        "  lists are [a, b], mappings {a: 1}; quote text that begins like one of them, or with a quote: 'key=\"[a value\"'"
+    )
 
 
 def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -> tuple[DictConfig, dict[str, str]]:
