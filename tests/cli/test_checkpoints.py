@@ -1,6 +1,7 @@
 """`skytrain checkpoints`, as a person or a script sees it."""
 
 import json
+import os
 
 import pytest
 import torch
@@ -100,7 +101,12 @@ def test_prune_keeps_the_best_unless_told_otherwise(store):
 
 def test_convert_writes_weights_that_safetensors_reads(store, tmp_path):
     target = tmp_path / "made" / "weights.safetensors"
-    skytrain_checkpoints(store, "convert", "mine@10", str(target), "--to", "safetensors")
+    before = os.umask(0o027)
+    try:
+        skytrain_checkpoints(store, "convert", "mine@10", str(target), "--to", "safetensors")
+    finally:
+        os.umask(before)
+    assert target.stat().st_mode & 0o777 == 0o640
     expected = some_state(10).tensors
     assert torch.equal(load_file(target)["weight"], expected["model/weight"])
     with pytest.raises(SkytrainError, match="not overwritten"):

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 import torch
 
-from skytrain.config import BPETokenizerConfig, SkytrainError
+from skytrain.config import BPETokenizerConfig, HFModelConfig, SkytrainError
 from skytrain.config.compose import compose
 from skytrain.export import export_hf
 from skytrain.models import build_model
@@ -67,3 +68,22 @@ def test_an_export_that_fails_leaves_nothing(model, tokenizer, tmp_path, monkeyp
 def test_a_model_of_ones_own_has_no_hugging_face_form(tokenizer, tmp_path):
     with pytest.raises(SkytrainError, match=r"only the built-in decoder"):
         export_hf(torch.nn.Linear(2, 2), tokenizer, tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["decoder", "hf"])
+def test_an_export_has_the_modes_of_the_umask(model, tokenizer, tmp_path, kind):
+    if kind == "hf":
+        from transformers import LlamaConfig
+
+        shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+        LlamaConfig(vocab_size=tokenizer.vocab_size, **shape).save_pretrained(tmp_path / "llama")
+        model = build_model(
+            HFModelConfig(str(tmp_path / "llama"), "hf", "random", None, False, tokenizer.vocab_size, 24), seed=1
+        )
+    before = os.umask(0o027)
+    try:
+        folder = export_hf(model, tokenizer, tmp_path / "out")
+    finally:
+        os.umask(before)
+    assert folder.stat().st_mode & 0o777 == 0o750
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o640}

@@ -24,7 +24,7 @@ def new_folder(target: Path) -> Iterator[Path]:
         raise SkytrainError(f"{target} cannot be written: {error}") from None
     try:
         yield draft
-        draft.chmod(0o777 & ~_umask())  # mkdtemp's folders are the owner's alone
+        follow_umask(draft)
         draft.replace(target)  # an empty folder may be replaced; one that filled up meanwhile is an error
     except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
@@ -33,7 +33,12 @@ def new_folder(target: Path) -> Iterator[Path]:
         raise
 
 
-def _umask() -> int:
+def follow_umask(path: Path) -> None:
+    """Gives a file, or a folder and all in it, the modes that plain `open` and `mkdir` would have given.
+
+    mkdtemp, and safetensors' own writer, make what only its owner may read.
+    """
     mask = os.umask(0)
     os.umask(mask)
-    return mask
+    for each in [path, *path.rglob("*")] if path.is_dir() else [path]:
+        each.chmod((0o777 if each.is_dir() else 0o666) & ~mask)

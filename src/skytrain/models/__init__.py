@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .attention import KVCache
-    from .build import build_model
+    from .build import build_model, count_parameters
     from .decoder import Decoder
     from .hf import load_hf_folder
     from .hf_causal_lm import HFCausalLM
@@ -22,6 +22,7 @@ _HOMES = {
     "HFCausalLM": "hf_causal_lm",
     "KVCache": "attention",
     "build_model": "build",
+    "count_parameters": "build",
     "flops_per_token": "loss",
     "lm_loss": "loss",
     "load_hf_folder": "hf",
@@ -34,6 +35,7 @@ __all__ = [
     "HFCausalLM",
     "KVCache",
     "build_model",
+    "count_parameters",
     "flops_per_token",
     "lm_loss",
     "load_hf_folder",

@@ -9,6 +9,7 @@ from torch import nn
 
 from ..config import ConfigError, CustomModelConfig, DecoderConfig, HFModelConfig, ModelConfig, load_class, make
 from ..config.checks import check_decoder
+from ..planning.flops import decoder_size
 from .decoder import Decoder
 from .hf_causal_lm import build_hf
 from .initialise import initialise
@@ -32,6 +33,13 @@ def build_model(config: ModelConfig, seed: int, *, start_weights: bool = True) -
     if isinstance(config, HFModelConfig):
         return build_hf(config, seed, start_weights)
     return _build_custom(config, seed)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Parameters as `skytrain models` and Hugging Face count them: a tied weight once, the vocabulary's padding not."""
+    if isinstance(model, Decoder):
+        return decoder_size(model.config).parameters
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _build_custom(config: CustomModelConfig, seed: int) -> nn.Module:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -21,16 +21,13 @@ def size_names() -> list[str]:
     return [stem for stem in _stems() if "layers" in model_file(stem)]
 
 
-def size_config(name: str) -> DecoderConfig:
-    """The decoder of one file; GPT-2's vocabulary where the file leaves it to the tokenizer."""
+def size_config(name: str, vocab_size: int = GPT2_VOCABULARY) -> DecoderConfig:
+    """The decoder of one file, with this vocabulary where the file leaves it to the tokenizer."""
     if name not in size_names():
-        guess = nearest(name, size_names())
-        raise SkytrainError(
-            f"{name!r} is not a model of the configuration" + (f"\n  did you mean {guess}?" if guess else "")
-        )
+        raise SkytrainError(f"{name!r} is not a model of the configuration\n  {_way_out(name, size_names())}")
     values = dict(model_file(name))
     if not isinstance(values["vocab_size"], int):
-        values["vocab_size"] = GPT2_VOCABULARY
+        values["vocab_size"] = vocab_size
     config: DecoderConfig = build(DecoderConfig, values, key="model")
     return config
 
@@ -41,26 +38,25 @@ class Size:
 
     name: str
     family: str
+    vocab_size: int
     parameters: int
     flops_per_token: int  # forward and backward
     state_bytes: int  # weights, gradients and AdamW's two moments in float32
     max_length: int
 
 
-def describe_sizes(wanted: Sequence[str], sequence_length: int) -> list[Size]:
+def describe_sizes(wanted: Sequence[str], sequence_length: int, vocab_size: int = GPT2_VOCABULARY) -> list[Size]:
     """All sizes, or those whose name or family is in `wanted`; the smallest of each family first."""
-    configs = [size_config(name) for name in size_names()]
+    configs = [size_config(name, vocab_size) for name in size_names()]
     known = {word for config in configs for word in (config.name, config.family)}
     for word in wanted:
         if word not in known:
-            guess = nearest(word, known)
-            raise SkytrainError(
-                f"{word!r} is neither a family nor a model" + (f"\n  did you mean {guess}?" if guess else "")
-            )
+            raise SkytrainError(f"{word!r} is neither a family nor a model\n  {_way_out(word, known)}")
     sizes = [
         Size(
             name=config.name,
             family=config.family,
+            vocab_size=config.vocab_size,
             parameters=decoder_size(config).parameters,
             flops_per_token=decoder_flops_per_token(config, min(sequence_length, config.max_length)),
             state_bytes=16 * decoder_size(config).parameters,
@@ -70,6 +66,14 @@ def describe_sizes(wanted: Sequence[str], sequence_length: int) -> list[Size]:
         if not wanted or config.name in wanted or config.family in wanted
     ]
     return sorted(sizes, key=lambda size: (size.family, size.parameters))
+
+
+def _way_out(word: str, known: Collection[str]) -> str:
+    guess = nearest(word, known)
+    families = dict.fromkeys(model_file(name)["family"] for name in size_names())
+    if guess:
+        return f"did you mean {guess}?"
+    return f"families: {', '.join(families)}; `skytrain models` lists every size, model=hf trains any other model"
 
 
 @functools.cache

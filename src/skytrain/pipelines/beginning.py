@@ -16,7 +16,7 @@ from ..checkpoints import committed_steps, load_weights, open_checkpoint, step_k
 from ..checkpoints.commits import choose_commit, find_commit, read_manifest
 from ..config import Config, DecoderConfig, SkytrainError
 from ..jobs.supervision import Supervision
-from ..models import build_model
+from ..models import build_model, count_parameters
 from ..runs import (
     RunRecord,
     Start,
@@ -119,7 +119,7 @@ def open_run(
         name=name,
         data=data_hashes(prepared),
         tokenizer_id=prepared[0].tokenizer_id,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=count_parameters(model),
         hardware=hardware,
         started_from=start.label if start.source else None,
     )

@@ -13,6 +13,7 @@ from ..checkpoints.manifest import NATIVE
 from ..checkpoints.retention import Pruned
 from ..checkpoints.verification import verify as verify_commit
 from ..config import Config, SkytrainError
+from ..export.folder import follow_umask
 from ..runs import Reporter, RunRecord, load_run, save_run
 from ..storage import Store, open_store
 
@@ -137,4 +138,5 @@ def _safetensors(store: Store, commit: Commit, target: Path, with_optimizer: boo
         tensors |= {f"optimizer/{name}": tensor for name, tensor in saved.tensors.below("optimizer/").read().items()}
     target.parent.mkdir(parents=True, exist_ok=True)
     save_file(tensors, target, metadata={"format": "pt"})
+    follow_umask(target)
     return str(target)

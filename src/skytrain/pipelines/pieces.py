@@ -90,7 +90,7 @@ def describe(
     shortened = f"{warmup} steps: lr_schedule.warmup_steps={configured} is more than the run's {plan.total_steps}"
     mesh = f"{config.parallel.name} x {plan.ranks.world_size}" if uses_deepspeed(config) else str(plan.mesh)
     rows = [
-        ("model", f"{config.model.name}, {format_count(record.parameters)} parameters"),
+        ("model", f"{config.model.name}, {record.parameters:,} parameters, vocabulary {config.model.vocab_size:,}"),
         (
             "data",
             f"{sources}, {format_count(data.blend.tokens)} tokens, {data.blend.summary()}",
