@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..config.errors import SkytrainError
 from .options import ConfigDirs, Json, Overrides, compose_overrides
+
+if TYPE_CHECKING:
+    from ..config.explain import Explained, Section
+
+SHOWN_FILES = 8
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
-@app.callback()  # without it Typer would take the only command for the verb itself
+@app.callback()
 def group() -> None:
     """Look at configuration.
 
@@ -26,6 +33,7 @@ def show(overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: Js
     skytrain config show recipe=quickstart trainer.steps=500
     """
     from ..config import flatten
+    from ..config.settings_page import shown
 
     composed = compose_overrides(overrides, config_dir)
     if as_json:
@@ -33,10 +41,58 @@ def show(overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: Js
         return
     leaves = flatten(composed.values)
     width = max(len(key) for key in leaves)
-    shown = {
-        key: "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-        for key, value in leaves.items()
-    }
-    value_width = min(48, max(len(text) for text in shown.values()))
-    for key, text in shown.items():
+    texts = {key: shown(value) for key, value in leaves.items()}
+    value_width = min(48, max(len(text) for text in texts.values()))
+    for key, text in texts.items():
         print(f"{key:<{width}}  {text:<{value_width}}  {composed.origins.get(key, '')}".rstrip())
+
+
+@app.command()
+def explain(
+    key: Annotated[
+        str | None, typer.Argument(metavar="KEY", help="A setting, such as trainer.batch_tokens, or a group.")
+    ] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md: every setting.")] = False,
+) -> None:
+    """Say what a setting means, takes and decides, its default, and which groups set it.
+
+    skytrain config explain trainer.precision
+    """
+    from ..config.explain import Explained
+    from ..config.explain import explain as find
+    from ..config.settings_page import settings_page
+
+    if markdown:
+        print(settings_page(), end="")
+        return
+    if key is None:
+        raise SkytrainError("which setting?\n  for example: skytrain config explain trainer.batch_tokens")
+    print("\n\n".join(_setting_lines(one) if isinstance(one, Explained) else _section_lines(one) for one in find(key)))
+
+
+def _setting_lines(setting: Explained) -> str:
+    from ..config.explain import default_of, set_by
+    from ..config.settings_page import shown
+
+    value, origin = default_of(setting) or (None, None)
+    others = [f"{file} ({shown(of)})" for file, of in set_by(setting.key).items() if file != origin]
+    more = f" and {len(others) - SHOWN_FILES} more" if len(others) > SHOWN_FILES else ""
+    rows = {
+        "takes": setting.type.replace("`", ""),
+        "with": str(setting.variant or ""),
+        "default": f"{shown(value)}  ({origin})" if origin else "",
+        "decides": setting.declared.decides.value,
+        "also set by": ", ".join(others[:SHOWN_FILES]) + more,
+    }
+    lines = [f"  {name:<12}{text}" for name, text in rows.items() if text]
+    return "\n".join([setting.key, f"  {setting.declared.meaning}", *lines])
+
+
+def _section_lines(section: Section) -> str:
+    from ..config.explain import group_choices
+
+    choices = group_choices(section)
+    width = max(len(setting.key) for setting in section.settings)
+    rows = [f"  {setting.key:<{width}}  {setting.declared.meaning}" for setting in section.settings]
+    head = [f"{section.variant or section.key}: {section.meaning}", *([f"  {', '.join(choices)}"] if choices else [])]
+    return "\n".join([*head, *rows])

@@ -22,17 +22,18 @@ class Unit:
     """Marks a field whose text form carries a unit; `parse` turns it into the field's type."""
 
     parse: Any
-    name: str
+    form: str  # what the text looks like
 
 
+TIME = "time such as 90s, 10m or 2h"
 Whole = Annotated[int, Range(min=0)]
 Positive = Annotated[int, Range(min=1)]
 Degree = Annotated[int, Range(min=-1)]
-Count = Annotated[int, Unit(parse_count, "count"), Range(min=1)]
-MicroBatch = Annotated[int | None, Unit(parse_micro_batch, "sequences")]  # None: auto
-Bytes = Annotated[int, Unit(parse_bytes, "bytes"), Range(min=1)]
-Seconds = Annotated[float, Unit(parse_seconds, "seconds"), Range(min=0)]
-Every = Annotated[Interval, Unit(parse_interval, "interval")]
+Count = Annotated[int, Unit(parse_count, "count such as 300K or 2.5B"), Range(min=1)]
+MicroBatch = Annotated[int | None, Unit(parse_micro_batch, "whole number, or `auto`")]  # None: auto
+Bytes = Annotated[int, Unit(parse_bytes, "size such as 512MiB or 2GB"), Range(min=1)]
+Seconds = Annotated[float, Unit(parse_seconds, TIME), Range(min=0)]
+Every = Annotated[Interval, Unit(parse_interval, "steps such as 500, time such as 10m, or `auto`")]
 Fraction = Annotated[float, Range(min=0, max=1)]
 PositiveFloat = Annotated[float, Range(above=0)]
 NonNegative = Annotated[float, Range(min=0)]

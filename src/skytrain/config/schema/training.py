@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from ..units import parse_seconds
 from .declare import EXECUTION, NUMBERS, setting, settings
 from .kinds import (
+    TIME,
     Count,
     Degree,
     Every,
@@ -117,7 +118,7 @@ class ParallelConfig:
     reduce_once: bool = setting(
         EXECUTION, "Reduce gradients once per step, not once per micro-batch; they are held whole meanwhile."
     )
-    timeout: Annotated[float, Unit(parse_seconds, "seconds"), Range(min=5)] = setting(
+    timeout: Annotated[float, Unit(parse_seconds, TIME), Range(min=5)] = setting(
         EXECUTION, "When nothing moves for so long, the job stops and says where."
     )
     cpu_offload: bool = setting(

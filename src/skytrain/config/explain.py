@@ -1,0 +1,166 @@
+"""What each setting means, takes and decides, and which files set it: for `skytrain config explain` and docs/settings.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from .compose import FREE_KEYS, GROUPS, GROUPS_MODULE, compose
+from .errors import ConfigError, nearest
+from .schema import Config, Declared, fields_of, flatten, tag_of
+from .schema.types import type_in_words
+
+GLOBAL_PACKAGE = "# @package _global_"  # Hydra's mark of a file whose keys begin at the root
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of the forms of a group, and the words that choose it: `optimizer.name` is `adamw`."""
+
+    key: str
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.key}={', '.join(self.words)}"
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One setting, as one form of its group declares it."""
+
+    key: str
+    declared: Declared
+    type: str
+    variant: Variant | None  # None where the group has one form
+
+
+@dataclass(frozen=True)
+class Section:
+    """A group of settings, or one form of it."""
+
+    key: str
+    meaning: str
+    variant: Variant | None
+    settings: tuple[Explained, ...]
+
+
+@cache
+def all_sections() -> tuple[Section, ...]:
+    """Every group in the order of the schema, the root's own settings first."""
+    return tuple(_sections(Config, "", None))
+
+
+def explain(key: str) -> list[Explained] | list[Section]:
+    """The setting of that name, as each form of its group declares it, or the sections of a group.
+
+    Raises ConfigError with the nearest name for one that is neither.
+    """
+    key = key.replace("/", ".")
+    if found := _settings().get(key):
+        return _without_repeats(found)
+    if sections := [one for one in all_sections() if one.key == key or one.key.startswith(f"{key}.")]:
+        return sections
+    if free := next((name for name in FREE_KEYS if key.startswith(f"{name}.")), None):
+        holder = _settings().get(free) or _settings()[f"{free}.args"]
+        return [replace(holder[0], key=key)]
+    same_name = [name for name in _settings() if name.rpartition(".")[2] == key.rpartition(".")[2]]
+    guess = same_name[0] if same_name else nearest(key, [*_settings(), *(one.key for one in all_sections())])
+    hint = f"did you mean {guess}?" if guess else "`skytrain config show` lists every setting"
+    raise ConfigError(key, "no such setting", hint=hint)
+
+
+def default_of(setting: Explained) -> tuple[Any, str] | None:
+    """The value without a word of the user's, and its file; for a form that is no default, as the form's own file has it."""
+    values, origins = _defaults()
+    form = setting.variant
+    if setting.key in values and (form is None or values[form.key] in form.words):
+        return values[setting.key], origins[setting.key]
+    for file, leaves in _group_files().items():
+        if setting.key in leaves and form is not None and leaves.get(form.key) in form.words:
+            return leaves[setting.key], file
+    return None
+
+
+def set_by(key: str) -> dict[str, Any]:
+    """The built-in files that set the key, with the value of each."""
+    return {file: leaves[key] for file, leaves in _group_files().items() if key in leaves}
+
+
+def group_choices(section: Section) -> list[str]:
+    """What can be typed to choose a file of the group that the section is the first of."""
+    group = section.key.replace(".", "/")
+    if group not in GROUPS or section != next(one for one in all_sections() if one.key == section.key):
+        return []
+    names = (file.name for file in files(GROUPS_MODULE).joinpath(group).iterdir() if file.name.endswith(".yaml"))
+    return sorted(
+        f"{group}={name.removesuffix('.yaml')}" for name in names if not name.startswith("_")
+    )  # a base of others
+
+
+def _sections(group: type, key: str, variant: Variant | None) -> Iterator[Section]:
+    fields, prefix = fields_of(group), f"{key}." if key else ""
+    own = tuple(
+        Explained(f"{prefix}{field.name}", field.declared, type_in_words(field.type), variant)
+        for field in fields
+        if field.declared is not None
+    )
+    if own:
+        yield Section(key, " ".join((group.__doc__ or "").split()), variant, own)
+    for field in fields:
+        for inside in field.groups:
+            at = f"{prefix}{field.name}"
+            tag, words = tag_of(inside) if len(field.groups) > 1 else ("", ())
+            yield from _sections(inside, at, Variant(f"{at}.{tag}", words) if words else variant)
+
+
+@cache
+def _settings() -> dict[str, list[Explained]]:
+    found: dict[str, list[Explained]] = {}
+    for section in all_sections():
+        for setting in section.settings:
+            found.setdefault(setting.key, []).append(setting)
+    return found
+
+
+def _without_repeats(settings: list[Explained]) -> list[Explained]:
+    """Forms that declare a setting alike are told together."""
+    merged: dict[tuple[Declared, str], Explained] = {}
+    for one in settings:
+        known = merged.setdefault((one.declared, one.type), one)
+        if known is not one and known.variant and one.variant:
+            both = Variant(known.variant.key, (*known.variant.words, *one.variant.words))
+            merged[one.declared, one.type] = replace(known, variant=both)
+    return list(merged.values())
+
+
+@cache
+def _defaults() -> tuple[Mapping[str, Any], Mapping[str, str]]:
+    composed = compose()
+    return flatten(composed.values), composed.origins
+
+
+@cache
+def _group_files() -> dict[str, dict[str, Any]]:
+    """The settings of each built-in file, by their full keys."""
+    found: dict[str, dict[str, Any]] = {}
+    root = files(GROUPS_MODULE)
+    for group in ("", *GROUPS):
+        folder = root.joinpath(group) if group else root
+        for file in sorted(folder.iterdir(), key=lambda file: file.name):
+            if file.name.endswith(".yaml"):
+                found[f"{group}/{file.name}" if group else file.name] = _leaves_of(file, group.replace("/", "."))
+    return found
+
+
+def _leaves_of(file: Traversable, package: str) -> dict[str, Any]:
+    text = file.read_text()
+    values = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+    assert isinstance(values, dict)
+    values.pop("defaults", None)
+    return flatten(values, "" if GLOBAL_PACKAGE in text else package)
