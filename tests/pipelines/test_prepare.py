@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.config.compose import compose
+from skytrain.corpus import find_corpus
 from skytrain.pipelines import prepare as story
 from skytrain.pipelines.prepare import outline, prepare
 from skytrain.runs import Silent
 from skytrain.storage import open_store
-from skytrain.tokens import split_of
+from skytrain.tokens import find_prepared, split_of
 from skytrain.tokens.tokenizers import gpt2
 
 TEXTS = {
@@ -66,6 +68,91 @@ def test_every_document_comes_back_from_its_split(lines: Path, tmp_path: Path) -
         expected = [text for id_, text in TEXTS.items() if split_of(id_, 0.2) == split]
         assert documents(tmp_path / "store", prepared.folder, split) == expected
     assert len(prepared.train.shards) > 2
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        self.said += [f"{name}: {value}" for name, value in rows]
+
+
+def text_config(folder: Path, *overrides: str) -> Any:
+    settings = ["data=text", f"data.source.paths={folder}/*.txt", f"store.root={folder / 'store'}"]
+    return compose([*settings, "tokenizer=bytes", "data.workers=1", *overrides]).config
+
+
+def test_after_an_edit_of_the_sources_the_preparation_of_what_they_are_now_is_meant(tmp_path: Path) -> None:
+    source, config = tmp_path / "a.txt", text_config(tmp_path)
+    source.write_text("first")
+    old = prepare(config, Silent())
+    source.write_text("second, longer")
+    new = prepare(config, Silent())
+    store = open_store(config.store)
+    assert old.folder != new.folder
+    assert find_prepared(store, config.data, config.tokenizer) == new
+    assert find_corpus(store, config.data).text_bytes == len("second, longer")
+    source.write_text("first")
+    assert find_prepared(store, config.data, config.tokenizer) == old
+    source.write_text("third")
+    with pytest.raises(SkytrainError, match=r"(?s)holds 2 preparations.*none of them.*data\.version=VERSION"):
+        find_prepared(store, config.data, config.tokenizer)
+    source.unlink()
+    with pytest.raises(SkytrainError, match=r"(?s)holds 2 preparations.*could not be compared.*data\.version=VERSION"):
+        find_prepared(store, config.data, config.tokenizer)
+
+
+def test_of_tokenizers_trained_on_samples_of_different_size_the_one_of_the_settings_is_meant(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one two three four " * 50)
+    (tmp_path / "b.txt").write_text("five six seven eight " * 50)
+    made = {}
+    for size in ("100B", "10KB"):
+        sized = text_config(tmp_path, "tokenizer.vocab_size=262", "tokenizer.name=t", f"tokenizer.sample_bytes={size}")
+        made[size] = (sized, prepare(sized, Silent()))
+    assert len({prepared.folder for _, prepared in made.values()}) == 2
+    for sized, prepared in made.values():
+        assert find_prepared(open_store(sized.store), sized.data, sized.tokenizer) == prepared
+
+
+def test_what_is_odd_about_a_corpus_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\x00 <|endoftext|> two\x00")
+    notes = Notes()
+    prepare(text_config(tmp_path, "data.source.separator='<|endoftext|>'"), notes)
+    text = "\n".join(notes.said)
+    assert "data.source.separator='<|endoftext|>' is on no line of its own in 1 file:" in text
+    assert "the text holds 2 NUL bytes" in text
+    assert "no validation split: by chance, none of 1 document is in it" in text
+    assert "read: 1 document, 23 B" in text
+    assert "1 documents" not in text
+
+
+def test_an_ordinary_corpus_gives_no_warning(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"document {i}\n<|endoftext|>\n" for i in range(100)))
+    (tmp_path / "b.txt").write_text("one document\n<|endoftext|>\n")
+    notes = Notes()
+    prepare(text_config(tmp_path, "data.source.separator='<|endoftext|>'", "data.validation_fraction=0.3"), notes)
+    assert not any("warning" in line or "no validation" in line for line in notes.said)
+
+
+def test_one_document_a_file_that_ends_with_the_separator_gives_no_warning(tmp_path: Path) -> None:
+    (tmp_path / "b.txt").write_text("one document\r\n<|endoftext|>\r\n")
+    notes = Notes()
+    prepare(text_config(tmp_path, "data.source.separator='<|endoftext|>'", "data.validation_fraction=0"), notes)
+    assert not any("warning" in line for line in notes.said)
+    assert "no validation split: data.validation_fraction=0" in notes.said
+
+
+def test_the_outline_names_a_trained_tokenizer_by_its_id_once_there_is_one(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one two three four " * 50)
+    config = text_config(tmp_path, "data.validation_fraction=0")
+    assert dict(outline(config))["tokens"].endswith("/bytes-<hash>")
+    prepared = prepare(config, Silent())
+    assert dict(outline(config))["tokens"] == f"file://{tmp_path}/store/{prepared.folder} (already there)"
+    assert dict(outline(config))["input"].startswith("1 file, ")
 
 
 class Killed(Exception):
@@ -131,7 +218,7 @@ def test_a_dry_run_tells_stages_sizes_and_places_and_makes_nothing(lines: Path, 
         "read -> normalize -> min_chars -> language -> gopher_repetition -> gopher_quality -> c4 -> fineweb -> pii"
     )
     assert rows["stages"].endswith("exact_dedup -> near_dedup -> write -> tokenize")
-    assert rows["input"].startswith("1 files, ")
+    assert rows["input"].startswith("1 file, ")
     assert "1M tokens: about 6.25 MB of text, 2.00 MB of shards" in rows["stops at"]
     assert rows["tokens"].startswith(open_store(chosen.store).url("tokens/jsonl/"))
     assert not (tmp_path / "store").exists()

@@ -38,7 +38,7 @@ from .schema import (
     select,
 )
 from .typed import build
-from .units import Interval, format_bytes, format_count, format_seconds, parse_count
+from .units import Interval, format_bytes, format_count, format_seconds, parse_count, plural
 
 __all__ = [
     "DATA",
@@ -84,6 +84,7 @@ __all__ = [
     "make",
     "nearest",
     "parse_count",
+    "plural",
     "select",
     "total_steps",
 ]

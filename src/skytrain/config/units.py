@@ -124,6 +124,11 @@ def format_count(value: float) -> str:
     return f"{value:.3g}" if value != int(value) else str(int(value))
 
 
+def plural(count: int, noun: str) -> str:
+    """`1 document`, `2 documents`, `1,000 documents`; `noun` takes an s."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def format_bytes(value: float) -> str:
     for suffix, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
         if abs(value) >= scale:

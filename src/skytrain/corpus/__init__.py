@@ -8,16 +8,33 @@ if TYPE_CHECKING:
     from .build import write_corpus
     from .clean import stages_of
     from .documents import BadRecord, Document
-    from .manifest import CorpusManifest, CorpusPart, open_corpus, read_corpus, read_part, read_part_texts
+    from .manifest import (
+        CorpusManifest,
+        CorpusPart,
+        corpus_folder,
+        find_corpus,
+        open_corpus,
+        read_corpus,
+        read_part,
+        read_part_texts,
+    )
     from .pool import ordered_threads, worker_count
-    from .versions import corpus_version, fingerprint_of, recipe_hash
+    from .progress import Pace
+    from .versions import choose_version, corpus_version, fingerprint_of, recipe_hash, version_at_hand
+    from .warnings import corpus_warnings
 
 _HOMES = {
     "BadRecord": "documents",
     "CorpusManifest": "manifest",
     "CorpusPart": "manifest",
     "Document": "documents",
+    "Pace": "progress",
+    "choose_version": "versions",
+    "corpus_folder": "manifest",
     "corpus_version": "versions",
+    "corpus_warnings": "warnings",
+    "find_corpus": "manifest",
+    "version_at_hand": "versions",
     "fingerprint_of": "versions",
     "open_corpus": "manifest",
     "ordered_threads": "pool",
@@ -34,7 +51,12 @@ __all__ = [
     "CorpusManifest",
     "CorpusPart",
     "Document",
+    "Pace",
+    "choose_version",
+    "corpus_folder",
     "corpus_version",
+    "corpus_warnings",
+    "find_corpus",
     "fingerprint_of",
     "open_corpus",
     "ordered_threads",
@@ -43,6 +65,7 @@ __all__ = [
     "read_part_texts",
     "recipe_hash",
     "stages_of",
+    "version_at_hand",
     "worker_count",
     "write_corpus",
 ]

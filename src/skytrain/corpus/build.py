@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skytrain.config import DataConfig, SkytrainError, format_bytes
+from skytrain.config import DataConfig, SkytrainError, format_bytes, plural
 from skytrain.storage import Store, StoreError
 
 from .chunks import Chunk, clean_source, read_facts, read_signatures, read_texts
@@ -27,7 +27,7 @@ from .manifest import CorpusManifest, CorpusPart, Stage, corpus_folder, open_cor
 from .pool import WorkerLost, ordered_threads
 from .progress import CleaningProgress, Progress
 from .report import Examples, keep_examples, write_report
-from .versions import evaluation_examples, fingerprint_of, recipe_hash
+from .versions import fingerprint_of, recipe_hash
 
 PARTS_AT_ONCE = 2  # one is written while another is made; more would only take memory
 TARGET_SLACK = 1.05  # text read beyond the target before duplicates are looked for
@@ -90,14 +90,13 @@ def _cleaned(
     goal = needed * TARGET_SLACK if needed else math.inf
     chunks: list[Chunk] = []
     size, display = 0, CleaningProgress(progress, source, needed)
-    stream = clean_source(store, folder, data, source, evaluation_examples(data), needed)
+    stream = clean_source(store, folder, data, source, needed, display.show)
     try:
         while True:
-            for chunk, is_new in stream:
+            for chunk, _ in stream:
                 keep_examples(examples, chunk.examples)
                 chunks.append(dataclasses.replace(chunk, examples={}))  # all of them would grow with the corpus
                 size += chunk.bytes
-                display.show(chunk, is_new)
                 if size >= goal:
                     break
             else:
@@ -145,7 +144,7 @@ def _check(store: Store, folder: str, data: DataConfig, chunks: list[Chunk], dup
     if len(again) and data.bad_records == "stop":
         name = _id_of(store, f"{folder}/clean", chunks, int(again[0]))
         raise SkytrainError(
-            f"data={data.name}: {len(again)} documents have the id of another one, the first is {name!r}\n  data.bad_records=skip keeps the first of each"
+            f"data={data.name}: {plural(len(again), 'document')} with the id of another one, the first is {name!r}\n  data.bad_records=skip keeps the first of each"
         )
     if (duplicates.fate == KEPT).any():
         return
@@ -156,7 +155,7 @@ def _check(store: Store, folder: str, data: DataConfig, chunks: list[Chunk], dup
         f"{rule} removed {count}" for rule, count in _removed(data, chunks, duplicates).items() if count
     )
     raise SkytrainError(
-        f"data={data.name}: nothing is left of {read} documents: {by_rule}\n  loosen that rule, for example data.min_chars={min(1, data.min_chars)}"
+        f"data={data.name}: nothing is left of {plural(read, 'document')}: {by_rule}\n  loosen that rule, for example data.min_chars={min(1, data.min_chars)}"
     )
 
 
@@ -180,7 +179,7 @@ def _parts(
         store.write(f"{folder}/{name}", body)
         written += text_bytes
         if progress:
-            progress("write", written / 1e6, total / 1e6, f"{number + 1} parts, {format_bytes(written)}")
+            progress("write", written / 1e6, total / 1e6, f"{plural(number + 1, 'part')}, {format_bytes(written)}")
         yield CorpusPart(name, documents, text_bytes, len(body), hashlib.sha256(body).hexdigest())
     if progress:
         progress("write", total / 1e6, total / 1e6, f"{format_bytes(written)} kept")
@@ -285,4 +284,5 @@ def _manifest(
         stages=_stages(data, chunks, duplicates, parts),
         removed=_removed(data, chunks, duplicates),
         parts=parts,
+        nul_characters=sum(chunk.nul_characters for chunk in chunks),
     )

@@ -6,7 +6,7 @@ import hashlib
 import json
 import pickle
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -18,9 +18,11 @@ from skytrain.storage import Store
 from .clean import Cleaned, Tally, clean
 from .documents import BadRecord, Document, to_parquet
 from .pool import ordered, ordered_streams, ordered_threads, worker_count
+from .versions import evaluation_examples
 
 CHUNK_CHARS = 8 << 20
 CHUNK_DOCUMENTS = 50_000
+SEPARATOR_HINT = "a file of many documents needs data.source.separator, a whole line between them"
 EXAMPLES = 3  # kept of each rule
 EXAMPLE_CHARS = 400
 WRITES_AT_ONCE = 3
@@ -40,6 +42,7 @@ class Chunk:
     removed: dict[str, int]
     examples: dict[str, list[dict[str, str]]]
     sizes: tuple[int, int, int]  # bytes of facts, signatures and parquet
+    nul_characters: int = 0
 
     @property
     def piece(self) -> int:
@@ -66,21 +69,30 @@ class Stored(NamedTuple):
 
 
 def clean_source(
-    store: Store, folder: str, data: DataConfig, source: Any, examples: list[str], needed_bytes: int | None = None
+    store: Store,
+    folder: str,
+    data: DataConfig,
+    source: Any,
+    needed_bytes: int | None,
+    arrived: Callable[[Stored], None],
 ) -> Iterator[Stored]:
     """The source's documents, cleaned, a chunk at a time and in order. `folder` keeps what is finished for the next run.
 
     `needed_bytes` of text is when the caller will probably stop. Who reads the files is a question of speed, and changes no byte.
+    `arrived` has each chunk as soon as it is finished: workers that read files of their own finish them out of order.
     """
+    examples = evaluation_examples(data)
     done = {stat.key.rpartition("/")[2] for stat in store.list(folder)}
     workers = worker_count(data.workers)
     pieces = list(source.pieces()) if hasattr(source, "pieces") else []
     if _files_apart(source, pieces, workers, needed_bytes):
         given = (data, examples, source, store, folder, done, CHUNK_CHARS)
-        yield from ordered_streams(_clean_piece, enumerate(pieces), workers, _setup_reader, given)
+        yield from ordered_streams(_clean_piece, enumerate(pieces), workers, _setup_reader, given, arrived)
         return
     made = ordered(_clean_work, _work(data, source, done), workers, _setup, (data, examples))
-    yield from ordered_threads(lambda each: _store(store, folder, each), made, WRITES_AT_ONCE)
+    for stored in ordered_threads(lambda each: _store(store, folder, each), made, WRITES_AT_ONCE):
+        arrived(stored)
+        yield stored
 
 
 def _files_apart(source: Any, pieces: list[Any], workers: int, needed_bytes: int | None) -> bool:
@@ -177,7 +189,8 @@ def _cut(
         if isinstance(record, Document) and len(record.text) > data.max_document_bytes:
             record = BadRecord(
                 "size",
-                f"document {record.id} has {len(record.text):,} characters, more than data.max_document_bytes={data.max_document_bytes:,}",
+                f"document {record.id} has {len(record.text):,} characters, more than data.max_document_bytes={data.max_document_bytes:,}"
+                + (f"\n  {SEPARATOR_HINT}" if record.source == "text" else ""),
             )
         if chars >= CHUNK_CHARS or len(documents) + len(bad) >= CHUNK_DOCUMENTS:
             yield documents, bad, False
@@ -284,4 +297,5 @@ def _summary(work: Work, cleaned: Cleaned, kept: list[int], sizes: tuple[int, in
         removed=dict(sorted(removed.items())),
         examples=dict(sorted(examples.items())),
         sizes=sizes,
+        nul_characters=sum(cleaned.texts[i].count("\0") for i in kept),
     )

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from skytrain.config import SkytrainError
+from skytrain.config import DataConfig, SkytrainError
 
 from .documents import Document, from_parquet, texts_in_parquet
+from .versions import choose_version, recipe_hash
 
 if TYPE_CHECKING:
     from skytrain.storage import Store
@@ -56,6 +57,7 @@ class CorpusManifest:
     stages: list[Stage]
     removed: dict[str, int]  # rule -> documents
     parts: list[CorpusPart]
+    nul_characters: int = 0  # in the cleaned text
 
     @property
     def folder(self) -> str:
@@ -77,6 +79,24 @@ def corpus_folder(dataset: str, version: str) -> str:
 
 def open_corpus(store: Store, dataset: str, version: str) -> CorpusManifest:
     return CorpusManifest.from_json(store.read(f"{corpus_folder(dataset, version)}/manifest.json"))
+
+
+def find_corpus(store: Store, data: DataConfig) -> CorpusManifest:
+    """The corpus of these settings; of several, the one of the sources as they are now."""
+    recipe, top = recipe_hash(data), f"corpora/{data.name}"
+    known = {}
+    for version in store.folders(f"{top}/"):
+        if data.version in (None, version) and store.exists(f"{corpus_folder(data.name, version)}/manifest.json"):
+            corpus = open_corpus(store, data.name, version)
+            if corpus.recipe == recipe:
+                known[version] = corpus
+    if not known:
+        wanted = f" in version {data.version}" if data.version else ""
+        raise SkytrainError(
+            f"{store.url(top)} holds no corpus of data={data.name} with these settings{wanted}\n"
+            "  run `skytrain prepare` with the same KEY=VALUEs first; data made from tokens has no corpus"
+        )
+    return known[choose_version(data, list(known), store.url(top))]
 
 
 def read_corpus(store: Store, manifest: CorpusManifest) -> Iterator[Document]:

@@ -64,10 +64,11 @@ def ordered_streams(
     workers: int,
     setup: Callable[..., None],
     given: tuple[Any, ...],
+    arrived: Callable[[Result], None],
 ) -> Iterator[Result]:
     """All that `function` yields for each task, task by task in order; each process works on a task of its own.
 
-    Results of later tasks wait here meanwhile, so they should be small.
+    Results of later tasks wait here meanwhile, so they should be small; `arrived` has each as soon as it is there.
     """
     context = _context()
     processes, idle = [], []
@@ -79,7 +80,7 @@ def ordered_streams(
         processes.append(process)
         idle.append(ours)
     try:
-        yield from _stream_in_order(enumerate(tasks), idle)
+        yield from _stream_in_order(enumerate(tasks), idle, arrived)
     finally:
         for process in processes:
             process.kill()  # SIGTERM may be ignored here, and so in them; what they have not finished is made again
@@ -87,7 +88,9 @@ def ordered_streams(
             process.join()
 
 
-def _stream_in_order(tasks: Iterator[tuple[int, Any]], idle: list[Connection]) -> Iterator[Any]:
+def _stream_in_order(
+    tasks: Iterator[tuple[int, Any]], idle: list[Connection], arrived: Callable[[Any], None]
+) -> Iterator[Any]:
     busy: dict[Connection, int] = {}
     waiting: dict[int, deque[Any]] = {}
     finished: set[int] = set()
@@ -116,6 +119,7 @@ def _stream_in_order(tasks: Iterator[tuple[int, Any]], idle: list[Connection]) -
             except EOFError:
                 raise WorkerLost(LOST) from None
             if kind == "result":
+                arrived(content)
                 waiting[busy[pipe]].append(content)
             elif kind == "error":
                 waiting[busy.pop(pipe)].append(_rebuild(*content))

@@ -4,54 +4,80 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-import numpy as np
+from skytrain.config import format_bytes, format_count
 
-from skytrain.config import format_bytes, format_count, format_seconds
+from .chunks import Stored
 
-from .chunks import Chunk
+SETTLE_SECONDS = 2.0  # results of several workers come in bursts: a shorter time says nothing about their pace
 
-Progress = Callable[[str, float, float | None, str], None]  # stage, done, total, detail
+
+class Progress(Protocol):
+    def __call__(
+        self, stage: str, done: float, total: float | None, detail: str = "", seconds_left: float | None = None
+    ) -> None: ...
+
+
+class Pace:
+    """The speed of work, counted from its first result: what comes before is start-up, and is not repeated."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._first: tuple[float, float] | None = None  # when, and how much was done by then
+
+    def per_second(self, done: float) -> float | None:
+        """None until there is something to measure."""
+        if self._first is None:
+            self._first = (self._clock(), done)
+        since, before = self._first
+        seconds = self._clock() - since
+        return (done - before) / seconds if done > before and seconds >= SETTLE_SECONDS else None
+
+    def seconds_left(self, done: float, total: float | None) -> float | None:
+        speed = self.per_second(done)
+        return max(0.0, total - done) / speed if speed and total is not None else None
 
 
 class CleaningProgress:
-    """Bytes of the text that is needed, or else of the source's files; time to go by the speed of this run alone."""
+    """Bytes of the text that is needed, or else of the source's files; the pace is that of this run alone."""
 
     def __init__(self, progress: Progress | None, source: Any, needed_bytes: int | None) -> None:
         self.progress, self.needed_bytes = progress, needed_bytes
         sizes = [getattr(piece, "size", 0) for piece in source.pieces()] if hasattr(source, "pieces") else []
-        self.file_starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]).tolist()
+        self.file_bytes = sum(sizes)
+        self.positions: dict[int, int] = {}  # how far each file is; workers read several at a time
         self.documents = self.read_bytes = self.kept_bytes = self.done_bytes = 0
-        self.before: tuple[int, int, int] | None = None  # documents, bytes read and done by an earlier run
-        self.started = time.monotonic()
+        self.any_new = False
+        self.pace, self.documents_pace, self.bytes_pace = Pace(), Pace(), Pace()
 
     @property
     def total_bytes(self) -> int | None:
-        return self.needed_bytes or self.file_starts[-1] or None
+        return self.needed_bytes or self.file_bytes or None
 
-    def show(self, chunk: Chunk, is_new: bool) -> None:
+    def show(self, stored: Stored) -> None:
+        """Takes each chunk when it is finished, in any order."""
         if self.progress is None:
             return
-        if is_new and self.before is None:
-            self.before = (self.documents, self.read_bytes, self.done_bytes)
+        chunk = stored.chunk
         self.documents += chunk.documents_read
         self.read_bytes += chunk.bytes_read
         self.kept_bytes += chunk.bytes
-        in_files = self.file_starts[-1] and not self.needed_bytes
-        self.done_bytes = self.file_starts[chunk.piece] + chunk.input_bytes if in_files else self.kept_bytes
-        total = self.total_bytes
-        self.progress("clean", self.done_bytes / 1e6, total / 1e6 if total else None, self._detail(total))
-
-    def _detail(self, total: int | None) -> str:
+        if self.file_bytes and not self.needed_bytes:
+            self.done_bytes += chunk.input_bytes - self.positions.get(chunk.piece, 0)
+            self.positions[chunk.piece] = chunk.input_bytes
+        else:
+            self.done_bytes = self.kept_bytes
         detail = f"{format_count(self.documents)} documents, {format_bytes(self.read_bytes)} read, {format_bytes(self.kept_bytes)} kept"
-        if self.before is None:
-            return detail + " by an earlier run"
-        seconds = max(1e-3, time.monotonic() - self.started)
-        documents_before, read_before, done_before = self.before
-        documents_per_s = (self.documents - documents_before) / seconds
-        read_per_s, done_per_s = (self.read_bytes - read_before) / seconds, (self.done_bytes - done_before) / seconds
-        detail += f" | {documents_per_s:,.0f} documents/s, {read_per_s / 1e6:.1f} MB/s"
-        if total and done_per_s > 0:
-            detail += f" | about {format_seconds(max(0, total - self.done_bytes) / done_per_s)} to go"
-        return detail
+        total, left = self.total_bytes, None
+        self.any_new = self.any_new or stored.is_new
+        if self.any_new:
+            left = self.pace.seconds_left(self.done_bytes, total)
+            detail += self._speed()
+        else:
+            detail += " by an earlier run"
+        self.progress("clean", self.done_bytes / 1e6, total / 1e6 if total else None, detail, left)
+
+    def _speed(self) -> str:
+        documents, size = self.documents_pace.per_second(self.documents), self.bytes_pace.per_second(self.read_bytes)
+        return f" | {documents:,.0f} documents/s, {size / 1e6:.1f} MB/s" if documents and size else ""

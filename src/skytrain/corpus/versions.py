@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from skytrain.config import DATA, DataConfig, SkytrainError, select
+from skytrain.config import DATA, DataConfig, SkytrainError, make, plural, select
 
 from .files import InputFile, find_files
 
@@ -52,6 +53,32 @@ def evaluation_examples(data: DataConfig) -> list[str]:
 
 def _evaluation_files(data: DataConfig) -> list[InputFile]:
     return find_files(data.cleaning.decontaminate.paths, "data.cleaning.decontaminate.paths")
+
+
+def version_at_hand(data: DataConfig) -> str:
+    """The version that preparing now would give; an error where the sources are out of reach."""
+    source = make(data.source.target, data.source.args, key="data.source")
+    return corpus_version(data, fingerprint_of(data, source))
+
+
+def choose_version(data: DataConfig, versions: Sequence[str], where: str) -> str:
+    """Which of several preparations of the same settings is meant: the one of the sources as they are now.
+
+    `where` names the place in an error.
+    """
+    if len(versions) == 1:
+        return versions[0]
+    try:
+        wanted = version_at_hand(data)
+        if wanted in versions:
+            return wanted
+        problem = f"the sources as they are now are none of them: they would be {wanted}"
+    except (SkytrainError, OSError) as error:
+        problem = f"the sources could not be compared with them: {str(error).partition(chr(10))[0]}"
+    raise SkytrainError(
+        f"{where} holds {plural(len(versions), 'preparation')} of these settings: {', '.join(versions)}\n  {problem}\n"
+        "  choose one with data.version=VERSION, or run `skytrain prepare` with the same KEY=VALUEs"
+    )
 
 
 def recipe_hash(data: DataConfig) -> str:

@@ -10,10 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from ..config import BPETokenizerConfig, Config, SkytrainError, format_bytes, format_count, format_seconds, make
+from ..config import (
+    BPETokenizerConfig,
+    Config,
+    DataConfig,
+    SkytrainError,
+    TokenizerConfig,
+    format_bytes,
+    format_count,
+    make,
+    plural,
+)
 from ..corpus import (
     CorpusManifest,
+    Pace,
     corpus_version,
+    corpus_warnings,
     fingerprint_of,
     open_corpus,
     read_part,
@@ -35,6 +47,8 @@ from ..tokens import (
     store_tokenizer,
     tokens_folder,
     train_bpe,
+    trained_tokenizer_id,
+    trained_tokenizer_key,
 )
 from ..tokens.tokenizing import TokenizedSlice, tokenize_corpus
 
@@ -52,8 +66,23 @@ def prepare(config: Config, reporter: Reporter) -> Prepared:
     prepared = open_prepared(store, folder)
     if prepared is None:
         prepared = _write_splits(config, store, folder, version, tokenizer, corpus, source, reporter)
+    if corpus is not None:
+        for warning in corpus_warnings(source, corpus):
+            reporter.note(f"warning: {warning}")
     reporter.note(describe(store, prepared))
+    if prepared.validation is None:
+        reporter.note(_no_validation(config.data, prepared.train.documents))
     return prepared
+
+
+def _no_validation(data: DataConfig, documents: int) -> str:
+    if not data.validation_fraction:
+        return "no validation split: data.validation_fraction=0"
+    enough = min(0.5, max(0.1, 2 * data.validation_fraction))
+    return (
+        f"no validation split: by chance, none of {plural(documents, 'document')} is in it at data.validation_fraction={data.validation_fraction:g}\n"
+        f"  more documents or a larger fraction give one, for example data.validation_fraction={enough:g}"
+    )
 
 
 def outline(config: Config) -> list[tuple[str, str]]:
@@ -65,7 +94,10 @@ def outline(config: Config) -> list[tuple[str, str]]:
     if hasattr(source, "pieces"):
         pieces = source.pieces()
         rows.append(
-            ("input", f"{len(pieces)} files, {format_bytes(sum(piece.size for piece in pieces))} as they are stored")
+            (
+                "input",
+                f"{plural(len(pieces), 'file')}, {format_bytes(sum(piece.size for piece in pieces))} as they are stored",
+            )
         )
     if hasattr(source, "token_documents"):
         stages = ["tokens"]
@@ -86,9 +118,18 @@ def outline(config: Config) -> list[tuple[str, str]]:
         )
     rows.append(("workers", str(worker_count(data.workers))))
     rows.append(("corpus", _there(store, f"corpora/{data.name}/{version}")))
-    tokenizer_id = config.tokenizer.name if config.tokenizer.kind == "gpt2" else f"{config.tokenizer.name}-<hash>"
-    rows.append(("tokens", _there(store, tokens_folder(data.name, version, tokenizer_id))))
+    rows.append(("tokens", _tokens_row(store, data.name, version, config.tokenizer)))
     return rows
+
+
+def _tokens_row(store: Store, dataset: str, version: str, tokenizer: TokenizerConfig) -> str:
+    trained = isinstance(tokenizer, BPETokenizerConfig)
+    id_ = trained_tokenizer_id(store, dataset, version, tokenizer) if trained else tokenizer.name
+    if (
+        id_ is None
+    ):  # its id ends in a hash of what it will have learned; not part of a URL, which would escape the brackets
+        return f"{store.url(f'tokens/{dataset}/{version}')}/{tokenizer.name}-<hash>"
+    return _there(store, tokens_folder(dataset, version, id_))
 
 
 def _there(store: Store, folder: str) -> str:
@@ -102,7 +143,7 @@ def _there(store: Store, folder: str) -> str:
 def describe(store: Store, prepared: Prepared) -> str:
     splits = [prepared.train] + ([prepared.validation] if prepared.validation else [])
     counts = ", ".join(
-        f"{m.split} {format_count(m.tokens)} tokens in {m.documents} documents and {len(m.shards)} shard{'s' * (len(m.shards) > 1)}"
+        f"{m.split} {format_count(m.tokens)} tokens in {plural(m.documents, 'document')} and {plural(len(m.shards), 'shard')}"
         for m in splits
     )
     return f"prepared {counts}\n  {store.url(prepared.folder)}"
@@ -113,16 +154,16 @@ def _corpus(config: Config, store: Store, source: Any, version: str, reporter: R
         corpus = open_corpus(store, config.data.name, version)
     except NotFound:
         corpus = write_corpus(store, config.data, source, version, reporter.progress)
-    rows = [("read", f"{corpus.documents_read} documents, {format_bytes(corpus.text_bytes_read)}")]
+    rows = [("read", f"{plural(corpus.documents_read, 'document')}, {format_bytes(corpus.text_bytes_read)}")]
     for stage in corpus.stages:
         rows.append(
             (
                 stage.name,
-                f"{stage.documents_in} -> {stage.documents_out} documents, {format_bytes(stage.bytes_in)} -> {format_bytes(stage.bytes_out)}",
+                f"{stage.documents_in:,} -> {plural(stage.documents_out, 'document')}, {format_bytes(stage.bytes_in)} -> {format_bytes(stage.bytes_out)}",
             )
         )
-    rows += [(f"removed by {rule}", f"{count} documents") for rule, count in corpus.removed.items()]
-    rows += [("kept", f"{corpus.documents} documents, {format_bytes(corpus.text_bytes)}")]
+    rows += [(f"removed by {rule}", plural(count, "document")) for rule, count in corpus.removed.items()]
+    rows += [("kept", f"{plural(corpus.documents, 'document')}, {format_bytes(corpus.text_bytes)}")]
     rows += [("examples", store.url(f"{corpus.folder}/report.json"))]
     reporter.table(f"corpus {config.data.name} {version}", rows)
     return corpus
@@ -136,12 +177,12 @@ def _tokenizer(config: Config, store: Store, corpus: CorpusManifest | None, repo
         tokenizer = train_bpe(settings, iter(()))
         store_tokenizer(tokenizer, store)
         return tokenizer
-    note = f"{corpus.folder}/tokenizer-{settings.name}-{settings.vocab_size}-{settings.sample_bytes}"
-    try:
-        return open_tokenizer(settings, store, store.read(note).decode())
-    except NotFound:
-        tokenizer = train_bpe(settings, _sample(store, corpus, settings.sample_bytes))
-    store.write(note, store_tokenizer(tokenizer, store).encode())
+    known = trained_tokenizer_id(store, corpus.dataset, corpus.version, settings)
+    if known is not None:
+        return open_tokenizer(settings, store, known)
+    tokenizer = train_bpe(settings, _sample(store, corpus, settings.sample_bytes))
+    key = trained_tokenizer_key(corpus.dataset, corpus.version, settings)
+    store.write(key, store_tokenizer(tokenizer, store).encode())
     reporter.note(f"tokenizer {tokenizer.id}: {tokenizer.vocab_size} tokens, trained on the corpus")
     return tokenizer
 
@@ -244,7 +285,7 @@ def _fill(
     reporter: Reporter,
 ) -> None:
     data, train = config.data, splits.writers["train"]
-    started = said = time.monotonic()
+    said, pace = time.monotonic(), Pace()
     had_tokens, done_bytes = train.tokens, 0
     before = sum(part.text_bytes for part in corpus.parts[: splits.first_part]) if corpus else 0
     for part in parts:
@@ -254,17 +295,16 @@ def _fill(
             split = split_of(document.id, data.validation_fraction)
             splits.add(split, [part.part, document.number], document.tokens, document.text_bytes)
         done_bytes += int(part.text_bytes.sum())
+        speed = pace.per_second(train.tokens)
         if time.monotonic() - said > SAY_SECONDS:
             said = time.monotonic()
-            made, seconds = train.tokens - had_tokens, said - started
+            made = train.tokens - had_tokens
             # Without a target, as many tokens to a byte of the rest as there were so far.
             total: float | None = data.target_tokens
             if corpus and not total:
                 total = train.tokens + made * (corpus.text_bytes - before - done_bytes) / max(1, done_bytes)
-            detail = f"{format_count(made / seconds)} tokens/s"
-            if total and made:
-                detail += f" | about {format_seconds(max(0, total - train.tokens) / made * seconds)} to go"
-            reporter.progress("tokens", train.tokens, total, detail)
+            detail = f"{format_count(speed)} tokens/s" if speed else ""
+            reporter.progress("tokens", train.tokens, total, detail, pace.seconds_left(train.tokens, total))
 
 
 def _synthetic(source: Any, tokenizer: Tokenizer) -> Iterator[TokenizedSlice]:

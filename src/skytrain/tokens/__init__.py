@@ -12,7 +12,14 @@ from .mixture import Mixture, Phase
 from .opening import TrainingData, find_training_data, open_file_split, open_mixture, open_training_data
 from .order import BlockOrder, GlobalOrder, Permutation, window_order, windows_at
 from .packing import PackedSplit, inputs_and_targets
-from .prepared import Prepared, find_prepared, open_prepared, tokens_folder
+from .prepared import (
+    Prepared,
+    find_prepared,
+    open_prepared,
+    tokens_folder,
+    trained_tokenizer_id,
+    trained_tokenizer_key,
+)
 from .reader import TokenSplit
 from .shards import Split, dtype_for, split_of
 from .tokenizers import ByteLevelBPE, Tokenizer, load_tokenizer_folder, open_tokenizer, store_tokenizer, train_bpe
@@ -59,6 +66,8 @@ __all__ = [
     "store_tokenizer",
     "tokens_folder",
     "train_bpe",
+    "trained_tokenizer_id",
+    "trained_tokenizer_key",
     "window_order",
     "windows_at",
 ]

@@ -9,6 +9,7 @@ import io
 import tarfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -40,7 +41,7 @@ def split_documents(store: Store, prefix: str, manifest: Manifest, scratch: Path
             raise SkytrainError(f"{store.url(key)} was altered: its sha256 is not that of the manifest")
         ends = np.frombuffer(store.read(f"{prefix}/{shard.name}.idx"), "<u8").astype(np.int64)
         tokens = np.memmap(path, manifest.dtype, "r", HEADER_BYTES, (shard.tokens,))
-        for start, end in zip([0, *ends[:-1].tolist()], ends.tolist(), strict=True):
+        for start, end in pairwise([0, *ends.tolist()]):
             yield np.array(tokens[start + 1 : end])
 
 

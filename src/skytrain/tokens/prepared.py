@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from skytrain.config import DataConfig, SkytrainError, TokenizerConfig
-from skytrain.corpus import recipe_hash
-from skytrain.storage import Store
+from skytrain.config import BPETokenizerConfig, DataConfig, SkytrainError, TokenizerConfig
+from skytrain.corpus import choose_version, corpus_folder, recipe_hash
+from skytrain.storage import NotFound, Store
 
 from .manifest import Manifest, find_manifest
 
@@ -38,28 +38,57 @@ def open_prepared(store: Store, folder: str) -> Prepared | None:
 
 
 def find_prepared(store: Store, data: DataConfig, tokenizer: TokenizerConfig) -> Prepared:
-    """The preparation that these settings name; several (the source changed in between) or none is an error."""
-    recipe = recipe_hash(data)
-    found = []
-    for version in store.folders(f"tokens/{data.name}/"):
+    """The preparation that these settings name; of several, the one of the sources as they are now."""
+    recipe, top = recipe_hash(data), f"tokens/{data.name}"
+    found: dict[str, list[Prepared]] = {}
+    for version in store.folders(f"{top}/"):
         if data.version and version != data.version:
             continue
-        for tokenizer_id in store.folders(f"tokens/{data.name}/{version}/"):
+        for tokenizer_id in store.folders(f"{top}/{version}/"):
             prepared = open_prepared(store, tokens_folder(data.name, version, tokenizer_id))
             if prepared and prepared.train.made_from["recipe"] == recipe and _made_by(prepared, tokenizer):
-                found.append((version, prepared))
-    if len(found) > 1:
-        versions = ", ".join(version for version, _ in found)
-        raise SkytrainError(
-            f"{store.url(f'tokens/{data.name}')} holds {len(found)} preparations of these settings: {versions}\n  choose one: data.version=VERSION"
-        )
+                found.setdefault(version, []).append(prepared)
     if not found:
         wanted = f" in version {data.version}" if data.version else ""
         raise SkytrainError(
-            f"{store.url(f'tokens/{data.name}')} holds no tokens of data={data.name} made with tokenizer={tokenizer.name} and these settings{wanted}\n"
+            f"{store.url(top)} holds no tokens of data={data.name} made with tokenizer={tokenizer.name} and these settings{wanted}\n"
             "  run `skytrain prepare` with the same KEY=VALUEs first"
         )
-    return found[0][1]
+    version = choose_version(data, list(found), store.url(top))
+    return _choose_tokenizer(store, data.name, version, tokenizer, found[version])
+
+
+def _choose_tokenizer(
+    store: Store, dataset: str, version: str, settings: TokenizerConfig, found: list[Prepared]
+) -> Prepared:
+    """Tokenizers of one name and size differ where they were trained on samples of different size."""
+    if len(found) == 1:
+        return found[0]
+    wanted = trained_tokenizer_id(store, dataset, version, settings)
+    for prepared in found:
+        if prepared.tokenizer_id == wanted:
+            return prepared
+    ids = ", ".join(prepared.tokenizer_id for prepared in found)
+    raise SkytrainError(
+        f"{store.url(f'tokens/{dataset}/{version}')} holds tokens of several tokenizers {settings.name!r}: {ids}\n"
+        "  set tokenizer.sample_bytes to what the wanted one was trained on"
+    )
+
+
+def trained_tokenizer_key(dataset: str, version: str, settings: BPETokenizerConfig) -> str:
+    """Where a corpus keeps the id of the tokenizer that was trained on it with these settings."""
+    name = f"tokenizer-{settings.name}-{settings.vocab_size}-{settings.sample_bytes}"
+    return f"{corpus_folder(dataset, version)}/{name}"
+
+
+def trained_tokenizer_id(store: Store, dataset: str, version: str, settings: TokenizerConfig) -> str | None:
+    """The id of the tokenizer that was trained on a corpus with these settings, or None."""
+    if not isinstance(settings, BPETokenizerConfig):
+        return None
+    try:
+        return store.read(trained_tokenizer_key(dataset, version, settings)).decode()
+    except NotFound:
+        return None
 
 
 def find_mixture(store: Store, names: Sequence[str], tokenizer_id: str) -> dict[str, Prepared]:

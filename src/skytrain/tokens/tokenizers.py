@@ -120,15 +120,21 @@ def open_tokenizer(config: TokenizerConfig, store: Store, id: str | None = None)
     if config.kind == "gpt2":
         return gpt2()
     if id is None:
-        known = [folder for folder in store.folders("tokenizers") if folder.rpartition("-")[0] == config.name]
+        folders = store.folders("tokenizers")
+        known = [id_ for id_ in folders if id_ == config.name] or [
+            id_ for id_ in folders if id_.rpartition("-")[0] == config.name
+        ]
         if not known:
             raise SkytrainError(
                 f"{store.url('tokenizers')} has no tokenizer {config.name!r}\n  `skytrain prepare tokenizer={config.name}` trains one"
             )
         if len(known) > 1:
-            raise SkytrainError(f"{store.url('tokenizers')} has several tokenizers {config.name!r}: {', '.join(known)}")
+            raise SkytrainError(
+                f"{store.url('tokenizers')} has several tokenizers {config.name!r}: {', '.join(known)}\n"
+                f"  choose one: tokenizer.name={known[0]}"
+            )
         id = known[0]
-    tokenizer = ByteLevelBPE(config.name, store.read(_key(id)).decode())
+    tokenizer = ByteLevelBPE(id.rpartition("-")[0], store.read(_key(id)).decode())
     if tokenizer.id != id:
         raise SkytrainError(f"{store.url(_key(id))} was altered: its hash is {tokenizer.hash[:12]}")
     return tokenizer

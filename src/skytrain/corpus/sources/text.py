@@ -11,6 +11,7 @@ from ..files import InputFile
 from .base import UserFiles
 
 BOM = b"\xef\xbb\xbf"
+LINE_ENDS = b"\r\n"
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,19 @@ def read_text(file: InputFile, separator: str | None) -> Iterator[Document | Bad
             yield _document(f"{file.name}:{number}", body, file, start)
 
 
+def has_separator_line(file: InputFile, separator: str) -> bool:
+    wanted = separator.encode()
+    with file.open() as stream:
+        return any(line.rstrip(LINE_ENDS) == wanted for line in stream)
+
+
 def _split(stream: IO[bytes], separator: bytes) -> Iterator[tuple[int, bytes]]:
     """Each document with the byte at which it starts; the line end before a separator belongs to the separator."""
     lines: list[bytes] = []
     start = position = 0
     for line in stream:
         position += len(line)
-        if line.rstrip(b"\r\n") == separator:
+        if line.rstrip(LINE_ENDS) == separator:
             yield start, _without_line_end(b"".join(lines))
             lines, start = [], position
         else:

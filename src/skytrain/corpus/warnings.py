@@ -1,0 +1,39 @@
+"""What a preparation tells its user about a corpus that is probably not what they meant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from skytrain.config import plural
+
+from .manifest import CorpusManifest
+from .sources.text import has_separator_line
+
+
+def corpus_warnings(source: Any, corpus: CorpusManifest) -> list[str]:
+    """A line for each oddity, with what to do about it."""
+    found = [_separator_warning(source, corpus), _nul_warning(corpus)]
+    return [line for line in found if line]
+
+
+def _separator_warning(source: Any, corpus: CorpusManifest) -> str | None:
+    separator = getattr(source, "separator", None)
+    if separator is None or not hasattr(source, "pieces"):
+        return None
+    files = source.pieces()
+    # Files of several documents hold the separator; only where each is one document is a look at the files needed.
+    if corpus.documents_read > len(files) or any(has_separator_line(file, separator) for file in files):
+        return None
+    return (
+        f"data.source.separator={separator!r} is on no line of its own in {plural(len(files), 'file')}: each file is one document\n"
+        "  a separator is a whole line; set the one that the files have, or data.source.separator=null"
+    )
+
+
+def _nul_warning(corpus: CorpusManifest) -> str | None:
+    if not corpus.nul_characters:
+        return None
+    return (
+        f"the text holds {plural(corpus.nul_characters, 'NUL byte')}, which become tokens: is a source binary, or UTF-16?\n"
+        "  data/cleaning=normalize removes them"
+    )
