@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,7 @@ def test_other_projects_tokens_become_shards(config: Any, tmp_path: Path) -> Non
     ]
     prepared = prepare(compose(["data=tokens", "tokenizer=gpt2", *overrides]).config, Silent())
     assert prepared.train.documents == len(documents(config, "train", tmp_path))
-    with pytest.raises(SkytrainError, match="was made from tokens"):
+    with pytest.raises(SkytrainError, match="data made from tokens has no corpus"):
         describe_corpus(compose(["data=tokens", "tokenizer=gpt2", *overrides]).config)
 
 
@@ -98,6 +99,21 @@ def test_a_corpus_is_shown_with_examples_of_what_went(config: Any) -> None:
     page = describe_corpus(config)
     assert "min_chars" in page
     assert "a.jsonl:61: 'x'" in page
+
+
+def test_a_corpus_is_shown_whatever_tokenizer_its_tokens_were_made_with(config: Any) -> None:
+    other = dataclasses.replace(config, tokenizer=compose(["tokenizer=bytes"]).config.tokenizer)
+    assert describe_corpus(other) == describe_corpus(config)
+
+
+def test_converted_files_are_replaced_only_when_asked(config: Any, tmp_path: Path) -> None:
+    first = convert(config, "llmc", tmp_path)
+    stale = tmp_path / "train_000001.bin"
+    stale.write_bytes(b"of a longer conversion")
+    with pytest.raises(SkytrainError, match=r"holds 3 converted files already: train_000000\.bin.*\n.*--overwrite"):
+        convert(config, "llmc", tmp_path)
+    assert convert(config, "llmc", tmp_path, overwrite=True) == first
+    assert not stale.exists()
 
 
 def test_wrong_formats_and_cut_files_are_named(config: Any, tmp_path: Path) -> None:

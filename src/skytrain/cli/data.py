@@ -37,6 +37,9 @@ def convert(
     to: Annotated[str, typer.Option("--to", help="llmc, nanogpt, megatron, parquet or webdataset.")],
     out: Annotated[Path, typer.Option("--out", help="A folder; train and validation files go into it.")],
     overrides: Overrides = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the files of an earlier conversion in that folder.")
+    ] = False,
     config_dir: ConfigDirs = None,
 ) -> None:
     """Write prepared tokens as the files of another project.
@@ -46,5 +49,5 @@ def convert(
     config = compose_overrides(overrides, config_dir).config
     from ..pipelines.data import convert as story
 
-    for path in story(config, to, out):
+    for path in story(config, to, out, overwrite):
         print(path)

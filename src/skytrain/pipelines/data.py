@@ -7,22 +7,21 @@ import tempfile
 from pathlib import Path
 from typing import cast, get_args
 
-from ..config import Config, SkytrainError, format_bytes, nearest
-from ..corpus import open_corpus
-from ..storage import NotFound, open_store
+from ..config import Config, SkytrainError, format_bytes, nearest, plural
+from ..corpus import find_corpus
+from ..storage import open_store
 from ..tokens import find_prepared
 from ..tokens.convert import TokenFormat, split_documents, write_token_files
+
+# Every name that a conversion gives to a file.
+CONVERTED = ("train[._-]*", "val[._-]*", "validation[._-]*")
+CONVERTED_ENDINGS = (".bin", ".idx", ".parquet", ".tar")
 
 
 def describe_corpus(config: Config) -> str:
     """The table of stages and rules, then examples of what each rule removed and near-duplicates side by side."""
     store = open_store(config.store)
-    prepared = find_prepared(store, config.data, config.tokenizer)
-    version = prepared.train.made_from["version"]
-    try:
-        corpus = open_corpus(store, config.data.name, version)
-    except NotFound:
-        raise SkytrainError(f"{config.data.name} {version} was made from tokens, there is no corpus to show") from None
+    corpus = find_corpus(store, config.data)
     report = json.loads(store.read(f"{corpus.folder}/report.json"))
     lines = [f"{store.url(corpus.folder)}", f"{'stage':<20} {'documents':>24} {'bytes':>26}"]
     for stage in corpus.stages:
@@ -46,8 +45,8 @@ def describe_corpus(config: Config) -> str:
     return "\n".join(lines)
 
 
-def convert(config: Config, format: str, folder: Path) -> list[Path]:
-    """Both splits as files of another project; returns them."""
+def convert(config: Config, format: str, folder: Path, overwrite: bool = False) -> list[Path]:
+    """Both splits as files of another project; returns them. Files of an earlier conversion are replaced only with `overwrite`."""
     formats = get_args(TokenFormat)
     if format not in formats:
         guess = nearest(format, formats)
@@ -56,6 +55,7 @@ def convert(config: Config, format: str, folder: Path) -> list[Path]:
         )
     store = open_store(config.store)
     prepared = find_prepared(store, config.data, config.tokenizer)
+    _clear(folder, overwrite)
     files: list[Path] = []
     with tempfile.TemporaryDirectory(prefix="skytrain-convert-") as scratch:
         for manifest in (prepared.train, prepared.validation):
@@ -64,3 +64,15 @@ def convert(config: Config, format: str, folder: Path) -> list[Path]:
                 name = "val" if manifest.split == "validation" and format in ("nanogpt", "llmc") else manifest.split
                 files += write_token_files(documents, cast(TokenFormat, format), folder / name, manifest)
     return files
+
+
+def _clear(folder: Path, overwrite: bool) -> None:
+    """Room for the new files; a file left from a longer conversion would be read as part of the new one."""
+    there = sorted(path for pattern in CONVERTED for path in folder.glob(pattern) if path.suffix in CONVERTED_ENDINGS)
+    if there and not overwrite:
+        raise SkytrainError(
+            f"--out {folder} holds {plural(len(there), 'converted file')} already: {', '.join(path.name for path in there[:3])}\n"
+            "  choose another folder, or replace them with --overwrite"
+        )
+    for path in there:
+        path.unlink()
