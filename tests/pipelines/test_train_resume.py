@@ -10,15 +10,27 @@ from pathlib import Path
 import pytest
 import torch
 
-from skytrain.checkpoints import AnotherModel, committed_steps, load_model
+from skytrain.checkpoints import AnotherModel, Damaged, committed, committed_steps, load_model, step_key
+from skytrain.checkpoints.verification import verify
 from skytrain.config import SkytrainError
 from skytrain.export import export_llmc
 from skytrain.pipelines.beside import start_meter
 from skytrain.pipelines.export import export
 from skytrain.pipelines.train import train
-from skytrain.runs import Silent, Start, attempts, claim_attempt, load_run, read_metrics, read_outcome, save_run
+from skytrain.runs import (
+    DamagedRecord,
+    Silent,
+    Start,
+    attempts,
+    claim_attempt,
+    exit_code_of,
+    load_run,
+    read_metrics,
+    read_outcome,
+    save_run,
+)
 from skytrain.runs.meter import read_counts
-from skytrain.storage import open_store
+from skytrain.storage import Store, open_store
 from skytrain.training import CausalLM
 from tests.support.imds import fake_metadata
 from tests.support.tiny import tiny_config
@@ -364,3 +376,60 @@ def test_on_s3_metrics_logs_and_events_are_there_afterwards(s3_root, root):
 
 def losses_of(store, run: str) -> dict[int, float]:
     return {record["step"]: record["train/loss"] for record in read_metrics(store, run) if "train/loss" in record}
+
+
+def stopped_at_six(root: Path) -> Store:
+    """The run `cut`, with checkpoints at 2, 4 and 6 of 8 steps."""
+    train(tiny_config(root, "run=cut", *SHORT, "trainer.stop_at_step=6"), Silent())
+    return open_store(str(root))
+
+
+def flip_a_byte(store: Store, run: str, step: int) -> None:
+    file = next(stat.key for stat in store.list(step_key(run, step)) if stat.key.endswith(".bin"))
+    data = bytearray(store.read(file))
+    data[10] ^= 1
+    store.write(file, bytes(data))
+
+
+def test_a_damaged_newest_checkpoint_stops_the_run_and_fall_back_resumes_from_the_newest_whole_one(root):
+    store = stopped_at_six(root)
+    flip_a_byte(store, "cut", 6)
+    with pytest.raises(Damaged, match=r"was altered.*\n.*--fall-back") as caught:
+        train(tiny_config(root, "run=cut", *SHORT), Silent())
+    assert exit_code_of(caught.value) == 9
+    notes = Notes()
+    assert train(tiny_config(root, "run=cut", *SHORT), notes, Start(fall_back=True)).outcome == "done"
+    told = "\n".join(notes.said)
+    assert "step 6 is damaged: " in told
+    assert "resuming from step 4, the newest whole checkpoint; steps 5 to 6 are lost, and trained again" in told
+    assert losses(root, "cut") == losses(root, "whole")
+    a, b = weights(root, "cut", 8), weights(root, "whole", 8)
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert all(not verify(store, commit) for commit in committed(store, "cut"))
+
+
+def test_fall_back_without_a_whole_checkpoint_names_what_is_wrong_with_each(root):
+    store = stopped_at_six(root)
+    for step in (2, 4, 6):
+        flip_a_byte(store, "cut", step)
+    with pytest.raises(
+        Damaged, match=r"no checkpoint of the run is whole:\n  step 6 is damaged(.|\n)*step 2 is damaged"
+    ):
+        train(tiny_config(root, "run=cut", *SHORT), Silent(), Start(fall_back=True))
+
+
+def test_metrics_that_were_lost_before_the_checkpoint_are_told(root):
+    store = stopped_at_six(root)
+    store.delete_all("runs/cut/attempts/0/metrics")
+    notes = Notes()
+    train(tiny_config(root, "run=cut", *SHORT), notes)
+    assert "warning: the metrics of steps 1 to 6 are not in the store: plots have a gap there" in notes.said
+
+
+def test_damaged_spend_is_one_message_that_a_restart_would_only_repeat(root):
+    store = stopped_at_six(root)
+    spend = store.list("runs/cut/attempts/0/spend")[-1].key
+    store.write(spend, store.read(spend)[:-9])
+    with pytest.raises(DamagedRecord, match=r"line \d+ of .*/spend/.* is damaged: .*\n  restore it") as caught:
+        train(tiny_config(root, "run=cut", *SHORT), Silent())
+    assert exit_code_of(caught.value) == 9

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from skytrain.checkpoints.errors import Damaged, TakenOver
 from skytrain.cli.main import app
 from skytrain.config import ConfigError, SkytrainError
-from skytrain.runs import DamagedRecord, Superseded, exit_code_of
+from skytrain.runs import Superseded, exit_code_of
 from skytrain.runs.exits import EXITS, exit_codes_table
 from skytrain.storage import AccessDenied, NotFound, StoreError, StoreUnreachable
 
@@ -25,7 +25,6 @@ DOCS = Path(__file__).parents[2] / "docs"
         (Superseded("r", 0, 1, "elsewhere"), 8),
         (TakenOver("by attempt 1"), 8),
         (Damaged("cut short"), 9),
-        (DamagedRecord("cut short"), 9),
         (StoreUnreachable("read", "s3://b/k", "503"), 10),
         (AccessDenied("read", "s3://b/k", "ExpiredToken"), 11),
     ],

@@ -10,7 +10,8 @@ from ..runs import EXIT_CODES
 from ..storage import AccessDenied
 
 USE_ANOTHER = (
-    "\n  use another checkpoint: `skytrain checkpoints verify RUN` says which are whole, and how to continue from one"
+    "\n  use another checkpoint: `skytrain checkpoints verify RUN` says which are whole; "
+    "`skytrain train ... --fall-back` resumes a run from its newest whole one"
 )
 
 

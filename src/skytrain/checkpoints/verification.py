@@ -45,6 +45,23 @@ def verify(store: Store, commit: Commit, progress: Callable[[float], None] | Non
         return [line for wrong in pool.map(check, spans(manifest.ranges())) for line in wrong]
 
 
+def newest_whole(store: Store, commits: Sequence[Commit], known: Commit | None = None) -> tuple[Commit, list[str]]:
+    """The newest checkpoint without a damaged byte, and what is wrong with each newer one, a line each.
+
+    `known` was found whole a moment ago, and is not read again. `commits` are a run's, in order of step.
+    """
+    damaged: list[str] = []
+    for commit in reversed(commits):
+        problems = [] if commit == known else verify(store, commit)
+        if not problems:
+            return commit, damaged
+        damaged.append(f"step {commit.step} is damaged: {problems[0]}")
+    lines = "".join(f"\n  {line}" for line in damaged)
+    raise Damaged(
+        f"no checkpoint of the run is whole:{lines}\n  restore one from a backup, or begin again under another name: run=NAME"
+    )
+
+
 def _check(store: Store, folder: str, span: Sequence[HashedRange]) -> list[str]:
     """Small ranges come several at a time; a large one, such as a whole file of DeepSpeed's, is read in blocks."""
     key = f"{folder}/{span[0].file}"

@@ -54,13 +54,14 @@ def list_(run: Run, overrides: Overrides = None, config_dir: ConfigDirs = None, 
 def verify(run: RunAtStep, overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
     """Read every byte and compare every hash.
 
-    Of one checkpoint, or of all of a run. Exits with 2 when one is damaged.
+    Of one checkpoint, or of all of a run. Exits with 9 when one is damaged.
 
     skytrain checkpoints verify my-run@5000
     """
     config = compose_overrides(overrides, config_dir).config
     from ..config import format_bytes
     from ..pipelines.checkpoints import verify as story
+    from ..runs import EXIT_CODES
     from .console import reporter
 
     with reporter() as console:
@@ -75,9 +76,10 @@ def verify(run: RunAtStep, overrides: Overrides = None, config_dir: ConfigDirs =
                 print(f"  {problem}")
         whole = [each.step for each in results if not each.problems]
         if len(whole) < len(results) and whole:
-            print(f"continue from a whole one: skytrain train --from {results[0].run}@{whole[-1]} run=NEW-NAME")
+            print(f"the same `skytrain train` with --fall-back resumes from step {whole[-1]}; as a run of its own:")
+            print(f"  skytrain train --from {results[0].run}@{whole[-1]} run=NEW-NAME")
     if any(each.problems for each in results):
-        raise SystemExit(2)
+        raise SystemExit(EXIT_CODES["damaged"])
 
 
 @app.command()

@@ -57,6 +57,13 @@ AtStep = Annotated[
         show_default=False,
     ),
 ]
+FallBack = Annotated[
+    bool,
+    typer.Option(
+        "--fall-back",
+        help="Where the run's newest checkpoint is damaged, resume from the newest whole one. Reads every byte of it first.",
+    ),
+]
 AllowChanges = Annotated[
     bool,
     typer.Option("--allow-changes", help="Go on with a run although settings that decide its numbers have changed."),
@@ -74,6 +81,7 @@ def train(
     weights_only: WeightsOnly = False,
     at_step: AtStep = None,
     allow_changes: AllowChanges = False,
+    fall_back: FallBack = False,
 ) -> None:
     """Train on prepared data; the same command again continues.
 
@@ -95,7 +103,7 @@ def train(
 
     composed = compose_overrides(overrides, config_dir, source)
     config = composed.config
-    start = Start(source, weights_only, at_step)
+    start = Start(source, weights_only, at_step, fall_back)
     supervision = Supervision.from_environment()
     if supervision is not None or "WORLD_SIZE" in os.environ:
         _work(composed, start, allow_changes)
@@ -117,6 +125,8 @@ def _words(config_dirs: list[Path], start: Start, allow_changes: bool) -> list[s
         words.append("--weights-only")
     if start.at_step is not None:
         words += ["--at-step", str(start.at_step)]
+    if start.fall_back:
+        words.append("--fall-back")
     if allow_changes:
         words.append("--allow-changes")
     return [*words, "--debug"] if "--debug" in sys.argv else words

@@ -12,8 +12,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..checkpoints import committed_steps, load_weights, open_checkpoint, step_key
+from ..checkpoints import Commit, committed, load_weights, open_checkpoint
 from ..checkpoints.commits import choose_commit, find_commit, read_manifest
+from ..checkpoints.verification import newest_whole
 from ..config import Config, DecoderConfig, SkytrainError
 from ..jobs.supervision import Supervision
 from ..models import build_model, count_parameters
@@ -29,6 +30,7 @@ from ..runs import (
     run_name,
     save_run,
 )
+from ..runs.metrics import last_metrics
 from ..runs.record import new_record, plain
 from ..storage import Store, open_store
 from ..tokens import Prepared
@@ -48,6 +50,8 @@ class Beginning:
     store_root: str | None = None  # of the store that the checkpoint is in, where that is not the run's own
     label: str = ""
     changes: tuple[str, ...] = ()  # what decides numbers, and was other in the run that the checkpoint is of
+    warnings: tuple[str, ...] = ()  # what was lost
+    commit: Commit | None = None  # the run's own checkpoint, found whole
 
     def source(self, store: Store) -> Store:
         return store if self.store_root is None else open_store(self.store_root)
@@ -125,11 +129,16 @@ def open_run(
     )
 
 
-def find_beginning(config: Config, store: Store, run: str, start: Start) -> Beginning:
-    """The run's own newest checkpoint comes first, so that the same command continues what it began."""
-    own = committed_steps(store, run)
+def find_beginning(config: Config, store: Store, run: str, start: Start, checked: Beginning | None = None) -> Beginning:
+    """The run's own newest checkpoint comes first, so that the same command continues what it began.
+
+    `checked`: what this found before, whose checkpoint need not be verified again.
+    """
+    own = committed(store, run)
+    if own and start.fall_back:
+        return _newest_whole(store, own, checked.commit if checked else None)
     if own:
-        return Beginning(own[-1], step_key(run, own[-1]), own=True, label=f"step {own[-1]}")
+        return Beginning(own[-1].step, own[-1].key, own=True, label=f"step {own[-1].step}")
     if start.source is None:
         return Beginning()
     if Path(start.source).is_file() or (Path(start.source) / "config.json").is_file():
@@ -148,6 +157,24 @@ def find_beginning(config: Config, store: Store, run: str, start: Start) -> Begi
         )
     changes = tuple(f"other than in {label}: {line}" for line in config_changes(record.config, plain(config)))
     return Beginning(step, commit.key, store_root=elsewhere, label=label, changes=changes)
+
+
+def _newest_whole(store: Store, own: Sequence[Commit], known: Commit | None) -> Beginning:
+    commit, damaged = newest_whole(store, own, known)
+    step, warnings = commit.step, damaged
+    if damaged:
+        lost = f"steps {step + 1} to {own[-1].step} are lost, and trained again"
+        warnings = [*damaged, f"--fall-back: resuming from step {step}, the newest whole checkpoint; {lost}"]
+    return Beginning(step, commit.key, own=True, label=f"step {step}", warnings=tuple(warnings), commit=commit)
+
+
+def find_lost_metrics(store: Store, run: str, beginning: Beginning, log_every: int) -> list[str]:
+    """A line where the metrics up to the checkpoint that is resumed from are not all in the store."""
+    expected = beginning.step - beginning.step % log_every
+    there = last_metrics(store, run).get("step", 0) if beginning.own and expected else expected
+    if there >= expected:
+        return []
+    return [f"the metrics of steps {there + 1} to {beginning.step} are not in the store: plots have a gap there"]
 
 
 def check_beginning(config: Config, store: Store, beginning: Beginning, tokenizer_id: str, stop_step: int) -> None:
@@ -195,14 +222,22 @@ def _our_checkpoint(config: Config, store: Store, source: str) -> tuple[Store, s
     return store, run, step
 
 
-def look(
+@dataclass(frozen=True)
+class ResumeCheck:
+    """What has changed since the run began, and where it resumes."""
+
+    changes: list[str]
+    beginning: Beginning
+
+
+def check_resume(
     config: Config, plan: TrainingPlan, store: Store, start: Start, prepared: Sequence[Prepared], allow_changes: bool
-) -> tuple[list[str], Beginning]:
-    """What has changed since the run began, and where it goes on. Nothing is written before both are in order."""
+) -> ResumeCheck:
+    """Nothing is written before all is in order."""
     changes = find_changes(config, store, start, data_hashes(prepared), allow_changes)
     beginning = find_beginning(config, store, run_name(config, start), start)
     check_beginning(config, store, beginning, prepared[0].tokenizer_id, plan.stop_step)
-    return changes, beginning
+    return ResumeCheck(changes, beginning)
 
 
 def begin(
@@ -211,23 +246,27 @@ def begin(
     store: Store,
     start: Start,
     record: RunRecord,
-    changes: list[str],
+    check: ResumeCheck,
     allow_changes: bool,
 ) -> Attempt:
-    """Claims the next attempt, and only then looks where to go on: what an older one commits from here on does not count."""
+    """Claims the next attempt, and only then finds where to resume: what an older one commits from here on does not count."""
     if not create_run(store, record):
         # It may be there since a moment ago, by another with other settings: their attempt is not to be taken over.
         find_changes(config, store, start, record.data, allow_changes)
     supervision = Supervision.from_environment()
     if supervision is not None:
         supervision.check()
-    number = claim_attempt(store, record.name, world_size=plan.ranks.world_size, mesh=str(plan.mesh), changes=changes)
-    beginning = find_beginning(config, store, record.name, start)
+    number = claim_attempt(
+        store, record.name, world_size=plan.ranks.world_size, mesh=str(plan.mesh), changes=check.changes
+    )
+    beginning = find_beginning(config, store, record.name, start, check.beginning)
     record_resume(store, record.name, number, beginning.step)
     if supervision is not None:
         supervision.report_resume(beginning.step)
     save_run(store, record)
-    changes = [*changes, *beginning.changes]
+    lost = find_lost_metrics(store, record.name, beginning, config.trainer.log_every)
+    beginning = dataclasses.replace(beginning, warnings=(*beginning.warnings, *lost))
+    changes = [*check.changes, *beginning.changes]
     return Attempt(record, number, fetch_beginning(store, record.name, beginning), changes)
 
 

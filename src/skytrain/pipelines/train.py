@@ -50,7 +50,7 @@ from ..training.module import CausalLM
 from ..training.random_state import RandomState, seed_of_rank
 from ..training.start import BeginAt, MissedValidation, SettingsNow
 from ..training.straggler import watch_ranks
-from .beginning import Attempt, begin, beginning_model, look, open_run
+from .beginning import Attempt, begin, beginning_model, check_resume, open_run
 from .beside import Beside, beside, find_instance, start_meter
 from .pieces import describe, make_data, make_samples, make_step_log
 
@@ -190,7 +190,8 @@ def _train(
     mixture = open_mixture(store, config.loader, prepared.tokenizer_id)
     data = make_data(config, plan, store, prepared, mixture, tokenizer)
     sources = [prepared, *mixture.values()]
-    changes, beginning = ranks.first_does(lambda: look(config, plan, store, start, sources, allow_changes))
+    check = ranks.first_does(lambda: check_resume(config, plan, store, start, sources, allow_changes))
+    beginning = check.beginning
     torch.manual_seed(config.seed if ranks.first else seed_of_rank(str(config.seed).encode(), ranks.rank))
     model = beginning_model(config, store, beginning)
     record = ranks.first_does(lambda: open_run(config, store, sources, model, plan, start))
@@ -200,7 +201,7 @@ def _train(
         return Trained(name, store.url(f"runs/{name}"), beginning.step, plan.total_steps, outcome, {})
     metadata, instance = find_instance(ranks)
     meter = start_meter(config, store, name, ranks, instance, reporter)
-    attempt = ranks.first_does(lambda: begin(config, plan, store, start, record, changes, allow_changes))
+    attempt = ranks.first_does(lambda: begin(config, plan, store, start, record, check, allow_changes))
     with (
         failures_recorded(store, name, attempt.number),
         beside(config, store, name, attempt.number, ranks, metadata, reporter) as side,
@@ -208,7 +209,8 @@ def _train(
         side.reporter.table(
             f"run {name}", describe(config, plan, attempt.record, prepared, data, model, job, attempt.beginning.label)
         )
-        for line in [*advice(plan.mesh, ranks.local_size), *(job.network.warnings if job.network else [])]:
+        network = job.network.warnings if job.network else []
+        for line in [*advice(plan.mesh, ranks.local_size), *network, *attempt.beginning.warnings]:
             side.reporter.note(f"warning: {line}")
         for line in attempt.changes:
             side.reporter.note(line)

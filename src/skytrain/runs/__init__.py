@@ -2,7 +2,6 @@
 
 from .attempts import (
     Cause,
-    DamagedRecord,
     Fence,
     Superseded,
     attempt_key,
@@ -17,6 +16,7 @@ from .attempts import (
 from .exits import EXIT_CODES, exit_code_of
 from .meter import Meter
 from .metrics import MetricsWriter, read_metrics, was_measured
+from .reading import DamagedRecord
 from .record import (
     RunRecord,
     Start,

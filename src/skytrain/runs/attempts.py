@@ -15,6 +15,7 @@ from typing import Any
 from ..config import SkytrainError
 from ..storage import NotFound, Store
 from .exits import EXIT_CODES, OUTCOMES
+from .reading import DamagedRecord, read_object
 
 
 class Superseded(SkytrainError):
@@ -27,12 +28,6 @@ class Superseded(SkytrainError):
             f"run {run!r}: attempt {newest} on {newest_host} has taken over from this one, attempt {attempt}, which stops\n"
             "  nothing was overwritten; two runs at once need two names: run=NAME"
         )
-
-
-class DamagedRecord(SkytrainError):
-    """A record of a run that does not hold what was written there."""
-
-    exit_code = EXIT_CODES["damaged"]
 
 
 def now() -> str:
@@ -101,7 +96,7 @@ def read_fence(store: Store, run: str) -> Fence:
                 before = {int(earlier): int(step) for earlier, step in found["before"].items()}
                 return Fence({**before, number: int(found["step"])})
             except (KeyError, TypeError, ValueError, AttributeError) as error:
-                raise _damaged(store, run, number, "resumed.json", error) from None
+                raise DamagedRecord(store, f"{attempt_key(run, number)}/resumed.json", error) from None
     return Fence({})
 
 
@@ -128,18 +123,6 @@ def read_outcome(store: Store, run: str, attempt: int) -> dict[str, Any] | None:
 
 def _read(store: Store, run: str, attempt: int, name: str) -> dict[str, Any]:
     try:
-        found = json.loads(store.read(f"{attempt_key(run, attempt)}/{name}"))
+        return read_object(store, f"{attempt_key(run, attempt)}/{name}")
     except NotFound:
         return {}
-    except ValueError as error:  # no JSON, or no UTF-8
-        raise _damaged(store, run, attempt, name, error) from None
-    if not isinstance(found, dict):
-        raise _damaged(store, run, attempt, name, TypeError("it is not a JSON object"))
-    return found
-
-
-def _damaged(store: Store, run: str, attempt: int, name: str, error: Exception) -> DamagedRecord:
-    return DamagedRecord(
-        f"{store.url(f'{attempt_key(run, attempt)}/{name}')} is damaged: {error!r}\n"
-        "  restore it from a backup or an older version of the object; or delete it, and the attempts before it decide"
-    )

@@ -8,8 +8,9 @@ import platform
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from ..storage import NotFound, Store, StoreError
+from ..storage import NotFound, Store, StoreError, StoreUnreachable
 from .attempts import attempt_key, now
+from .reading import DamagedRecord, read_object
 
 
 @dataclass(frozen=True)
@@ -33,14 +34,17 @@ def failures_recorded(store: Store, run: str, attempt: int) -> Iterator[None]:
     except Exception as error:
         failure = Failure(str(error) or type(error).__name__, platform.node(), now())
         # Other ranks fail because of the first one, and later: only the first is kept.
-        with contextlib.suppress(StoreError):  # the error itself matters more
-            store.create(_key(run, attempt), json.dumps(asdict(failure)).encode())
+        if not isinstance(error, StoreUnreachable):  # it was waited for long enough
+            with contextlib.suppress(StoreError):  # the error itself matters more
+                store.create(_key(run, attempt), json.dumps(asdict(failure)).encode())
         raise
 
 
 def read_failure(store: Store, run: str, attempt: int) -> Failure | None:
     """None for an attempt that runs, ended on purpose, or was killed."""
     try:
-        return Failure(**json.loads(store.read(_key(run, attempt))))
+        return Failure(**read_object(store, _key(run, attempt)))
     except NotFound:
         return None
+    except TypeError as error:
+        raise DamagedRecord(store, _key(run, attempt), error) from None

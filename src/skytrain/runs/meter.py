@@ -8,7 +8,6 @@ of an instance that no attempt has met before.
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +21,7 @@ from ..config.schema import BudgetConfig
 from ..planning.catalog import load_catalog
 from ..storage import Store
 from .imds import Instance
+from .reading import read_lines
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -157,4 +157,4 @@ def last_records(store: Store, run: str, stream: str) -> dict[int, dict[str, Any
         number, _, rest = stat.key.removeprefix(f"runs/{run}/attempts/").partition("/")
         if rest.startswith(f"{stream}/") and number.isdigit() and stat.size:
             parts[int(number)] = stat.key
-    return {number: json.loads(store.read(key).splitlines()[-1]) for number, key in sorted(parts.items())}
+    return {number: read_lines(store, key)[-1] for number, key in sorted(parts.items())}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..storage import Store
 from .attempts import attempt_key, read_fence
+from .reading import read_lines
 from .sync import Lines
 
 LAST_PARTS = 4  # hold far more steps than lie between two validations
@@ -37,8 +37,7 @@ def last_metrics(store: Store, run: str) -> dict[str, Any]:
     """The newest value of each metric, and the newest step, from the last few parts alone."""
     fence, last = read_fence(store, run), dict[str, Any]()
     for number, key in reversed(_parts(store, run)[-LAST_PARTS:]):
-        for line in reversed(store.read(key).decode().splitlines()):
-            record = json.loads(line)
+        for record in reversed(read_lines(store, key)):
             if fence.admits(number, record["step"]):
                 last = {**record, **last}
     return last
@@ -47,7 +46,7 @@ def last_metrics(store: Store, run: str) -> dict[str, Any]:
 def was_measured(store: Store, run: str, name: str, step: int) -> bool:
     """Whether any attempt has left this metric of this step."""
     for _, key in reversed(_parts(store, run)):
-        records = [json.loads(line) for line in store.read(key).decode().splitlines()]
+        records = read_lines(store, key)
         if any(record["step"] == step and name in record for record in records):
             return True
         if records and records[0]["step"] < step:
@@ -57,8 +56,8 @@ def was_measured(store: Store, run: str, name: str, step: int) -> bool:
 
 def _records(store: Store, run: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, key in _parts(store, run):
-        for line in store.read(key).decode().splitlines():
-            yield number, json.loads(line)
+        for record in read_lines(store, key):
+            yield number, record
 
 
 def _parts(store: Store, run: str) -> list[tuple[int, str]]:

@@ -16,6 +16,7 @@ from .. import __version__
 from ..config import EXECUTION, RESULT, Config, SkytrainError, flatten, nearest, select
 from ..storage import NotFound, Store
 from .attempts import now
+from .reading import DamagedRecord, read_object
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Start:
     source: str | None = None
     weights_only: bool = False  # leave the optimizer's state, the schedule and the position in the data
     at_step: int | None = None  # of the schedule and of the data, for weights alone
+    fall_back: bool = False  # where the run's own newest checkpoint is damaged, resume from the newest whole one
 
     def __post_init__(self) -> None:
         if self.source is None and (self.weights_only or self.at_step is not None):
@@ -154,10 +156,11 @@ def _to_bytes(record: RunRecord) -> bytes:
 
 def load_run(store: Store, name: str) -> RunRecord:
     try:
-        fields = json.loads(store.read(f"runs/{name}/run.json"))
+        return RunRecord(**read_object(store, f"runs/{name}/run.json"))
     except NotFound:
         raise SkytrainError(f"no run {name!r} in {store.root}\n  {_instead(store, name)}") from None
-    return RunRecord(**fields)
+    except TypeError as error:
+        raise DamagedRecord(store, f"runs/{name}/run.json", error) from None
 
 
 def _instead(store: Store, name: str) -> str:

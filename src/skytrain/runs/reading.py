@@ -1,0 +1,43 @@
+"""Reading the JSON that a run leaves in the store: objects, and streams of lines. What is damaged is named, with what to do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ..config import SkytrainError
+from ..storage import Store
+from .exits import EXIT_CODES
+
+
+class DamagedRecord(SkytrainError):
+    """A record of a run that does not hold what was written there."""
+
+    exit_code = EXIT_CODES["damaged"]
+
+    def __init__(self, store: Store, key: str, error: Exception, line: int | None = None) -> None:
+        where = store.url(key) if line is None else f"line {line} of {store.url(key)}"
+        super().__init__(
+            f"{where} is damaged: {error!r}\n"
+            "  restore it from a backup or an older version of the object, or delete it and lose what it recorded"
+        )
+
+
+def read_object(store: Store, key: str) -> dict[str, Any]:
+    """NotFound where there is none."""
+    return _parse(store, key, store.read(key))
+
+
+def read_lines(store: Store, key: str) -> list[dict[str, Any]]:
+    """The records of one part. A part is written whole or not at all, so a line that is no record means damage."""
+    return [_parse(store, key, line, number) for number, line in enumerate(store.read(key).splitlines(), 1)]
+
+
+def _parse(store: Store, key: str, text: bytes, line: int | None = None) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise TypeError("it is not a JSON object")
+    except (ValueError, TypeError) as error:  # ValueError: no JSON, or no UTF-8
+        raise DamagedRecord(store, key, error, line) from None
+    return found
