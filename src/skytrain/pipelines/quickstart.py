@@ -6,7 +6,9 @@ from pathlib import Path
 
 from ..config import Config
 from ..evaluation.generate import Sampling
-from ..runs import Reporter
+from ..report import loss_curve
+from ..runs import Reporter, read_metrics
+from ..storage import open_store
 from .evaluate import LossRequest, evaluate
 from .export import export
 from .generate import generate
@@ -22,11 +24,12 @@ def quickstart(config: Config, reporter: Reporter) -> str:
     prepared = prepare(config, reporter)
     reporter.note("\n2/5 train")
     trained = train(config, reporter)
+    reporter.note(loss_curve(read_metrics(open_store(config.store), trained.run)))
     reporter.note("\n3/5 evaluate")
     _, report = evaluate(config, LossRequest(trained.run), reporter)
     reporter.note("\n4/5 generate")
-    sampling = Sampling(temperature=0.7, top_k=50)
-    text = PROMPT + "".join(generate(config, trained.run, PROMPT, sampling, max_tokens=48))
+    sampling = Sampling(temperature=0.5, top_k=50)
+    text = PROMPT + "".join(generate(config, trained.run, PROMPT, sampling, max_tokens=64))
     reporter.note(text)
     reporter.note("\n5/5 export")
     folder = Path(config.store.root.removeprefix("file://")) / "exports" / f"{trained.run}-step{trained.step}"
@@ -37,12 +40,17 @@ The whole pipeline works on this machine.
   tokens      {prepared.folder}: {prepared.train.tokens} to train on
   run         {trained.url}: {trained.step} steps
   validation  loss {report.loss:.3f}, perplexity {report.perplexity:.1f}, {report.bits_per_byte:.3f} bits per byte
-  sample      {text!r}
+  sample      {_one_line(text)}
   export      {folder}: AutoModelForCausalLM.from_pretrained loads it
 
 Try next:
   skytrain generate --prompt "{PROMPT}"
-  skytrain train recipe=quickstart trainer.steps=1000
+  skytrain train recipe=quickstart trainer.steps=5000
   skytrain prepare data=text data.source.paths='my/*.txt' tokenizer=bpe-4k
   skytrain config show recipe=quickstart
   tensorboard --logdir {trained.url.removeprefix("file://")}/tensorboard"""
+
+
+def _one_line(text: str, length: int = 100) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= length else f"{flat[:length].rpartition(' ')[0]} ..."

@@ -1,0 +1,62 @@
+"""Plots in plain text, drawn with braille characters: 2 x 4 dots in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+DOT_BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # Unicode's bit of a dot, by column and row
+BRAILLE = 0x2800
+LABEL_WIDTH = 8
+Point = tuple[int, float]
+
+
+def loss_curve(records: Iterable[Mapping[str, Any]], *, columns: int = 60, rows: int = 10) -> str:
+    """Training loss over steps as a line, and validation losses as `o`; empty where there are fewer than two points.
+
+    The line is the mean of the losses that share a column of dots.
+    """
+    records = list(records)
+    train, validation = _points(records, "train/loss"), _points(records, "val/loss")
+    if len(train) < 2:
+        return ""
+    line = _column_means(train, columns * 2)
+    values = [value for _, value in [*line, *validation]]
+    low, high = min(values), max(values)
+    first, last = train[0][0], train[-1][0]
+
+    def height(value: float, cells: int) -> int:
+        return round((high - value) / ((high - low) or 1.0) * (cells - 1))
+
+    grid = _draw([(column, height(value, rows * 4)) for column, value in line], columns, rows)
+    for step, value in validation:
+        grid[height(value, rows)][min(columns - 1, (step - first) * columns // max(1, last - first))] = "o"
+    labels = {0: f"{high:.2f}", rows - 1: f"{low:.2f}"}
+    lines = [f"{labels.get(row, ''):>{LABEL_WIDTH}} │{''.join(cells).rstrip()}" for row, cells in enumerate(grid)]
+    axis = f"{'step':>{LABEL_WIDTH}} └{'─' * columns}"
+    ends = f"{'':{LABEL_WIDTH}}  {first:<{columns // 2}}{last:>{columns - columns // 2}}"
+    legend = f"{'':{LABEL_WIDTH}}  loss: training (line)" + (", validation (o)" if validation else "")
+    return "\n".join([legend, *lines, axis, ends])
+
+
+def _points(records: Iterable[Mapping[str, Any]], name: str) -> list[Point]:
+    return [(record["step"], record[name]) for record in records if name in record]
+
+
+def _column_means(points: Sequence[Point], columns: int) -> list[Point]:
+    first, last = points[0][0], points[-1][0]
+    held: dict[int, list[float]] = {}
+    for step, value in points:
+        held.setdefault((step - first) * (columns - 1) // max(1, last - first), []).append(value)
+    return [(column, sum(values) / len(values)) for column, values in sorted(held.items())]
+
+
+def _draw(dots: Sequence[tuple[int, int]], columns: int, rows: int) -> list[list[str]]:
+    """Straight lines between dots that neighbour each other."""
+    bits = [[0] * columns for _ in range(rows)]
+    for (x0, y0), (x1, y1) in zip(dots, [*dots[1:], dots[-1]], strict=True):
+        steps = max(abs(x1 - x0), abs(y1 - y0), 1)
+        for part in range(steps + 1):
+            x, y = x0 + (x1 - x0) * part // steps, y0 + (y1 - y0) * part // steps
+            bits[y // 4][x // 2] |= DOT_BITS[x % 2][y % 4]
+    return [[chr(BRAILLE + cell) if cell else " " for cell in row] for row in bits]
