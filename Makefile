@@ -42,7 +42,7 @@ format: $(READY)
 
 # Without a GPU these are left out; a script that fails does not keep the others from running.
 GPU_BENCH := $(wildcard benchmarks/*/h200.py benchmarks/parallel/*_gpu.py) benchmarks/models/memory.py \
-	$(filter-out benchmarks/training/cpu_overhead.py,$(wildcard benchmarks/training/*.py))
+	$(filter-out benchmarks/training/cpu_overhead.py benchmarks/training/quickstart_sweep.py,$(wildcard benchmarks/training/*.py))
 
 bench: $(READY)
 	@failed=; for script in $$(grep -l __main__ benchmarks/*/*.py); do \

@@ -3,7 +3,7 @@
 import pytest
 
 from skytrain.config.compose import compose
-from skytrain.pipelines.bench import bench_single, cold_start_seconds
+from skytrain.pipelines.bench import bench_single, cold_start_seconds, peer_speeds
 from skytrain.runs import Silent
 from tests.support.tiny import ONE_LAYER
 
@@ -15,6 +15,15 @@ def test_the_trainer_and_a_bare_loop_are_timed_at_the_micro_batch_that_was_found
     assert {speed.micro_batch for speed in bench.speeds} <= {1, 2, 4}
     assert all(speed.tokens_per_s > 0 and speed.first_step_s > 0 for speed in bench.speeds)
     assert bench.cold_start_s is None
+
+
+def test_hugging_face_is_timed_with_its_own_and_with_a_padded_vocabulary():
+    config = compose([*ONE_LAYER, "trainer.batch_tokens=256", "model.pad_vocab_to=128"]).config
+    speeds = peer_speeds(config, steps=1, reporter=Silent())
+    assert [speed.name for speed in speeds] == [
+        f"Hugging Face, vocabulary of {size:,}" for size in (config.model.vocab_size, config.model.padded_vocab)
+    ]
+    assert all(speed.micro_batch == 32 and speed.tokens_per_s > 0 for speed in speeds)
 
 
 @pytest.mark.slow

@@ -13,6 +13,14 @@ from skytrain.storage import open_store
 from tests.support.tiny import tiny_config
 
 
+class Notes(Silent):
+    def __init__(self):
+        self.notes = []
+
+    def note(self, text):
+        self.notes.append(text)
+
+
 def test_quickstart_goes_from_text_to_an_exported_model_that_transformers_loads(tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -27,9 +35,12 @@ def test_quickstart_goes_from_text_to_an_exported_model_that_transformers_loads(
         "trainer.steps=30",
         "trainer.sample_every=10",
         "trainer.validate_every=15",
+        "trainer.log_every=5",
     ]
     config = compose(["recipe=quickstart", *small, f"store.root='{tmp_path}'"]).config
-    screen = quickstart(config, Silent())
+    told = Notes()
+    screen = quickstart(config, told)
+    assert any("validation (o)" in note and "│" in note for note in told.notes)
     for word in ("validation", "sample", "export", "Try next", "skytrain generate"):
         assert word in screen
     store = open_store(str(tmp_path))

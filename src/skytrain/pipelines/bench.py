@@ -83,15 +83,25 @@ def bench_single(
     speeds.append(bare)
     reporter.note(speed_line(bare))
     if peer:
-        candidates = []
-        for batch in [
-            size for size in PEER_BATCHES if config.trainer.batch_tokens % (size * config.trainer.sequence_length) == 0
-        ]:
-            candidates.append(_fresh(partial(hugging_face, config, batch, steps)))
-            reporter.note(speed_line(candidates[-1]))
-        if candidates:
-            speeds.append(max(candidates, key=lambda speed: speed.tokens_per_s))
+        speeds += peer_speeds(config, steps, reporter)
     return SingleBench(device_name(device), path, config.trainer.compute_precision, speeds, groups, cold_start)
+
+
+def peer_speeds(config: Config, steps: int, reporter: Reporter) -> list[Speed]:
+    """Hugging Face's model at its faster micro-batch: with its own vocabulary, and with one padded as ours is."""
+    model = config.model
+    if not isinstance(model, DecoderConfig):
+        raise SkytrainError(f"model={model.name} has no counterpart at Hugging Face to compare with\n  add --no-peer")
+    length, batch_tokens = config.trainer.sequence_length, config.trainer.batch_tokens
+    sizes = [size for size in PEER_BATCHES if batch_tokens % (size * length) == 0]
+    best = []
+    for vocab_size in sorted({model.vocab_size, model.padded_vocab}):
+        candidates = []
+        for size in sizes:
+            candidates.append(_fresh(partial(hugging_face, config, size, steps, vocab_size)))
+            reporter.note(speed_line(candidates[-1]))
+        best += [max(candidates, key=lambda speed: speed.tokens_per_s)] if candidates else []
+    return best
 
 
 def _outline(config: Config) -> nn.Module:
@@ -104,7 +114,7 @@ def _outline(config: Config) -> nn.Module:
 
 def speed_line(speed: Speed) -> str:
     mfu = f"{speed.mfu:.1%} MFU | " if speed.mfu is not None else ""
-    return f"{speed.name:<28} {speed.tokens_per_s:>10,.0f} tokens/s | {speed.step_ms:,.1f} ms a step | {mfu}{speed.peak_gb:.1f} GB | first step {speed.first_step_s:.1f} s | micro-batch {speed.micro_batch}"
+    return f"{speed.name:<44} {speed.tokens_per_s:>10,.0f} tokens/s | {speed.step_ms:,.1f} ms a step | {mfu}{speed.peak_gb:.1f} GB | first step {speed.first_step_s:.1f} s | micro-batch {speed.micro_batch}"
 
 
 def cold_start_seconds(config: Config) -> float:
@@ -189,31 +199,28 @@ def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
     )
 
 
-def hugging_face(config: Config, micro_batch: int, steps: int) -> Speed:
+def hugging_face(config: Config, micro_batch: int, steps: int, vocab_size: int) -> Speed:
     """The peer: Hugging Face's model of the same shape, compiled, under autocast, with the same optimizer and clipping."""
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError:
         raise MissingExtra("transformers", "export") from None
-    if not isinstance(config.model, DecoderConfig):
-        raise SkytrainError(
-            f"model={config.model.name} has no counterpart of Hugging Face's to compare with\n  add --no-peer"
-        )
+    assert isinstance(config.model, DecoderConfig)
     began = time.perf_counter()
     device = choose_device(config)
-    fields = hf_config(config.model)
+    fields = {**hf_config(config.model), "vocab_size": vocab_size}
     theirs = AutoConfig.for_model(fields.pop("model_type"), **fields)
     theirs.use_cache = False
     model = AutoModelForCausalLM.from_config(theirs).to(device)
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(device, torch.bfloat16, enabled=config.trainer.compute_precision == "bf16-mixed"):
+        with torch.autocast(device, torch.bfloat16, enabled=config.trainer.precision == "bf16-mixed"):
             logits = model(x).logits
             return nn.functional.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
 
     compiled = torch.compile(loss, dynamic=False) if device == "cuda" else loss
     reference = flops_per_token(_outline(config), config.trainer.sequence_length)
-    name = "Hugging Face, compiled" if device == "cuda" else "Hugging Face"
+    name = f"Hugging Face{', compiled' if device == 'cuda' else ''}, vocabulary of {vocab_size:,}"
     return Loop(config, model, micro_batch, compiled, device).timed(name, steps, began, reference)[0]
 
 
