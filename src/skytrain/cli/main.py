@@ -10,6 +10,7 @@ import typer
 
 from .. import __version__
 from ..config.errors import ConfigError, SkytrainError
+from ..config.extras import naming_extras
 from ..parallel import Ranks, ToldByFirstRank
 from ..runs import EXIT_CODES, exit_code_of
 from ..runs.exits import UNCOMMITTED, exit_codes_text
@@ -83,7 +84,8 @@ def main() -> None:
     if not first:  # what the first rank prints is enough
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
     try:
-        app(args=[word for word in arguments if word != "--debug"], prog_name="skytrain")
+        with naming_extras():
+            app(args=[word for word in arguments if word != "--debug"], prog_name="skytrain")
     except SkytrainError as error:
         if debug:
             raise

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config.errors import SkytrainError
+from ..config.errors import MissingExtra, SkytrainError
+from ..config.extras import naming_extras
 from .options import ConfigDirs, Overrides, compose_overrides
 
 if TYPE_CHECKING:
@@ -111,6 +113,7 @@ def train(
     from ..pipelines.supervise import Layout, choose_processes, supervise
     from .console import reporter
 
+    _check_installed()
     words = [*(overrides or []), *_words(config_dir or [], start, allow_changes)]
     layout = Layout(choose_processes(config, processes), nodes, node_rank, rendezvous)
     raise SystemExit(supervise(config, words, layout, reporter().note))
@@ -142,9 +145,9 @@ def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
     _back_off()
     try:
         check_job(composed.config, ranks.world_size, ranks.nodes)
-        from ..pipelines.train import train as story  # loads torch, for many seconds
+        with naming_extras(), reporter() as console:
+            from ..pipelines.train import train as story  # loads torch, for many seconds
 
-        with reporter() as console:
             trained = story(composed.config, console, start, allow_changes=allow_changes, given=composed.given)
     except SkytrainError as error:
         if supervision is not None:
@@ -153,6 +156,13 @@ def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
     if supervision is not None and ranks.local_rank == 0:
         supervision.report_outcome(trained.outcome)
     print(trained.summary(), flush=True)
+
+
+def _check_installed() -> None:
+    """The supervisor itself loads no torch, and torchrun without it would only show a traceback."""
+    for package in ("torch", "lightning"):
+        if find_spec(package) is None:
+            raise MissingExtra(package, "train")
 
 
 def _back_off() -> None:
