@@ -2,7 +2,7 @@
 
 S3 is a SeaweedFS on this machine's loopback, so its bandwidth is the disk's and the cores', which other jobs may share.
 
-    python benchmarks/tokens/streaming.py [--shards 1000]
+    python benchmarks/tokens/blocks.py [--shards 1000]
 """
 
 from __future__ import annotations
