@@ -14,7 +14,7 @@ from skytrain.checkpoints import AnotherModel, Damaged, committed, committed_ste
 from skytrain.checkpoints.verification import verify
 from skytrain.config import SkytrainError
 from skytrain.export import export_llmc
-from skytrain.pipelines.beside import start_meter
+from skytrain.pipelines.beside import spent_before, start_meter
 from skytrain.pipelines.export import export
 from skytrain.pipelines.train import train
 from skytrain.runs import (
@@ -29,8 +29,8 @@ from skytrain.runs import (
     read_outcome,
     save_run,
 )
-from skytrain.runs.meter import read_counts
-from skytrain.storage import Store, open_store
+from skytrain.runs.meter import read_spend
+from skytrain.storage import Retry, Store, open_store
 from skytrain.training import CausalLM
 from tests.support.imds import fake_metadata
 from tests.support.tiny import tiny_config
@@ -321,7 +321,7 @@ def test_a_budget_stops_the_run_with_a_checkpoint_and_a_larger_one_continues_it(
     stopped = train(tiny_config(root, "run=dear", "budget.usd=20", *dear, *SHORT), Silent())
     assert stopped.outcome == "budget" and stopped.exit_code == 6
     assert stopped.step in committed_steps(open_store(str(root)), "dear")
-    spent = sum(count.usd for count in read_counts(open_store(str(root)), "dear").values())
+    spent = sum(count.usd for count in read_spend(open_store(str(root)), "dear").counts.values())
     assert spent > 0 and stopped.metrics["cost/usd"] <= spent
     notes = Notes()
     again = train(tiny_config(root, "run=dear", "budget.usd=1e-6", *dear, *SHORT), notes)
@@ -330,7 +330,7 @@ def test_a_budget_stops_the_run_with_a_checkpoint_and_a_larger_one_continues_it(
     done = train(tiny_config(root, "run=dear", "budget.usd=1e9", *dear, *SHORT), Silent())
     assert done.outcome == "done"
     assert losses(root, "dear") == losses(root, "whole")
-    assert sum(count.usd for count in read_counts(open_store(str(root)), "dear").values()) > spent
+    assert sum(count.usd for count in read_spend(open_store(str(root)), "dear").counts.values()) > spent
 
 
 def test_a_budget_without_a_price_is_said_not_to_be_watched(root):
@@ -343,10 +343,37 @@ def test_on_an_instance_the_price_is_the_catalogues_from_its_launch(root, monkey
     with fake_metadata() as fake:
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", fake.url)
         trained = train(tiny_config(root, "run=cloud", "trainer.stop_at_step=2", *SHORT), Silent())
-    (count,) = read_counts(open_store(str(root)), "cloud").values()
+    (count,) = read_spend(open_store(str(root)), "cloud").counts.values()
     assert count.seconds > 3600  # the fake one was launched long ago
     assert trained.metrics["cost/usd"] == pytest.approx(count.usd, rel=1e-3)
     assert trained.metrics["cost/projected_usd"] >= trained.metrics["cost/usd"]
+    store = open_store(str(root))
+    store.delete_all("runs/cloud/attempts/0/spend")  # the checkpoint's own record is still there
+    (saved,) = spent_before(store, "cloud", step_key("cloud", 2)).counts.values()
+    assert 3600 < saved.seconds <= count.seconds
+
+
+def test_a_budget_is_watched_though_the_metadata_service_failed_at_first(root, monkeypatch):
+    with fake_metadata() as fake:
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", fake.url)
+        fake.fail("busy", times=3, method="PUT")
+        notes = Notes()
+        config = tiny_config(root, "run=throttled", "budget.usd=1", "trainer.stop_at_step=1", *SHORT)
+        assert train(config, notes).outcome == "budget"  # it was launched long ago
+        assert fake.happened["busy"] == 3
+    assert "spent already: nothing is trained" in notes.said[-1]
+
+
+def test_a_budget_on_an_instance_that_cannot_say_what_it_is_is_refused(root, monkeypatch):
+    monkeypatch.setattr("skytrain.runs.imds.START_RETRY", Retry(0.05, 0.001, 0.01))
+    with fake_metadata() as fake:
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", fake.url)
+        fake.fail("busy")
+        with pytest.raises(SkytrainError, match=r"budget\.usd: 1 cannot be kept(.|\n)*set budget\.usd_per_hour"):
+            train(tiny_config(root, "run=mute", "budget.usd=1", *SHORT), Silent())
+        assert attempts(open_store(str(root)), "mute") == []
+        priced = ("budget.usd=1", "budget.usd_per_hour=0.01", "trainer.stop_at_step=1")
+        assert train(tiny_config(root, "run=mute", *priced, *SHORT), Silent()).outcome == "stopped"
 
 
 def test_a_store_without_permission_is_said_and_nothing_is_trained(s3_server, s3_environment, root):

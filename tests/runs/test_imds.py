@@ -1,6 +1,7 @@
 import pytest
 
 from skytrain.runs.imds import Metadata, find_metadata
+from skytrain.storage import Retry
 from tests.support.imds import fake_metadata
 
 
@@ -44,9 +45,45 @@ def test_the_variable_of_aws_names_the_service(fake, monkeypatch):
     assert find_metadata() is None
 
 
-def test_a_service_that_does_not_answer_is_no_service(monkeypatch):
+def test_a_variable_that_leads_nowhere_is_no_service(monkeypatch, tmp_path):
+    monkeypatch.setattr("skytrain.runs.imds.DMI", tmp_path)
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:1")
     assert find_metadata() is None
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr("skytrain.runs.imds.START_RETRY", Retry(5.0, 0.001, 0.01))
+    monkeypatch.setattr("skytrain.runs.imds.TIMEOUT_SECONDS", 0.05)
+    monkeypatch.setattr("tests.support.imds.HANG_SECONDS", 0.1)
+
+
+@pytest.mark.parametrize("method", ["PUT", "GET"])
+@pytest.mark.parametrize("fault", ["busy", "empty", "garbage", "hang"])
+def test_a_service_in_trouble_is_asked_again(fake, quick, monkeypatch, fault, method):
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", fake.url)
+    fake.fail(fault, times=4, method=method)
+    found = find_metadata()
+    assert found is not None
+    instance = found.instance()
+    assert instance is not None and instance.type == "g5.12xlarge" and instance.market == "spot"
+    assert fake.happened[fault] == 4
+
+
+def test_a_service_that_stays_in_trouble_is_still_this_machines(fake, quick, monkeypatch):
+    monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", fake.url)
+    monkeypatch.setattr("skytrain.runs.imds.START_RETRY", Retry(0.05, 0.001, 0.01))
+    fake.fail("busy")
+    found = find_metadata()
+    assert found is not None
+    with pytest.raises(OSError, match="503"):
+        found.instance()
+
+
+def test_a_notice_that_cannot_be_read_is_an_error_and_no_notice(fake):
+    fake.tree["meta-data/spot/instance-action"] = "<html>"
+    with pytest.raises(OSError, match="the spot notice cannot be read: '<html>'"):
+        Metadata(fake.url).notice()
 
 
 def test_off_ec2_nothing_is_asked(monkeypatch, tmp_path):

@@ -6,11 +6,12 @@ import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.config.schema import BudgetConfig
-from skytrain.runs import Meter, claim_attempt, meter
-from skytrain.runs.imds import Instance
-from skytrain.runs.meter import Count, Machine, machine_price, read_counts, this_machine
+from skytrain.runs import Meter, claim_attempt, meter, write_outcome
+from skytrain.runs.imds import Instance, Metadata
+from skytrain.runs.meter import Count, Machine, Spend, machine_price, read_spend, this_machine
 from skytrain.runs.sync import Lines
 from skytrain.storage import open_store
+from tests.support.imds import fake_metadata
 
 NO_LIMIT = BudgetConfig(usd=None, usd_per_hour=None, margin=0.0)
 
@@ -22,8 +23,8 @@ class Clock:
         self.seconds = 1000.0
         monkeypatch.setattr(meter, "boot_clock", lambda: self.seconds)
 
-    def machine(self, key: str = "a", age: float = 0.0, boot: str = "boot-1") -> Machine:
-        return Machine(key, boot, self.seconds, age)
+    def machine(self, key: str = "a", age: float = 0.0, boot: str = "boot-1", *, rented: bool = True) -> Machine:
+        return Machine(key, boot, self.seconds, age, rented)
 
 
 @pytest.fixture
@@ -32,47 +33,47 @@ def clock(monkeypatch):
 
 
 def test_dollars_are_price_times_hours_times_machines_from_their_launch(clock):
-    running = Meter([clock.machine("a", age=600), clock.machine("b", age=0)], 2.0, {})
+    running = Meter([clock.machine("a", age=600), clock.machine("b", age=0)], 2.0)
     clock.seconds += 3600
     assert running.usd() == pytest.approx(2.0 * (3600 + 600) / 3600 + 2.0)
     assert running.usd(in_seconds=1800) == pytest.approx(running.usd() + 2.0)
 
 
 def test_the_gap_after_a_kill_is_counted_while_the_machine_lives(clock):
-    first = Meter([clock.machine()], 3.6, {})
+    first = Meter([clock.machine()], 3.6)
     clock.seconds += 100
     left = first.counts()  # the last that reached the store before the kill
     clock.seconds += 50  # dead, but paid for
-    second = Meter([clock.machine()], 3.6, left)
+    second = Meter([clock.machine()], 3.6, Spend(left))
     clock.seconds += 10
     assert second.usd() == pytest.approx(0.160)
 
 
 def test_another_machine_begins_its_own_count_beside_that_of_the_first(clock):
-    first = Meter([clock.machine("a")], 3.6, {})
+    first = Meter([clock.machine("a")], 3.6)
     clock.seconds += 100
     left = first.counts()
     clock.seconds += 5000  # the first machine is gone: nobody pays for it
-    second = Meter([clock.machine("b", age=30, boot="boot-2")], 3.6, left)
+    second = Meter([clock.machine("b", age=30, boot="boot-2")], 3.6, Spend(left))
     clock.seconds += 10
     assert second.usd() == pytest.approx(0.100 + 0.040)
 
 
 def test_two_attempts_at_once_on_one_machine_count_it_once(clock, tmp_path):
     store = open_store(str(tmp_path))
-    first = Meter([clock.machine()], 3.6, {})
+    first = Meter([clock.machine()], 3.6)
     clock.seconds += 100
-    second = Meter([clock.machine()], 3.6, first.counts())
+    second = Meter([clock.machine()], 3.6, Spend(first.counts()))
     clock.seconds += 50
     for each in (first, second):
         lines = Lines(store, f"runs/r/attempts/{claim_attempt(store, 'r')}/spend/")
         lines.write(each.record())
         lines.flush()
-    assert sum(count.usd for count in read_counts(store, "r").values()) == pytest.approx(0.150)
+    assert sum(count.usd for count in read_spend(store, "r").counts.values()) == pytest.approx(0.150)
 
 
 def test_a_machine_that_comes_twice_is_paid_once(clock):
-    running = Meter([clock.machine(), clock.machine()], 3.6, {})
+    running = Meter([clock.machine(), clock.machine()], 3.6)
     clock.seconds += 100
     assert running.usd() == pytest.approx(0.1) and running.usd_per_hour == 3.6
 
@@ -80,36 +81,81 @@ def test_a_machine_that_comes_twice_is_paid_once(clock):
 def test_a_restart_never_resets_the_meter_and_the_newest_line_of_any_attempt_is_enough(clock, tmp_path):
     store = open_store(str(tmp_path))
     for attempt in range(12):
-        running = Meter([clock.machine()], 3.6, read_counts(store, "r"))
+        running = Meter([clock.machine()], 3.6, read_spend(store, "r"))
         lines = Lines(store, f"runs/r/attempts/{attempt}/spend/")
         for _ in range(3):
             clock.seconds += 10
             lines.write(running.record())
         lines.flush()
-    (count,) = read_counts(store, "r").values()
+    (count,) = read_spend(store, "r").counts.values()
     assert (count.usd, count.seconds) == (pytest.approx(0.36), pytest.approx(360))
 
 
 def test_a_rebooted_instance_counts_from_its_launch(clock):
     before = {"a": Count(usd=0.1, seconds=100, boot="boot-1", boot_seconds=5000)}
     clock.seconds = 20  # the clock began anew
-    running = Meter([clock.machine(age=160, boot="boot-2")], 3.6, before)
+    running = Meter([clock.machine(age=160, boot="boot-2")], 3.6, Spend(before))
     assert running.usd() == pytest.approx(0.16)
 
 
-@pytest.mark.parametrize("jump", [timedelta(days=-400), timedelta(hours=-3)])
-def test_a_clock_set_back_neither_stops_the_meter_nor_turns_it_back(clock, monkeypatch, jump):
-    class Jumped(datetime):
-        @classmethod
-        def now(cls, tz=None):
-            return datetime.now(tz) + jump
+def test_the_age_of_an_instance_is_by_the_metadata_services_clock_and_never_by_the_machines_own(clock):
+    """As if this machine's clock were years ahead: it is, of an instance that was launched in 2020."""
+    launched = datetime(2020, 1, 1, tzinfo=UTC)
+    instance = Instance("i-1", "g5.xlarge", "us-east-1", "spot", launched, launched + timedelta(hours=1))
+    assert this_machine(instance).age_seconds == 3600
+    young = dataclasses.replace(instance, read_at=launched)  # a clock that is behind
+    assert this_machine(young).age_seconds == clock.seconds  # as long as it is up, at least
+    assert this_machine(dataclasses.replace(instance, read_at=None)).age_seconds == clock.seconds
 
-    monkeypatch.setattr(meter, "datetime", Jumped)
-    instance = Instance("i-1", "g5.xlarge", "us-east-1", "spot", datetime.now(UTC) - timedelta(hours=1))
-    machine = this_machine(instance)
-    assert machine.age_seconds == clock.seconds  # as long as it is up, at least
-    before = {machine.key: Count(usd=5.0, seconds=7200, boot=machine.boot, boot_seconds=clock.seconds - 10)}
-    assert Meter([machine], 3.6, before).usd() == pytest.approx(5.01)
+
+def test_the_metadata_service_says_what_time_it_is():
+    with fake_metadata() as fake:
+        found = Metadata(fake.url).instance()
+    assert found is not None and found.read_at is not None
+    assert abs(found.read_at - datetime.now(UTC)) < timedelta(hours=1)
+
+
+def test_time_after_a_deliberate_stop_is_paid_for_on_a_rented_machine_alone(clock):
+    first = Meter([clock.machine("rented"), clock.machine("own", rented=False)], 3.6)
+    clock.seconds += 100
+    stopped = Spend(first.counts(), stopped=True)
+    clock.seconds += 5000
+    again = Meter([clock.machine("rented"), clock.machine("own", rented=False)], 3.6, stopped)
+    clock.seconds += 10
+    counts = again.counts()
+    assert counts["rented"].usd == pytest.approx(5.110) and again.idle_seconds == 5000
+    assert counts["own"].usd == pytest.approx(0.110)
+    killed = Meter([clock.machine("own", rented=False)], 3.6, dataclasses.replace(stopped, stopped=False))
+    assert killed.counts()["own"].usd > 5
+
+
+def test_the_slowest_save_and_a_deliberate_stop_are_remembered_with_the_run(clock, tmp_path):
+    store = open_store(str(tmp_path))
+    running, attempt = Meter([clock.machine()], 3.6), claim_attempt(store, "r")
+    running.note_save(40.0)
+    running.note_save(4.0)
+    lines = Lines(store, f"runs/r/attempts/{attempt}/spend/")
+    lines.write(running.record())
+    lines.flush()
+    found = read_spend(store, "r")
+    assert (found.save_seconds, found.stopped) == (40.0, False)
+    assert Meter([clock.machine()], 3.6, found).save_seconds == 40.0
+    write_outcome(store, "r", attempt, "interrupted", 3)
+    assert read_spend(store, "r").stopped
+
+
+def test_the_checkpoints_own_spend_is_the_least_that_is_counted(clock, tmp_path):
+    """Also where the attempt's stream never reached the store."""
+    store = open_store(str(tmp_path))
+    running = Meter([clock.machine()], 3.6)
+    clock.seconds += 100
+    saved = json.loads(json.dumps(running.record()))
+    assert read_spend(store, "r", saved).counts["a"].usd == pytest.approx(0.1)
+    clock.seconds += 100
+    lines = Lines(store, f"runs/r/attempts/{claim_attempt(store, 'r')}/spend/")
+    lines.write(running.record())
+    lines.flush()
+    assert read_spend(store, "r", saved).counts["a"].usd == pytest.approx(0.2)
 
 
 def test_a_machine_that_is_no_instance_is_paid_from_the_runs_first_start(clock):
@@ -119,7 +165,8 @@ def test_a_machine_that_is_no_instance_is_paid_from_the_runs_first_start(clock):
 
 
 def test_an_instance_is_another_machine_after_it_was_stopped_and_started():
-    first = Instance("i-1", "g5.xlarge", "us-east-1", "spot", datetime(2026, 1, 1, tzinfo=UTC))
+    launched = datetime(2026, 1, 1, tzinfo=UTC)
+    first = Instance("i-1", "g5.xlarge", "us-east-1", "spot", launched, launched)
     again = dataclasses.replace(first, launched_at=datetime(2026, 1, 2, tzinfo=UTC))
     assert this_machine(first).key != this_machine(again).key
 
@@ -141,7 +188,7 @@ def test_a_budget_on_an_instance_without_a_known_price_is_refused():
 
 
 def test_without_a_price_seconds_are_counted_and_dollars_are_not_claimed(clock):
-    running = Meter([clock.machine()], None, {})
+    running = Meter([clock.machine()], None)
     clock.seconds += 60
     assert running.record()["usd"] is None
     assert json.loads(json.dumps(running.record()))["machines"]["a"]["seconds"] == 60

@@ -52,11 +52,39 @@ def test_a_store_that_is_down_is_said_once_retried_and_loses_nothing(tmp_path, m
     for n in range(30):  # several parts' worth
         lines.write({"n": n})
         assert not sync.flush()
-    assert len(said) == 1 and "connection refused" in said[0] and "training goes on" in said[0]
+    assert len(said) == 1 and "connection refused" in said[0] and "training continues" in said[0]
     store.down = False
     assert sync.flush()
     assert numbers(store, "a/") == list(range(30))
     assert said[1:] == ["the store answers again: nothing was lost"]
+
+
+def test_no_commit_before_essential_lines_are_in_the_store(tmp_path):
+    store = Unreliable(tmp_path)
+    sync, metrics = Sync([].append), Lines(store, "metrics/")
+    sync.add(metrics, essential=True)
+    metrics.write({"n": 0})
+    store.down = True
+    with pytest.raises(StoreError, match="connection refused"):
+        sync.flush_for_commit()
+    store.down = False
+    sync.flush_for_commit()
+    assert numbers(store, "metrics/") == [0]
+
+
+def test_a_stream_that_is_not_essential_never_holds_up_a_commit_nor_another_stream(store):
+    class Broken:
+        def flush(self):
+            raise RuntimeError("a defect of its own")
+
+    said: list[str] = []
+    sync, metrics = Sync(said.append), Lines(store, "metrics/")
+    sync.add(Broken())
+    sync.add(metrics, essential=True)
+    metrics.write({"n": 0})
+    sync.flush_for_commit()
+    assert numbers(store, "metrics/") == [0]
+    assert len(said) == 1 and "a defect of its own" in said[0]
 
 
 def test_lines_written_while_the_store_is_busy_are_not_lost_and_nobody_waits(tmp_path, monkeypatch):

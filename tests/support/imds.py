@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import secrets
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Literal
 
 TOKEN_HEADER = "X-aws-ec2-metadata-token"
+HANG_SECONDS = 3.0  # longer than a client waits
+
+Fault = Literal["busy", "empty", "garbage", "hang"]
+"""busy: 503; empty: 200 without a body; garbage: 200 with something else; hang: no answer."""
 
 
 class FakeMetadata:
@@ -32,6 +38,20 @@ class FakeMetadata:
             "dynamic/instance-identity/document": json.dumps(identity),
         }
         self.url = ""
+        self.faults: list[Any] = []
+        self.happened: Counter[str] = Counter()
+
+    def fail(self, fault: Fault, times: int = 1_000_000, *, method: str | None = None) -> None:
+        """The next requests (`method`: PUT asks for a token, GET for anything else) meet a fault, in order of injection."""
+        self.faults.append([fault, times, method])
+
+    def fault_for(self, method: str) -> Fault | None:
+        for waiting in self.faults:
+            if waiting[1] > 0 and waiting[2] in (None, method):
+                waiting[1] -= 1
+                self.happened[waiting[0]] += 1
+                return waiting[0]
+        return None
 
     def give_notice(self) -> None:
         self.tree["meta-data/spot/instance-action"] = json.dumps(
@@ -56,7 +76,21 @@ def fake_metadata(**facts: Any) -> Iterator[FakeMetadata]:
             self.end_headers()
             self.wfile.write(text.encode())
 
+        def met_fault(self) -> bool:
+            fault = fake.fault_for(self.command)
+            if fault == "hang":
+                time.sleep(HANG_SECONDS)
+            elif fault == "busy":
+                self.answer(503)
+            elif fault == "empty":
+                self.answer(200)
+            elif fault == "garbage":
+                self.answer(200, "<html>")
+            return fault is not None
+
         def do_PUT(self) -> None:
+            if self.met_fault():
+                return
             token = secrets.token_hex(8)
             fake.tokens.add(token)
             self.answer(200 if self.path == "/latest/api/token" else 404, token)
@@ -64,6 +98,8 @@ def fake_metadata(**facts: Any) -> Iterator[FakeMetadata]:
         def do_GET(self) -> None:
             path = self.path.removeprefix("/latest/")
             fake.asked.append(path)
+            if self.met_fault():
+                return None
             if self.headers.get(TOKEN_HEADER) not in fake.tokens:
                 return self.answer(401)
             found = fake.tree.get(path)

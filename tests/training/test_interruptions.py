@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from skytrain.parallel import Ranks
-from skytrain.runs import Meter, Silent, Superseded, meter
-from skytrain.runs.imds import Metadata
+from skytrain.runs import Cause, Meter, Silent, Superseded, meter
+from skytrain.runs.imds import Metadata, Notice
 from skytrain.runs.meter import Machine
+from skytrain.storage import Patience, Retry
 from skytrain.training.interruptions import BudgetWatch, Interruptions, NoticeWatch, Signals, Wish
 from tests.support.imds import fake_metadata
 
@@ -28,6 +29,9 @@ class OtherRankSays(Ranks):
 
     def largest(self, here: int) -> int:
         return max(here, self.wish)
+
+    def everyone(self, here):
+        return [here, Cause("SIGTERM received", host="the other")]
 
 
 ALONE = Ranks()
@@ -81,7 +85,8 @@ def test_what_another_rank_was_told_is_everybodys():
     object.__setattr__(ranks, "wish", Wish.INTERRUPT)
     callback.at_step(trainer, None, 7)
     assert trainer.should_stop and callback.outcome == "interrupted"
-    assert "another rank" in reporter.said[0]
+    assert reporter.said == ["SIGTERM received: saving at step 7, then stopping"]
+    assert callback.cause is not None and callback.cause.host == "the other"
 
 
 def test_an_attempt_that_was_taken_over_stops_with_the_reason_and_saves_nothing():
@@ -96,7 +101,8 @@ def test_an_attempt_that_was_taken_over_stops_with_the_reason_and_saves_nothing(
 @pytest.fixture
 def watch():
     """A watch on a fake instance, and a way to wait until it has seen the newest state."""
-    with fake_metadata() as fake, NoticeWatch(Metadata(fake.url), poll_seconds=0.01) as notices:
+    said: list[str] = []
+    with fake_metadata() as fake, NoticeWatch(Metadata(fake.url), said.append, poll_seconds=0.01) as notices:
 
         def seen(kind: str) -> None:
             ended = threading.Event()
@@ -106,7 +112,33 @@ def watch():
                 ended.wait(0.01)
             raise AssertionError(f"no {kind} notice was seen")
 
-        yield SimpleNamespace(fake=fake, notices=notices, seen=seen)
+        yield SimpleNamespace(fake=fake, notices=notices, seen=seen, said=said)
+
+
+@pytest.mark.parametrize("fault", ["busy", "empty", "garbage"])
+@pytest.mark.parametrize("method", ["PUT", "GET"])
+def test_a_notice_is_seen_after_the_metadata_service_was_in_trouble(watch, fault, method):
+    watch.fake.tokens.clear()
+    watch.fake.fail(fault, times=5, method=method)
+    watch.fake.give_notice()
+    watch.seen("spot")
+    assert watch.fake.happened[fault] == 5
+
+
+def test_no_error_ends_the_watch_and_a_long_silence_is_told_once(watch, monkeypatch):
+    monkeypatch.setattr(watch.notices, "_patience", Patience(Retry(seconds=0.0)))
+    answers = iter([MemoryError("first"), RuntimeError("second"), None, Notice("spot", "the end")])
+
+    def notice():
+        found = next(answers)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    monkeypatch.setattr(watch.notices._metadata, "notice", notice)
+    watch.seen("spot")
+    assert len(watch.said) == 2
+    assert "a spot notice would not be seen: first" in watch.said[0] and "answers again" in watch.said[1]
 
 
 def test_a_spot_notice_stops_the_run(watch):
@@ -155,8 +187,9 @@ def test_the_budget_stops_while_a_step_and_a_checkpoint_can_still_be_paid(monkey
     clock = SimpleNamespace(seconds=0.0)
     monkeypatch.setattr(meter, "boot_clock", lambda: clock.seconds)
     monkeypatch.setattr("skytrain.training.interruptions.time", SimpleNamespace(monotonic=lambda: clock.seconds))
-    running = Meter([Machine("a", "boot", 0.0, 0.0)], 3600.0, {})  # a dollar a second
-    budget = BudgetWatch(running, usd=100.0, margin_seconds=20.0, save_seconds=lambda: 10.0)
+    running = Meter([Machine("a", "boot", 0.0, 0.0)], 3600.0)  # a dollar a second
+    running.note_save(10.0)
+    budget = BudgetWatch(running, usd=100.0, margin_seconds=20.0)
     callback, reporter, trainer = interruptions(budget=budget)
     step = 0
     while not trainer.should_stop:

@@ -25,7 +25,7 @@ SAVE_SECONDS = 60.0
 
 def for_saves(store: Store) -> Store:
     """The same store with the patience of a save."""
-    return store.patient(min(SAVE_SECONDS, store.patience_seconds))
+    return store.hurried(SAVE_SECONDS)
 
 
 @dataclass(frozen=True)

@@ -3,50 +3,94 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import Config
+from ..checkpoints.commits import find_commit, read_manifest
+from ..config import Config, SkytrainError, format_seconds
+from ..config.schema import BudgetConfig
 from ..parallel import Ranks
 from ..runs import Meter, MetricsWriter, Reporter, Superseded, attempt_key, check_newest
 from ..runs.attempts import now
 from ..runs.cloudwatch import CloudWatch
-from ..runs.imds import Instance, Metadata, find_metadata
+from ..runs.imds import Instance, Metadata, find_metadata, on_ec2
 from ..runs.logs import LoggedReporter, libraries_logged, log_record
-from ..runs.meter import machine_price, read_counts, this_machine
+from ..runs.meter import Spend, machine_price, read_spend, this_machine
 from ..runs.sync import EventFiles, Lines, Sync
 from ..storage import Store
 from ..training.interruptions import NoticeWatch
 
 SYNC_SECONDS = 5.0  # that one operation of the sync thread keeps trying: the thread itself comes round again
+IDLE_SECONDS = 60.0  # between two attempts, above which it is told that they are paid for
 GIVE_UP_SECONDS = 5.0  # that the last lines of an attempt which failed may take
 
 
-def find_instance(ranks: Ranks) -> tuple[Metadata | None, Instance | None]:
-    """Of this machine, asked by one rank for all that are on it."""
-    metadata = find_metadata() if ranks.local_rank == 0 else None
-    return metadata, metadata.instance() if metadata else None
+@dataclass(frozen=True)
+class Host:
+    """This machine as AWS knows it; on other ranks than the first of each machine, nothing."""
+
+    metadata: Metadata | None = None  # of an EC2 instance, also where it does not answer now
+    instance: Instance | None = None
+    on_ec2: bool = False
 
 
-def start_meter(
-    config: Config, store: Store, run: str, ranks: Ranks, instance: Instance | None, reporter: Reporter
-) -> Meter:
-    """Counts all of the job's machines. Only the first rank's is asked for dollars; all ranks call this together."""
+def find_host(ranks: Ranks, reporter: Reporter) -> Host:
+    """Asked by one rank for all that are on this machine."""
+    if ranks.local_rank != 0:
+        return Host()
+    metadata = find_metadata()
+    if metadata is None:
+        return Host(on_ec2=on_ec2())
+    try:
+        instance = metadata.instance()
+    except OSError as error:
+        reporter.note(
+            f"warning: EC2's metadata service does not answer: {error}\n  it is asked again every few seconds"
+        )
+        return Host(metadata, on_ec2=True)
+    return Host(metadata, instance, on_ec2=instance is not None or on_ec2())
+
+
+def start_meter(config: Config, ranks: Ranks, host: Host, spent: Spend, reporter: Reporter) -> Meter:
+    """Counts all of the job's machines at the price of rank 0's; all ranks call this together."""
     machines = [
         found
-        for found in ranks.everyone(this_machine(instance) if ranks.local_rank == 0 else None)
+        for found in ranks.everyone(this_machine(host.instance) if ranks.local_rank == 0 else None)
         if found is not None
     ]
-    price = ranks.first_does(lambda: machine_price(config.budget, instance))
-    before = read_counts(store, run) if ranks.first else {}
+    price = ranks.first_does(lambda: _price(config.budget, host))
     if price is None and config.budget.usd is not None:
         reporter.note(
             f"warning: budget.usd={config.budget.usd:g} is not watched: what this machine costs is not known\n  say so with budget.usd_per_hour=..."
         )
-    return Meter(machines, price, before)
+    meter = Meter(machines, price, spent)
+    if price is not None and meter.idle_seconds > IDLE_SECONDS:
+        reporter.note(
+            f"the {format_seconds(meter.idle_seconds)} since the run was stopped are counted: this EC2 instance was rented all the while"
+        )
+    return meter
+
+
+def _price(budget: BudgetConfig, host: Host) -> float | None:
+    price = machine_price(budget, host.instance)
+    if price is None and budget.usd is not None and host.on_ec2:
+        raise SkytrainError(
+            f"budget.usd: {budget.usd:g} cannot be kept: this EC2 instance's metadata service did not say what it is, so its price is not known\n"
+            "  set budget.usd_per_hour to the price of one machine, or let this process reach http://169.254.169.254 (IMDSv2)"
+        )
+    return price
+
+
+def spent_before(store: Store, run: str, own_checkpoint: str | None) -> Spend:
+    """What the run has cost before this attempt. Its newest checkpoint has its own record, by which no stream is missed."""
+    saved: Mapping[str, Any] = {}
+    if own_checkpoint is not None:
+        _, manifest = read_manifest(store, find_commit(store, own_checkpoint))
+        saved = manifest.state.get("rest", {}).get("spend") or {}
+    return read_spend(store, run, saved)
 
 
 class Takeover:
@@ -88,15 +132,19 @@ def beside(
     config: Config, store: Store, run: str, attempt: int, ranks: Ranks, metadata: Metadata | None, reporter: Reporter
 ) -> Iterator[Beside]:
     """For the time of an attempt. At its end the last lines are brought to the store, and with an error its trace too."""
-    store, key = store.patient(min(SYNC_SECONDS, store.patience_seconds)), attempt_key(run, attempt)
+    store, key = store.hurried(SYNC_SECONDS), attempt_key(run, attempt)
     sync = Sync(reporter.note)
     log = Lines(store, f"{key}/logs/{ranks.rank}-")
     cloudwatch = CloudWatch(run, attempt, ranks.rank) if "cloudwatch" in config.trainer.loggers else None
     metrics, takeover = MetricsWriter(store, run, attempt), Takeover(store, run, attempt)
     spend = Lines(store, f"{key}/spend/") if ranks.first else None
-    for stream in (log, metrics.lines, cloudwatch, spend):
-        if stream is not None:
-            sync.add(stream)
+    # What a resumed run cannot make again must be in the store before a checkpoint counts.
+    sync.add(metrics.lines, essential=True)
+    if spend is not None:
+        sync.add(spend, essential=True)
+    sync.add(log)
+    if cloudwatch is not None:
+        sync.add(cloudwatch)
     if ranks.first:
         sync.each_time(takeover.look)
 
@@ -110,7 +158,7 @@ def beside(
         seconds = GIVE_UP_SECONDS
         stack.callback(lambda: sync.close(seconds))
         stack.enter_context(libraries_logged(write))
-        notices = stack.enter_context(NoticeWatch(metadata)) if metadata else None
+        notices = stack.enter_context(NoticeWatch(metadata, reporter.note)) if metadata else None
         sync.start()
         yield Beside(LoggedReporter(reporter, write), metrics, cloudwatch, notices, takeover, tensorboard, sync, spend)
         seconds = config.trainer.stop_within

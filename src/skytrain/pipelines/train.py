@@ -51,7 +51,7 @@ from ..training.random_state import RandomState, seed_of_rank
 from ..training.start import BeginAt, MissedValidation, SettingsNow
 from ..training.straggler import watch_ranks
 from .beginning import Attempt, begin, beginning_model, check_resume, open_run
-from .beside import Beside, beside, find_instance, start_meter
+from .beside import Beside, beside, find_host, spent_before, start_meter
 from .pieces import describe, make_data, make_samples, make_step_log
 
 FRESH = Start()
@@ -199,12 +199,13 @@ def _train(
         reporter.note(f"{name} is at step {beginning.step} already: nothing to do")
         outcome = _reached(plan, beginning.step)
         return Trained(name, store.url(f"runs/{name}"), beginning.step, plan.total_steps, outcome, {})
-    metadata, instance = find_instance(ranks)
-    meter = start_meter(config, store, name, ranks, instance, reporter)
+    host = find_host(ranks, reporter)
+    spent = ranks.first_does(lambda: spent_before(store, name, beginning.key if beginning.own else None))
+    meter = start_meter(config, ranks, host, spent, reporter)
     attempt = ranks.first_does(lambda: begin(config, plan, store, start, record, check, allow_changes))
     with (
         failures_recorded(store, name, attempt.number),
-        beside(config, store, name, attempt.number, ranks, metadata, reporter) as side,
+        beside(config, store, name, attempt.number, ranks, host.metadata, reporter) as side,
     ):
         side.reporter.table(
             f"run {name}", describe(config, plan, attempt.record, prepared, data, model, job, attempt.beginning.label)
@@ -254,16 +255,14 @@ def _fit(
             trainer.validate(module, datamodule=data, ckpt_path=beginning.key, weights_only=True, verbose=False)
             _note_validation(beginning.step, module, side, log)
         return Ended(beginning.step, _reached(plan, beginning.step))
-    saves = save_plan(
-        config, store, attempt.record, attempt.number, beginning.label, meter.record, before_commit=side.sync.flush
-    )
+    saves = save_plan(config, store, attempt.record, attempt.number, beginning.label, meter, side.sync.flush_for_commit)
     checkpoints = Checkpoints(store, attempt.run, ranks, saves, side.reporter.note)
     interruptions = Interruptions(
         side.reporter,
         ranks,
         signals,
         notices=side.notices,
-        budget=_budget(config, ranks, meter, checkpoints),
+        budget=_budget(config, ranks, meter),
         taken_over=lambda: side.takeover.found,
         save_soon=checkpoints.save_soon,
     )
@@ -317,7 +316,7 @@ def _spent(config: Config, meter: Meter) -> bool:
     return limit is not None and meter.usd_per_hour is not None and meter.usd(in_seconds=config.budget.margin) >= limit
 
 
-def _budget(config: Config, ranks: Ranks, meter: Meter, checkpoints: Checkpoints) -> BudgetWatch | None:
+def _budget(config: Config, ranks: Ranks, meter: Meter) -> BudgetWatch | None:
     if config.budget.usd is None or meter.usd_per_hour is None or not ranks.first:
         return None
-    return BudgetWatch(meter, config.budget.usd, config.budget.margin, lambda: checkpoints.save_seconds)
+    return BudgetWatch(meter, config.budget.usd, config.budget.margin)

@@ -12,6 +12,8 @@ from ..storage import NotFound, Store, StoreError, StoreUnreachable
 from .attempts import attempt_key, now
 from .reading import DamagedRecord, read_object
 
+FAILURE_SECONDS = 5.0  # that a store which may be the cause of the failure is waited for
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -36,7 +38,7 @@ def failures_recorded(store: Store, run: str, attempt: int) -> Iterator[None]:
         # Other ranks fail because of the first one, and later: only the first is kept.
         if not isinstance(error, StoreUnreachable):  # it was waited for long enough
             with contextlib.suppress(StoreError):  # the error itself matters more
-                store.create(_key(run, attempt), json.dumps(asdict(failure)).encode())
+                store.hurried(FAILURE_SECONDS).create(_key(run, attempt), json.dumps(asdict(failure)).encode())
         raise
 
 

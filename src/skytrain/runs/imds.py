@@ -5,17 +5,27 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+from ..storage import Patience, Retry
+
+T = TypeVar("T")
 
 ENDPOINT = "http://169.254.169.254"
 TIMEOUT_SECONDS = 2.0
 TOKEN_SECONDS = 21600  # the longest that IMDS gives
 DMI = Path("/sys/class/dmi/id")
+# What is asked once, at the start of an attempt: AWS throttles the service (503), and a container's route may come late.
+START_RETRY = Retry(seconds=20.0, first_wait_seconds=0.1, longest_wait_seconds=2.0)
 
 
 @dataclass(frozen=True)
@@ -33,6 +43,7 @@ class Instance:
     region: str
     market: Literal["spot", "on-demand"]
     launched_at: datetime | None
+    read_at: datetime | None = None  # when this was read, by the metadata service's clock
 
 
 class Metadata:
@@ -43,6 +54,7 @@ class Metadata:
         # Never through a proxy: the address means this very machine.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
         self._token: str | None = None
+        self._date: datetime | None = None  # of the last answer
 
     def get(self, path: str) -> str | None:
         """The text at `path`, None where there is none. Raises OSError when the service does not answer."""
@@ -65,31 +77,45 @@ class Metadata:
         request = urllib.request.Request(self._base + path, method=method, headers=headers)
         try:
             with self._open(request, timeout=TIMEOUT_SECONDS) as answer:
-                return str(answer.read().decode())
-        except http.client.HTTPException as error:  # cut short, or not HTTP at all
-            raise OSError(f"{self._base}: {error!r}") from error
+                text = str(answer.read().decode())
+                self._date = _date(answer.headers.get("Date"))
+        except (http.client.HTTPException, UnicodeDecodeError) as error:  # cut short, or not HTTP at all
+            raise OSError(f"{request.full_url}: {error!r}") from error
+        if not text.strip():  # what does not exist is a 404: this is a failure of the service
+            raise OSError(f"{request.full_url}: the answer is empty")
+        return text
 
     def instance(self) -> Instance | None:
-        """None where this is no EC2 instance after all."""
+        """None where this is no EC2 instance after all. Tried for `START_RETRY`, then raises OSError."""
+        return patiently(self._instance, START_RETRY)
+
+    def _instance(self) -> Instance | None:
         document = self.get("dynamic/instance-identity/document")
         if document is None:
             return None
-        facts: dict[str, Any] = json.loads(document)
-        launched = facts.get("pendingTime")
         spot = self.get("meta-data/instance-life-cycle") == "spot"
-        return Instance(
-            id=facts["instanceId"],
-            type=facts["instanceType"],
-            region=facts["region"],
-            market="spot" if spot else "on-demand",
-            launched_at=datetime.fromisoformat(launched) if launched else None,
-        )
+        try:
+            facts: dict[str, Any] = json.loads(document)
+            launched = facts.get("pendingTime")
+            return Instance(
+                id=facts["instanceId"],
+                type=facts["instanceType"],
+                region=facts["region"],
+                market="spot" if spot else "on-demand",
+                launched_at=datetime.fromisoformat(launched) if launched else None,
+                read_at=self._date,
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise OSError(f"the instance identity document cannot be read: {error!r}") from error
 
     def notice(self) -> Notice | None:
-        """The most serious notice there is."""
+        """The most serious notice there is. Raises OSError when the service does not answer."""
         action = self.get("meta-data/spot/instance-action")
         if action is not None:
-            facts = json.loads(action)
+            try:
+                facts = dict(json.loads(action))
+            except (ValueError, TypeError) as error:
+                raise OSError(f"the spot notice cannot be read: {action[:100]!r}") from error
             return Notice(
                 "spot", f"EC2 will {facts.get('action', 'end')} this instance at {facts.get('time', 'any moment')}"
             )
@@ -98,25 +124,49 @@ class Metadata:
         return None
 
 
+def _date(header: str | None) -> datetime | None:
+    try:
+        return parsedate_to_datetime(header) if header else None
+    except ValueError:
+        return None
+
+
+def patiently(ask: Callable[[], T], retry: Retry) -> T:
+    """What `ask` returns, tried again while it raises OSError and time is left."""
+    patience = Patience(retry)
+    while True:
+        try:
+            return ask()
+        except OSError:
+            wait = patience.failed()
+            if wait is None:
+                raise
+            time.sleep(wait)
+
+
 def find_metadata() -> Metadata | None:
-    """This instance's metadata service; None off EC2, where asking would cost seconds and answer nothing.
+    """This instance's metadata service, whether it answers now or not; None off EC2, where nothing is asked.
 
     AWS's own variables decide first: AWS_EC2_METADATA_SERVICE_ENDPOINT and AWS_EC2_METADATA_DISABLED.
     """
     if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return None
-    endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or (ENDPOINT if _on_ec2() else None)
-    if endpoint is None:
-        return None
-    metadata = Metadata(endpoint)
+    named = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT")
+    if named is None:
+        return Metadata(ENDPOINT) if on_ec2() else None
+    metadata = Metadata(named)
     try:
         metadata.get("meta-data/instance-id")
-    except OSError:  # a container that may not reach it, or a variable that leads nowhere
-        return None
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, ConnectionRefusedError | socket.gaierror) and not on_ec2():
+            return None  # a variable that leads nowhere
+    except OSError:
+        pass  # it is in trouble, but there: whoever asks next tries again
     return metadata
 
 
-def _on_ec2() -> bool:
+def on_ec2() -> bool:
+    """Whether the machine's firmware says that it is an EC2 instance."""
     for name in ("sys_vendor", "board_vendor", "bios_vendor"):
         try:
             if (DMI / name).read_text().strip() == "Amazon EC2":

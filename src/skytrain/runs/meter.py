@@ -1,9 +1,12 @@
 """The meter: what a run has cost so far, over every attempt and every machine, from the store alone.
 
-Each machine has its own count, from its launch, and an attempt continues the count that it finds. So the time between a
-kill and the next start on a machine that lived on is counted, a restart resets nothing, and two attempts on one machine
-count it once. Clocks: seconds since the machine booted, which nobody sets; the time of day is used once, for the age
-of an instance that no attempt has met before.
+Each machine has its own count, and an attempt continues the count that it finds. So the time between a kill and the next
+start on a machine that lived on is counted, a restart resets nothing, and two attempts on one machine count it once.
+An EC2 instance is counted from its launch, and also while the run was stopped on purpose: it is rented all the while.
+Any other machine is counted from the run's first start, and not while the run was stopped.
+
+Clocks: seconds since the machine booted, which nobody sets, and the metadata service's own for the age of an instance.
+The machine's time of day is never used: it may be days ahead before it is set.
 """
 
 from __future__ import annotations
@@ -12,7 +15,6 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from ..config import SkytrainError
 from ..config.schema import BudgetConfig
 from ..planning.catalog import load_catalog
 from ..storage import Store
+from .attempts import attempts, read_outcome
 from .imds import Instance
 from .reading import read_lines
 
@@ -34,6 +37,7 @@ class Machine:
     boot: str
     boot_seconds: float  # since it booted
     age_seconds: float  # since it was launched, for EC2; elsewhere 0, since nobody pays before the run begins
+    rented: bool = True  # by the hour, whether the run uses it or not: an EC2 instance
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,18 @@ class Count:
     boot_seconds: float
 
 
+@dataclass(frozen=True)
+class Spend:
+    """What a run has cost before an attempt."""
+
+    counts: Mapping[str, Count]
+    save_seconds: float = 0.0  # that its slowest save took
+    stopped: bool = False  # the attempt before ended on purpose
+
+
+NOTHING_SPENT = Spend({})
+
+
 def boot_clock() -> float:
     """Seconds since this machine booted, sleep included where the system can tell."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
@@ -55,10 +71,12 @@ def boot_clock() -> float:
 def this_machine(instance: Instance | None) -> Machine:
     boot = BOOT_ID.read_text().strip() if BOOT_ID.exists() else uuid.uuid4().hex
     up = boot_clock()
-    if instance is None or instance.launched_at is None:
-        return Machine(instance.id if instance else boot, boot, up, up if instance else 0.0)
-    # An instance is at least as old as it is up; a clock that was set wrongly can only add to that.
-    age = (datetime.now(UTC) - instance.launched_at).total_seconds()
+    if instance is None:
+        return Machine(boot, boot, up, 0.0, rented=False)
+    if instance.launched_at is None or instance.read_at is None:
+        return Machine(instance.id, boot, up, up)
+    # An instance is at least as old as it is up.
+    age = (instance.read_at - instance.launched_at).total_seconds()
     return Machine(f"{instance.id} {instance.launched_at.isoformat()}", boot, up, max(age, up))
 
 
@@ -82,24 +100,35 @@ def machine_price(budget: BudgetConfig, instance: Instance | None) -> float | No
 class Meter:
     """Counts while an attempt runs. `machines` are all that it runs on; `before` is what the store knows of the run's."""
 
-    def __init__(self, machines: Sequence[Machine], usd_per_hour: float | None, before: Mapping[str, Count]) -> None:
+    def __init__(self, machines: Sequence[Machine], usd_per_hour: float | None, before: Spend = NOTHING_SPENT) -> None:
         machines = list({machine.key: machine for machine in machines}.values())  # one may run several nodes of a test
         self._began = boot_clock()
         self._usd_per_second = (usd_per_hour or 0.0) / 3600
         self.usd_per_hour = None if usd_per_hour is None else usd_per_hour * len(machines)
-        self._others = {key: count for key, count in before.items() if key not in {m.key for m in machines}}
-        self._starts = {machine.key: self._start(machine, before.get(machine.key)) for machine in machines}
+        self.idle_seconds = 0.0  # the longest that one of them was paid for while the run was stopped
+        self.save_seconds = before.save_seconds  # that the run's slowest save took
+        self._others = {key: count for key, count in before.counts.items() if key not in {m.key for m in machines}}
+        self._starts = {machine.key: self._start(machine, before) for machine in machines}
 
-    def _start(self, machine: Machine, known: Count | None) -> Count:
+    def _start(self, machine: Machine, before: Spend) -> Count:
+        known = before.counts.get(machine.key)
         if known is None:
-            seconds = new = machine.age_seconds
-            usd = 0.0
+            new = machine.age_seconds
+            known = Count(0.0, 0.0, machine.boot, machine.boot_seconds)
+        elif before.stopped and not machine.rented:
+            new = 0.0
         else:
             same_boot = known.boot == machine.boot
             missed = machine.boot_seconds - known.boot_seconds if same_boot else machine.age_seconds - known.seconds
             new = max(0.0, missed)
-            seconds, usd = known.seconds + new, known.usd
-        return Count(usd + new * self._usd_per_second, seconds, machine.boot, machine.boot_seconds)
+            if before.stopped:
+                self.idle_seconds = max(self.idle_seconds, new)
+        usd, seconds = known.usd + new * self._usd_per_second, known.seconds + new
+        return Count(usd, seconds, machine.boot, machine.boot_seconds)
+
+    def note_save(self, seconds: float) -> None:
+        """How long a save took, for this attempt and those after it."""
+        self.save_seconds = max(self.save_seconds, seconds)
 
     def elapsed_seconds(self) -> float:
         """Of this attempt."""
@@ -131,19 +160,27 @@ class Meter:
         return {
             "usd": self.usd() if self.usd_per_hour is not None else None,
             "usd_per_hour": self.usd_per_hour,
+            "save_seconds": self.save_seconds,
             "machines": {key: asdict(count) for key, count in self.counts().items()},
         }
 
 
-def read_counts(store: Store, run: str) -> dict[str, Count]:
-    """By machine, the largest count that any attempt left."""
-    return largest_counts(last_records(store, run, "spend").values())
+def read_spend(store: Store, run: str, saved: Mapping[str, Any] | None = None) -> Spend:
+    """What all attempts left, and at least what the checkpoint that is resumed from says (`saved`)."""
+    records = [*last_records(store, run, "spend").values(), *([saved] if saved else [])]
+    numbers = attempts(store, run)
+    return Spend(
+        counts=largest_counts(records),
+        save_seconds=max((record.get("save_seconds") or 0.0 for record in records), default=0.0),
+        stopped=bool(numbers) and read_outcome(store, run, numbers[-1]) is not None,
+    )
 
 
 def largest_counts(spends: Iterable[Mapping[str, Any]]) -> dict[str, Count]:
+    """By machine, the largest count of all records."""
     counts: dict[str, Count] = {}
     for record in spends:
-        for key, fields in record["machines"].items():
+        for key, fields in record.get("machines", {}).items():
             found = Count(**fields)
             if key not in counts or found.seconds > counts[key].seconds:
                 counts[key] = found

@@ -111,14 +111,18 @@ class Sync:
     def __init__(self, tell: Callable[[str], None], every_seconds: float = EVERY_SECONDS) -> None:
         self._tell, self._every = tell, every_seconds
         self._streams: list[Stream] = []
+        self._essential: list[Stream] = []
         self._before: list[Callable[[], None]] = []
-        self._troubled: set[int] = set()
+        self._troubled: dict[int, Exception] = {}  # by the id of the stream, its last error
         self._wake, self._closing = threading.Event(), False
         self._flushing = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="skytrain-sync", daemon=True)
 
-    def add(self, stream: Stream) -> None:
+    def add(self, stream: Stream, *, essential: bool = False) -> None:
+        """`essential`: no checkpoint is committed before all of it is in the store."""
         self._streams.append(stream)
+        if essential:
+            self._essential.append(stream)
 
     def each_time(self, work: Callable[[], None]) -> None:
         """`work` is done by the thread before it flushes: a heartbeat, a look at the store."""
@@ -133,24 +137,38 @@ class Sync:
             self._wake.clear()
             self.flush()
 
-    def flush(self) -> bool:
-        """Whether everything has reached its place."""
-        with self._flushing:
+    def flush(self, timeout_seconds: float = -1) -> bool:
+        """Whether everything has reached its place. A flush under way is waited for, without a limit by default."""
+        if not self._flushing.acquire(timeout=timeout_seconds):
+            return False
+        try:
             done = [self._try(work) for work in [*self._before, *(stream.flush for stream in self._streams)]]
+        finally:
+            self._flushing.release()
         return all(done)
+
+    def flush_for_commit(self) -> None:
+        """Flushes, and raises where an essential stream has not reached the store."""
+        self.flush()
+        for stream in self._essential:
+            error = self._troubled.get(id(stream))
+            if isinstance(error, SkytrainError):
+                raise error
+            if error is not None:
+                raise SkytrainError(f"metrics or spend did not reach the store: {error!r}") from error
 
     def _try(self, work: Callable[[], None]) -> bool:
         # Which stream this is; a bound method is a new object each time.
         identity = id(getattr(work, "__self__", work))
         try:
             work()
-        except (SkytrainError, OSError) as error:
+        except Exception as error:  # whatever it is, the thread must go on: other streams depend on it
             if identity not in self._troubled:
-                self._troubled.add(identity)
-                self._tell(f"warning: {error}\n  training goes on, and this is tried again every few seconds")
+                described = error if isinstance(error, SkytrainError | OSError) else repr(error)
+                self._tell(f"warning: {described}\n  training continues, and this is tried again every few seconds")
+            self._troubled[identity] = error
             return False
-        if identity in self._troubled:
-            self._troubled.discard(identity)
+        if self._troubled.pop(identity, None) is not None:
             self._tell("the store answers again: nothing was lost")
         return True
 
@@ -161,7 +179,7 @@ class Sync:
         if self._thread.is_alive():
             self._thread.join(timeout_seconds)
         deadline = time.monotonic() + timeout_seconds
-        while not self.flush():
+        while not self.flush(max(0.0, deadline - time.monotonic())):
             if time.monotonic() >= deadline:
                 self._tell("warning: the last lines of the log and metrics did not reach the store")
                 return

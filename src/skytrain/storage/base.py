@@ -93,6 +93,10 @@ class Store(ABC):
     def patient(self, seconds: float) -> Store:
         """The same store, whose operations keep trying for so long while it cannot be reached."""
 
+    def hurried(self, seconds: float) -> Store:
+        """The same store, whose operations give up after so long at the latest."""
+        return self.patient(min(seconds, self.patience_seconds))
+
     def exists(self, key: str) -> bool:
         return self.stat(key) is not None
 

@@ -212,7 +212,7 @@ class ShardCache:
         self, store: Store, key: str, path: Path, sha256: str | None, cancelled: Callable[[], bool] = lambda: False
     ) -> None:
         """Copy an object to a file, with patience."""
-        quick = store.patient(min(TRY_SECONDS, self.wait_seconds))
+        quick = store.hurried(min(TRY_SECONDS, self.wait_seconds))
         patience = Patience(Retry(self.wait_seconds, POLL_SECONDS, longest_wait_seconds=5.0))
         failures = 0
         while True:

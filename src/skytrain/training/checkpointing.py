@@ -19,7 +19,7 @@ from ..checkpoints.saving import for_saves
 from ..config import WEIGHTS, Config, Interval, ModelConfig, SkytrainError, flatten, format_seconds, select
 from ..parallel import Ranks
 from ..parallel.by_name import StateByName
-from ..runs import RunRecord, attempts, read_outcome
+from ..runs import Meter, RunRecord, attempts, read_outcome
 from ..runs.attempts import read_attempt
 from ..runs.exits import INTERRUPTED
 from ..runs.record import plain
@@ -46,6 +46,8 @@ class Plan:
     seconds_between_interruptions: float = math.inf
     before_commit: Callable[[], object] = lambda: None  # on rank 0: what must be in the store by then
     patience_seconds: float = 1800.0  # that saves may fail before training stops
+    note_save: Callable[[float], None] = lambda seconds: None  # called with what each save took
+    affordable: Callable[[], bool] = lambda: True  # on rank 0: whether waiting for the last save can be paid for
 
 
 def save_plan(
@@ -54,7 +56,7 @@ def save_plan(
     record: RunRecord,
     attempt: int,
     resumed_from: str,
-    spend: Callable[[], Mapping[str, Any]] = dict,
+    meter: Meter,
     before_commit: Callable[[], object] = lambda: None,
 ) -> Plan:
     """How the run's configuration wants it. `resumed_from` says in words what the attempt went on from."""
@@ -74,8 +76,19 @@ def save_plan(
     adaptive = trainer.checkpoint_every == Interval()
     between = (seconds_between_interruptions(store, record.name) if adaptive else None) or trainer.interrupted_every
     keep = Keep(trainer.keep_checkpoints, trainer.keep_every, trainer.keep_best)
-    patience = config.store.patience
-    return Plan(trainer.checkpoint_every, keep, attempt, lineage, spend, between, before_commit, patience)
+    limit = config.budget.usd
+    return Plan(
+        trainer.checkpoint_every,
+        keep,
+        attempt,
+        lineage,
+        spend=meter.record,
+        note_save=meter.note_save,
+        affordable=lambda: limit is None or meter.usd_per_hour is None or meter.usd() < limit,
+        seconds_between_interruptions=between,
+        before_commit=before_commit,
+        patience_seconds=config.store.patience,
+    )
 
 
 def seconds_between_interruptions(store: Store, run: str) -> float | None:
@@ -217,12 +230,15 @@ class Checkpoints(AtStep):
         self._patience.recovered()
         self.last_saved = step
         self.save_seconds = max(self.save_seconds, seconds)
+        self._plan.note_save(seconds)
 
-    def _failed(self, step: int, error: SaveFailed) -> None:
+    def _failed(self, step: int, error: SaveFailed, *, last: bool = False) -> None:
         """Tells it and sets the time of the next try; raises when saves have failed for too long. On all ranks alike."""
         self._under_way = None
         wait = self._patience.failed()
-        if self._ranks.any(self._ranks.first and wait is None):
+        # What is lost by giving up the last save can be trained again; dollars beyond the budget are gone.
+        give_up = wait is None or (last and not self._plan.affordable())
+        if self._ranks.any(self._ranks.first and give_up):
             raise self._gave_up(step, error) from error
         self._retry_at = time.monotonic() + (wait or 0.0)
         left = format_seconds(max(0.0, self._plan.patience_seconds - self._patience.seconds))
@@ -237,7 +253,7 @@ class Checkpoints(AtStep):
         return kind(
             "save to",
             self._store.url(f"runs/{self._run}/checkpoints"),
-            f"no checkpoint could be saved for {format_seconds(self._plan.patience_seconds)} (store.patience), "
+            f"no checkpoint could be saved for {format_seconds(self._patience.seconds)} (store.patience, budget.usd), "
             f"so training stops at step {step}: {error}",
             hint=f"{last} safe; when the store can be written to, the same command resumes from there",
         )
@@ -254,7 +270,7 @@ class Checkpoints(AtStep):
                 self._succeeded(step, time.monotonic() - began)
                 return
             except SaveFailed as error:
-                self._failed(step, error)
+                self._failed(step, error, last=True)
             time.sleep(FINAL_RETRY_SECONDS)
 
     def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:

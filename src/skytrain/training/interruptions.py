@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from enum import IntEnum
 from typing import Any
 
@@ -19,10 +18,12 @@ import lightning.pytorch as pl
 from ..parallel import Ranks, ToldByFirstRank
 from ..runs import Cause, Meter, Reporter, Superseded
 from ..runs.imds import Metadata, Notice
+from ..storage import Patience, Retry
 from .callbacks import AtStep
 from .module import CausalLM
 
 POLL_SECONDS = 5.0  # as AWS advises
+SILENCE = Retry(seconds=60.0)  # of the metadata service, before it is told
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # USR1 is what Slurm sends ahead of a job's end
 
 
@@ -71,10 +72,11 @@ class Signals:
 
 
 class NoticeWatch:
-    """Asks EC2, from a thread of its own, whether this instance is about to go."""
+    """Asks EC2, from a thread of its own, whether this instance is about to go. The thread ends with the watch alone."""
 
-    def __init__(self, metadata: Metadata, poll_seconds: float = POLL_SECONDS) -> None:
-        self._metadata, self._poll_seconds = metadata, poll_seconds
+    def __init__(self, metadata: Metadata, tell: Callable[[str], None], poll_seconds: float = POLL_SECONDS) -> None:
+        self._metadata, self._tell, self._poll_seconds = metadata, tell, poll_seconds
+        self._patience, self._told = Patience(SILENCE), False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="skytrain-notices", daemon=True)
         self.notice: Notice | None = None
@@ -85,11 +87,28 @@ class NoticeWatch:
 
     def _watch(self) -> None:
         while self.notice is None or self.notice.kind != "spot":
-            # Out of reach for a moment is no news: notices are a help, the checkpoints in between the guarantee.
-            with suppress(OSError):
+            try:
                 self.notice = self._metadata.notice() or self.notice
+                self._answered()
+            except Exception as error:  # whatever it was: a notice may come with the next answer
+                self._did_not_answer(error)
             if self._ended.wait(self._poll_seconds):
                 return
+
+    def _answered(self) -> None:
+        self._patience.recovered()
+        if self._told:
+            self._told = False
+            self._tell("EC2's metadata service answers again: spot notices are seen")
+
+    def _did_not_answer(self, error: Exception) -> None:
+        """Told once, when it lasts: notices are a help, and the checkpoints in between the guarantee."""
+        if self._patience.failed() is None and not self._told:
+            self._told = True
+            self._tell(
+                f"warning: EC2's metadata service has not answered for {self._patience.seconds:.0f} s, so a spot notice would not be seen: {error}\n"
+                "  it is asked every few seconds; checkpoints are saved as usual"
+            )
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
@@ -99,8 +118,8 @@ class NoticeWatch:
 class BudgetWatch:
     """Whether one more step, and the checkpoint after it, can still be paid for."""
 
-    def __init__(self, meter: Meter, usd: float, margin_seconds: float, save_seconds: Callable[[], float]) -> None:
-        self._meter, self._usd, self._margin, self._save_seconds = meter, usd, margin_seconds, save_seconds
+    def __init__(self, meter: Meter, usd: float, margin_seconds: float) -> None:
+        self._meter, self._usd, self._margin = meter, usd, margin_seconds
         self._step_began = time.monotonic()
         self._longest_step = 0.0
 
@@ -109,7 +128,7 @@ class BudgetWatch:
         now = time.monotonic()
         self._longest_step, self._step_began = max(self._longest_step, now - self._step_began), now
         # Half as long again as the longest seen: a store that is busy takes its time.
-        ahead = 1.5 * (self._longest_step + self._save_seconds()) + self._margin
+        ahead = 1.5 * (self._longest_step + self._meter.save_seconds) + self._margin
         return self._meter.usd(in_seconds=ahead) >= self._usd
 
     def message(self, step: int) -> str:
