@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from importlib.util import find_spec
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..config.environment import is_worker, torchrun_restarts
 from ..config.errors import MissingExtra, SkytrainError
 from ..config.extras import naming_extras
 from .options import ConfigDirs, Overrides, compose_overrides
@@ -107,7 +107,7 @@ def train(
     config = composed.config
     start = Start(source, weights_only, at_step, fall_back)
     supervision = Supervision.from_environment()
-    if supervision is not None or "WORLD_SIZE" in os.environ:
+    if supervision is not None or is_worker():
         _work(composed, start, allow_changes)
         return
     from ..pipelines.supervise import Layout, choose_processes, supervise
@@ -169,5 +169,5 @@ def _back_off() -> None:
     """Before a restart that torchrun made; where it runs on this machine alone, the supervisor restarts and waits itself."""
     from ..pipelines.supervise import restart_wait_seconds
 
-    if restarts := int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
+    if restarts := torchrun_restarts():
         time.sleep(restart_wait_seconds(restarts))

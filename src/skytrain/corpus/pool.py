@@ -17,6 +17,7 @@ from multiprocessing.context import ForkServerContext
 from typing import Any, TypeVar
 
 from skytrain.config import SkytrainError
+from skytrain.config.environment import child_environment, set_variables
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -161,7 +162,7 @@ def _context() -> ForkServerContext:
 
 def _for_start(setup: Callable[..., None], given: tuple[Any, ...]) -> tuple[dict[str, str], bytes]:
     """What `_start` needs: the environment as it is now, which a store may look at when it is unpickled."""
-    return dict(os.environ), pickle.dumps((setup, given))
+    return child_environment(), pickle.dumps((setup, given))
 
 
 def _start(environment: dict[str, str], pickled: bytes) -> None:
@@ -169,7 +170,7 @@ def _start(environment: dict[str, str], pickled: bytes) -> None:
         signal.SIGINT, signal.SIG_IGN
     )  # the terminal tells every process; the one that gives the work stops it
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.environ.update(environment)
+    set_variables(environment)
     setup, given = pickle.loads(pickled)
     setup(*given)
 

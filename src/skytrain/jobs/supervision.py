@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import SkytrainError
+from ..config.environment import variable
 from ..runs import EXIT_CODES, exit_code_of
 from .lifeline import SUPERVISOR, identify, is_supervised
 
@@ -46,7 +47,7 @@ class Supervision:
     @classmethod
     def from_environment(cls) -> Supervision | None:
         """In a worker; None where nobody supervises."""
-        folder, supervisor = os.environ.get(VARIABLE), os.environ.get(SUPERVISOR)
+        folder, supervisor = variable(VARIABLE), variable(SUPERVISOR)
         return cls(Path(folder), supervisor) if folder and supervisor else None
 
     def environment(self) -> dict[str, str]:

@@ -6,7 +6,6 @@ import argparse
 import importlib
 import io
 import logging
-import os
 import shutil
 import tempfile
 import warnings
@@ -26,6 +25,7 @@ from ..checkpoints import AnotherModel, CheckpointError, SavedTensors, SaveFaile
 from ..checkpoints.deepspeed import CLASSES, MODULE, DeepSpeedCheckpoint, Layout, open_deepspeed, read_file, save_files
 from ..checkpoints.lightning_io import StoreCheckpointIO, split_checkpoint
 from ..config import SkytrainError
+from ..config.environment import set_default
 from . import state
 from .apply import blocks_of, recompute
 from .deepspeed_disk import through_memory
@@ -65,7 +65,7 @@ class ZeroStrategy(DeepSpeedStrategy):
         self.set_world_ranks()
         # On a CPU DeepSpeed would compile collectives over shared memory, for minutes; gloo's are there.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        os.environ.setdefault("LOCAL_RANK", str(self.local_rank))  # DeepSpeed reads it even where it stands alone
+        set_default("LOCAL_RANK", str(self.local_rank))  # DeepSpeed reads it even where it stands alone
         deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
 
     def _setup_model_and_optimizer(self, model: Any, optimizer: Any, lr_scheduler: Any = None) -> tuple[Any, Any]:
@@ -334,7 +334,7 @@ def _do_nothing(*_: Any, **__: Any) -> None:
 
 def _quieten() -> None:
     """DeepSpeed tells of each of its parts; what a user must know, our own lines say."""
-    os.environ.setdefault("DS_LOG_LEVEL", "warning")
+    set_default("DS_LOG_LEVEL", "warning")
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     for pattern in (
         ".*DeepSpeed handles gradient clipping internally.*",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config import Config, ConfigError, MissingExtra, SkytrainError
+from ..config.environment import cpp_compiler, set_variables, temporarily, user_cache_folder, variable
 from ..config.mesh import DEEPSPEED
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def engine_config(settings: ZeroSettings, *, block_elements: int, vector_element
 def check_deepspeed(config: Config, device: str) -> None:
     """Raise where this machine lacks what a DeepSpeed preset needs."""
     if device == "cpu":
-        os.environ["DS_ACCELERATOR"] = "cpu"  # read when deepspeed is first imported, here or later
+        set_variables({"DS_ACCELERATOR": "cpu"})  # read when deepspeed is first imported, here or later
     parallel = config.parallel
     if importlib.util.find_spec("deepspeed") is None:
         raise MissingExtra("deepspeed", "deepspeed")
@@ -112,7 +113,7 @@ def _check_compiler(operation: str) -> None:
 
     if installed_ops.get(operation):
         return
-    compiler = os.environ.get("CXX", "c++")
+    compiler = cpp_compiler()
     if shutil.which(compiler) is None:
         raise SkytrainError(
             f"parallel.cpu_offload=true needs DeepSpeed's {operation}, which is compiled when first used, and there is no C++ compiler {compiler!r} here\n"
@@ -170,22 +171,16 @@ def compiling() -> Iterator[None]:
 
     folder = operations_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    before = {name: os.environ.get(name) for name in ("TORCH_EXTENSIONS_DIR", "PATH")}
-    os.environ["TORCH_EXTENSIONS_DIR"] = str(folder)
     # Where ninja's program is, which need not be on the path of a command that was called by its full name.
-    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    with (folder / "skytrain.lock").open("w") as lock:
+    path = os.pathsep.join([str(Path(sys.executable).parent), variable("PATH") or ""])
+    with (
+        temporarily({"TORCH_EXTENSIONS_DIR": str(folder), "PATH": path}),
+        (folder / "skytrain.lock").open("w") as lock,
+    ):
         fcntl.flock(lock, fcntl.LOCK_EX)
         for left in folder.glob("*/lock"):
             left.unlink()
-        try:
-            yield
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
+        yield
 
 
 def operations_folder() -> Path:
@@ -199,5 +194,4 @@ def operations_folder() -> Path:
         else ""
     )
     decides = [deepspeed.__version__, torch.__version__, sys.version, platform.machine(), flags]
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "skytrain" / "deepspeed" / hashlib.sha256("\n".join(decides).encode()).hexdigest()[:16]
+    return user_cache_folder() / "skytrain" / "deepspeed" / hashlib.sha256("\n".join(decides).encode()).hexdigest()[:16]

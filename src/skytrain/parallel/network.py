@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import array
 import fcntl
-import os
 import socket
 import struct
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from ..config.environment import set_variables, variables
 
 INFINIBAND = Path("/sys/class/infiniband")
 AMAZON = "0x1d0f"  # PCI vendor of an Elastic Fabric Adapter
@@ -49,9 +50,8 @@ class Network:
     @property
     def warnings(self) -> list[str]:
         return [
-            f"{name}={os.environ[name]} is set in your environment: {why}; unset it"
-            for name, why in NEVER.items()
-            if name in os.environ
+            f"{name}={value} is set in your environment: {NEVER[name]}; unset it"
+            for name, value in variables(NEVER).items()
         ]
 
     def summary(self) -> str:
@@ -68,11 +68,11 @@ def set_environment(device: str, nodes: int, master: str | None, gpu: str | None
     interface = interface_towards(master) if master and nodes > 1 else None
     efa_devices = count_efa_devices()
     wanted = environment(device, nodes=nodes, interface=interface, efa=efa_devices > 0, gpu=gpu)
-    kept = {name: os.environ[name] for name in wanted if name in os.environ}
+    kept = variables(wanted)
     # Under its old name too: torch would heed the new one, which is ours, before it.
-    kept |= {old: os.environ[old] for new, old in OLD_NAMES.items() if new in wanted and old in os.environ}
+    kept |= variables(old for new, old in OLD_NAMES.items() if new in wanted)
     chosen = {name: value for name, value in wanted.items() if not {name, OLD_NAMES.get(name)} & kept.keys()}
-    os.environ.update(chosen)
+    set_variables(chosen)
     return Network(interface, efa_devices, chosen, kept)
 
 

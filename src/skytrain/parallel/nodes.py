@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 import platform
 import socket
 import time
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from .. import __version__
 from ..config import Config, SkytrainError, flatten
+from ..config.environment import master_address, master_port
 from ..runs.record import plain
 from .network import address_towards
 from .ranks import Ranks, ToldByFirstRank
@@ -79,17 +79,18 @@ def meet(ranks: Ranks, timeout_seconds: float = START_SECONDS) -> Store:
 
 
 def rendezvous_endpoint() -> str:
-    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    address, port = master_address(), master_port()
+    missing = [name for name, value in (("MASTER_ADDR", address), ("MASTER_PORT", port)) if not value]
     if missing:
         raise SkytrainError(
             f"RANK and WORLD_SIZE are set, but not {' and '.join(missing)}\n  start the processes with torchrun, or unset them to run alone"
         )
-    return f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    return f"{address}:{port}"
 
 
 def host_name() -> str:
     """This host by name and by the address that others of the job see."""
-    address = address_towards(os.environ.get("MASTER_ADDR", ""))
+    address = address_towards(master_address() or "")
     return f"{platform.node()} {address}" if address else platform.node()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from ..config import SkytrainError
+from ..config.environment import master_address, torchrun_place
 from ..runs import exit_code_of
 
 if TYPE_CHECKING:
@@ -59,10 +59,8 @@ class Ranks:
 
     @classmethod
     def from_environment(cls) -> Ranks:
-        if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
-            return cls()
-        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        return cls(rank, world, int(os.environ.get("LOCAL_RANK", rank)), int(os.environ.get("LOCAL_WORLD_SIZE", world)))
+        place = torchrun_place()
+        return cls(place.rank, place.world_size, place.local_rank, place.local_size) if place else cls()
 
     @property
     def first(self) -> bool:
@@ -98,7 +96,7 @@ class Ranks:
             here = torch.device("cuda", self.local_rank)
             torch.cuda.set_device(here)
             backend, gpu = "cpu:gloo,cuda:nccl", torch.cuda.get_device_name()
-        network = set_environment(device, self.nodes, os.environ.get("MASTER_ADDR"), gpu)
+        network = set_environment(device, self.nodes, master_address(), gpu)
         store, watchdog = self._meet(timeout_seconds, facts or {})
         # The backend's own timeout comes after the watchdog's, which knows more; it is what is left should that one fail.
         limit = timedelta(seconds=timeout_seconds + BACKEND_SECONDS)

@@ -20,6 +20,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from ..config import format_seconds
+from ..config.environment import agent_keeps_store, has_torchrun_agent
 from ..jobs.lifeline import lives
 from . import flight
 from .nodes import host_name, numbers, rendezvous_endpoint
@@ -106,7 +107,7 @@ class Watchdog:
     def close(self) -> None:
         """This rank is done. The one that may hold the store lets the others finish first."""
         self._leave("done")
-        if self._ranks.first and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        if self._ranks.first and not agent_keeps_store():
             with contextlib.suppress(RuntimeError):  # whoever is not done by then has trouble of its own
                 self._store.wait([f"{key}/ended" for key in self._keys], timedelta(seconds=self._timeout))
 
@@ -255,7 +256,7 @@ class Watchdog:
     def _end_agent(self) -> None:
         """torchrun's agent would wait for a node that is gone, to start again with it, and in a rendezvous whose host is gone
         it waits in the store's socket, deaf to signals."""
-        under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and os.getppid() == self._parent
+        under_torchrun = has_torchrun_agent() and os.getppid() == self._parent
         if under_torchrun and self._ranks.nodes > 1:
             time.sleep(2.0)  # all ranks of this node have spoken and ended by then
             os.kill(self._parent, signal.SIGKILL)

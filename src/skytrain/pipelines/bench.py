@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
-import os
 import pickle
 import statistics
 import subprocess
@@ -23,6 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ..config import Config, DecoderConfig, MissingExtra, SkytrainError
+from ..config.environment import child_environment
 from ..models import Decoder, build_model, flops_per_token, lm_loss
 from ..models.hf_form import hf_config
 from ..planning.hardware import find_gpu
@@ -126,7 +126,7 @@ def cold_start_seconds(config: Config) -> float:
         program = f"from skytrain.pipelines.bench import first_step; print(first_step({str(saved)!r}))"
         began = time.time()
         done = subprocess.run(
-            [sys.executable, "-c", program], env={**os.environ, **caches}, capture_output=True, text=True, check=False
+            [sys.executable, "-c", program], env=child_environment(caches), capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise SkytrainError(f"the process that was to make a first step failed:\n{done.stderr[-2000:]}")

@@ -21,6 +21,7 @@ import torch
 from .. import __version__
 from ..config import Config, DecoderConfig, SkytrainError, format_count
 from ..config.compose import compose
+from ..config.environment import child_environment
 from ..models import Decoder, flops_per_token
 from ..runs import Reporter
 from ..storage import open_store
@@ -171,7 +172,7 @@ def _measure(config: Config, overrides: list[str], config_dirs: list[Path], mode
         try:
             done = subprocess.run(
                 [*command, "-m", "skytrain.pipelines.bench_rank", str(written)],
-                env={**os.environ, "OMP_NUM_THREADS": "1"},  # a rank is a core, also when it is alone
+                env=child_environment({"OMP_NUM_THREADS": "1"}),  # a rank is a core, also when it is alone
                 capture_output=True,
                 text=True,
                 timeout=LAUNCH_SECONDS,

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import FrameType
 
 from ..config import Config, SkytrainError, format_seconds
+from ..config.environment import child_environment, visible_gpus
 from ..jobs.lifeline import die_with_parent, lives
 from ..jobs.processes import ControlGroup, kill_job
 from ..jobs.supervision import JobError, Supervision
@@ -69,9 +70,9 @@ def choose_processes(config: Config, asked: int | None) -> int:
 
 def count_gpus() -> int:
     """Without torch, which would take a context on each of them."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = visible_gpus()
     if visible is not None:
-        return len([word for word in visible.split(",") if word.strip() not in ("", "-1")])
+        return len(visible)
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
@@ -175,7 +176,7 @@ class Supervisor:
         self._worked_at = 0.0  # when a worker of this node was last alive
 
     def _environment(self) -> dict[str, str]:
-        environment = {**os.environ, **self._supervision.environment()}
+        environment = child_environment(self._supervision.environment())
         # Shared, torchrun's store keeps the addresses of workers that are dead, and those started again wait for them.
         environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         if self._processes > 1:

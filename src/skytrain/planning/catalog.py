@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import datetime
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from skytrain.config import SkytrainError, nearest
+from skytrain.config.environment import skytrain_cache_folder
 
 from .hardware import Gpu, find_gpu
 
@@ -123,15 +123,9 @@ class Catalog:
             )
 
 
-def cache_folder() -> Path:
-    """Where this user's refreshed prices and measurements live: $SKYTRAIN_CACHE, or skytrain under $XDG_CACHE_HOME or ~/.cache."""
-    own = os.environ.get("SKYTRAIN_CACHE")
-    return Path(own) if own else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skytrain"
-
-
 def load_catalog(folder: Path | None = None) -> Catalog:
     """The user's refreshed catalogue where there is one, otherwise the packaged, dated one."""
-    cached = (folder or cache_folder()) / "catalog"
+    cached = (folder or skytrain_cache_folder()) / "catalog"
     if (cached / "prices.csv").exists():
         try:
             return _parse((cached / "instances.csv").read_text(), (cached / "prices.csv").read_text(), "refreshed")
@@ -149,7 +143,7 @@ def packaged_catalog() -> Catalog:
 
 def save_catalog(catalog: Catalog, folder: Path | None = None) -> Path:
     """Write the catalogue into the user's cache; returns the folder. Prices last: their file is what makes it count."""
-    cached = (folder or cache_folder()) / "catalog"
+    cached = (folder or skytrain_cache_folder()) / "catalog"
     cached.mkdir(parents=True, exist_ok=True)
     for name, rows in (("instances.csv", catalog.instances), ("prices.csv", catalog.prices)):
         columns = ["instance_type" if field == "type" else field for field in rows[0].__dataclass_fields__]

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from skytrain.config import DecoderConfig, SkytrainError
+from skytrain.config.environment import skytrain_cache_folder
 
-from .catalog import cache_folder
 from .communication import Node
 from .hardware import find_gpu
 from .memory import Job, Precision, path_of
@@ -97,7 +97,7 @@ def save_measurement(measurement: Measurement, folder: Path | None = None) -> Pa
     """A newer measurement of the same thing replaces the older."""
     fields = asdict(measurement)
     key = [value for name, value in fields.items() if name not in ("step_seconds", "peak_bytes", "date", "torch")]
-    place = (folder or cache_folder()) / "measurements"
+    place = (folder or skytrain_cache_folder()) / "measurements"
     place.mkdir(parents=True, exist_ok=True)
     path = place / f"{measurement.model}-{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]}.json"
     part = path.with_suffix(".part")
@@ -108,7 +108,7 @@ def save_measurement(measurement: Measurement, folder: Path | None = None) -> Pa
 
 def load_measurements(folder: Path | None = None) -> list[Measurement]:
     found = []
-    for path in sorted(((folder or cache_folder()) / "measurements").glob("*.json")):
+    for path in sorted(((folder or skytrain_cache_folder()) / "measurements").glob("*.json")):
         try:
             one = Measurement(**json.loads(path.read_text()))
             one.job()  # a decoder of another version has other fields

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import threading
 import time
@@ -12,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..config import MissingExtra, SkytrainError
+from ..config.environment import aws_region
 
 NAMESPACE = "Skytrain"
 TIMEOUT_SECONDS = 5.0
@@ -105,6 +105,6 @@ def _client() -> Any:
     )
     try:
         # boto3 itself reads AWS_DEFAULT_REGION alone, unlike AWS's other tools and our store.
-        return boto3.client("logs", region_name=os.environ.get("AWS_REGION"), config=patience)
+        return boto3.client("logs", region_name=aws_region(), config=patience)
     except botocore.exceptions.BotoCoreError as error:  # no region, a profile that does not exist
         raise SkytrainError(f"trainer.loggers: cloudwatch cannot be used: {error}\n  set AWS_REGION") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import socket
 import time
 import urllib.error
@@ -16,6 +15,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from ..config.environment import metadata_endpoint, metadata_is_disabled
 from ..storage import Patience, Retry
 
 T = TypeVar("T")
@@ -149,9 +149,9 @@ def find_metadata() -> Metadata | None:
 
     AWS's own variables decide first: AWS_EC2_METADATA_SERVICE_ENDPOINT and AWS_EC2_METADATA_DISABLED.
     """
-    if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
+    if metadata_is_disabled():
         return None
-    named = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT")
+    named = metadata_endpoint()
     if named is None:
         return Metadata(ENDPOINT) if on_ec2() else None
     metadata = Metadata(named)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from datetime import timedelta
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from ..config import MissingExtra
+from ..config.environment import aws_region, has_aws_credentials, has_aws_profile, metadata_endpoint, s3_endpoint
 from .errors import AccessDenied, StoreError
 from .retry import Retry
 
@@ -20,15 +19,6 @@ REQUEST_TIMEOUT = "180s"
 # botocore renews credentials ten minutes before they end, so a copy of them is good for that long.
 CREDENTIALS_KEPT = timedelta(minutes=10)
 
-PROFILE_VARIABLES = ("AWS_PROFILE", "AWS_DEFAULT_PROFILE")
-SHARED_FILES = {"AWS_CONFIG_FILE": "~/.aws/config", "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials"}
-CREDENTIAL_VARIABLES = (
-    "AWS_ACCESS_KEY_ID",
-    "AWS_WEB_IDENTITY_TOKEN_FILE",
-    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-    "AWS_SKIP_SIGNATURE",
-)
 METADATA_ENDPOINT = "http://169.254.169.254"
 METADATA_SECONDS = 2.0
 
@@ -43,25 +33,19 @@ def s3_arguments(root: str, retry: Retry, sse: str | None = None, kms_key: str |
     if kms_key is not None:
         config["sse_kms_key_id"] = kms_key
     arguments: dict[str, Any] = {"config": config, "retry_config": retry.for_requests()}
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    if _profile_in_play():
+    endpoint = s3_endpoint()
+    if has_aws_profile():  # obstore reads the environment and the machine's role, but not the shared files
         session = _botocore_session(root)
         arguments["credential_provider"] = _credential_provider(root, session)
-        config["region"] = os.environ.get("AWS_REGION") or session.get_config_variable("region") or "us-east-1"
+        config["region"] = aws_region() or session.get_config_variable("region") or "us-east-1"
         endpoint = _configured_endpoint(session)
-    elif not any(os.environ.get(name) for name in CREDENTIAL_VARIABLES):
+    elif not has_aws_credentials():
         config["metadata_endpoint"] = _metadata_endpoint(root)
     if endpoint:
         config["endpoint"] = endpoint
     plain = bool(endpoint and endpoint.startswith("http://"))
     arguments["client_options"] = {"timeout": REQUEST_TIMEOUT, "allow_http": plain}
     return arguments
-
-
-def _profile_in_play() -> bool:
-    """Whether AWS's shared files have a say. obstore reads the environment and the machine's role, but not these."""
-    files = (Path(os.environ.get(name, default)).expanduser() for name, default in SHARED_FILES.items())
-    return any(os.environ.get(name) for name in PROFILE_VARIABLES) or any(file.is_file() for file in files)
 
 
 def _botocore_session(root: str) -> Any:
@@ -99,7 +83,7 @@ def _configured_endpoint(session: Any) -> str | None:
 
 def _metadata_endpoint(root: str) -> str:
     """Where a machine on EC2 asks for its role. Asked here first: elsewhere, obstore would try for minutes."""
-    endpoint = os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or METADATA_ENDPOINT
+    endpoint = metadata_endpoint() or METADATA_ENDPOINT
     parts = urlsplit(endpoint)
     try:
         socket.create_connection((parts.hostname or "", parts.port or 80), timeout=METADATA_SECONDS).close()

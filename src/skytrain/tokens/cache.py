@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from skytrain.config import SkytrainError, format_bytes, format_seconds
+from skytrain.config.environment import user_cache_folder
 from skytrain.storage import AccessDenied, NotFound, Patience, Retry, Store, StoreError, StoreUnreachable
 
 from .shards import sha256_of_file
@@ -76,7 +77,7 @@ def default_folder() -> Path:
     """The NVMe that AWS's deep learning images mount, where there is one; else where the desktop's convention puts caches."""
     if os.access(NVME, os.W_OK):
         return NVME / "skytrain" / "tokens"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "skytrain" / "tokens"
+    return user_cache_folder() / "skytrain" / "tokens"
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from skytrain.config.environment import set_default
 from skytrain.corpus import CorpusManifest, ordered_threads, read_part_texts, worker_count
 from skytrain.corpus.characters import utf8_size
 from skytrain.storage import Store
@@ -54,7 +54,7 @@ def tokenize_corpus(
 ) -> Iterator[TokenizedSlice]:
     """Every document from `first_part` on, in order. One that is not `wanted` (by part, number in it and id) comes back without tokens."""
     # Read by the tokenizer's own threads when they start. They do the work, and let our threads read and write meanwhile.
-    os.environ.setdefault("RAYON_NUM_THREADS", str(worker_count(workers)))
+    set_default("RAYON_NUM_THREADS", str(worker_count(workers)))
     slices = _slices(store, corpus, first_part, wanted)
     yield from ordered_threads(partial(_tokenize, tokenizer), slices, SLICES_AT_ONCE)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, cast
 
 import torch
 from torch import nn
 
 from ..config import TrainerConfig
+from ..config.environment import set_variables, variables
 from ..models import Decoder, HFCausalLM
 from ..models.loss import LossSettings
 
@@ -22,9 +22,9 @@ def grow_segments() -> None:
     Segments of fixed size leave holes that no other tensor fits: with activation checkpointing a fifth of the GPU. Must be
     called before the first tensor on the GPU.
     """
-    if any(name in os.environ for name in ALLOCATOR_VARIABLES):
+    if variables(ALLOCATOR_VARIABLES):
         return
-    os.environ[ALLOCATOR_VARIABLES[0]] = GROWING  # for processes that this one starts, too
+    set_variables({ALLOCATOR_VARIABLES[0]: GROWING})  # for processes that this one starts, too
     if torch.cuda.is_initialized():  # by then the variable has been read
         newer = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
         (newer or torch.cuda.memory._set_allocator_settings)(GROWING)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import os
 from dataclasses import dataclass
 
 import torch
+
+from ...config.environment import triton_is_interpreted
 
 
 @dataclass(frozen=True)
@@ -25,18 +26,13 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def interpreted() -> bool:
-    """Triton's interpreter runs kernels on the CPU, slowly: for tests."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
 def kernels_available(device: torch.device) -> bool:
     """bf16 and Triton came with Ampere; older GPUs take the plain path."""
     if not has_triton():
         return False
     if device.type == "cuda":
         return torch.cuda.get_device_capability(device) >= (8, 0)
-    return interpreted()
+    return triton_is_interpreted()
 
 
 def programs(device: torch.device, per_multiprocessor: int) -> int:
