@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ import pytest
 from skytrain.config import ConfigError, SkytrainError
 from skytrain.config.compose import compose
 from skytrain.pipelines.data import convert, describe_corpus
+from skytrain.pipelines.data_list import list_data
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent
 from skytrain.storage import open_store
+from skytrain.tokens import find_prepared
 from skytrain.tokens.convert import TokenFiles, split_documents
 from skytrain.tokens.tokenizers import gpt2
 
@@ -104,6 +107,27 @@ def test_a_corpus_is_shown_with_examples_of_what_went(config: Any) -> None:
 def test_a_corpus_is_shown_whatever_tokenizer_its_tokens_were_made_with(config: Any) -> None:
     other = dataclasses.replace(config, tokenizer=compose(["tokenizer=bytes"]).config.tokenizer)
     assert describe_corpus(other) == describe_corpus(config)
+
+
+def test_what_a_store_holds_is_listed(config: Any, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(config.store.root.removeprefix("file://"), tmp_path / "store"))
+    bytewise = compose(["data=synthetic", "tokenizer=bytes", "data.source.tokens=1000", f"store.root={root}"]).config
+    prepare(bytewise, Silent())
+    listing = list_data(bytewise)
+    text, synthetic = listing.datasets
+    store = open_store(str(root))
+    prepared = find_prepared(store, config.data, config.tokenizer)
+    assert prepared.validation is not None
+    assert (text.dataset, text.version, text.tokenizer) == tuple(prepared.folder.split("/")[1:])
+    assert (text.tokens, text.validation_tokens) == (prepared.train.tokens, prepared.validation.tokens)
+    assert text.documents == len(TEXTS)
+    assert text.text_bytes == sum(len(each.encode()) for each in TEXTS)
+    files = [stat for stat in store.list(prepared.folder) if not stat.key.endswith("/manifest.json")]
+    assert text.bytes == sum(stat.size for stat in files)
+    assert text.corpus_bytes == sum(path.stat().st_size for path in root.glob("corpora/jsonl/*/*.parquet"))
+    assert (synthetic.dataset, synthetic.corpus_bytes) == ("synthetic", 0)
+    [tokenizer] = listing.tokenizers
+    assert (tokenizer.vocab_size, tokenizer.used_by) == (257, [f"synthetic@{synthetic.version}"])
 
 
 def test_converted_files_are_replaced_only_when_asked(config: Any, tmp_path: Path) -> None:

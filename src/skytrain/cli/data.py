@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from . import inspect
-from .options import ConfigDirs, Overrides, compose_overrides
+from .console import print_table
+from .options import ConfigDirs, Json, Overrides, compose_overrides
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -18,6 +22,38 @@ app = typer.Typer(
 
 
 app.command()(inspect.inspect)
+
+
+@app.command("list")
+def list_(overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
+    """Prepared data sets and trained tokenizers of a store.
+
+    skytrain data list store.root=s3://bucket/project
+    """
+    config = compose_overrides(overrides, config_dir).config
+    from ..config import format_bytes, format_count
+    from ..pipelines.data_list import list_data
+
+    found = list_data(config)
+    if as_json:
+        print(json.dumps(asdict(found), indent=1))
+        return
+    rows = [("DATASET", "VERSION", "TOKENIZER", "TOKENS", "VALIDATION", "DOCUMENTS", "TEXT", "SHARDS", "CORPUS")]
+    for each in found.datasets:
+        counts = (format_count(each.tokens), format_count(each.validation_tokens), f"{each.documents:,}")
+        sizes = (format_bytes(each.text_bytes), format_bytes(each.bytes), format_bytes(each.corpus_bytes))
+        rows.append((each.dataset, each.version, each.tokenizer or "-", *counts, *sizes))
+    tokenizers = [("TRAINED TOKENIZER", "VOCABULARY", "SIZE", "USED BY")]
+    for tokenizer in found.tokenizers:
+        size, used_by = format_bytes(tokenizer.bytes), ", ".join(tokenizer.used_by) or "-"
+        tokenizers.append((tokenizer.id, f"{tokenizer.vocab_size:,}", size, used_by))
+    if not found.datasets:
+        print(f"{config.store.root} holds no prepared data: `skytrain prepare` makes some", file=sys.stderr)
+    else:
+        print_table(rows)
+    if found.tokenizers:
+        print()
+        print_table(tokenizers)
 
 
 @app.command()

@@ -22,7 +22,15 @@ from .prepared import (
 )
 from .reader import TokenSplit
 from .shards import Split, dtype_for, split_of
-from .tokenizers import ByteLevelBPE, Tokenizer, load_tokenizer_folder, open_tokenizer, store_tokenizer, train_bpe
+from .tokenizers import (
+    ByteLevelBPE,
+    Tokenizer,
+    load_tokenizer_folder,
+    open_tokenizer,
+    store_tokenizer,
+    stored_vocab_size,
+    train_bpe,
+)
 from .writer import ShardWriter
 
 if TYPE_CHECKING:
@@ -64,6 +72,7 @@ __all__ = [
     "open_training_data",
     "split_of",
     "store_tokenizer",
+    "stored_vocab_size",
     "tokens_folder",
     "train_bpe",
     "trained_tokenizer_id",

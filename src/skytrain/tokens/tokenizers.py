@@ -164,6 +164,11 @@ def store_tokenizer(tokenizer: ByteLevelBPE, store: Store) -> str:
     return tokenizer.id
 
 
+def stored_vocab_size(store: Store, id: str) -> int:
+    """Tokens of a tokenizer in the store, end of text included."""
+    return len(json.loads(store.read(_key(id)))["model"]["vocab"]) + 1
+
+
 def train_bpe(config: BPETokenizerConfig, texts: Iterable[str]) -> ByteLevelBPE:
     """A byte-level BPE learned from the first `sample_bytes` of the texts; the same texts give the same tokenizer."""
     try:
