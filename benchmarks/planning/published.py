@@ -24,7 +24,7 @@ from skytrain.config.compose import compose
 from skytrain.planning.communication import Node
 from skytrain.planning.hardware import Gpu, find_gpu
 from skytrain.planning.memory import Job
-from skytrain.planning.mesh import Mesh, preset_mesh
+from skytrain.planning.mesh import Mesh
 from skytrain.planning.throughput import Software, step_time, tokens_per_step
 
 HERE = Path(__file__).parent
@@ -47,6 +47,7 @@ START = {
     "traffic-torch-compile-2.0": 4.0,
     "traffic-composer": 3.0,
 }
+WHOLE = {"single": "replicate", "ddp": "replicate", "fsdp": "shard"}  # presets of one dimension
 PULL = 0.1
 OTHER_SPLITS = 12
 LIMITS = {"gemm-a100": 0.9, "tensor_hidden": 1.0}  # nothing runs beyond what hardware can do
@@ -97,18 +98,16 @@ def device(name: str, fitted: dict[str, float]) -> Gpu:
     """The GPU with the fractions being fitted. torchtitan's own machines hold H100s limited to 500 W, with HBM2e of 2.4 TB/s."""
     gpu = find_gpu(name.removesuffix("-500w"))
     assert gpu is not None
-    if name.startswith("a100"):
-        return replace(gpu, gemm=fitted["gemm-a100"], attention=fitted["attention-a100"])
+    chip = "a100" if name.startswith("a100") else "h100"
+    generation = replace(gpu.generation, gemm=fitted[f"gemm-{chip}"], attention=fitted[f"attention-{chip}"])
     limited = fitted["gemm-h100-500w"] / fitted["gemm-h100"] if name.endswith("-500w") else 1.0
     memory = 2.4e12 if name.endswith("-500w") else gpu.memory_bytes_per_s
-    return replace(
-        gpu, gemm=fitted["gemm-h100"] * limited, attention=fitted["attention-h100"] * limited, memory_bytes_per_s=memory
-    )
+    return replace(gpu, generation=generation, power=limited, memory_bytes_per_s=memory)
 
 
 def mesh_of(row: Run) -> Mesh:
-    if "=" not in row["mesh"]:
-        return preset_mesh(row["mesh"], int(row["gpus"]), int(row["gpus_per_node"]))
+    if row["mesh"] in WHOLE:
+        return Mesh(**{WHOLE[row["mesh"]]: int(row["gpus"])})
     return Mesh(**{name: int(degree) for name, degree in (part.split("=") for part in row["mesh"].split(","))})
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 COMMON = "model=gpt2-124m trainer.precision=bf16-mixed trainer.compile=true"
 PLANS = (
-    "plan recipe=gpt2-124m-pile --instance g5.12xlarge --nodes 2 --market spot --mesh tp-fsdp",
+    "plan recipe=gpt2-124m-pile --instance g5.12xlarge --nodes 2 --market spot --mesh shard=2,tensor=4",
     "plan recipe=gpt2-124m-pile --instance g5.12xlarge --nodes 2 --market spot",
     "plan recipe=gpt2-124m-pile --rows 6",
     f"plan {COMMON} trainer.steps=4725 budget.usd=40 --instance g5.xlarge --nodes 1 --region us-east-2 --market spot --trials 8 --trial-steps 472",

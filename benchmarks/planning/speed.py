@@ -19,7 +19,7 @@ from skytrain.config.compose import compose
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.communication import Node
 from skytrain.planning.memory import Job
-from skytrain.planning.search import Placement, best_placement
+from skytrain.planning.search import Machines, Placement, best_placement
 
 PLAN = [
     "plan",
@@ -55,11 +55,7 @@ def search_70b() -> tuple[float, Placement]:
     p5 = packaged_catalog().instance("p5.48xlarge")
     began = time.perf_counter()
     found = best_placement(
-        Job(model, 8192, 1, compiled=True),
-        gpus=2048,
-        node=Node.of(p5),
-        gpu_memory_mib=p5.gpu_memory_mib,
-        batch_tokens=2048 * 8192,
+        Job(model, 8192, 1, compiled=True), Machines(Node.of(p5), 2048, p5.gpu_memory_mib), 2048 * 8192
     )
     seconds = time.perf_counter() - began
     assert isinstance(found, Placement)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -12,9 +13,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from skytrain.models import decoder
+from skytrain.models import decoder, recompute
 from skytrain.planning.memory import Job
 
 
@@ -89,9 +90,9 @@ def peak_bytes(job: Job, monkeypatch: Any) -> int:
                         torch.empty(parameter.shape, device="cpu", dtype=held)
                     )
         model.tie()
-        if job.checkpointing:
+        if job.checkpointing or job.selective:
             for block in model.blocks.values():
-                block.forward = _checkpointed(block.forward, precision)
+                block.forward = _checkpointed(block.forward, precision, job.selective)
         copies = (
             3 if held == torch.bfloat16 else 2
         )  # AdamW's moments, and the weights in float32 where the model's are not
@@ -112,6 +113,17 @@ def peak_bytes(job: Job, monkeypatch: Any) -> int:
         return live.peak
 
 
-def _checkpointed(forward: Any, precision: Any) -> Any:
-    contexts = lambda: (contextlib.nullcontext(), precision())  # noqa: E731 - torch asks for a function of no arguments
+def _checkpointed(forward: Any, precision: Any, selective: bool) -> Any:
+    def contexts() -> tuple[Any, Any]:
+        if not selective:
+            return contextlib.nullcontext(), precision()
+        keep, again = create_selective_checkpoint_contexts(recompute._policy)
+
+        @contextlib.contextmanager
+        def both() -> Iterator[None]:
+            with precision(), again:
+                yield
+
+        return keep, both()
+
     return lambda *args: checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, context_fn=contexts)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import get_args, get_type_hints
 
 import pytest
 import torch
 
 from skytrain.config import DecoderConfig
 from skytrain.config.compose import compose
+from skytrain.config.schema import ParallelConfig
 from skytrain.models.decoder import Decoder
 from skytrain.models.loss import lm_loss
 from skytrain.planning.flops import decoder_size
@@ -23,7 +25,7 @@ from skytrain.planning.memory import (
     training_state,
     usable_bytes,
 )
-from skytrain.planning.mesh import PRESETS, Mesh, preset_mesh
+from skytrain.planning.mesh import Mesh, requested_mesh
 from skytrain.planning.search import largest_micro_batch
 
 from .fake_gpu import peak_bytes
@@ -47,6 +49,12 @@ def decoder(name: str) -> DecoderConfig:
     return model
 
 
+def preset(name: str, gpus: int, nodes: int = 1) -> Mesh:
+    """As `train` would form it."""
+    return requested_mesh(compose(["model=gpt2-124m", f"parallel={name}"]).config.parallel, gpus, nodes)
+
+
+PRESETS = [name for name in get_args(get_type_hints(ParallelConfig)["name"]) if name != "auto"]
 GPT2 = replace(decoder("gpt2-124m"), vocab_size=50257)
 SMALL = replace(GPT2, layers=4, width=256, heads=4, vocab_size=2000)
 LLAMA = replace(
@@ -74,6 +82,21 @@ def test_the_peak_is_what_autograd_holds(
     assert 0.97 * held <= predicted <= 1.10 * held
 
 
+@pytest.mark.parametrize("model", [SMALL, LLAMA], ids=["gpt2", "llama"])
+def test_selective_recomputation_holds_what_products_and_attention_return(
+    model: DecoderConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = Job(model, 256, 16, 2, selective=True)
+    held = peak_bytes(job, monkeypatch)
+    predicted = rank_memory(job, Mesh()).allocated - WORKSPACE_BYTES
+    assert 0.95 * held <= predicted <= 1.10 * held
+    none, full = (
+        rank_memory(replace(job, selective=False), Mesh()),
+        rank_memory(replace(job, checkpointing=True), Mesh()),
+    )
+    assert full.activations < rank_memory(job, Mesh()).activations < none.activations
+
+
 def test_the_peak_of_a_tiny_micro_batch_is_the_loss_while_autocast_holds_a_copy_of_every_weight(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -99,7 +122,7 @@ def test_adam_in_mixed_precision_holds_16_bytes_a_parameter() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "parameters", "gradients", "optimizer"),  # bytes of a parameter on one of eight ranks
+    ("name", "parameters", "gradients", "optimizer"),  # bytes of a parameter on one of eight ranks
     [
         ("ddp", 4, 4, 8),
         ("fsdp", 4 / 8, 4 / 8, 8 / 8),
@@ -111,9 +134,9 @@ def test_adam_in_mixed_precision_holds_16_bytes_a_parameter() -> None:
     ],
 )
 def test_each_way_of_sharding_divides_its_part_of_the_state(
-    preset: str, parameters: float, gradients: float, optimizer: float
+    name: str, parameters: float, gradients: float, optimizer: float
 ) -> None:
-    state = training_state(Job(GPT2, 1024, 1), preset_mesh(preset, 8, 8), held=1.0)
+    state = training_state(Job(GPT2, 1024, 1), preset(name, 8), held=1.0)
     assert (state.parameters, state.gradients, state.optimizer) == pytest.approx((parameters, gradients, optimizer))
 
 
@@ -123,14 +146,12 @@ def test_state_in_the_machines_own_memory_is_none_on_the_gpu_but_for_what_is_gat
     assert there.parameters == there.optimizer == 0 and there.buffers == here.buffers > 0
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_preset_has_a_memory_of_all_its_parts(preset: str) -> None:
-    gpus = 1 if preset == "single" else 16
-    memory = rank_memory(
-        Job(decoder("llama-3.1-8b"), 8192, 1, accumulation=16), preset_mesh(preset, gpus, 16 if preset == "tp" else 8)
-    )
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_a_memory_of_all_its_parts(name: str) -> None:
+    mesh = preset(name, 1 if name == "single" else 16, 2)
+    memory = rank_memory(Job(decoder("llama-3.1-8b"), 8192, 1, accumulation=16), mesh)
     assert memory.total > memory.allocated > memory.parameters
-    assert (memory.parameters == 0) == (memory.optimizer == 0) == preset.endswith("offload")
+    assert (memory.parameters == 0) == (memory.optimizer == 0) == name.endswith("offload")
 
 
 def test_gradients_that_travel_once_a_step_are_whole_between_micro_batches() -> None:
@@ -164,7 +185,7 @@ def test_gathering_a_sequence_holds_the_keys_of_all_its_parts_and_a_ring_those_o
 def test_deepspeeds_buffers_hold_one_blocks_gradients() -> None:
     model = decoder("llama-3.1-8b")
     few, many = (
-        rank_memory(Job(replace(model, layers=layers), 4096, 1, 2), preset_mesh("deepspeed-zero2", 8, 8)).buffers
+        rank_memory(Job(replace(model, layers=layers), 4096, 1, 2), preset("deepspeed-zero2", 8)).buffers
         for layers in (8, 32)
     )
     assert few == pytest.approx(many)

@@ -23,8 +23,8 @@ from skytrain.planning.measurements import (
     warm_worst,
 )
 from skytrain.planning.memory import Job, path_of, usable_bytes
-from skytrain.planning.mesh import Mesh, parse_mesh, preset_mesh, runnable
-from skytrain.planning.search import NoPlacement, Placement, best_placement
+from skytrain.planning.mesh import Mesh, mesh_words, requested_mesh
+from skytrain.planning.search import Fixed, Machines, NoPlacement, Placement, best_placement
 from skytrain.planning.throughput import launch_seconds, mfu, step_time, together, tokens_per_step
 from skytrain.training import paths
 
@@ -101,9 +101,12 @@ def test_a_ring_that_leaves_the_machine_shares_its_network_with_the_other_rings(
 
 
 def test_the_bubble_is_that_of_1f1b_and_shrinks_with_interleaving() -> None:
-    assert bubble_fraction(Mesh(pipeline=8), 32) == pytest.approx(7 / 39)
-    assert bubble_fraction(Mesh(pipeline=8, chunks=2), 32) == pytest.approx(7 / 71)
-    assert bubble_fraction(Mesh(), 32) == 0
+    job = Job(GPT2, 1024, 1, 32)
+    assert bubble_fraction(job, Mesh(pipeline=8)) == pytest.approx(7 / 39)
+    assert bubble_fraction(job, Mesh(pipeline=8, chunks=2)) == pytest.approx(7 / 71)
+    assert bubble_fraction(job, Mesh()) == 0
+    few = replace(job, pipeline_micro_batches=8)  # the pipeline is empty after every 8
+    assert bubble_fraction(few, Mesh(pipeline=8)) == pytest.approx(7 / 15)
 
 
 def test_a_step_takes_its_parts_and_mfu_counts_model_flops_only() -> None:
@@ -219,11 +222,7 @@ def test_the_worst_of_steps_10_to_19_counts_and_fewer_steps_are_refused() -> Non
 def test_the_search_finds_a_mesh_for_70b_on_2048_gpus_within_memory_and_batch() -> None:
     instance = CATALOG.instance("p5.48xlarge")
     found = best_placement(
-        Job(LLAMA70B, 8192, 1, compiled=True),
-        gpus=2048,
-        node=P5,
-        gpu_memory_mib=instance.gpu_memory_mib,
-        batch_tokens=2048 * 8192,
+        Job(LLAMA70B, 8192, 1, compiled=True), Machines(P5, 2048, instance.gpu_memory_mib), 2048 * 8192
     )
     assert isinstance(found, Placement)
     assert found.mesh.gpus == 2048 and found.mesh.tensor <= 8
@@ -232,33 +231,39 @@ def test_the_search_finds_a_mesh_for_70b_on_2048_gpus_within_memory_and_batch() 
 
 
 def test_the_search_says_what_is_missing_where_nothing_fits() -> None:
-    found = best_placement(Job(LLAMA70B, 8192, 1), gpus=4, node=G5, gpu_memory_mib=22888, batch_tokens=64 * 8192)
+    found = best_placement(Job(LLAMA70B, 8192, 1), Machines(G5, 4, 22888), 64 * 8192)
     assert isinstance(found, NoPlacement)
     assert "per GPU" in found.reason
 
 
-def test_the_search_obeys_what_is_preferred_and_a_given_mesh() -> None:
-    free = best_placement(
-        Job(GPT2, 1024, 1),
-        gpus=4,
-        node=G5,
-        gpu_memory_mib=22888,
-        batch_tokens=524288,
-        prefer=lambda one: not one.job.checkpointing,
-    )
-    fixed = best_placement(
-        Job(GPT2, 1024, 1), gpus=4, node=G5, gpu_memory_mib=22888, batch_tokens=524288, mesh=Mesh(tensor=4)
-    )
+def test_the_search_keeps_a_given_mesh_and_leaves_out_what_cannot_run() -> None:
+    job, machines = Job(GPT2, 1024, 1), Machines(G5, 4, 22888)
+    free = best_placement(job, machines, 524288, problem=lambda one: "no copies" if one.mesh.preset == "ddp" else None)
+    fixed = best_placement(job, machines, 524288, fixed=Fixed(mesh=Mesh(tensor=4)))
+    nothing = best_placement(job, machines, 524288, problem=lambda _: "not today")
     assert isinstance(free, Placement) and isinstance(fixed, Placement)
-    assert fixed.mesh == Mesh(tensor=4)
+    assert fixed.mesh == Mesh(tensor=4) and free.mesh.preset != "ddp"
     assert free.tokens_per_s > fixed.tokens_per_s  # tensor parallelism over PCIe
+    assert nothing == NoPlacement("not today")
+
+
+def test_a_pipeline_is_planned_only_with_micro_batches_that_fill_it() -> None:
+    job = Job(GPT2, 1024, 1, schedule="interleaved-1f1b")
+    found = best_placement(job, Machines(P5, 4, 81920), 96 * 1024, fixed=Fixed(mesh=Mesh(pipeline=4, chunks=2)))
+    assert isinstance(found, Placement) and found.job.accumulation % 4 == 0
+    refused = best_placement(job, Machines(P5, 4, 81920), 6 * 1024, fixed=Fixed(mesh=Mesh(pipeline=4, chunks=2)))
+    assert isinstance(refused, NoPlacement)
+
+
+def mesh_of(words: list[str], gpus: int, nodes: int) -> Mesh:
+    return requested_mesh(compose(["model=gpt2-124m", *words]).config.parallel, gpus, nodes)
 
 
 def test_meshes_are_read_by_preset_or_by_degrees_and_named() -> None:
-    assert parse_mesh("tp-fsdp", 8, 4) == Mesh(shard=2, tensor=4) == parse_mesh("shard=-1,tensor=4", 8, 4)
-    assert str(preset_mesh("hsdp", 16, 8)) == "hsdp(replicate=2, shard=8)"
+    assert mesh_words("tp-fsdp") == ["parallel=tp-fsdp"]
+    assert mesh_of(mesh_words("shard=-1,tensor=4"), 8, 1) == Mesh(shard=2, tensor=4)
+    assert str(mesh_of(["parallel=hsdp"], 16, 2)) == "hsdp(replicate=2, shard=8)"
     assert Mesh(replicate=2, shard=2, tensor=2).preset == "tp-fsdp" and Mesh(context=2, tensor=2).preset == "cp"
-    assert runnable(Mesh()) and runnable(Mesh(pipeline=2, context=2, tensor=2))
 
 
 @pytest.mark.parametrize(
@@ -266,12 +271,12 @@ def test_meshes_are_read_by_preset_or_by_degrees_and_named() -> None:
     [
         ("tpfsdp", "tp-fsdp"),
         ("tensr=4", "tensor"),
-        ("tensor=8", "leaves a node"),
-        ("shard=3", "uses 3 GPUs"),
+        ("tensor=3", "does not divide 8 GPUs; try --mesh tensor=2,shard=-1"),
         ("tensor=x", "whole number"),
-        ("shard=0", "at least 1"),
+        ("shard=0", "whole number"),
+        ("shard=-1,tensor=-1", "only one degree"),
     ],
 )
 def test_a_mesh_that_cannot_be_is_refused_with_a_reason(text: str, complaint: str) -> None:
     with pytest.raises(SkytrainError, match=complaint):
-        parse_mesh(text, 8, 4)
+        mesh_of(mesh_words(text), 8, 2)

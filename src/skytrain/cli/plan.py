@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .options import ConfigDirs, Json, Overrides, compose_overrides
+from .options import ConfigDirs, Json, Overrides
 
 if TYPE_CHECKING:
     from ..config.compose import Composed
-    from ..planning.catalog import Catalog
-    from ..planning.measurements import Measurement
-    from ..planning.offers import Offer, Wish
+    from ..pipelines.plan import Planned
+    from ..planning.offers import PlanRequest
+    from ..planning.tokens import Purchase
 
 InstanceType = Annotated[
     str | None, typer.Option("--instance", help="Only this type, such as g5.12xlarge.", show_default=False)
@@ -27,16 +27,23 @@ MarketOption = Annotated[
 MeshOption = Annotated[
     str | None,
     typer.Option(
-        "--mesh", help="Only this mesh: a preset (tp-fsdp) or degrees (shard=2,tensor=4).", show_default=False
+        "--mesh",
+        help="Only this mesh: a preset, the same as parallel=tp-fsdp, or degrees (shard=2,tensor=4).",
+        show_default=False,
     ),
 ]
 Deadline = Annotated[
     str | None,
-    typer.Option("--deadline", help="What must be finished within 12h, or 2d: what does it cost?", show_default=False),
+    typer.Option(
+        "--deadline", help="The cheapest that finishes within 12h, or 2d, in nine of ten cases.", show_default=False
+    ),
 ]
 Tokens = Annotated[
     bool,
-    typer.Option("--how-many-tokens", help="Ask the other way round: the tokens that budget.usd buys on each offer."),
+    typer.Option(
+        "--how-many-tokens",
+        help="Ask the other way round: the tokens that budget.usd buys, within --deadline if given.",
+    ),
 ]
 Trials = Annotated[
     int, typer.Option("--trials", min=0, help="A cost sheet of so many trials before the run, on the chosen offer.")
@@ -74,35 +81,28 @@ def plan(
 
     skytrain plan recipe=gpt2-124m-pile --deadline 12h --market spot
     """
-    from ..planning.catalog import load_catalog
-    from ..planning.measurements import load_measurements
-    from ..planning.offers import Wish, choose, explain, find_offers, mesh_of, refuse
+    from ..pipelines.plan import Trials as TrialsWanted
+    from ..pipelines.plan import compose_plan, plan_run, plan_tokens
+    from ..planning.offers import PlanRequest
 
-    composed = compose_overrides(overrides, config_dir)
+    composed, open_mesh = compose_plan(overrides or [], config_dir or [], mesh)
     if measure:
         _measure_here(composed)
-    catalog, measurements = load_catalog(), load_measurements()
-    config = composed.config
-    wish = Wish(config.budget.usd, _hours(deadline), instance, nodes, region, market, mesh or mesh_of(config))
+    request = PlanRequest(composed.config.budget.usd, _hours(deadline), instance, nodes, region, market)
     if how_many_tokens:
-        _print_tokens(composed, catalog, wish, measurements, rows, as_json)
+        _print_tokens(composed, request, plan_tokens(composed, open_mesh, request, rows), as_json)
         return
-    found = find_offers(config, catalog, wish, measurements)
-    choice = choose(found)
-    if choice is None:
-        _print_offers(composed, found, None, rows, catalog)
-        raise refuse(found, wish)
-    why = explain(choice, found, wish)
-    written = _write(composed, wish, choice, why, catalog, out)
+    planned = plan_run(composed, open_mesh, request, TrialsWanted(trials, trial_steps), out)
+    if planned.refusal is not None:
+        _print_offers(composed, planned, request, rows)
+        raise planned.refusal
     if as_json:
         from ..planning.plan_file import offer_rows
 
-        print(json.dumps({"offers": offer_rows(found), "choice": written}, indent=1))
+        print(json.dumps({"offers": offer_rows(planned.offers), "choice": planned.written}, indent=1))
         return
-    _print_offers(composed, found, choice, rows, catalog)
-    _print_choice(choice, why)
-    if trials:
-        _print_trials(composed, choice, trials, trial_steps)
+    _print_offers(composed, planned, request, rows)
+    _print_choice(planned)
     print(f"\nwrote {out}")
 
 
@@ -121,16 +121,6 @@ def _hours(deadline: str | None) -> float | None:
     return hours
 
 
-def _write(composed: Composed, wish: Wish, choice: Offer, why: str, catalog: Catalog, out: Path) -> dict[str, Any]:
-    from datetime import UTC, datetime
-
-    from ..planning.plan_file import plan_dict, write_plan
-
-    written = plan_dict(composed.values, wish, choice, why, catalog, datetime.now(UTC).date().isoformat())
-    write_plan(written, out)
-    return written
-
-
 def _measure_here(composed: Composed) -> None:
     from ..config import format_count, format_seconds, total_steps
     from ..pipelines.measure import measure
@@ -145,81 +135,44 @@ def _measure_here(composed: Composed) -> None:
         )
 
 
-def _print_offers(composed: Composed, found: list[Offer], choice: Offer | None, rows: int, catalog: Catalog) -> None:
-    from ..planning.tables import offers_table, prices_note, run_lines
+def _print_offers(composed: Composed, planned: Planned, request: PlanRequest, rows: int) -> None:
+    from ..planning.catalog import load_catalog
+    from ..planning.tables import legend, offers_table, prices_note, run_lines
 
     for line in run_lines(composed.config):
         print(line)
-    shown = found[:rows]
-    if choice is not None and choice not in shown:
-        shown = [*shown[:-1], choice]
+    shown = planned.offers[:rows]
+    if planned.choice is not None and planned.choice not in shown:
+        shown = [*shown[:-1], planned.choice]
     print()
-    print(offers_table(shown, choice))
-    if len(found) > len(shown):
-        print(f"and {len(found) - len(shown)} more (--rows); ranked by dollars, those that break a limit last")
-    print(prices_note(catalog))
-
-
-def _print_choice(choice: Offer, why: str) -> None:
-    from ..planning.tables import choice_lines
-
-    print(f"\n{why}")
-    for line in choice_lines(choice):
+    print(offers_table(shown, planned.choice))
+    if len(planned.offers) > len(shown):
+        print(f"and {len(planned.offers) - len(shown)} more (--rows); ranked by dollars, those that break a limit last")
+    for line in legend(request):
         print(line)
+    print(prices_note(load_catalog()))
 
 
-def _print_tokens(
-    composed: Composed, catalog: Catalog, wish: Wish, measurements: list[Measurement], rows: int, as_json: bool
-) -> None:
-    from dataclasses import replace
+def _print_choice(planned: Planned) -> None:
+    from ..planning.tables import choice_lines, sheet_table
 
-    from ..config.errors import ConfigError
-    from ..planning.offers import find_offers, tokens_for_budget
+    assert planned.choice is not None
+    print(f"\n{planned.why}")
+    for line in choice_lines(planned.choice):
+        print(line)
+    for line in planned.costly:
+        print(f"  {line}")
+    if planned.sheet is not None:
+        print(f"\n{sheet_table(planned.sheet)}")
+
+
+def _print_tokens(composed: Composed, request: PlanRequest, bought: list[Purchase], as_json: bool) -> None:
+    from ..planning.catalog import load_catalog
+    from ..planning.plan_file import purchase_rows
     from ..planning.tables import prices_note, tokens_table
 
-    if wish.budget_usd is None:
-        raise ConfigError("budget.usd", "--how-many-tokens needs a budget", hint="for example: budget.usd=150")
-    found = [
-        offer
-        for offer in find_offers(composed.config, catalog, replace(wish, budget_usd=None), measurements)
-        if offer.estimate
-    ]
-    bought = sorted(
-        ((tokens_for_budget(composed.config, offer, wish.budget_usd), offer) for offer in found[: 4 * rows]),
-        key=lambda pair: -pair[0],
-    )
     if as_json:
-        print(
-            json.dumps(
-                [
-                    {
-                        "region": offer.region,
-                        "instance_type": offer.instance.type,
-                        "nodes": offer.nodes,
-                        "market": offer.market,
-                        "tokens": tokens,
-                    }
-                    for tokens, offer in bought[:rows]
-                ],
-                indent=1,
-            )
-        )
+        print(json.dumps(purchase_rows(bought), indent=1))
         return
-    print(tokens_table(bought[:rows], composed.config, wish.budget_usd))
-    print(prices_note(catalog))
-
-
-def _print_trials(composed: Composed, choice: Offer, trials: int, trial_steps: int) -> None:
-    from ..config.errors import ConfigError
-    from ..planning.experiments import cost_sheet, planned_trials
-    from ..planning.tables import sheet_table
-
-    if composed.config.budget.usd is None:
-        raise ConfigError("budget.usd", "a cost sheet needs a budget", hint="for example: budget.usd=40")
-    assert choice.price
-    sheet = cost_sheet(
-        planned_trials(composed.config, choice, trials, trial_steps),
-        choice.price.usd_per_hour_max * choice.nodes,
-        composed.config.budget.usd,
-    )
-    print(f"\n{sheet_table(sheet)}")
+    print(tokens_table(bought, composed.config, request))
+    print(prices_note(load_catalog()))

@@ -8,21 +8,31 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config import Config, ConfigError, DecoderConfig, format_bytes, format_count
-from ..config.capabilities import mesh_works
 from ..config.checks import check
 from ..planning.catalog import load_catalog
 from ..planning.communication import Node
-from ..planning.hardware import Gpu, find_gpu
+from ..planning.hardware import Generation, Gpu, find_gpu
 from ..planning.measurements import load_measurements
 from ..planning.memory import DRIVER_FRACTION, MIB
-from ..planning.mesh import DIMENSIONS
-from ..planning.offers import job_of
-from ..planning.search import Fixed, Placement, best_placement
+from ..planning.mesh import parallel_settings
+from ..planning.search import Machines, Placement, best_placement
+from ..planning.workload import fixed_of, job_of
 from .mesh import mesh_problem
 from .ranks import Ranks
 
 # A core as the planner sees a device. Only the order of layouts follows from it, never a promise: the speed of a CPU is not predicted.
-CORE = Gpu("cpu", r"^cpu$", 100e9, 50e9, 0.5, 0.5, 10e9, "pcie", 5e9, "assumed, for the order of layouts alone")
+CORE = Gpu(
+    "cpu",
+    r"^cpu$",
+    100e9,
+    50e9,
+    Generation(gemm=0.5, attention=0.5, fused_attention=0.5, fp8=False),
+    1.0,
+    10e9,
+    "pcie",
+    5e9,
+    "assumed, for the order of layouts alone",
+)
 UNKNOWN_GPU = "a100"  # whose speeds stand in for those of a GPU that the table lacks
 NETWORK_BYTES_PER_S = 1.25e9  # between machines that are no instance of the catalogue: 10 Gbit/s
 
@@ -48,21 +58,14 @@ def choose_layout(config: Config, ranks: Ranks, machine: Machine, given: Collect
             f"auto knows the built-in decoder alone, and {config.model.name} is plugged in",
             hint="try parallel=ddp, or parallel=fsdp where one device cannot hold it",
         )
-    fixed = Fixed(
-        config.trainer.micro_batch if "trainer.micro_batch" in given else None,
-        config.trainer.activation_checkpointing == "full" if _keeps_recomputation(config, given) else None,
-    )
     job = job_of(config)
     found = best_placement(
         replace(job, fused=job.fused and machine.fused),
-        gpus=ranks.world_size,
-        node=machine.node,
-        gpu_memory_mib=int(machine.memory_bytes / MIB / DRIVER_FRACTION),
-        batch_tokens=config.trainer.batch_tokens,
+        Machines(machine.node, ranks.world_size, int(machine.memory_bytes / MIB / DRIVER_FRACTION)),
+        config.trainer.batch_tokens,
         measurements=load_measurements(),
-        prefer=lambda placement: problem_of(laid_out(config, placement), ranks.world_size) is None,
-        fixed=fixed,
-        works=lambda mesh: mesh_works(config, mesh),
+        problem=lambda placement: problem_of(laid_out(config, placement), ranks.world_size),
+        fixed=fixed_of(config, given),
     )
     if not isinstance(found, Placement):
         raise ConfigError(
@@ -70,16 +73,13 @@ def choose_layout(config: Config, ranks: Ranks, machine: Machine, given: Collect
             f"auto finds no layout on {ranks.world_size} x {machine.name}: {found.reason}",
             hint="more processes, a smaller trainer.micro_batch, or trainer.batch_tokens that divide among them",
         )
-    chosen = laid_out(config, found)
-    if problem := problem_of(chosen, ranks.world_size):
-        raise ConfigError("parallel.name", f"auto finds no layout that train can run here: {problem}")
-    return chosen, _sentence(found, machine, ranks)
+    return laid_out(config, found), _sentence(found, machine, ranks)
 
 
 def laid_out(config: Config, placement: Placement) -> Config:
     """The configuration that asks for this placement."""
     job, mesh = placement.job, placement.mesh
-    degrees: dict[str, Any] = {name: getattr(mesh, name) for name in DIMENSIONS} | {"name": mesh.preset}
+    degrees: dict[str, Any] = parallel_settings(mesh)
     recompute = "full" if job.checkpointing else config.trainer.activation_checkpointing
     return replace(
         config,
@@ -118,10 +118,6 @@ def this_machine(ranks: Ranks, device: str) -> Machine:
         return Machine(Node(gpu, ranks.local_size, NETWORK_BYTES_PER_S, efa=False), memory, name, fused)
     nearest = Node.of(min(like, key=lambda one: one.gpus))
     return Machine(replace(nearest, gpus=ranks.local_size), memory, name, fused)
-
-
-def _keeps_recomputation(config: Config, given: Collection[str]) -> bool:
-    return "trainer.activation_checkpointing" in given or config.trainer.activation_checkpointing != "none"
 
 
 def _sentence(placement: Placement, machine: Machine, ranks: Ranks) -> str:

@@ -58,6 +58,8 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
         date=datetime.now(UTC).date().isoformat(),
         torch=torch.__version__,
         graphs=config.trainer.cuda_graphs != "off" and not config.loader.separate_documents,
+        selective=config.trainer.activation_checkpointing == "selective",
+        fp8=config.trainer.fp8 != "off",
     )
     save_measurement(measured)
     return measured

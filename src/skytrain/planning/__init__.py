@@ -9,13 +9,15 @@ from .hardware import Gpu, device_peak, find_gpu
 
 if TYPE_CHECKING:
     from .catalog import Catalog, load_catalog
+    from .choice import choose
     from .experiments import CostSheet, Trial, cost_sheet
     from .measurements import Measurement, load_measurements, predict, save_measurement
     from .memory import Job, Memory, rank_memory
     from .mesh import Mesh
-    from .offers import Offer, Wish, choose, find_offers
+    from .offers import Offer, PlanRequest, find_offers
     from .plan_file import read_plan
-    from .search import Placement, best_placement
+    from .search import Machines, Placement, best_placement
+    from .workload import Workload, workload_of
 
 # The trainer asks for a peak and nothing more; what plans need is loaded when it is asked for.
 _HOMES = {
@@ -24,9 +26,11 @@ _HOMES = {
     "measurements": ("Measurement", "load_measurements", "predict", "save_measurement"),
     "memory": ("Job", "Memory", "rank_memory"),
     "mesh": ("Mesh",),
-    "offers": ("Offer", "Wish", "choose", "find_offers"),
+    "choice": ("choose",),
+    "offers": ("Offer", "PlanRequest", "find_offers"),
     "plan_file": ("read_plan",),
-    "search": ("Placement", "best_placement"),
+    "search": ("Machines", "Placement", "best_placement"),
+    "workload": ("Workload", "workload_of"),
 }
 
 __all__ = [
@@ -34,13 +38,15 @@ __all__ = [
     "CostSheet",
     "Gpu",
     "Job",
+    "Machines",
     "Measurement",
     "Memory",
     "Mesh",
     "Offer",
     "Placement",
+    "PlanRequest",
     "Trial",
-    "Wish",
+    "Workload",
     "best_placement",
     "choose",
     "cost_sheet",
@@ -53,6 +59,7 @@ __all__ = [
     "rank_memory",
     "read_plan",
     "save_measurement",
+    "workload_of",
 ]
 
 

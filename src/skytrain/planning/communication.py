@@ -20,6 +20,9 @@ from .mesh import DIMENSIONS, Mesh
 LINK_EFFICIENCY = {"nvlink": 0.75, "pcie": 0.5, "efa": 0.7, "tcp": 0.6}
 LINK_LATENCY_SECONDS = {"nvlink": 15e-6, "pcie": 25e-6, "efa": 40e-6, "tcp": 100e-6}
 HOST_BYTES_PER_S = 20e9  # between one GPU and its machine's memory; assumed
+HOST_UPDATE_BYTES = 28  # of a parameter that AdamW reads and writes
+HOST_UPDATE_BYTES_PER_S = 100e9  # of a machine's memory, reached by an update on its cores; assumed
+DISK_BYTES_PER_S = 4e9  # of its NVMe disks; assumed
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,19 @@ class Node:
     gpus: int
     network_bytes_per_s: float
     efa: bool
+    memory_bytes: float = math.inf  # of the machine, and of its local disks; unlimited where nobody knows
+    disk_bytes: float = math.inf
 
     @classmethod
     def of(cls, instance: Instance) -> Node:
-        return cls(instance.device, instance.gpus, instance.network_gbps * 1e9 / 8, instance.efa_interfaces > 0)
+        return cls(
+            instance.device,
+            instance.gpus,
+            instance.network_gbps * 1e9 / 8,
+            instance.efa_interfaces > 0,
+            instance.memory_gib * 2**30,
+            instance.nvme_gb * 1e9,
+        )
 
     @classmethod
     def of_device(cls, device_name: str) -> Node | None:
@@ -80,19 +92,8 @@ def exchanges(job: Job, mesh: Mesh, node: Node) -> list[Exchange]:
     if mesh.sharing > 1:
         what, volume, calls, once = _shard_traffic(job, mesh, held, layers, narrow)
         add("shard", what, volume, calls, overlapped=True, once=once)
-        if mesh.offload:
-            moved = 8 * held / mesh.sharing
-            found.append(
-                Exchange(
-                    "shard",
-                    "gradients to the host, weights back",
-                    "pcie",
-                    moved,
-                    moved / HOST_BYTES_PER_S,
-                    True,
-                    once=True,
-                )
-            )
+    if mesh.offload:
+        found += _host_traffic(job, mesh, node, held / mesh.sharing)
     if mesh.tensor > 1:
         passes = 6 if job.checkpointing else 4  # attention and MLP, forward and backward, and forward again
         volume = micro * layers * passes * 2 * narrow * tokens * job.model.width * _share(mesh.tensor)
@@ -126,6 +127,18 @@ def _shard_traffic(job: Job, mesh: Mesh, held: float, layers: float, narrow: int
     return "all-gather of weights, reduce-scatter of gradients", volume, (gathers + scatters) * layers, False
 
 
+def _host_traffic(job: Job, mesh: Mesh, node: Node, held: float) -> list[Exchange]:
+    """An update that the host makes on the `held` parameters of each rank: over PCIe and back, in memory or on its disks."""
+    moved = 8 * held
+    ranks = min(node.gpus, mesh.gpus)
+    rate = DISK_BYTES_PER_S if job.offload_to_disk else HOST_UPDATE_BYTES_PER_S
+    update = HOST_UPDATE_BYTES * held * ranks
+    return [
+        Exchange("shard", "gradients to the host, weights back", "pcie", moved, moved / HOST_BYTES_PER_S, True, True),
+        Exchange("shard", "the update on the host", "pcie", 0.0, update / rate, overlapped=False, once=True),
+    ]
+
+
 def _context_traffic(job: Job, mesh: Mesh, narrow: int) -> tuple[str, float, float, bool]:
     """What moves, bytes for each token of a rank and messages in one layer and micro-batch, and whether attention hides it."""
     others, passes = mesh.context - 1, 2 if job.checkpointing else 1  # the forward pass, and again
@@ -144,10 +157,13 @@ def _context_traffic(job: Job, mesh: Mesh, narrow: int) -> tuple[str, float, flo
     return "keys and values around the ring, their gradients back", forth + 4 * keys * mesh.context, messages, True
 
 
-def bubble_fraction(mesh: Mesh, accumulation: int) -> float:
-    """Part of a 1F1B step in which a stage waits: (p-1)/(m·v+p-1), for m micro-batches and v interleaved chunks a stage."""
-    idle = mesh.pipeline - 1
-    return idle / (accumulation * mesh.chunks + idle)
+def bubble_fraction(job: Job, mesh: Mesh) -> float:
+    """Part of a step in which a stage waits: (p-1)/(m·v+p-1), for m micro-batches that go through together in v chunks a stage.
+
+    zbv fills two thirds of that with the gradients of weights (Qi et al. 2024, arXiv 2401.10241; assumed for ours).
+    """
+    idle = (mesh.pipeline - 1) / (3 if job.schedule == "zbv" else 1)
+    return idle / (job.together * mesh.chunks + idle)
 
 
 def _share(ranks: int) -> float:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from skytrain.config import DecoderConfig, Interval, TrainerConfig
+from skytrain.config import Config, DecoderConfig, Interval, total_steps
 
 from .catalog import Instance, Price
 from .flops import decoder_size
@@ -55,8 +55,10 @@ class Work:
     steps: int
     tokens: int
     data_bytes: float
+    local_data_bytes: float  # of them, what must be on each machine's disk at once
     checkpoint_bytes: float
     checkpoint_every: Interval | None
+    interrupted_seconds: float  # between interruptions, for an interval of `auto`
     kept_checkpoints: int
     evaluation_tokens: float
     compiled: bool
@@ -75,18 +77,26 @@ class Estimate:
     parts_usd: dict[str, float]  # means
 
 
-def work_of(trainer: TrainerConfig, model: DecoderConfig, steps: int) -> Work:
-    """The traffic and the evaluations that a configuration asks for."""
+def work_of(config: Config, steps: int | None = None) -> Work:
+    """The traffic and the evaluations that a configuration asks for, over its own or so many steps."""
+    trainer, model = config.trainer, config.model
+    assert isinstance(model, DecoderConfig)
+    steps = steps or min(total_steps(config), trainer.stop_at_step or total_steps(config))
     tokens = steps * trainer.batch_tokens
-    token_bytes = 2 if model.vocab_size <= 2**16 else 4
+    split = min(tokens, config.data.target_tokens or tokens)
+    data_bytes = float(split * (2 if model.vocab_size <= 2**16 else 4))
     evaluations = steps // trainer.validate_every if trainer.validate_every else 0
     return Work(
         steps=steps,
         tokens=tokens,
-        data_bytes=float(tokens * token_bytes),
+        data_bytes=data_bytes,
+        local_data_bytes=data_bytes if config.loader.shuffle == "global" else 0.0,
         checkpoint_bytes=12.0 * decoder_size(model).parameters,  # weights and two moments in float32
         checkpoint_every=trainer.checkpoint_every,
-        kept_checkpoints=trainer.keep_checkpoints,
+        interrupted_seconds=trainer.interrupted_every,
+        kept_checkpoints=trainer.keep_checkpoints
+        + trainer.keep_best
+        + (steps // trainer.keep_every if trainer.keep_every else 0),
         evaluation_tokens=float(evaluations * trainer.validate_tokens),
         compiled=trainer.compile,
     )
@@ -107,9 +117,10 @@ def estimate(work: Work, step_seconds: float, source: Source, instance: Instance
     # Every machine downloads all shards: order is global, and a window may lie in any of them.
     download = s3_seconds(work.data_bytes, instance)
     evaluation = step * work.steps * EVALUATION_COST * work.evaluation_tokens / work.tokens
-    interval = _interval_seconds(work, step)
+    save_seconds = s3_seconds(work.checkpoint_bytes, instance, nodes)
+    interval = _interval_seconds(work, step, save_seconds)
     saves = np.ceil(training / interval) if interval is not None else np.ones_like(training)
-    saving = saves * s3_seconds(work.checkpoint_bytes, instance, nodes)
+    saving = saves * save_seconds
     compiling = _span(COMPILE_SECONDS, draw["compile"]) if work.compiled else 0.0
     start = _span(BOOT_SECONDS, draw["boot"]) + _span(START_SECONDS, draw["compile"]) + compiling + download
 
@@ -152,11 +163,15 @@ def estimate(work: Work, step_seconds: float, source: Source, instance: Instance
     )
 
 
-def _interval_seconds(work: Work, step: Any) -> Any:
+def _interval_seconds(work: Work, step: Any, save_seconds: float) -> Any:
     every = work.checkpoint_every
     if every is None:
         return None
-    return np.full_like(step, every.seconds) if every.seconds is not None else (every.steps or 1) * step
+    if every.steps is not None:
+        return every.steps * step
+    # `auto` is the interval that loses least (Young 1974, Daly 2006), as training chooses it; never below a step.
+    young_daly = max(save_seconds, math.sqrt(2 * save_seconds * work.interrupted_seconds))
+    return np.maximum(step, young_daly if every.seconds is None else every.seconds)
 
 
 def _span(bounds: tuple[float, float], uniform: Any) -> Any:

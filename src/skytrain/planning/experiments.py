@@ -9,8 +9,9 @@ from skytrain.config import Config, SkytrainError, total_steps
 
 from .costs import BOOT_SECONDS, COMPILE_SECONDS, EVALUATION_COST, START_SECONDS, s3_seconds, work_of
 from .measurements import SIGMA
-from .offers import Offer, job_of
+from .offers import Offer
 from .throughput import Source
+from .workload import job_of
 
 Z90 = 1.2816  # standard deviations from the median to p90
 MARGIN = 0.10  # on the price: spot moves while a sweep runs
@@ -60,12 +61,10 @@ def planned_trials(config: Config, offer: Offer, trials: int, trial_steps: int) 
     worst = prediction.seconds * (1 + Z90 * SIGMA[prediction.source])
     job = job_of(config)
     restart = START_SECONDS[1] + (COMPILE_SECONDS[1] if job.compiled else 0.0)
-    once = BOOT_SECONDS[1] + s3_seconds(
-        work_of(config.trainer, job.model, total_steps(config)).data_bytes, offer.instance
-    )
+    once = BOOT_SECONDS[1] + s3_seconds(work_of(config).data_bytes, offer.instance)
 
     def trial(name: str, steps: int, start: float) -> Trial:
-        work = work_of(config.trainer, job.model, steps)
+        work = work_of(config, steps)
         evaluation = (
             max(work.evaluation_tokens, config.trainer.validate_tokens)
             / config.trainer.batch_tokens

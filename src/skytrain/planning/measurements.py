@@ -49,7 +49,10 @@ class Measurement:
     peak_bytes: int | None
     date: str
     torch: str
-    graphs: bool = False  # as a job has it; what was measured before there were any has none
+    # As a job has them; what was measured before there were any has none.
+    graphs: bool = False
+    selective: bool = False
+    fp8: bool = False
 
     @property
     def tokens_per_s(self) -> float:
@@ -69,6 +72,8 @@ class Measurement:
             fused=self.path == "fused",
             checkpointing=self.checkpointing,
             graphs=self.graphs,
+            selective=self.selective,
+            fp8=self.fp8,
         )
 
 
@@ -123,10 +128,10 @@ def load_measurements(folder: Path | None = None) -> list[Measurement]:
 def predict(job: Job, mesh: Mesh, node: Node, measurements: Sequence[Measurement] = ()) -> Prediction:
     """Seconds of one optimizer step, by arithmetic and, where something near was measured, by how the arithmetic erred there."""
     step = step_time(job, mesh, node)
-    mode = f"{job.precision}, {path_of(job, mesh)}"
-    known = [one for one in measurements if _usable(one, job, mesh, node)]
+    here = [one for one in measurements if _same_gpu(one, node)]
+    known = [one for one in here if (one.precision, one.path) == (job.precision, path_of(job, mesh))]
     if not known:
-        return Prediction(step, step.seconds, "assumed", f"nothing was measured on {node.gpu.name} in {mode}")
+        return _by_neighbours(job, mesh, node, here, step)
     known.sort(key=lambda one: _distance(one, job, mesh))
     then = [_arithmetic(one, node) for one in known]
     if not any(_distance(known[0], job, mesh)):
@@ -142,9 +147,27 @@ def predict(job: Job, mesh: Mesh, node: Node, measurements: Sequence[Measurement
     limit, side = (by_device, "device") if device >= launch else (by_host, "host")
     seconds = together(device, launch)
     if limit is None:
-        because = f"nothing was measured on {node.gpu.name} in {mode} where the {side} is the limit"
+        because = f"nothing was measured on {node.gpu.name} in {_mode(job, mesh)} where the {side} is the limit"
         return Prediction(step, seconds, "assumed", because)
     return Prediction(step, seconds, "calibrated", _what(limit))
+
+
+def _by_neighbours(job: Job, mesh: Mesh, node: Node, here: Sequence[Measurement], step: StepTime) -> Prediction:
+    """A mode that was not measured on this GPU: as much slower or faster than arithmetic as the nearest measured mode was.
+
+    Without this a GPU that measures slow would be chosen in the one mode that nobody measured.
+    """
+    unmeasured = f"nothing was measured on {node.gpu.name} in {_mode(job, mesh)}"
+    if not here:
+        return Prediction(step, step.seconds, "assumed", unmeasured)
+    near = min(here, key=lambda one: (one.precision != job.precision, *_distance(one, job, mesh)))
+    ratio = near.step_seconds / _arithmetic(near, node)[0].seconds
+    because = f"{unmeasured}; times {ratio:.2f}, as {near.precision}, {near.path} was: {_what(near)}"
+    return Prediction(step, ratio * step.seconds, "assumed", because)
+
+
+def _mode(job: Job, mesh: Mesh) -> str:
+    return f"{job.precision}, {path_of(job, mesh)}"
 
 
 def _slower(measured: float, longer: float, shorter: float) -> float:
@@ -153,10 +176,9 @@ def _slower(measured: float, longer: float, shorter: float) -> float:
     return measured * rest ** (1 / SHARPNESS) / longer if rest > 0.5 else measured / together(longer, shorter)
 
 
-def _usable(one: Measurement, job: Job, mesh: Mesh, node: Node) -> bool:
+def _same_gpu(one: Measurement, node: Node) -> bool:
     gpu = find_gpu(one.device)
-    kernels = (one.precision, one.path) == (job.precision, path_of(job, mesh))
-    return gpu is not None and gpu.name == node.gpu.name and kernels and one.decoder is not None
+    return gpu is not None and gpu.name == node.gpu.name and one.decoder is not None
 
 
 def _arithmetic(one: Measurement, node: Node) -> tuple[StepTime, float]:
@@ -177,7 +199,7 @@ def _distance(one: Measurement, job: Job, mesh: Mesh) -> tuple[float, ...]:
     return (
         float(one.decoder != decoder_fields(job.model)),
         float((one.preset, one.gpus) != (mesh.preset, mesh.gpus)),
-        float(one.checkpointing != job.checkpointing),
+        float((one.checkpointing, one.selective, one.fp8) != (job.checkpointing, job.selective, job.fp8)),
         abs(math.log(one.sequence_length / job.sequence_length)),
         abs(math.log(one.micro_batch / job.micro_batch)),
     )

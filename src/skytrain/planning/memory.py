@@ -20,11 +20,12 @@ from .mesh import Mesh
 MIB = 2**20
 Path = Literal["eager", "compiled", "fused"]
 ContextMethod = Literal["allgather", "ring", "ulysses"]
+Schedule = Literal["gpipe", "1f1b", "interleaved-1f1b", "zbv"]
 
 CONTEXT_BYTES = 768 * MIB  # CUDA context, cuBLAS and cuDNN handles, as measured on an H200; less on smaller GPUs
 NCCL_BYTES = 700 * MIB  # communicators and their channels, when there is more than one GPU; assumed
 WORKSPACE_BYTES = 96 * MIB  # cuBLAS workspaces and the kernels' scratch
-OPTIMIZER_BYTES = {"adamw": 8, "lion": 4}  # of state a parameter; one that is not named here is taken for AdamW
+ADAMW_BYTES = 8  # of state a parameter
 DEEPSPEED_BUCKET = (
     500_000_000  # gradients at most, of one block: in two buffers of bfloat16, and in float32 as they travel
 )
@@ -50,8 +51,19 @@ class Job:
     graphs: bool = False  # on the fused path of one GPU, the kernels of a small micro-batch asked for at once
     loss_chunk_tokens: int | None = None  # logits of so many tokens exist at a time, and are computed twice
     checkpointing: bool = False  # keep only each block's input and compute the block again in the backward pass
+    selective: bool = False  # keep what products and attention return, and compute norms and activations again
+    fp8: bool = False  # products of the blocks
+    schedule: Schedule = "1f1b"  # of a pipeline
+    pipeline_micro_batches: int | None = None  # that go through a pipeline together; None: all of a step's
+    offload: bool = False  # the state lives in the machine's own memory, on whichever mesh the search finds
+    offload_to_disk: bool = False  # what is offloaded is on the machine's disks and not in its memory
     context_method: ContextMethod = "ring"  # how attention reaches over a divided sequence
     reduce_once: bool = True  # sharded gradients travel once a step and are whole until then, or in each micro-batch
+
+    @property
+    def together(self) -> int:
+        """Micro-batches that go through a pipeline before it is empty again."""
+        return self.pipeline_micro_batches or self.accumulation
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,7 @@ def path_of(job: Job, mesh: Mesh) -> Path:
     if (
         job.fused
         and job.precision == "bf16-mixed"
-        and not job.checkpointing
+        and not (job.checkpointing or job.selective)
         and fused_mesh_problem(mesh) is None
         and fused_model_problem(job.model) is None
     ):
@@ -141,17 +153,38 @@ def block_activation_bytes(job: Job, mesh: Mesh) -> float:
     return tokens * (norms + inputs + attention + hidden) / mesh.tensor
 
 
+def selective_activation_bytes(job: Job, mesh: Mesh) -> float:
+    """What one block keeps under selective recomputation: its input, and what products and attention return."""
+    model, narrow = job.model, narrow_bytes(job.precision)
+    queries, keys = model.heads * model.head_width, model.groups * model.head_width
+    products = (queries + 2 * keys) + 2 * model.width + model.hidden_width * (2 if model.gated_mlp else 1)
+    attention = narrow * queries + 4 * model.heads
+    tokens = job.micro_batch * job.sequence_length / mesh.context
+    return tokens * (residual_bytes(job, mesh) * model.width + narrow * products + attention) / mesh.tensor
+
+
+def in_flight(job: Job, mesh: Mesh) -> float:
+    """Micro-batches whose activations the first stage of a pipeline holds at once."""
+    if mesh.pipeline == 1:
+        return 1
+    if job.schedule == "gpipe":
+        return job.together
+    # Interleaved stages begin more before the first of them comes back (Narayanan et al. 2021, section 2.2).
+    more = 1 + (mesh.pipeline - 1) / (mesh.pipeline * mesh.chunks) if job.schedule == "interleaved-1f1b" else 1.0
+    return min(mesh.pipeline * more, job.together)
+
+
 def kept_activation_bytes(job: Job, mesh: Mesh) -> float:
     """What waits for the backward pass on the rank that keeps most: the first stage of a pipeline."""
     layers = -(-job.model.layers // mesh.pipeline)
     wide = residual_bytes(job, mesh)
     tokens = job.micro_batch * job.sequence_length / mesh.context / mesh.tensor
-    block = wide * tokens * job.model.width if job.checkpointing else block_activation_bytes(job, mesh)
-    in_flight = (
-        min(mesh.pipeline, job.accumulation) if mesh.pipeline > 1 else 1
-    )  # 1F1B keeps one micro-batch a later stage
+    if job.checkpointing:
+        block = wide * tokens * job.model.width
+    else:
+        block = selective_activation_bytes(job, mesh) if job.selective else block_activation_bytes(job, mesh)
     ends = tokens * job.model.width * (wide + 2)  # the last norm's and the head's input
-    return layers * block * in_flight + ends
+    return layers * block * in_flight(job, mesh) + ends
 
 
 def logit_bytes(job: Job, mesh: Mesh) -> float:
@@ -179,14 +212,22 @@ class State:
     step: float
 
 
+def optimizer_state_bytes(job: Job) -> float:
+    """Of a parameter, on average: AdamW keeps two moments, Lion one, Muon one of the blocks' matrices and two of the rest."""
+    if job.optimizer == "muon":
+        size = decoder_size(job.model)
+        return ADAMW_BYTES - 4 * (size.matmul_parameters - job.model.vocab_size * job.model.width) / size.parameters
+    return ADAMW_BYTES / 2 if job.optimizer == "lion" else ADAMW_BYTES
+
+
 def training_state(job: Job, mesh: Mesh, held: float) -> State:
     """Of `held` parameters that tensor ranks and stages leave to this one; the others of its group may hold parts of it."""
-    if mesh.offload:
+    if mesh.offload and mesh.zero == 3:
         return State(0.0, 0.0, 0.0, 0.0)
     ranks = mesh.sharing
     narrow = job.precision == "bf16-true" or (mesh.deepspeed and job.precision != "32-true")
     # DeepSpeed keeps a float32 copy of its part whatever the weights are, and adds gradients up in float32.
-    state = OPTIMIZER_BYTES.get(job.optimizer, 8) + (4 if narrow or mesh.deepspeed else 0)
+    state = 0.0 if mesh.offload else optimizer_state_bytes(job) + (4 if narrow or mesh.deepspeed else 0)
     # Gradients in float32 for the copies, or what AdamW and Lion hold for a moment where they are not one fused kernel.
     unfused = job.precision == "16-mixed" or job.optimizer == "lion"
     return State(
@@ -236,14 +277,14 @@ def rank_memory(job: Job, mesh: Mesh) -> Memory:
     elif autocasts(job, mesh):
         # Autocast's copies of weights, held by the graph; a block that is computed again makes its own again.
         every_copy = 2 * size.matmul_parameters / mesh.tensor / mesh.pipeline
-        copies = 2 * (table + block_weights) if job.checkpointing else every_copy
+        copies = 2 * (table + block_weights) if job.checkpointing or job.selective else every_copy
     if mesh.deepspeed:
         fixed += DEEPSPEED_BUCKET_BYTES * min(block_weights, DEEPSPEED_BUCKET)
 
     # Gradients of an earlier micro-batch wait beside this one's activations; with one micro-batch a step there are none yet.
     waiting = gradients if job.accumulation > 1 or mesh.gpus > 1 else 0.0
     kept, logits = kept_activation_bytes(job, mesh), logit_bytes(job, mesh)
-    last_kept = kept / (min(mesh.pipeline, job.accumulation) if mesh.pipeline > 1 else 1)
+    last_kept = kept if job.schedule == "gpipe" else kept / in_flight(job, mesh)
     block = block_activation_bytes(job, mesh)
     table_gradient = (2 if job.precision == "bf16-true" else 4) * table
     # A tied table's two gradients meet before they are added, and are added to an earlier micro-batch's where there is one.
@@ -255,7 +296,7 @@ def rank_memory(job: Job, mesh: Mesh) -> Memory:
         (waiting, last_kept, 10 / 12 * logits, every_copy if path_of(job, mesh) == "eager" else 0.0),
         (
             max(waiting, min(gradients, table_gradient)),
-            kept + (block if job.checkpointing else 0.5 * block),
+            kept + (block if job.checkpointing or job.selective else 0.5 * block),
             0.0,
             copies,
         ),

@@ -1,27 +1,31 @@
-"""Offers: where a run could go, how long it would take and what it would cost; the choice among them, and the questions asked backwards."""
+"""Offers: where a run could go, how long it would take and what it would cost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
-from skytrain.config import Config, ConfigError, DecoderConfig, SkytrainError, format_seconds, total_steps
-from skytrain.config.capabilities import fused_settings_problem, mesh_works
+from skytrain.config import ConfigError
 
 from .catalog import MARKETS, Catalog, Instance, Market, Price
 from .communication import Node
-from .costs import Estimate, Work, estimate, work_of
-from .measurements import Measurement
-from .memory import Job
-from .mesh import DIMENSIONS, Mesh, parse_mesh
-from .search import NoPlacement, Placement, best_placement
+from .costs import BOOT_SECONDS, Estimate, estimate
+from .flops import decoder_flops_per_token
+from .host import disk_problem
+from .mesh import requested_mesh
+from .search import Machines, NoPlacement, Placement, best_placement
+from .workload import Workload
 
-NODES = (1, 2, 4)
-MORE_NODES = (8, 16, 32, 64)  # tried only where nothing smaller holds the model
+NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # that are tried unless the request names a number
+SMALL_NODES_MOST = 4  # machines with fewer GPUs than this are tried up to this many of them
+SLOW_NETWORK_MOST, FAST_NETWORK_GBPS = 64, 400  # machines with a slower network than this are tried up to so many
+SHORTEST_SECONDS = 600.0  # of perfect computing, below which more machines boot longer than they save
+LONGEST_HOURS = 90 * 24.0  # of a run that is offered where no deadline and no number of nodes is given
 
 
 @dataclass(frozen=True)
-class Wish:
+class PlanRequest:
     """What the user asks for beyond the configuration; None leaves it open."""
 
     budget_usd: float | None = None
@@ -30,7 +34,16 @@ class Wish:
     nodes: int | None = None
     region: str | None = None
     market: Market | None = None
-    mesh: str | None = None
+    tokens_open: bool = False  # the question is how many tokens the budget buys, so dollars and hours are no limits yet
+
+    @property
+    def longest_hours(self) -> float | None:
+        """The p90 hours that an offer may take."""
+        if self.tokens_open:
+            return None
+        if self.deadline_hours is not None:
+            return self.deadline_hours
+        return LONGEST_HOURS if self.nodes is None else None
 
 
 @dataclass(frozen=True)
@@ -52,213 +65,131 @@ class Offer:
     def gpus(self) -> int:
         return self.instance.gpus * self.nodes
 
-
-def job_of(config: Config) -> Job:
-    """What the configuration trains, as memory and time see it."""
-    model, trainer = config.model, config.trainer
-    if not isinstance(model, DecoderConfig):
-        raise ConfigError(
-            "model.family",
-            f"{model.name} is a plugged-in model, whose size is not known without building it",
-            hint="plan with the built-in decoder of a like shape, or measure it here: skytrain plan --measure",
-        )
-    return Job(
-        model,
-        trainer.sequence_length,
-        trainer.micro_batch or 1,
-        precision="bf16-mixed" if trainer.precision == "auto" else trainer.precision,  # GPUs of the catalogue have it
-        optimizer=config.optimizer.name,
-        compiled=trainer.compile,
-        fused=trainer.fused != "off" and fused_settings_problem(config) is None,
-        graphs=trainer.cuda_graphs != "off" and not config.loader.separate_documents,
-        loss_chunk_tokens=trainer.loss_chunk_tokens,
-        checkpointing=trainer.activation_checkpointing == "full",
-        context_method=config.parallel.context_method,
-    )
+    @property
+    def name(self) -> str:
+        return f"{self.nodes} x {self.instance.type} ({self.market}, {self.region})"
 
 
-def mesh_of(config: Config) -> str | None:
-    """The mesh that `parallel` asks for, as a wish has it; None for one device, which leaves the mesh to the search."""
-    degrees = [f"{name}={degree}" for name in DIMENSIONS if (degree := getattr(config.parallel, name, 1)) != 1]
-    return ",".join(degrees) or None
-
-
-def find_offers(config: Config, catalog: Catalog, wish: Wish, measurements: Sequence[Measurement] = ()) -> list[Offer]:
-    """Every offer that the wish leaves open, best first: those that may be chosen by dollars, then the others with their reasons."""
-    job, work = job_of(config), work_of(config.trainer, _decoder(config), total_steps(config))
-    if wish.region:
-        catalog.check_region(wish.region)
-    instances = [catalog.instance(wish.instance)] if wish.instance else list(catalog.instances)
+def find_offers(workload: Workload, catalog: Catalog, request: PlanRequest) -> list[Offer]:
+    """Every offer that the request leaves open, best first: those that may be chosen by dollars, then the others with their reasons."""
+    if request.region:
+        catalog.check_region(request.region)
+    instances = [catalog.instance(request.instance)] if request.instance else list(catalog.instances)
     placed: dict[tuple[object, ...], Placement | NoPlacement] = {}
     found: list[Offer] = []
-    for counts in ((wish.nodes,),) if wish.nodes else (NODES, MORE_NODES):
-        for instance in instances:
-            for nodes in counts:
-                assert nodes is not None
-                found += _offers_of(config, job, work, instance, nodes, catalog, wish, measurements, placed)
-        if any(offer.placement for offer in found):
-            break
+    for instance in instances:
+        for nodes in _counts(workload, instance, catalog, request):
+            # Instances that differ in nothing which decides speed or room share one search.
+            network = 0.0 if nodes == 1 else instance.network_gbps
+            key = (replace(Node.of(instance), network_bytes_per_s=network), instance.gpu_memory_mib, nodes)
+            if key not in placed:
+                placed[key] = place(workload, instance, nodes)
+            found += _priced(workload, placed[key], instance, nodes, catalog, request)
     return sorted(found, key=_rank)
 
 
-def choose(found: Sequence[Offer]) -> Offer | None:
-    """The cheapest that keeps every limit; among those, one that `train` can run today where there is one."""
-    able = [offer for offer in found if offer.problem is None]
-    ready = [offer for offer in able if offer.placement and offer.placement.runnable]
-    return next(iter(ready or able), None)
+def _counts(workload: Workload, instance: Instance, catalog: Catalog, request: PlanRequest) -> Iterable[int]:
+    if request.nodes:
+        return (request.nodes,)
+    if not request.tokens_open:
+        return node_counts(workload, instance)
+    assert request.budget_usd is not None
+    prices = [one.usd_per_hour_min for one in catalog.prices if one.type == instance.type]
+    boot_usd = min(prices, default=math.inf) * BOOT_SECONDS[0] / 3600
+    return [
+        nodes
+        for nodes in NODES
+        if nodes == 1 or (nodes * boot_usd <= request.budget_usd and _sensible(instance, nodes))
+    ]
 
 
-def explain(choice: Offer, found: Sequence[Offer], wish: Wish) -> str:
-    """Two sentences: why this one, and what else there was."""
-    assert choice.estimate and choice.placement
-    able = [offer for offer in found if offer.problem is None and offer is not choice]
-    limit = "".join(
-        [
-            f" within ${wish.budget_usd:,.0f} even at its p90 of ${choice.estimate.usd_p90:,.0f}"
-            if wish.budget_usd is not None
-            else "",
-            f" before {wish.deadline_hours:g} h" if wish.deadline_hours is not None else "",
-        ]
+def _sensible(instance: Instance, nodes: int) -> bool:
+    """Many machines need many GPUs each and a network between them."""
+    fast = nodes <= SLOW_NETWORK_MOST or instance.network_gbps >= FAST_NETWORK_GBPS
+    return fast and (nodes <= SMALL_NODES_MOST or instance.gpus >= SMALL_NODES_MOST)
+
+
+def node_counts(workload: Workload, instance: Instance) -> Iterator[int]:
+    """Powers of two, until perfect hardware would need less than ten minutes for the steps.
+
+    What is tried follows from the run alone, so that a later deadline or a larger budget never has fewer offers to choose from.
+    """
+    device = instance.device
+    peak = device.fp32_flops if workload.job.precision == "32-true" else device.peak_flops or device.fp32_flops
+    flops = decoder_flops_per_token(workload.job.model, workload.job.sequence_length) * workload.work.tokens
+    for nodes in NODES:
+        if not _sensible(instance, nodes):
+            return
+        yield nodes
+        if flops / (peak * instance.gpus * nodes) < SHORTEST_SECONDS:
+            return
+
+
+def place(workload: Workload, instance: Instance, nodes: int) -> Placement | NoPlacement:
+    """The layout of the workload on so many of these machines that `train` would run, or the fastest that it could."""
+    node, gpus = Node.of(instance), nodes * instance.gpus
+    if node.gpu.peak_flops is None and workload.job.precision != "32-true":
+        return NoPlacement(f"{node.gpu.name} has no verified bf16 peak; measure there: skytrain plan --measure")
+    fixed = workload.fixed
+    if workload.parallel is not None:
+        try:
+            fixed = replace(fixed, mesh=requested_mesh(workload.parallel, gpus, nodes))
+        except ConfigError as error:
+            return NoPlacement(str(error))
+    found = best_placement(
+        workload.job,
+        Machines(node, gpus, instance.gpu_memory_mib),
+        workload.batch_tokens,
+        measurements=workload.measurements,
+        problem=workload.problem,
+        fixed=fixed,
     )
-    kind = "that `train` can run today " if choice.placement.runnable else ""
-    first = f"{choice.nodes} x {choice.instance.type} ({choice.market}, {choice.region}) is the cheapest offer {kind}that finishes{limit}."
-    faster = [offer for offer in able if offer.estimate and offer.estimate.hours < 0.95 * choice.estimate.hours]
-    if not faster:
-        return f"{first} Nothing else among the offers is both allowed and faster."
-    quick = min(faster, key=lambda offer: offer.estimate.hours if offer.estimate else 0.0)
-    assert quick.estimate and quick.placement
-    note = "" if quick.placement.runnable else f", but its mesh {quick.placement.mesh.preset} is on paper only"
-    return f"{first} The fastest allowed is {quick.nodes} x {quick.instance.type} ({quick.market}, {quick.region}): {quick.estimate.hours:.1f} h instead of {choice.estimate.hours:.1f} h for ${quick.estimate.usd:,.0f}{note}."
+    if isinstance(found, Placement) and (reason := disk_problem(found.job, found.mesh, node, workload.work)):
+        return NoPlacement(reason)
+    return found
 
 
-def refuse(found: Sequence[Offer], wish: Wish) -> SkytrainError:
-    """Why there is no choice, with the least that would work."""
-    priced = [offer for offer in found if offer.estimate]
-    if not any(offer.placement for offer in found):
-        least = next((offer.problem for offer in found if offer.problem), "nothing was offered")
-        return SkytrainError(
-            f"the model fits no offer: on {found[0].nodes} x {found[0].instance.type} it {least}\n  try more nodes (--nodes), a larger instance, or a smaller model"
-            if found
-            else "the catalogue has no such instance"
-        )
-    if not priced:
-        return SkytrainError(f"nothing that fits is sold that way: {found[0].problem}")
-    cheapest = min(priced, key=lambda offer: offer.estimate.usd_p90 if offer.estimate else 0.0)
-    assert cheapest.estimate
-    what = f"{cheapest.nodes} x {cheapest.instance.type}, {cheapest.market}, {cheapest.region}"
-    if wish.deadline_hours is not None and all(
-        offer.estimate and offer.estimate.hours_p90 > wish.deadline_hours for offer in priced
-    ):
-        quick = min(priced, key=lambda offer: offer.estimate.hours_p90 if offer.estimate else 0.0)
-        assert quick.estimate
-        return SkytrainError(
-            f"no offer finishes within {format_seconds(3600 * wish.deadline_hours)}: the quickest takes {quick.estimate.hours_p90:.1f} h at p90 ({quick.nodes} x {quick.instance.type})"
-        )
-    return SkytrainError(
-        f"budget.usd={wish.budget_usd:g} is too small for every offer: the least that works is ${cheapest.estimate.usd_p90:,.2f} ({what})\n  try: budget.usd={_round_up(cheapest.estimate.usd_p90)}, or fewer tokens: skytrain plan --how-many-tokens"
-    )
+def estimate_offer(workload: Workload, placement: Placement, offer: Offer) -> Estimate:
+    """Hours and dollars of the workload, laid out so, at the price of an offer."""
+    assert offer.price
+    prediction = placement.prediction
+    return estimate(workload.work, prediction.seconds, prediction.source, offer.instance, offer.nodes, offer.price)
 
 
-def tokens_for_budget(config: Config, offer: Offer, budget_usd: float) -> int:
-    """How many tokens the budget buys on this offer, at p90: whole optimizer steps, 0 where not even starting fits."""
-    assert offer.placement and offer.price
-    seconds, source = offer.placement.prediction.seconds, offer.placement.prediction.source
-    model = _decoder(config)
-
-    def usd(steps: int) -> float:
-        assert offer.price
-        return estimate(
-            work_of(config.trainer, model, steps), seconds, source, offer.instance, offer.nodes, offer.price
-        ).usd_p90
-
-    if usd(1) > budget_usd:
-        return 0
-    low, high = 1, 2
-    while usd(high) <= budget_usd:
-        low, high = high, high * 2
-    while high - low > max(1, low // 1000):
-        middle = (low + high) // 2
-        low, high = (middle, high) if usd(middle) <= budget_usd else (low, middle)
-    return low * config.trainer.batch_tokens
-
-
-def _offers_of(
-    config: Config,
-    job: Job,
-    work: Work,
+def _priced(
+    workload: Workload,
+    placement: Placement | NoPlacement,
     instance: Instance,
     nodes: int,
     catalog: Catalog,
-    wish: Wish,
-    measurements: Sequence[Measurement],
-    placed: dict[tuple[object, ...], Placement | NoPlacement],
+    request: PlanRequest,
 ) -> list[Offer]:
-    node = Node.of(instance)
-    mesh = parse_mesh(wish.mesh, nodes * instance.gpus, instance.gpus) if wish.mesh else None
-    key = (node.gpu.name, instance.gpu_memory_mib, instance.gpus, nodes, instance.network_gbps if nodes > 1 else None)
-    if key not in placed:
-        placed[key] = _place(config, job, instance, nodes, node, measurements, mesh)
-    placement = placed[key]
+    """One offer for each region and market."""
     rows = []
-    for region in [wish.region] if wish.region else catalog.regions:
-        for market in [wish.market] if wish.market else MARKETS:
+    for region in [request.region] if request.region else catalog.regions:
+        for market in [request.market] if request.market else MARKETS:
             price = catalog.price(instance.type, region, market)
+            offer = Offer(region, instance, nodes, market, price, None, None, None)
             if isinstance(placement, NoPlacement):
-                rows.append(Offer(region, instance, nodes, market, price, None, None, placement.reason))
+                rows.append(replace(offer, problem=placement.reason))
             elif price is None:
-                if wish.region or wish.instance:
-                    rows.append(
-                        Offer(region, instance, nodes, market, None, placement, None, f"not sold {market} in {region}")
-                    )
+                if request.region or request.instance:
+                    rows.append(replace(offer, placement=placement, problem=f"not sold {market} in {region}"))
             else:
-                found = estimate(
-                    work, placement.prediction.seconds, placement.prediction.source, instance, nodes, price
-                )
-                rows.append(Offer(region, instance, nodes, market, price, placement, found, _limit(found, wish)))
+                found = estimate_offer(workload, placement, offer)
+                rows.append(replace(offer, placement=placement, estimate=found, problem=_limit(found, request)))
     return rows
 
 
-def _place(
-    config: Config,
-    job: Job,
-    instance: Instance,
-    nodes: int,
-    node: Node,
-    measurements: Sequence[Measurement],
-    mesh: Mesh | None,
-) -> Placement | NoPlacement:
-    if node.gpu.peak_flops is None and job.precision != "32-true":
-        return NoPlacement(f"{node.gpu.name} has no verified bf16 peak; measure there: skytrain plan --measure")
-
-    return best_placement(
-        job,
-        gpus=nodes * instance.gpus,
-        node=node,
-        gpu_memory_mib=instance.gpu_memory_mib,
-        batch_tokens=config.trainer.batch_tokens,
-        measurements=measurements,
-        prefer=lambda placement: placement.runnable,
-        mesh=mesh,
-        works=lambda one: mesh_works(config, one),
-    )
-
-
-def _limit(found: Estimate, wish: Wish) -> str | None:
-    if wish.budget_usd is not None and found.usd_p90 > wish.budget_usd:
+def _limit(found: Estimate, request: PlanRequest) -> str | None:
+    if request.budget_usd is not None and not request.tokens_open and found.usd_p90 > request.budget_usd:
         return f"over the budget at p90 (${found.usd_p90:,.0f})"
-    if wish.deadline_hours is not None and found.hours_p90 > wish.deadline_hours:
-        return f"past the deadline at p90 ({found.hours_p90:.1f} h)"
+    if request.longest_hours is not None and found.hours_p90 > request.longest_hours:
+        what = "past the deadline" if request.deadline_hours is not None else f"over {LONGEST_HOURS / 24:.0f} days"
+        return f"{what} at p90 ({found.hours_p90:,.1f} h)"
     return None
 
 
 def _rank(offer: Offer) -> tuple[float, ...]:
     usd = offer.estimate.usd if offer.estimate else float("inf")
     return (offer.problem is not None, offer.estimate is None, usd, offer.nodes)
-
-
-def _decoder(config: Config) -> DecoderConfig:
-    return job_of(config).model
-
-
-def _round_up(usd: float) -> int:
-    return int(-(-usd // 1))

@@ -12,15 +12,16 @@ from skytrain.config import SkytrainError
 
 from .catalog import Catalog
 from .costs import ASSUMPTIONS
-from .memory import path_of
+from .memory import Job, path_of
 from .mesh import DIMENSIONS, overrides
-from .offers import Offer, Wish
+from .offers import Offer, PlanRequest
+from .tokens import Purchase
 
-FORMAT = 1
+FORMAT = 2
 
 
 def plan_dict(
-    values: Mapping[str, Any], wish: Wish, choice: Offer, why: str, catalog: Catalog, made_on: str
+    values: Mapping[str, Any], request: PlanRequest, choice: Offer, why: str, catalog: Catalog, made_on: str
 ) -> dict[str, Any]:
     """`values` is the composed configuration; what the plan decides beyond it is under `settings`."""
     assert choice.placement and choice.estimate and choice.price
@@ -30,9 +31,7 @@ def plan_dict(
         "format": FORMAT,
         "made_on": made_on,
         "why": why,
-        "runs_today": placement.runnable,
-        "runs_today_note": None if placement.runnable else _cannot(choice),
-        "wish": asdict(wish),
+        "request": asdict(request),
         "where": {
             "region": choice.region,
             "instance_type": choice.instance.type,
@@ -52,8 +51,9 @@ def plan_dict(
             "preset": mesh.preset,
             "micro_batch": job.micro_batch,
             "accumulation": job.accumulation,
-            "activation_checkpointing": job.checkpointing,
+            "activation_checkpointing": recomputation(job),
             "reduce_once": job.reduce_once,
+            "fp8": job.fp8,
             "precision": job.precision,
             "compile": job.compiled,
             "kernels": path_of(job, mesh),
@@ -77,10 +77,15 @@ def train_overrides(choice: Offer) -> list[str]:
     """What `train` must be told beyond the configuration to do what the plan says."""
     assert choice.placement
     job = choice.placement.job
-    return [
-        *overrides(choice.placement.mesh, job.checkpointing, job.reduce_once),
-        f"trainer.micro_batch={job.micro_batch}",
-    ]
+    kinds = ["trainer.activation_checkpointing=full"] if job.checkpointing else []
+    if not job.reduce_once:
+        kinds.append("parallel.reduce_once=false")
+    return [*overrides(choice.placement.mesh), *kinds, f"trainer.micro_batch={job.micro_batch}"]
+
+
+def recomputation(job: Job) -> str:
+    """As `trainer.activation_checkpointing` has it."""
+    return "full" if job.checkpointing else "selective" if job.selective else "none"
 
 
 def write_plan(plan: Mapping[str, Any], path: Path) -> None:
@@ -101,9 +106,20 @@ def read_plan(path: Path) -> dict[str, Any]:
     return plan
 
 
-def _cannot(choice: Offer) -> str:
-    assert choice.placement
-    return f"`skytrain train` does not have the mesh {choice.placement.mesh} yet: this plan is on paper"
+def purchase_rows(bought: Sequence[Purchase]) -> list[dict[str, Any]]:
+    """What a budget buys on each offer, for programs."""
+    return [
+        {
+            "region": one.offer.region,
+            "instance_type": one.offer.instance.type,
+            "nodes": one.offer.nodes,
+            "market": one.offer.market,
+            "tokens": one.tokens,
+            "hours": one.estimate.hours,
+            "usd": [one.estimate.usd_p10, one.estimate.usd, one.estimate.usd_p90],
+        }
+        for one in bought
+    ]
 
 
 def offer_rows(found: Sequence[Offer]) -> list[dict[str, Any]]:
@@ -119,8 +135,7 @@ def offer_rows(found: Sequence[Offer]) -> list[dict[str, Any]]:
             "usd_per_hour": [price.usd_per_hour_min, price.usd_per_hour_max] if price else None,
             "mesh": str(placement.mesh) if placement else None,
             "micro_batch": placement.job.micro_batch if placement else None,
-            "activation_checkpointing": placement.job.checkpointing if placement else None,
-            "runs_today": placement.runnable if placement else None,
+            "activation_checkpointing": recomputation(placement.job) if placement else None,
             "tokens_per_s": placement.tokens_per_s if placement else None,
             "source": placement.prediction.source if placement else None,
             "memory_bytes": placement.memory.total if placement else None,

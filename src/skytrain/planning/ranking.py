@@ -11,7 +11,7 @@ from .catalog import Catalog, Market
 from .communication import Node
 from .flops import decoder_flops_per_token
 from .memory import Job
-from .search import Placement, best_placement
+from .search import Machines, Placement, best_placement
 from .tables import text_table
 
 SEQUENCES_PER_GPU = 64  # of the batch that instances are compared on
@@ -79,10 +79,8 @@ def _mfu(type: str, catalog: Catalog, model: DecoderConfig) -> float | None:
     batch_tokens = SEQUENCES_PER_GPU * instance.gpus * length
     found = best_placement(
         Job(model, length, 1, compiled=True),
-        gpus=instance.gpus,
-        node=node,
-        gpu_memory_mib=instance.gpu_memory_mib,
-        batch_tokens=batch_tokens,
+        Machines(node, instance.gpus, instance.gpu_memory_mib),
+        batch_tokens,
     )
     if not isinstance(found, Placement):
         return None

@@ -10,14 +10,16 @@ from skytrain.config import format_bytes
 
 from .communication import Node
 from .flops import decoder_size
+from .host import host_problem
 from .measurements import Measurement, Prediction, predict
 from .memory import Job, Memory, rank_memory, usable_bytes
-from .mesh import Mesh, runnable
+from .mesh import CHUNKS, Mesh
 from .throughput import tokens_per_step
 
 STATE_BYTES = 16  # of a parameter: itself, its gradient and AdamW's two moments in float32
 SMALL = 4  # times its state is less than a GPU's memory
 TIGHT = 0.92  # of the memory: beyond it a layout has to be worth the risk of running out
+MOST_NODES_A_GROUP = 8  # that share one copy where there are several: beyond it, all of them may as well
 SIMPLER = 0.01  # of speed that each further dimension must win: below it a simpler mesh is worth more than the model's precision
 
 
@@ -34,11 +36,6 @@ class Placement:
     def tokens_per_s(self) -> float:
         return tokens_per_step(self.job, self.mesh) / self.prediction.seconds
 
-    @property
-    def runnable(self) -> bool:
-        """Whether `train` can do this today; a mesh that it lacks is a plan on paper."""
-        return runnable(self.mesh)
-
 
 @dataclass(frozen=True)
 class NoPlacement:
@@ -53,6 +50,17 @@ class Fixed:
 
     micro_batch: int | None = None
     checkpointing: bool | None = None
+    reduce_once: bool | None = None
+    mesh: Mesh | None = None
+
+
+@dataclass(frozen=True)
+class Machines:
+    """GPUs to lay a job out on."""
+
+    node: Node
+    gpus: int
+    gpu_memory_mib: int
 
 
 def largest_micro_batch(job: Job, mesh: Mesh, limit_bytes: float) -> int:
@@ -76,69 +84,73 @@ def largest_micro_batch(job: Job, mesh: Mesh, limit_bytes: float) -> int:
 
 def best_placement(
     job: Job,
-    *,
-    gpus: int,
-    node: Node,
-    gpu_memory_mib: int,
+    machines: Machines,
     batch_tokens: int,
+    *,
     measurements: Sequence[Measurement] = (),
-    prefer: Callable[[Placement], bool] = lambda _: True,
-    mesh: Mesh | None = None,
+    problem: Callable[[Placement], str | None] = lambda _: None,
     fixed: Fixed = Fixed(),  # noqa: B008 - frozen
-    works: Callable[[Mesh], bool] = lambda _: True,
 ) -> Placement | NoPlacement:
     """The fastest layout of `job` whose batch is exactly `batch_tokens`; `job`'s own micro-batch and accumulation do not matter.
 
-    Meshes that do not work with the settings are left out. Where anything is preferred (what `train` can run, say) the rest
-    does not count; `mesh` fixes the mesh.
+    A layout for which `problem` names a reason does not count.
     """
-    limit = usable_bytes(gpu_memory_mib)
-    if mesh:
-        return _fastest(job, [mesh], node, limit, batch_tokens, measurements, prefer, fixed)
-    every = [one for one in meshes(job, gpus, node.gpus) if works(one)]
-    if not every:
-        return NoPlacement(f"no mesh of {gpus} GPUs works with these settings")
-    if SMALL * STATE_BYTES * decoder_size(job.model).parameters < limit:
+    search = _Search(job, machines, batch_tokens, measurements, problem, fixed)
+    if fixed.mesh:
+        return search.fastest([fixed.mesh])
+    every = list(meshes(job, machines.gpus, machines.node.gpus))
+    if SMALL * STATE_BYTES * decoder_size(job.model).parameters < usable_bytes(machines.gpu_memory_mib):
         # Dividing layers costs traffic in each of them; a model that one GPU holds with ease has no use for it.
         whole = [one for one in every if one.tensor == one.pipeline == one.context == 1]
-        found = _fastest(job, whole, node, limit, batch_tokens, measurements, prefer, fixed)
+        found = search.fastest(whole)
         if isinstance(found, Placement):
             return found
-    return _fastest(job, every, node, limit, batch_tokens, measurements, prefer, fixed)
+    return search.fastest(every)
 
 
-def _fastest(
-    job: Job,
-    layouts: Sequence[Mesh],
-    node: Node,
-    limit: float,
-    batch_tokens: int,
-    measurements: Sequence[Measurement],
-    prefer: Callable[[Placement], bool],
-    fixed: Fixed,
-) -> Placement | NoPlacement:
-    best: Placement | None = None
-    best_rank = (False, 0.0)
-    least = float("inf")
-    for layout in layouts:
-        for kind in _kinds(job, layout, fixed):
-            for micro_batch, accumulation in _splits(kind, layout, batch_tokens, limit, fixed):
-                tried = replace(kind, micro_batch=micro_batch, accumulation=accumulation)
-                memory = rank_memory(tried, layout)
-                if memory.total > limit:
-                    least = min(least, memory.total)
-                    continue
-                found = Placement(tried, layout, memory, predict(tried, layout, node, measurements))
-                tight = memory.total > TIGHT * limit
-                rank = (prefer(found), found.tokens_per_s * (1 - SIMPLER * (_parts(layout) + 2 * tight)))
-                if rank > best_rank:
-                    best, best_rank = found, rank
-    if best:
-        return best
-    if least < float("inf"):
-        return NoPlacement(f"needs {format_bytes(least)} per GPU, of {format_bytes(limit)}")
-    sequences, gpus = batch_tokens // job.sequence_length, layouts[0].gpus
-    return NoPlacement(f"a batch of {sequences} sequences cannot be split over {gpus} GPUs")
+@dataclass(frozen=True)
+class _Search:
+    job: Job
+    machines: Machines
+    batch_tokens: int
+    measurements: Sequence[Measurement]
+    problem: Callable[[Placement], str | None]
+    fixed: Fixed
+
+    def fastest(self, layouts: Sequence[Mesh]) -> Placement | NoPlacement:
+        node, limit = self.machines.node, usable_bytes(self.machines.gpu_memory_mib)
+        best: Placement | None = None
+        best_rate, least = 0.0, float("inf")
+        reason: str | None = None  # that something which fits a GPU still cannot be
+        for tried, layout in self._candidates(layouts):
+            memory = rank_memory(tried, layout)
+            if memory.total > limit:
+                least = min(least, memory.total)
+                continue
+            if refused := _fp8_problem(tried, node) or host_problem(tried, layout, node):
+                reason = reason or refused
+                continue
+            found = Placement(tried, layout, memory, predict(tried, layout, node, self.measurements))
+            tight = memory.total > TIGHT * limit
+            rate = found.tokens_per_s * (1 - SIMPLER * (_parts(layout) + 2 * tight))
+            if rate > best_rate:
+                if refused := self.problem(found):
+                    reason = reason or refused
+                else:
+                    best, best_rate = found, rate
+        if best:
+            return best
+        if reason or least < float("inf"):
+            return NoPlacement(reason or f"needs {format_bytes(least)} per GPU, of {format_bytes(limit)}")
+        sequences = self.batch_tokens // self.job.sequence_length
+        return NoPlacement(f"a batch of {sequences} sequences cannot be split over {self.machines.gpus} GPUs")
+
+    def _candidates(self, layouts: Sequence[Mesh]) -> Iterator[tuple[Job, Mesh]]:
+        limit = usable_bytes(self.machines.gpu_memory_mib)
+        for layout in layouts:
+            for kind in _kinds(self.job, layout, self.fixed):
+                for micro_batch, accumulation in _splits(kind, layout, self.batch_tokens, limit, self.fixed):
+                    yield replace(kind, micro_batch=micro_batch, accumulation=accumulation), layout
 
 
 def meshes(job: Job, gpus: int, gpus_per_node: int) -> Iterator[Mesh]:
@@ -154,7 +166,9 @@ def meshes(job: Job, gpus: int, gpus_per_node: int) -> Iterator[Mesh]:
                 if context > 1 and (job.sequence_length // context < 4096 or context > 16):
                     continue
                 rest = gpus // tensor // pipeline // context
-                yield from _data_meshes(Mesh(pipeline=pipeline, context=context, tensor=tensor), rest, gpus_per_node)
+                chunks = CHUNKS[job.schedule] if pipeline > 1 else 1
+                base = Mesh(pipeline, context=context, tensor=tensor, chunks=chunks, offload=job.offload)
+                yield from _data_meshes(base, rest, gpus_per_node)
 
 
 def _data_meshes(mesh: Mesh, data: int, gpus_per_node: int) -> Iterator[Mesh]:
@@ -162,38 +176,58 @@ def _data_meshes(mesh: Mesh, data: int, gpus_per_node: int) -> Iterator[Mesh]:
     if data == 1:
         yield mesh
         return
-    yield replace(mesh, replicate=data)
+    if not mesh.offload:  # whole copies stay on the GPU
+        yield replace(mesh, replicate=data)
     yield replace(mesh, shard=data)
     for shard in _divisors(data):
-        if 1 < shard < data and shard * mesh.tensor * mesh.context >= gpus_per_node:
+        ranks = shard * mesh.tensor * mesh.context
+        if 1 < shard < data and gpus_per_node <= ranks <= MOST_NODES_A_GROUP * gpus_per_node:
             yield replace(mesh, replicate=data // shard, shard=shard)
+
+
+def _fp8_problem(job: Job, node: Node) -> str | None:
+    """Why products cannot be fp8 there; None where they can, or need not."""
+    unable = job.fp8 and not node.gpu.generation.fp8
+    return f"trainer.fp8: {node.gpu.name} does not multiply fp8" if unable else None
 
 
 def _kinds(job: Job, mesh: Mesh, fixed: Fixed) -> Iterator[Job]:
     """With and without computing blocks again (only with, where `job` asks for it), gradients whole between micro-batches or not."""
     free = (True,) if job.checkpointing else (False, True)
+    shards = mesh.shard > 1 and mesh.pipeline == 1 and not mesh.deepspeed
+    once = (True, False) if shards else (True,)
     for checkpointing in free if fixed.checkpointing is None else (fixed.checkpointing,):
-        yield replace(job, checkpointing=checkpointing, reduce_once=True)
-        if mesh.shard > 1 and mesh.pipeline == 1:
-            yield replace(job, checkpointing=checkpointing, reduce_once=False)
+        for reduce_once in once if fixed.reduce_once is None else (fixed.reduce_once,):
+            yield replace(
+                job, checkpointing=checkpointing, selective=job.selective and not checkpointing, reduce_once=reduce_once
+            )
 
 
 def _splits(job: Job, mesh: Mesh, batch_tokens: int, limit: float, fixed: Fixed) -> list[tuple[int, int]]:
-    """(micro-batch, accumulation) pairs that make the batch: the largest that fits and a half and a quarter of it."""
+    """(micro-batch, accumulation) pairs that make the batch: the largest that fits and the next smaller ones."""
     sequences, remainder = divmod(batch_tokens, job.sequence_length)
     if remainder or sequences % mesh.data:
         return []
     each = sequences // mesh.data
+    choices = [micro for micro in _divisors(each) if _fills_pipeline(job, mesh, each // micro)]
     if fixed.micro_batch is not None:
-        return [] if each % fixed.micro_batch else [(fixed.micro_batch, each // fixed.micro_batch)]
-    trial = replace(job, accumulation=max(2, mesh.pipeline))
-    choices = _divisors(each)
+        return [(fixed.micro_batch, each // fixed.micro_batch)] if fixed.micro_batch in choices else []
 
     def too_large(micro_batch: int) -> bool:
-        return rank_memory(replace(trial, micro_batch=micro_batch), mesh).total > limit
+        tried = replace(job, micro_batch=micro_batch, accumulation=each // micro_batch)
+        return rank_memory(tried, mesh).total > limit
 
     fitting = choices[: max(1, bisect_left(choices, True, key=too_large))]
     return [(micro, each // micro) for micro in fitting[-3:]]
+
+
+def _fills_pipeline(job: Job, mesh: Mesh, accumulation: int) -> bool:
+    """Whether so many micro-batches a step go through the pipeline as its schedule needs them."""
+    if mesh.pipeline == 1:
+        return True
+    together = job.pipeline_micro_batches or accumulation
+    whole = accumulation % together == 0 and together >= mesh.pipeline
+    return whole and (mesh.chunks == 1 or together % mesh.pipeline == 0)
 
 
 def _divisors(number: int) -> list[int]:

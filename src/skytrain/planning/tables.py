@@ -12,7 +12,10 @@ from .chinchilla import BESIROGLU, HOFFMANN
 from .experiments import CostSheet
 from .flops import decoder_flops_per_token, decoder_size
 from .memory import usable_bytes
-from .offers import Offer, job_of
+from .offers import LONGEST_HOURS, NODES, Offer, PlanRequest
+from .search import Placement
+from .tokens import Purchase
+from .workload import job_of
 
 MARKS = {"measured": "measured", "calibrated": "calibrated", "assumed": "assumed"}
 
@@ -75,9 +78,6 @@ def _offer_row(offer: Offer, chosen: bool) -> list[str]:
     per_hour = f"{price.usd_per_hour_min * offer.nodes:.2f}" if price else "-"
     if price and price.usd_per_hour_max > price.usd_per_hour_min:
         per_hour += f"-{price.usd_per_hour_max * offer.nodes:.2f}"
-    notes = [offer.problem] if offer.problem else []
-    if placement and not placement.runnable:
-        notes.append("on paper")
     limit = usable_bytes(offer.instance.gpu_memory_mib)
     return [
         ">" if chosen else "",
@@ -86,7 +86,7 @@ def _offer_row(offer: Offer, chosen: bool) -> list[str]:
         str(offer.nodes),
         offer.market,
         per_hour,
-        (str(placement.mesh) + ("+recompute" if placement.job.checkpointing else "")) if placement else "-",
+        _layout(placement) if placement else "-",
         str(placement.job.micro_batch) if placement else "-",
         f"{placement.memory.total / 1e9:.1f}/{limit / 1e9:.0f}" if placement else f"-/{limit / 1e9:.0f}",
         format_count(placement.tokens_per_s) if placement else "-",
@@ -95,8 +95,13 @@ def _offer_row(offer: Offer, chosen: bool) -> list[str]:
         f"{estimate.usd:,.2f} [{estimate.usd_p10:,.2f}-{estimate.usd_p90:,.2f}]" if estimate else "-",
         f"{offer.quota_vcpus} {offer.instance.quota_code(offer.market) or 'unknown code'}",
         MARKS[placement.prediction.source] if placement else "",
-        ", ".join(notes),
+        offer.problem or "",
     ]
+
+
+def _layout(placement: Placement) -> str:
+    again = "+recompute" if placement.job.checkpointing else "+selective" if placement.job.selective else ""
+    return f"{placement.mesh}{again}"
 
 
 def choice_lines(choice: Offer) -> list[str]:
@@ -112,8 +117,22 @@ def choice_lines(choice: Offer) -> list[str]:
         f"  step: {prediction.seconds * 1e3:,.0f} ms, {prediction.source} ({prediction.because})",
         f"  quota: {choice.quota_vcpus} vCPUs of {choice.instance.quota_code(choice.market) or 'a code that public sources do not agree on'} in {choice.region}",
     ]
-    if not choice.placement.runnable:
-        lines.append("  on paper: `skytrain train` cannot run this mesh yet")
+    return lines
+
+
+def legend(request: PlanRequest) -> list[str]:
+    """What the table's columns mean and what was searched."""
+    lines = [
+        "$/h is for all nodes together. total $ is the median; p10-p90: of 1,000 simulated runs one in ten costs less, one in ten more.",
+        "A limit (budget, deadline) counts as kept where nine in ten keep it.",
+    ]
+    if request.nodes is None:
+        tried = ", ".join(str(nodes) for nodes in NODES)
+        lines.append(f"node counts tried: {tried}, as far as the run is long enough; --nodes asks for another")
+        if request.deadline_hours is None and not request.tokens_open:
+            lines.append(
+                f"runs of more than {LONGEST_HOURS / 24:.0f} days are not offered without --deadline or --nodes"
+            )
     return lines
 
 
@@ -123,31 +142,31 @@ def prices_note(catalog: Catalog, today: datetime.date | None = None) -> str:
     return note + ("; stale, refresh with: skytrain catalog refresh" if age > STALE_DAYS else "")
 
 
-def tokens_table(bought: Sequence[tuple[int, Offer]], config: Config, budget_usd: float) -> str:
-    steps = config.trainer.batch_tokens
+def tokens_table(bought: Sequence[Purchase], config: Config, request: PlanRequest) -> str:
     rows = []
-    for tokens, offer in bought:
+    for one in bought:
+        offer = one.offer
         assert offer.placement
-        note = "" if offer.placement.runnable else "on paper"
-        hours = tokens / offer.placement.tokens_per_s / 3600
         rows.append(
             [
                 offer.region,
                 offer.instance.type,
                 str(offer.nodes),
                 offer.market,
-                str(offer.placement.mesh),
+                _layout(offer.placement),
                 format_count(offer.placement.tokens_per_s),
-                f"{hours:.1f}",
-                format_count(tokens),
-                f"{tokens // steps:,}",
+                f"{one.estimate.hours:.1f}",
+                f"{one.estimate.usd:,.2f}",
+                format_count(one.tokens),
+                f"{one.tokens // config.trainer.batch_tokens:,}",
                 offer.placement.prediction.source,
-                note,
             ]
         )
-    head = ("where", "instance", "nodes", "market", "mesh", "tok/s", "hours", "tokens", "steps", "speed", "note")
-    return f"${budget_usd:,.2f} buys, at p90 of the cost:\n" + text_table(
-        head, rows, left=frozenset({0, 1, 3, 4, 9, 10})
+    head = ("where", "instance", "nodes", "market", "mesh", "tok/s", "hours", "$", "tokens", "steps", "speed")
+    within = f" within {request.deadline_hours:g} h" if request.deadline_hours is not None else ""
+    return (
+        f"${request.budget_usd:,.2f} buys{within}, at p90 of cost and time (hours and $ are medians):\n"
+        + text_table(head, rows, left=frozenset({0, 1, 3, 4, 10}))
     )
 
 

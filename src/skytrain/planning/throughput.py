@@ -25,6 +25,7 @@ BANDWIDTH = 0.85  # of the datasheet's memory rate, reached by streaming kernels
 # By which a product ends late, for each element of its inner dimension: its last tiles leave half of the processors idle on average.
 # Half of what one of Hopper's 132 processors needs for a tile of 128 x 256, at the rate that it sustains; assumed alike elsewhere.
 TAIL_SECONDS = 6.7e-9
+FP8_SPEED = 1.53  # of products in fp8 beside bf16, rounding included; fitted on published runs (published.log)
 FP32_FRACTION = 0.8  # of the float32 peak, reached by products without tensor cores
 OVERLAP = 0.8  # of the computing time, the part that can cover communication; the first and last block cannot
 BACKWARD = 2 / 3  # of a micro-batch's time
@@ -46,7 +47,7 @@ class Software:
     """What an implementation makes of the hardware."""
 
     name: str
-    gemm: float  # speed of large matrix products beside what the GPU sustains in bfloat16; above 1 for float8
+    gemm: float  # speed of large matrix products beside what the GPU sustains in bfloat16; above 1 for fp8
     traffic: float  # bytes moved outside products, per byte kept for the backward pass
     host_seconds: float  # to launch a step's kernels, by layer; the GPU waits where this is longer than its work
     tensor_hidden: float = (
@@ -56,7 +57,7 @@ class Software:
 
 # Traffic: compiled, fitted on published runs (benchmarks/planning/published.log); eager and fused, on steps of our own on an H200
 # (benchmarks/planning/h200.md). Host: eager and fused as measured on the host of that H200, compiled assumed.
-EAGER = Software("torch-eager", gemm=1.0, traffic=6.0, host_seconds=0.00215)
+EAGER = Software("torch-eager", gemm=1.0, traffic=5.0, host_seconds=0.00215)
 FUSED = Software("fused", gemm=1.0, traffic=0.8, host_seconds=0.0021)
 COMPILED = Software("torch-compile", gemm=1.0, traffic=1.04, host_seconds=0.00015)
 
@@ -93,7 +94,7 @@ def launch_seconds(job: Job, mesh: Mesh, software: Software | None = None) -> fl
     small = job.micro_batch * job.sequence_length <= GRAPHED_TOKENS
     if job.graphs and small and mesh.gpus == 1 and path_of(job, mesh) == "fused":
         return GRAPHED_SECONDS
-    again = 4 / 3 if job.checkpointing else 1.0
+    again = 4 / 3 if job.checkpointing or job.selective else 1.0
     return job.accumulation * software.host_seconds * again * job.model.layers / mesh.pipeline
 
 
@@ -112,15 +113,17 @@ def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None
     micro, model = job.accumulation, job.model
     tokens = job.micro_batch * job.sequence_length / mesh.context
     layers = model.layers / mesh.pipeline
-    product_rate, attention_rate = peak * node.gpu.gemm * software.gemm, peak * node.gpu.attention
+    product_rate = peak * node.gpu.gemm * software.gemm
+    attention_rate = peak * node.gpu.attention(fused=software is FUSED)
     if job.precision == "32-true":
         product_rate = attention_rate = peak * FP32_FRACTION
     again = 4 / 3 if job.checkpointing else 1.0  # one more forward pass of the blocks
+    traffic_again = 4 / 3 if job.checkpointing or job.selective else 1.0  # selective: of all but products and attention
 
     block = _products(model, tokens, mesh.tensor, narrow_bytes(job.precision))
     head_again = 1.0 if job.loss_chunk_tokens is None else 4 / 3
     share = 1 / mesh.pipeline  # the head's stage works longer, but stages are balanced by cost
-    products = layers * again * block.seconds(product_rate, memory)
+    products = layers * again * block.seconds(product_rate * (FP8_SPEED if job.fp8 else 1.0), memory)
     products += share * head_again * _head(model, tokens, mesh.tensor).seconds(product_rate, memory)
 
     attended = _attended(model, job.sequence_length)
@@ -132,18 +135,29 @@ def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None
     laid_out = Mesh() if path_of(job, mesh) == "fused" else mesh
     kept = block_activation_bytes(replace(job, compiled=False, fused=False), laid_out)
     logits = 12 * tokens * model.padded_vocab / mesh.tensor
-    traffic = software.traffic * (layers * again * kept + share * logits) / memory
+    traffic = software.traffic * (layers * traffic_again * kept + share * logits) / memory
     held = decoder_size(model).parameters / mesh.tensor / mesh.pipeline
     traffic += WEIGHT_BYTES * held / memory
 
     gpu = micro * (products + attention + traffic)
-    optimizer = optimizer_bytes(job.precision) * held / (mesh.sharing if mesh.zero else 1) / memory
+    optimizer = 0.0 if mesh.offload else optimizer_bytes(job.precision) * held / mesh.sharing / memory
+    if job.optimizer == "muon":
+        optimizer += muon_flops(model) / mesh.tensor / mesh.pipeline / product_rate
     host = together(gpu + optimizer, launch_seconds(job, mesh, software)) - gpu - optimizer
     computing = gpu + host
     uncovered = _uncovered(exchanges(job, mesh, node), computing, job, software)
-    waiting = bubble_fraction(mesh, micro)
+    waiting = bubble_fraction(job, mesh)
     bubble = (computing + uncovered) * waiting / (1 - waiting)
     return StepTime(micro * products, micro * attention, micro * traffic, optimizer, host, uncovered, bubble)
+
+
+def muon_flops(model: DecoderConfig) -> float:
+    """Of one update: five Newton-Schulz iterations on each matrix of the blocks, on every rank that holds it."""
+    flops = 0.0
+    for inputs, outputs in _matrices(model, 1):
+        short, long = sorted((inputs, outputs))
+        flops += 5 * (4 * short**2 * long + 2 * short**3)
+    return model.layers * flops
 
 
 def optimizer_bytes(precision: Precision) -> float:

@@ -18,8 +18,8 @@ from ..models import Decoder, build_model, lm_loss
 from ..models.initialise import initial_value
 from ..planning.memory import MIB, usable_bytes
 from ..planning.mesh import Mesh
-from ..planning.offers import job_of
 from ..planning.search import largest_micro_batch
+from ..planning.workload import job_of
 from .factory import TrainingPlan
 from .memory import apply_memory_settings
 from .module import CausalLM

@@ -1,0 +1,104 @@
+"""Plan: where a run could go, what it would cost there, and the choice, written to a file. Rents nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ..config import Config, ConfigError, SkytrainError
+from ..config.compose import Composed, compose
+from ..parallel.auto import laid_out, problem_of
+from ..planning.catalog import load_catalog
+from ..planning.choice import choose, costly_settings, explain, refuse
+from ..planning.costs import work_of
+from ..planning.experiments import CostSheet, cost_sheet, planned_trials
+from ..planning.measurements import load_measurements
+from ..planning.mesh import DIMENSIONS, mesh_words
+from ..planning.offers import Offer, PlanRequest, find_offers
+from ..planning.plan_file import plan_dict, write_plan
+from ..planning.search import Placement
+from ..planning.tokens import Purchase, most_tokens
+from ..planning.workload import Workload, leaves_mesh_open, workload_of
+
+MESH_WORDS = ("parallel=", *(f"parallel.{name}=" for name in DIMENSIONS))
+
+
+@dataclass(frozen=True)
+class Trials:
+    """Trials that are to be paid from the same budget."""
+
+    count: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What was found: every offer, and the choice with its reasons; or why there is none."""
+
+    offers: list[Offer]
+    choice: Offer | None = None
+    refusal: SkytrainError | None = None
+    why: str = ""
+    costly: tuple[str, ...] = ()  # settings that cost money
+    sheet: CostSheet | None = None
+    written: dict[str, Any] | None = None
+
+
+def compose_plan(overrides: Sequence[str], config_dirs: Sequence[Path], mesh: str | None) -> tuple[Composed, bool]:
+    """The configuration, with `--mesh` as the `parallel` it stands for; and whether the mesh is left to the search."""
+    words = list(overrides)
+    if mesh is not None:
+        words = [word for word in words if not word.startswith(MESH_WORDS)] + mesh_words(mesh)
+    composed = compose(words, config_dirs)
+    if composed.config.trainer.device == "cpu":
+        raise ConfigError("trainer.device", "'cpu': plan offers machines with GPUs", hint="try trainer.device=auto")
+    return composed, leaves_mesh_open(composed.config.parallel) and "parallel=single" not in words
+
+
+def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: Trials, out: Path) -> Planned:
+    """Offers for the run, the cheapest that keeps every limit, and its plan in `out`; nothing is written where there is none."""
+    catalog = load_catalog()
+    workload = planned_workload(composed, open_mesh)
+    offers = find_offers(workload, catalog, request)
+    choice = choose(offers)
+    if choice is None:
+        return Planned(offers, refusal=refuse(offers, request))
+    why = explain(choice, offers, request)
+    costly = tuple(costly_settings(composed.config, workload, choice))
+    sheet = _sheet(composed.config, choice, trials) if trials.count else None
+    written = plan_dict(composed.values, request, choice, why, catalog, datetime.now(UTC).date().isoformat())
+    write_plan(written, out)
+    return Planned(offers, choice, None, why, costly, sheet, written)
+
+
+def plan_tokens(composed: Composed, open_mesh: bool, request: PlanRequest, rows: int) -> list[Purchase]:
+    """Where `budget.usd` buys most tokens, within the deadline where there is one."""
+    if request.budget_usd is None:
+        raise ConfigError("budget.usd", "--how-many-tokens needs a budget", hint="for example: budget.usd=150")
+    config = composed.config
+    workload = replace(planned_workload(composed, open_mesh), work=work_of(config, steps=1))
+    offers = find_offers(workload, load_catalog(), replace(request, tokens_open=True))
+    if not any(offer.placement for offer in offers):
+        raise refuse(offers, request)
+    return most_tokens(config, offers, request.budget_usd, request.deadline_hours, rows)
+
+
+def planned_workload(composed: Composed, open_mesh: bool) -> Workload:
+    """The run as the planner takes it; layouts that `train` would refuse do not count."""
+    config = composed.config
+
+    def problem(placement: Placement) -> str | None:
+        return problem_of(laid_out(config, placement), placement.mesh.gpus)
+
+    return workload_of(config, composed.given, open_mesh=open_mesh, measurements=load_measurements(), problem=problem)
+
+
+def _sheet(config: Config, choice: Offer, trials: Trials) -> CostSheet:
+    if config.budget.usd is None:
+        raise ConfigError("budget.usd", "a cost sheet needs a budget", hint="for example: budget.usd=40")
+    assert choice.price
+    planned = planned_trials(config, choice, trials.count, trials.steps)
+    return cost_sheet(planned, choice.price.usd_per_hour_max * choice.nodes, config.budget.usd)

@@ -1,0 +1,124 @@
+"""The choice among offers: which one, why, what settings cost there, and what to do where there is none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from skytrain.config import Config, SkytrainError, format_seconds
+
+from .costs import work_of
+from .offers import LONGEST_HOURS, Offer, PlanRequest, estimate_offer, place
+from .search import Placement
+from .workload import Workload, job_of
+
+WORTH_TELLING = 0.01  # of the run's dollars that another setting saves
+
+
+def choose(found: Sequence[Offer]) -> Offer | None:
+    """The cheapest that keeps every limit."""
+    return next((offer for offer in found if offer.problem is None), None)
+
+
+def explain(choice: Offer, found: Sequence[Offer], request: PlanRequest) -> str:
+    """Why this one, and what else there was; where its speed is assumed, the cheapest whose speed was measured."""
+    assert choice.estimate and choice.placement
+    able = [offer for offer in found if offer.problem is None and offer is not choice]
+    limit = "".join(
+        [
+            f" within ${request.budget_usd:,.0f} even at its p90 of ${choice.estimate.usd_p90:,.0f}"
+            if request.budget_usd is not None
+            else "",
+            f" before {request.deadline_hours:g} h" if request.deadline_hours is not None else "",
+        ]
+    )
+    sentences = [f"{choice.name} is the cheapest offer that finishes{limit}."]
+    faster = [offer for offer in able if offer.estimate and offer.estimate.hours < 0.95 * choice.estimate.hours]
+    if faster:
+        quick = min(faster, key=lambda offer: offer.estimate.hours if offer.estimate else 0.0)
+        assert quick.estimate
+        sentences.append(
+            f"The fastest allowed is {quick.name}: {quick.estimate.hours:.1f} h instead of {choice.estimate.hours:.1f} h for ${quick.estimate.usd:,.0f}."
+        )
+    else:
+        sentences.append("Nothing else among the offers is both allowed and faster.")
+    if choice.placement.prediction.source == "assumed":
+        known = [offer for offer in able if offer.placement and offer.placement.prediction.source != "assumed"]
+        if known and known[0].estimate:
+            sentences.append(
+                f"Its speed is assumed; the cheapest whose speed follows from a measurement is {known[0].name} for ${known[0].estimate.usd:,.2f}."
+            )
+    return " ".join(sentences)
+
+
+def costly_settings(config: Config, workload: Workload, choice: Offer) -> list[str]:
+    """Settings that make the choice dearer than it has to be, with the dollars."""
+    assert choice.estimate and choice.placement
+    trainer = config.trainer
+    cheaper: list[tuple[str, str, dict[str, Any]]] = []
+    if choice.placement.job.precision == "32-true":
+        cheaper.append(("trainer.precision=32-true", "trainer.precision=bf16-mixed", {"precision": "bf16-mixed"}))
+    if trainer.fused == "off":
+        cheaper.append(("trainer.fused=off", "trainer.fused=auto", {"fused": "auto"}))
+    if not trainer.compile:
+        cheaper.append(("trainer.compile=false", "trainer.compile=true", {"compile": True}))
+    lines = []
+    for setting, instead, changes in cheaper:
+        changed = replace(config, trainer=replace(trainer, **changes))
+        other = replace(workload, job=job_of(changed), work=work_of(changed))
+        placement = place(other, choice.instance, choice.nodes)
+        if not isinstance(placement, Placement):
+            continue
+        usd = estimate_offer(other, placement, choice).usd
+        if choice.estimate.usd - usd > WORTH_TELLING * choice.estimate.usd:
+            lines.append(
+                f"{setting} costs ${choice.estimate.usd - usd:,.2f} here: ${choice.estimate.usd:,.2f} instead of ${usd:,.2f} with {instead}"
+            )
+    return lines
+
+
+def refuse(found: Sequence[Offer], request: PlanRequest) -> SkytrainError:
+    """Why there is no choice, with the least that would work."""
+    priced = [offer for offer in found if offer.estimate]
+    if not any(offer.placement for offer in found):
+        if not found:
+            return SkytrainError("the catalogue has no such instance")
+        least = min(found, key=lambda offer: (offer.problem is None, -offer.nodes * offer.instance.gpu_memory_mib))
+        return SkytrainError(
+            f"the model fits no offer: on {least.nodes} x {least.instance.type}: {least.problem}\n  try more nodes (--nodes), a larger instance, another mesh, or a smaller model"
+        )
+    if not priced:
+        return SkytrainError(
+            f"nothing that fits is sold that way: {found[0].problem}\n  try another --region or --market"
+        )
+    if request.longest_hours is not None and all(
+        offer.estimate and offer.estimate.hours_p90 > request.longest_hours for offer in priced
+    ):
+        return _too_slow(priced, request.longest_hours, request)
+    in_time = [
+        offer
+        for offer in priced
+        if request.longest_hours is None or (offer.estimate and offer.estimate.hours_p90 <= request.longest_hours)
+    ]
+    cheapest = min(in_time, key=lambda offer: offer.estimate.usd_p90 if offer.estimate else 0.0)
+    assert cheapest.estimate
+    return SkytrainError(
+        f"budget.usd={request.budget_usd:g} is too small for every offer: the least that works is ${cheapest.estimate.usd_p90:,.2f} ({cheapest.name})\n  try: budget.usd={math.ceil(cheapest.estimate.usd_p90)}, or fewer tokens: skytrain plan --how-many-tokens"
+    )
+
+
+def _too_slow(priced: Sequence[Offer], hours: float, request: PlanRequest) -> SkytrainError:
+    quick = min(priced, key=lambda offer: offer.estimate.hours_p90 if offer.estimate else 0.0)
+    assert quick.estimate
+    within = f"{LONGEST_HOURS / 24:.0f} days" if request.deadline_hours is None else format_seconds(3600 * hours)
+    needed = math.ceil(quick.nodes * quick.estimate.hours_p90 / hours)
+    hint = (
+        f"at the same speed a node, about {needed} nodes would do it: --nodes {needed}"
+        if request.nodes is None and hours > 1
+        else "a later --deadline, more nodes, or fewer tokens"
+    )
+    return SkytrainError(
+        f"no offer finishes within {within}: the quickest takes {quick.estimate.hours_p90:,.1f} h at p90 ({quick.name})\n  {hint}"
+    )

@@ -1,0 +1,97 @@
+"""The question asked backwards: how many tokens a budget buys, and where it buys most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from skytrain.config import Config, SkytrainError
+
+from .communication import Node
+from .costs import Estimate, estimate, work_of
+from .host import disk_problem
+from .offers import Offer
+
+
+@dataclass(frozen=True)
+class Purchase:
+    """What a budget buys on one offer."""
+
+    tokens: int
+    estimate: Estimate
+    offer: Offer
+
+
+def tokens_for_budget(config: Config, offer: Offer, budget_usd: float, deadline_hours: float | None = None) -> int:
+    """Tokens that cost at most the budget, and end before the deadline, at p90: whole optimizer steps, 0 where not one fits."""
+
+    assert offer.placement
+    placement, node = offer.placement, Node.of(offer.instance)
+
+    def fits(steps: int) -> bool:
+        if disk_problem(placement.job, placement.mesh, node, work_of(config, steps)):
+            return False
+        found = estimate_steps(config, offer, steps)
+        return found.usd_p90 <= budget_usd and (deadline_hours is None or found.hours_p90 <= deadline_hours)
+
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while fits(high):
+        low, high = high, high * 2
+    while high - low > max(1, low // 1000):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low * config.trainer.batch_tokens
+
+
+def estimate_steps(config: Config, offer: Offer, steps: int) -> Estimate:
+    """Hours and dollars of so many steps on an offer."""
+    assert offer.placement and offer.price
+    prediction = offer.placement.prediction
+    work = work_of(config, steps)
+    return estimate(work, prediction.seconds, prediction.source, offer.instance, offer.nodes, offer.price)
+
+
+def most_tokens(
+    config: Config, found: Sequence[Offer], budget_usd: float, deadline_hours: float | None, rows: int
+) -> list[Purchase]:
+    """The offers on which the budget buys most, best first. Raises SkytrainError where it buys not one step."""
+    priced = [offer for offer in found if offer.estimate]
+
+    def at_most(offer: Offer) -> float:
+        """Tokens without boot, restarts and storage, at the cheapest price."""
+        assert offer.placement and offer.price
+        hours = budget_usd / (offer.nodes * offer.price.usd_per_hour_min)
+        return offer.placement.tokens_per_s * 3600 * min(hours, deadline_hours or math.inf)
+
+    bought: list[Purchase] = []
+    for offer in sorted(priced, key=at_most, reverse=True):
+        if len(bought) >= rows and at_most(offer) <= bought[rows - 1].tokens:
+            break  # neither this nor any after it can buy more than what is there
+        if tokens := tokens_for_budget(config, offer, budget_usd, deadline_hours):
+            steps = tokens // config.trainer.batch_tokens
+            bought.append(Purchase(tokens, estimate_steps(config, offer, steps), offer))
+            bought.sort(key=lambda one: -one.tokens)
+    if not bought:
+        raise _buys_nothing(config, priced, budget_usd, deadline_hours)
+    return bought[:rows]
+
+
+def _buys_nothing(
+    config: Config, priced: Sequence[Offer], budget_usd: float, deadline_hours: float | None
+) -> SkytrainError:
+    if not priced:
+        return SkytrainError("nothing that fits is sold that way\n  try another --region, --market or --instance")
+    first_step = [(estimate_steps(config, offer, 1), offer) for offer in priced]
+    in_time = [(one, offer) for one, offer in first_step if deadline_hours is None or one.hours_p90 <= deadline_hours]
+    if not in_time:
+        soonest, offer = min(first_step, key=lambda pair: pair[0].hours_p90)
+        return SkytrainError(
+            f"no offer makes one step within {deadline_hours:g} h: the soonest takes {soonest.hours_p90:.2f} h at p90 ({offer.name})\n  a machine has to boot first; try a later --deadline"
+        )
+    least, offer = min(in_time, key=lambda pair: pair[0].usd_p90)
+    return SkytrainError(
+        f"budget.usd={budget_usd:g} buys not one step: the least is ${least.usd_p90:,.2f} at p90 ({offer.name}), for booting a machine and one step\n  try: budget.usd={math.ceil(least.usd_p90)} or more"
+    )

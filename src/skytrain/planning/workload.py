@@ -1,0 +1,101 @@
+"""What a configuration asks of hardware, as the planner's arithmetic takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from skytrain.config import Config, ConfigError, DecoderConfig
+from skytrain.config.capabilities import fused_settings_problem
+from skytrain.config.schema import ParallelConfig
+
+from .costs import Work, work_of
+from .measurements import Measurement
+from .memory import Job
+from .search import Fixed, Placement
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A run to be placed: what it computes, what it moves, and what the search may not change."""
+
+    job: Job
+    work: Work
+    batch_tokens: int
+    fixed: Fixed
+    parallel: ParallelConfig | None  # the mesh that `train` would form; None leaves the mesh to the search
+    measurements: Sequence[Measurement]
+    problem: Callable[[Placement], str | None]  # why `train` could not run a layout; None for one that it can
+
+
+def workload_of(
+    config: Config,
+    given: Collection[str] = (),
+    *,
+    open_mesh: bool | None = None,
+    measurements: Sequence[Measurement] = (),
+    problem: Callable[[Placement], str | None] = lambda _: None,
+) -> Workload:
+    """`given` names the settings that the user has made, which are kept; the mesh is open unless `parallel` asks for one."""
+    if open_mesh is None:
+        open_mesh = leaves_mesh_open(config.parallel)
+    return Workload(
+        job=job_of(config),
+        work=work_of(config),
+        batch_tokens=config.trainer.batch_tokens,
+        fixed=fixed_of(config, given),
+        parallel=None if open_mesh else config.parallel,
+        measurements=measurements,
+        problem=problem,
+    )
+
+
+def leaves_mesh_open(parallel: ParallelConfig) -> bool:
+    """Whether nothing but one device, the default, or `auto` is asked for."""
+    alone = all(
+        degree == 1
+        for degree in (parallel.pipeline, parallel.replicate, parallel.shard, parallel.context, parallel.tensor)
+    )
+    return parallel.name in ("single", "auto") and alone
+
+
+def fixed_of(config: Config, given: Collection[str]) -> Fixed:
+    """What the search must keep: what the user has set, and recomputation wherever it is asked for."""
+    trainer = config.trainer
+    keeps_recomputation = "trainer.activation_checkpointing" in given or trainer.activation_checkpointing != "none"
+    return Fixed(
+        micro_batch=trainer.micro_batch if "trainer.micro_batch" in given and trainer.micro_batch else None,
+        checkpointing=trainer.activation_checkpointing == "full" if keeps_recomputation else None,
+        reduce_once=config.parallel.reduce_once if "parallel.reduce_once" in given else None,
+    )
+
+
+def job_of(config: Config) -> Job:
+    """What the configuration trains, as memory and time see it."""
+    model, trainer, parallel = config.model, config.trainer, config.parallel
+    if not isinstance(model, DecoderConfig):
+        raise ConfigError(
+            "model.family",
+            f"{model.name} is a plugged-in model, whose size is not known without building it",
+            hint="plan with the built-in decoder of a similar shape, or measure it here: skytrain plan --measure",
+        )
+    return Job(
+        model,
+        trainer.sequence_length,
+        trainer.micro_batch or 1,
+        precision="bf16-mixed" if trainer.precision == "auto" else trainer.precision,  # GPUs of the catalogue have it
+        optimizer=config.optimizer.name,
+        compiled=trainer.compile,
+        fused=trainer.fused != "off" and fused_settings_problem(config) is None,
+        graphs=trainer.cuda_graphs != "off" and not config.loader.separate_documents,
+        loss_chunk_tokens=trainer.loss_chunk_tokens,
+        checkpointing=trainer.activation_checkpointing == "full",
+        selective=trainer.activation_checkpointing == "selective",
+        fp8=trainer.fp8 != "off",
+        schedule=parallel.schedule,
+        pipeline_micro_batches=parallel.pipeline_micro_batches,
+        offload=parallel.cpu_offload,
+        offload_to_disk=parallel.offload_folder is not None,
+        context_method=parallel.context_method,
+        reduce_once=parallel.reduce_once,
+    )
