@@ -153,8 +153,6 @@ def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
         if supervision is not None:
             supervision.report_error(error)
         raise
-    if supervision is not None and ranks.local_rank == 0:
-        supervision.report_outcome(trained.outcome)
     print(trained.summary(), flush=True)
 
 

@@ -120,15 +120,20 @@ def train(
             supervision.arrive(ranks.local_rank)
         if not uses_process_group(config):
             job, plan = Job(), plan_training(config, ranks)
-            return _train(config, plan, ranks, job, signals, reporter, start, allow_changes)
-        # The ranks meet before anything is decided: what one of them cannot do, all must hear of.
-        facts = node_facts(config) if ranks.world_size > 1 else {}
-        with ranks.joined(choose_device(config), timeout_seconds=config.parallel.timeout, facts=facts) as job:
-            voice = reporter if ranks.first else Silent()
-            config = ranks.first_does(lambda: _with_precision(config, start))
-            config = _settle(config, ranks, voice, given, start)
-            plan = plan_training(config, ranks)
-            return _train(config, plan, ranks, job, signals, voice, start, allow_changes)
+            trained = _train(config, plan, ranks, job, signals, reporter, start, allow_changes)
+        else:
+            # The ranks meet before anything is decided: what one of them cannot do, all must hear of.
+            facts = node_facts(config) if ranks.world_size > 1 else {}
+            with ranks.joined(choose_device(config), timeout_seconds=config.parallel.timeout, facts=facts) as job:
+                voice = reporter if ranks.first else Silent()
+                config = ranks.first_does(lambda: _with_precision(config, start))
+                config = _settle(config, ranks, voice, given, start)
+                plan = plan_training(config, ranks)
+                trained = _train(config, plan, ranks, job, signals, voice, start, allow_changes)
+        # While signals are still taken: one that comes now must not hide how it ended.
+        if supervision is not None and ranks.local_rank == 0:
+            supervision.report_outcome(trained.outcome)
+        return trained
 
 
 def _with_precision(config: Config, start: Start) -> Config:
