@@ -98,6 +98,14 @@ def test_documents_kept_apart_change_what_is_learned_and_train(root: Path, packi
     assert apart != mixed
 
 
+def test_the_loss_of_packed_documents_does_not_depend_on_the_micro_batch(root: Path) -> None:
+    """Its windows have different numbers of targets, so a mean of micro-batches' means would."""
+    for size in (1, 4):
+        options = ("loader.packing=documents", "model.max_length=64", "trainer.batch_tokens=256")
+        train(tiny_config(root, f"run=packed-{size}", f"trainer.micro_batch={size}", *options), Silent())
+    assert losses(root, "packed-1") == pytest.approx(losses(root, "packed-4"), abs=5e-6)
+
+
 def test_files_that_are_not_there_are_named(root: Path) -> None:
     with pytest.raises(SkytrainError, match=r"nothing matches nowhere/\*\.bin"):
         train(tiny_config(root, "loader=files", "loader.files.train=nowhere/*.bin"), Silent())

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
 from skytrain.tokens import PackedSplit, TokenDataModule, TokenSplit, inputs_and_targets
+from skytrain.tokens.mixture import Phase
 from skytrain.tokens.packing import pack_documents
 
 from .conftest import PREFIX, TOKENIZER, documents, write_split
@@ -105,6 +106,23 @@ def test_packed_windows_go_through_the_loader_once_an_epoch(store: Store, worker
     rows = [tuple(row) for batch in module.train_dataloader() for row in batch.tolist()]
     expected = Counter(map(tuple, split.batch(np.arange(split.windows(T)), T).tolist()))
     assert len(rows) == count and not Counter(rows) - expected
+
+
+def test_the_targets_of_a_step_are_known_without_reading_it(store: Store) -> None:
+    split, other = packed(store, documents(60)), TokenSplit.open(store, PREFIX)
+    settings = {"sequence_length": T, "micro_batch": 2, "batch_sequences": 4, "total_steps": 6, "seed": 1}
+    module = TokenDataModule(split, None, **settings)
+    batches = list(module.train_dataloader())
+    steps = [torch.cat(batches[at : at + 2]) for at in range(0, len(batches), 2)]
+    counted = [int((inputs_and_targets(step)[1] >= 0).sum()) for step in steps]
+    assert len(set(counted)) > 1 and [module.targets_in_step(step) for step in range(6)] == counted
+    module.load_state_dict({"position": 8, "step": 2})
+    assert [module.targets_in_step(step) for step in range(2, 6)] == counted[2:]
+    assert TokenDataModule(other, None, **settings).targets_in_step(0) is None  # all of them
+    mixed = TokenDataModule({"a": split, "b": other}, None, **settings, phases=[Phase(0, (0.5, 0.5))])
+    assert mixed.targets_in_step(0) == int(
+        (inputs_and_targets(torch.cat(list(mixed.train_dataloader())[:2]))[1] >= 0).sum()
+    )
 
 
 def test_a_packed_split_travels_to_a_worker(store: Store) -> None:

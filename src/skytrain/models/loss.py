@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -25,11 +26,23 @@ class LossSettings:
 def token_loss(logits_btv: Tensor, targets_bt: Tensor, z_loss: float = 0.0) -> Tensor:
     """Mean cross-entropy in nats, in float32 whatever the logits are; targets of -100 do not count."""
     if z_loss:
-        return _summed_loss(logits_btv, targets_bt, z_loss) / _count(targets_bt)
+        return _summed_loss(logits_btv, targets_bt, z_loss) / count_targets(targets_bt)
     return F.cross_entropy(logits_btv.flatten(0, -2).float(), targets_bt.flatten())
 
 
-def chunked_loss(head: nn.Module, x_btd: Tensor, targets_bt: Tensor, chunk_tokens: int, z_loss: float = 0.0) -> Tensor:
+def head_loss(
+    head: Callable[[Tensor], Tensor], x_btd: Tensor, targets_bt: Tensor, settings: LossSettings, training: bool
+) -> Tensor:
+    """The loss from what the head reads; the z-loss belongs to training alone."""
+    z_loss = settings.z_loss if training else 0.0
+    if settings.chunk_tokens is None:
+        return token_loss(head(x_btd), targets_bt, z_loss)
+    return chunked_loss(head, x_btd, targets_bt, settings.chunk_tokens, z_loss)
+
+
+def chunked_loss(
+    head: Callable[[Tensor], Tensor], x_btd: Tensor, targets_bt: Tensor, chunk_tokens: int, z_loss: float = 0.0
+) -> Tensor:
     """The same loss from the head's input, with logits of `chunk_tokens` tokens at a time.
 
     Logits are the largest tensor of a small model. Here each chunk's are made, used and dropped, and made again in the
@@ -43,7 +56,7 @@ def chunked_loss(head: nn.Module, x_btd: Tensor, targets_bt: Tensor, chunk_token
     rows, targets = x_btd.flatten(0, 1), targets_bt.flatten()
     for x_nd, targets_n in zip(rows.split(chunk_tokens), targets.split(chunk_tokens), strict=True):
         total = total + checkpoint(chunk, x_nd, targets_n, use_reentrant=False)
-    return total / _count(targets)
+    return total / count_targets(targets)
 
 
 def _summed_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
@@ -54,7 +67,8 @@ def _summed_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
     return loss
 
 
-def _count(targets: Tensor) -> Tensor:
+def count_targets(targets: Tensor) -> Tensor:
+    """How many of them count."""
     return (targets != IGNORED).sum()
 
 

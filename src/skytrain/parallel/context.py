@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..models.attention import Attention
-from ..models.loss import IGNORED
+from ..models.loss import count_targets
 from ..models.places import Places
 from ..models.recompute import nothing_kept
 from .attention_parts import Part, Together, attend_part, attend_part_backward, choose_kernel
@@ -60,7 +60,7 @@ class Context:
         Ranks need not have the same number of targets that count, and one may have none.
         """
         part = self.places.cut(targets_bt)
-        mine, everyone = ((targets != IGNORED).sum() for targets in (part, targets_bt))
+        mine, everyone = count_targets(part), count_targets(targets_bt)
         loss = compute(part)
         return torch.where(mine > 0, loss, torch.zeros_like(loss)) * (mine * self.size / everyone)
 

@@ -20,6 +20,7 @@ from torch.distributed.pipelining.schedules import (
 
 from ..config import ConfigError
 from ..models import Decoder
+from ..models.loss import count_targets
 from ..models.stages import Stage, stage_layers
 from .clip import local_part
 
@@ -85,7 +86,8 @@ class Pipeline:
         ranks, rank, tensor = mesh["pipeline"].size(), mesh["pipeline"].get_local_rank(), mesh["tensor"].size()
         indices, count = stages_of_rank(settings.schedule, ranks, rank)
         self._first, self._last = 0 in indices, count - 1 in indices
-        self._loss, self._share = loss, 1.0
+        self._loss = loss
+        self._weight: float | Tensor = 1.0  # of a micro-batch's mean loss, or of each of its targets
         self._between = (settings.part_length // tensor, _width(stages[0]))
         self._holder = {i: r for r in range(ranks) for i in stages_of_rank(settings.schedule, ranks, r)[0]}
         self._stages = [
@@ -104,14 +106,23 @@ class Pipeline:
         )
 
     def _scaled_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return self._loss(logits, targets) * self._share
+        loss = self._loss(logits, targets)
+        return loss * (self._weight if isinstance(self._weight, float) else self._weight * count_targets(targets))
 
-    def train(self, tokens: Tensor, targets: Tensor, runs: int) -> Tensor:
-        """Gradients of the mean loss, divided by the `runs` of a step; returns the mean loss, on every rank."""
-        self._share = 1.0 / (self._settings.micro_batches * runs)
+    def train(self, tokens: Tensor, targets: Tensor, runs: int, share: Tensor | None = None) -> Tensor:
+        """Gradients of the mean loss over all targets, divided by the `runs` of a step; returns that mean, on every rank.
+
+        `share` is what this run's mean counts for in the step's, where runs have different numbers of targets.
+        """
+        if share is None:
+            self._weight = 1.0 / (self._settings.micro_batches * runs)
+            whole: float | Tensor = runs
+        else:
+            self._weight = share / (count_targets(targets) * runs)
+            whole = runs / share
         losses: list[Tensor] = []
         self._schedule.step(*((tokens,) if self._first else ()), **self._targets(targets, losses), return_outputs=False)
-        return self._everywhere(torch.stack(losses).sum().detach() * runs if self._last else None, tokens.device)
+        return self._everywhere(torch.stack(losses).sum().detach() * whole if self._last else None, tokens.device)
 
     def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of a batch of any number of rows, on every rank; forward only.
@@ -128,7 +139,7 @@ class Pipeline:
                     dist.recv(x, self._rank_of(stage.stage_index - 1), group=self._group)
                 x = stage.submod(x)
                 if stage.is_last:
-                    total += self._loss(x, wanted).float() * len(rows) / len(tokens)
+                    total += self._loss(x, wanted).float() * count_targets(wanted) / count_targets(targets)
                 elif not self._holds(stage.stage_index + 1):
                     dist.send(x.contiguous(), self._rank_of(stage.stage_index + 1), group=self._group)
         dist.all_reduce(total, group=self._group)

@@ -25,6 +25,7 @@ from torch.distributed.tensor.experimental import implicit_replication
 from torch.distributed.tensor.parallel import loss_parallel
 
 from ..models import Decoder, lm_loss, token_loss
+from ..models.loss import LossSettings
 from ..planning.mesh import Mesh
 from . import state
 from .apply import Settings, parallelize
@@ -54,6 +55,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
         self._tied: list[TiedWeights] = []
         self._contexts = ExitStack()
         self._loss: Callable[..., Tensor] = token_loss
+        self._loss_settings = LossSettings()
 
     # What Lightning asks of a strategy of several processes.
 
@@ -124,6 +126,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
     def _build(self, module: Any) -> None:
         whole: nn.Module = module.model
         self._same = state.tied_names(whole)
+        self._loss_settings = getattr(whole, "loss_settings", self._loss_settings)
         from_meta = any(parameter.is_meta for parameter in whole.parameters())
         self._parts = parallelize(whole, self.mesh, self.settings, self.context)
         if from_meta:
@@ -160,7 +163,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
 
     def _plain_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         def compute(targets: Tensor) -> Tensor:
-            loss = self._loss(logits, targets)
+            loss = self._loss(logits, targets, self._loss_settings.z_loss if self._module.training else 0.0)
             return loss.full_tensor() if isinstance(loss, DTensor) else loss
 
         return self._own_loss(compute, targets)
@@ -175,12 +178,14 @@ class MeshStrategy(StateByName, ParallelStrategy):
         if self.settings.kernels is not None:
             return model(tokens, targets)
         if self.pipeline is None:
-            if self.spec.tensor > 1 or self.settings.compile_blocks:
+            compiled = self.settings.compile_blocks and isinstance(model, Decoder)
+            if self.spec.tensor > 1 or (compiled and self._loss_settings.chunk_tokens is None):
                 return self._plain_loss(model(tokens), targets)
             return self._own_loss(lambda own: lm_loss(model, tokens, own), targets)
         if not self._module.training:
             return self.pipeline.evaluate(tokens, targets)
-        return self.pipeline.train(tokens, targets, runs=self._module.trainer.accumulate_grad_batches)
+        runs = self._module.trainer.accumulate_grad_batches
+        return self.pipeline.train(tokens, targets, runs, self._module.share_of_step(targets))
 
     def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
         if self.pipeline is None:

@@ -98,6 +98,18 @@ class Blend:
             self.splits[source].fill(rows, windows[here] - self.first_window[source], self.sequence_length)
         return batch
 
+    def targets(self, positions: np.ndarray) -> int | None:
+        """How many tokens are predicted in the windows at these positions; None where it is all but the first of each."""
+        if not any(isinstance(split, PackedSplit) for split in self.splits):
+            return None
+        windows = self.at(positions)
+        sources = np.searchsorted(self.first_window, windows, side="right") - 1
+        inside = windows - self.first_window[sources]
+        return sum(
+            int(split.targets(inside[sources == source], self.sequence_length).sum())
+            for source, split in enumerate(self.splits)
+        )
+
     def shards_of(self, windows: np.ndarray) -> np.ndarray:
         sources = np.searchsorted(self.first_window, windows, side="right") - 1
         shards = np.empty_like(windows)

@@ -171,6 +171,15 @@ class TokenDataModule(L.LightningDataModule):
         """One past the last sequence of the run, counted from this attempt's position and step."""
         return self.position + (self.total_steps - self.position_step) * self.batch_sequences
 
+    def targets_in_step(self, step: int) -> int | None:
+        """How many tokens the batch of optimizer step `step` (from 0) predicts, over all ranks and micro-batches.
+
+        None where every position of every sequence is predicted. A pure function of the order, like the batch itself, so each
+        rank knows the number without asking the others, and before the first micro-batch.
+        """
+        first = self.position + (step - self.position_step) * self.batch_sequences
+        return self.blend.targets(np.arange(first, first + self.batch_sequences))
+
     def train_dataloader(self) -> TrainLoader:
         rank, world = self._data_parallel()
         if self.batch_sequences % (self.micro_batch * world):

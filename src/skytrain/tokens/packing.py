@@ -10,7 +10,7 @@ import bisect
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,6 +37,16 @@ class Packing:
     @property
     def windows(self) -> int:
         return len(self.first) - 1
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        """That each window holds, without its padding."""
+        return np.add.reduceat(self.lengths, self.first[:-1])
+
+    @cached_property
+    def continued(self) -> np.ndarray:
+        """Pieces of each window, but its first, that do not begin their document: their first token is not predicted."""
+        return np.add.reduceat(~self.begins, self.first[:-1], dtype=np.int64) - ~self.begins[self.first[:-1]]
 
 
 class PackedSplit(TokenSplit):
@@ -75,6 +85,17 @@ class PackedSplit(TokenSplit):
         packings = self.packings(sequence_length)
         held = sum(int(packing.lengths.sum()) for packing in packings)
         return 1 - held / (sum(packing.windows for packing in packings) * (sequence_length + 1))
+
+    def targets(self, windows: np.ndarray, sequence_length: int) -> np.ndarray:
+        bounds = self._bounds(sequence_length)
+        shards, found = np.searchsorted(bounds, windows, side="right") - 1, np.empty(len(windows), dtype=np.int64)
+        for shard in np.unique(shards).tolist():
+            packing, here = self.packings(sequence_length)[shard], shards == shard
+            inside = windows[here] - bounds[shard]
+            held = packing.tokens[inside]
+            # Where there is room, the end of the last document is predicted too; the first token of a window never is.
+            found[here] = held + (held <= sequence_length) - 1 - packing.continued[inside]
+        return found
 
     def fill(self, rows: Iterable[np.ndarray], windows: np.ndarray, sequence_length: int) -> None:
         bounds, eot = self._bounds(sequence_length), self.manifest.tokenizer.eot

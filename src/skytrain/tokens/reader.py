@@ -160,6 +160,10 @@ class TokenSplit:
         self.fill(batch, windows, sequence_length)
         return batch
 
+    def targets(self, windows: np.ndarray, sequence_length: int) -> np.ndarray:
+        """How many tokens of each window are predicted."""
+        return np.full(len(windows), sequence_length, dtype=np.int64)
+
     def fill(self, rows: Iterable[np.ndarray], windows: np.ndarray, sequence_length: int) -> None:
         """Put the tokens of each window into its row."""
         bounds, width = self._bounds(sequence_length), sequence_length + 1

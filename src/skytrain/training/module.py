@@ -14,6 +14,7 @@ from torch import nn
 
 from ..config import LRScheduleConfig, OptimizerConfig
 from ..models import lm_loss
+from ..models.loss import count_targets
 from ..tokens import inputs_and_targets
 from .guard import Guard, LateGuard
 from .master_weights import MasterWeights
@@ -76,15 +77,41 @@ class CausalLM(pl.LightningModule):
         self.grad_norm: torch.Tensor | None = None
         self._losses: list[torch.Tensor] = []
         self._val_losses: list[torch.Tensor] = []
-        self._val_sequences = 0
+        self._val_sequences: list[torch.Tensor] = []
         self.val_loss: float | None = None
         self.keeps_documents_apart = False
+        self._step_targets: tuple[int, int | None] | None = None  # of the step in hand
         self.group_settings: list[dict[str, Any]] = []  # the optimizer's, by the configuration, before any restore
 
     def training_step(self, batch: torch.Tensor, batch_index: int) -> torch.Tensor:
-        loss = self.compute_loss(self.model, *inputs_and_targets(batch, keep_marks=self.keeps_documents_apart))
+        tokens, targets = inputs_and_targets(batch, keep_marks=self.keeps_documents_apart)
+        loss = self.compute_loss(self.model, tokens, targets)
+        share = self.share_of_step(targets)
+        if share is not None:
+            loss = loss * share
         self._losses.append(loss.detach())
         return loss
+
+    def share_of_step(self, targets: torch.Tensor) -> torch.Tensor | None:
+        """What the mean loss of this micro-batch counts for in the step's loss, relative to an equal share.
+
+        The loss of a step is the sum over its targets divided by their number. Micro-batches and ranks are averaged, so one that
+        has more targets than another must count for more. None where all have the same number.
+        """
+        step_targets = self._targets_in_step()
+        if step_targets is None:
+            return None
+        ranks = (self.trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
+        return count_targets(targets) * (self.trainer.accumulate_grad_batches * ranks / step_targets)
+
+    def _targets_in_step(self) -> int | None:
+        """As the data module knows it; a loader that was given without one has the same number in every batch."""
+        ask = getattr(self.trainer.datamodule, "targets_in_step", None)  # type: ignore[attr-defined]
+        if ask is None:
+            return None
+        if self._step_targets is None or self._step_targets[0] != self.global_step:
+            self._step_targets = (self.global_step, ask(self.global_step))
+        return self._step_targets[1]
 
     def take_loss(self, micro_batches: int) -> float:
         """The mean loss of the last step, over all ranks. Waits for the device, so it is asked for only when a line is written."""
@@ -147,17 +174,20 @@ class CausalLM(pl.LightningModule):
         rows = len(batch)
         if not rows:  # this rank has none left, but takes part in what the others compute
             batch = batch.new_zeros(1, batch.size(1))
-        loss = self.compute_loss(self.model, *inputs_and_targets(batch, keep_marks=self.keeps_documents_apart))
-        self._val_losses.append(loss.detach().double() * rows)
-        self._val_sequences += rows
+        tokens, targets = inputs_and_targets(batch, keep_marks=self.keeps_documents_apart)
+        loss = self.compute_loss(self.model, tokens, targets)
+        # In whole sequences, so that batches without padding count for exactly as many as they have.
+        sequences = count_targets(targets) / targets.size(1) * bool(rows)
+        self._val_losses.append(loss.detach().double() * sequences)
+        self._val_sequences.append(sequences)
 
     def on_validation_epoch_end(self) -> None:
         nats = torch.stack(self._val_losses).sum()
-        both = torch.stack([nats, torch.full_like(nats, self._val_sequences)])
+        both = torch.stack([nats, torch.stack(self._val_sequences).sum().to(nats)])
         total, sequences = self.trainer.strategy.reduce(both, reduce_op="sum")
         self.val_loss = float(total / sequences)
         self._val_losses.clear()
-        self._val_sequences = 0
+        self._val_sequences.clear()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         _count_batches_anew(checkpoint, self.trainer.accumulate_grad_batches)
