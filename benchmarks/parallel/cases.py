@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from benchmarks.parallel.deepspeed_cases import CASES as DEEPSPEED
 
 STEPS, SEQUENCES, LENGTH = 5, 8, 32
+LOSS = 5e-6  # the difference that is allowed
+MUON_LOSS = 1e-4  # its iteration rounds to bf16, where a gradient's last bit may become 2**-8
 MODELS = {
     # A vocabulary that needs padding, so that the padding is divided too.
     "gpt2": ("model=gpt2-tiny", "tokenizer=bytes", "model.pad_vocab_to=64"),  # tied head, biases, learned positions
@@ -21,11 +24,11 @@ MODELS = {
         "model.window_every=2",
         "model.attention_softcap=20",
     ),
+    # transformers' own Llama, of the same size
+    "hf": ("model=hf", f"model.name={Path(__file__).parent / 'hf-tiny'}", "tokenizer=bytes"),
 }
+DECODER = ("model.layers=4", "model.width=32", "model.heads=4")
 SIZE = (
-    "model.layers=4",
-    "model.width=32",
-    "model.heads=4",
     "model.max_length=64",
     f"trainer.sequence_length={LENGTH}",
     f"trainer.batch_tokens={SEQUENCES * LENGTH}",
@@ -51,22 +54,32 @@ class Case:
     clip: float | None = 0.5  # below the norms that occur, so that it acts
     bf16: bool = False
     slow: bool = False  # left to `make test-slow`
+    more: tuple[str, ...] = ()  # settings that the reference has too
+    documents: bool = False  # rows with targets that do not count, unevenly, and several documents in each
+    loss: float = LOSS
 
     def settings(self) -> list[str]:
         clip = "null" if self.clip is None else str(self.clip)
         precision = "bf16-mixed" if self.bf16 else "32-true"
         return [
             *MODELS[self.model],
+            *(() if self.model == "hf" else DECODER),
             *SIZE,
             f"trainer.micro_batch={self.micro_batch}",
             f"trainer.clip_norm={clip}",
             f"trainer.precision={precision}",
+            *self.more,
             *self.overrides,
         ]
 
+    @property
+    def reference_name(self) -> str:
+        """Cases that are compared with the same run have the same."""
+        return f"{self.model}-{self.clip}-{self.bf16}-{self.more}-{self.documents}"
+
 
 def cases(world_size: int | None = None) -> list[Case]:
-    found = [*_modes(), *_contexts(), *_variations(), *_deepspeed()]
+    found = [*_modes(), *_contexts(), *_variations(), *_losses(), *_packed(), *_muon(), *_deepspeed()]
     return [case for case in found if world_size in (None, case.world_size)]
 
 
@@ -158,6 +171,72 @@ def _variations() -> Iterator[Case]:
     yield Case("pp x2, bf16", 2, ("parallel=pp",), bf16=True, slow=True)
 
 
+LOSSES = {
+    "z-loss": ("trainer.z_loss=0.1",),
+    "chunked loss": ("trainer.loss_chunk_tokens=48", "trainer.z_loss=0.1"),  # no divisor of a micro-batch
+    "separate documents": ("loader.separate_documents=true",),
+}
+SHARDED = {  # each with processes
+    "fsdp x2": (2, "parallel=fsdp"),
+    "deepspeed-zero1 x2": (2, "parallel=deepspeed-zero1"),
+    "deepspeed-zero2 x2": (2, "parallel=deepspeed-zero2"),
+    "deepspeed-zero3 x2": (2, "parallel=deepspeed-zero3"),
+    "hsdp 2x2": (4, "parallel=hsdp"),
+}
+
+
+def _losses() -> Iterator[Case]:
+    """Where the state is divided: what is added to the loss, logits in chunks, documents apart."""
+    for what, more in LOSSES.items():
+        for mesh, (world_size, preset) in SHARDED.items():
+            for model in ("gpt2", "hf"):
+                slow = world_size > 2 or mesh in ("deepspeed-zero1 x2", "deepspeed-zero2 x2")
+                name = f"{mesh}, {what}, {model}"
+                yield Case(name, world_size, (preset,), model, slow=slow, more=more, documents="documents" in what)
+    for model in ("gpt2", "hf"):
+        apart = LOSSES["separate documents"]
+        name = f"tp x2, separate documents, {model}"
+        yield Case(name, 2, ("parallel=tp",), model, slow=model == "hf", more=apart, documents=True)
+    yield Case("pp x2, z-loss", 2, ("parallel=pp",), more=LOSSES["z-loss"])
+    yield Case("cp x2 ring, chunked loss", 2, ("parallel=cp",), more=LOSSES["chunked loss"])
+
+
+def _packed() -> Iterator[Case]:
+    """Rows with different numbers of targets: the loss of a step is over its targets, however they are spread."""
+    meshes = {
+        "single, accumulated": (1, "parallel=single"),
+        "ddp x2": (2, "parallel=ddp"),
+        "fsdp x2": (2, "parallel=fsdp"),
+        "tp x2": (2, "parallel=tp"),
+        "pp x2": (2, "parallel=pp"),
+        "cp x2": (2, "parallel=cp"),
+        "deepspeed-zero2 x2": (2, "parallel=deepspeed-zero2"),
+        "deepspeed-zero3 x2": (2, "parallel=deepspeed-zero3"),
+        "hsdp 2x2": (4, "parallel=hsdp"),
+        "pp-fsdp 2x2": (4, "parallel=pp-fsdp"),
+    }
+    for name, (world_size, preset) in meshes.items():
+        yield Case(f"{name}, packed documents", world_size, (preset,), slow=world_size > 2, documents=True)
+    through = ("parallel=pp", "parallel.pipeline_micro_batches=2")
+    yield Case("pp x2, packed documents, accumulated", 2, through, documents=True)
+    yield Case("fsdp x2, packed documents, other micro-batch", 2, ("parallel=fsdp",), micro_batch=1, documents=True)
+
+
+def _muon() -> Iterator[Case]:
+    meshes = {
+        "ddp x2": (2, "parallel=ddp"),
+        "fsdp x2": (2, "parallel=fsdp"),
+        "tp x2": (2, "parallel=tp"),
+        "pp x2": (2, "parallel=pp"),
+        "cp x2": (2, "parallel=cp"),
+        "hsdp 2x2": (4, "parallel=hsdp"),
+        "tp-fsdp 2x2": (4, "parallel=tp-fsdp"),
+    }
+    for name, (world_size, preset) in meshes.items():
+        more = ("optimizer=muon",)
+        yield Case(f"{name}, muon", world_size, (preset,), slow=world_size > 2, more=more, loss=MUON_LOSS)
+
+
 def _deepspeed() -> Iterator[Case]:
     for name, (world_size, overrides, model, slow) in DEEPSPEED.items():
         yield Case(name, world_size, overrides, model, bf16="bf16" in name, slow=slow)
@@ -165,4 +244,4 @@ def _deepspeed() -> Iterator[Case]:
 
 def reference(case: Case) -> Case:
     """The same model, batch and clipping on one device."""
-    return Case(f"single, {case.model}", 1, ("parallel=single",), case.model, 8, case.clip, case.bf16)
+    return replace(case, name=f"single, {case.model}", world_size=1, overrides=("parallel=single",), micro_batch=8)

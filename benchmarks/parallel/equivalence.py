@@ -27,7 +27,7 @@ from benchmarks.parallel.deepspeed_cases import whole_gradient
 from benchmarks.parallel.document import insert
 from benchmarks.parallel.processes import alive, run_ranks
 
-LOSS, GRADIENT, NORM = 5e-6, 1e-7, 1e-5  # the differences that are allowed; the last is relative
+GRADIENT, NORM = 1e-7, 1e-5  # the differences that are allowed; the last is relative
 
 
 @dataclass
@@ -41,11 +41,21 @@ class Outcome:
     global_step: int = 0
 
 
-def batches(vocabulary: int) -> list[Any]:
+def batches(vocabulary: int, documents: bool = False) -> list[Any]:
+    """The same for every case; with `documents` packed ones, whose rows have different numbers of targets."""
     import torch
 
     made = torch.Generator().manual_seed(1)
-    return [torch.randint(0, vocabulary, (SEQUENCES, LENGTH + 1), generator=made) for _ in range(STEPS)]
+    found = [torch.randint(0, vocabulary, (SEQUENCES, LENGTH + 1), generator=made) for _ in range(STEPS)]
+    if documents:
+        eot = vocabulary - 1
+        for batch in found:
+            batch[:, 0] = eot
+            for row, held in zip(batch, torch.randint(2, LENGTH + 1, (SEQUENCES,), generator=made), strict=True):
+                row[held // 2] = ~row[held // 2]  # a piece that goes on from another window
+                row[held // 3] = eot
+                row[held:] = ~eot  # padding
+    return found
 
 
 def train(case: Case) -> Outcome:
@@ -58,14 +68,14 @@ def train(case: Case) -> Outcome:
     from skytrain.config.compose import compose
     from skytrain.parallel import Ranks, uses_deepspeed
     from skytrain.storage import open_store
-    from skytrain.training import CausalLM, plan_training
-    from skytrain.training.factory import make_trainer, outline
+    from skytrain.training import plan_training
+    from skytrain.training.factory import make_module, make_trainer, outline
 
     config = compose(case.settings()).config
     ranks = Ranks.from_environment() if case.world_size > 1 else Ranks()
     plan = plan_training(config, ranks)
     outcome = Outcome()
-    whole = batches(config.model.vocab_size)
+    whole = batches(config.model.vocab_size, case.documents)
 
     class Watch(pl.Callback):
         def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
@@ -92,6 +102,9 @@ def train(case: Case) -> Outcome:
         ]
 
     class Data(pl.LightningDataModule):
+        def targets_in_step(self, step: int) -> int | None:
+            return int((whole[step][:, 1:] >= 0).sum()) if case.documents else None
+
         def train_dataloader(self) -> Any:
             return DataLoader(loader(), batch_size=None)  # type: ignore[arg-type]
 
@@ -102,13 +115,7 @@ def train(case: Case) -> Outcome:
 
     torch.manual_seed(0)
     trainer = make_trainer(config, plan, open_store(tempfile.gettempdir()), [Watch()], [])
-    module = CausalLM(
-        outline(config),
-        optimizer=config.optimizer,
-        schedule=config.lr_schedule,
-        total_steps=STEPS,
-        clip_norm=config.trainer.clip_norm,
-    )
+    module = make_module(config, plan, outline(config), lambda text: None)
     trainer.fit(module, datamodule=Data())
     outcome.global_step, outcome.validation = trainer.global_step, module.val_loss or 0.0
     return outcome
@@ -139,12 +146,8 @@ def _work(chosen: list[Case], singles: dict[str, Outcome]) -> dict[str, dict[str
     found = {}
     for case in chosen:
         alive()
-        found[case.name] = compare(train(case), singles[_reference_name(case)])
+        found[case.name] = compare(train(case), singles[case.reference_name])
     return found
-
-
-def _reference_name(case: Case) -> str:
-    return f"{case.model}-{case.clip}-{case.bf16}"
 
 
 def run(chosen: Iterable[Case]) -> dict[str, dict[str, float]]:
@@ -153,7 +156,7 @@ def run(chosen: Iterable[Case]) -> dict[str, dict[str, float]]:
 
     chosen = list(chosen)
     torch.set_num_threads(1)
-    references = {_reference_name(case): reference(case) for case in chosen}
+    references = {case.reference_name: reference(case) for case in chosen}
     singles = {name: train(case) for name, case in references.items()}
     worst: dict[str, dict[str, float]] = {}
     for world_size in sorted({case.world_size for case in chosen}):

@@ -12,6 +12,7 @@ from skytrain.evaluation.generate import Sampling, generate_tokens
 from skytrain.models import HFCausalLM, build_model, flops_per_token, lm_loss
 from skytrain.models.hf import save_hf_folder
 from skytrain.models.llmc import save_llmc
+from skytrain.models.loss import LossSettings
 
 TINY = {
     "hidden_size": 32,
@@ -134,3 +135,44 @@ def test_a_run_is_named_after_the_model_and_not_its_owner():
 
     config = compose(["model=hf", "model.name=EleutherAI/pythia-160m"]).config
     assert run_name(config).startswith("pythia-160m-python-docs-")
+
+
+def test_a_hugging_face_model_keeps_documents_apart_by_their_positions(neox):
+    model = build_model(hf(neox[0]), seed=1).eval()
+    model.separator = 89
+    one, other = torch.tensor([[89, 1, 2, 3]]), torch.tensor([[89, 4, 5]])
+    apart = model(torch.cat([one, other, ~torch.tensor([[6]]), torch.tensor([[7]])], dim=1))
+    model.check_documents()
+    for begin, end, document in ((0, 4, one), (4, 7, other), (7, 9, torch.tensor([[6, 7]]))):
+        torch.testing.assert_close(apart[:, begin:end], model(document), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 1e-2])
+def test_a_chunked_loss_of_a_hugging_face_model_has_the_same_gradients(neox, random_tokens, z_loss):
+    model, tokens = build_model(hf(neox[0]), seed=1), random_tokens(vocab_size=90)
+    found = []
+    for chunk in (None, 5):
+        model.loss_settings = LossSettings(z_loss, chunk)
+        loss = lm_loss(model, tokens, tokens.flip(1))
+        found.append([loss, *torch.autograd.grad(loss, list(model.parameters()))])
+    model.check_chunks()
+    for whole, chunked in zip(*found, strict=True):
+        torch.testing.assert_close(chunked, whole, atol=1e-6, rtol=1e-5)
+
+
+def test_a_hugging_face_model_that_cannot_do_either_is_refused_by_trying_it(tmp_path):
+    from transformers import AutoModelForCausalLM, BloomConfig, CohereConfig
+
+    sizes = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    scaled = CohereConfig(
+        **sizes, intermediate_size=32, logit_scale=0.5, pad_token_id=0, bos_token_id=1, eos_token_id=2
+    )
+    AutoModelForCausalLM.from_config(scaled).save_pretrained(tmp_path / "cohere")
+    with pytest.raises(ConfigError, match=r"trainer.loss_chunk_tokens: .* more to its logits"):
+        build_model(hf(tmp_path / "cohere"), seed=0).check_chunks()
+    bloom = BloomConfig(vocab_size=96, hidden_size=32, n_layer=1, n_head=2)  # has no positions but a bias by distance
+    AutoModelForCausalLM.from_config(bloom).save_pretrained(tmp_path / "bloom")
+    model = build_model(hf(tmp_path / "bloom"), seed=0)
+    model.separator = 89
+    with pytest.raises(ConfigError, match=r"loader.separate_documents: .* does not keep documents apart"):
+        model.check_documents()

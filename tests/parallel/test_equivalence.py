@@ -3,9 +3,9 @@
 from functools import cache
 
 import pytest
-from benchmarks.parallel.cases import Case, cases
+from benchmarks.parallel.cases import LOSS, Case, cases
 from benchmarks.parallel.deepspeed_cases import OFFLOAD_LOSS
-from benchmarks.parallel.equivalence import GRADIENT, LOSS, NORM, run
+from benchmarks.parallel.equivalence import GRADIENT, NORM, run
 
 BF16_LOSS, BF16_NORM = 1e-2, 5e-2  # bf16 keeps 8 bits
 
@@ -26,7 +26,7 @@ def test_several_processes_train_as_one_does(case: Case):
     if case.bf16:
         assert seen["loss"] < BF16_LOSS and seen["norm"] < BF16_NORM and seen["validation"] < BF16_LOSS
         return
-    more = OFFLOAD_LOSS / LOSS if "offload" in case.name else 1
+    more = OFFLOAD_LOSS / LOSS if "offload" in case.name else case.loss / LOSS
     assert seen["loss"] <= LOSS * more
     assert seen["gradient"] <= GRADIENT
     assert seen["norm"] <= NORM * more

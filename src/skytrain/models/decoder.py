@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from ..config import DecoderConfig, SkytrainError
 from ..planning.flops import decoder_flops_per_token
 from .attention import Attention, KVCache
-from .documents import Documents, make_documents
-from .loss import LossSettings, chunked_loss, token_loss
+from .documents import Documents, documents_of, make_documents
+from .loss import LossSettings, head_loss
 from .norm import make_norm
 from .parametrization import multipliers
 from .places import Places
@@ -134,8 +134,10 @@ class Decoder(nn.Module):
         if self.config.tied_head:
             self.head.projection.weight = self.embedding.tokens.weight
 
-    def forward(self, tokens_bt: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Logits (B, T, padded vocabulary). With a cache the tokens continue those that it holds."""
+    def forward(self, tokens_bt: Tensor, cache: KVCache | None = None, *, targets_bt: Tensor | None = None) -> Tensor:
+        """Logits (B, T, padded vocabulary), or the loss where there are targets. With a cache the tokens continue those that it holds."""
+        if targets_bt is not None:
+            return head_loss(self.head, self.stream(tokens_bt), targets_bt, self.loss_settings, self.training)
         return self.head(self.stream(tokens_bt, cache))
 
     def stream(self, tokens_bt: Tensor, cache: KVCache | None = None) -> Tensor:
@@ -168,27 +170,15 @@ class Decoder(nn.Module):
         return stable_length(self.config)
 
     def loss(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
-        """Mean cross-entropy in nats over the real vocabulary, in float32; in training with what `loss_settings` adds."""
-        z_loss = self.loss_settings.z_loss if self.training else 0.0
-        chunk = self.loss_settings.chunk_tokens
-        if chunk is None:
-            return token_loss(self(tokens_bt), targets_bt, z_loss)
-        return chunked_loss(self.head, self.stream(tokens_bt), targets_bt, chunk, z_loss)
+        """Mean cross-entropy in nats over the real vocabulary, in float32; in training with what `loss_settings` adds.
+
+        By a call of the model itself: what is wrapped around it (FSDP gathers weights there) sees all of the work.
+        """
+        return self(tokens_bt, targets_bt=targets_bt)
 
     def flops_per_token(self, sequence_length: int) -> int:
         """Forward and backward, counted as MFU counts them."""
         return decoder_flops_per_token(self.config, sequence_length)
-
-
-def documents_of(tokens_bt: Tensor, separator: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The tokens, the number of each one's document within its row, and its place within that document.
-
-    A document begins with `separator`; a piece of one that begins without it has its first token v written as `~v`.
-    """
-    begins = (tokens_bt == separator) | (tokens_bt < 0)
-    here = torch.arange(tokens_bt.size(1), device=tokens_bt.device).expand_as(tokens_bt)
-    places = here - torch.where(begins, here, 0).cummax(dim=1).values
-    return tokens_bt.where(tokens_bt >= 0, ~tokens_bt), begins.cumsum(dim=1), places
 
 
 def check_tokens(tokens_bt: Tensor, config: DecoderConfig, start: int = 0) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -30,3 +31,14 @@ def make_documents(ids_bt: Tensor, windows: Sequence[int | None], head_size: int
     from .flex import block_masks  # brings the compiler with it, which takes seconds to load
 
     return Documents(ids_bt, block_masks(ids_bt, windows))
+
+
+def documents_of(tokens_bt: Tensor, separator: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The tokens, the number of each one's document within its row, and its place within that document.
+
+    A document begins with `separator`; a piece of one that begins without it has its first token v written as `~v`.
+    """
+    begins = (tokens_bt == separator) | (tokens_bt < 0)
+    here = torch.arange(tokens_bt.size(1), device=tokens_bt.device).expand_as(tokens_bt)
+    places = here - torch.where(begins, here, 0).cummax(dim=1).values
+    return tokens_bt.where(tokens_bt >= 0, ~tokens_bt), begins.cumsum(dim=1), places

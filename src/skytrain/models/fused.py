@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..config.capabilities import fused_model_problem
-from .decoder import Block, Decoder, documents_of
-from .documents import Documents
+from .decoder import Block, Decoder
+from .documents import Documents, documents_of
 from .kernels import add_norm, bias_gelu, head_loss, linear, lookup, pack_qkv
 from .kernels.cross_entropy import reference as head_loss_reference
 from .kernels.gelu import reference as gelu_reference

@@ -30,9 +30,14 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 @torch.no_grad()
 def put(target: Tensor, whole: Tensor) -> None:
     """Copies this rank's part of `whole` into `target`."""
-    if not isinstance(target, DTensor):
+    if isinstance(target, DTensor):
+        target.to_local().copy_(local_part_of(target, whole))
+    else:
         target.copy_(whole)
-        return
+
+
+def local_part_of(target: DTensor, whole: Tensor) -> Tensor:
+    """What this rank would hold of `whole` if it were placed as `target` is."""
     part = whole
     # Sharding cuts what tensor parallelism has cut before, so the last dimension of the mesh comes first.
     for axis in reversed(range(target.device_mesh.ndim)):
@@ -42,7 +47,7 @@ def put(target: Tensor, whole: Tensor) -> None:
             pieces = part.chunk(target.device_mesh.size(axis), dim)
             mine = target.device_mesh.get_local_rank(axis)
             part = pieces[mine] if mine < len(pieces) else part.narrow(dim, 0, 0)
-    target.to_local().copy_(part)
+    return part
 
 
 def fill(named: Named, value: Callable[[str, torch.Size], Tensor]) -> None:

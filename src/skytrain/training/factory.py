@@ -14,7 +14,7 @@ from torch import nn
 
 from ..checkpoints import StoreCheckpointIO
 from ..config import Config, DecoderConfig, MissingExtra, Precision, total_steps
-from ..models import Decoder, build_model
+from ..models import Decoder, HFCausalLM, build_model
 from ..models.device import check_precision, choose_device_type, resolve_precision
 from ..models.initialise import initial_value
 from ..parallel import (
@@ -151,9 +151,11 @@ def make_module(config: Config, plan: TrainingPlan, model: nn.Module, tell: Call
         guard=make_guard(config.trainer, tell),
     )
     if config.loader.separate_documents:
-        assert isinstance(model, Decoder)
+        assert isinstance(model, Decoder | HFCausalLM)
         model.separator = config.tokenizer.vocab_size - 1  # the end of text is the last id of every tokenizer here
         module.keeps_documents_apart = True
+        if isinstance(model, HFCausalLM):
+            model.check_documents()
     path = choose_path(config, plan.device, plan.mesh)
     if path.compute_loss is not None:
         module.compute_loss = path.compute_loss

@@ -36,5 +36,9 @@ def apply_memory_settings(model: nn.Module, trainer: TrainerConfig, *, by_mesh: 
     if isinstance(model, Decoder):
         model.recompute = recompute
         model.loss_settings = LossSettings(trainer.z_loss, trainer.loss_chunk_tokens)
-    elif isinstance(model, HFCausalLM) and recompute == "full":
-        cast(Any, model.model).gradient_checkpointing_enable({"use_reentrant": False})
+    elif isinstance(model, HFCausalLM):
+        if recompute == "full":
+            cast(Any, model.model).gradient_checkpointing_enable({"use_reentrant": False})
+        model.loss_settings = LossSettings(trainer.z_loss, trainer.loss_chunk_tokens)
+        if trainer.loss_chunk_tokens:
+            model.check_chunks()

@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
 
 from ..config import DecoderConfig, LionConfig, MuonConfig, OptimizerConfig
 from ..models.parametrization import UpdateScales, update_scales
+from ..parallel.state import local_part_of
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, *, fused: bool) -> torch.optim.Optimizer:
@@ -54,7 +57,7 @@ def _make_muon(model: nn.Module, config: MuonConfig, fused: bool) -> Muon:
     others = {name for name, parameter in model.named_parameters()} - hidden
     # A step of Muon has the same size in every direction whatever the width, so muP's smaller rates are not for it.
     matrices = [parameter for name, parameter in model.named_parameters() if name in hidden and parameter.requires_grad]
-    muon = torch.optim.Muon(
+    muon = MatrixMuon(
         matrices,
         lr=config.lr,
         weight_decay=config.weight_decay,
@@ -82,6 +85,45 @@ def hidden_matrices(model: nn.Module) -> set[str]:
         for name, parameter in model.named_parameters()
         if id(parameter) in kept and parameter.size(0) not in heights
     }
+
+
+class MatrixMuon(torch.optim.Muon):
+    """torch's Muon, also for matrices that ranks hold in parts.
+
+    A step needs whole matrices: each is gathered, in the update's precision, and made orthogonal on every rank, which then
+    keeps its own part. That sends as much as gathering the weights once, and computes on each rank what one device would.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        divided = [
+            (group, parameter)
+            for group in self.param_groups
+            for parameter in group["params"]
+            if isinstance(parameter, DTensor) and parameter.grad is not None
+        ]
+        if not divided:
+            return super().step(closure)
+        assert closure is None
+        for group, parameter in divided:
+            self._step_in_parts(group, parameter)
+        return None
+
+    def _step_in_parts(self, group: dict[str, Any], parameter: DTensor) -> None:
+        grad, kept = parameter.grad, self.state[parameter]
+        assert grad is not None
+        if "momentum_buffer" not in kept:
+            kept["momentum_buffer"] = torch.zeros_like(grad, memory_format=torch.preserve_format)
+        momentum: DTensor = kept["momentum_buffer"]
+        momentum.lerp_(grad, 1 - group["momentum"])
+        update: Any = grad.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
+        whole = _zeropower_via_newtonschulz(
+            update.full_tensor(), group["ns_coefficients"], group["ns_steps"], group["eps"]
+        )
+        rate = _adjust_lr(group["lr"], group["adjust_lr_fn"], parameter.shape)
+        local = parameter.to_local()
+        local.mul_(1 - group["lr"] * group["weight_decay"])
+        local.add_(local_part_of(parameter, whole).to(local.dtype), alpha=-rate)
 
 
 class Muon(torch.optim.Optimizer):

@@ -57,7 +57,7 @@ def _documents(setup: Setup) -> str | None:
         return None
     if isinstance(setup.config.model, CustomModelConfig):
         return f"model={setup.config.model.name} cannot keep documents apart; the built-in decoder and model=hf can"
-    divided = _divided(setup, "context", "pipeline", "tensor")
+    divided = _divided(setup, "context", "pipeline")
     return divided and f"{divided} does not keep documents apart"
 
 
@@ -177,7 +177,7 @@ FEATURE_RULES = (
     Rule(
         "separate-documents",
         "loader.separate_documents",
-        "tensor, pipeline or context parallelism, `model=custom`",
+        "pipeline or context parallelism, `model=custom`",
         _documents,
         "try loader.separate_documents=false, or parallel=fsdp with a model that can",
     ),
