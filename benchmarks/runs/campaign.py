@@ -85,25 +85,33 @@ class Campaign(ABC, Generic[Blow]):
     def attempt(self, run: str, blow: Blow | None) -> Struck:
         """Trains until the run is done or the blow has fallen; nothing of it is left running then."""
 
+    def close(self) -> None:
+        """Ends what the campaign has started beside its runs."""
+
+    @property
+    def store_root(self) -> str:
+        """Where the runs are; the data is prepared there."""
+        return str(self.root)
+
     def log(self, run: str) -> Path:
         return self.root / f"{run}.log"
 
     def losses(self, run: str) -> dict[tuple[int, str], float]:
         found = {}
-        for record in read_metrics(open_store(str(self.root)), run):
+        for record in read_metrics(open_store(self.store_root), run):
             for name in ("train/loss", "val/loss", "train/grad_norm"):
                 if name in record:
                     found[record["step"], name] = record[name]
         return found
 
     def finished(self, run: str) -> bool:
-        store = open_store(str(self.root))
+        store = open_store(self.store_root)
         numbers = attempts(store, run)
         outcome = read_outcome(store, run, numbers[-1]) if numbers else None
         return outcome is not None and outcome["outcome"] == "done"
 
     def final_weights(self, run: str) -> dict[str, torch.Tensor]:
-        return load_model(open_store(str(self.root)), f"{run}@{STEPS}").model.state_dict()
+        return load_model(open_store(self.store_root), f"{run}@{STEPS}").model.state_dict()
 
     def one_run(self, blows: int) -> None:
         """A run that is struck so often, and must end as if it had not been."""
@@ -126,7 +134,7 @@ class Campaign(ABC, Generic[Blow]):
 
     def check(self, run: str, newest_before: int) -> int:
         """Every committed checkpoint verifies, and the newest is never older than before."""
-        store = open_store(str(self.root))
+        store = open_store(self.store_root)
         found = committed(store, run)
         for commit in found:
             problems = verify(store, commit)

@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Container
 from dataclasses import dataclass
 
-from benchmarks.runs.campaign import SETTINGS, Campaign, Struck
+from benchmarks.runs.campaign import SETTINGS, Blow, Campaign, Struck
 from tests.support.tiny import TINY
 
 from skytrain.checkpoints import committed_steps
@@ -37,10 +38,44 @@ class JobBlow:
         return f"{self.what} {self.seconds:.2f} s after {since}"
 
 
-class JobCampaign(Campaign[JobBlow]):
-    """Starts jobs and waits for the moment; `strike` is what the kinds differ in."""
+class Jobs(Campaign[Blow]):
+    """Runs are trained by `skytrain train` in processes of their own."""
 
     modes = ("single", "ddp", "fsdp")
+    extra: tuple[str, ...] = ()  # settings of this kind
+
+    def environment(self) -> dict[str, str]:
+        """Of a job, beside this process's own."""
+        return {}
+
+    def start(self, run: str) -> subprocess.Popen[bytes]:
+        words = [
+            *TINY,
+            *SETTINGS,
+            *self.options,
+            *self.extra,
+            f"store.root={self.store_root}",
+            f"run={run}",
+            "--processes",
+            str(self.world),
+        ]
+        command = [sys.executable, "-m", "skytrain", "train", *words]
+        with self.log(run).open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **self.environment()})
+
+    def steps(self, run: str) -> list[int]:
+        return committed_steps(open_store(self.store_root), run)
+
+    def ended(self, job: subprocess.Popen[bytes], run: str, codes: Container[int], seconds: float) -> int:
+        """The exit code, which must be one of `codes`."""
+        code = job.wait(seconds)
+        assert code in codes, f"{run}: exit code {code}: {self.log(run).read_text()[-2000:]}"
+        return code
+
+
+class JobCampaign(Jobs[JobBlow]):
+    """Starts jobs and waits for the moment; `strike` is what the kinds differ in."""
+
     what: str
 
     def strike(self, job: subprocess.Popen[bytes], run: str) -> str:
@@ -57,34 +92,20 @@ class JobCampaign(Campaign[JobBlow]):
         return f"{blow.what} {moment}"
 
     def attempt(self, run: str, blow: JobBlow | None) -> Struck:
-        words = [
-            *TINY,
-            *SETTINGS,
-            *self.options,
-            f"store.root={self.root}",
-            f"run={run}",
-            "--processes",
-            str(self.world),
-        ]
         began, before = time.monotonic(), self.steps(run)
-        with self.log(run).open("ab") as log:
-            job = subprocess.Popen([sys.executable, "-m", "skytrain", "train", *words], stdout=log, stderr=log)
+        job = self.start(run)
         supervisor = identify(job.pid)
         try:
             if blow is not None and self.wait(job, run, before, blow):
                 note = self.strike(job, run)
                 self.check_orphans(run, supervisor)
                 return Struck(True, time.monotonic() - began, note)
-            code = job.wait(END_SECONDS)
-            assert code == 0, f"{run}: exit code {code}: {self.log(run).read_text()[-2000:]}"
+            self.ended(job, run, {0}, END_SECONDS)
             self.check_orphans(run, supervisor)
             return Struck(False, time.monotonic() - began)
         finally:
             job.kill()
             job.wait()
-
-    def steps(self, run: str) -> list[int]:
-        return committed_steps(open_store(str(self.root)), run)
 
     def wait(self, job: subprocess.Popen[bytes], run: str, before: list[int], blow: JobBlow) -> bool:
         """Whether the moment came before the job was done."""
@@ -125,11 +146,10 @@ class GroupSignals(JobCampaign):
                 os.kill(pid, signal.SIGTERM)
             except ProcessLookupError:
                 continue
-        code = job.wait(END_SECONDS)
         # 0: it was done at that moment; -SIGTERM: the supervisor itself had not begun to listen.
-        assert code in (0, 7, 12, -signal.SIGTERM), f"{run}: exit code {code}"
+        code = self.ended(job, run, {0, 7, 12, -signal.SIGTERM}, END_SECONDS)
         if code == 7:
-            store = open_store(str(self.root))
+            store = open_store(self.store_root)
             outcome = read_outcome(store, run, attempts(store, run)[-1])
             assert outcome is not None and outcome["outcome"] == "interrupted", f"{run}: exit code 7, and {outcome}"
             assert outcome["step"] == self.steps(run)[-1], f"{run}: exit code 7, and {outcome} is not committed"

@@ -4,7 +4,8 @@
     python benchmarks/runs/kill_campaign.py --kinds supervisor,group --modes single,ddp,fsdp --kills 20
 
 Kinds: `ranks`, SIGKILL for ranks at random moments and inside every phase of a save; `supervisor`, SIGKILL for the supervisor of
-`skytrain train`, from before its workers have imported torch; `group`, SIGTERM for every process of a job. A run that was struck must end
+`skytrain train`, from before its workers have imported torch; `group`, SIGTERM for every process of a job; `store`, the store answers 503 or
+403 for 10 s to 3 minutes; `metadata`, EC2's metadata service fails before it gives a spot notice. A run that was struck must end
 with the losses of every step and all weights bit for bit those of the undisturbed one, and no process may be left after 10 s.
 """
 
@@ -26,13 +27,15 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # for tests.support
 import torch
 from benchmarks.runs.campaign import BLOWS_A_RUN, MODES, SETTINGS, Campaign
 from benchmarks.runs.job_kills import GroupSignals, SupervisorKills
+from benchmarks.runs.outages import MetadataFaults, StoreOutages
 from benchmarks.runs.rank_kills import RankKills
 from tests.support.tiny import tiny_config
 
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent
 
-KINDS: dict[str, type[Campaign[Any]]] = {each.kind: each for each in (RankKills, SupervisorKills, GroupSignals)}
+ALL = (RankKills, SupervisorKills, GroupSignals, StoreOutages, MetadataFaults)
+KINDS: dict[str, type[Campaign[Any]]] = {each.kind: each for each in ALL}
 
 
 def main() -> None:
@@ -72,6 +75,7 @@ def main() -> None:
             campaigns.append(campaign)
             while campaign.kills < wanted:
                 campaign.one_run(min(BLOWS_A_RUN, wanted - campaign.kills))
+            campaign.close()
     total = {
         "kills": sum(each.kills for each in campaigns),
         "runs": sum(each.runs for each in campaigns),

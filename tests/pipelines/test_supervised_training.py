@@ -109,3 +109,9 @@ def test_a_hundred_kills_change_nothing():
 def test_sixty_blows_to_whole_jobs_change_nothing_and_leave_no_process():
     found = campaign("--kinds", "supervisor,group", "--kills", "60")
     assert found["kills"] == 60 and found["identical"]
+
+
+@pytest.mark.slow
+def test_outages_of_the_store_and_of_the_metadata_service_change_nothing():
+    found = campaign("--kinds", "store,metadata", "--modes", "single,fsdp", "--kills", "12")
+    assert found["kills"] == 12 and found["identical"]

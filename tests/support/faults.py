@@ -96,6 +96,11 @@ class FaultProxy:
         with self._lock:
             self._faults.append(Fault(kind, times, when))
 
+    def clear(self) -> None:
+        """The network is good again."""
+        with self._lock:
+            self._faults.clear()
+
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._server.server_port}"

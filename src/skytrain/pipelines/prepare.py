@@ -57,7 +57,7 @@ SAY_SECONDS = 0.5
 
 def prepare(config: Config, reporter: Reporter) -> Prepared:
     """Everything up to shards with a manifest. What an earlier call finished is used again, not made again."""
-    store = open_store(config.store)
+    store = open_store(config.store).patient(config.store.patience)
     source = make(config.data.source.target, config.data.source.args, key="data.source")
     version = corpus_version(config.data, fingerprint_of(config.data, source))
     corpus = None if hasattr(source, "token_documents") else _corpus(config, store, source, version, reporter)
