@@ -65,6 +65,37 @@ def test_a_killed_rank_is_started_again_and_a_signal_then_stops_all_of_them_resu
     assert steps == list(range(1, outcome["step"] + 1))  # every step once, whatever was repeated
 
 
+SLOW_COMMITS = """
+import os, time
+from pathlib import Path
+from skytrain.storage.folder import FolderStore
+create = FolderStore.create
+def slow(self, key, body):
+    if "COMMITTED" in key and Path(os.environ["SLOW"]).exists():
+        time.sleep(40)
+    return create(self, key, body)
+FolderStore.create = slow
+"""
+
+
+@pytest.mark.slow
+def test_a_last_commit_that_takes_longer_than_torchruns_patience_is_waited_for(root, tmp_path, monkeypatch):
+    """SIGTERM for every process; torchrun by itself would kill the workers after 30 seconds."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW_COMMITS)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("SLOW", str(tmp_path / "slow"))
+    store = open_store(str(root))
+    process = start(root, "run=slow", "parallel=ddp", "trainer.micro_batch=2", "trainer.steps=4000", "--processes", "2")
+    wait_for(lambda: bool(committed_steps(store, "slow")), process)
+    (tmp_path / "slow").touch()
+    for pid in (*descendants(process.pid), process.pid):
+        os.kill(pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=400)
+    outcome = read_outcome(store, "slow", 0)
+    assert process.returncode == 7, err
+    assert outcome is not None and outcome["step"] == committed_steps(store, "slow")[-1]
+
+
 def _command(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
