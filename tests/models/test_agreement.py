@@ -107,3 +107,8 @@ def test_exaone_starts_from_its_own_export_which_is_llamas(decoder_config, tmp_p
     save_hf_folder(build_model(config, seed=7), tmp_path)
     again = build_model(dataclasses.replace(config, weights=str(tmp_path)), seed=1)
     assert again.config.family == "exaone" and read_hf_decoder(tmp_path).family == "llama"
+
+
+def test_a_tokenizer_that_is_larger_than_the_weights_vocabulary_is_refused(llama):
+    with pytest.raises(ConfigError, match=r"300 is smaller than the 50257 tokens .*\n  choose the tokenizer that the"):
+        compose_overrides(["trainer.sequence_length=16", f"model.weights={llama}"])

@@ -41,10 +41,13 @@ def _check_sizes(config: Config, fail: Fail) -> None:
             f"set trainer.sequence_length={model.max_length} or a larger model.max_length",
         )
     if model.vocab_size < config.tokenizer.vocab_size:
+        own = isinstance(model, DecoderConfig) and model.weights is not None
         raise fail(
             "model.vocab_size",
             f"{model.vocab_size} is smaller than the {config.tokenizer.vocab_size} tokens of tokenizer {config.tokenizer.name}",
-            f"set model.vocab_size={config.tokenizer.vocab_size}",
+            "choose the tokenizer that the weights were trained with"
+            if own
+            else f"set model.vocab_size={config.tokenizer.vocab_size}",
         )
     micro_tokens = trainer.sequence_length * (trainer.micro_batch or 1)  # auto divides whatever a step has
     if trainer.batch_tokens % micro_tokens:
