@@ -46,7 +46,7 @@ def test_config_show_prints_each_value_with_its_origin_without_loading_torch(tmp
     done = skytrain("config", "show", "recipe=quickstart", "trainer.steps=77", cwd=tmp_path)
     rows = {line.split()[0]: line.split() for line in done.stdout.splitlines()}
     assert rows["trainer.steps"][1:] == ["77", "command", "line"]
-    assert rows["model.layers"][-1] == "model/gpt2-tiny.yaml"
+    assert rows["model.width"][-1] == "model/llama-tiny.yaml"
 
 
 def test_config_show_gives_json_to_programs(tmp_path):

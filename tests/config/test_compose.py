@@ -17,11 +17,11 @@ def message(*overrides: str, **kwargs) -> str:
 
 def test_values_come_from_groups_then_the_recipe_then_the_command_line():
     composed = compose(["recipe=quickstart", "optimizer.lr=0.5"])
-    assert composed.config.model.name == "gpt2-tiny"
+    assert composed.config.model.name == "llama-tiny"
     assert composed.config.optimizer.lr == 0.5
     assert composed.origins["optimizer.lr"] == COMMAND_LINE
     assert composed.origins["trainer.steps"] == "recipe/quickstart.yaml"
-    assert composed.origins["optimizer.beta1"] == "optimizer/adamw.yaml"
+    assert composed.origins["optimizer.beta1"] == "optimizer/muon.yaml"
 
 
 def test_every_setting_has_an_origin():

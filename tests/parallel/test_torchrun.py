@@ -39,8 +39,10 @@ def test_two_processes_make_one_run_and_speak_with_one_voice(root):
         "run=both",
         "parallel=fsdp",
         "trainer.micro_batch=2",
+        "trainer.precision=auto",
     )
     assert done.returncode == 0, done.stderr
+    assert done.stderr.count("cpu, 32-true") == 1
     assert done.stdout.count("both: trained at step 4/4") == 1
     assert done.stderr.count("step 4/4 |") == 1
     assert done.stderr.count("validation loss") == 2

@@ -72,7 +72,7 @@ def test_a_run_shorter_than_its_warmup_trains_and_says_what_became_of_it(root):
     tables = Tables()
     options = ("run=short", "trainer.steps=2", "lr_schedule.warmup_steps=100", "trainer.validate_every=null")
     assert train(tiny_config(root, *options), tables).outcome == "done"
-    assert tables.rows["warm-up"] == "1 steps: lr_schedule.warmup_steps=100 is more than the run's 2"
+    assert tables.rows["warm-up"] == "1 step: lr_schedule.warmup_steps=100 is more than the run's 2"
 
 
 def test_the_precision_that_auto_became_is_kept_where_the_run_is_resumed_on_other_hardware(root, monkeypatch):

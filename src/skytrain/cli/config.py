@@ -54,7 +54,7 @@ def explain(
     ] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md: every setting.")] = False,
 ) -> None:
-    """Say what a setting means, takes and decides, its default, and which groups set it.
+    """Explain a setting: its meaning, default, what it decides.
 
     skytrain config explain trainer.precision
     """

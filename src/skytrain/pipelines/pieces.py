@@ -87,7 +87,7 @@ def describe(
     )
     sources = " + ".join(data.blend.names) if config.loader.mixture else config.data.name
     warmup, configured = warmup_steps(config.lr_schedule, plan.total_steps), config.lr_schedule.warmup_steps
-    shortened = f"{warmup} steps: lr_schedule.warmup_steps={configured} is more than the run's {plan.total_steps}"
+    shortened = f"{warmup} step{'s' * (warmup > 1)}: lr_schedule.warmup_steps={configured} is more than the run's {plan.total_steps}"
     mesh = f"{config.parallel.name} x {plan.ranks.world_size}" if uses_deepspeed(config) else str(plan.mesh)
     rows = [
         ("model", f"{config.model.name}, {record.parameters:,} parameters, vocabulary {config.model.vocab_size:,}"),
