@@ -10,6 +10,7 @@ from skytrain.config.units import (
     parse_count,
     parse_interval,
     parse_seconds,
+    plural,
 )
 
 
@@ -61,3 +62,13 @@ def test_a_formatted_count_reads_back_within_three_digits(value):
 
 def test_seconds_are_shown_as_a_person_says_them():
     assert [format_seconds(s) for s in (3, 2.5, 60, 95, 7260)] == ["3s", "2.5s", "1m", "1m35s", "2h01m"]
+
+
+def test_nouns_agree_with_their_counts():
+    assert [plural(n, "document") for n in (0, 1, 2, 1234)] == [
+        "0 documents",
+        "1 document",
+        "2 documents",
+        "1,234 documents",
+    ]
+    assert [plural(n, "address", "addresses") for n in (1, 2)] == ["1 address", "2 addresses"]

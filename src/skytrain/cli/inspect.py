@@ -49,7 +49,7 @@ def inspect(
 
 
 def _lines(found: Inspection) -> list[str]:
-    from ..config import format_bytes, format_count
+    from ..config import format_bytes, format_count, plural
 
     manifest = found.manifest
     made_from = ", ".join(
@@ -57,7 +57,7 @@ def _lines(found: Inspection) -> list[str]:
     )
     rows = {
         "where": found.url,
-        "tokens": f"{manifest.tokens:,} {manifest.dtype} ({format_count(manifest.tokens)}) in {len(manifest.shards)} shards, {format_bytes(sum(shard.bytes for shard in manifest.shards))}",
+        "tokens": f"{manifest.tokens:,} {manifest.dtype} ({format_count(manifest.tokens)}) in {plural(len(manifest.shards), 'shard')}, {format_bytes(sum(shard.bytes for shard in manifest.shards))}",
         "documents": f"{manifest.documents:,}",
         "text": f"{format_bytes(manifest.text_bytes)}, {manifest.text_bytes / max(1, manifest.tokens - manifest.documents):.2f} bytes a token",
         "tokenizer": f"{manifest.tokenizer.name} ({manifest.tokenizer.hash[:12]}), {manifest.tokenizer.vocab_size:,} tokens",
@@ -70,12 +70,12 @@ def _lines(found: Inspection) -> list[str]:
         )
     if found.problems is not None:
         rows["hashes"] = (
-            f"{len(found.problems)} files are damaged"
+            plural(len(found.problems), "damaged file")
             if found.problems
             else f"all {2 * len(manifest.shards)} files are as they were written"
         )
     lines = [f"{name:<10} {value}" for name, value in rows.items()]
     lines += [f"  {problem}" for problem in found.problems or []]
     for sample in found.samples:
-        lines += ["", f"document {sample.document:,}, {sample.tokens:,} tokens:", sample.text]
+        lines += ["", f"document {sample.document:,}, {plural(sample.tokens, 'token')}:", sample.text]
     return lines

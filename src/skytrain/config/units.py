@@ -124,9 +124,9 @@ def format_count(value: float) -> str:
     return f"{value:.3g}" if value != int(value) else str(int(value))
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 document`, `2 documents`, `1,000 documents`; `noun` takes an s."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+def plural(count: int, noun: str, nouns: str | None = None) -> str:
+    """`1 document`, `2 documents`, `1,000 documents`; `nouns` is for a plural that is not the noun with an s."""
+    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
 def format_bytes(value: float) -> str:

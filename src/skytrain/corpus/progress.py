@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from skytrain.config import format_bytes, format_count
+from skytrain.config import format_bytes, plural
 
 from .chunks import Stored
 
@@ -68,7 +68,7 @@ class CleaningProgress:
             self.positions[chunk.piece] = chunk.input_bytes
         else:
             self.done_bytes = self.kept_bytes
-        detail = f"{format_count(self.documents)} documents, {format_bytes(self.read_bytes)} read, {format_bytes(self.kept_bytes)} kept"
+        detail = f"{plural(self.documents, 'document')}, {format_bytes(self.read_bytes)} read, {format_bytes(self.kept_bytes)} kept"
         total, left = self.total_bytes, None
         self.any_new = self.any_new or stored.is_new
         if self.any_new:

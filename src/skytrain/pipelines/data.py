@@ -34,7 +34,7 @@ def describe_corpus(config: Config) -> str:
     near = report.get("near_duplicates")
     if near:
         lines.append(
-            f"near-duplicates: {near['clusters']} clusters of sizes {near['cluster_sizes']}, {near['precision_at_0.8']} of {near['sampled_pairs']} sampled pairs have Jaccard >= 0.8"
+            f"near-duplicates: {plural(near['clusters'], 'cluster')} of sizes {near['cluster_sizes']}, {near['precision_at_0.8']} of {near['sampled_pairs']} sampled pairs have Jaccard >= 0.8"
         )
         for pair in near["examples"]:
             lines += [

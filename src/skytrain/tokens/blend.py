@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from skytrain.config import SkytrainError, format_bytes
+from skytrain.config import SkytrainError, format_bytes, plural
 
 from .cache import Pin
 from .mixture import Mixture, Phase
@@ -67,8 +67,8 @@ class Blend:
             rest = ", ".join(f"{split.padding_fraction(self.sequence_length):.2%}" for split in packed) + " padding"
         else:
             leftover = sum(split.leftover_tokens(self.sequence_length) for split in self.splits)
-            rest = f"{leftover:,} tokens left over at the ends of shards"
-        return f"{self.windows:,} windows ({rest})"
+            rest = f"{plural(leftover, 'token')} left over at the ends of shards"
+        return f"{plural(self.windows, 'window')} ({rest})"
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         """The windows at these positions of the run."""

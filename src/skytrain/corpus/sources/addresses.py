@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
-from skytrain.config import ConfigError, SkytrainError
+from skytrain.config import ConfigError, SkytrainError, plural
 from skytrain.storage import StoreError
 
 from ..documents import BadRecord, Document
@@ -77,7 +77,9 @@ class AddressLists(FileSource):
         globs = [self.only] if isinstance(self.only, str) else list(self.only)
         chosen = sorted({address for glob in globs for address in fnmatch.filter(found, glob)})
         if not chosen:
-            raise ConfigError("data.source.only", f"none of {len(found)} addresses matches {', '.join(globs)}")
+            raise ConfigError(
+                "data.source.only", f"none of {plural(len(found), 'address', 'addresses')} matches {', '.join(globs)}"
+            )
         return chosen
 
 
