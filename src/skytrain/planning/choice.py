@@ -113,7 +113,8 @@ def _too_slow(priced: Sequence[Offer], hours: float, request: PlanRequest) -> Sk
     quick = min(priced, key=lambda offer: offer.estimate.hours_p90 if offer.estimate else 0.0)
     assert quick.estimate
     within = f"{LONGEST_HOURS / 24:.0f} days" if request.deadline_hours is None else format_seconds(3600 * hours)
-    needed = math.ceil(quick.nodes * quick.estimate.hours_p90 / hours)
+    # The next power of two, which batches and layers divide among.
+    needed = 2 ** math.ceil(math.log2(quick.nodes * quick.estimate.hours_p90 / hours))
     hint = (
         f"at the same speed a node, about {needed} nodes would do it: --nodes {needed}"
         if request.nodes is None and hours > 1

@@ -37,9 +37,10 @@ def mesh_words(text: str) -> list[str]:
 def requested_mesh(parallel: ParallelConfig, gpus: int, nodes: int) -> Mesh:
     """The mesh that `train` would form with these settings; raises ConfigError where it is not for so many GPUs."""
     degrees = resolve_degrees(parallel, gpus, nodes)
-    if math.prod(degrees.values()) != gpus:
-        product = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one process"
-        raise ConfigError("parallel", f"the mesh {product} does not divide {gpus} GPUs{_instead(degrees, gpus)}")
+    needed = math.prod(degrees.values())
+    if needed != gpus:
+        product = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "single"
+        raise ConfigError("parallel", f"the mesh {product} is for {needed} GPUs, not {gpus}{_instead(degrees, gpus)}")
     return make_mesh(parallel, degrees)
 
 
