@@ -185,13 +185,20 @@ SHARDED = {  # each with processes
 }
 
 
+LOSSES_IN_EVERY_RUN = {
+    *("fsdp x2, z-loss, gpt2", "fsdp x2, chunked loss, gpt2", "fsdp x2, separate documents, gpt2"),
+    *("fsdp x2, chunked loss, hf", "fsdp x2, separate documents, hf"),
+    *("deepspeed-zero3 x2, chunked loss, gpt2", "deepspeed-zero3 x2, separate documents, hf"),
+}
+
+
 def _losses() -> Iterator[Case]:
     """Where the state is divided: what is added to the loss, logits in chunks, documents apart."""
     for what, more in LOSSES.items():
         for mesh, (world_size, preset) in SHARDED.items():
             for model in ("gpt2", "hf"):
-                slow = world_size > 2 or mesh in ("deepspeed-zero1 x2", "deepspeed-zero2 x2")
                 name = f"{mesh}, {what}, {model}"
+                slow = name not in LOSSES_IN_EVERY_RUN
                 yield Case(name, world_size, (preset,), model, slow=slow, more=more, documents="documents" in what)
     for model in ("gpt2", "hf"):
         apart = LOSSES["separate documents"]
@@ -215,11 +222,13 @@ def _packed() -> Iterator[Case]:
         "hsdp 2x2": (4, "parallel=hsdp"),
         "pp-fsdp 2x2": (4, "parallel=pp-fsdp"),
     }
+    often = ("ddp x2", "fsdp x2", "tp x2", "cp x2", "deepspeed-zero2 x2")
     for name, (world_size, preset) in meshes.items():
-        yield Case(f"{name}, packed documents", world_size, (preset,), slow=world_size > 2, documents=True)
+        yield Case(f"{name}, packed documents", world_size, (preset,), slow=name not in often, documents=True)
     through = ("parallel=pp", "parallel.pipeline_micro_batches=2")
     yield Case("pp x2, packed documents, accumulated", 2, through, documents=True)
-    yield Case("fsdp x2, packed documents, other micro-batch", 2, ("parallel=fsdp",), micro_batch=1, documents=True)
+    name = "fsdp x2, packed documents, other micro-batch"
+    yield Case(name, 2, ("parallel=fsdp",), micro_batch=1, slow=True, documents=True)
 
 
 def _muon() -> Iterator[Case]:
@@ -234,7 +243,8 @@ def _muon() -> Iterator[Case]:
     }
     for name, (world_size, preset) in meshes.items():
         more = ("optimizer=muon",)
-        yield Case(f"{name}, muon", world_size, (preset,), slow=world_size > 2, more=more, loss=MUON_LOSS)
+        slow = name not in ("ddp x2", "fsdp x2", "tp x2")
+        yield Case(f"{name}, muon", world_size, (preset,), slow=slow, more=more, loss=MUON_LOSS)
 
 
 def _deepspeed() -> Iterator[Case]:

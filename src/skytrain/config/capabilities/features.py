@@ -7,9 +7,10 @@ from .rule import Rule, Setup
 
 
 def _divided(setup: Setup, *dimensions: str) -> str | None:
-    """The first of these dimensions that the mesh divides, as it is set: `parallel.tensor=2`."""
+    """The first of these dimensions that the mesh divides: `parallel.tensor=2`, or as it is set where ranks are not counted yet."""
     found = next((name for name in dimensions if getattr(setup.mesh, name) > 1), None)
-    return found and f"parallel.{found}={getattr(setup.mesh, found)}"
+    known = setup.config.parallel if setup.processes is None else setup.mesh
+    return found and f"parallel.{found}={getattr(known, found)}"
 
 
 def _muon(setup: Setup) -> str | None:
@@ -65,13 +66,15 @@ def _precision(setup: Setup) -> str | None:
     precision = setup.config.trainer.precision
     if precision not in ("16-mixed", "bf16-true") or not setup.mesh.divides:
         return None
-    return f"{precision!r} is not for the mesh {setup.mesh}, which keeps weights in float32 and multiplies in bf16"
+    return (
+        f"{precision!r} is not for parallel={setup.mesh.preset}, which keeps weights in float32 and multiplies in bf16"
+    )
 
 
 def _samples(setup: Setup) -> str | None:
     if not (setup.config.trainer.sample_every and setup.mesh.divides):
         return None
-    return f"no rank of the mesh {setup.mesh} holds a whole model to sample from"
+    return f"no rank holds a whole model to sample from with parallel={setup.mesh.preset}"
 
 
 def _recomputation(setup: Setup) -> str | None:
