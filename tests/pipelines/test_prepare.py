@@ -229,3 +229,17 @@ def test_a_tokenizer_is_trained_once_for_a_corpus(lines: Path, tmp_path: Path, m
     first = prepare(chosen, Silent())
     monkeypatch.setattr(story, "train_bpe", lambda *_: pytest.fail("trained again"))
     assert prepare(chosen, Silent()) == first
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"<|endoftext|>\n" * 2, r"(?s)nothing is left of 2 documents: .*check that data\.source"),
+        ("a text".encode("utf-16"), r"(?s)is not UTF-8\n.*iconv -f utf-16 -t utf-8"),
+    ],
+    ids=["empty documents", "UTF-16"],
+)
+def test_a_text_file_that_gives_no_text_is_refused_with_a_fix(tmp_path: Path, body: bytes, message: str) -> None:
+    (tmp_path / "a.txt").write_bytes(body)
+    with pytest.raises(SkytrainError, match=message):
+        prepare(text_config(tmp_path, "data.source.separator='<|endoftext|>'"), Silent())

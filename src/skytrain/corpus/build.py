@@ -151,12 +151,16 @@ def _check(store: Store, folder: str, data: DataConfig, chunks: list[Chunk], dup
     read = sum(chunk.documents_read for chunk in chunks)
     if not read:
         raise SkytrainError(f"data={data.name}: the source {data.source.target} yielded no documents")
+    # A minimum of 1 removes nothing but empty texts.
+    hint = (
+        "loosen that rule, for example data.min_chars=1"
+        if data.min_chars > 1
+        else "check that data.source reads the text that you mean, or loosen that rule"
+    )
     by_rule = ", ".join(
         f"{rule} removed {count}" for rule, count in _removed(data, chunks, duplicates).items() if count
     )
-    raise SkytrainError(
-        f"data={data.name}: nothing is left of {plural(read, 'document')}: {by_rule}\n  loosen that rule, for example data.min_chars={min(1, data.min_chars)}"
-    )
+    raise SkytrainError(f"data={data.name}: nothing is left of {plural(read, 'document')}: {by_rule}\n  {hint}")
 
 
 def _id_of(store: Store, folder: str, chunks: list[Chunk], number: int) -> str:

@@ -11,6 +11,7 @@ from ..files import InputFile
 from .base import UserFiles
 
 BOM = b"\xef\xbb\xbf"
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 LINE_ENDS = b"\r\n"
 
 
@@ -68,4 +69,5 @@ def _document(id_: str, body: bytes, file: InputFile, start: int) -> Document | 
         return Document(id_, body.decode(), "text")
     except UnicodeDecodeError as error:
         where = f"{file.url}: byte {body[error.start]:#04x} at {start + error.start} is not UTF-8"
-        return BadRecord("encoding", f"{where}\n  convert it first: iconv -f latin1 -t utf-8")
+        encoding = "utf-16" if body.startswith(UTF16_MARKS) else "latin1"
+        return BadRecord("encoding", f"{where}\n  convert it first: iconv -f {encoding} -t utf-8")
