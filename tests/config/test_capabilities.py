@@ -2,15 +2,17 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from skytrain.config import ConfigError
-from skytrain.config.capabilities import RULES, Device, Setup, broken_rule, capability_table, mesh_works
+from skytrain.config.capabilities import RULES, Device, Setup, broken_rule, capability_table
 from skytrain.config.compose import compose
 from skytrain.config.mesh import Mesh, assumed_mesh
 from skytrain.parallel import check_job, resolve_mesh
+from skytrain.parallel.auto import problem_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "parallelism.md"
 CUSTOM = ("model=custom", "model.target=a.B")
@@ -83,9 +85,14 @@ def test_deepspeed_and_our_own_sharding_resolve_to_the_same_kind_of_mesh():
 
 
 def test_a_search_is_told_which_meshes_work():
-    config = compose(["model=gpt2-124m", "tokenizer.vocab_size=257", "trainer.z_loss=0.1"]).config
-    assert mesh_works(config, Mesh(shard=8)) and not mesh_works(config, Mesh(tensor=2))
-    assert not mesh_works(compose(["model=gpt2-tiny", "tokenizer=bytes"]).config, Mesh(tensor=3))
+    def problem(*words: str) -> str | None:
+        return problem_of(replace(config, parallel=compose([*words]).config.parallel), 2)
+
+    config = compose(["model=gpt2-tiny", "tokenizer=bytes", "trainer.z_loss=0.1"]).config
+    assert problem("parallel.shard=2") is None
+    assert "trainer.z_loss" in (problem("parallel.tensor=2") or "") and "for 3 processes" in (
+        problem("parallel.shard=3") or ""
+    )
 
 
 def test_processes_that_cannot_form_the_mesh_are_refused_without_torch():

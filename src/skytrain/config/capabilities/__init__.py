@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..errors import ConfigError
-from ..mesh import Mesh
-from ..schema import Config
 from .features import FEATURE_RULES
 from .kernels import (
     KERNEL_RULES,
@@ -35,7 +33,6 @@ __all__ = [
     "fused_model_problem",
     "fused_problem",
     "fused_settings_problem",
-    "mesh_works",
 ]
 
 COMBINATION_RULES = (*FEATURE_RULES, *KERNEL_RULES)
@@ -52,11 +49,6 @@ def check_setup(setup: Setup, rules: tuple[Rule, ...] = RULES, origins: Mapping[
     if broken := broken_rule(setup, rules):
         rule, problem = broken
         raise ConfigError(rule.key, problem, origin=(origins or {}).get(rule.key), hint=rule.fix)
-
-
-def mesh_works(config: Config, mesh: Mesh) -> bool:
-    """Whether this mesh can train the configuration's model with its settings, whatever the batch and the device."""
-    return broken_rule(Setup(config, mesh), (*COMBINATION_RULES, *MODEL_SIZE_RULES)) is None
 
 
 def capability_table() -> str:
