@@ -253,7 +253,7 @@ def test_a_document_too_long_for_the_limit_is_a_bad_record(store: Store) -> None
 
 def test_a_second_document_of_the_same_id_stops_or_is_counted(store: Store) -> None:
     source = Listed([Document("a", "one", "s"), Document("b", "two", "s"), Document("a", "three", "s")])
-    with pytest.raises(SkytrainError, match="1 documents have the id of another one, the first is 'a'"):
+    with pytest.raises(SkytrainError, match="1 document with the id of another one, the first is 'a'"):
         write_corpus(store, settings(), source, "v1")
     manifest = write_corpus(store, settings("data.bad_records=skip"), source, "v2")
     assert [document.text for document in read_corpus(store, manifest)] == ["one", "two"]
