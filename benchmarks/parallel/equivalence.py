@@ -38,6 +38,8 @@ class Outcome:
     norms: list[float] = field(default_factory=list)
     gradients: dict[str, Any] = field(default_factory=dict)  # of the first step, before clipping
     validation: float = 0.0
+    log_probs: Any = None  # of some targets, before the first step
+    logits: Any = None  # of what follows some tokens, then too
     global_step: int = 0
 
 
@@ -66,9 +68,12 @@ def train(case: Case) -> Outcome:
     from torch.utils.data import DataLoader
 
     from skytrain.config.compose import compose
+    from skytrain.evaluation.evaluators import ValidationLoss
+    from skytrain.evaluation.scorer import Scorer
     from skytrain.parallel import Ranks, uses_deepspeed
     from skytrain.storage import open_store
     from skytrain.training import plan_training
+    from skytrain.training.evaluations import Evaluations, Scheduled
     from skytrain.training.factory import make_module, make_trainer, outline
 
     config = compose(case.settings()).config
@@ -108,16 +113,35 @@ def train(case: Case) -> Outcome:
         def train_dataloader(self) -> Any:
             return DataLoader(loader(), batch_size=None)  # type: ignore[arg-type]
 
-        def val_dataloader(self) -> Any:
-            # An uneven end: three rows for the first data-parallel rank, none for the others.
-            kwargs = trainer.distributed_sampler_kwargs
-            return DataLoader([whole[0][: 3 if not kwargs or kwargs["rank"] == 0 else 0]], batch_size=None)  # type: ignore[arg-type]
+    def held_out() -> list[Any]:
+        # An uneven end: three rows for the first data-parallel rank, none for the others.
+        kwargs = trainer.distributed_sampler_kwargs
+        return [whole[0][: 3 if not kwargs or kwargs["rank"] == 0 else 0]]
 
+    class Scores:
+        name = "scores"
+
+        def prepare(self) -> None:
+            return
+
+        def run(self, model: Scorer) -> dict[str, float]:
+            made = torch.Generator().manual_seed(2)
+            # Shorter than what the mesh was built for.
+            rows = torch.randint(0, config.model.vocab_size, (3, LENGTH - 4), generator=made)
+            outcome.log_probs = model.log_probs(rows[:, :-1], rows[:, 1:]).cpu()
+            outcome.logits = model.last_logits(rows[0].tolist()).float().cpu()[: config.model.vocab_size]
+            return {}
+
+    def listen(_: Any, step: int, metrics: Any) -> None:
+        outcome.validation = metrics["val/loss"]
+
+    measured = [Scheduled(ValidationLoss(held_out), STEPS), Scheduled(Scores(), None, at_start=True)]
     torch.manual_seed(0)
-    trainer = make_trainer(config, plan, open_store(tempfile.gettempdir()), [Watch()], [])
+    callbacks = [Watch(), Evaluations(measured, [listen])]
+    trainer = make_trainer(config, plan, open_store(tempfile.gettempdir()), callbacks, [])
     module = make_module(config, plan, outline(config), lambda text: None)
     trainer.fit(module, datamodule=Data())
-    outcome.global_step, outcome.validation = trainer.global_step, module.val_loss or 0.0
+    outcome.global_step = trainer.global_step
     return outcome
 
 
@@ -132,6 +156,8 @@ def compare(mine: Outcome, single: Outcome) -> dict[str, float]:
         "gradient": max(gradients),
         "norm": max(abs(a - b) / b for a, b in zip(mine.norms, single.norms, strict=True)),
         "validation": abs(mine.validation - single.validation),
+        "log_probs": float((mine.log_probs - single.log_probs).abs().max()),
+        "logits": float((mine.logits - single.logits).abs().max()),
         "steps": abs(mine.global_step - single.global_step),
     }
 

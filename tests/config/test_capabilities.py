@@ -34,7 +34,6 @@ def refusal(*words: str) -> ConfigError:
         (TENSOR, "trainer.z_loss=0.1", "trainer.z_loss"),
         (TENSOR, "trainer.loss_chunk_tokens=64", "trainer.loss_chunk_tokens"),
         (TENSOR, "trainer.precision=16-mixed", "trainer.precision"),
-        (TENSOR, "trainer.sample_every=5", "trainer.sample_every"),
         (PIPELINE, "trainer.loss_chunk_tokens=64", "trainer.loss_chunk_tokens"),
         (PIPELINE, "loader.separate_documents=true", "loader.separate_documents"),
         (CONTEXT, "loader.separate_documents=true", "loader.separate_documents"),

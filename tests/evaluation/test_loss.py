@@ -95,7 +95,7 @@ def test_logits_are_computed_in_the_precision_asked_for(model, precision, dtype)
 
 def test_tokens_go_to_the_device_that_the_model_was_moved_to(model):
     whole = WholeModel(model, torch.device("meta"))
-    assert whole.last_logits([1, 2, 3]).is_meta and whole.loss(Rows().rows).is_meta
+    assert whole.last_logits([1, 2, 3]).is_meta and whole.loss(torch.from_numpy(Rows().rows)).is_meta
 
 
 def test_a_gpu_that_is_not_there_is_refused_and_auto_takes_what_is_there():

@@ -25,9 +25,11 @@ def test_several_processes_train_as_one_does(case: Case):
     assert seen["steps"] == 0
     if case.bf16:
         assert seen["loss"] < BF16_LOSS and seen["norm"] < BF16_NORM and seen["validation"] < BF16_LOSS
+        assert seen["log_probs"] < 10 * BF16_LOSS and seen["logits"] < 10 * BF16_LOSS
         return
     more = OFFLOAD_LOSS / LOSS if "offload" in case.name else case.loss / LOSS
     assert seen["loss"] <= LOSS * more
     assert seen["gradient"] <= GRADIENT
     assert seen["norm"] <= NORM * more
     assert seen["validation"] <= LOSS * more
+    assert seen["log_probs"] <= LOSS * more and seen["logits"] <= LOSS * more

@@ -151,15 +151,30 @@ def test_a_named_run_with_other_settings_is_refused_line_by_line(root):
     assert committed_steps(open_store(str(root)), "mine") == [2]
 
 
+@pytest.mark.parametrize(("every", "steps"), [("8", [8, 16, 20]), ("null", [20])])
+def test_a_run_ends_with_a_validation_loss(root, every, steps):
+    trained = train(tiny_config(root, f"trainer.validate_every={every}"), Silent())
+    validated = [r["step"] for r in read_metrics(open_store(str(root)), trained.run) if "val/loss" in r]
+    assert validated == steps and f"val/loss {trained.metrics['val/loss']:.4f}" in trained.summary()
+
+
+def test_what_is_measured_between_steps_changes_no_step(root):
+    """With dropout, which draws from the generators that evaluators must leave alone."""
+    options = ("model.dropout=0.1", "trainer.steps=12")
+    train(tiny_config(root, "run=plain", "trainer.validate_every=null", *options), Silent())
+    train(tiny_config(root, "run=busy", "trainer.validate_every=2", "trainer.sample_every=3", *options), Silent())
+    assert losses(root, "plain") == losses(root, "busy")
+
+
 def test_a_run_that_was_refused_is_failed_and_passed_over(root):
     store = open_store(str(root))
-    with pytest.raises(SkytrainError, match="does not serve a CPU"):
-        train(tiny_config(root, "run=refused", "trainer.fused=on"), Silent())
+    with pytest.raises(SkytrainError, match="the loss is nan"):
+        train(tiny_config(root, "run=refused", "optimizer.lr=1e30"), Silent())
     with pytest.raises(SkytrainError, match=r"no run in .* has a committed checkpoint yet: refused"):
         load_model(store, None)
     train(tiny_config(root, "run=good", "trainer.stop_at_step=2"), Silent())
-    with pytest.raises(SkytrainError, match="does not serve a CPU"):
-        train(tiny_config(root, "run=newer", "trainer.fused=on"), Silent())
+    with pytest.raises(SkytrainError, match="the loss is nan"):
+        train(tiny_config(root, "run=newer", "optimizer.lr=1e30"), Silent())
     assert load_model(store, None).label == "good@2"
     states = {each.run: (each.state, each.reason is not None) for each in status(tiny_config(root), None)}
     assert states == {"good": ("stopped", False), "newer": ("failed", True), "refused": ("failed", True)}

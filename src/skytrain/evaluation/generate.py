@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..config import SkytrainError
 from ..tokens.tokenizers import Tokenizer
-from .whole_model import WholeModel
+from .scorer import Scorer
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Sampling:
 
 
 def generate(
-    model: WholeModel,
+    model: Scorer,
     tokenizer: Tokenizer,
     prompt: str,
     sampling: Sampling,
@@ -62,7 +62,7 @@ def _text(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:
 
 
 def generate_tokens(
-    model: WholeModel,
+    model: Scorer,
     prompt: Sequence[int],
     sampling: Sampling,
     *,
@@ -75,7 +75,7 @@ def generate_tokens(
     Past the model's longest sequence the window slides: what the model sees is always the last `max_length` tokens, with
     positions counted from the first of them. The cache was made at other positions, so each such step is computed anew.
     """
-    vocab_size, window = model.config.vocab_size, model.config.max_length
+    vocab_size, window = model.config.vocab_size, model.window
     if max_tokens < 1:
         raise SkytrainError(f"max_tokens {max_tokens} must be at least 1")
     if not prompt:

@@ -50,7 +50,7 @@ def evaluate_loss(
     while done < windows:
         rows = held_out.split.batch(np.arange(done, min(done + batch, windows)), length)
         try:
-            loss = model.loss(rows)
+            loss = model.loss(torch.from_numpy(rows))
         except torch.OutOfMemoryError:
             if len(rows) == 1:
                 raise

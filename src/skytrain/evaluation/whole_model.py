@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -29,19 +28,35 @@ class WholeModel:
         self._model = model.to(self.device, dtype=torch.bfloat16 if precision == "bf16-true" else None)
         self._autocast = AUTOCAST.get(precision)
 
-    def loss(self, rows: np.ndarray) -> Tensor:
+    @property
+    def window(self) -> int:
+        return int(self.config.max_length)
+
+    def loss(self, rows: Tensor) -> Tensor:
         """The mean loss of predicting each token of (sequences, length + 1) from those before it."""
-        tokens = self._to_device(torch.from_numpy(rows))
+        tokens = self._to_device(rows)
         with self._computing():
             return lm_loss(self._model, tokens[:, :-1], tokens[:, 1:])
+
+    def mean_loss(self, batches: Iterable[Tensor]) -> float:
+        losses = [(self.loss(batch).double() * len(batch), len(batch)) for batch in batches]
+        return float(torch.stack([nats for nats, _ in losses]).sum() / sum(rows for _, rows in losses))
+
+    def log_probs(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
+        """The log-probability of each target after the tokens up to its position, in float32."""
+        with self._computing():
+            logits = self._logits(self._to_device(tokens_bt))
+        return target_log_probs(logits, targets_bt.to(logits.device))
 
     def last_logits(self, tokens: list[int], cache: KVCache | None = None) -> Tensor:
         """Logits of what follows the tokens, of which those in the cache are not computed again."""
         new = tokens if cache is None else tokens[cache.length :]
-        inputs = self._to_device(torch.tensor([new]))
         with self._computing():
-            logits = self._model(inputs) if cache is None else self._model(inputs, cache)
-        return logits[0, -1]
+            return self._logits(self._to_device(torch.tensor([new])), cache)[0, -1]
+
+    def _logits(self, tokens_bt: Tensor, cache: KVCache | None = None) -> Tensor:
+        logits: Tensor = self._model(tokens_bt) if cache is None else self._model(tokens_bt, cache)
+        return logits
 
     def new_cache(self, tokens: int) -> KVCache | None:
         """For a text of so many tokens, or as many as the model can see; None for a model that takes no cache."""
@@ -59,7 +74,13 @@ class WholeModel:
         lowered = torch.autocast(self.device.type, self._autocast) if self._autocast else contextlib.nullcontext()
         self._model.eval()
         try:
-            with torch.inference_mode(), lowered:
+            # No inference mode: what a model keeps for its next pass may be needed by a backward pass.
+            with torch.no_grad(), lowered:
                 yield
         finally:
             self._model.train(was_training)
+
+
+def target_log_probs(logits_btv: Tensor, targets_bt: Tensor) -> Tensor:
+    """Of whole logits; in float32 whatever they are."""
+    return logits_btv.float().log_softmax(-1).gather(-1, targets_bt[..., None])[..., 0]

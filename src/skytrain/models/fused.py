@@ -52,12 +52,15 @@ RunBlock = Callable[[Block, Tensor, Tensor | None, Tensor | None, int, Kernels, 
 def fused_loss(
     model: Decoder,
     tokens_bt: Tensor,
-    targets_bt: Tensor,
+    targets_bt: Tensor | None,
     kernels: Kernels,
     dtype: torch.dtype = torch.bfloat16,
     run: RunBlock | None = None,
 ) -> Tensor:
-    """Mean cross-entropy in nats, as `model.loss` gives it. `run` is how a block is called, where that is not a plain call."""
+    """Mean cross-entropy in nats, as `model.loss` gives it; without targets, logits over the real vocabulary.
+
+    `run` is how a block is called, where that is not a plain call.
+    """
     assert fused_model_problem(model.config) is None
     run = run or fused_block
     positions = model.embedding.positions
@@ -74,14 +77,17 @@ def fused_loss(
         assert isinstance(block, Block)
         x, branch, bias = run(block, x, branch, bias, len(tokens_bt), kernels, documents)
     x, y = _norm(kernels, model.head.norm, x, branch, bias)
-    weight, targets, vocab = model.head.projection.weight, targets_bt.flatten(), model.config.vocab_size
+    weight, vocab = model.head.projection.weight, model.config.vocab_size
+    if targets_bt is None:
+        return F.linear(y, _low(weight, y.dtype)).unflatten(0, tokens_bt.shape)[..., :vocab]
+    targets = targets_bt.flatten()
     if kernels.loss:
         return head_loss(y, weight, _low(weight, dtype), targets, vocab, kernels.products)
     return head_loss_reference(y, weight, targets, vocab)
 
 
 def fuse(model: Decoder, kernels: Kernels, dtype: torch.dtype) -> None:
-    """Makes `model(tokens, targets)` this loss, block by block, so that what is wrapped around their calls later still sees them.
+    """Makes `model(tokens, targets)` this loss and `model(tokens, None)` its logits, block by block, so that what is wrapped around their calls later still sees them.
 
     That is how weights may be gathered for a block's own time only. Its last bias is used by the next block, so it is copied.
     """

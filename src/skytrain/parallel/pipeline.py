@@ -131,19 +131,26 @@ class Pipeline:
         """
         total = torch.zeros((), device=tokens.device)
         for rows, wanted in zip(*(x.split(self._settings.micro_batch) for x in (tokens, targets)), strict=True):
-            x = rows
-            for stage in self._stages:
-                if not stage.is_first and not self._holds(stage.stage_index - 1):
-                    shape = (len(rows), *self._between)
-                    x = torch.empty(shape, dtype=self._settings.dtype, device=tokens.device)
-                    dist.recv(x, self._rank_of(stage.stage_index - 1), group=self._group)
-                x = stage.submod(x)
-                if stage.is_last:
-                    total += self._loss(x, wanted).float() * count_targets(wanted) / count_targets(targets)
-                elif not self._holds(stage.stage_index + 1):
-                    dist.send(x.contiguous(), self._rank_of(stage.stage_index + 1), group=self._group)
+            logits = self.logits(rows)
+            if logits is not None:
+                total += self._loss(logits, wanted).float() * count_targets(wanted) / count_targets(targets)
         dist.all_reduce(total, group=self._group)
         return total
+
+    def logits(self, rows: Tensor) -> Tensor | None:
+        """The forward pass of a micro-batch or less, through all ranks; None on those without the last stage."""
+        x, logits = rows, None
+        for stage in self._stages:
+            if not stage.is_first and not self._holds(stage.stage_index - 1):
+                shape = (len(rows), *self._between)
+                x = torch.empty(shape, dtype=self._settings.dtype, device=rows.device)
+                dist.recv(x, self._rank_of(stage.stage_index - 1), group=self._group)
+            x = stage.submod(x)
+            if stage.is_last:
+                logits = x
+            elif not self._holds(stage.stage_index + 1):
+                dist.send(x.contiguous(), self._rank_of(stage.stage_index + 1), group=self._group)
+        return logits
 
     def _holds(self, stage: int) -> bool:
         return any(mine.stage_index == stage for mine in self._stages)

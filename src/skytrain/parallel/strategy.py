@@ -33,6 +33,7 @@ from .by_name import StateByName
 from .clip import clip_gradients
 from .context import Context, join_context
 from .pipeline import Pipeline, StageParts, TiedWeights
+from .scoring import SharedScores
 
 # Ranks that share sequences divide the state too: along "shard" each of the mesh's shards has its context's ranks in a row.
 DIMENSIONS = ("pipeline", "replicate", "shard", "tensor")
@@ -186,6 +187,32 @@ class MeshStrategy(StateByName, ParallelStrategy):
             return self.pipeline.evaluate(tokens, targets)
         runs = self._module.trainer.accumulate_grad_batches
         return self.pipeline.train(tokens, targets, runs, self._module.share_of_step(targets))
+
+    # What evaluators ask for, forward only and on all ranks together: of whole sequences, in any number of rows.
+
+    def log_probs(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
+        """The log-probability of each target after the tokens up to its position."""
+        rows = zip(*(x.split(self.settings.micro_batch) for x in (tokens_bt, targets_bt)), strict=True)
+        return torch.cat([self._scores.log_probs(self._logits(tokens), targets) for tokens, targets in rows])
+
+    def logits_at(self, tokens_bt: Tensor, position: int) -> Tensor:
+        """Logits (B, vocabulary) of one position."""
+        parts = tokens_bt.split(self.settings.micro_batch)
+        return torch.cat([self._scores.logits_at(self._logits(part), position, part.shape) for part in parts])
+
+    @property
+    def _scores(self) -> SharedScores:
+        return SharedScores(self.mesh, self.context, self._module.model.config.vocab_size)
+
+    def _logits(self, tokens_bt: Tensor) -> Tensor | None:
+        """This rank's part of them; None where it has not the last pipeline stage."""
+        if self.context is not None:
+            tokens_bt = self.context.places.cut(tokens_bt)
+        if self.pipeline is not None:
+            return self.pipeline.logits(tokens_bt)
+        model, fused = self._module.model, self.settings.kernels is not None
+        logits: Tensor = model(tokens_bt, None) if fused else model(tokens_bt)
+        return logits
 
     def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
         if self.pipeline is None:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import nn
 
 from ..config import Config, SkytrainError, format_count
-from ..evaluation import WholeModel
-from ..evaluation.generate import Sampling, generate
+from ..evaluation.evaluators import Samples, ValidationLoss
+from ..evaluation.generate import Sampling
 from ..models import flops_per_token
 from ..parallel import Job, uses_deepspeed, uses_process_group
 from ..planning import device_peak
-from ..runs import Meter, RunRecord
+from ..runs import Meter, Reporter, RunRecord
 from ..storage import Store
 from ..tokens import Prepared, TokenDataModule, Tokenizer, open_training_data
-from ..training.callbacks import Samples, StepLog
+from ..training.callbacks import StepLog
+from ..training.evaluations import Scheduled
 from ..training.factory import TrainingPlan
-from ..training.module import CausalLM
 from ..training.schedules import warmup_steps
 from .beside import Beside
 
@@ -44,7 +43,7 @@ def make_data(
         tokenizer,
         vocab_size=config.model.vocab_size,
         batch_sequences=plan.batch_sequences,
-        validate=config.trainer.validate_every is not None,
+        validate=prepared.validation is not None,
     )
     return TokenDataModule(
         opened.train,
@@ -136,16 +135,16 @@ def make_step_log(config: Config, plan: TrainingPlan, model: nn.Module, side: Be
     )
 
 
-def make_samples(config: Config, module: CausalLM, tokenizer: Tokenizer, side: Beside) -> list[Any]:
-    if not config.trainer.sample_every:
-        return []
-
-    def sample() -> str:
-        prompt = config.trainer.sample_prompt
+def make_evaluations(
+    config: Config, data: TokenDataModule, tokenizer: Tokenizer, reporter: Reporter, *, missed_validation: bool
+) -> list[Scheduled]:
+    """What is measured during training, and when. A run with a validation split ends with a validation loss."""
+    trainer, found = config.trainer, []
+    if data.validation_windows:
+        loss = ValidationLoss(data.val_dataloader)
+        found.append(Scheduled(loss, trainer.validate_every, at_end=True, at_start=missed_validation))
+    if trainer.sample_every:
         sampling = Sampling(temperature=0.8, top_k=50, seed=config.seed)
-        pieces = generate(
-            WholeModel(module.model), tokenizer, prompt, sampling, max_tokens=config.trainer.sample_tokens
-        )
-        return prompt + "".join(pieces)
-
-    return [Samples(side.reporter, sample, config.trainer.sample_every)]
+        samples = Samples(tokenizer, trainer.sample_prompt, sampling, trainer.sample_tokens, reporter.note)
+        found.append(Scheduled(samples, trainer.sample_every))
+    return found

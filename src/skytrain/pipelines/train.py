@@ -34,6 +34,7 @@ from ..storage import Store, open_store
 from ..tokens import TokenDataModule, Tokenizer, find_training_data, open_mixture, open_tokenizer
 from ..training.callbacks import Profile, StepLog
 from ..training.checkpointing import Checkpoints, save_plan
+from ..training.evaluations import Evaluations
 from ..training.factory import (
     TrainingPlan,
     choose_device,
@@ -48,11 +49,11 @@ from ..training.interruptions import BudgetWatch, Interruptions, Signals
 from ..training.micro_batch import explaining_memory, with_micro_batch, with_size
 from ..training.module import CausalLM
 from ..training.random_state import RandomState, seed_of_rank
-from ..training.start import BeginAt, MissedValidation, SettingsNow
+from ..training.start import BeginAt, SettingsNow
 from ..training.straggler import watch_ranks
 from .beginning import Attempt, begin, beginning_model, check_resume, open_run
 from .beside import Beside, beside, find_host, spent_before, start_meter
-from .pieces import describe, make_data, make_samples, make_step_log
+from .pieces import describe, make_data, make_evaluations, make_step_log
 
 FRESH = Start()
 WORDS = {
@@ -252,11 +253,14 @@ def _fit(
     if ranks.any(ranks.first and _spent(config, meter)):
         side.reporter.note(f"budget: ${meter.usd():.2f} of ${config.budget.usd:g} spent already: nothing is trained")
         return Ended(beginning.step, "budget", Cause("budget.usd was spent before this attempt"))
-    missed = ranks.first_does(lambda: _missed_validation(config, store, attempt))
+    missed = ranks.first_does(lambda: _missed_validation(config, plan, store, attempt)) and bool(
+        data.validation_windows
+    )
     if beginning.step >= plan.stop_step:
         # The attempt before saved its last checkpoint, and came no further.
         if missed:
             trainer = make_trainer(config, plan, store, [], [])
+            trainer.limit_val_batches = 1.0  # Lightning's own loop: there is no step at which ours would run
             trainer.validate(module, datamodule=data, ckpt_path=beginning.key, weights_only=True, verbose=False)
             _note_validation(beginning.step, module, side, log)
         return Ended(beginning.step, _reached(plan, beginning.step))
@@ -275,13 +279,16 @@ def _fit(
         interruptions,
         log,
         *watch_ranks(config, ranks, log, side.reporter, job.watchdog),
-        *make_samples(config, module, tokenizer, side),
         *([Profile(store, attempt.run, side.reporter)] if config.trainer.profile and ranks.first else []),
         *([BeginAt(beginning.step)] if beginning.step and beginning.key is None else []),
         *([SettingsNow()] if attempt.changes else []),
         RandomState(ranks),
-        *([MissedValidation()] if missed else []),
         checkpoints,
+        # Behind the checkpoints: weights are safe before time is spent on measuring them.
+        Evaluations(
+            make_evaluations(config, data, tokenizer, side.reporter, missed_validation=missed),
+            [log.evaluated, checkpoints.evaluated],
+        ),
     ]
     loggers = make_loggers(config, attempt.run, side.tensorboard) if ranks.first else []
     trainer = make_trainer(config, plan, store, list(callbacks), loggers)
@@ -308,10 +315,11 @@ def _has_ended(store: Store, run: str) -> bool:
     return read_outcome(store, run, attempts(store, run)[-1]) is not None
 
 
-def _missed_validation(config: Config, store: Store, attempt: Attempt) -> bool:
+def _missed_validation(config: Config, plan: TrainingPlan, store: Store, attempt: Attempt) -> bool:
     """Whether the run was cut off after a checkpoint's commit and before the validation at the same step."""
     step, every = attempt.beginning.step, config.trainer.validate_every
-    if not step or every is None or step % every or not attempt.beginning.own:
+    due = bool(every and step % every == 0) or step >= plan.stop_step
+    if not step or not due or not attempt.beginning.own:
         return False
     return not was_measured(store, attempt.run, "val/loss", step)
 

@@ -1,4 +1,4 @@
-"""What happens around a step: the log line and the metrics, samples, a profile."""
+"""What happens around a step: the log line and the metrics, a profile."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from ..config import format_count
 from ..runs import Meter, Reporter
 from ..storage import Store
 from .module import CausalLM
+
+METRIC_WORDS = {"val/loss": "validation loss"}  # in lines for people
 
 
 class AtStep(pl.Callback):
@@ -58,7 +60,6 @@ class StepLog(AtStep):
         self._batch_tokens, self._micro_batches = batch_tokens, micro_batches
         self._flops_per_token, self._peak_flops = flops_per_token, peak_flops
         self._logged_step, self._logged_seconds, self._logged_wait = 0, 0.0, 0.0
-        self._validation_began = 0.0
         self._pace_step, self._pace_began = 0, 0.0  # after the first step, which waits for compilers and caches
         self.last: dict[str, float] = {}
 
@@ -115,15 +116,11 @@ class StepLog(AtStep):
             "cost/projected_usd": self._meter.usd(in_seconds=seconds_left),
         }
 
-    def on_validation_start(self, trainer: pl.Trainer, module: Any) -> None:
-        self._validation_began = time.perf_counter()
-
-    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        module.clock.skip(time.perf_counter() - self._validation_began)
-        if trainer.sanity_checking or module.val_loss is None:
-            return
-        self.write(trainer, trainer.global_step, {"val/loss": module.val_loss})
-        self._reporter.note(f"step {trainer.global_step} | validation loss {module.val_loss:.4f}")
+    def evaluated(self, trainer: pl.Trainer, step: int, metrics: Mapping[str, float]) -> None:
+        """What an evaluator has measured at this step."""
+        self.write(trainer, step, metrics)
+        shown = " | ".join(f"{METRIC_WORDS.get(name, name)} {value:.4f}" for name, value in metrics.items())
+        self._reporter.note(f"step {step} | {shown}")
 
     def write(self, trainer: pl.Trainer, step: int, record: Mapping[str, float]) -> None:
         self.last.update(record)
@@ -147,22 +144,6 @@ def step_line(record: Mapping[str, float]) -> str:
     if "cost/usd" in record:
         parts.append(f"${record['cost/usd']:.2f} of ${record['cost/projected_usd']:.2f}")
     return " | ".join(parts)
-
-
-class Samples(AtStep):
-    """A piece of the model's own text every `every` steps."""
-
-    def __init__(self, reporter: Reporter, sample: Callable[[], str], every: int) -> None:
-        self._reporter, self._sample, self._every = reporter, sample, every
-
-    def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
-        if step % self._every or not trainer.is_global_zero:
-            return
-        with module.clock.pause():
-            module.eval()
-            text = self._sample()
-            module.train()
-        self._reporter.note(f"step {step} | sample: {text!r}")
 
 
 class Profile(AtStep):

@@ -273,15 +273,15 @@ class Checkpoints(AtStep):
                 self._failed(step, error, last=True)
             time.sleep(FINAL_RETRY_SECONDS)
 
-    def on_validation_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """The loss of the weights that were saved at this very step, by which the best are kept."""
-        saved = trainer.global_step in (self._under_way, self.last_saved)
-        if not saved or not trainer.is_global_zero or module.val_loss is None:
+    def evaluated(self, trainer: pl.Trainer, step: int, metrics: Mapping[str, float]) -> None:
+        """Keeps the loss of the weights that were saved at this very step, by which the best are kept."""
+        saved = step in (self._under_way, self.last_saved)
+        if not saved or not trainer.is_global_zero or "val/loss" not in metrics:
             return
         try:
-            write_validation(self._store, self._run, trainer.global_step, module.val_loss)
+            write_validation(self._store, self._run, step, metrics["val/loss"])
         except SkytrainError as error:
-            self._tell(f"warning: the validation loss of step {trainer.global_step} was not noted: {error}")
+            self._tell(f"warning: the validation loss of step {step} was not noted: {error}")
 
     def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         checkpoint["lineage"] = dict(self._plan.lineage)

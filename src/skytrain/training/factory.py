@@ -177,7 +177,6 @@ def make_trainer(
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # our kernels write all that they allocate
     torch.set_float32_matmul_precision("high" if config.trainer.compute_precision != "32-true" else "highest")
-    validates = config.trainer.validate_every is not None
     return pl.Trainer(
         accelerator="gpu" if plan.device == "cuda" else "cpu",
         devices=plan.ranks.local_size,
@@ -188,9 +187,7 @@ def make_trainer(
         max_steps=plan.stop_step,
         max_epochs=-1,
         accumulate_grad_batches=plan.micro_batches,
-        val_check_interval=(config.trainer.validate_every or 1) * plan.micro_batches if validates else None,
-        check_val_every_n_epoch=None if validates else 1,
-        limit_val_batches=None if validates else 0,
+        limit_val_batches=0,  # ours is a callback, for evaluators of any kind
         num_sanity_val_steps=0,
         use_distributed_sampler=False,  # ours splits a global batch over the ranks; Lightning's would shuffle it again
         logger=loggers,

@@ -190,8 +190,6 @@ class Interruptions(AtStep):
             self.outcome, self.cause = "interrupted", self._find_cause()
             self._reporter.note(f"{self.cause.text}: saving at step {step}, then stopping")
         trainer.should_stop = True
-        # Lightning would validate before it stops; there is no time for that, and the run that goes on does it when it is due.
-        trainer.fit_loop.epoch_loop._skip_next_val = True
 
     def _find_cause(self) -> Cause:
         """The first rank's that has one. All ranks call this together: the reason may be known on one host alone."""

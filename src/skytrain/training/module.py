@@ -189,6 +189,11 @@ class CausalLM(pl.LightningModule):
         self._val_losses.clear()
         self._val_sequences.clear()
 
+    def logits(self, tokens_bt: torch.Tensor) -> torch.Tensor:
+        """For a strategy that must see every forward pass, and calls this through its wrapper."""
+        logits: torch.Tensor = self.model(tokens_bt)
+        return logits
+
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         _count_batches_anew(checkpoint, self.trainer.accumulate_grad_batches)
 

@@ -45,14 +45,3 @@ class SettingsNow(pl.Callback):
             ):
                 group.update(settings)
                 group["lr"] = settings["initial_lr"] * factor(scheduler.last_epoch)
-
-
-class MissedValidation(pl.Callback):
-    """Validates before the first step: a kill came between the checkpoint of a step and the validation that follows it."""
-
-    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        validation = trainer.fit_loop.epoch_loop.val_loop
-        validation.restarting = False  # it would go on behind the batches that the checkpoint has counted
-        trainer.validating = True
-        validation.run()
-        trainer.training = True

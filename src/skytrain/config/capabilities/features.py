@@ -71,12 +71,6 @@ def _precision(setup: Setup) -> str | None:
     )
 
 
-def _samples(setup: Setup) -> str | None:
-    if not (setup.config.trainer.sample_every and setup.mesh.divides):
-        return None
-    return f"no rank holds a whole model to sample from with parallel={setup.mesh.preset}"
-
-
 def _recomputation(setup: Setup) -> str | None:
     wanted, model = setup.config.trainer.activation_checkpointing, setup.config.model
     if setup.mesh.divides or wanted == "none" or isinstance(model, DecoderConfig):
@@ -190,13 +184,6 @@ FEATURE_RULES = (
         "`16-mixed` or `bf16-true` with any mesh but copies (`ddp`)",
         _precision,
         "try trainer.precision=bf16-mixed",
-    ),
-    Rule(
-        "samples",
-        "trainer.sample_every",
-        "any mesh but copies (`ddp`)",
-        _samples,
-        "set trainer.sample_every=null, and use `skytrain generate` on a checkpoint",
     ),
     Rule(
         "recomputation",

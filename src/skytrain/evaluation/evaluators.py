@@ -1,0 +1,70 @@
+"""Evaluators: what is measured of a model, during training on any mesh and after it on any device.
+
+One evaluator is one class in one file. It sees a model through `Scorer` alone, so it does not know how the model is
+spread over ranks; where it is, all ranks run the evaluator together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from ..tokens import Tokenizer
+from .generate import Sampling, generate
+from .scorer import Scorer
+
+
+class Evaluator(Protocol):
+    """Measures a model. `run` returns metrics by the names that logs show, such as `val/loss`."""
+
+    name: str
+
+    def prepare(self) -> None:
+        """Called once, before the first run, when data loaders can be made."""
+        ...
+
+    def run(self, model: Scorer) -> Mapping[str, float]: ...
+
+
+class ValidationLoss:
+    """The loss on held-out batches. `make_batches` gives those of this rank."""
+
+    name = "validation"
+
+    def __init__(self, make_batches: Callable[[], Iterable[Tensor]]) -> None:
+        self._make_batches = make_batches
+        self._batches: Iterable[Tensor] = ()
+
+    def prepare(self) -> None:
+        self._batches = self._make_batches()
+
+    def run(self, model: Scorer) -> Mapping[str, float]:
+        return {"val/loss": model.mean_loss(self._batches)}
+
+
+class Samples:
+    """A piece of the model's own text. It is told, and measures nothing."""
+
+    name = "sample"
+
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: str, sampling: Sampling, max_tokens: int, tell: Callable[[str], None]
+    ) -> None:
+        self._tokenizer, self._prompt, self._sampling = tokenizer, prompt, sampling
+        self._max_tokens, self._tell = max_tokens, tell
+
+    def prepare(self) -> None:
+        return
+
+    def run(self, model: Scorer) -> Mapping[str, float]:
+        pieces = generate(model, self._tokenizer, self._prompt, self._sampling, max_tokens=self._max_tokens)
+        self._tell(f"sample: {self._prompt + ''.join(pieces)!r}")
+        return {}
+
+
+def padded(tokens_bt: Tensor, length: int) -> Tensor:
+    """Rows of `length`, zeros behind the tokens: a causal model's answers before them do not change."""
+    return torch.nn.functional.pad(tokens_bt, (0, length - tokens_bt.size(1)))

@@ -1,0 +1,88 @@
+"""What evaluators ask of a model that is spread over a mesh: log-probabilities of given targets, logits of one position.
+
+A rank may hold a part of the vocabulary, of the sequence or of the layers. It fills in what it holds and leaves the rest
+zero; sums over the groups that share the work then give every rank the whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from .context import Context
+
+
+@dataclass(frozen=True)
+class VocabularyPart:
+    """Logits of the columns from `start` on."""
+
+    logits_btv: Tensor
+    start: int
+
+
+@dataclass(frozen=True)
+class SharedScores:
+    """Turns this rank's part of the logits (None without the last pipeline stage) into what every rank wants to know."""
+
+    mesh: DeviceMesh
+    context: Context | None
+    vocab_size: int
+
+    def logits_at(self, local: Tensor | None, position: int, shape_bt: torch.Size) -> Tensor:
+        """Logits (B, vocabulary) of one position of the whole sequences, whose shape is given."""
+        whole = torch.zeros(shape_bt[0], self.vocab_size, device=self._device(local))
+        if local is not None:
+            part = self._part(local)
+            columns = part.logits_btv[..., : max(0, self.vocab_size - part.start)]
+            row = (self._places(shape_bt[1]) == position).nonzero()
+            if len(row):
+                whole[:, part.start : part.start + columns.size(-1)] = columns[:, int(row[0, 0])].float()
+        for group in (self.mesh["tensor"].get_group(), *self._groups()):
+            dist.all_reduce(whole, group=group)
+        return whole
+
+    def log_probs(self, local: Tensor | None, targets_bt: Tensor) -> Tensor:
+        """Of each target of the whole sequences, given those before it."""
+        whole = torch.zeros(targets_bt.shape, device=targets_bt.device)
+        if local is not None:
+            places = self._places(targets_bt.size(1)).to(targets_bt.device)
+            whole[:, places] = self._divided_log_probs(self._part(local), targets_bt[:, places])
+        for group in self._groups():
+            dist.all_reduce(whole, group=group)
+        return whole
+
+    def _divided_log_probs(self, part: VocabularyPart, targets_bt: Tensor) -> Tensor:
+        group, logits = self.mesh["tensor"].get_group(), part.logits_btv.float()
+        peak = logits.amax(-1)
+        dist.all_reduce(peak, dist.ReduceOp.MAX, group=group)
+        total = (logits - peak[..., None]).exp().sum(-1)
+        dist.all_reduce(total, group=group)
+        columns = targets_bt - part.start
+        mine = (columns >= 0) & (columns < logits.size(-1))
+        chosen = logits.gather(-1, torch.where(mine, columns, 0)[..., None])[..., 0]
+        chosen = torch.where(mine, chosen, 0.0)
+        dist.all_reduce(chosen, group=group)
+        return chosen - peak - total.log()
+
+    def _part(self, local: Tensor) -> VocabularyPart:
+        if not isinstance(local, DTensor):
+            return VocabularyPart(local, 0)
+        tensor = self.mesh["tensor"]
+        each = -(-local.size(-1) // tensor.size())  # DTensor gives all ranks but the last as many
+        return VocabularyPart(local.to_local(), each * tensor.get_local_rank())
+
+    def _places(self, length: int) -> Tensor:
+        """The positions of the sequence that this rank holds."""
+        return torch.arange(length) if self.context is None else self.context.places.tensor(torch.device("cpu"))
+
+    def _groups(self) -> list[dist.ProcessGroup]:
+        """Those whose ranks hold other positions, or no logits at all."""
+        return [self.mesh["pipeline"].get_group(), *([self.context.group] if self.context is not None else [])]
+
+    def _device(self, local: Tensor | None) -> torch.device:
+        return local.device if local is not None else torch.device(self.mesh.device_type)
