@@ -144,7 +144,8 @@ def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
     supervision, ranks = Supervision.from_environment(), Ranks.from_environment()
     _back_off()
     try:
-        check_job(composed.config, ranks.world_size, ranks.nodes)
+        if ranks.first:  # alone: another rank that ended first would have torchrun kill this one before it has spoken
+            check_job(composed.config, ranks.world_size, ranks.nodes)
         with naming_extras(), reporter() as console:
             from ..pipelines.train import train as story  # loads torch, for many seconds
 
