@@ -199,3 +199,24 @@ def stops_and_whole_runs(root: Path, meshes: list[str], options: tuple[str, ...]
         ]
         for mesh in meshes
     }
+
+
+class Notes(Silent):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
+def samples(root: str, meshes: list[str]) -> dict[str, list[str]]:
+    """By mesh, the text that a run of three steps samples after the second."""
+    found = {}
+    for mesh in meshes:
+        notes = Notes()
+        options = ("trainer.steps=3", "trainer.sample_every=2", "trainer.sample_tokens=6", "trainer.device=cpu")
+        train(tiny_config(root, f"run={mesh}", f"parallel={mesh}", *options), notes)
+        found[mesh] = [text for text in notes.said if text.startswith("sample: ")]
+    return found
