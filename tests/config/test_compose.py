@@ -17,7 +17,7 @@ def message(*overrides: str, **kwargs) -> str:
 
 def test_values_come_from_groups_then_the_recipe_then_the_command_line():
     composed = compose(["recipe=quickstart", "optimizer.lr=0.5"])
-    assert composed.config.model.name == "llama-tiny"
+    assert composed.config.model.name == "llama-micro"
     assert composed.config.optimizer.lr == 0.5
     assert composed.origins["optimizer.lr"] == COMMAND_LINE
     assert composed.origins["trainer.steps"] == "recipe/quickstart.yaml"
@@ -80,6 +80,14 @@ def test_quoted_text_may_hold_what_would_else_be_a_list():
 def test_steps_replace_tokens_and_tokens_replace_steps(overrides, steps, tokens):
     trainer = compose(overrides).config.trainer
     assert (trainer.steps, trainer.tokens) == (steps, tokens)
+
+
+@pytest.mark.parametrize("model", ["hf", "custom", "gpt2-tiny"])
+def test_the_quickstart_takes_any_model(model):
+    composed = compose(
+        ["recipe=quickstart", f"model={model}", "model.name=x", *["model.target=a.B"] * (model == "custom")]
+    )
+    assert composed.config.model.name == "x"
 
 
 def test_a_users_recipe_that_gives_tokens_need_not_mention_steps(tmp_path):
