@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import nn
 
-from skytrain.config import LionConfig
+from skytrain.config import LionConfig, MuonConfig
 from skytrain.config.compose import compose
 from skytrain.models import build_model
 from skytrain.training.optimizers import Lion, Muon, hidden_matrices, make_optimizer, parameter_groups
@@ -115,3 +115,13 @@ def test_muon_steps_are_torchs_own_and_survive_a_checkpoint():
     muon_steps(model, first, range(2, 4))
     muon_steps(again, resumed, range(2, 4))
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_muon_leaves_a_model_without_hidden_matrices_to_adamw():
+    model = nn.Sequential(nn.Embedding(11, 4), nn.Linear(4, 11))
+    config = MuonConfig("muon", lr=1e-2, momentum=0.9, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.0)
+    optimizer = make_optimizer(model, config, fused=False)
+    before = model[0].weight.detach().clone()
+    model(torch.arange(11)).square().sum().backward()
+    optimizer.step()
+    assert not torch.equal(model[0].weight, before)

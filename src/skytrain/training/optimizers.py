@@ -52,11 +52,15 @@ def _scales(model: nn.Module, name: str, parameter: nn.Parameter) -> UpdateScale
     return update_scales(config, name, parameter.ndim) if isinstance(config, DecoderConfig) else UpdateScales()
 
 
-def _make_muon(model: nn.Module, config: MuonConfig, fused: bool) -> Muon:
+def _make_muon(model: nn.Module, config: MuonConfig, fused: bool) -> torch.optim.Optimizer:
     hidden = hidden_matrices(model)
     others = {name for name, parameter in model.named_parameters()} - hidden
     # A step of Muon has the same size in every direction whatever the width, so muP's smaller rates are not for it.
     matrices = [parameter for name, parameter in model.named_parameters() if name in hidden and parameter.requires_grad]
+    groups = parameter_groups(model, config.lr, config.weight_decay, config.eps, only=others)
+    adamw = torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=fused)
+    if not matrices:  # a plugged-in model may have none between embedding and head
+        return adamw
     muon = MatrixMuon(
         matrices,
         lr=config.lr,
@@ -64,8 +68,6 @@ def _make_muon(model: nn.Module, config: MuonConfig, fused: bool) -> Muon:
         momentum=config.momentum,
         adjust_lr_fn="match_rms_adamw",
     )
-    groups = parameter_groups(model, config.lr, config.weight_decay, config.eps, only=others)
-    adamw = torch.optim.AdamW(groups, lr=config.lr, betas=(config.beta1, config.beta2), eps=config.eps, fused=fused)
     return Muon(muon, adamw)
 
 
