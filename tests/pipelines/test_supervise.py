@@ -111,24 +111,13 @@ def test_an_error_of_the_users_is_not_repeated(supervised):
     assert len(list(supervised.folder.glob("start-*"))) == 1
 
 
-def test_a_store_that_was_out_of_reach_is_tried_again(supervised):
-    lines = """
-    if starts == 0:
-        supervision.report_error(StoreUnreachable("read", "s3://b/k", "connection refused"))
-        sys.exit(10)
-    supervision.report_outcome("done")
-    """
-    assert supervised(lines, max_restarts=3) == 0
-    assert "the store was unreachable" in supervised.said[0]
-
-
-def test_a_store_that_stays_out_of_reach_ends_with_its_own_code(supervised):
+def test_a_store_that_workers_waited_for_long_enough_ends_the_job_with_its_own_code(supervised):
     lines = """
     supervision.report_error(StoreUnreachable("read", "s3://b/k", "connection refused"))
     sys.exit(10)
     """
-    assert supervised(lines, max_restarts=1) == 10
-    assert len(list(supervised.folder.glob("start-*"))) == 2
+    assert supervised(lines, max_restarts=3) == 10
+    assert len(list(supervised.folder.glob("start-*"))) == 1
 
 
 def test_restarts_are_refilled_by_progress(supervised):

@@ -174,6 +174,12 @@ def test_a_store_that_stays_unwritable_stops_the_run_resumably_when_the_time_is_
     assert committed_steps(store, "r") == []
 
 
+def test_the_last_save_is_not_waited_for_beyond_the_budget(store, monkeypatch):
+    failing(monkeypatch, times=1000)
+    with pytest.raises(StoreUnreachable, match=r"the limit is budget\.usd"):
+        fit(store, Plan(None, Keep(), affordable=lambda: False))
+
+
 def test_training_reaches_its_last_step_in_an_outage_however_many_saves_fail(store, monkeypatch):
     reached: list[int] = []
     failing(monkeypatch, times=20)

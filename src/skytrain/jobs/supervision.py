@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..config import SkytrainError
 from ..config.environment import variable
-from ..runs import EXIT_CODES, exit_code_of
+from ..runs import exit_code_of
 from .lifeline import SUPERVISOR, identify, is_supervised
 
 VARIABLE = "SKYTRAIN_SUPERVISED"
@@ -21,15 +21,10 @@ CRASH = 1
 
 @dataclass(frozen=True)
 class JobError:
-    """An error that a worker explained before it ended."""
+    """An error that a worker explained before it ended. Another start would only repeat it, or wait for the store again."""
 
     exit_code: int
     message: str
-
-    @property
-    def may_pass(self) -> bool:
-        """Whether another start may go better. Any other error would only be repeated."""
-        return self.exit_code == EXIT_CODES["store"]
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ class Beginning:
     commit: Commit | None = None  # the run's own checkpoint, found whole
 
     def source(self, store: Store) -> Store:
-        return store if self.store_root is None else open_store(self.store_root)
+        return store if self.store_root is None else open_store(self.store_root).patient(store.patience_seconds)
 
 
 @dataclass(frozen=True)

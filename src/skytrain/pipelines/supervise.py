@@ -197,15 +197,14 @@ class Supervisor:
         restarts = Restarts(self._limits.max_restarts)
         while True:
             code = self._run_once()
-            error = self._supervision.error()
-            ended = self._how_it_ended(error)
+            ended = self._how_it_ended(self._supervision.error())
             if ended is not None:
                 return ended
-            why = "the store was unreachable" if error else describe_exit(code)
+            why = describe_exit(code)
             number = restarts.crashed(self._supervision.resumed_step())
             if number is None:
                 self._tell(f"the job crashed ({why}); the same command resumes from the last commit")
-                return error.exit_code if error else code if code > 0 else 128 - code
+                return code if code > 0 else 128 - code
             wait = restart_wait_seconds(number)
             self._tell(
                 f"the job crashed ({why}): restarting from the last commit in {format_seconds(wait)}, "
@@ -231,7 +230,7 @@ class Supervisor:
         outcome = self._supervision.outcome()
         if outcome is not None:
             return EXIT_CODES[outcome]
-        if error is not None and (not error.may_pass or self._asked is not None):
+        if error is not None:
             return error.exit_code
         return EXIT_CODES[UNCOMMITTED] if self._asked is not None else None
 

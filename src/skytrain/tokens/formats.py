@@ -35,7 +35,7 @@ def open_token_files(
     `dtype` is for nanoGPT's files, which do not say theirs. Nobody wrote down the hash of such files,
     so a change of their bytes is not found; a token outside `vocab_size` is.
     """
-    store, stats = find_token_files(pattern, "*.bin" if format == "megatron" else None)
+    store, stats = find_token_files(pattern, "*.bin" if format == "megatron" else None, cache.wait_seconds)
     files, documents = [], []
     for stat in stats:
         file, count = _describe(store, stat, format, dtype, cache, tokenizer)
@@ -62,9 +62,9 @@ def open_token_files(
     return TokenSplit(manifest, files, store, cache, vocab_limit=vocab_size)
 
 
-def find_token_files(pattern: str, only: str | None = None) -> tuple[Store, list[Stat]]:
+def find_token_files(pattern: str, only: str | None = None, patience_seconds: float = 60.0) -> tuple[Store, list[Stat]]:
     folder, _, name = pattern.rpartition("/")
-    store = open_store(folder or ".")
+    store = open_store(folder or ".").patient(patience_seconds)
     found = [
         stat
         for stat in store.list()

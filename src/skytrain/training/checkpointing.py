@@ -239,7 +239,7 @@ class Checkpoints(AtStep):
         # What is lost by giving up the last save can be trained again; dollars beyond the budget are gone.
         give_up = wait is None or (last and not self._plan.affordable())
         if self._ranks.any(self._ranks.first and give_up):
-            raise self._gave_up(step, error) from error
+            raise self._gave_up(step, error, "store.patience" if wait is None else "budget.usd") from error
         self._retry_at = time.monotonic() + (wait or 0.0)
         left = format_seconds(max(0.0, self._plan.patience_seconds - self._patience.seconds))
         self._tell(
@@ -247,13 +247,13 @@ class Checkpoints(AtStep):
             f"  training continues, and saving is tried again for up to {left} (store.patience)"
         )
 
-    def _gave_up(self, step: int, error: SaveFailed) -> StoreError:
+    def _gave_up(self, step: int, error: SaveFailed, limit: str) -> StoreError:
         kind = AccessDenied if isinstance(error, SaveDenied) else StoreUnreachable
         last = f"step {self.last_saved} is" if self.last_saved is not None else "checkpoints from before are"
         return kind(
             "save to",
             self._store.url(f"runs/{self._run}/checkpoints"),
-            f"no checkpoint could be saved for {format_seconds(self._patience.seconds)} (store.patience, budget.usd), "
+            f"no checkpoint could be saved for {format_seconds(self._patience.seconds)} (the limit is {limit}), "
             f"so training stops at step {step}: {error}",
             hint=f"{last} safe; when the store can be written to, the same command resumes from there",
         )
