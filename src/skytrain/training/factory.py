@@ -57,12 +57,12 @@ class TrainingPlan:
 def plan_training(config: Config, ranks: Ranks | None = None) -> TrainingPlan:
     trainer, ranks = config.trainer, ranks or Ranks()
     steps, device = total_steps(config), choose_device(config)
+    if device == "cuda":
+        grow_segments()  # before anything asks the GPU
     mesh = resolve_mesh(config, ranks.world_size, ranks.nodes, find_device(device))
     together, runs = step_batches(config, mesh)
     if uses_deepspeed(config):
         check_deepspeed(config, device)
-    if device == "cuda":
-        grow_segments()
     return TrainingPlan(
         total_steps=steps,
         stop_step=min(steps, trainer.stop_at_step or steps),
