@@ -67,10 +67,12 @@ class ControlGroup:
             (self.folder / "cgroup.procs").write_text("0")
 
     def kill(self) -> None:
-        (self.folder / "cgroup.kill").write_text("1")
+        with contextlib.suppress(OSError):  # gone: it was empty, and another supervisor took it for left behind
+            (self.folder / "cgroup.kill").write_text("1")
 
     def remove(self) -> None:
-        with contextlib.suppress(OSError):  # a process that cannot be killed yet: the next supervisor sweeps
+        """Where it is empty; one that is not, Linux keeps."""
+        with contextlib.suppress(OSError):
             self.folder.rmdir()
 
 
@@ -87,10 +89,9 @@ def _own_folder() -> Path | None:
 
 
 def _sweep(above: Path) -> None:
-    """Ends what a supervisor that is gone has left."""
+    """Removes what supervisors that are gone have left. Nothing is killed: one may live where its process id is not seen."""
     for folder in above.glob(f"{CONTROL_GROUPS}*"):
         if not is_alive(folder.name.removeprefix(CONTROL_GROUPS)):
-            ControlGroup(folder).kill()
             ControlGroup(folder).remove()
 
 
