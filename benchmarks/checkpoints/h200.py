@@ -27,8 +27,8 @@ from skytrain.checkpoints import Keep, SaveOptions, open_checkpoint
 from skytrain.checkpoints.lightning_io import split_checkpoint
 from skytrain.checkpoints.saving import Saver, State
 from skytrain.config import Config, Interval
-from skytrain.config.compose import compose
-from skytrain.parallel import Ranks
+from skytrain.config.composition import compose
+from skytrain.jobs import Ranks
 from skytrain.storage import open_store
 from skytrain.training import CausalLM, plan_training
 from skytrain.training.checkpointing import Checkpoints, Plan

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from skytrain.config import DecoderConfig, build
 from skytrain.evaluation import WholeModel
-from skytrain.evaluation.generate import Sampling, generate_tokens
+from skytrain.evaluation.generation import Sampling, generate_tokens
 from skytrain.models import Decoder, load_hf_folder
 from skytrain.models.hf import save_hf_folder
 from skytrain.models.hf_form import hf_config, hf_form

@@ -59,8 +59,8 @@ def peak_bytes(overrides: tuple[str, ...]) -> int:
     from torch.utils._pytree import tree_leaves
     from torch.utils.data import DataLoader
 
-    from skytrain.config.compose import compose
-    from skytrain.parallel import Ranks
+    from skytrain.config.composition import compose
+    from skytrain.jobs import Ranks
     from skytrain.storage import open_store
     from skytrain.training import CausalLM, plan_training
     from skytrain.training.factory import make_trainer, outline

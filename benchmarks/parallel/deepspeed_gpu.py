@@ -46,8 +46,9 @@ def measure(mode: str, device: str) -> dict[str, Any]:
     import torch
     from torch.utils.data import DataLoader
 
-    from skytrain.config.compose import compose
-    from skytrain.parallel import Ranks, uses_process_group
+    from skytrain.config import uses_process_group
+    from skytrain.config.composition import compose
+    from skytrain.jobs import Ranks
     from skytrain.storage import open_store
     from skytrain.training import CausalLM, plan_training
     from skytrain.training.factory import make_trainer, outline

@@ -53,8 +53,8 @@ def measure(preset: str) -> dict[str, int]:
     from torch.utils._pytree import tree_leaves
     from torch.utils.data import DataLoader
 
-    from skytrain.config.compose import compose
-    from skytrain.parallel import Ranks
+    from skytrain.config.composition import compose
+    from skytrain.jobs import Ranks
     from skytrain.parallel.apply import blocks_of
     from skytrain.storage import open_store
     from skytrain.training import CausalLM, plan_training
@@ -110,7 +110,7 @@ def measure(preset: str) -> dict[str, int]:
 
 def sizes() -> dict[str, int]:
     """Of the model, in elements: all of it, and one block."""
-    from skytrain.config.compose import compose
+    from skytrain.config.composition import compose
     from skytrain.models import build_model
 
     model: Any = build_model(compose(list(SIZE)).config.model, seed=0)

@@ -67,10 +67,11 @@ def train(case: Case) -> Outcome:
     from torch.distributed.tensor import DTensor
     from torch.utils.data import DataLoader
 
-    from skytrain.config.compose import compose
+    from skytrain.config import uses_deepspeed
+    from skytrain.config.composition import compose
     from skytrain.evaluation.evaluators import ValidationLoss
     from skytrain.evaluation.scorer import Scorer
-    from skytrain.parallel import Ranks, uses_deepspeed
+    from skytrain.jobs import Ranks
     from skytrain.storage import open_store
     from skytrain.training import plan_training
     from skytrain.training.evaluations import Evaluations, Scheduled

@@ -61,7 +61,7 @@ def measure(overrides: tuple[str, ...], device: str) -> dict[str, Any]:
     """Trains a few steps and tells what a step took."""
     import lightning.pytorch as pl
 
-    from skytrain.config.compose import compose
+    from skytrain.config.composition import compose
     from skytrain.storage import open_store
     from skytrain.training.factory import make_module, make_trainer, outline, plan_training
 
@@ -122,7 +122,7 @@ def main() -> None:
     if given.device == "cuda" and not torch.cuda.is_available():
         print("no GPU here: nothing is measured")
         return
-    from skytrain.parallel import Ranks
+    from skytrain.jobs import Ranks
 
     ends_at = time.monotonic() + 60 * given.minutes
     found: dict[str, Any] = {}

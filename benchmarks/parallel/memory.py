@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # where this is run as a scr
 from benchmarks.parallel.document import insert
 
 from skytrain.config import DecoderConfig
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.planning.memory import Job, rank_memory
 from skytrain.planning.mesh import Mesh
 

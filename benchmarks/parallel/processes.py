@@ -36,7 +36,7 @@ def _rank(rank: int, world_size: int, port: int, folder: str, work: Callable[...
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=str(port),
     )
-    from skytrain.parallel import Ranks
+    from skytrain.jobs import Ranks
 
     with Ranks.from_environment().joined("cpu"):
         result = work(*args)

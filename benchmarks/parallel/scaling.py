@@ -15,8 +15,8 @@ import json
 import tempfile
 from pathlib import Path
 
+from skytrain.bench.parallel import bench_parallel, parallel_results, plot, scaling_table
 from skytrain.cli.console import reporter
-from skytrain.pipelines.bench_parallel import as_json, bench_parallel, plot, table
 
 CORES = ("recipe=quickstart", "trainer.micro_batch=4", "trainer.device=cpu")
 GPUS = ("recipe=gpt2-124m-openwebtext",)
@@ -37,10 +37,10 @@ def main() -> None:
     with contextlib.redirect_stdout(out):
         print(f"{bench.model}, sequences of {bench.sequence_length}, {bench.precision}, {bench.date}")
         print(" ".join(f"{key}={value}" for key, value in bench.machine.items() if key != "host"))
-        print("\n".join(table(bench)))
+        print("\n".join(scaling_table(bench)))
     here = Path(__file__)
     name = "scaling-gpus" if given.gpus else "scaling"
-    kept = as_json(bench)
+    kept = parallel_results(bench)
     del kept["folder"], kept["machine"]["host"]  # of no use to a reader
     here.with_name(f"{name}.json").write_text(json.dumps(kept, indent=1))
     here.with_name(f"{name}.svg").write_text(plot(bench))

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from skytrain.config import DecoderConfig
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.planning.communication import Node
 from skytrain.planning.hardware import Gpu, find_gpu
 from skytrain.planning.memory import Job

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from skytrain.config import DecoderConfig
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.communication import Node
 from skytrain.planning.memory import Job

@@ -18,7 +18,7 @@ import torch
 
 from skytrain.checkpoints import committed, load_model
 from skytrain.checkpoints.verification import verify
-from skytrain.runs import attempts, read_metrics, read_outcome
+from skytrain.runs import attempt_numbers, read_metrics, read_outcome
 from skytrain.storage import open_store
 
 STEPS, SAVE_EVERY, BLOWS_A_RUN = 10, 2, 5
@@ -106,7 +106,7 @@ class Campaign(ABC, Generic[Blow]):
 
     def finished(self, run: str) -> bool:
         store = open_store(self.store_root)
-        numbers = attempts(store, run)
+        numbers = attempt_numbers(store, run)
         outcome = read_outcome(store, run, numbers[-1]) if numbers else None
         return outcome is not None and outcome["outcome"] == "done"
 

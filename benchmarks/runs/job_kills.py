@@ -16,7 +16,7 @@ from tests.support.tiny import TINY
 from skytrain.checkpoints import committed_steps
 from skytrain.jobs.lifeline import identify
 from skytrain.jobs.processes import descendants, supervised_by
-from skytrain.runs import attempts, read_outcome
+from skytrain.runs import attempt_numbers, read_outcome
 from skytrain.storage import open_store
 
 ORPHAN_SECONDS = 10.0  # after the supervisor is gone, nothing of its job may be left
@@ -150,7 +150,7 @@ class GroupSignals(JobCampaign):
         code = self.ended(job, run, {0, 7, 12, -signal.SIGTERM}, END_SECONDS)
         if code == 7:
             store = open_store(self.store_root)
-            outcome = read_outcome(store, run, attempts(store, run)[-1])
+            outcome = read_outcome(store, run, attempt_numbers(store, run)[-1])
             assert outcome is not None and outcome["outcome"] == "interrupted", f"{run}: exit code 7, and {outcome}"
             assert outcome["step"] == self.steps(run)[-1], f"{run}: exit code 7, and {outcome} is not committed"
         return f"exit code {code}"

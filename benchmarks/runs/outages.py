@@ -19,7 +19,7 @@ from tests.support.faults import FaultProxy, Kind, Request
 from tests.support.imds import Fault, fake_metadata
 from tests.support.s3 import start_server
 
-from skytrain.runs import attempts, read_outcome
+from skytrain.runs import attempt_numbers, read_outcome
 from skytrain.storage import open_store
 
 SHORTEST_SECONDS, LONGEST_SECONDS = 10.0, 180.0  # of an outage
@@ -121,7 +121,7 @@ class StoreOutages(Jobs[Outage]):
             job.kill()
             job.wait()
             self._proxy.clear()
-        numbers = attempts(open_store(self.store_root), run)
+        numbers = attempt_numbers(open_store(self.store_root), run)
         assert numbers == [0], f"{run}: attempts {numbers}: it was started again"
         hits = window.hits if window else 0
         return Struck(hits > 0, time.monotonic() - began, f"{hits} requests failed")
@@ -195,7 +195,7 @@ class MetadataFaults(Jobs[MetadataFault]):
                 job.wait()
         if code == 7:
             store = open_store(self.store_root)
-            outcome = read_outcome(store, run, attempts(store, run)[-1])
+            outcome = read_outcome(store, run, attempt_numbers(store, run)[-1])
             assert outcome is not None and outcome["step"] == self.steps(run)[-1], f"{run}: exit code 7, and {outcome}"
         assert "is not watched" not in self.log(run).read_text()
         return Struck(code == 7, time.monotonic() - began, f"exit code {code}")

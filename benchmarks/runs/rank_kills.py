@@ -21,9 +21,9 @@ from tests.support.tiny import tiny_config
 
 from skytrain.checkpoints import parts
 from skytrain.config import Config
-from skytrain.parallel.watchdog import SILENT_SECONDS
+from skytrain.jobs.watchdog import SILENT_SECONDS
 from skytrain.pipelines.train import train
-from skytrain.runs import Silent, attempts
+from skytrain.runs import Silent, attempt_numbers
 from skytrain.storage import open_store
 from skytrain.storage.folder import FolderStore
 
@@ -189,10 +189,10 @@ class RankKills(Campaign[RankKill]):
     def attempt(self, run: str, blow: RankKill | None) -> Struck:
         config = tiny_config(self.root, *SETTINGS, *self.options, f"run={run}")
         store = open_store(str(self.root))
-        before = len(attempts(store, run))
+        before = len(attempt_numbers(store, run))
         fell, seconds, by_themselves = run_attempt(config, self.world, blow, self.log(run))
         # Before they have met, ranks wait for each other; torchrun, which is not here, ends them when one dies.
-        met = len(attempts(store, run)) > before
+        met = len(attempt_numbers(store, run)) > before
         assert by_themselves or not met, f"{run}: ranks did not notice that one was gone"
         note = "" if by_themselves else f"the others were still there after {PEERS_SECONDS:.0f} s"
         return Struck(fell, seconds, note)

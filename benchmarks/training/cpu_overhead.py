@@ -14,7 +14,7 @@ import time
 import torch
 
 from skytrain.config import Config, total_steps
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.models import build_model
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from skytrain.config import Config
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.models import build_model
 from skytrain.training.optimizers import make_optimizer
 from skytrain.training.paths import choose_path

@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from skytrain.bench.measurement import shortened
+from skytrain.bench.single import _fit_briefly
 from skytrain.config import Config, SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.models import Decoder, build_model, lm_loss
-from skytrain.pipelines.bench import _fit_briefly
-from skytrain.pipelines.measure import shortened
 from skytrain.runs import Silent
 from skytrain.training.optimizers import make_optimizer
 from skytrain.training.paths import apply_fp8, choose_path

@@ -30,7 +30,7 @@ def measure(name: str, micro_batch: int, steps: int, profile: bool) -> dict:
     began = time.perf_counter()
     import torch
 
-    from skytrain.config.compose import compose
+    from skytrain.config.composition import compose
     from skytrain.models import build_model, flops_per_token
     from skytrain.models.fused import Kernels, fused_loss
     from skytrain.training.optimizers import make_optimizer
@@ -87,8 +87,7 @@ def measure(name: str, micro_batch: int, steps: int, profile: bool) -> dict:
         "last_loss": float(last),
     }
     if profile:
-        from torch.profiler import ProfilerActivity
-        from torch.profiler import profile as profiler
+        from torch.profiler import ProfilerActivity, profile as profiler
 
         with profiler(activities=[ProfilerActivity.CUDA]) as trace:
             step()

@@ -19,7 +19,7 @@ import torch
 import triton
 
 from skytrain.config import Config
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.models import Decoder, build_model
 from skytrain.models.fused import Kernels, fused_loss
 from skytrain.models.kernels import cross_entropy, cublaslt, embedding
@@ -314,8 +314,7 @@ class PowerMeter:
 
 
 def profile(step: Callable[[], None]) -> None:
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as profiler
+    from torch.profiler import ProfilerActivity, profile as profiler
 
     with profiler(activities=[ProfilerActivity.CUDA]) as trace:
         step()

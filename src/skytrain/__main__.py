@@ -1,6 +1,6 @@
 """`python -m skytrain`, which is what torchrun starts: `torchrun --nproc-per-node 8 -m skytrain train parallel=fsdp`."""
 
-from .jobs.lifeline import tie_to_supervisor
+from .jobs import tie_to_supervisor
 
 tie_to_supervisor()  # before anything that takes time is imported
 

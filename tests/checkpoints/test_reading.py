@@ -5,8 +5,7 @@ import json
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from skytrain.checkpoints import AnotherModel, Damaged, dcp, open_checkpoint, step_key
 from skytrain.checkpoints.saving import State, write_checkpoint

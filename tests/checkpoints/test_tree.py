@@ -2,8 +2,7 @@ import json
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from skytrain.checkpoints.tree import join_tensors, split_tensors
 

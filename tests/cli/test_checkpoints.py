@@ -12,7 +12,7 @@ from skytrain.checkpoints import committed_steps, step_key, write_validation
 from skytrain.checkpoints.saving import write_checkpoint
 from skytrain.cli.checkpoints import app
 from skytrain.config import SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.runs import save_run
 from skytrain.runs.record import new_record
 from skytrain.storage import open_store

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from skytrain.cli.main import app
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])

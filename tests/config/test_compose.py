@@ -6,7 +6,7 @@ import pytest
 from hydra.core.global_hydra import GlobalHydra
 
 from skytrain.config import ConfigError, Interval, SkytrainError, flatten
-from skytrain.config.compose import COMMAND_LINE, compose
+from skytrain.config.composition import COMMAND_LINE, compose
 
 
 def message(*overrides: str, **kwargs) -> str:

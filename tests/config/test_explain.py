@@ -5,8 +5,8 @@ from typer.testing import CliRunner
 
 from skytrain.cli.config import app
 from skytrain.config import ConfigError
-from skytrain.config.explain import explain
-from skytrain.config.settings_page import settings_page
+from skytrain.config.explanation import explain
+from skytrain.config.reference_page import settings_page
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from skytrain.config import DATA, EXECUTION, RESULT, WEIGHTS, Config, DataConfig, ModelConfig, flatten, select
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.config.schema import Decides, fields_of
 from skytrain.corpus import corpus_version, recipe_hash
 from skytrain.runs.record import plain

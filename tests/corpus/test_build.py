@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from skytrain.config import DataConfig, SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.corpus import (
     BadRecord,
     CorpusManifest,

@@ -13,7 +13,7 @@ import pytest
 
 from skytrain import config
 from skytrain.config import make
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.corpus import open_corpus, read_corpus
 from skytrain.storage import open_store
 

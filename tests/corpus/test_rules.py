@@ -9,10 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.corpus.characters import TABLE_SIZE, character_tables
 from skytrain.corpus.clean import clean
 from skytrain.corpus.rules import quality, reference

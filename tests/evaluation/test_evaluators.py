@@ -2,7 +2,7 @@
 
 import torch
 
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.evaluation import WholeModel
 from skytrain.evaluation.evaluators import ValidationLoss
 from skytrain.models import build_model

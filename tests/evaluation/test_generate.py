@@ -5,13 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from skytrain.config import SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.evaluation import WholeModel
-from skytrain.evaluation.generate import Sampling, choose, generate, generate_tokens
+from skytrain.evaluation.generation import Sampling, choose, generate, generate_tokens
 from skytrain.models import Decoder, build_model
 
 GREEDY = Sampling(temperature=0)

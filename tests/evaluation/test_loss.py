@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from skytrain.config import ConfigError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.evaluation import HeldOut, WholeModel, evaluate_loss
-from skytrain.evaluation.generate import Sampling
+from skytrain.evaluation.generation import Sampling
 from skytrain.models import Decoder, build_model, lm_loss
 from skytrain.models.device import check_precision, choose_device_type, resolve_precision
 from skytrain.pipelines.evaluate import LossRequest, evaluate

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from skytrain.config import BPETokenizerConfig, HFModelConfig, SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.export import export_hf
 from skytrain.models import build_model
 from skytrain.tokens.tokenizers import train_bpe

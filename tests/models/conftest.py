@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from skytrain.config import DecoderConfig
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 
 
 @functools.cache

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from skytrain.config import ConfigError, HFModelConfig
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.evaluation import WholeModel
-from skytrain.evaluation.generate import Sampling, generate_tokens
+from skytrain.evaluation.generation import Sampling, generate_tokens
 from skytrain.models import HFCausalLM, build_model, flops_per_token, lm_loss
 from skytrain.models.hf import save_hf_folder
 from skytrain.models.llmc import save_llmc

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from skytrain.config import ConfigError, SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.models import KVCache, build_model, flops_per_token, lm_loss
 from skytrain.models.initialise import initial_value
 from skytrain.planning.flops import decoder_flops_per_token

@@ -7,12 +7,12 @@ import torch
 from benchmarks.models.parity import CASES, SMALL, measure, small_config
 
 from skytrain.config import ConfigError, DecoderConfig, SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.evaluation import WholeModel
-from skytrain.evaluation.generate import Sampling, generate_tokens
+from skytrain.evaluation.generation import Sampling, generate_tokens
 from skytrain.models import Decoder, build_model
-from skytrain.models.hf_config import read_hf_config
 from skytrain.models.hf_form import hf_config
+from skytrain.models.hf_reading import read_hf_config
 from skytrain.models.sizes import size_config, size_names
 from skytrain.planning.flops import decoder_size
 

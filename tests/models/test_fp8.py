@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from skytrain.config import ConfigError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.models import build_model
 from skytrain.models.fp8 import Fp8Linear, round_fp8, scaled_product, use_fp8
 from skytrain.training.paths import apply_fp8, choose_path

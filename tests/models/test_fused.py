@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from skytrain.config.capabilities import fused_model_problem
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.models import build_model
 from skytrain.models.fused import Kernels, fused_loss
 from skytrain.models.kernels.sums import sum_rows

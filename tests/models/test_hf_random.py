@@ -17,9 +17,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from skytrain.config import ConfigError
 from skytrain.models import Decoder, build_model, load_hf_folder
 from skytrain.models.hf import save_hf_folder
-from skytrain.models.hf_config import read_hf_config
 from skytrain.models.hf_defaults import ARCHITECTURES, DEFAULTS, ROPE_THETA
 from skytrain.models.hf_form import hf_form
+from skytrain.models.hf_reading import read_hf_config
 from skytrain.models.hf_weights import NAMES, state_from_hf, state_to_hf
 
 IN_TRANSFORMERS = [family for family in ARCHITECTURES if family != "exaone"]

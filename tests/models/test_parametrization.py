@@ -8,7 +8,7 @@ from benchmarks.models.coordinate_check import growth
 from benchmarks.models.parity import small_config
 
 from skytrain.config import ConfigError, DecoderConfig
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.models import build_model, load_hf_folder
 from skytrain.models.hf import save_hf_folder
 from skytrain.models.parametrization import multipliers, update_scales

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from skytrain.config import SkytrainError
-from skytrain.parallel.ranks import Ranks
+from skytrain.jobs.ranks import Ranks
 
 
 def steps_for_ever(timeout_seconds: float) -> None:

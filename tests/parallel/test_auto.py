@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from skytrain.config import Config, ConfigError
-from skytrain.config.compose import compose
-from skytrain.parallel import Ranks, resolve_mesh
+from skytrain.config import Config, ConfigError, resolve_mesh
+from skytrain.config.composition import compose
+from skytrain.jobs import Ranks
 from skytrain.parallel.auto import Machine, choose_layout, this_machine
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.communication import Node

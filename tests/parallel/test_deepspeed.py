@@ -15,9 +15,9 @@ from benchmarks.parallel.processes import run_ranks
 
 from skytrain.checkpoints import CheckpointError, Damaged, load_model, open_checkpoint, step_key
 from skytrain.checkpoints.deepspeed import convert_deepspeed, convert_newest, open_deepspeed, read_file
-from skytrain.config import ConfigError, MissingExtra, SkytrainError
-from skytrain.config.compose import compose
-from skytrain.parallel import deepspeed_setup, resolve_mesh
+from skytrain.config import ConfigError, MissingExtra, SkytrainError, resolve_mesh
+from skytrain.config.composition import compose
+from skytrain.parallel import deepspeed_setup
 from skytrain.parallel.deepspeed_setup import check_deepspeed, compiling, engine_config, load_operation, zero_settings
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train

@@ -1,8 +1,7 @@
 import pytest
 
-from skytrain.config import ConfigError
-from skytrain.config.compose import compose
-from skytrain.parallel import advice, resolve_mesh, step_batches
+from skytrain.config import ConfigError, advice, resolve_mesh, step_batches
+from skytrain.config.composition import compose
 from skytrain.planning.mesh import Mesh
 
 SMALL = (

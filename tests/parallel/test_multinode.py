@@ -20,7 +20,7 @@ from benchmarks.parallel.processes import run_ranks
 from skytrain.checkpoints import committed_steps, open_checkpoint, step_key
 from skytrain.jobs.processes import descendants
 from skytrain.pipelines.prepare import prepare
-from skytrain.runs import Silent, attempts
+from skytrain.runs import Silent, attempt_numbers
 from skytrain.storage import Store, open_store
 from tests.parallel import workers
 from tests.support.hosts import Host, torchrun, two_hosts
@@ -156,7 +156,7 @@ def test_a_rank_that_is_killed_is_started_again_on_both_hosts_and_the_run_ends_w
         here, _ = job.end()
         assert [agent.returncode for agent in job.agents] == [0, 0], here
     assert f"rank 1 ({os.uname().nodename} {hosts[1].address}) is gone" in here and "goes on    from step" in here
-    assert len(attempts(store, "killed")) == 2
+    assert len(attempt_numbers(store, "killed")) == 2
     run_ranks(2, workers.train_in_pieces, root, "undisturbed", [("fsdp", last)], words)
     undisturbed, killed = weights(store, "undisturbed", last), weights(store, "killed", last)
     assert killed.keys() == undisturbed.keys() and len(killed) > 10
@@ -190,7 +190,7 @@ def test_two_nodes_with_other_code_and_another_configuration_say_so_on_both_and_
 
 
 IMPATIENT = (
-    "import skytrain.pipelines.supervise as supervise\n"
+    "import skytrain.jobs.supervisor as supervise\n"
     "supervise.FIRST_NODE_SECONDS = supervise.START_SECONDS = 0.5\n"
     "supervise.OTHERS_SECONDS = 3.0\n"
     "from skytrain.cli.main import main\n"

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from skytrain.parallel import Ranks
+from skytrain.jobs import Ranks
 from tests.parallel import workers
 
 

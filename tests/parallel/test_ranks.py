@@ -15,13 +15,12 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from skytrain.config import SkytrainError
-from skytrain.config.compose import compose
-from skytrain.parallel import advice, resolve_mesh
-from skytrain.parallel.network import NEVER, count_efa_devices, environment, interface_towards, set_environment
-from skytrain.parallel.nodes import NodesDiffer, NoRendezvous, agree, check_reachable, meet, node_facts, numbers
-from skytrain.parallel.ranks import LostRank, Ranks, ToldByFirstRank
-from skytrain.parallel.watchdog import Watchdog
+from skytrain.config import SkytrainError, advice, resolve_mesh
+from skytrain.config.composition import compose
+from skytrain.jobs.network import NEVER, count_efa_devices, environment, interface_towards, set_environment
+from skytrain.jobs.nodes import NodesDiffer, NoRendezvous, agree, check_reachable, meet, node_facts, numbers
+from skytrain.jobs.ranks import LostRank, Ranks, ToldByFirstRank
+from skytrain.jobs.watchdog import Watchdog
 from skytrain.planning.mesh import DIMENSIONS, Mesh
 
 TWO_NODES = [Ranks(rank, 4, rank % 2, 2) for rank in range(4)]
@@ -148,9 +147,9 @@ def test_another_setting_on_one_node_is_named_with_both_values_on_every_node_and
 
 def test_another_file_of_code_on_one_node_is_named(store):
     facts = node_facts(compose([]).config)
-    changed = facts | {"code skytrain/parallel/ranks.py": "0123456789ab"}
+    changed = facts | {"code skytrain/jobs/ranks.py": "0123456789ab"}
     errors = at_once(lambda ranks: agree(store.clone(), ranks, changed if ranks.node else facts))
-    assert "code skytrain/parallel/ranks.py: " in str(errors[0])
+    assert "code skytrain/jobs/ranks.py: " in str(errors[0])
     assert "0123456789ab on node 1" in str(errors[0])
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
+from skytrain.jobs import Ranks
 from skytrain.models import build_model
 from skytrain.models.recompute import Recompute
-from skytrain.parallel import Ranks
 from skytrain.parallel.apply import blocks_of, recompute
 from skytrain.training.factory import make_module, make_strategy, plan_training
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from benchmarks.parallel.processes import run_ranks
 
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.models import build_model
 from tests.parallel import workers
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from skytrain.parallel import Ranks
+from skytrain.jobs import Ranks
 from skytrain.parallel.strategy import MeshStrategy
 from tests.parallel import workers
 

@@ -14,9 +14,9 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import DataLoader
 
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
+from skytrain.jobs import Ranks
 from skytrain.models import build_model
-from skytrain.parallel import Ranks
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, read_metrics
 from skytrain.storage import open_store

@@ -2,8 +2,8 @@
 
 import pytest
 
-from skytrain.config.compose import compose
-from skytrain.pipelines.bench import bench_single, cold_start_seconds, peer_speeds
+from skytrain.bench.single import bench_single, cold_start_seconds, peer_speeds
+from skytrain.config.composition import compose
 from skytrain.runs import Silent
 from tests.support.tiny import ONE_LAYER
 

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import SkytrainError
-from skytrain.config.compose import compose
-from skytrain.pipelines.bench_parallel import (
+from skytrain.bench.parallel import (
     ParallelBench,
     Row,
     bench_parallel,
@@ -20,7 +18,9 @@ from skytrain.pipelines.bench_parallel import (
     plot,
     table,
 )
-from skytrain.pipelines.bench_rank import Steps, covered
+from skytrain.bench.parallel_worker import Steps, covered
+from skytrain.config import SkytrainError
+from skytrain.config.composition import compose
 from skytrain.runs import Silent
 from tests.support.tiny import TINY
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from skytrain.config import ConfigError, SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.pipelines.data import convert, describe_corpus
 from skytrain.pipelines.data_list import list_data
 from skytrain.pipelines.prepare import prepare

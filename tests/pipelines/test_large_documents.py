@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent
 from skytrain.tokens import tokenizing
@@ -42,7 +42,7 @@ def test_documents_of_any_size_at_any_position_are_tokenized(
 
 MEASURED = """
 import resource, sys
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent
 prepare(compose(sys.argv[1:]).config, Silent())

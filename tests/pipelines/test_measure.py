@@ -2,8 +2,8 @@
 
 import pytest
 
-from skytrain.config.compose import compose
-from skytrain.pipelines.measure import measure
+from skytrain.bench.measurement import measure
+from skytrain.config.composition import compose
 from skytrain.planning.measurements import load_measurements
 from skytrain.runs.reporting import Silent
 from tests.support.tiny import TINY

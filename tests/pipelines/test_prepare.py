@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from skytrain.config import SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.corpus import find_corpus
 from skytrain.pipelines import prepare as story
 from skytrain.pipelines.prepare import outline, prepare

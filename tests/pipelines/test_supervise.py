@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from skytrain.config import SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.jobs.lifeline import lives
+from skytrain.jobs.nodes import NoRendezvous
 from skytrain.jobs.processes import descendants, supervised_by
 from skytrain.jobs.supervision import Supervision
-from skytrain.parallel.nodes import NoRendezvous
+from skytrain.jobs.supervisor import Layout, Limits, Restarts, Supervisor, choose_processes, count_gpus, torchrun
 from skytrain.pipelines import supervise
-from skytrain.pipelines.supervise import Layout, Limits, Restarts, Supervisor, choose_processes, count_gpus, torchrun
 
 WORKER = """
 import os, signal, sys, time
@@ -213,7 +213,7 @@ def test_what_a_child_that_has_ended_leaves_behind_is_killed(supervised):
 SUPERVISOR = """
 import sys
 from pathlib import Path
-from skytrain.pipelines.supervise import Limits, Supervisor
+from skytrain.jobs.supervisor import Limits, Supervisor
 from skytrain.jobs.supervision import Supervision
 supervision = Supervision.begin(Path(sys.argv[1]))
 print(supervision.supervisor, flush=True)

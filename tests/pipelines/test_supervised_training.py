@@ -14,7 +14,7 @@ import pytest
 
 from skytrain.checkpoints import committed_steps
 from skytrain.jobs.processes import descendants
-from skytrain.runs import attempts, read_metrics, read_outcome
+from skytrain.runs import attempt_numbers, read_metrics, read_outcome
 from skytrain.storage import open_store
 from tests.support.tiny import TINY
 
@@ -44,13 +44,15 @@ def test_a_killed_rank_is_started_again_and_a_signal_then_stops_all_of_them_resu
     agent, *workers = [pid for pid in descendants(process.pid) if b"skytrain" in _command(pid)]
     assert b"skytrain.jobs.agent" in _command(agent) and len(workers) == 2
     os.kill(workers[-1], signal.SIGKILL)
-    wait_for(lambda: len(attempts(store, "both")) > 1 and bool(store.list("runs/both/attempts/1/metrics")), process)
+    wait_for(
+        lambda: len(attempt_numbers(store, "both")) > 1 and bool(store.list("runs/both/attempts/1/metrics")), process
+    )
     for pid in (*descendants(process.pid), process.pid):  # as systemd and Slurm do
         os.kill(pid, signal.SIGTERM)
     out, err = process.communicate(timeout=240)
     assert process.returncode == 7, err
     assert "death signal" not in err  # of torchrun, which would end the workers within 30 seconds
-    assert len(attempts(store, "both")) == 2
+    assert len(attempt_numbers(store, "both")) == 2
     assert "SIGTERM received: saving at step" in err
     outcome = read_outcome(store, "both", 1)
     assert outcome is not None and outcome["outcome"] == "interrupted"

@@ -244,7 +244,7 @@ def test_a_custom_model_trains_through_its_contract(root, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     config = tiny_config(root).data  # the data set stays; only the model changes
     assert config.name == "synthetic"
-    from skytrain.config.compose import compose
+    from skytrain.config.composition import compose
     from tests.support.tiny import TINY
 
     mine = [option for option in TINY if not option.startswith("model")]

@@ -14,14 +14,13 @@ from skytrain.checkpoints import AnotherModel, Damaged, committed, committed_ste
 from skytrain.checkpoints.verification import verify
 from skytrain.config import SkytrainError
 from skytrain.export import export_llmc
-from skytrain.pipelines.beside import spent_before, start_meter
 from skytrain.pipelines.export import export
 from skytrain.pipelines.train import train
 from skytrain.runs import (
     DamagedRecord,
     Silent,
     Start,
-    attempts,
+    attempt_numbers,
     claim_attempt,
     exit_code_of,
     load_run,
@@ -32,6 +31,7 @@ from skytrain.runs import (
 from skytrain.runs.meter import read_spend
 from skytrain.storage import Retry, Store, open_store
 from skytrain.training import CausalLM
+from skytrain.training.services import spent_before, start_meter
 from tests.support.imds import fake_metadata
 from tests.support.tiny import tiny_config
 
@@ -173,7 +173,7 @@ def test_of_two_that_begin_one_name_at_the_same_moment_the_later_neither_overwri
     with pytest.raises(SkytrainError, match=r"was begun with other settings:\n  optimizer\.lr: 0\.003 -> 0\.001"):
         train(tiny_config(root, "run=new", "optimizer.lr=1e-3", *SHORT), Silent())
     assert load_run(store, "new") == other
-    assert attempts(store, "new") == [0]
+    assert attempt_numbers(store, "new") == [0]
 
 
 def test_a_run_starts_from_another_runs_checkpoint_with_its_whole_state(root):
@@ -371,7 +371,7 @@ def test_a_budget_on_an_instance_that_cannot_say_what_it_is_is_refused(root, mon
         fake.fail("busy")
         with pytest.raises(SkytrainError, match=r"budget\.usd: 1 cannot be kept(.|\n)*set budget\.usd_per_hour"):
             train(tiny_config(root, "run=mute", "budget.usd=1", *SHORT), Silent())
-        assert attempts(open_store(str(root)), "mute") == []
+        assert attempt_numbers(open_store(str(root)), "mute") == []
         priced = ("budget.usd=1", "budget.usd_per_hour=0.01", "trainer.stop_at_step=1")
         assert train(tiny_config(root, "run=mute", *priced, *SHORT), Silent()).outcome == "stopped"
 

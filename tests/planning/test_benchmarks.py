@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from skytrain.config import DecoderConfig
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.planning.flops import decoder_size
 from skytrain.planning.hardware import find_gpu
 from skytrain.planning.throughput import COMPILED

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skytrain.config import Config, SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.pipelines.plan import Trials, compose_plan, plan_run, plan_tokens
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.choice import choose, costly_settings, explain, refuse

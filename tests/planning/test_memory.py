@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from skytrain.config import DecoderConfig
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.config.schema import ParallelConfig
 from skytrain.models.decoder import Decoder
 from skytrain.models.loss import lm_loss

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skytrain.config import Config, SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.planning.catalog import Catalog, Price, packaged_catalog
 from skytrain.planning.chinchilla import BESIROGLU, HOFFMANN
 from skytrain.planning.choice import choose, explain, refuse

@@ -6,11 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from skytrain.config import Config, SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.parallel.auto import laid_out, problem_of
 from skytrain.planning.catalog import Catalog, packaged_catalog
 from skytrain.planning.choice import choose

@@ -8,9 +8,9 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from skytrain.config.compose import compose
+from skytrain.config import resolve_mesh
+from skytrain.config.composition import compose
 from skytrain.config.schema import ParallelConfig
-from skytrain.parallel import resolve_mesh
 from skytrain.pipelines.plan import compose_plan, planned_workload
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.hardware import find_gpu

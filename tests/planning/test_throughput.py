@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skytrain.config import DecoderConfig, SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.planning import throughput
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.communication import Exchange, Node, bubble_fraction, exchanges

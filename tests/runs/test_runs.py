@@ -1,7 +1,7 @@
 import pytest
 
 from skytrain.config import SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.runs import (
     MetricsWriter,
     Start,

@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.pipelines.status import describe_status, failure_lines
 from skytrain.runs import MetricsWriter, claim_attempt, record_resume, save_run, write_outcome
 from skytrain.runs.failures import failures_recorded

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from skytrain.config import Config
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 
 TINY = (
     "data=synthetic",

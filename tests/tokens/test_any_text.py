@@ -5,8 +5,7 @@ from __future__ import annotations
 import tempfile
 
 import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from skytrain.storage import open_store
 from skytrain.tokens import ShardWriter

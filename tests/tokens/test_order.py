@@ -3,8 +3,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from skytrain.tokens import BlockOrder, window_order, windows_at
 

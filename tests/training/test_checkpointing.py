@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader
 
 from skytrain.checkpoints import AnotherModel, Keep, TakenOver, committed_steps, open_checkpoint, step_key
 from skytrain.config import Interval, SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.config.units import parse_interval
-from skytrain.parallel import Ranks
+from skytrain.jobs import Ranks
 from skytrain.runs import claim_attempt, record_resume, write_outcome
 from skytrain.storage import AccessDenied, StoreError, StoreUnreachable, open_store
 from skytrain.storage.folder import FolderStore

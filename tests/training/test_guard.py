@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from skytrain.config import SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.models import build_model
 from skytrain.training import CausalLM
 from skytrain.training.guard import Guard, make_guard

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from skytrain.parallel import Ranks
+from skytrain.jobs import Ranks
 from skytrain.runs import Cause, Meter, Silent, Superseded, meter
 from skytrain.runs.imds import Metadata, Notice
 from skytrain.runs.meter import Machine

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from skytrain.config import ConfigError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.models import build_model
 from skytrain.training import CausalLM
 from skytrain.training.master_weights import MasterWeights

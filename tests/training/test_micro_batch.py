@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from skytrain.config import ConfigError, SkytrainError
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.training.factory import make_module, make_trainer, outline, plan_training
 from skytrain.training.micro_batch import Trial, explaining_memory, fastest, find_micro_batch, with_micro_batch
 from tests.support.tiny import ONE_LAYER

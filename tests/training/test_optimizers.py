@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from skytrain.config import LionConfig, MuonConfig
-from skytrain.config.compose import compose
+from skytrain.config.composition import compose
 from skytrain.models import build_model
 from skytrain.training.optimizers import Lion, Muon, hidden_matrices, make_optimizer, parameter_groups
 

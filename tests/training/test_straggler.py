@@ -10,7 +10,7 @@ import torch
 from benchmarks.parallel.processes import run_ranks
 from torch import nn
 
-from skytrain.parallel import Ranks
+from skytrain.jobs import Ranks
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent, read_metrics
 from skytrain.storage import open_store

@@ -17,8 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..runs import Fence, RunRecord, Superseded, check_newest, list_runs, load_run, read_fence
-from ..runs.attempts import now
+from ..runs import Fence, RunRecord, Superseded, check_newest, list_runs, load_run, now, read_fence
 from ..storage import NotFound, Stat, Store
 from .errors import USE_ANOTHER, CheckpointError, Damaged, SaveFailed, TakenOver
 from .manifest import FORMAT, Manifest, check_format, parse_manifest

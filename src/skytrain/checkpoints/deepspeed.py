@@ -22,9 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..config import SkytrainError
-from ..runs import claim_attempt, write_outcome
-from ..runs.attempts import Cause, record_resume
-from ..runs.exits import STOPPED
+from ..runs import STOPPED, Cause, claim_attempt, record_resume, write_outcome
 from ..storage import Store
 from .commits import commit, committed_steps, find_commit, read_manifest, save_folder, step_key
 from .dcp import save

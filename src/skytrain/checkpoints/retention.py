@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ..runs import attempts
+from ..runs import attempt_numbers
 from ..storage import Store, StoreError
 from .commits import VALIDATION, Commit, committed, marker_key, read_marker, read_validation
 from .errors import Damaged
@@ -82,7 +82,7 @@ def _delete_marker(store: Store, key: str) -> None:
 
 def _leftovers(store: Store, run: str, kept: list[Commit], attempt: int | None) -> list[str]:
     """Folders of no checkpoint. Never those of an attempt that may be writing them."""
-    newest = max(attempts(store, run), default=0) if attempt is None else attempt + 1
+    newest = max(attempt_numbers(store, run), default=0) if attempt is None else attempt + 1
     used = {folder for commit in kept for folder in _folders(store, commit)}
     # By folders and not by objects: on a disk, one may hold nothing but a file that was cut off while it was written.
     steps = [f"runs/{run}/checkpoints/{name}" for name in store.folders(f"runs/{run}/checkpoints/")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Annotated
 
@@ -35,14 +36,13 @@ def single(
     """
     composed = compose_overrides(overrides, config_dir)
     config = composed.config
-    from ..pipelines.bench import as_json as plain
-    from ..pipelines.bench import bench_single, speed_line
+    from ..bench import bench_single, speed_line
     from .console import reporter
 
     with reporter() as console:
         bench = bench_single(config, console, steps=steps, peer=peer, cold=cold, given=composed.given)
     if as_json:
-        print(json.dumps(plain(bench)))
+        print(json.dumps(dataclasses.asdict(bench)))
         return
     print(
         f"{config.model.name} on {bench.device}: {bench.path}, {bench.precision}, {config.trainer.batch_tokens} tokens a step of {config.trainer.sequence_length}"
@@ -91,20 +91,19 @@ def parallel(
     `efficiency` is tokens/s of a rank against one device alone, `talking` the share of a step in which a collective was under
     way, `memory` the worst rank's. Modes are only compared with each other on an idle machine.
     """
-    from ..pipelines.bench_parallel import as_json as plain
-    from ..pipelines.bench_parallel import bench_parallel, table
+    from ..bench import bench_parallel, parallel_results, scaling_table
     from .console import reporter
 
     wanted = [mode for mode in modes.split(",") if mode]
     with reporter() as console:
         bench = bench_parallel(overrides or [], config_dir or [], console, steps=steps, largest=processes, modes=wanted)
     if as_json:
-        print(json.dumps(plain(bench)))
+        print(json.dumps(parallel_results(bench)))
         return
     machine = bench.machine
     print(
         f"{bench.model}, sequences of {bench.sequence_length}, {bench.precision}, on {machine['devices']} x {machine['device']}, torch {machine['torch']}"
     )
-    for line in table(bench):
+    for line in scaling_table(bench):
         print("  " + line)
     print(f"  kept with its plot in {bench.folder}")

@@ -38,9 +38,7 @@ def catalog(
         return
     from dataclasses import asdict
 
-    from ..planning.catalog import load_catalog
-    from ..planning.ranking import catalog_table, rank_catalog
-    from ..planning.tables import prices_note
+    from ..planning import catalog_table, load_catalog, prices_note, rank_catalog
     from .options import compose_overrides
 
     loaded = load_catalog()
@@ -61,9 +59,7 @@ def refresh(region: Regions = None) -> None:
 
     skytrain catalog refresh --region us-east-2
     """
-    from ..planning.catalog import REGIONS, load_catalog, save_catalog
-    from ..planning.refresh import refresh_catalog
-    from ..planning.tables import prices_note
+    from ..planning import REGIONS, load_catalog, prices_note, refresh_catalog, save_catalog
     from .console import reporter
 
     done = 0.0

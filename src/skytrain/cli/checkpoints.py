@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..config.errors import SkytrainError
+from ..config import SkytrainError
 from .options import ConfigDirs, Json, Overrides, compose_overrides
 
 app = typer.Typer(

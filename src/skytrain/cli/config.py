@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config.errors import SkytrainError
+from ..config import SkytrainError
 from .options import ConfigDirs, Json, Overrides, compose_overrides
 
 if TYPE_CHECKING:
-    from ..config.explain import Explained, Section
+    from ..config import Explained, Section
 
 SHOWN_FILES = 8
 
@@ -32,8 +32,7 @@ def show(overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: Js
 
     skytrain config show recipe=quickstart trainer.steps=500
     """
-    from ..config import flatten
-    from ..config.settings_page import shown
+    from ..config import flatten, shown
 
     composed = compose_overrides(overrides, config_dir)
     if as_json:
@@ -58,9 +57,7 @@ def explain(
 
     skytrain config explain trainer.precision
     """
-    from ..config.explain import Explained
-    from ..config.explain import explain as find
-    from ..config.settings_page import settings_page
+    from ..config import Explained, explain as find, settings_page
 
     if markdown:
         print(settings_page(), end="")
@@ -71,8 +68,7 @@ def explain(
 
 
 def _setting_lines(setting: Explained) -> str:
-    from ..config.explain import default_of, set_by
-    from ..config.settings_page import shown
+    from ..config import default_of, set_by, shown
 
     value, origin = default_of(setting) or (None, None)
     others = [f"{file} ({shown(of)})" for file, of in set_by(setting.key).items() if file != origin]
@@ -89,7 +85,7 @@ def _setting_lines(setting: Explained) -> str:
 
 
 def _section_lines(section: Section) -> str:
-    from ..config.explain import group_choices
+    from ..config import group_choices
 
     choices = group_choices(section)
     width = max(len(setting.key) for setting in section.settings)

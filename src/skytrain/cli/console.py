@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from ..config import format_seconds
-from ..runs.reporting import progress_line
+from ..runs import progress_line
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -33,8 +33,7 @@ def evaluate(
     Runs on a GPU where there is one; trainer.device=cpu keeps it off.
     """
     config = compose_overrides(overrides, config_dir).config
-    from ..pipelines.evaluate import LossRequest
-    from ..pipelines.evaluate import evaluate as story
+    from ..pipelines.evaluate import LossRequest, evaluate as story
     from .console import reporter
 
     with reporter() as console:

@@ -33,7 +33,7 @@ def generate(
     Runs on a GPU where there is one; trainer.device=cpu keeps it off.
     """
     config = compose_overrides(overrides, config_dir).config
-    from ..evaluation.generate import Sampling
+    from ..evaluation import Sampling
     from ..pipelines.generate import generate as story
 
     sampling = Sampling(temperature, top_k, top_p, seed)

@@ -9,11 +9,9 @@ from typing import Annotated
 import typer
 
 from .. import __version__
-from ..config.errors import ConfigError, SkytrainError
-from ..config.extras import naming_extras
-from ..parallel import Ranks, ToldByFirstRank
-from ..runs import EXIT_CODES, exit_code_of
-from ..runs.exits import UNCOMMITTED, exit_codes_text
+from ..config import ConfigError, SkytrainError, naming_extras
+from ..jobs import Ranks, ToldByFirstRank
+from ..runs import EXIT_CODES, UNCOMMITTED, exit_code_of, exit_codes_text
 from . import (
     bench,
     catalog,

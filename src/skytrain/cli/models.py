@@ -30,7 +30,7 @@ def models(names: Names = None, length: Length = 1024, vocab_size: Vocabulary = 
     skytrain models llama qwen3 --length 4096
     """
     from ..config import format_bytes, format_count
-    from ..models.sizes import describe_sizes
+    from ..models import describe_sizes
 
     rows = describe_sizes(names or [], length, vocab_size)
     if as_json:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from ..config.compose import Composed
+    from ..config import Composed
 
 Overrides = Annotated[
     list[str] | None,
@@ -48,8 +48,8 @@ def compose_overrides(
     overrides: list[str] | None, config_dirs: list[Path] | None = None, start: str | None = None
 ) -> Composed:
     """The configuration; with weights to start from (`model.weights`, or `start`), that of their model."""
-    from ..config.compose import compose
-    from ..models.agreement import adopt_model, check_model
+    from ..config import compose
+    from ..models import adopt_model, check_model
 
     composed = compose(overrides or [], config_dirs or [], adopt=lambda weights: adopt_model(start or weights))
     check_model(composed.config.model, start)

@@ -11,10 +11,9 @@ import typer
 from .options import ConfigDirs, Json, Overrides
 
 if TYPE_CHECKING:
-    from ..config.compose import Composed
+    from ..config import Composed
     from ..pipelines.plan import Planned
-    from ..planning.offers import PlanRequest
-    from ..planning.tokens import Purchase
+    from ..planning import PlanRequest, Purchase
 
 InstanceType = Annotated[
     str | None, typer.Option("--instance", help="Only this type, such as g5.12xlarge.", show_default=False)
@@ -81,9 +80,8 @@ def plan(
 
     skytrain plan recipe=gpt2-124m-pile --deadline 12h --market spot
     """
-    from ..pipelines.plan import Trials as TrialsWanted
-    from ..pipelines.plan import compose_plan, plan_run, plan_tokens
-    from ..planning.offers import PlanRequest
+    from ..pipelines.plan import Trials as TrialsWanted, compose_plan, plan_run, plan_tokens
+    from ..planning import PlanRequest
 
     composed, open_mesh = compose_plan(overrides or [], config_dir or [], mesh)
     if measure:
@@ -97,7 +95,7 @@ def plan(
         _print_offers(composed, planned, request, rows)
         raise planned.refusal
     if as_json:
-        from ..planning.plan_file import offer_rows
+        from ..planning import offer_rows
 
         print(json.dumps({"offers": offer_rows(planned.offers), "choice": planned.written}, indent=1))
         return
@@ -107,8 +105,7 @@ def plan(
 
 
 def _hours(deadline: str | None) -> float | None:
-    from ..config.errors import SkytrainError
-    from ..config.units import parse_seconds
+    from ..config import SkytrainError, parse_seconds
 
     if deadline is None:
         return None
@@ -122,8 +119,8 @@ def _hours(deadline: str | None) -> float | None:
 
 
 def _measure_here(composed: Composed) -> None:
+    from ..bench import measure
     from ..config import format_count, format_seconds, total_steps
-    from ..pipelines.measure import measure
     from .console import reporter
 
     with reporter() as console:
@@ -136,8 +133,7 @@ def _measure_here(composed: Composed) -> None:
 
 
 def _print_offers(composed: Composed, planned: Planned, request: PlanRequest, rows: int) -> None:
-    from ..planning.catalog import load_catalog
-    from ..planning.tables import legend, offers_table, prices_note, run_lines
+    from ..planning import legend, load_catalog, offers_table, prices_note, run_lines
 
     for line in run_lines(composed.config):
         print(line)
@@ -154,7 +150,7 @@ def _print_offers(composed: Composed, planned: Planned, request: PlanRequest, ro
 
 
 def _print_choice(planned: Planned) -> None:
-    from ..planning.tables import choice_lines, sheet_table
+    from ..planning import choice_lines, sheet_table
 
     assert planned.choice is not None
     print(f"\n{planned.why}")
@@ -167,9 +163,7 @@ def _print_choice(planned: Planned) -> None:
 
 
 def _print_tokens(composed: Composed, request: PlanRequest, bought: list[Purchase], as_json: bool) -> None:
-    from ..planning.catalog import load_catalog
-    from ..planning.plan_file import purchase_rows
-    from ..planning.tables import prices_note, tokens_table
+    from ..planning import load_catalog, prices_note, purchase_rows, tokens_table
 
     if as_json:
         print(json.dumps(purchase_rows(bought), indent=1))

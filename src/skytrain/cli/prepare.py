@@ -24,8 +24,7 @@ def prepare(
     skytrain prepare data=text data.source.paths='corpus/*.txt' tokenizer=gpt2
     """
     config = compose_overrides(overrides, config_dir).config
-    from ..pipelines.prepare import outline
-    from ..pipelines.prepare import prepare as story
+    from ..pipelines.prepare import outline, prepare as story
     from .console import reporter
 
     if dry_run:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config.errors import SkytrainError
+from ..config import SkytrainError
 from .console import print_table
 from .options import ConfigDirs, Json, Overrides, compose_overrides
 

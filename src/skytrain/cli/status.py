@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..config.errors import SkytrainError
+from ..config import SkytrainError
 from .console import print_table
 from .options import ConfigDirs, Json, compose_overrides
 
@@ -33,8 +33,7 @@ def status(words: Words = None, config_dir: ConfigDirs = None, as_json: Json = F
 
     skytrain status my-run store.root=s3://bucket/project --json
     """
-    from ..pipelines.status import describe_status, failure_lines, status_rows
-    from ..pipelines.status import status as story
+    from ..pipelines.status import describe_status, failure_lines, status as story, status_rows
 
     runs = [word for word in words or [] if "=" not in word]
     if len(runs) > 1:

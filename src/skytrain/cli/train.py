@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config.environment import is_worker, torchrun_restarts
-from ..config.errors import MissingExtra, SkytrainError
-from ..config.extras import naming_extras
+from ..config import MissingExtra, SkytrainError, is_worker, naming_extras, torchrun_restarts
 from .options import ConfigDirs, Overrides, compose_overrides
 
 if TYPE_CHECKING:
-    from ..config.compose import Composed
+    from ..config import Composed
     from ..runs import Start
 
 Processes = Annotated[
@@ -100,7 +98,7 @@ def train(
 
     skytrain train run=fork --from seed.bin --at-step 2365
     """
-    from ..jobs.supervision import Supervision
+    from ..jobs import Supervision
     from ..runs import Start
 
     composed = compose_overrides(overrides, config_dir, source)
@@ -110,7 +108,7 @@ def train(
     if supervision is not None or is_worker():
         _work(composed, start, allow_changes)
         return
-    from ..pipelines.supervise import Layout, choose_processes, supervise
+    from ..jobs import Layout, choose_processes, supervise
     from .console import reporter
 
     _check_installed()
@@ -137,8 +135,8 @@ def _words(config_dirs: list[Path], start: Start, allow_changes: bool) -> list[s
 
 def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
     """One process of the job. Ends with 0 whatever made it stop on purpose: torchrun takes any other code for a crash."""
-    from ..jobs.supervision import Supervision
-    from ..parallel import Ranks, check_job
+    from ..config import check_job
+    from ..jobs import Ranks, Supervision
     from .console import reporter
 
     supervision, ranks = Supervision.from_environment(), Ranks.from_environment()
@@ -166,7 +164,7 @@ def _check_installed() -> None:
 
 def _back_off() -> None:
     """Before a restart that torchrun made; where it runs on this machine alone, the supervisor restarts and waits itself."""
-    from ..pipelines.supervise import restart_wait_seconds
+    from ..jobs import restart_wait_seconds
 
     if restarts := torchrun_restarts():
         time.sleep(restart_wait_seconds(restarts))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..tokens import Tokenizer
-from .generate import Sampling, generate
+from .generation import Sampling, generate
 from .scorer import Scorer
 
 

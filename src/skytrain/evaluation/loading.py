@@ -8,7 +8,7 @@ import torch
 
 from ..checkpoints import load_model
 from ..config import Config
-from ..models.device import check_precision, choose_device_type, resolve_precision
+from ..models import check_precision, choose_device_type, resolve_precision
 from ..runs import RunRecord
 from ..storage import Store
 from ..tokens import Tokenizer

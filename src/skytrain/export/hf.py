@@ -9,9 +9,8 @@ from typing import Any, cast
 from torch import nn
 
 from ..config import SkytrainError
-from ..models import Decoder, HFCausalLM
-from ..models.hf import save_hf_folder
-from ..tokens.tokenizers import Tokenizer
+from ..models import Decoder, HFCausalLM, save_hf_folder
+from ..tokens import Tokenizer
 from .folder import new_folder
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from torch import nn
 
 from ..config import SkytrainError
-from ..models import Decoder
-from ..models.llmc import save_llmc
+from ..models import Decoder, save_llmc
 
 
 def export_llmc(model: nn.Module, path: str | Path) -> Path:

@@ -10,8 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config import SkytrainError
-from ..config.environment import variable
+from ..config import SkytrainError, variable
 from ..runs import exit_code_of
 from .lifeline import SUPERVISOR, identify, is_supervised
 

@@ -7,9 +7,17 @@ import inspect
 import torch
 from torch import nn
 
-from ..config import ConfigError, CustomModelConfig, DecoderConfig, HFModelConfig, ModelConfig, load_class, make
-from ..config.checks import check_decoder
-from ..planning.flops import decoder_size
+from ..config import (
+    ConfigError,
+    CustomModelConfig,
+    DecoderConfig,
+    HFModelConfig,
+    ModelConfig,
+    check_decoder,
+    load_class,
+    make,
+)
+from ..planning import decoder_size
 from .decoder import Decoder
 from .hf_causal_lm import build_hf
 from .initialise import initialise

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..config import DecoderConfig, SkytrainError
-from ..planning.flops import decoder_flops_per_token
+from ..planning import decoder_flops_per_token
 from .attention import Attention, KVCache
 from .documents import Documents, documents_of, make_documents
 from .loss import LossSettings, head_loss

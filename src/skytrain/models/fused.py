@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from ..config.capabilities import fused_model_problem
+from ..config import fused_model_problem
 from .decoder import Block, Decoder
 from .documents import Documents, documents_of
 from .kernels import add_norm, bias_gelu, head_loss, linear, lookup, pack_qkv

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import ConfigError, HFModelConfig, MissingExtra
-from ..planning.flops import training_flops_per_token
+from ..planning import training_flops_per_token
 from .documents import documents_of
 from .loss import LossSettings, head_loss, matmul_parameters, token_loss
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..config import ConfigError, DecoderConfig, DynamicRope, Family, SkytrainError
-from .hf_config import explicit, read_hf_config
 from .hf_defaults import ARCHITECTURES
+from .hf_reading import explicit, read_hf_config
 
 # What config.json says nothing of (name, padding), or says in other words (dropout), or that decides nothing after training.
 NO_FORM = ("name", "family", "pad_vocab_to", "dropout", "weights", "base_width", "base_layers")

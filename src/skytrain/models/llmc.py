@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..config import ConfigError, DecoderConfig, SkytrainError, build
-from ..config.checks import check_decoder
+from ..config import ConfigError, DecoderConfig, SkytrainError, build, check_decoder
 from .decoder import Decoder
 from .hf_weights import join_groups, split_groups
 from .initialise import VOCABULARY

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..planning.flops import training_flops_per_token
+from ..planning import training_flops_per_token
 
 IGNORED = -100  # torch's own: a target that does not count
 

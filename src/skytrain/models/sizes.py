@@ -11,7 +11,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from ..config import DecoderConfig, SkytrainError, build, nearest
-from ..planning.flops import decoder_flops_per_token, decoder_size
+from ..planning import decoder_flops_per_token, decoder_size
 
 GPT2_VOCABULARY = 50257  # for files that take the tokenizer's vocabulary, whatever it is
 

@@ -12,10 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from ..config import ConfigError
-from ..models import Decoder
-from ..models.fused import Kernels, fuse
-from ..models.recompute import Recompute, run_block
-from ..models.tensor_plan import check_tensor_degree, tensor_plan
+from ..models import Decoder, Kernels, Recompute, check_tensor_degree, fuse, run_block, tensor_plan
 from .context import Context, spread_context
 from .pipeline import cut_stages
 from .state import tied_names

@@ -7,18 +7,24 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..config import Config, ConfigError, DecoderConfig, format_bytes, format_count
-from ..config.checks import check
-from ..planning.catalog import load_catalog
-from ..planning.communication import Node
-from ..planning.hardware import Generation, Gpu, find_gpu
-from ..planning.measurements import load_measurements
-from ..planning.memory import DRIVER_FRACTION, MIB
-from ..planning.mesh import parallel_settings
-from ..planning.search import Machines, Placement, best_placement
-from ..planning.workload import fixed_of, job_of
-from .mesh import mesh_problem
-from .ranks import Ranks
+from ..config import Config, ConfigError, DecoderConfig, check, format_bytes, format_count, mesh_problem
+from ..jobs import Ranks
+from ..planning import (
+    DRIVER_FRACTION,
+    MIB,
+    Generation,
+    Gpu,
+    Machines,
+    Node,
+    Placement,
+    best_placement,
+    find_gpu,
+    fixed_of,
+    job_of,
+    load_catalog,
+    load_measurements,
+    parallel_settings,
+)
 
 # A core as the planner sees a device. Only the order of layouts follows from it, never a promise: the speed of a CPU is not predicted.
 CORE = Gpu(
@@ -105,7 +111,7 @@ def this_machine(ranks: Ranks, device: str) -> Machine:
         return Machine(node, pages * page_bytes / ranks.local_size, "cpu", fused=False)
     import torch
 
-    from ..models.kernels import kernels_available
+    from ..models import kernels_available
 
     fused = kernels_available(torch.device(device))
     name, memory = torch.cuda.get_device_name(), torch.cuda.get_device_properties(ranks.local_rank).total_memory

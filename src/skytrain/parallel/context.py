@@ -25,10 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..models.attention import Attention
-from ..models.loss import count_targets
-from ..models.places import Places
-from ..models.recompute import nothing_kept
+from ..models import Attention, Places, count_targets, nothing_kept
 from .attention_parts import Part, Together, attend_part, attend_part_backward, choose_kernel
 
 # torch 2.13 has given them new names, and warns of the old ones.

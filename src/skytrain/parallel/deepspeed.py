@@ -21,11 +21,23 @@ from lightning.pytorch.strategies import DeepSpeedStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor, nn
 
-from ..checkpoints import AnotherModel, CheckpointError, SavedTensors, SaveFailed, SaveOptions
-from ..checkpoints.deepspeed import CLASSES, MODULE, DeepSpeedCheckpoint, Layout, open_deepspeed, read_file, save_files
-from ..checkpoints.lightning_io import StoreCheckpointIO, split_checkpoint
-from ..config import SkytrainError
-from ..config.environment import set_default
+from ..checkpoints import (
+    CLASSES,
+    MODULE,
+    AnotherModel,
+    CheckpointError,
+    DeepSpeedCheckpoint,
+    Layout,
+    SavedTensors,
+    SaveFailed,
+    SaveOptions,
+    StoreCheckpointIO,
+    open_deepspeed,
+    read_file,
+    save_files,
+    split_checkpoint,
+)
+from ..config import SkytrainError, set_default
 from . import state
 from .apply import blocks_of, recompute
 from .deepspeed_disk import through_memory

@@ -15,12 +15,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config import Config, ConfigError, MissingExtra, SkytrainError
-from ..config.environment import cpp_compiler, set_variables, temporarily, user_cache_folder, variable
-from ..config.mesh import DEEPSPEED
+from ..config import (
+    DEEPSPEED,
+    Config,
+    ConfigError,
+    MissingExtra,
+    SkytrainError,
+    cpp_compiler,
+    set_variables,
+    temporarily,
+    user_cache_folder,
+    variable,
+)
 
 if TYPE_CHECKING:
-    from ..models.recompute import Recompute
+    from ..models import Recompute
 
 LARGEST_BUCKET = 500_000_000  # elements; DeepSpeed's own default, which a small model would pay for in memory
 

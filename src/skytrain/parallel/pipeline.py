@@ -19,9 +19,7 @@ from torch.distributed.pipelining.schedules import (
 )
 
 from ..config import ConfigError
-from ..models import Decoder
-from ..models.loss import count_targets
-from ..models.stages import Stage, stage_layers
+from ..models import Decoder, Stage, count_targets, stage_layers
 from .clip import local_part
 
 if TYPE_CHECKING:

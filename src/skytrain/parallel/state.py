@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 if TYPE_CHECKING:
-    from ..checkpoints.manifest import SavedTensor
+    from ..checkpoints import SavedTensor
 
 Named = Mapping[str, nn.Parameter]
 

@@ -24,9 +24,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.distributed.tensor.parallel import loss_parallel
 
-from ..models import Decoder, lm_loss, token_loss
-from ..models.loss import LossSettings
-from ..planning.mesh import Mesh
+from ..models import Decoder, LossSettings, lm_loss, token_loss
+from ..planning import Mesh
 from . import state
 from .apply import Settings, parallelize
 from .by_name import StateByName

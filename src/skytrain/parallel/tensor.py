@@ -19,7 +19,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from ..config import SkytrainError
-from ..models.tensor_plan import TensorPlan
+from ..models import TensorPlan
 
 SEQUENCE = Shard(1)  # of (batch, sequence, features)
 

@@ -7,13 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..checkpoints import CheckpointError, Commit, Keep, committed, prune, step_key
-from ..checkpoints.commits import choose_commit, find_run, read_manifest, read_marker, read_validation
-from ..checkpoints.manifest import NATIVE
-from ..checkpoints.retention import Pruned
-from ..checkpoints.verification import verify as verify_commit
+from ..checkpoints import (
+    NATIVE,
+    CheckpointError,
+    Commit,
+    Keep,
+    Pruned,
+    choose_commit,
+    committed,
+    find_run,
+    prune,
+    read_manifest,
+    read_marker,
+    read_validation,
+    step_key,
+    verify as verify_commit,
+)
 from ..config import Config, SkytrainError
-from ..export.folder import follow_umask
+from ..export import follow_umask
 from ..runs import Reporter, RunRecord, load_run, save_run
 from ..storage import Store, open_store
 
@@ -103,7 +114,7 @@ def _choose(store: Store, source: str | None) -> tuple[RunRecord, list[Commit]]:
 
 
 def _from_deepspeed(store: Store, record: RunRecord, commit: Commit, newest: Commit, target: str | None) -> str:
-    from ..checkpoints.deepspeed import convert_deepspeed, convert_newest
+    from ..checkpoints import convert_deepspeed, convert_newest
 
     if read_manifest(store, commit)[1].kind == NATIVE:
         raise SkytrainError(

@@ -10,8 +10,7 @@ from typing import cast, get_args
 from ..config import Config, SkytrainError, format_bytes, nearest, plural
 from ..corpus import find_corpus
 from ..storage import open_store
-from ..tokens import find_prepared
-from ..tokens.convert import TokenFormat, split_documents, write_token_files
+from ..tokens import TokenFormat, find_prepared, split_documents, write_token_files
 
 # Every name that a conversion gives to a file.
 CONVERTED = ("train[._-]*", "val[._-]*", "validation[._-]*")

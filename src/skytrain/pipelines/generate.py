@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..config import Config
-from ..evaluation import place_model
-from ..evaluation.generate import Sampling
-from ..evaluation.generate import generate as continue_text
+from ..evaluation import Sampling, generate as continue_text, place_model
 from ..storage import open_store
 
 

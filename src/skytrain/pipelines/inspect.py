@@ -8,13 +8,16 @@ from typing import Any
 from ..config import Config, SkytrainError
 from ..runs import Reporter
 from ..storage import open_store
-from ..tokens import Manifest, find_prepared, open_prepared, open_tokenizer
-from ..tokens.inspection import (
+from ..tokens import (
     LengthStatistics,
+    Manifest,
     Sample,
     check_hashes,
     document_lengths,
+    find_prepared,
     length_statistics,
+    open_prepared,
+    open_tokenizer,
     sample_documents,
 )
 

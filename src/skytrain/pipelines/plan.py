@@ -8,20 +8,33 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..config import Config, ConfigError, SkytrainError
-from ..config.compose import Composed, compose
-from ..parallel.auto import laid_out, problem_of
-from ..planning.catalog import load_catalog
-from ..planning.choice import choose, costly_settings, explain, refuse
-from ..planning.costs import work_of
-from ..planning.experiments import CostSheet, cost_sheet, planned_trials
-from ..planning.measurements import load_measurements
-from ..planning.mesh import DIMENSIONS, mesh_words
-from ..planning.offers import Offer, PlanRequest, find_offers
-from ..planning.plan_file import plan_dict, write_plan
-from ..planning.search import Placement
-from ..planning.tokens import Purchase, most_tokens
-from ..planning.workload import Workload, leaves_mesh_open, workload_of
+from ..config import Composed, Config, ConfigError, SkytrainError, compose
+from ..parallel import laid_out, problem_of
+from ..planning import (
+    DIMENSIONS,
+    CostSheet,
+    Offer,
+    Placement,
+    PlanRequest,
+    Purchase,
+    Workload,
+    choose,
+    cost_sheet,
+    costly_settings,
+    explain,
+    find_offers,
+    leaves_mesh_open,
+    load_catalog,
+    load_measurements,
+    mesh_words,
+    most_tokens,
+    plan_dict,
+    planned_trials,
+    refuse,
+    work_of,
+    workload_of,
+    write_plan,
+)
 
 MESH_WORDS = ("parallel=", *(f"parallel.{name}=" for name in DIMENSIONS))
 

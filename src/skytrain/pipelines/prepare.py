@@ -40,17 +40,18 @@ from ..tokens import (
     Prepared,
     Shard,
     ShardWriter,
+    TokenizedSlice,
     Tokenizer,
     open_prepared,
     open_tokenizer,
     split_of,
     store_tokenizer,
+    tokenize_corpus,
     tokens_folder,
     train_bpe,
     trained_tokenizer_id,
     trained_tokenizer_key,
 )
-from ..tokens.tokenizing import TokenizedSlice, tokenize_corpus
 
 SAY_SECONDS = 0.5
 

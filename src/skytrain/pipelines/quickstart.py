@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..config import Config
-from ..evaluation.generate import Sampling
+from ..evaluation import Sampling
 from ..report import loss_curve
 from ..runs import Reporter, read_metrics
 from ..storage import open_store

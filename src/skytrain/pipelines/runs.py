@@ -10,8 +10,7 @@ from pathlib import Path
 
 from ..checkpoints import committed_steps
 from ..config import Config, SkytrainError
-from ..runs import RunRecord, check_run_name, list_runs, load_run, save_run
-from ..runs.status import RunStatus
+from ..runs import RunRecord, RunStatus, check_run_name, list_runs, load_run, save_run
 from ..storage import Stat, Store, open_store
 from .status import status_of
 

@@ -6,11 +6,9 @@ import contextlib
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..checkpoints import CheckpointError
-from ..checkpoints.commits import committed, read_marker
+from ..checkpoints import CheckpointError, committed, read_marker
 from ..config import Config, format_count, format_seconds
-from ..runs import RunRecord, list_runs, load_run
-from ..runs.status import RunStatus, run_status
+from ..runs import RunRecord, RunStatus, list_runs, load_run, run_status
 from ..storage import Store, open_store
 
 T = TypeVar("T")

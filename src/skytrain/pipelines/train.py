@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from ..config import Config, ConfigError
-from ..jobs.supervision import Supervision
-from ..parallel import Job, Ranks, advice, uses_process_group
-from ..parallel.auto import choose_layout, this_machine
-from ..parallel.nodes import node_facts
+from ..config import Config, ConfigError, advice, uses_process_group
+from ..jobs import Job, Ranks, Supervision, node_facts
+from ..parallel import choose_layout, this_machine
 from ..runs import (
     EXIT_CODES,
     Cause,
@@ -20,40 +18,59 @@ from ..runs import (
     Reporter,
     Silent,
     Start,
-    attempts,
+    attempt_numbers,
+    failures_recorded,
     load_run,
+    now,
     read_outcome,
     run_name,
     save_run,
     was_measured,
     write_outcome,
 )
-from ..runs.attempts import now
-from ..runs.failures import failures_recorded
 from ..storage import Store, open_store
 from ..tokens import TokenDataModule, Tokenizer, find_training_data, open_mixture, open_tokenizer
-from ..training.callbacks import Profile, StepLog
-from ..training.checkpointing import Checkpoints, save_plan
-from ..training.evaluations import Evaluations
-from ..training.factory import (
+from ..training import (
+    Attempt,
+    BeginAt,
+    Beside,
+    BudgetWatch,
+    CausalLM,
+    Checkpoints,
+    Evaluations,
+    Interruptions,
+    Profile,
+    RandomState,
+    SettingsNow,
+    Signals,
+    StepLog,
     TrainingPlan,
+    begin,
+    beginning_model,
+    beside,
+    check_resume,
     choose_device,
+    describe,
     device_name,
+    explaining_memory,
+    find_host,
+    make_data,
+    make_evaluations,
     make_loggers,
     make_module,
+    make_step_log,
     make_trainer,
+    open_run,
     plan_training,
+    save_plan,
+    seed_of_rank,
+    spent_before,
+    start_meter,
+    watch_ranks,
+    with_micro_batch,
     with_precision,
+    with_size,
 )
-from ..training.interruptions import BudgetWatch, Interruptions, Signals
-from ..training.micro_batch import explaining_memory, with_micro_batch, with_size
-from ..training.module import CausalLM
-from ..training.random_state import RandomState, seed_of_rank
-from ..training.start import BeginAt, SettingsNow
-from ..training.straggler import watch_ranks
-from .beginning import Attempt, begin, beginning_model, check_resume, open_run
-from .beside import Beside, beside, find_host, spent_before, start_meter
-from .pieces import describe, make_data, make_evaluations, make_step_log
 
 FRESH = Start()
 WORDS = {
@@ -312,7 +329,7 @@ def _reached(plan: TrainingPlan, step: int) -> str:
 
 def _has_ended(store: Store, run: str) -> bool:
     """Whether the newest attempt has said how it ended."""
-    return read_outcome(store, run, attempts(store, run)[-1]) is not None
+    return read_outcome(store, run, attempt_numbers(store, run)[-1]) is not None
 
 
 def _missed_validation(config: Config, plan: TrainingPlan, store: Store, attempt: Attempt) -> bool:

@@ -10,8 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from skytrain.config import SkytrainError, nearest
-from skytrain.config.environment import skytrain_cache_folder
+from skytrain.config import SkytrainError, nearest, skytrain_cache_folder
 
 from .hardware import Gpu, find_gpu
 

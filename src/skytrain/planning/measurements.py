@@ -15,13 +15,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skytrain.config import DecoderConfig, SkytrainError
-from skytrain.config.environment import skytrain_cache_folder
+from skytrain.config import DecoderConfig, SkytrainError, skytrain_cache_folder
 
 from .communication import Node
 from .hardware import find_gpu
-from .memory import Job, Precision, path_of
-from .memory import Path as KernelPath
+from .memory import Job, Path as KernelPath, Precision, path_of
 from .mesh import Mesh
 from .throughput import SHARPNESS, Source, StepTime, launch_seconds, step_time, together
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from skytrain.config import DecoderConfig, Precision
-from skytrain.config.capabilities import fused_mesh_problem, fused_model_problem
+from skytrain.config import DecoderConfig, Precision, fused_mesh_problem, fused_model_problem
 
 from .flops import decoder_size
 from .mesh import Mesh

@@ -5,9 +5,17 @@ from __future__ import annotations
 import math
 import re
 
-from skytrain.config import ConfigError, SkytrainError, nearest
-from skytrain.config.mesh import CHUNKS, DIMENSIONS, Mesh, make_mesh, resolve_degrees
-from skytrain.config.schema import ParallelConfig
+from skytrain.config import (
+    CHUNKS,
+    DIMENSIONS,
+    ConfigError,
+    Mesh,
+    ParallelConfig,
+    SkytrainError,
+    make_mesh,
+    nearest,
+    resolve_degrees,
+)
 
 __all__ = ["CHUNKS", "DIMENSIONS", "Mesh", "mesh_words", "overrides", "parallel_settings", "requested_mesh"]
 

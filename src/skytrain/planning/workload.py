@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from skytrain.config import Config, ConfigError, DecoderConfig
-from skytrain.config.capabilities import fused_settings_problem
-from skytrain.config.schema import ParallelConfig
+from skytrain.config import Config, ConfigError, DecoderConfig, ParallelConfig, fused_settings_problem
 
 from .costs import Work, work_of
 from .measurements import Measurement

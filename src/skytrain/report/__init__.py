@@ -1,5 +1,5 @@
 """Report: what a run looks like to a person. So far: its loss curve in the terminal."""
 
-from .terminal import loss_curve
+from ..lazy import public_names
 
-__all__ = ["loss_curve"]
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

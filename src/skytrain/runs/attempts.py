@@ -38,14 +38,14 @@ def attempt_key(run: str, attempt: int) -> str:
     return f"runs/{run}/attempts/{attempt}"
 
 
-def attempts(store: Store, run: str) -> list[int]:
+def attempt_numbers(store: Store, run: str) -> list[int]:
     """The numbers of all attempts, in order."""
     return sorted(int(name) for name in store.folders(f"runs/{run}/attempts/") if name.isdigit())
 
 
 def claim_attempt(store: Store, run: str, **facts: Any) -> int:
     """The next attempt number, ours alone: two starters never get the same one. `facts` are kept with it."""
-    number = 1 + max(attempts(store, run), default=-1)
+    number = 1 + max(attempt_numbers(store, run), default=-1)
     body = json.dumps({"started_at": now(), "host": platform.node(), **facts}).encode()
     while not store.create(f"{attempt_key(run, number)}/attempt.json", body):
         number += 1
@@ -59,7 +59,7 @@ def read_attempt(store: Store, run: str, attempt: int) -> dict[str, Any]:
 
 def check_newest(store: Store, run: str, attempt: int) -> None:
     """Raise Superseded when another attempt came after this one."""
-    newest = max(attempts(store, run), default=attempt)
+    newest = max(attempt_numbers(store, run), default=attempt)
     if newest > attempt:
         raise Superseded(run, attempt, newest, str(_read(store, run, newest, "attempt.json").get("host", "?")))
 
@@ -89,7 +89,7 @@ def read_fence(store: Store, run: str) -> Fence:
     """As the newest attempt wrote it down. One that has not said where it goes on has trained nothing, and bars nothing;
     nor does one that says so when a newer attempt has already begun to train.
     """
-    for number in reversed(attempts(store, run)):
+    for number in reversed(attempt_numbers(store, run)):
         found = _read(store, run, number, "resumed.json")
         if found:
             try:

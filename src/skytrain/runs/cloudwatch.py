@@ -10,8 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ..config import MissingExtra, SkytrainError
-from ..config.environment import aws_region
+from ..config import MissingExtra, SkytrainError, aws_region
 
 NAMESPACE = "Skytrain"
 TIMEOUT_SECONDS = 5.0

@@ -15,7 +15,7 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from ..config.environment import metadata_endpoint, metadata_is_disabled
+from ..config import metadata_endpoint, metadata_is_disabled
 from ..storage import Patience, Retry
 
 T = TypeVar("T")

@@ -18,11 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..config import SkytrainError
-from ..config.schema import BudgetConfig
-from ..planning.catalog import load_catalog
+from ..config import BudgetConfig, SkytrainError
+from ..planning import load_catalog
 from ..storage import Store
-from .attempts import attempts, read_outcome
+from .attempts import attempt_numbers, read_outcome
 from .imds import Instance
 from .reading import read_lines
 
@@ -168,7 +167,7 @@ class Meter:
 def read_spend(store: Store, run: str, saved: Mapping[str, Any] | None = None) -> Spend:
     """What all attempts left, and at least what the checkpoint that is resumed from says (`saved`)."""
     records = [*last_records(store, run, "spend").values(), *([saved] if saved else [])]
-    numbers = attempts(store, run)
+    numbers = attempt_numbers(store, run)
     return Spend(
         counts=largest_counts(records),
         save_seconds=max((record.get("save_seconds") or 0.0 for record in records), default=0.0),

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ..storage import Store
-from .attempts import attempts, read_attempt, read_outcome
+from .attempts import attempt_numbers, read_attempt, read_outcome
 from .exits import DONE, INTERRUPTED
 from .failures import read_failure
 from .meter import Count, largest_counts, last_records
@@ -49,7 +49,7 @@ class RunStatus:
 
 def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int, str] | None = None) -> RunStatus:
     """`checkpoint` is the newest committed one: its step, and when it was committed."""
-    record, numbers, now = load_run(store, name), attempts(store, name), datetime.now(UTC)
+    record, numbers, now = load_run(store, name), attempt_numbers(store, name), datetime.now(UTC)
     outcomes = {number: read_outcome(store, name, number) for number in numbers}
     beats = last_records(store, name, "spend")
     newest = numbers[-1] if numbers else None

@@ -1,21 +1,5 @@
 """The store: `file://` and `s3://` behind one small interface; verified, resumable, atomic transfers."""
 
-from .base import Progress, Stat, Store
-from .errors import AccessDenied, NotFound, StoreError, StoreUnreachable
-from .fsspec_face import register_fsspec
-from .opening import open_store
-from .retry import Patience, Retry
+from ..lazy import public_names
 
-__all__ = [
-    "AccessDenied",
-    "NotFound",
-    "Patience",
-    "Progress",
-    "Retry",
-    "Stat",
-    "Store",
-    "StoreError",
-    "StoreUnreachable",
-    "open_store",
-    "register_fsspec",
-]
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

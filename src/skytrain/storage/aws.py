@@ -8,8 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..config import MissingExtra
-from ..config.environment import aws_region, has_aws_credentials, has_aws_profile, metadata_endpoint, s3_endpoint
+from ..config import MissingExtra, aws_region, has_aws_credentials, has_aws_profile, metadata_endpoint, s3_endpoint
 from .errors import AccessDenied, StoreError
 from .retry import Retry
 

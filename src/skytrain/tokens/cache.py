@@ -22,8 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from skytrain.config import SkytrainError, format_bytes, format_seconds
-from skytrain.config.environment import user_cache_folder
+from skytrain.config import SkytrainError, format_bytes, format_seconds, user_cache_folder
 from skytrain.storage import AccessDenied, NotFound, Patience, Retry, Store, StoreError, StoreUnreachable
 
 from .shards import sha256_of_file

@@ -16,7 +16,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from skytrain.config import ConfigError, SkytrainError
-from skytrain.corpus.files import InputFile, find_files
+from skytrain.corpus import InputFile, find_files
 from skytrain.storage import Store
 
 from .foreign import MEGATRON_DTYPES, MEGATRON_MAGIC, parse_megatron_index, tar_samples

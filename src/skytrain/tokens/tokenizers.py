@@ -172,8 +172,7 @@ def stored_vocab_size(store: Store, id: str) -> int:
 def train_bpe(config: BPETokenizerConfig, texts: Iterable[str]) -> ByteLevelBPE:
     """A byte-level BPE learned from the first `sample_bytes` of the texts; the same texts give the same tokenizer."""
     try:
-        from tokenizers import Tokenizer as Trainable
-        from tokenizers import decoders, models, pre_tokenizers, trainers
+        from tokenizers import Tokenizer as Trainable, decoders, models, pre_tokenizers, trainers
     except ImportError:
         raise MissingExtra("tokenizers", "data") from None
     learner = Trainable(models.BPE())

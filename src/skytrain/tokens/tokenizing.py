@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skytrain.config.environment import set_default
-from skytrain.corpus import CorpusManifest, ordered_threads, read_part_texts, worker_count
-from skytrain.corpus.characters import utf8_size
+from skytrain.config import set_default
+from skytrain.corpus import CorpusManifest, ordered_threads, read_part_texts, utf8_size, worker_count
 from skytrain.storage import Store
 
 from .tokenizers import Tokenizer

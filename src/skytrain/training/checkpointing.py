@@ -14,15 +14,21 @@ from typing import Any
 import lightning.pytorch as pl
 
 from .. import __version__
-from ..checkpoints import AnotherModel, Keep, SaveDenied, SaveFailed, SaveOptions, prune, step_key, write_validation
-from ..checkpoints.saving import for_saves
+from ..checkpoints import (
+    AnotherModel,
+    Keep,
+    SaveDenied,
+    SaveFailed,
+    SaveOptions,
+    for_saves,
+    prune,
+    step_key,
+    write_validation,
+)
 from ..config import WEIGHTS, Config, Interval, ModelConfig, SkytrainError, flatten, format_seconds, select
-from ..parallel import Ranks
-from ..parallel.by_name import StateByName
-from ..runs import Meter, RunRecord, attempts, read_outcome
-from ..runs.attempts import read_attempt
-from ..runs.exits import INTERRUPTED
-from ..runs.record import plain
+from ..jobs import Ranks
+from ..parallel import StateByName
+from ..runs import INTERRUPTED, Meter, RunRecord, attempt_numbers, plain, read_attempt, read_outcome
 from ..storage import AccessDenied, Patience, Retry, Store, StoreError, StoreUnreachable
 from .callbacks import AtStep, is_last
 from .module import CausalLM
@@ -93,7 +99,7 @@ def save_plan(
 
 def seconds_between_interruptions(store: Store, run: str) -> float | None:
     """As this run has seen them; None before there were enough to judge by."""
-    former = attempts(store, run)
+    former = attempt_numbers(store, run)
     lost = [
         n for n in former[:-1] if (read_outcome(store, run, n) or {"outcome": INTERRUPTED})["outcome"] == INTERRUPTED
     ]

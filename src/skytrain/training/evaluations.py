@@ -10,8 +10,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from ..evaluation.evaluators import Evaluator, Scorer
-from ..evaluation.spread_model import EngineModel, LoopModel, MeshModel
+from ..evaluation import EngineModel, Evaluator, LoopModel, MeshModel, Scorer
 from ..parallel import MeshStrategy
 from .callbacks import AtStep
 from .module import CausalLM

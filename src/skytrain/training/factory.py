@@ -13,24 +13,30 @@ import torch
 from torch import nn
 
 from ..checkpoints import StoreCheckpointIO
-from ..config import Config, DecoderConfig, MissingExtra, Precision, total_steps
-from ..models import Decoder, HFCausalLM, build_model
-from ..models.device import check_precision, choose_device_type, resolve_precision
-from ..models.initialise import initial_value
-from ..parallel import (
-    MeshStrategy,
-    Ranks,
-    Settings,
+from ..config import (
+    Config,
+    DecoderConfig,
+    MissingExtra,
+    Precision,
     resolve_mesh,
     step_batches,
+    total_steps,
     uses_deepspeed,
     uses_mesh_strategy,
     uses_process_group,
 )
-from ..parallel.by_name import OneDevice, Replicas
-from ..parallel.deepspeed_setup import check_deepspeed, zero_settings
-from ..parallel.environment import RanksEnvironment
-from ..planning.mesh import Mesh
+from ..jobs import Ranks, RanksEnvironment
+from ..models import (
+    Decoder,
+    HFCausalLM,
+    build_model,
+    check_precision,
+    choose_device_type,
+    initial_value,
+    resolve_precision,
+)
+from ..parallel import MeshStrategy, OneDevice, Replicas, Settings, check_deepspeed, zero_settings
+from ..planning import Mesh
 from ..storage import Store, register_fsspec
 from .garbage import KeepGarbageOut
 from .guard import make_guard
@@ -116,7 +122,7 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
         return initial_value(model, name, shape, config.seed)
 
     if uses_deepspeed(config):
-        from ..parallel.deepspeed import ZeroStrategy
+        from ..parallel import ZeroStrategy
 
         return ZeroStrategy(zero_settings(config, plan.device), first_value)
     together, _ = step_batches(config, plan.mesh)

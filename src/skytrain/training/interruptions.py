@@ -15,9 +15,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from ..parallel import Ranks, ToldByFirstRank
-from ..runs import Cause, Meter, Reporter, Superseded
-from ..runs.imds import Metadata, Notice
+from ..jobs import Ranks, ToldByFirstRank
+from ..runs import Cause, Metadata, Meter, Notice, Reporter, Superseded
 from ..storage import Patience, Retry
 from .callbacks import AtStep
 from .module import CausalLM

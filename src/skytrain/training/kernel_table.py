@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from ..config import DecoderConfig
-from ..planning.flops import decoder_flops_per_token
-from ..planning.hardware import Gpu
+from ..planning import Gpu, decoder_flops_per_token
 
 # The first group whose word a kernel's name contains takes it; words are lower case.
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (

@@ -7,10 +7,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from ..config import TrainerConfig
-from ..config.environment import set_variables, variables
-from ..models import Decoder, HFCausalLM
-from ..models.loss import LossSettings
+from ..config import TrainerConfig, set_variables, variables
+from ..models import Decoder, HFCausalLM, LossSettings
 
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # torch's older and newer name for the same
 GROWING = "expandable_segments:True"

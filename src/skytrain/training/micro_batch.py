@@ -14,12 +14,8 @@ import torch
 from torch import nn
 
 from ..config import Config, DecoderConfig, SkytrainError, format_bytes, format_count
-from ..models import Decoder, build_model, lm_loss
-from ..models.initialise import initial_value
-from ..planning.memory import MIB, usable_bytes
-from ..planning.mesh import Mesh
-from ..planning.search import largest_micro_batch
-from ..planning.workload import job_of
+from ..models import Decoder, build_model, initial_value, lm_loss
+from ..planning import MIB, Mesh, job_of, largest_micro_batch, usable_bytes
 from .factory import TrainingPlan
 from .memory import apply_memory_settings
 from .module import CausalLM

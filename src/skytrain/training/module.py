@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from ..config import LRScheduleConfig, OptimizerConfig
-from ..models import lm_loss
-from ..models.loss import count_targets
+from ..models import count_targets, lm_loss
 from ..tokens import inputs_and_targets
 from .guard import Guard, LateGuard
 from .master_weights import MasterWeights

@@ -11,8 +11,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
 
 from ..config import DecoderConfig, LionConfig, MuonConfig, OptimizerConfig
-from ..models.parametrization import UpdateScales, update_scales
-from ..parallel.state import local_part_of
+from ..models import UpdateScales, update_scales
+from ..parallel import local_part_of
 
 
 def make_optimizer(model: nn.Module, config: OptimizerConfig, *, fused: bool) -> torch.optim.Optimizer:

@@ -10,15 +10,19 @@ from typing import Literal
 import torch
 from torch import nn
 
-from ..config import Config, DecoderConfig
-from ..config.capabilities import Device, Setup, check_setup, fused_problem
-from ..config.capabilities.kernels import KERNEL_RULES
-from ..config.mesh import Mesh
-from ..models.decoder import Decoder
-from ..models.fp8 import use_fp8
-from ..models.fused import Backend, Kernels, fused_loss
-from ..models.kernels import cublaslt, kernels_available
-from ..parallel import uses_process_group
+from ..config import (
+    KERNEL_RULES,
+    Config,
+    DecoderConfig,
+    Device,
+    Mesh,
+    Setup,
+    check_setup,
+    fused_problem,
+    uses_process_group,
+)
+from ..models import Backend, Decoder, Kernels, fused_loss, kernels_available, use_fp8
+from ..models.kernels import cublaslt
 from .graphs import GraphedLoss
 
 ALONE = Mesh()

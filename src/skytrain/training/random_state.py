@@ -12,7 +12,7 @@ import lightning.pytorch as pl
 import numpy as np
 import torch
 
-from ..parallel import Ranks
+from ..jobs import Ranks
 
 
 class RandomState(pl.Callback):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..config import LRScheduleConfig
-from ..config.schema import ConstantScheduleConfig, WSDScheduleConfig
+from ..config import ConstantScheduleConfig, LRScheduleConfig, WSDScheduleConfig
 
 SHORTENED_WARMUP = 0.1  # of the run, where the configured warm-up is longer than the whole of it
 

@@ -13,11 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ..config import Config
-from ..parallel import Ranks, uses_mesh_strategy
-from ..parallel.apply import blocks_of
-from ..parallel.nodes import host_name
-from ..parallel.watchdog import Watchdog
+from ..config import Config, uses_mesh_strategy
+from ..jobs import Ranks, Watchdog, host_name
+from ..parallel import blocks_of
 from ..runs import Reporter
 from .callbacks import AtStep, StepLog
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from string import ascii_letters as LETTERS
-from string import digits as DIGITS
+from string import ascii_letters as LETTERS, digits as DIGITS
 from typing import Any, Callable  # noqa: UP035
 from urllib.parse import urlsplit
 

@@ -85,8 +85,7 @@ class AddressLists(FileSource):
 
 @lru_cache
 def _server(root: str, patience_seconds: float) -> Any:
-    from skytrain.storage.retry import Retry
-    from skytrain.storage.web import WebFiles
+    from skytrain.storage import Retry, WebFiles
 
     return WebFiles(root, Retry(patience_seconds))
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ...config.environment import triton_is_interpreted
+from ...config import triton_is_interpreted
 
 
 @dataclass(frozen=True)

@@ -19,14 +19,12 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..config import Config, DecoderConfig, SkytrainError, format_count
-from ..config.compose import compose
-from ..config.environment import child_environment
+from ..config import Config, DecoderConfig, SkytrainError, child_environment, compose, format_count
 from ..models import Decoder, flops_per_token
 from ..runs import Reporter
 from ..storage import open_store
-from ..training.factory import choose_device, with_precision
-from .bench_rank import Steps, Task
+from ..training import choose_device, with_precision
+from .parallel_worker import Steps, Task
 from .scaling_plot import Series, scaling_svg
 
 CPU_FLOPS_A_STEP = 2e12  # what a core does in a minute or so; more is not meant for one
@@ -171,7 +169,7 @@ def _measure(config: Config, overrides: list[str], config_dirs: list[Path], mode
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
         try:
             done = subprocess.run(
-                [*command, "-m", "skytrain.pipelines.bench_rank", str(written)],
+                [*command, "-m", "skytrain.bench.parallel_worker", str(written)],
                 env=child_environment({"OMP_NUM_THREADS": "1"}),  # a rank is a core, also when it is alone
                 capture_output=True,
                 text=True,
@@ -216,12 +214,12 @@ def keep(bench: ParallelBench, config: Config) -> ParallelBench:
     stamp = bench.date.replace(":", "").replace("-", "").partition("+")[0]
     folder = f"bench/parallel-{bench.model.rpartition('/')[2]}-{stamp}"
     bench = dataclasses.replace(bench, folder=store.url(folder))
-    store.write(f"{folder}/results.json", json.dumps(as_json(bench), indent=1).encode())
+    store.write(f"{folder}/results.json", json.dumps(parallel_results(bench), indent=1).encode())
     store.write(f"{folder}/scaling.svg", plot(bench).encode())
     return bench
 
 
-def as_json(bench: ParallelBench) -> dict[str, Any]:
+def parallel_results(bench: ParallelBench) -> dict[str, Any]:
     plain = dataclasses.asdict(bench)
     for row, fields in zip(bench.rows, plain["rows"], strict=True):
         for kind in ("weak", "strong"):
@@ -254,7 +252,7 @@ def row_line(row: Row) -> str:
     return f"{row.mode} x {row.ranks}: " + (" | ".join(speeds) or row.problem or "")
 
 
-def table(bench: ParallelBench) -> list[str]:
+def scaling_table(bench: ParallelBench) -> list[str]:
     """For a terminal: weak scaling on the left, strong on the right."""
     heading = (
         f"{'':<16} {'':>5}  {'batch grows with the ranks (weak)':^44}   {'same batch (strong)':^30}",

@@ -14,13 +14,19 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..config import Config, DecoderConfig
 from ..models import build_model
-from ..planning.measurements import WARM_STEPS, Measurement, decoder_fields, save_measurement, warm_worst
+from ..planning import WARM_STEPS, Measurement, decoder_fields, save_measurement, warm_worst
 from ..runs import Reporter
 from ..storage import open_store
-from ..training.callbacks import AtStep
-from ..training.factory import device_name, make_module, make_trainer, plan_training, with_precision
-from ..training.module import CausalLM
-from ..training.paths import choose_path
+from ..training import (
+    AtStep,
+    CausalLM,
+    choose_path,
+    device_name,
+    make_module,
+    make_trainer,
+    plan_training,
+    with_precision,
+)
 
 
 def measure(config: Config, reporter: Reporter) -> Measurement:

@@ -7,20 +7,19 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from ..config import Config, SkytrainError, format_count
-from ..evaluation.evaluators import Samples, ValidationLoss
-from ..evaluation.generate import Sampling
+from ..config import Config, SkytrainError, format_count, uses_deepspeed, uses_process_group
+from ..evaluation import Samples, Sampling, ValidationLoss
+from ..jobs import Job
 from ..models import flops_per_token
-from ..parallel import Job, uses_deepspeed, uses_process_group
 from ..planning import device_peak
 from ..runs import Meter, Reporter, RunRecord
 from ..storage import Store
 from ..tokens import Prepared, TokenDataModule, Tokenizer, open_training_data
-from ..training.callbacks import StepLog
-from ..training.evaluations import Scheduled
-from ..training.factory import TrainingPlan
-from ..training.schedules import warmup_steps
-from .beside import Beside
+from .callbacks import StepLog
+from .evaluations import Scheduled
+from .factory import TrainingPlan
+from .schedules import warmup_steps
+from .services import Beside
 
 
 def make_data(

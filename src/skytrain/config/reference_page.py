@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .explain import Explained, Section, all_sections, default_of, group_choices
+from .explanation import Explained, Section, all_sections, default_of, group_choices
 from .schema import Decides
 from .typed import MISSING
 

@@ -9,19 +9,35 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..checkpoints.commits import find_commit, read_manifest
-from ..config import Config, SkytrainError, format_seconds
-from ..config.schema import BudgetConfig
-from ..parallel import Ranks
-from ..runs import Meter, MetricsWriter, Reporter, Superseded, attempt_key, check_newest
-from ..runs.attempts import now
-from ..runs.cloudwatch import CloudWatch
-from ..runs.imds import Instance, Metadata, find_metadata, on_ec2
-from ..runs.logs import LoggedReporter, libraries_logged, log_record
-from ..runs.meter import Spend, machine_price, read_spend, this_machine
-from ..runs.sync import EventFiles, Lines, Sync
+from ..checkpoints import find_commit, read_manifest
+from ..config import BudgetConfig, Config, SkytrainError, format_seconds
+from ..jobs import Ranks
+from ..runs import (
+    CloudWatch,
+    EventFiles,
+    Instance,
+    Lines,
+    LoggedReporter,
+    Metadata,
+    Meter,
+    MetricsWriter,
+    Reporter,
+    Spend,
+    Superseded,
+    Sync,
+    attempt_key,
+    check_newest,
+    find_metadata,
+    libraries_logged,
+    log_record,
+    machine_price,
+    now,
+    on_ec2,
+    read_spend,
+    this_machine,
+)
 from ..storage import Store
-from ..training.interruptions import NoticeWatch
+from .interruptions import NoticeWatch
 
 SYNC_SECONDS = 5.0  # that one operation of the sync thread keeps trying: the thread itself comes round again
 IDLE_SECONDS = 60.0  # between two attempts, above which it is told that they are paid for

@@ -18,16 +18,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from ..config import Config, SkytrainError, format_seconds
-from ..config.environment import child_environment, visible_gpus
-from ..jobs.lifeline import die_with_parent, lives
-from ..jobs.processes import ControlGroup, kill_job
-from ..jobs.supervision import JobError, Supervision
-from ..parallel import check_job, uses_process_group
-from ..parallel.network import address_towards
-from ..parallel.nodes import START_SECONDS, NoRendezvous, check_reachable
-from ..runs import EXIT_CODES
-from ..runs.exits import UNCOMMITTED
+from ..config import (
+    Config,
+    SkytrainError,
+    check_job,
+    child_environment,
+    format_seconds,
+    uses_process_group,
+    visible_gpus,
+)
+from ..runs import EXIT_CODES, UNCOMMITTED
+from .lifeline import die_with_parent, lives
+from .network import address_towards
+from .nodes import START_SECONDS, NoRendezvous, check_reachable
+from .processes import ControlGroup, kill_job
+from .supervision import JobError, Supervision
 
 POLL_SECONDS = 0.1
 FIRST_NODE_SECONDS = 5.0  # that the first node may be late without a word

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..config import DecoderConfig, SkytrainError, build
-from ..config.checks import check_decoder
+from ..config import DecoderConfig, SkytrainError, build, check_decoder
 from .hf_defaults import ROPE_THETA, family_of, with_defaults
 from .sizes import model_file
 from .yarn import yarn_magnitude

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 import itertools
 import pickle
@@ -21,20 +20,30 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from ..config import Config, DecoderConfig, MissingExtra, SkytrainError
-from ..config.environment import child_environment
-from ..models import Decoder, build_model, flops_per_token, lm_loss
-from ..models.hf_form import hf_config
-from ..planning.hardware import find_gpu
+from ..config import Config, DecoderConfig, MissingExtra, SkytrainError, child_environment
+from ..models import Decoder, build_model, flops_per_token, hf_config, lm_loss
+from ..planning import find_gpu
 from ..runs import Reporter, Silent
 from ..storage import open_store
-from ..training.factory import choose_device, device_name, make_module, make_trainer, plan_training, with_precision
-from ..training.kernel_table import GroupTime, group_table, profile_groups
-from ..training.micro_batch import explaining_memory, with_micro_batch, with_size
-from ..training.optimizers import make_optimizer
-from ..training.paths import apply_fp8, choose_path
-from ..training.schedules import learning_rate
-from .measure import RandomTokens, StepClock, shortened
+from ..training import (
+    GroupTime,
+    apply_fp8,
+    choose_device,
+    choose_path,
+    device_name,
+    explaining_memory,
+    group_table,
+    learning_rate,
+    make_module,
+    make_optimizer,
+    make_trainer,
+    plan_training,
+    profile_groups,
+    with_micro_batch,
+    with_precision,
+    with_size,
+)
+from .measurement import RandomTokens, StepClock, shortened
 
 WARM_STEPS = 3  # compilation, allocation and clocks settle in these
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")
@@ -123,7 +132,7 @@ def cold_start_seconds(config: Config) -> float:
         saved = Path(scratch) / "config.pickle"
         saved.write_bytes(pickle.dumps(config))
         caches = {name: str(Path(scratch) / name) for name in CACHES}
-        program = f"from skytrain.pipelines.bench import first_step; print(first_step({str(saved)!r}))"
+        program = f"from skytrain.bench.single import first_step; print(first_step({str(saved)!r}))"
         began = time.time()
         done = subprocess.run(
             [sys.executable, "-c", program], env=child_environment(caches), capture_output=True, text=True, check=False
@@ -292,7 +301,3 @@ def _fresh(work: Callable[[], Any]) -> Any:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     return work()
-
-
-def as_json(bench: SingleBench) -> dict[str, Any]:
-    return dataclasses.asdict(bench)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config.environment import set_variables, variables
+from ..config import set_variables, variables
 
 INFINIBAND = Path("/sys/class/infiniband")
 AMAZON = "0x1d0f"  # PCI vendor of an Elastic Fabric Adapter

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from ..config import Config, ConfigError
-from ..config.capabilities import COMBINATION_RULES, Device, Setup, broken_rule
-from ..config.mesh import DEEPSPEED, DIMENSIONS, Mesh, make_mesh, resolve_degrees
+from .capabilities import COMBINATION_RULES, Device, Setup, broken_rule
+from .errors import ConfigError
+from .mesh import DEEPSPEED, DIMENSIONS, Mesh, make_mesh, resolve_degrees
+from .schema import Config
 
 SHOWN = 3  # meshes offered in place of one that does not fit
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
-from ..config import SkytrainError
-from ..config.environment import master_address, torchrun_place
+from ..config import SkytrainError, master_address, torchrun_place
 from ..runs import exit_code_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..config import SkytrainError
-from ..tokens.tokenizers import Tokenizer
+from ..tokens import Tokenizer
 from .scorer import Scorer
 
 

@@ -1,6 +1,6 @@
 """One rank of a measurement of `skytrain bench parallel`: trains a few steps of one mode, and the first rank leaves the numbers.
 
-Started by torchrun: python -m skytrain.pipelines.bench_rank TASK.json
+Started by torchrun: python -m skytrain.bench.parallel_worker TASK.json
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from ..config import Config, SkytrainError
-from ..config.compose import compose
-from ..parallel import Ranks, uses_process_group
+from ..config import Config, SkytrainError, compose, uses_process_group
+from ..jobs import Ranks
 from ..runs import Silent
 from ..storage import open_store
-from ..training.factory import choose_device, make_module, make_trainer, outline, plan_training
-from .measure import RandomTokens, StepClock, shortened
+from ..training import choose_device, make_module, make_trainer, outline, plan_training
+from .measurement import RandomTokens, StepClock, shortened
 
 WARM_STEPS, PROFILED_STEPS = 2, 2
 

@@ -12,11 +12,18 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..checkpoints import Commit, committed, load_weights, open_checkpoint
-from ..checkpoints.commits import choose_commit, find_commit, read_manifest
-from ..checkpoints.verification import newest_whole
+from ..checkpoints import (
+    Commit,
+    choose_commit,
+    committed,
+    find_commit,
+    load_weights,
+    newest_whole,
+    open_checkpoint,
+    read_manifest,
+)
 from ..config import Config, DecoderConfig, SkytrainError
-from ..jobs.supervision import Supervision
+from ..jobs import Supervision
 from ..models import build_model, count_parameters
 from ..runs import (
     RunRecord,
@@ -24,18 +31,19 @@ from ..runs import (
     claim_attempt,
     config_changes,
     create_run,
+    last_metrics,
     load_run,
+    new_record,
     other_changes,
+    plain,
     record_resume,
     run_name,
     save_run,
 )
-from ..runs.metrics import last_metrics
-from ..runs.record import new_record, plain
 from ..storage import Store, open_store
 from ..tokens import Prepared
-from ..training.checkpointing import check_lineage
-from ..training.factory import TrainingPlan, device_name, outline
+from .checkpointing import check_lineage
+from .factory import TrainingPlan, device_name, outline
 
 
 @dataclass(frozen=True)

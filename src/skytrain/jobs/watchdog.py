@@ -19,10 +19,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from ..config import format_seconds
-from ..config.environment import agent_keeps_store, has_torchrun_agent
-from ..jobs.lifeline import lives
-from . import flight
+from ..config import agent_keeps_store, format_seconds, has_torchrun_agent
+from . import flight_recorder
+from .lifeline import lives
 from .nodes import host_name, numbers, rendezvous_endpoint
 from .ranks import LOST, LostRank, Ranks
 
@@ -127,7 +126,7 @@ class Watchdog:
             if self._step == told_step and time.monotonic() - told_at < self._interval:
                 continue
             told_step, told_at = self._step, time.monotonic()
-            moved, doing = flight.observe(self._mine.moved)
+            moved, doing = flight_recorder.observe(self._mine.moved)
             doing = self._mine.doing if self._explaining else doing  # what it did when it failed is what counts
             try:
                 self._tell(number=self._mine.number + 1, moved=moved, doing=doing)

@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from .compose import FREE_KEYS, GROUPS, GROUPS_MODULE, compose
+from .composition import FREE_KEYS, GROUPS, GROUPS_MODULE, compose
 from .errors import ConfigError, nearest
 from .schema import Config, Declared, fields_of, flatten, tag_of
 from .schema.types import type_in_words

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import __version__
-from ..config import Config, SkytrainError, flatten
-from ..config.environment import master_address, master_port
-from ..runs.record import plain
+from ..config import Config, SkytrainError, flatten, master_address, master_port
+from ..runs import plain
 from .network import address_towards
 from .ranks import Ranks, ToldByFirstRank
 

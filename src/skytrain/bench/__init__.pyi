@@ -1,0 +1,7 @@
+from .measurement import measure as measure
+from .parallel import (
+    bench_parallel as bench_parallel,
+    parallel_results as parallel_results,
+    scaling_table as scaling_table,
+)
+from .single import bench_single as bench_single, speed_line as speed_line

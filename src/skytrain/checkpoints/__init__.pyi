@@ -1,0 +1,44 @@
+from .commits import (
+    Commit as Commit,
+    choose_commit as choose_commit,
+    committed as committed,
+    committed_steps as committed_steps,
+    find_commit as find_commit,
+    find_run as find_run,
+    read_manifest as read_manifest,
+    read_marker as read_marker,
+    read_validation as read_validation,
+    step_key as step_key,
+    write_validation as write_validation,
+)
+from .deepspeed import (
+    CLASSES as CLASSES,
+    MODULE as MODULE,
+    DeepSpeedCheckpoint as DeepSpeedCheckpoint,
+    Layout as Layout,
+    convert_deepspeed as convert_deepspeed,
+    convert_newest as convert_newest,
+    open_deepspeed as open_deepspeed,
+    read_file as read_file,
+    save_files as save_files,
+)
+from .errors import (
+    AnotherModel as AnotherModel,
+    CheckpointError as CheckpointError,
+    Damaged as Damaged,
+    SaveDenied as SaveDenied,
+    SaveFailed as SaveFailed,
+    TakenOver as TakenOver,
+)
+from .lightning_io import StoreCheckpointIO as StoreCheckpointIO, split_checkpoint as split_checkpoint
+from .loading import (
+    LoadedModel as LoadedModel,
+    choose_checkpoint as choose_checkpoint,
+    load_model as load_model,
+    load_weights as load_weights,
+)
+from .manifest import NATIVE as NATIVE, SavedTensor as SavedTensor
+from .retention import Keep as Keep, Pruned as Pruned, prune as prune
+from .saved import Saved as Saved, SavedTensors as SavedTensors, open_checkpoint as open_checkpoint
+from .saving import SaveOptions as SaveOptions, for_saves as for_saves, write_checkpoint as write_checkpoint
+from .verification import newest_whole as newest_whole, verify as verify

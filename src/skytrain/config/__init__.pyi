@@ -1,0 +1,123 @@
+from .capabilities import (
+    COMBINATION_RULES as COMBINATION_RULES,
+    Device as Device,
+    Setup as Setup,
+    broken_rule as broken_rule,
+    check_setup as check_setup,
+    fused_mesh_problem as fused_mesh_problem,
+    fused_model_problem as fused_model_problem,
+    fused_problem as fused_problem,
+    fused_settings_problem as fused_settings_problem,
+)
+from .capabilities.kernels import KERNEL_RULES as KERNEL_RULES
+from .checks import check as check, check_decoder as check_decoder, total_steps as total_steps
+from .composition import Composed as Composed, compose as compose
+from .environment import (
+    agent_keeps_store as agent_keeps_store,
+    aws_region as aws_region,
+    child_environment as child_environment,
+    cpp_compiler as cpp_compiler,
+    has_aws_credentials as has_aws_credentials,
+    has_aws_profile as has_aws_profile,
+    has_torchrun_agent as has_torchrun_agent,
+    is_worker as is_worker,
+    master_address as master_address,
+    master_port as master_port,
+    metadata_endpoint as metadata_endpoint,
+    metadata_is_disabled as metadata_is_disabled,
+    s3_endpoint as s3_endpoint,
+    set_default as set_default,
+    set_variables as set_variables,
+    skytrain_cache_folder as skytrain_cache_folder,
+    temporarily as temporarily,
+    torchrun_place as torchrun_place,
+    torchrun_restarts as torchrun_restarts,
+    triton_is_interpreted as triton_is_interpreted,
+    user_cache_folder as user_cache_folder,
+    variable as variable,
+    variables as variables,
+    visible_gpus as visible_gpus,
+)
+from .errors import (
+    ConfigError as ConfigError,
+    MissingExtra as MissingExtra,
+    SkytrainError as SkytrainError,
+    nearest as nearest,
+)
+from .explanation import (
+    Explained as Explained,
+    Section as Section,
+    default_of as default_of,
+    explain as explain,
+    group_choices as group_choices,
+    set_by as set_by,
+)
+from .extras import naming_extras as naming_extras
+from .mesh import (
+    CHUNKS as CHUNKS,
+    DEEPSPEED as DEEPSPEED,
+    DIMENSIONS as DIMENSIONS,
+    Mesh as Mesh,
+    make_mesh as make_mesh,
+    resolve_degrees as resolve_degrees,
+)
+from .mesh_resolution import (
+    advice as advice,
+    check_job as check_job,
+    mesh_problem as mesh_problem,
+    resolve_mesh as resolve_mesh,
+    step_batches as step_batches,
+    uses_deepspeed as uses_deepspeed,
+    uses_mesh_strategy as uses_mesh_strategy,
+    uses_process_group as uses_process_group,
+)
+from .plugins import load_class as load_class, make as make
+from .reference_page import settings_page as settings_page, shown as shown
+from .schema import (
+    DATA as DATA,
+    EXECUTION as EXECUTION,
+    RESULT as RESULT,
+    WEIGHTS as WEIGHTS,
+    AdamWConfig as AdamWConfig,
+    BPETokenizerConfig as BPETokenizerConfig,
+    BudgetConfig as BudgetConfig,
+    Config as Config,
+    ConstantScheduleConfig as ConstantScheduleConfig,
+    CustomModelConfig as CustomModelConfig,
+    DataConfig as DataConfig,
+    DecoderConfig as DecoderConfig,
+    DynamicRope as DynamicRope,
+    Family as Family,
+    GPT2TokenizerConfig as GPT2TokenizerConfig,
+    HFModelConfig as HFModelConfig,
+    LinearRope as LinearRope,
+    LionConfig as LionConfig,
+    Llama3Rope as Llama3Rope,
+    LoaderConfig as LoaderConfig,
+    LRScheduleConfig as LRScheduleConfig,
+    MixturePhase as MixturePhase,
+    ModelConfig as ModelConfig,
+    MuonConfig as MuonConfig,
+    OptimizerConfig as OptimizerConfig,
+    ParallelConfig as ParallelConfig,
+    Precision as Precision,
+    SourceConfig as SourceConfig,
+    StoreConfig as StoreConfig,
+    TokenFilesConfig as TokenFilesConfig,
+    TokenizerConfig as TokenizerConfig,
+    TrainerConfig as TrainerConfig,
+    WSDScheduleConfig as WSDScheduleConfig,
+    YarnRope as YarnRope,
+    flatten as flatten,
+    select as select,
+)
+from .typed import build as build
+from .units import (
+    Interval as Interval,
+    format_bytes as format_bytes,
+    format_count as format_count,
+    format_seconds as format_seconds,
+    parse_count as parse_count,
+    parse_seconds as parse_seconds,
+    plural as plural,
+)

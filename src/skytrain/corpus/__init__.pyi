@@ -1,0 +1,25 @@
+from .build import write_corpus as write_corpus
+from .characters import utf8_size as utf8_size
+from .clean import stages_of as stages_of
+from .documents import BadRecord as BadRecord, Document as Document
+from .files import InputFile as InputFile, find_files as find_files
+from .manifest import (
+    CorpusManifest as CorpusManifest,
+    CorpusPart as CorpusPart,
+    corpus_folder as corpus_folder,
+    find_corpus as find_corpus,
+    open_corpus as open_corpus,
+    read_corpus as read_corpus,
+    read_part as read_part,
+    read_part_texts as read_part_texts,
+)
+from .pool import ordered_threads as ordered_threads, worker_count as worker_count
+from .progress import Pace as Pace
+from .versions import (
+    choose_version as choose_version,
+    corpus_version as corpus_version,
+    fingerprint_of as fingerprint_of,
+    recipe_hash as recipe_hash,
+    version_at_hand as version_at_hand,
+)
+from .warnings import corpus_warnings as corpus_warnings

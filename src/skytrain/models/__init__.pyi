@@ -1,0 +1,34 @@
+from .agreement import adopt_model as adopt_model, check_model as check_model
+from .attention import Attention as Attention, KVCache as KVCache
+from .build import build_model as build_model, count_parameters as count_parameters
+from .decoder import Decoder as Decoder
+from .device import (
+    check_precision as check_precision,
+    choose_device_type as choose_device_type,
+    resolve_precision as resolve_precision,
+)
+from .fp8 import use_fp8 as use_fp8
+from .fused import Backend as Backend, Kernels as Kernels, fuse as fuse, fused_loss as fused_loss
+from .hf import load_hf_folder as load_hf_folder, save_hf_folder as save_hf_folder
+from .hf_causal_lm import HFCausalLM as HFCausalLM
+from .hf_form import hf_config as hf_config
+from .initialise import initial_value as initial_value
+from .kernels import kernels_available as kernels_available
+from .llmc import load_llmc as load_llmc, save_llmc as save_llmc
+from .loss import (
+    LossSettings as LossSettings,
+    count_targets as count_targets,
+    flops_per_token as flops_per_token,
+    lm_loss as lm_loss,
+    token_loss as token_loss,
+)
+from .parametrization import UpdateScales as UpdateScales, update_scales as update_scales
+from .places import Places as Places
+from .recompute import Recompute as Recompute, nothing_kept as nothing_kept, run_block as run_block
+from .sizes import describe_sizes as describe_sizes
+from .stages import Stage as Stage, stage_layers as stage_layers
+from .tensor_plans import (
+    TensorPlan as TensorPlan,
+    check_tensor_degree as check_tensor_degree,
+    tensor_plan as tensor_plan,
+)

@@ -1,0 +1,72 @@
+from .catalog import REGIONS as REGIONS, Catalog as Catalog, load_catalog as load_catalog, save_catalog as save_catalog
+from .choice import choose as choose, costly_settings as costly_settings, explain as explain, refuse as refuse
+from .communication import Node as Node
+from .costs import work_of as work_of
+from .experiments import (
+    CostSheet as CostSheet,
+    Trial as Trial,
+    cost_sheet as cost_sheet,
+    planned_trials as planned_trials,
+)
+from .flops import (
+    decoder_flops_per_token as decoder_flops_per_token,
+    decoder_size as decoder_size,
+    training_flops_per_token as training_flops_per_token,
+)
+from .hardware import Generation as Generation, Gpu as Gpu, device_peak as device_peak, find_gpu as find_gpu
+from .measurements import (
+    WARM_STEPS as WARM_STEPS,
+    Measurement as Measurement,
+    decoder_fields as decoder_fields,
+    load_measurements as load_measurements,
+    predict as predict,
+    save_measurement as save_measurement,
+    warm_worst as warm_worst,
+)
+from .memory import (
+    DRIVER_FRACTION as DRIVER_FRACTION,
+    MIB as MIB,
+    Job as Job,
+    Memory as Memory,
+    rank_memory as rank_memory,
+    usable_bytes as usable_bytes,
+)
+from .mesh import (
+    DIMENSIONS as DIMENSIONS,
+    Mesh as Mesh,
+    mesh_words as mesh_words,
+    parallel_settings as parallel_settings,
+)
+from .offers import Offer as Offer, PlanRequest as PlanRequest, find_offers as find_offers
+from .plan_file import (
+    offer_rows as offer_rows,
+    plan_dict as plan_dict,
+    purchase_rows as purchase_rows,
+    read_plan as read_plan,
+    write_plan as write_plan,
+)
+from .ranking import catalog_table as catalog_table, rank_catalog as rank_catalog
+from .refresh import refresh_catalog as refresh_catalog
+from .search import (
+    Machines as Machines,
+    Placement as Placement,
+    best_placement as best_placement,
+    largest_micro_batch as largest_micro_batch,
+)
+from .tables import (
+    choice_lines as choice_lines,
+    legend as legend,
+    offers_table as offers_table,
+    prices_note as prices_note,
+    run_lines as run_lines,
+    sheet_table as sheet_table,
+    tokens_table as tokens_table,
+)
+from .tokens import Purchase as Purchase, most_tokens as most_tokens
+from .workload import (
+    Workload as Workload,
+    fixed_of as fixed_of,
+    job_of as job_of,
+    leaves_mesh_open as leaves_mesh_open,
+    workload_of as workload_of,
+)

@@ -1,0 +1,1 @@
+from .terminal import loss_curve as loss_curve

@@ -1,0 +1,64 @@
+from .attempts import (
+    Cause as Cause,
+    Fence as Fence,
+    Superseded as Superseded,
+    attempt_key as attempt_key,
+    attempt_numbers as attempt_numbers,
+    check_newest as check_newest,
+    claim_attempt as claim_attempt,
+    now as now,
+    read_attempt as read_attempt,
+    read_fence as read_fence,
+    read_outcome as read_outcome,
+    record_resume as record_resume,
+    write_outcome as write_outcome,
+)
+from .cloudwatch import CloudWatch as CloudWatch
+from .exits import (
+    EXIT_CODES as EXIT_CODES,
+    INTERRUPTED as INTERRUPTED,
+    STOPPED as STOPPED,
+    UNCOMMITTED as UNCOMMITTED,
+    exit_code_of as exit_code_of,
+    exit_codes_text as exit_codes_text,
+)
+from .failures import failures_recorded as failures_recorded
+from .imds import (
+    Instance as Instance,
+    Metadata as Metadata,
+    Notice as Notice,
+    find_metadata as find_metadata,
+    on_ec2 as on_ec2,
+)
+from .logs import LoggedReporter as LoggedReporter, libraries_logged as libraries_logged, log_record as log_record
+from .meter import (
+    Meter as Meter,
+    Spend as Spend,
+    machine_price as machine_price,
+    read_spend as read_spend,
+    this_machine as this_machine,
+)
+from .metrics import (
+    MetricsWriter as MetricsWriter,
+    last_metrics as last_metrics,
+    read_metrics as read_metrics,
+    was_measured as was_measured,
+)
+from .reading import DamagedRecord as DamagedRecord
+from .record import (
+    RunRecord as RunRecord,
+    Start as Start,
+    check_run_name as check_run_name,
+    config_changes as config_changes,
+    create_run as create_run,
+    list_runs as list_runs,
+    load_run as load_run,
+    new_record as new_record,
+    other_changes as other_changes,
+    plain as plain,
+    run_name as run_name,
+    save_run as save_run,
+)
+from .reporting import Reporter as Reporter, Silent as Silent, progress_line as progress_line
+from .status import RunStatus as RunStatus, run_status as run_status
+from .sync import EventFiles as EventFiles, Lines as Lines, Sync as Sync

@@ -1,0 +1,60 @@
+from .blend import Blend as Blend, Shuffle as Shuffle
+from .cache import ShardCache as ShardCache
+from .convert import (
+    TokenFormat as TokenFormat,
+    split_documents as split_documents,
+    write_token_files as write_token_files,
+)
+from .datamodule import TokenDataModule as TokenDataModule
+from .formats import Format as Format, open_token_files as open_token_files
+from .inspection import (
+    LengthStatistics as LengthStatistics,
+    Sample as Sample,
+    check_hashes as check_hashes,
+    document_lengths as document_lengths,
+    length_statistics as length_statistics,
+    sample_documents as sample_documents,
+)
+from .manifest import (
+    Manifest as Manifest,
+    Shard as Shard,
+    TokenizerFacts as TokenizerFacts,
+    find_manifest as find_manifest,
+)
+from .mixture import Mixture as Mixture, Phase as Phase
+from .opening import (
+    TrainingData as TrainingData,
+    find_training_data as find_training_data,
+    open_file_split as open_file_split,
+    open_mixture as open_mixture,
+    open_training_data as open_training_data,
+)
+from .order import (
+    BlockOrder as BlockOrder,
+    GlobalOrder as GlobalOrder,
+    Permutation as Permutation,
+    window_order as window_order,
+    windows_at as windows_at,
+)
+from .packing import PackedSplit as PackedSplit, inputs_and_targets as inputs_and_targets
+from .prepared import (
+    Prepared as Prepared,
+    find_prepared as find_prepared,
+    open_prepared as open_prepared,
+    tokens_folder as tokens_folder,
+    trained_tokenizer_id as trained_tokenizer_id,
+    trained_tokenizer_key as trained_tokenizer_key,
+)
+from .reader import TokenSplit as TokenSplit
+from .shards import Split as Split, dtype_for as dtype_for, split_of as split_of
+from .tokenizers import (
+    ByteLevelBPE as ByteLevelBPE,
+    Tokenizer as Tokenizer,
+    load_tokenizer_folder as load_tokenizer_folder,
+    open_tokenizer as open_tokenizer,
+    store_tokenizer as store_tokenizer,
+    stored_vocab_size as stored_vocab_size,
+    train_bpe as train_bpe,
+)
+from .tokenizing import TokenizedSlice as TokenizedSlice, tokenize_corpus as tokenize_corpus
+from .writer import ShardWriter as ShardWriter
