@@ -1,0 +1,113 @@
+"""Rules of this codebase that no linter on the shelf knows. `make lint` runs it; it prints what breaks a rule, and where.
+
+- A package is used through its public names (`__init__.pyi`); only stories in `pipelines` are imported as modules.
+- A public name differs from the names of its package's modules.
+- A function has at most 60 lines and 6 parameters, outside the command line's declarations and compiled kernels.
+- A source file has at most 350 lines.
+- A class name means one thing across the project.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parent.parent / "src" / "skytrain"
+MAX_FUNCTION_LINES, MAX_PARAMETERS, MAX_FILE_LINES = 60, 6, 350
+STORIES = "pipelines"
+STANDARD_NAMES = {"Path", "Process", "Thread", "Queue", "Event", "Lock", "Enum", "Counter", "Future", "Task"}
+
+
+def main() -> None:
+    trees = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+    problems = [
+        problem for path, tree in trees.items() for problem in (*long_parts(path, tree), *deep_imports(path, tree))
+    ]
+    problems += [*shared_class_names(trees), *hidden_public_names()]
+    print("\n".join(problems) or f"{len(trees)} files keep the rules of the codebase")
+    sys.exit(bool(problems))
+
+
+def long_parts(path: Path, tree: ast.Module) -> Iterator[str]:
+    lines = len(path.read_text().splitlines())
+    if lines > MAX_FILE_LINES:
+        yield f"{_place(path)}: {lines} lines; divide it, the limit is {MAX_FILE_LINES}"
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _is_kernel(path, node):
+            continue
+        length = (node.end_lineno or node.lineno) - node.lineno + 1
+        if length > MAX_FUNCTION_LINES:
+            yield f"{_place(path, node)}: {node.name} has {length} lines; the limit is {MAX_FUNCTION_LINES}"
+        count = len(_parameters(node.args))
+        if count > MAX_PARAMETERS and _package(path) != "cli":
+            yield f"{_place(path, node)}: {node.name} takes {count} parameters; the limit is {MAX_PARAMETERS}"
+
+
+def deep_imports(path: Path, tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        package, *modules = _target(path, node) or [_package(path)]
+        if modules and package not in (_package(path), STORIES) and path.name != "__main__.py":
+            name = ".".join([package, *modules])
+            yield f"{_place(path, node)}: imports from skytrain.{name}; use the public names of skytrain.{package}"
+
+
+def shared_class_names(trees: dict[Path, ast.Module]) -> Iterator[str]:
+    places: dict[str, list[str]] = defaultdict(list)
+    for path, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(_place(path, node))
+    for name, found in sorted(places.items()):
+        if len(found) > 1:
+            yield f"{', '.join(found)}: class {name} has several meanings"
+        if name in STANDARD_NAMES:
+            yield f"{found[0]}: class {name} hides the standard library's"
+
+
+def hidden_public_names() -> Iterator[str]:
+    for stub in sorted(SOURCE.glob("*/__init__.pyi")):
+        modules = {path.stem for path in stub.parent.glob("*.py")} | {
+            path.name for path in stub.parent.iterdir() if path.is_dir()
+        }
+        for node in ast.parse(stub.read_text()).body:
+            assert isinstance(node, ast.ImportFrom), stub
+            for alias in node.names:
+                if alias.name in modules:
+                    yield f"{_place(stub, node)}: {alias.name} is also a module of the package, which would hide it"
+
+
+def _target(path: Path, node: ast.ImportFrom) -> list[str] | None:
+    """The parts of the imported module below `skytrain`; None for other projects and for `skytrain` itself."""
+    if not node.level:
+        parts = (node.module or "").split(".")
+        return parts[1:] or None if parts[0] == "skytrain" else None
+    folder = path.relative_to(SOURCE).parent.parts
+    base = folder[: len(folder) - (node.level - 1)]
+    return [*base, *(node.module.split(".") if node.module else [])] or None
+
+
+def _is_kernel(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return "kernels" in path.parts or any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
+
+
+def _parameters(arguments: ast.arguments) -> list[str]:
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    return names[1:] if names[:1] in (["self"], ["cls"], ["ctx"]) else names
+
+
+def _package(path: Path) -> str:
+    parts = path.relative_to(SOURCE).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def _place(path: Path, node: ast.AST | None = None) -> str:
+    return f"{path.relative_to(SOURCE.parent.parent)}:{getattr(node, 'lineno', 1)}"
+
+
+if __name__ == "__main__":
+    main()
