@@ -1,4 +1,4 @@
-"""Fixtures that several rooms share."""
+"""Fixtures that the tests of several packages share."""
 
 from collections.abc import Iterator
 

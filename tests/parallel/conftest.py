@@ -1,4 +1,4 @@
-"""Fixtures of this room."""
+"""Fixtures of the parallel tests."""
 
 import os
 from pathlib import Path
