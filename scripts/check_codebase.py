@@ -5,6 +5,7 @@
 - A function has at most 60 lines and 6 parameters, outside the command line's declarations and compiled kernels.
 - A source file has at most 350 lines.
 - A class name means one thing across the project.
+- Lightning's undocumented parts are used in one file.
 """
 
 from __future__ import annotations
@@ -18,13 +19,29 @@ from pathlib import Path
 SOURCE = Path(__file__).parent.parent / "src" / "skytrain"
 MAX_FUNCTION_LINES, MAX_PARAMETERS, MAX_FILE_LINES = 60, 6, 350
 STORIES = "pipelines"
+LIGHTNING_INTERNALS = SOURCE / "parallel" / "lightning_internals.py"
+LIGHTNING_MODULES = {  # documented, apart from names with a leading underscore
+    "lightning",
+    "lightning.pytorch",
+    "lightning.pytorch.core.optimizer",
+    "lightning.pytorch.loggers",
+    "lightning.pytorch.plugins.environments",
+    "lightning.pytorch.plugins.io",
+    "lightning.pytorch.strategies",
+    "lightning.pytorch.utilities.rank_zero",
+}
+LIGHTNING_OBJECTS = {"trainer", "module", "strategy", "lightning_module"}  # as our code calls them
+TORCH_MODULE = {"_parameters", "_buffers", "_modules", "_non_persistent_buffers_set"}
+LIGHTNING_LOOPS = {"fit_loop", "epoch_loop", "batch_progress", "optim_progress", "_lightning_module"}
 STANDARD_NAMES = {"Path", "Process", "Thread", "Queue", "Event", "Lock", "Enum", "Counter", "Future", "Task"}
 
 
 def main() -> None:
     trees = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
     problems = [
-        problem for path, tree in trees.items() for problem in (*long_parts(path, tree), *deep_imports(path, tree))
+        problem
+        for path, tree in trees.items()
+        for problem in (*long_parts(path, tree), *deep_imports(path, tree), *lightning_internals(path, tree))
     ]
     problems += [*shared_class_names(trees), *hidden_public_names()]
     print("\n".join(problems) or f"{len(trees)} files keep the rules of the codebase")
@@ -54,6 +71,32 @@ def deep_imports(path: Path, tree: ast.Module) -> Iterator[str]:
         if modules and package not in (_package(path), STORIES) and path.name != "__main__.py":
             name = ".".join([package, *modules])
             yield f"{_place(path, node)}: imports from skytrain.{name}; use the public names of skytrain.{package}"
+
+
+def lightning_internals(path: Path, tree: ast.Module) -> Iterator[str]:
+    if path == LIGHTNING_INTERNALS:
+        return
+    for node in ast.walk(tree):
+        name = _lightning_internal(node)
+        if name:
+            yield f"{_place(path, node)}: {name} is internal to Lightning; use it in {LIGHTNING_INTERNALS.name} alone"
+
+
+def _lightning_internal(node: ast.AST) -> str | None:
+    """The undocumented part of Lightning that a piece of code names, if any."""
+    if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "lightning":
+        private = [alias.name for alias in node.names if alias.name.startswith("_")]
+        return node.module if node.module not in LIGHTNING_MODULES else next(iter(private), None)
+    if isinstance(node, ast.Import):
+        return next((each.name for each in node.names if each.name.startswith("lightning.pytorch.")), None)
+    if isinstance(node, ast.Attribute):
+        owner = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+        hidden = node.attr.startswith("_") and not node.attr.startswith("__") and node.attr not in TORCH_MODULE
+        internal = node.attr in LIGHTNING_LOOPS or (hidden and owner in LIGHTNING_OBJECTS)
+        return ast.unparse(node) if internal else None
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant) and node.slice.value == "loops":
+        return ast.unparse(node)
+    return None
 
 
 def shared_class_names(trees: dict[Path, ast.Module]) -> Iterator[str]:

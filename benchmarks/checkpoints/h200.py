@@ -29,6 +29,7 @@ from skytrain.checkpoints.saving import Saver, State
 from skytrain.config import Config, Interval
 from skytrain.config.composition import compose
 from skytrain.jobs import Ranks
+from skytrain.parallel import dump_checkpoint
 from skytrain.storage import open_store
 from skytrain.training import CausalLM, plan_training
 from skytrain.training.checkpointing import Checkpoints, Plan
@@ -62,7 +63,7 @@ class StepTimes(pl.Callback):
             self.ends.append(time.perf_counter())
 
     def on_train_end(self, trainer: Any, module: Any) -> None:
-        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        checkpoint = dump_checkpoint(trainer)
         self.state = dict(split_checkpoint(checkpoint).tensors)
 
 

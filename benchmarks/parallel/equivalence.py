@@ -72,6 +72,7 @@ def train(case: Case) -> Outcome:
     from skytrain.evaluation.evaluators import ValidationLoss
     from skytrain.evaluation.scorer import Scorer
     from skytrain.jobs import Ranks
+    from skytrain.parallel import ends_step
     from skytrain.storage import open_store
     from skytrain.training import plan_training
     from skytrain.training.evaluations import Evaluations, Scheduled
@@ -85,7 +86,7 @@ def train(case: Case) -> Outcome:
 
     class Watch(pl.Callback):
         def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-            if not outcome.gradients and not trainer.fit_loop._should_accumulate():  # which DeepSpeed asks for too
+            if not outcome.gradients and ends_step(trainer):  # which DeepSpeed asks for too
                 for name, parameter in module.model.named_parameters():
                     grad = whole_gradient(parameter) if uses_deepspeed(config) else parameter.grad
                     grad = grad.full_tensor() if isinstance(grad, DTensor) else grad

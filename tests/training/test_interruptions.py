@@ -48,8 +48,7 @@ def interruptions(ranks: Ranks = ALONE, signals=None, notices=None, budget=None,
         taken_over=lambda: taken_over,
         save_soon=lambda: saves.append(1),
     )
-    loops = SimpleNamespace(epoch_loop=SimpleNamespace(_skip_next_val=False))
-    return callback, reporter, SimpleNamespace(should_stop=False, fit_loop=loops)
+    return callback, reporter, SimpleNamespace(should_stop=False)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])

@@ -8,5 +8,14 @@ from .auto import (
 from .by_name import OneDevice as OneDevice, Replicas as Replicas, StateByName as StateByName
 from .deepspeed import ZeroStrategy as ZeroStrategy
 from .deepspeed_setup import check_deepspeed as check_deepspeed, zero_settings as zero_settings
+from .lightning_internals import (
+    call_through_wrapper as call_through_wrapper,
+    datamodule_of as datamodule_of,
+    dump_checkpoint as dump_checkpoint,
+    ends_step as ends_step,
+    quieten_lightning as quieten_lightning,
+    recount_batches as recount_batches,
+    start_at_step as start_at_step,
+)
 from .state import local_part_of as local_part_of
 from .strategy import MeshStrategy as MeshStrategy

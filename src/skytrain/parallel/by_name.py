@@ -60,7 +60,7 @@ class StateByName(Strategy):
         checkpoint["state_dict"].read_into((tied.get(name, name), tensor) for name, tensor in named.values())
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        optimizer = optimizer._optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
+        optimizer = optimizer.optimizer if isinstance(optimizer, LightningOptimizer) else optimizer
         tied = self._same_names()
         groups = state.names_in_groups(optimizer, dict(self._network().named_parameters()))
         named = state.numbers_to_names(optimizer.state_dict(), groups)

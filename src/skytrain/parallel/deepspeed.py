@@ -17,7 +17,6 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
-from lightning.pytorch.strategies import DeepSpeedStrategy
 from lightning.pytorch.utilities.rank_zero import rank_zero_warn
 from torch import Tensor, nn
 
@@ -43,13 +42,14 @@ from .apply import blocks_of, recompute
 from .deepspeed_disk import through_memory
 from .deepspeed_setup import ZeroSettings, cpu_adam, engine_config, load_operation
 from .deepspeed_state import NamedState, partition_sizes, put_state
+from .lightning_internals import DeepSpeedBase, ends_step, set_module_device
 from .strategy import InitialValue
 
 ADAM_SETTINGS = ("lr", "betas", "eps", "weight_decay")
 TAG = "zero"  # of the only checkpoint in a folder that DeepSpeed writes to
 
 
-class ZeroStrategy(DeepSpeedStrategy):
+class ZeroStrategy(DeepSpeedBase):
     """ZeRO-1, -2 and -3, with state in this machine's memory or on its disk where asked for.
 
     Lightning's strategy is for GPUs and for a process group of its own; here the group is there already, and a CPU serves too.
@@ -80,7 +80,7 @@ class ZeroStrategy(DeepSpeedStrategy):
         set_default("LOCAL_RANK", str(self.local_rank))  # DeepSpeed reads it even where it stands alone
         deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
 
-    def _setup_model_and_optimizer(self, model: Any, optimizer: Any, lr_scheduler: Any = None) -> tuple[Any, Any]:
+    def make_engine(self, model: Any, optimizer: Any, lr_scheduler: Any) -> tuple[Any, Any]:
         import deepspeed
         import deepspeed.runtime.bf16_optimizer
 
@@ -114,14 +114,14 @@ class ZeroStrategy(DeepSpeedStrategy):
             load_operation("AsyncIOBuilder")
         recompute(blocks_of(model), self.settings.recompute)
         # Made while parameters have their shapes, by which they are grouped: ZeRO-3 leaves them without.
-        outline = module._make_optimizer(fused=False)
+        outline = module.build_optimizer(fused=False)
         groups = state.names_in_groups(outline, dict(model.named_parameters()))
         exact = self._exact_weights(model)
         self._give_weights(model)
-        module._make_optimizer = lambda *, fused: self._optimizer(outline, groups, model, fused)
+        module.build_optimizer = lambda *, fused: self._optimizer(outline, groups, model, fused)
         # The engine clips within its step, and tells the norm after it.
         module.configure_gradient_clipping = _do_nothing
-        module._device = self.root_device  # asked for when the optimizer is made
+        set_module_device(module, self.root_device)  # read when the optimizer is made
         super().setup(trainer)
         if self.settings.bf16:
             # The engine has made its float32 weights from lowered ones.
@@ -216,7 +216,7 @@ class ZeroStrategy(DeepSpeedStrategy):
         """Called for each micro-batch; at the last one of a step the engine updates the weights, unless a gradient is not finite."""
         result = super().optimizer_step(optimizer, closure, model, **kwargs)
         module: Any = self.lightning_module
-        if not module.trainer.fit_loop._should_accumulate():
+        if ends_step(module.trainer):
             norm = self.deepspeed_engine.get_global_grad_norm()
             module.refuses(torch.as_tensor(norm, dtype=torch.float32))
         return result
@@ -348,8 +348,4 @@ def _quieten() -> None:
     """DeepSpeed tells of each of its parts; what a user must know, our own lines say."""
     set_default("DS_LOG_LEVEL", "warning")
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    for pattern in (
-        ".*DeepSpeed handles gradient clipping internally.*",
-        ".*torch.distributed.*_tensor. is deprecated.*",
-    ):
-        warnings.filterwarnings("ignore", pattern)
+    warnings.filterwarnings("ignore", ".*torch.distributed.*_tensor. is deprecated.*")

@@ -13,10 +13,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 import torch.distributed as dist
-from lightning.fabric.utilities.distributed import _sync_ddp_if_available
 from lightning.pytorch.strategies import ParallelStrategy
-from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule
@@ -31,6 +28,14 @@ from .apply import Settings, parallelize
 from .by_name import StateByName
 from .clip import clip_gradients
 from .context import Context, join_context
+from .lightning_internals import (
+    ends_step,
+    forget_module,
+    is_fitting,
+    reduce_over_ranks,
+    set_module_device,
+    set_rank_zero,
+)
 from .pipeline import Pipeline, StageParts, TiedWeights
 from .scoring import SharedScores
 
@@ -75,7 +80,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
 
     def setup_environment(self) -> None:
         super().setup_environment()
-        rank_zero_only.rank = self.global_rank  # type: ignore[attr-defined]  # Lightning keeps its rank on the function
+        set_rank_zero(self.global_rank)
         spec, settings = self.spec, self.settings
         degrees = (spec.pipeline, spec.replicate, spec.shard * spec.context, spec.tensor)
         self.mesh: DeviceMesh = init_device_mesh(self.root_device.type, degrees, mesh_dim_names=DIMENSIONS)
@@ -94,14 +99,14 @@ class MeshStrategy(StateByName, ParallelStrategy):
         return told[0]
 
     def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
-        return _sync_ddp_if_available(tensor, group, reduce_op=reduce_op) if isinstance(tensor, Tensor) else tensor
+        return reduce_over_ranks(tensor, group, reduce_op) if isinstance(tensor, Tensor) else tensor
 
     def teardown(self) -> None:
         self._contexts.close()
         module = self.lightning_module
         if module is not None and any(weight.is_meta for weight in module.parameters()):
             # Something went wrong before there were weights. Lightning would move them, and its error would hide that one.
-            self._lightning_module = None
+            forget_module(self)
         super().teardown()
 
     # From a whole model to this rank's parts.
@@ -114,7 +119,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
             # Logits stay divided over the vocabulary through the loss and its gradient, and may meet plain tensors there.
             self._contexts.enter_context(loss_parallel())
             self._contexts.enter_context(implicit_replication())
-        if trainer.state.fn == TrainerFn.FITTING:
+        if is_fitting(trainer):
             self.setup_optimizers(trainer)
         self.setup_precision_plugin()
 
@@ -152,7 +157,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
             ]
             # The schedule runs forward and backward inside the training step, and Lightning would clear gradients after it.
             module.optimizer_zero_grad = _do_nothing
-        module._device = self.root_device  # what Lightning notes where it moves a module itself
+        set_module_device(module, self.root_device)
         module.compute_loss = self._compute_loss
         module.limit_gradients = self._clip
 
@@ -218,7 +223,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
             return super().backward(closure_loss, optimizer, *args, **kwargs)
         # Done within the schedule; what is left are the hooks around it.
         closure_loss = self.precision_plugin.pre_backward(closure_loss, self._module)
-        if not self._module.trainer.fit_loop._should_accumulate():
+        if ends_step(self._module.trainer):
             for tied in self._tied:
                 tied.add_gradients()
         return self.precision_plugin.post_backward(closure_loss, self._module)

@@ -27,7 +27,7 @@ from ..checkpoints import (
 )
 from ..config import WEIGHTS, Config, Interval, ModelConfig, SkytrainError, flatten, format_seconds, select
 from ..jobs import Ranks
-from ..parallel import StateByName
+from ..parallel import StateByName, dump_checkpoint
 from ..runs import INTERRUPTED, Meter, RunRecord, attempt_numbers, plain, read_attempt, read_outcome
 from ..storage import AccessDenied, Patience, Retry, Store, StoreError, StoreUnreachable
 from .callbacks import AtStep, is_last
@@ -154,7 +154,7 @@ class Checkpoints(AtStep):
             return
         self._reserved = True
         io: Any = trainer.strategy.checkpoint_io
-        io.reserve(trainer._checkpoint_connector.dump_checkpoint(weights_only=False))
+        io.reserve(dump_checkpoint(trainer))
 
     def _due(self, step: int) -> bool:
         every = self._plan.every

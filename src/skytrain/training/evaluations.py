@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 import torch
 
 from ..evaluation import EngineModel, Evaluator, LoopModel, MeshModel, Scorer
-from ..parallel import MeshStrategy
+from ..parallel import MeshStrategy, call_through_wrapper
 from .callbacks import AtStep
 from .module import CausalLM
 from .random_state import random_state, restore_random_state
@@ -93,5 +93,5 @@ def view_of(trainer: pl.Trainer, module: CausalLM) -> Scorer:
     return EngineModel(
         module.model,
         mean_loss,
-        lambda tokens: strategy._forward_redirection(strategy.model, module, "logits", tokens),
+        lambda tokens: call_through_wrapper(strategy, module, "logits", tokens),
     )

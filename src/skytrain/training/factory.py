@@ -35,7 +35,7 @@ from ..models import (
     initial_value,
     resolve_precision,
 )
-from ..parallel import MeshStrategy, OneDevice, Replicas, Settings, check_deepspeed, zero_settings
+from ..parallel import MeshStrategy, OneDevice, Replicas, Settings, check_deepspeed, quieten_lightning, zero_settings
 from ..planning import Mesh
 from ..storage import Store, register_fsspec
 from .garbage import KeepGarbageOut
@@ -172,7 +172,8 @@ def make_module(config: Config, plan: TrainingPlan, model: nn.Module, tell: Call
 def make_trainer(
     config: Config, plan: TrainingPlan, store: Store, callbacks: list[pl.Callback], loggers: list[Any]
 ) -> pl.Trainer:
-    _quieten()
+    quieten_lightning()
+    warnings.filterwarnings("ignore", ".*isinstance.treespec.*")  # torch's, of what Lightning calls
     if store.root.startswith("s3://"):
         register_fsspec(config.store)  # for callbacks of the user's own that give Lightning an s3:// path
     strategy = make_strategy(config, plan)
@@ -224,22 +225,3 @@ def make_loggers(config: Config, run: str, tensorboard_folder: Path) -> list[Any
             WandbLogger(project="skytrain", name=run, id=run, save_dir=tensorboard_folder.parent, resume="allow")
         )
     return loggers
-
-
-def _quieten() -> None:
-    """Lightning's advice about workers, loaders and products is not news to a user of Skytrain."""
-    import logging
-
-    for name in (
-        "lightning.pytorch.utilities.rank_zero",
-        "lightning.pytorch.accelerators.cuda",
-        "lightning.fabric.utilities.seed",
-    ):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    for pattern in (
-        ".*does not have many workers.*",
-        ".*dataloader is not resumable.*",
-        ".*isinstance.treespec.*",
-        ".*litlogger.*",
-    ):
-        warnings.filterwarnings("ignore", pattern)

@@ -14,6 +14,7 @@ from torch import nn
 
 from ..config import LRScheduleConfig, OptimizerConfig
 from ..models import count_targets, lm_loss
+from ..parallel import datamodule_of, recount_batches
 from ..tokens import inputs_and_targets
 from .guard import Guard, LateGuard
 from .master_weights import MasterWeights
@@ -105,7 +106,7 @@ class CausalLM(pl.LightningModule):
 
     def _targets_in_step(self) -> int | None:
         """As the data module knows it; a loader that was given without one has the same number in every batch."""
-        ask = getattr(self.trainer.datamodule, "targets_in_step", None)  # type: ignore[attr-defined]
+        ask = getattr(datamodule_of(self.trainer), "targets_in_step", None)
         if ask is None:
             return None
         if self._step_targets is None or self._step_targets[0] != self.global_step:
@@ -194,15 +195,15 @@ class CausalLM(pl.LightningModule):
         return logits
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        _count_batches_anew(checkpoint, self.trainer.accumulate_grad_batches)
+        recount_batches(checkpoint, self.trainer.accumulate_grad_batches)
 
-    def _make_optimizer(self, *, fused: bool) -> torch.optim.Optimizer:
+    def build_optimizer(self, *, fused: bool) -> torch.optim.Optimizer:
         optimizer = make_optimizer(self.model, self._optimizer, fused=fused)
         lowered = any(parameter.dtype != torch.float32 for parameter in self.model.parameters())
         return MasterWeights(optimizer) if lowered else optimizer
 
     def configure_optimizers(self) -> Any:
-        optimizer = self._make_optimizer(fused=may_fuse(self.device.type, str(self.trainer.precision)))
+        optimizer = self.build_optimizer(fused=may_fuse(self.device.type, str(self.trainer.precision)))
         if self._guard is not None and LateGuard.serves(self._guard, optimizer):
             self._late_guard = LateGuard(self._guard, optimizer)
         scheduler = torch.optim.lr_scheduler.LambdaLR(
@@ -212,15 +213,6 @@ class CausalLM(pl.LightningModule):
             {key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups
         ]
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
-
-def _count_batches_anew(checkpoint: dict[str, Any], batches_a_step: int) -> None:
-    """Lightning tells from its count of batches where a step ends; on another mesh a step may have more or fewer of them."""
-    progress = checkpoint["loops"]["fit_loop"]["epoch_loop.batch_progress"]
-    more = checkpoint["global_step"] * batches_a_step - progress["total"]["processed"]
-    for counts in (progress["total"], progress["current"]):
-        for key in counts:
-            counts[key] += more
 
 
 def may_fuse(device: str, precision: str) -> bool:

@@ -6,6 +6,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from ..parallel import start_at_step
+
 
 class BeginAt(pl.Callback):
     """Weights alone begin at a chosen step: of the schedule, of the data and of every count."""
@@ -14,14 +16,7 @@ class BeginAt(pl.Callback):
         self._step = step
 
     def on_fit_start(self, trainer: pl.Trainer, module: Any) -> None:
-        loop = trainer.fit_loop.epoch_loop
-        steps = loop.automatic_optimization.optim_progress.optimizer.step.total
-        steps.ready = steps.completed = self._step
-        batches: Any = loop.batch_progress.total
-        batches.ready = batches.started = batches.processed = batches.completed = (
-            self._step * trainer.accumulate_grad_batches
-        )
-        assert trainer.global_step == self._step
+        start_at_step(trainer, self._step)
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         for each in trainer.lr_scheduler_configs:
