@@ -25,7 +25,7 @@ import torch.distributed.checkpoint as torch_dcp
 
 from skytrain.checkpoints import Keep, SaveOptions, open_checkpoint
 from skytrain.checkpoints.lightning_io import split_checkpoint
-from skytrain.checkpoints.saving import Saver, State
+from skytrain.checkpoints.saving import Saver, TrainingState
 from skytrain.config import Config, Interval
 from skytrain.config.composition import compose
 from skytrain.jobs import Ranks
@@ -137,7 +137,7 @@ def ways(state: dict[str, torch.Tensor], targets: dict[str, torch.Tensor], folde
     """By name, how to save the state below `folder`, and how to load it from there."""
     store, file, plain = open_store(str(folder)), folder / "torch.pt", folder / "dcp"
     empty = split_checkpoint({"state_dict": {}, "optimizer_states": []})
-    whole = State(state, empty.rest, empty.share)
+    whole = TrainingState(state, empty.rest, empty.share)
     saver = Saver(store)
     saver.reserve(state)
 

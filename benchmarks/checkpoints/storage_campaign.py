@@ -47,7 +47,7 @@ from skytrain.checkpoints import (
     prune,
     step_key,
 )
-from skytrain.checkpoints.saving import Saver, State
+from skytrain.checkpoints.saving import Saver, TrainingState
 from skytrain.checkpoints.verification import verify
 from skytrain.config import SkytrainError
 from skytrain.runs import claim_attempt, record_resume
@@ -67,13 +67,13 @@ KINDS: tuple[Kind, ...] = (
 RATE = 0.35  # of requests that meet a fault
 
 
-def some_state(seed: int) -> State:
+def some_state(seed: int) -> TrainingState:
     """About 10 MB, so that a file is sent in parts."""
     made = torch.Generator().manual_seed(seed)
     tensors = {f"model/{layer}.weight": torch.randn(640, 512, generator=made) for layer in range(6)}
     tensors |= {f"optimizer/0/{layer}.weight/step": torch.tensor(float(seed)) for layer in range(6)}
     tensors["optimizer/0/0.weight/exp_avg"] = torch.randn(640, 512, generator=made)
-    return State(tensors, {"seed": seed}, {"groups": []})
+    return TrainingState(tensors, {"seed": seed}, {"groups": []})
 
 
 def check_all(store: Store, run: str, seeds: dict[int, int] | None = None) -> int:

@@ -21,7 +21,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from skytrain.parallel.attention_parts import Kernel, Part, Together, attend_part, attend_part_backward
+from skytrain.parallel.attention_parts import (
+    AttentionPart,
+    AttentionSettings,
+    Kernel,
+    Together,
+    attend_part,
+    attend_part_backward,
+)
 from skytrain.parallel.context import places_of, rows_and_keys
 
 RANKS = 4
@@ -37,7 +44,7 @@ class Rank:
 
     def __init__(self, rank: int, ranks: int, q: Tensor, kv: Tensor, kernel: Kernel) -> None:
         self.rank, self.ranks = rank, ranks
-        self.how: dict[str, Any] = {"scale": q.size(3) ** -0.5, "kernel": kernel}
+        self.settings = AttentionSettings(q.size(3) ** -0.5, kernel)
         self.places = [places_of("ring", q.size(2), each, ranks).tensor(q.device) for each in range(ranks)]
         self.q = q[:, :, self.places[rank]]
         self.kv = [kv[..., places, :] for places in self.places]  # of every rank, as they would arrive
@@ -48,23 +55,23 @@ class Rank:
         turns = [(self.rank - step) % self.ranks for step in range(1, self.ranks)]
         return [(source, *rows_and_keys(self.rank, source, length)) for source in turns]
 
-    def forward(self) -> Part:
-        found = Together(attend_part(self.q, self.kv[self.rank], causal=True, **self.how))
+    def forward(self) -> AttentionPart:
+        found = Together(attend_part(self.q, self.kv[self.rank], self.settings, causal=True))
         for source, rows, keys in self._others:
-            found.add(rows, attend_part(self.q[:, :, rows], self.kv[source][..., keys, :], causal=False, **self.how))
+            found.add(rows, attend_part(self.q[:, :, rows], self.kv[source][..., keys, :], self.settings, causal=False))
         return found.part()
 
-    def backward(self, whole: Part, dout: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
+    def backward(self, whole: AttentionPart, dout: Tensor) -> tuple[Tensor, dict[int, Tensor]]:
         """The gradient of this rank's queries, and by rank those of the keys and values that it saw."""
         dq, dkv = (
-            x.float() for x in attend_part_backward(dout, self.q, self.kv[self.rank], whole, causal=True, **self.how)
+            x.float() for x in attend_part_backward(dout, self.q, self.kv[self.rank], whole, self.settings, causal=True)
         )
         seen = {self.rank: dkv}
         for source, rows, keys in self._others:
-            part = Part(whole.out_bhtq[:, :, rows], whole.log_sum_bht[:, :, rows], whole.rest)
+            part = AttentionPart(whole.out_bhtq[:, :, rows], whole.log_sum_bht[:, :, rows], whole.rest)
             kv = self.kv[source][..., keys, :]
             dq_part, dkv_part = attend_part_backward(
-                dout[:, :, rows], self.q[:, :, rows], kv, part, causal=False, **self.how
+                dout[:, :, rows], self.q[:, :, rows], kv, part, self.settings, causal=False
             )
             dq[:, :, rows] += dq_part
             seen[source] = torch.zeros_like(dkv)
@@ -99,9 +106,9 @@ def by_heads(q: Tensor, kv: Tensor, dout: Tensor, ranks: int, kernel: Kernel) ->
 
 def in_one(q: Tensor, kv: Tensor, dout: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor, Tensor]:
     """The same by one call."""
-    how: dict[str, Any] = {"causal": True, "scale": q.size(3) ** -0.5, "kernel": kernel}
-    whole = attend_part(q, kv, **how)
-    return whole.out_bhtq, *attend_part_backward(dout, q, kv, whole, **how)
+    settings = AttentionSettings(q.size(3) ** -0.5, kernel)
+    whole = attend_part(q, kv, settings, causal=True)
+    return whole.out_bhtq, *attend_part_backward(dout, q, kv, whole, settings, causal=True)
 
 
 def tensors(heads: int, groups: int, size: int, length: int, device: str, dtype: torch.dtype) -> tuple[Tensor, ...]:

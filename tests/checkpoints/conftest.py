@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from skytrain.checkpoints.saving import State, write_checkpoint
+from skytrain.checkpoints.saving import TrainingState, write_checkpoint
 from skytrain.storage import Store, open_store
 
 
@@ -14,7 +14,7 @@ def store(tmp_path) -> Store:
     return open_store(str(tmp_path / "store"))
 
 
-def some_state(seed: int = 0) -> State:
+def some_state(seed: int = 0) -> TrainingState:
     """A little of everything: a matrix, a scalar, a half-precision vector, bytes."""
     made = torch.Generator().manual_seed(seed)
     tensors = {
@@ -24,7 +24,7 @@ def some_state(seed: int = 0) -> State:
         "optimizer/0/weight/exp_avg": torch.randn(40, 6, generator=made),
         "random/00000/torch": torch.arange(50, dtype=torch.uint8),
     }
-    return State(tensors, {"global_step": 5}, {"groups": []})
+    return TrainingState(tensors, {"global_step": 5}, {"groups": []})
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ def on_each_rank(root: Path) -> dict[str, Any]:
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     from skytrain.checkpoints import SaveOptions
-    from skytrain.checkpoints.saving import Saver, State
+    from skytrain.checkpoints.saving import Saver, TrainingState
     from skytrain.storage import StoreError
     from skytrain.storage.folder import FolderStore
 
@@ -40,7 +40,7 @@ def on_each_rank(root: Path) -> dict[str, Any]:
     }
     share = {"groups": [{"stage": rank}]}
     saver = Saver(open_store(str(root)))
-    pending = saver.save(step_key("r", 1), State(tensors, {"rank": rank}, share), SaveOptions(background=True))
+    pending = saver.save(step_key("r", 1), TrainingState(tensors, {"rank": rank}, share), SaveOptions(background=True))
     with torch.no_grad():
         rows.add_(1000)  # training goes on
     pending.wait()
@@ -53,7 +53,7 @@ def on_each_rank(root: Path) -> dict[str, Any]:
 
         FolderStore.write_parts = fail  # type: ignore[method-assign]
     try:
-        saver.save(step_key("r", 2), State(tensors, {}, share), SaveOptions())
+        saver.save(step_key("r", 2), TrainingState(tensors, {}, share), SaveOptions())
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
     FolderStore.write_parts = written  # type: ignore[method-assign]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from skytrain.checkpoints import AnotherModel, Damaged, dcp, open_checkpoint, step_key
-from skytrain.checkpoints.saving import State, write_checkpoint
+from skytrain.checkpoints import AnotherModel, DamagedCheckpoint, dcp, open_checkpoint, step_key
+from skytrain.checkpoints.saving import TrainingState, write_checkpoint
 from skytrain.storage.folder import FolderStore
 from tests.checkpoints.conftest import some_state
 
@@ -35,7 +35,7 @@ def test_any_tensor_in_pieces_of_any_size_comes_back(store, monkeypatch, shape, 
     monkeypatch.setattr(dcp, "PIECE_BYTES", piece)
     tensor = torch.randint(0, 2, shape).to(getattr(torch, dtype))
     store.delete_all("anywhere") if store.folders() else None
-    write_checkpoint(store, "anywhere/here", State({"model/t": tensor}, {}, {"groups": []}))
+    write_checkpoint(store, "anywhere/here", TrainingState({"model/t": tensor}, {}, {"groups": []}))
     assert torch.equal(open_checkpoint(store, "anywhere/here").model.read()["t"], tensor)
 
 
@@ -57,21 +57,21 @@ def test_a_byte_that_was_altered_is_found_and_named(store, saved):
     data = bytearray(store.read(file_of(store, key)))
     data[100] ^= 1
     store.write(file_of(store, key), bytes(data))
-    with pytest.raises(Damaged, match="was altered: the bytes of model/weight are not those committed"):
+    with pytest.raises(DamagedCheckpoint, match="was altered: the bytes of model/weight are not those committed"):
         open_checkpoint(store, key).tensors.read()
 
 
 def test_a_file_cut_short_is_found_and_says_by_how_much(store, saved):
     key = saved()
     store.write(file_of(store, key), store.read(file_of(store, key))[:500])
-    with pytest.raises(Damaged, match=r"cut short: 500 bytes are there, at least \d\d\d\d were committed"):
+    with pytest.raises(DamagedCheckpoint, match=r"cut short: 500 bytes are there, at least \d\d\d\d were committed"):
         open_checkpoint(store, key).tensors.read()
 
 
 def test_a_missing_file_is_found(store, saved):
     key = saved()
     store.delete(file_of(store, key))
-    with pytest.raises(Damaged, match="is missing"):
+    with pytest.raises(DamagedCheckpoint, match="is missing"):
         open_checkpoint(store, key).tensors.read()
 
 
@@ -79,7 +79,7 @@ def test_an_altered_manifest_is_found_before_anything_is_read(store, saved):
     key = saved()
     manifest = store.read(f"{key}/0.0/manifest.json")
     store.write(f"{key}/0.0/manifest.json", manifest.replace(b'"global_step":5', b'"global_step":6'))
-    with pytest.raises(Damaged, match="altered after the checkpoint was committed"):
+    with pytest.raises(DamagedCheckpoint, match="altered after the checkpoint was committed"):
         open_checkpoint(store, key)
 
 
@@ -90,7 +90,7 @@ def test_a_manifest_of_anything_else_is_a_message_and_no_traceback(store, saved,
     store.write(f"{key}/0.0/manifest.json", data)
     marker["manifest_sha256"] = hashlib.sha256(data).hexdigest()
     store.write(f"{key}/COMMITTED.0", json.dumps(marker).encode())
-    with pytest.raises(Damaged, match="use another checkpoint"):
+    with pytest.raises(DamagedCheckpoint, match="use another checkpoint"):
         open_checkpoint(store, key)
 
 

@@ -9,7 +9,7 @@ import pytest
 from skytrain.config import Config, ConfigError, resolve_mesh
 from skytrain.config.composition import compose
 from skytrain.jobs import Ranks
-from skytrain.parallel.auto import Machine, choose_layout, this_machine
+from skytrain.parallel.auto import LocalMachine, choose_layout, this_machine
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.communication import Node
 from skytrain.planning.memory import Job, rank_memory
@@ -22,9 +22,9 @@ def no_measurements(tmp_path, monkeypatch):
     monkeypatch.setenv("SKYTRAIN_CACHE", str(tmp_path))
 
 
-def machine(instance: str) -> Machine:
+def machine(instance: str) -> LocalMachine:
     found = CATALOG.instance(instance)
-    return Machine(Node.of(found), found.gpu_memory_mib * 2**20 * 0.985, found.device.name)
+    return LocalMachine(Node.of(found), found.gpu_memory_mib * 2**20 * 0.985, found.device.name)
 
 
 def settings(*words: str) -> Config:

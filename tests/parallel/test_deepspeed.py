@@ -13,7 +13,7 @@ from benchmarks.parallel import deepspeed_memory
 from benchmarks.parallel.deepspeed_memory import PRESETS, TOLERANCE, expected, sizes
 from benchmarks.parallel.processes import run_ranks
 
-from skytrain.checkpoints import CheckpointError, Damaged, load_model, open_checkpoint, step_key
+from skytrain.checkpoints import CheckpointError, DamagedCheckpoint, load_model, open_checkpoint, step_key
 from skytrain.checkpoints.deepspeed import convert_deepspeed, convert_newest, open_deepspeed, read_file
 from skytrain.config import ConfigError, MissingExtra, SkytrainError, resolve_mesh
 from skytrain.config.composition import compose
@@ -129,10 +129,10 @@ def test_code_in_a_file_of_deepspeeds_is_not_run(tmp_path):
     for number, data in enumerate(({"module": Malicious(tmp_path / "run")}, Malicious(tmp_path / "run"))):
         path = tmp_path / f"{number}.pt"
         torch.save(data, path)
-        with pytest.raises(Damaged, match="was not read"):
+        with pytest.raises(DamagedCheckpoint, match="was not read"):
             read_file(path)
         path.write_bytes(pickle.dumps(data))
-        with pytest.raises(Damaged, match="was not read"):
+        with pytest.raises(DamagedCheckpoint, match="was not read"):
             read_file(path)
     assert not (tmp_path / "run").exists()
 

@@ -18,7 +18,7 @@ from skytrain.jobs.lifeline import lives
 from skytrain.jobs.nodes import NoRendezvous
 from skytrain.jobs.processes import descendants, supervised_by
 from skytrain.jobs.supervision import Supervision
-from skytrain.jobs.supervisor import Layout, Limits, Restarts, Supervisor, choose_processes, count_gpus, torchrun
+from skytrain.jobs.supervisor import Limits, ProcessLayout, Restarts, Supervisor, choose_processes, count_gpus, torchrun
 from skytrain.pipelines import supervise
 
 WORKER = """
@@ -283,12 +283,12 @@ def test_processes_follow_the_gpus_where_work_is_shared(monkeypatch):
 
 def test_machines_without_a_place_to_meet_are_refused():
     with pytest.raises(SkytrainError, match="--nodes 2 needs --rendezvous"):
-        Layout(processes=4, nodes=2)
+        ProcessLayout(processes=4, nodes=2)
     with pytest.raises(SkytrainError, match="--node-rank 2"):
-        Layout(processes=4, nodes=2, node_rank=2, rendezvous="a:1")
+        ProcessLayout(processes=4, nodes=2, node_rank=2, rendezvous="a:1")
 
 
 def test_the_first_machine_hosts_the_rendezvous_of_all():
-    first, second = (torchrun(Layout(4, 2, rank, "10.0.0.5:29500"), 3) for rank in (0, 1))
+    first, second = (torchrun(ProcessLayout(4, 2, rank, "10.0.0.5:29500"), 3) for rank in (0, 1))
     assert "is_host=true" in first and "is_host=false" in second
     assert first[first.index("--rdzv-endpoint") + 1] == second[second.index("--rdzv-endpoint") + 1] == "10.0.0.5:29500"

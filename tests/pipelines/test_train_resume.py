@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from skytrain.checkpoints import AnotherModel, Damaged, committed, committed_steps, load_model, step_key
+from skytrain.checkpoints import AnotherModel, DamagedCheckpoint, committed, committed_steps, load_model, step_key
 from skytrain.checkpoints.verification import verify
 from skytrain.config import SkytrainError
 from skytrain.export import export_llmc
@@ -421,7 +421,7 @@ def flip_a_byte(store: Store, run: str, step: int) -> None:
 def test_a_damaged_newest_checkpoint_stops_the_run_and_fall_back_resumes_from_the_newest_whole_one(root):
     store = stopped_at_six(root)
     flip_a_byte(store, "cut", 6)
-    with pytest.raises(Damaged, match=r"was altered.*\n.*--fall-back") as caught:
+    with pytest.raises(DamagedCheckpoint, match=r"was altered.*\n.*--fall-back") as caught:
         train(tiny_config(root, "run=cut", *SHORT), Silent())
     assert exit_code_of(caught.value) == 9
     notes = Notes()
@@ -440,7 +440,7 @@ def test_fall_back_without_a_whole_checkpoint_names_what_is_wrong_with_each(root
     for step in (2, 4, 6):
         flip_a_byte(store, "cut", step)
     with pytest.raises(
-        Damaged, match=r"no checkpoint of the run is whole:\n  step 6 is damaged(.|\n)*step 2 is damaged"
+        DamagedCheckpoint, match=r"no checkpoint of the run is whole:\n  step 6 is damaged(.|\n)*step 2 is damaged"
     ):
         train(tiny_config(root, "run=cut", *SHORT), Silent(), Start(fall_back=True))
 

@@ -15,7 +15,7 @@ from .deepspeed import (
     CLASSES as CLASSES,
     MODULE as MODULE,
     DeepSpeedCheckpoint as DeepSpeedCheckpoint,
-    Layout as Layout,
+    ZeroLayout as ZeroLayout,
     convert_deepspeed as convert_deepspeed,
     convert_newest as convert_newest,
     open_deepspeed as open_deepspeed,
@@ -25,7 +25,7 @@ from .deepspeed import (
 from .errors import (
     AnotherModel as AnotherModel,
     CheckpointError as CheckpointError,
-    Damaged as Damaged,
+    DamagedCheckpoint as DamagedCheckpoint,
     SaveDenied as SaveDenied,
     SaveFailed as SaveFailed,
     TakenOver as TakenOver,
@@ -40,5 +40,10 @@ from .loading import (
 from .manifest import NATIVE as NATIVE, SavedTensor as SavedTensor
 from .retention import Keep as Keep, Pruned as Pruned, prune as prune
 from .saved import Saved as Saved, SavedTensors as SavedTensors, open_checkpoint as open_checkpoint
-from .saving import SaveOptions as SaveOptions, for_saves as for_saves, write_checkpoint as write_checkpoint
+from .saving import (
+    SaveOptions as SaveOptions,
+    SaveTarget as SaveTarget,
+    for_saves as for_saves,
+    write_checkpoint as write_checkpoint,
+)
 from .verification import newest_whole as newest_whole, verify as verify

@@ -19,8 +19,8 @@ from typing import Any
 
 from ..runs import Fence, RunRecord, Superseded, check_newest, list_runs, load_run, now, read_fence
 from ..storage import NotFound, Stat, Store
-from .errors import USE_ANOTHER, CheckpointError, Damaged, SaveFailed, TakenOver
-from .manifest import FORMAT, Manifest, check_format, parse_manifest
+from .errors import USE_ANOTHER, CheckpointError, DamagedCheckpoint, SaveFailed, TakenOver
+from .manifest import FORMAT, CheckpointManifest, check_format, parse_manifest
 
 MANIFEST, VALIDATION = "manifest.json", "validation.json"
 _MARKER = re.compile(r"(?P<folder>.*)/COMMITTED\.(?P<attempt>\d+)")
@@ -142,10 +142,10 @@ def read_marker(store: Store, commit: Commit) -> Marker:
     except NotFound:
         raise CheckpointError(f"{store.url(commit.key)} was deleted while it was being read") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(f"{url} is not a checkpoint's marker{USE_ANOTHER}") from error
+        raise DamagedCheckpoint(f"{url} is not a checkpoint's marker{USE_ANOTHER}") from error
 
 
-def read_manifest(store: Store, commit: Commit) -> tuple[str, Manifest]:
+def read_manifest(store: Store, commit: Commit) -> tuple[str, CheckpointManifest]:
     """The key of the folder that holds the files, and what they are."""
     marker = read_marker(store, commit)
     folder = f"{commit.key}/{marker.folder}"
@@ -153,9 +153,9 @@ def read_manifest(store: Store, commit: Commit) -> tuple[str, Manifest]:
     try:
         data = store.read(f"{folder}/{MANIFEST}")
     except NotFound:
-        raise Damaged(f"{url} is missing, so this checkpoint cannot be read{USE_ANOTHER}") from None
+        raise DamagedCheckpoint(f"{url} is missing, so this checkpoint cannot be read{USE_ANOTHER}") from None
     if hashlib.sha256(data).hexdigest() != marker.manifest_sha256:
-        raise Damaged(f"{url} was altered after the checkpoint was committed{USE_ANOTHER}")
+        raise DamagedCheckpoint(f"{url} was altered after the checkpoint was committed{USE_ANOTHER}")
     return folder, parse_manifest(data, url)
 
 
@@ -164,7 +164,7 @@ def save_folder(attempt: int, number: int) -> str:
     return f"{attempt}.{number}"
 
 
-def commit(store: Store, key: str, attempt: int, folder: str, manifest: Manifest) -> Commit:
+def commit(store: Store, key: str, attempt: int, folder: str, manifest: CheckpointManifest) -> Commit:
     """Makes what was written a checkpoint, unless a newer attempt has taken the run over."""
     run = _STEP.fullmatch(key)
     if run:
@@ -210,4 +210,6 @@ def read_validation(store: Store, commit: Commit) -> float | None:
     except NotFound:
         return None
     except (ValueError, KeyError, TypeError):
-        raise Damaged(f"{store.url(f'{commit.key}/{VALIDATION}')} does not hold a loss\n  delete it") from None
+        raise DamagedCheckpoint(
+            f"{store.url(f'{commit.key}/{VALIDATION}')} does not hold a loss\n  delete it"
+        ) from None

@@ -43,9 +43,9 @@ from torch.futures import Future
 
 from ..config import SkytrainError
 from ..storage import Store
-from .errors import USE_ANOTHER, CheckpointError, Damaged, save_failure
-from .manifest import Manifest, Piece, SavedFile, SavedTensor
-from .parts import Part
+from .errors import USE_ANOTHER, CheckpointError, DamagedCheckpoint, save_failure
+from .manifest import CheckpointManifest, Piece, SavedFile, SavedTensor
+from .parts import TensorPart
 from .ranges import ALIGNED_BYTES, read_exactly, spans
 
 PIECE_BYTES = 16 << 20  # each has a hash: this much is read to get at any part of it
@@ -65,7 +65,7 @@ class PartsPlanner(DefaultSavePlanner):
         self._share = share
 
     def set_up_planner(self, state_dict: Any, storage_meta: Any = None, is_coordinator: bool = False) -> None:
-        self.state_dict: dict[str, Part] = state_dict
+        self.state_dict: dict[str, TensorPart] = state_dict
         self.is_coordinator = is_coordinator
 
     def create_local_plan(self) -> SavePlan:
@@ -86,7 +86,7 @@ class PartsPlanner(DefaultSavePlanner):
         return values
 
 
-def _write_items(name: str, part: Part) -> list[WriteItem]:
+def _write_items(name: str, part: TensorPart) -> list[WriteItem]:
     values = part.values
     properties, whole = TensorProperties(dtype=values.dtype), torch.Size(part.shape)
     rows = values.size(0) if values.ndim else 1
@@ -105,7 +105,9 @@ def _write_items(name: str, part: Part) -> list[WriteItem]:
 class StoreWriter(StorageWriter):
     """Writes one file a rank below `folder`; `finish` is called on one rank with the manifest."""
 
-    def __init__(self, store: Store, folder: str, finish: Callable[[Manifest], None], state: Mapping[str, Any]) -> None:
+    def __init__(
+        self, store: Store, folder: str, finish: Callable[[CheckpointManifest], None], state: Mapping[str, Any]
+    ) -> None:
         self._store, self._folder, self._finish, self._state = store, folder, finish, state
 
     def reset(self, checkpoint_id: Any = None) -> None:
@@ -163,7 +165,7 @@ class StoreWriter(StorageWriter):
         # Ranks of one stage share the same; those of a pipeline each their own.
         shares = list({json.dumps(share, sort_keys=True): share for share in metadata.planner_data}.values())
         with sendable_errors():
-            self._finish(Manifest(files, tensors, {**self._state, "shares": shares}))
+            self._finish(CheckpointManifest(files, tensors, {**self._state, "shares": shares}))
 
 
 @contextmanager
@@ -187,24 +189,24 @@ def _buffer(values: Any) -> memoryview:
     return memoryview(flat)
 
 
-def save(
-    store: Store,
-    folder: str,
-    parts: Mapping[str, Part],
-    state: Mapping[str, Any],
-    share: Any,
-    finish: Callable[[Manifest], None],
-    group: Any = None,
-) -> None:
-    """Every rank's parts to the store, then `finish` on the first rank. An error on any rank is raised on all.
+@dataclass(frozen=True)
+class RankData:
+    """What one rank saves. The manifest keeps rank 0's `state`, and under `shares` each distinct `share` once."""
 
-    The manifest's state is the first rank's `state`, and under `shares` what the ranks share, each once.
-    """
+    parts: Mapping[str, TensorPart]
+    state: Mapping[str, Any]
+    share: Any = None
+
+
+def save(
+    store: Store, folder: str, data: RankData, finish: Callable[[CheckpointManifest], None], group: Any = None
+) -> None:
+    """Writes every rank's parts to the store, then calls `finish` on rank 0. An error on any rank is raised on all."""
     try:
         torch_dcp.save(
-            dict(parts),
-            storage_writer=StoreWriter(store, folder, finish, state),
-            planner=PartsPlanner(share),
+            dict(data.parts),
+            storage_writer=StoreWriter(store, folder, finish, data.state),
+            planner=PartsPlanner(data.share),
             process_group=group,
             no_dist=group is None,
         )
@@ -240,7 +242,7 @@ class _Wanted:
 class StoreReader(StorageReader):
     """Reads the pieces that a rank needs, and nothing else; each is checked against its hash."""
 
-    def __init__(self, store: Store, folder: str, manifest: Manifest) -> None:
+    def __init__(self, store: Store, folder: str, manifest: CheckpointManifest) -> None:
         self._store, self._folder, self._manifest = store, folder, manifest
 
     def reset(self, checkpoint_id: Any = None) -> None:
@@ -307,7 +309,9 @@ class StoreReader(StorageReader):
             if not altered:
                 return data
         name = altered[0].item.storage_index.fqn
-        raise Damaged(f"{self._store.url(key)} was altered: the bytes of {name} are not those committed{USE_ANOTHER}")
+        raise DamagedCheckpoint(
+            f"{self._store.url(key)} was altered: the bytes of {name} are not those committed{USE_ANOTHER}"
+        )
 
 
 class _IntoTensors(DefaultLoadPlanner):
@@ -318,7 +322,7 @@ class _IntoTensors(DefaultLoadPlanner):
         raise AssertionError("a checkpoint of ours holds tensors only")
 
 
-def load(store: Store, folder: str, manifest: Manifest, targets: Mapping[str, Tensor]) -> None:
+def load(store: Store, folder: str, manifest: CheckpointManifest, targets: Mapping[str, Tensor]) -> None:
     """Fills each target, whole or this rank's part of it, from the tensor of that name. No rank waits for another."""
     try:
         torch_dcp.load(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,13 +24,13 @@ from torch import Tensor
 from ..config import SkytrainError
 from ..runs import STOPPED, Cause, claim_attempt, record_resume, write_outcome
 from ..storage import Store
-from .commits import commit, committed_steps, find_commit, read_manifest, save_folder, step_key
-from .dcp import save
-from .errors import CheckpointError, Damaged, SaveFailed, save_failure
-from .manifest import DEEPSPEED, Manifest, SavedFile
-from .parts import part_of
+from .commits import committed_steps, find_commit, read_manifest, step_key
+from .dcp import RankData
+from .errors import CheckpointError, DamagedCheckpoint, SaveFailed, save_failure
+from .manifest import DEEPSPEED, CheckpointManifest, SavedFile
+from .parts import cpu_parts
 from .saved import Saved, SavedTensors
-from .saving import SaveOptions, State, write_checkpoint
+from .saving import SaveTarget, TrainingState, write_and_commit, write_checkpoint
 from .tree import split_tensors
 
 FILES = "deepspeed"
@@ -46,7 +46,7 @@ CLASSES = (
 
 
 @dataclass(frozen=True)
-class Layout:
+class ZeroLayout:
     """How the ranks that wrote a checkpoint shared the state."""
 
     stage: int
@@ -79,33 +79,23 @@ def read_file(path: Path, classes: Mapping[str, Any] | None = None, *, mapped: b
         with torch.serialization.safe_globals(known):  # type: ignore[arg-type]
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
-        raise Damaged(
+        raise DamagedCheckpoint(
             f"{path.name} holds more than a DeepSpeed checkpoint does, and was not read: {str(error).splitlines()[0]}\n"
             "  it was not made by Skytrain, or by a version of DeepSpeed that Skytrain does not know"
         ) from error
 
 
 def save_files(
-    store: Store, key: str, number: int, files: Path, state: State, layout: Layout, options: SaveOptions, group: Any
-) -> bool:
-    """On every rank: what DeepSpeed wrote below `files`, and the trainer's state; committed when all of it is there.
+    target: SaveTarget, files: Path, state: TrainingState, layout: ZeroLayout, tell: Callable[[str], None]
+) -> None:
+    """Uploads what DeepSpeed wrote below `files` and saves the trainer's state; called on every rank."""
+    uploaded = _upload(target.store, target.folder, files, target.group)
 
-    Returns whether this is the rank that made the commit.
-    """
-    folder = save_folder(options.attempt, number)
-    listed = _upload(store, f"{key}/{folder}", files, group)
-    parts = {name: part for name, tensor in state.tensors.items() if (part := part_of(tensor.cpu())) is not None}
-    made: list[None] = []
-
-    def finish(manifest: Manifest) -> None:
-        options.before_commit()
-        whole = dataclasses.replace(manifest, kind=DEEPSPEED, files={**manifest.files, **listed})
-        commit(store, key, options.attempt, folder, whole)
-        made.append(None)
+    def amend(manifest: CheckpointManifest) -> CheckpointManifest:
+        return dataclasses.replace(manifest, kind=DEEPSPEED, files={**manifest.files, **uploaded})
 
     facts = {"rest": state.rest, "deepspeed": dataclasses.asdict(layout)}
-    save(store, f"{key}/{folder}", parts, facts, state.share, finish, group)
-    return bool(made)
+    write_and_commit(target, RankData(cpu_parts(state.tensors), facts, state.share), tell, amend)
 
 
 def _upload(store: Store, folder: str, files: Path, group: Any) -> dict[str, SavedFile]:
@@ -134,7 +124,7 @@ class DeepSpeedCheckpoint:
     """A committed checkpoint of this kind, opened."""
 
     saved: Saved
-    layout: Layout
+    layout: ZeroLayout
     files: Mapping[str, SavedFile]
 
     def fetch(self, into: Path, rank: int | None = None) -> None:
@@ -161,7 +151,7 @@ def open_deepspeed(store: Store, key: str) -> DeepSpeedCheckpoint | None:
         return None
     files = {name: file for name, file in manifest.files.items() if name.startswith(f"{FILES}/")}
     saved = Saved(found, SavedTensors(store, folder, manifest, ""), manifest.state)
-    return DeepSpeedCheckpoint(saved, Layout(**manifest.state["deepspeed"]), files)
+    return DeepSpeedCheckpoint(saved, ZeroLayout(**manifest.state["deepspeed"]), files)
 
 
 def convert_deepspeed(store: Store, key: str, target_key: str, *, attempt: int = 0) -> None:
@@ -180,7 +170,7 @@ def convert_deepspeed(store: Store, key: str, target_key: str, *, attempt: int =
     tensors |= {f"random/{name}": value for name, value in every.below("random/").read().items()}
     tensors |= {f"state{name}": value for name, value in every.below("state").read().items()}
     share = {"groups": split_tensors([named.groups])[0]}
-    write_checkpoint(store, target_key, State(tensors, opened.saved.state["rest"], share), attempt=attempt)
+    write_checkpoint(store, target_key, TrainingState(tensors, opened.saved.state["rest"], share), attempt=attempt)
 
 
 def convert_newest(store: Store, run: str) -> int:
@@ -216,7 +206,7 @@ class Named:
     groups: list[dict[str, Any]]
 
 
-def merge(folder: Path, layout: Layout) -> Named:
+def merge(folder: Path, layout: ZeroLayout) -> Named:
     """DeepSpeed's flat partitions of all ranks as whole tensors by name."""
     parts = [_one(folder, f"*zero_pp_rank_{rank}_mp_rank_00_optim_states.pt") for rank in range(layout.world_size)]
     model = _one(
@@ -252,7 +242,7 @@ def merge(folder: Path, layout: Layout) -> Named:
 def _one(folder: Path, pattern: str) -> Any:
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
-        raise Damaged(f"the checkpoint has {len(found)} files {pattern}, not one\n  use another checkpoint")
+        raise DamagedCheckpoint(f"the checkpoint has {len(found)} files {pattern}, not one\n  use another checkpoint")
     return read_file(found[0])
 
 

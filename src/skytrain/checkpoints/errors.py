@@ -19,7 +19,7 @@ class CheckpointError(SkytrainError):
     """A checkpoint that cannot be read, written or used here."""
 
 
-class Damaged(CheckpointError):
+class DamagedCheckpoint(CheckpointError):
     """Bytes that are missing, or are not those that were committed."""
 
     exit_code = EXIT_CODES["damaged"]

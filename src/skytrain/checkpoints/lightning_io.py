@@ -11,7 +11,7 @@ from lightning.pytorch.plugins.io import CheckpointIO
 
 from ..storage import Store
 from .saved import open_checkpoint
-from .saving import PendingSave, SaveOptions, Saver, State
+from .saving import PendingSave, SaveOptions, Saver, TrainingState
 from .tree import join_tensors, split_tensors
 
 
@@ -73,7 +73,7 @@ class StoreCheckpointIO(CheckpointIO):
         self._saver.close()
 
 
-def split_checkpoint(checkpoint: dict[str, Any]) -> State:
+def split_checkpoint(checkpoint: dict[str, Any]) -> TrainingState:
     """Lightning's dictionary as tensors by name and plain data."""
     rest = dict(checkpoint)
     tensors: dict[str, torch.Tensor] = {f"model/{name}": tensor for name, tensor in rest.pop("state_dict").items()}
@@ -87,4 +87,4 @@ def split_checkpoint(checkpoint: dict[str, Any]) -> State:
     plain, found = split_tensors(rest)
     if not dist.is_initialized() or dist.get_rank() == 0:
         tensors.update({f"state{name}": tensor for name, tensor in found.items()})
-    return State(tensors, plain, {"groups": split_tensors(groups)[0]})
+    return TrainingState(tensors, plain, {"groups": split_tensors(groups)[0]})

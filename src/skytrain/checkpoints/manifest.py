@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .errors import USE_ANOTHER, CheckpointError, Damaged
+from .errors import USE_ANOTHER, CheckpointError, DamagedCheckpoint
 
 FORMAT = 2
 NATIVE, DEEPSPEED = "skytrain", "deepspeed"
@@ -70,7 +70,7 @@ class HashedRange:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class CheckpointManifest:
     files: Mapping[str, SavedFile]
     tensors: Mapping[str, SavedTensor] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class Manifest:
         ).encode()
 
 
-def parse_manifest(data: bytes, url: str) -> Manifest:
+def parse_manifest(data: bytes, url: str) -> CheckpointManifest:
     try:
         fields = json.loads(data)
         check_format(fields["format"], url)
@@ -135,16 +135,18 @@ def parse_manifest(data: bytes, url: str) -> Manifest:
         unknown = sorted({tensor.dtype for tensor in tensors.values()} - set(ITEM_BYTES))
         if unknown:
             raise CheckpointError(f"{url} has tensors of type {', '.join(unknown)}, which this version does not know")
-        return Manifest(files, tensors, fields["state"], fields["kind"])
+        return CheckpointManifest(files, tensors, fields["state"], fields["kind"])
     except CheckpointError:
         raise
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise Damaged(f"{url} is not a checkpoint's manifest ({type(error).__name__}: {error}){USE_ANOTHER}") from error
+        raise DamagedCheckpoint(
+            f"{url} is not a checkpoint's manifest ({type(error).__name__}: {error}){USE_ANOTHER}"
+        ) from error
 
 
 def check_format(found: object, url: str) -> None:
     if not isinstance(found, int) or found < 1:
-        raise Damaged(f"{url} names no format of checkpoints{USE_ANOTHER}")
+        raise DamagedCheckpoint(f"{url} names no format of checkpoints{USE_ANOTHER}")
     if found > FORMAT:
         raise CheckpointError(f"{url} has format {found}; this version reads {FORMAT}\n  use a newer Skytrain")
     if found < FORMAT:

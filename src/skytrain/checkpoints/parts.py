@@ -15,7 +15,7 @@ from .ranges import ALIGNED_BYTES
 
 
 @dataclass(frozen=True)
-class Part:
+class TensorPart:
     """Values, where they lie in the whole tensor, and how large that is."""
 
     values: Tensor
@@ -23,14 +23,19 @@ class Part:
     shape: tuple[int, ...]
 
 
-def part_of(tensor: Tensor) -> Part | None:
+def part_of(tensor: Tensor) -> TensorPart | None:
     """None where this rank holds nothing of it."""
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
         _, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
         values = tensor.to_local()
-        return Part(values, tuple(offsets), tuple(tensor.shape)) if values.numel() else None
-    return Part(tensor, (0,) * tensor.ndim, tuple(tensor.shape)) if tensor.numel() else None
+        return TensorPart(values, tuple(offsets), tuple(tensor.shape)) if values.numel() else None
+    return TensorPart(tensor, (0,) * tensor.ndim, tuple(tensor.shape)) if tensor.numel() else None
+
+
+def cpu_parts(tensors: Mapping[str, Tensor]) -> dict[str, TensorPart]:
+    """This rank's parts on the CPU, without those that are empty."""
+    return {name: part for name, tensor in tensors.items() if (part := part_of(tensor.cpu())) is not None}
 
 
 class HostCopy:
@@ -57,11 +62,11 @@ class HostCopy:
             if refused:
                 self._tell(f"checkpoints: {size} bytes of memory cannot be pinned, so copies from the GPU are slower")
 
-    def take(self, tensors: Mapping[str, Tensor]) -> dict[str, Part]:
+    def take(self, tensors: Mapping[str, Tensor]) -> dict[str, TensorPart]:
         """This rank's parts as they are now. They stay so until the next call."""
         self.reserve(tensors)
         assert self._block is not None
-        taken: dict[str, Part] = {}
+        taken: dict[str, TensorPart] = {}
         start, device = 0, None
         for name, tensor in tensors.items():
             part = part_of(tensor)
@@ -72,7 +77,7 @@ class HostCopy:
             place = self._block[start : start + size].view(values.dtype).view(values.shape)
             place.copy_(values, non_blocking=self._pinned and values.is_cuda)
             device = values.device if values.is_cuda else device
-            taken[name] = Part(place, part.offsets, part.shape)
+            taken[name] = TensorPart(place, part.offsets, part.shape)
             start += _aligned(values)
         if device is not None:
             torch.cuda.current_stream(device).synchronize()

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol, TypeVar
 
 from ..storage import NotFound, Store
-from .errors import USE_ANOTHER, Damaged
+from .errors import USE_ANOTHER, DamagedCheckpoint
 
 ALIGNED_BYTES = 64  # at a multiple of which each tensor begins in its file
 JOINED_BYTES = 1 << 20  # small ranges that lie together are read together
@@ -42,11 +42,11 @@ def read_exactly(store: Store, key: str, start: int, length: int) -> bytes:
     try:
         data = store.read_range(key, start, length)
     except NotFound:
-        raise Damaged(f"{store.url(key)} is missing{USE_ANOTHER}") from None
+        raise DamagedCheckpoint(f"{store.url(key)} is missing{USE_ANOTHER}") from None
     if len(data) != length:
         there = store.stat(key)
         size = there.size if there else 0
-        raise Damaged(
+        raise DamagedCheckpoint(
             f"{store.url(key)} was cut short: {size} bytes are there, at least {start + length} were committed{USE_ANOTHER}"
         )
     return data

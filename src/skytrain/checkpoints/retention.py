@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..runs import attempt_numbers
 from ..storage import Store, StoreError
 from .commits import VALIDATION, Commit, committed, marker_key, read_marker, read_validation
-from .errors import Damaged
+from .errors import DamagedCheckpoint
 
 DELETES = 3
 LEAST = 2  # the newest may be the one that is damaged
@@ -67,7 +67,7 @@ def _folders(store: Store, commit: Commit) -> list[str]:
     """Where a checkpoint's files are; with a marker that cannot be read, wherever its attempt put any."""
     try:
         return [f"{commit.key}/{read_marker(store, commit).folder}"]
-    except Damaged:
+    except DamagedCheckpoint:
         return [f"{commit.key}/{name}" for name in store.folders(commit.key) if name.startswith(f"{commit.attempt}.")]
 
 

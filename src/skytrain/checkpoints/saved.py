@@ -13,7 +13,7 @@ from ..storage import Store
 from .commits import Commit, find_commit, read_manifest
 from .dcp import load
 from .errors import AnotherModel, CheckpointError
-from .manifest import NATIVE, Manifest, SavedTensor
+from .manifest import NATIVE, CheckpointManifest, SavedTensor
 from .tree import join_tensors
 
 
@@ -23,7 +23,7 @@ class SavedTensors:
 
     store: Store
     folder: str
-    manifest: Manifest
+    manifest: CheckpointManifest
     prefix: str
 
     @property

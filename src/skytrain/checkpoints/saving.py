@@ -14,9 +14,9 @@ from torch import Tensor
 from ..config import SkytrainError
 from ..storage import Store
 from .commits import commit, save_folder
-from .dcp import save
-from .manifest import Manifest
-from .parts import HostCopy, Part, part_of
+from .dcp import RankData, save
+from .manifest import CheckpointManifest
+from .parts import HostCopy, cpu_parts
 
 GRACE_SECONDS = 30.0
 # That one operation of a save keeps trying. A longer outage fails the save, which is tried again with newer weights.
@@ -39,12 +39,55 @@ class SaveOptions:
 
 
 @dataclass(frozen=True)
-class State:
+class TrainingState:
     """What is saved: tensors by name, on every rank its own; the rest is the first rank's, and what each rank shares."""
 
     tensors: Mapping[str, Tensor]
     rest: Mapping[str, Any] = field(default_factory=dict)
     share: Any = None
+
+
+@dataclass(frozen=True)
+class SaveTarget:
+    """Where a save goes. `number` counts the saves of an attempt, and `group` holds its ranks, None for one process."""
+
+    store: Store
+    key: str
+    number: int = 0
+    options: SaveOptions = SaveOptions()
+    group: Any = None
+
+    @property
+    def name(self) -> str:
+        """Of the folder with the files, within the step's."""
+        return save_folder(self.options.attempt, self.number)
+
+    @property
+    def folder(self) -> str:
+        return f"{self.key}/{self.name}"
+
+
+def write_and_commit(
+    target: SaveTarget,
+    data: RankData,
+    tell: Callable[[str], None] = lambda text: None,
+    amend: Callable[[CheckpointManifest], CheckpointManifest] = lambda manifest: manifest,
+) -> None:
+    """Writes what every rank has, and commits it on rank 0 with the manifest that `amend` returns."""
+    options, made = target.options, False
+
+    def finish(manifest: CheckpointManifest) -> None:
+        nonlocal made
+        options.before_commit()
+        commit(target.store, target.key, options.attempt, target.name, amend(manifest))
+        made = True
+
+    save(target.store, target.folder, data, finish, target.group)
+    if made:
+        try:
+            options.committed()
+        except SkytrainError as error:  # the checkpoint is committed all the same
+            tell(f"after the checkpoint {target.key}: {error}")
 
 
 class PendingSave:
@@ -98,7 +141,7 @@ class Saver:
         self._reserving = threading.Thread(target=self._copy.reserve, args=(dict(tensors),), daemon=True)
         self._reserving.start()
 
-    def save(self, key: str, state: State, options: SaveOptions) -> PendingSave:
+    def save(self, key: str, state: TrainingState, options: SaveOptions) -> PendingSave:
         """Returns when the state is copied; with `background` off, when it is committed."""
         self.wait()
         self._join()
@@ -106,28 +149,12 @@ class Saver:
         self._join_group()
         parts = self._copy.take(state.tensors)
         self._saves += 1
-        folder = save_folder(options.attempt, self._saves)
-        self.pending = PendingSave(
-            key, lambda: self._write(key, folder, parts, state, options), time.monotonic() - began
-        )
+        target = SaveTarget(self.store, key, self._saves, options, self._group)
+        data = RankData(parts, {"rest": state.rest}, state.share)
+        self.pending = PendingSave(key, lambda: write_and_commit(target, data, self._tell), time.monotonic() - began)
         if not options.background:
             self.wait()
         return self.pending
-
-    def _write(self, key: str, folder: str, parts: Mapping[str, Part], state: State, options: SaveOptions) -> None:
-        made: list[None] = []
-
-        def finish(manifest: Manifest) -> None:
-            options.before_commit()
-            commit(self.store, key, options.attempt, folder, manifest)
-            made.append(None)
-
-        save(self.store, f"{key}/{folder}", parts, {"rest": state.rest}, state.share, finish, self._group)
-        if made:
-            try:
-                options.committed()
-            except SkytrainError as error:  # the checkpoint is there all the same
-                self._tell(f"after the checkpoint {key}: {error}")
 
     def wait(self) -> None:
         """Until nothing is under way; raises what went wrong with it, unless that was raised before."""
@@ -153,12 +180,7 @@ class Saver:
             self._copy.release()
 
 
-def write_checkpoint(store: Store, key: str, state: State, attempt: int = 0, number: int = 0) -> None:
-    """A whole checkpoint from one process that holds all of it."""
-    parts = {name: part for name, tensor in state.tensors.items() if (part := part_of(tensor.cpu())) is not None}
-    folder = save_folder(attempt, number)
-
-    def finish(manifest: Manifest) -> None:
-        commit(store, key, attempt, folder, manifest)
-
-    save(store, f"{key}/{folder}", parts, {"rest": state.rest}, state.share, finish)
+def write_checkpoint(store: Store, key: str, state: TrainingState, attempt: int = 0, number: int = 0) -> None:
+    """Writes and commits a checkpoint from one process that holds all of it."""
+    target = SaveTarget(store, key, number, SaveOptions(attempt))
+    write_and_commit(target, RankData(cpu_parts(state.tensors), {"rest": state.rest}, state.share))

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from ..storage import Store
 from .commits import Commit, read_manifest
-from .errors import CheckpointError, Damaged
+from .errors import CheckpointError, DamagedCheckpoint
 from .manifest import HashedRange
 from .ranges import read_exactly, spans
 
@@ -57,7 +57,7 @@ def newest_whole(store: Store, commits: Sequence[Commit], known: Commit | None =
             return commit, damaged
         damaged.append(f"step {commit.step} is damaged: {problems[0]}")
     lines = "".join(f"\n  {line}" for line in damaged)
-    raise Damaged(
+    raise DamagedCheckpoint(
         f"no checkpoint of the run is whole:{lines}\n  restore one from a backup, or begin again under another name: run=NAME"
     )
 
@@ -76,7 +76,7 @@ def _check(store: Store, folder: str, span: Sequence[HashedRange]) -> list[str]:
             first = span[0].start
             data = memoryview(read_exactly(store, key, first, span[-1].end - first))
             digests = [hashlib.sha256(data[each.start - first : each.end - first]).hexdigest() for each in span]
-    except Damaged as error:
+    except DamagedCheckpoint as error:
         return [str(error).splitlines()[0]]
     for each, digest_found in zip(span, digests, strict=True):
         if digest_found != each.sha256:

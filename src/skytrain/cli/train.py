@@ -108,12 +108,12 @@ def train(
     if supervision is not None or is_worker():
         _work(composed, start, allow_changes)
         return
-    from ..jobs import Layout, choose_processes, supervise
+    from ..jobs import ProcessLayout, choose_processes, supervise
     from .console import reporter
 
     _check_installed()
     words = [*(overrides or []), *_words(config_dir or [], start, allow_changes)]
-    layout = Layout(choose_processes(config, processes), nodes, node_rank, rendezvous)
+    layout = ProcessLayout(choose_processes(config, processes), nodes, node_rank, rendezvous)
     raise SystemExit(supervise(config, words, layout, reporter().note))
 
 

@@ -1,10 +1,10 @@
 from .cluster_environment import RanksEnvironment as RanksEnvironment
 from .lifeline import tie_to_supervisor as tie_to_supervisor
 from .nodes import host_name as host_name, node_facts as node_facts
-from .ranks import Job as Job, LostRank as LostRank, Ranks as Ranks, ToldByFirstRank as ToldByFirstRank
+from .ranks import JoinedJob as JoinedJob, LostRank as LostRank, Ranks as Ranks, ToldByFirstRank as ToldByFirstRank
 from .supervision import Supervision as Supervision
 from .supervisor import (
-    Layout as Layout,
+    ProcessLayout as ProcessLayout,
     choose_processes as choose_processes,
     restart_wait_seconds as restart_wait_seconds,
     supervise as supervise,

@@ -40,7 +40,7 @@ LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", 
 
 
 @dataclass(frozen=True)
-class Job:
+class JoinedJob:
     """What a process has of the group that it joined; nothing where somebody else had joined it before."""
 
     watchdog: Watchdog | None = None  # None for a process alone
@@ -76,7 +76,7 @@ class Ranks:
     @contextmanager
     def joined(
         self, device: str, *, timeout_seconds: float = TIMEOUT_SECONDS, facts: Mapping[str, str] | None = None
-    ) -> Iterator[Job]:
+    ) -> Iterator[JoinedJob]:
         """A process group for the time being: gloo on the CPU and, on `cuda`, NCCL beside it for tensors there.
 
         Every rank brings the same `facts`, or all stop. A rank that is lost, or a collective that does not end within
@@ -88,7 +88,7 @@ class Ranks:
         from .network import set_environment
 
         if dist.is_initialized():  # by the caller, who keeps it
-            yield Job()
+            yield JoinedJob()
             return
         backend, here, gpu = "gloo", None, None
         if device == "cuda":
@@ -103,7 +103,7 @@ class Ranks:
             dist.init_process_group(
                 backend, rank=self.rank, world_size=self.world_size, store=store, timeout=limit, device_id=here
             )
-            yield Job(watchdog, network)
+            yield JoinedJob(watchdog, network)
             # Not after an error: the others may be waiting inside a collective, and would keep this process from ending.
             dist.destroy_process_group()
         if watchdog:

@@ -45,7 +45,7 @@ LONGEST_WAIT_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
-class Layout:
+class ProcessLayout:
     """Which processes make a job, seen from one of its machines."""
 
     processes: int = 1  # on this machine
@@ -81,7 +81,7 @@ def count_gpus() -> int:
     return len(list(Path("/dev").glob("nvidia[0-9]*")))
 
 
-def supervise(config: Config, words: Sequence[str], layout: Layout, tell: Callable[[str], None]) -> int:
+def supervise(config: Config, words: Sequence[str], layout: ProcessLayout, tell: Callable[[str], None]) -> int:
     """Runs `skytrain train WORDS` on this machine's processes until the job ends; returns the exit code."""
     check_job(config, layout.processes * layout.nodes, layout.nodes)
     command = ["-m", "skytrain", "train", *words]
@@ -108,7 +108,7 @@ def _find_first_node(rendezvous: str, tell: Callable[[str], None]) -> None:
         check_reachable(rendezvous, START_SECONDS)
 
 
-def torchrun(layout: Layout, max_restarts: int) -> list[str]:
+def torchrun(layout: ProcessLayout, max_restarts: int) -> list[str]:
     if layout.nodes == 1:
         meeting = ["--standalone"]
     else:

@@ -6,6 +6,7 @@ any order and needs nothing that a piece computed but what was put together.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -15,7 +16,15 @@ _ATEN: Any = torch.ops.aten
 Kernel = Literal["cpu", "cudnn", "flash", "plain"]
 
 
-class Part(NamedTuple):
+@dataclass(frozen=True)
+class AttentionSettings:
+    """The factor of the scores, and the kernel that computes them."""
+
+    scale: float
+    kernel: Kernel
+
+
+class AttentionPart(NamedTuple):
     """Attention over some keys."""
 
     out_bhtq: Tensor
@@ -37,35 +46,36 @@ def choose_kernel(q_bhtq: Tensor) -> Kernel:
     return "cudnn" if hopper and size <= 128 else "flash"
 
 
-def attend_part(q_bhtq: Tensor, kv_2bgsq: Tensor, *, causal: bool, scale: float, kernel: Kernel) -> Part:
+def attend_part(q_bhtq: Tensor, kv_2bgsq: Tensor, settings: AttentionSettings, *, causal: bool) -> AttentionPart:
     """Of all queries to the given keys. `causal` is for as many keys as queries, at the same places."""
     assert not causal or q_bhtq.size(2) == kv_2bgsq.size(3)
+    scale, kernel = settings.scale, settings.kernel
     q, (k, v) = q_bhtq, _for_each_query(kv_2bgsq, q_bhtq)
     if kernel == "cpu":
         out, log_sum = _ATEN._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
-        return Part(out, log_sum)
+        return AttentionPart(out, log_sum)
     if kernel == "plain":
         scores = _scores(q, k, causal, scale)
         log_sum = scores.logsumexp(-1)
-        return Part((scores - log_sum[..., None]).exp().to(v.dtype) @ v, log_sum)
+        return AttentionPart((scores - log_sum[..., None]).exp().to(v.dtype) @ v, log_sum)
     if kernel == "cudnn":
         seen = _ATEN._scaled_dot_product_cudnn_attention(q, k, v, None, True, 0.0, causal, False, scale=scale)
     else:
         seen = _ATEN._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, False, scale=scale)
-    return Part(seen[0], seen[1].reshape(q.shape[:3]), (seen[2], seen[3], seen[6], seen[7]))
+    return AttentionPart(seen[0], seen[1].reshape(q.shape[:3]), (seen[2], seen[3], seen[6], seen[7]))
 
 
 def attend_part_backward(
     dout_bhtq: Tensor,
     q_bhtq: Tensor,
     kv_2bgsq: Tensor,
-    whole: Part,
+    whole: AttentionPart,
+    settings: AttentionSettings,
     *,
     causal: bool,
-    scale: float,
-    kernel: Kernel,
 ) -> tuple[Tensor, Tensor]:
     """Gradients by this piece of the queries, and of the keys and values. `whole` is the attention of these queries to all keys."""
+    scale, kernel = settings.scale, settings.kernel
     q, (k, v) = q_bhtq.contiguous(), _for_each_query(kv_2bgsq, q_bhtq)
     dout, out, log_sum = (x.contiguous() for x in (dout_bhtq, whole.out_bhtq, whole.log_sum_bht))
     if kernel == "cpu":
@@ -73,7 +83,7 @@ def attend_part_backward(
             dout, q, k, v, out, log_sum, 0.0, causal, scale=scale
         )
     elif kernel == "plain":
-        dq, dk, dv = _plain_backward(dout, q, k, v, out, log_sum, causal, scale)
+        dq, dk, dv = _plain_backward(dout, q, (k, v), AttentionPart(out, log_sum), scale, causal)
     else:
         starts_q, starts_k, seed, offset = whole.rest
         starts = (starts_q, starts_k, q.size(2), k.size(2))
@@ -91,11 +101,11 @@ def attend_part_backward(
 class Together:
     """Parts put together, in float32: each is weighted by the share of the softmax's sum that its keys have."""
 
-    def __init__(self, first: Part) -> None:
+    def __init__(self, first: AttentionPart) -> None:
         self._out, self._log_sum = first.out_bhtq.float(), first.log_sum_bht.float().contiguous()
         self._dtype, self._rest = first.out_bhtq.dtype, first.rest
 
-    def add(self, rows: slice, part: Part) -> None:
+    def add(self, rows: slice, part: AttentionPart) -> None:
         """A part that has some of the queries."""
         before, new = self._log_sum[:, :, rows], part.log_sum_bht.float()
         both = torch.logaddexp(before, new)
@@ -103,10 +113,10 @@ class Together:
         out.mul_((before - both).exp()[..., None]).add_(part.out_bhtq * (new - both).exp()[..., None])
         before.copy_(both)
 
-    def part(self) -> Part:
+    def part(self) -> AttentionPart:
         # Laid out as (batch, length, heads, size), so that the product that follows reads it without another copy.
         out = self._out.to(self._dtype).transpose(1, 2).contiguous().transpose(1, 2)
-        return Part(out, self._log_sum, self._rest)
+        return AttentionPart(out, self._log_sum, self._rest)
 
 
 def _for_each_query(kv_2bgsq: Tensor, q_bhtq: Tensor) -> Tensor:
@@ -129,9 +139,10 @@ def _scores(q: Tensor, k: Tensor, causal: bool, scale: float) -> Tensor:
 
 
 def _plain_backward(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, log_sum: Tensor, causal: bool, scale: float
+    dout: Tensor, q: Tensor, kv: tuple[Tensor, Tensor], whole: AttentionPart, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    weights = (_scores(q, k, causal, scale) - log_sum[..., None]).exp()
-    dweights = (dout @ v.transpose(-1, -2)).float() - (dout.float() * out.float()).sum(-1, keepdim=True)
+    k, v = kv
+    weights = (_scores(q, k, causal, scale) - whole.log_sum_bht[..., None]).exp()
+    dweights = (dout @ v.transpose(-1, -2)).float() - (dout.float() * whole.out_bhtq.float()).sum(-1, keepdim=True)
     dscores = (weights * dweights * scale).to(q.dtype)
     return dscores @ k, dscores.transpose(-1, -2) @ q, weights.to(v.dtype).transpose(-1, -2) @ dout

@@ -44,7 +44,7 @@ NETWORK_BYTES_PER_S = 1.25e9  # between machines that are no instance of the cat
 
 
 @dataclass(frozen=True)
-class Machine:
+class LocalMachine:
     """What every process of the job finds where it runs."""
 
     node: Node
@@ -53,7 +53,9 @@ class Machine:
     fused: bool = True  # whether our own kernels run there, which hold less than torch's
 
 
-def choose_layout(config: Config, ranks: Ranks, machine: Machine, given: Collection[str] = ()) -> tuple[Config, str]:
+def choose_layout(
+    config: Config, ranks: Ranks, machine: LocalMachine, given: Collection[str] = ()
+) -> tuple[Config, str]:
     """The configuration with a layout in the place of `auto`, and a sentence that says which and why.
 
     `given` names the settings that the user has made: a micro-batch or recomputation among them is kept.
@@ -103,12 +105,12 @@ def problem_of(config: Config, world_size: int) -> str | None:
     return mesh_problem(config, world_size)
 
 
-def this_machine(ranks: Ranks, device: str) -> Machine:
+def this_machine(ranks: Ranks, device: str) -> LocalMachine:
     """The GPU or the cores at hand. The catalogue tells how such machines are connected."""
     if device == "cpu":
         pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
         node = Node(CORE, ranks.local_size, NETWORK_BYTES_PER_S, efa=False)
-        return Machine(node, pages * page_bytes / ranks.local_size, "cpu", fused=False)
+        return LocalMachine(node, pages * page_bytes / ranks.local_size, "cpu", fused=False)
     import torch
 
     from ..models import kernels_available
@@ -121,12 +123,12 @@ def this_machine(ranks: Ranks, device: str) -> Machine:
         assert gpu is not None
     like = [one for one in load_catalog().instances if one.gpus >= ranks.local_size and one.device.name == gpu.name]
     if not like:
-        return Machine(Node(gpu, ranks.local_size, NETWORK_BYTES_PER_S, efa=False), memory, name, fused)
+        return LocalMachine(Node(gpu, ranks.local_size, NETWORK_BYTES_PER_S, efa=False), memory, name, fused)
     nearest = Node.of(min(like, key=lambda one: one.gpus))
-    return Machine(replace(nearest, gpus=ranks.local_size), memory, name, fused)
+    return LocalMachine(replace(nearest, gpus=ranks.local_size), memory, name, fused)
 
 
-def _sentence(placement: Placement, machine: Machine, ranks: Ranks) -> str:
+def _sentence(placement: Placement, machine: LocalMachine, ranks: Ranks) -> str:
     job, mesh = placement.job, placement.mesh
     again = "blocks computed again" if job.checkpointing else "nothing computed again"
     needs, has = format_bytes(placement.memory.total), format_bytes(machine.memory_bytes)

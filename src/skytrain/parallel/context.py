@@ -26,7 +26,14 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from ..models import Attention, Places, count_targets, nothing_kept
-from .attention_parts import Part, Together, attend_part, attend_part_backward, choose_kernel
+from .attention_parts import (
+    AttentionPart,
+    AttentionSettings,
+    Together,
+    attend_part,
+    attend_part_backward,
+    choose_kernel,
+)
 
 # torch 2.13 has given them new names, and warns of the old ones.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -126,7 +133,7 @@ class RingAttention(torch.autograd.Function):
         group: dist.ProcessGroup = ctx.group
         pieces = _around(torch.stack((k, v)), group)
         _, kv = next(pieces)
-        dq, dkv = (x.float() for x in attend_part_backward(dout, q, kv, whole, causal=True, **ctx.how))
+        dq, dkv = (x.float() for x in attend_part_backward(dout, q, kv, whole, ctx.settings, causal=True))
         for source, kv in pieces:
             following = _Hop(dkv, group, tag=1)
             keys, dkv_part = _piece_backward(ctx, dq, dout, q, source, kv, whole)
@@ -150,7 +157,7 @@ class GatherAttention(torch.autograd.Function):
         group: dist.ProcessGroup = ctx.group
         pieces = _gathered(torch.stack((k, v)), group)
         own, kv = next(pieces)
-        dq, dkv = attend_part_backward(dout, q, kv, whole, causal=True, **ctx.how)
+        dq, dkv = attend_part_backward(dout, q, kv, whole, ctx.settings, causal=True)
         dq, everyone = dq.float(), torch.zeros(group.size(), *kv.shape, dtype=torch.float32, device=q.device)
         everyone[own] = dkv
         for source, kv in pieces:
@@ -188,12 +195,12 @@ def _gathered(kv: Tensor, group: dist.ProcessGroup) -> Pieces:
 def _forward(
     ctx: Any, q: Tensor, k: Tensor, v: Tensor, pieces: Pieces, group: dist.ProcessGroup, scale: float
 ) -> Tensor:
-    ctx.group, ctx.how = group, {"scale": scale, "kernel": choose_kernel(q)}
+    ctx.group, ctx.settings = group, AttentionSettings(scale, choose_kernel(q))
     _, kv = next(pieces)
-    found = Together(attend_part(q, kv, causal=True, **ctx.how))
+    found = Together(attend_part(q, kv, ctx.settings, causal=True))
     for source, kv in pieces:
         rows, keys = rows_and_keys(group.rank(), source, q.size(2))
-        found.add(rows, attend_part(q[:, :, rows], kv[..., keys, :], causal=False, **ctx.how))
+        found.add(rows, attend_part(q[:, :, rows], kv[..., keys, :], ctx.settings, causal=False))
     whole = found.part()
     # The inputs as they came, not the copy of keys and values that was sent: they share their storage with one another.
     ctx.save_for_backward(q, k, v, whole.out_bhtq, whole.log_sum_bht, *whole.rest)
@@ -201,21 +208,21 @@ def _forward(
 
 
 def _piece_backward(
-    ctx: Any, dq: Tensor, dout: Tensor, q: Tensor, source: int, kv: Tensor, whole: Part
+    ctx: Any, dq: Tensor, dout: Tensor, q: Tensor, source: int, kv: Tensor, whole: AttentionPart
 ) -> tuple[slice, Tensor]:
     """Adds to `dq` what the keys and values of rank `source` give it. Returns which of them were seen, and their gradients."""
     rows, keys = rows_and_keys(ctx.group.rank(), source, q.size(2))
-    seen = Part(whole.out_bhtq[:, :, rows], whole.log_sum_bht[:, :, rows], whole.rest)
+    seen = AttentionPart(whole.out_bhtq[:, :, rows], whole.log_sum_bht[:, :, rows], whole.rest)
     dq_part, dkv_part = attend_part_backward(
-        dout[:, :, rows], q[:, :, rows], kv[..., keys, :], seen, causal=False, **ctx.how
+        dout[:, :, rows], q[:, :, rows], kv[..., keys, :], seen, ctx.settings, causal=False
     )
     dq[:, :, rows] += dq_part
     return keys, dkv_part
 
 
-def _saved(ctx: Any) -> tuple[tuple[Tensor, Tensor, Tensor], Part]:
+def _saved(ctx: Any) -> tuple[tuple[Tensor, Tensor, Tensor], AttentionPart]:
     q, k, v, out, log_sum, *rest = ctx.saved_tensors
-    return (q, k, v), Part(out, log_sum, tuple(rest))
+    return (q, k, v), AttentionPart(out, log_sum, tuple(rest))
 
 
 class _Hop:

@@ -9,7 +9,7 @@ import logging
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -23,29 +23,27 @@ from torch import Tensor, nn
 from ..checkpoints import (
     CLASSES,
     MODULE,
-    AnotherModel,
     CheckpointError,
     DeepSpeedCheckpoint,
-    Layout,
-    SavedTensors,
     SaveFailed,
     SaveOptions,
+    SaveTarget,
     StoreCheckpointIO,
+    ZeroLayout,
     open_deepspeed,
     read_file,
     save_files,
     split_checkpoint,
 )
-from ..config import SkytrainError, set_default
+from ..config import set_default
 from . import state
 from .apply import blocks_of, recompute
 from .deepspeed_disk import through_memory
 from .deepspeed_setup import ZeroSettings, cpu_adam, engine_config, load_operation
-from .deepspeed_state import NamedState, partition_sizes, put_state
+from .deepspeed_state import ADAM_SETTINGS, NamedState, partition_sizes, put_state, read_named_state
 from .lightning_internals import DeepSpeedBase, ends_step, set_module_device
 from .strategy import InitialValue
 
-ADAM_SETTINGS = ("lr", "betas", "eps", "weight_decay")
 TAG = "zero"  # of the only checkpoint in a folder that DeepSpeed writes to
 
 
@@ -235,8 +233,8 @@ class ZeroStrategy(DeepSpeedBase):
         return self.checkpoint_io
 
     @property
-    def _layout(self) -> Layout:
-        return Layout(
+    def _layout(self) -> ZeroLayout:
+        return ZeroLayout(
             self.settings.stage, self.world_size, self.settings.bf16, "cpu" if self.settings.cpu_offload else ""
         )
 
@@ -254,14 +252,8 @@ class ZeroStrategy(DeepSpeedBase):
             self._check_room(Path(scratch))
             with self._engine_state():
                 self.deepspeed_engine.save_checkpoint(scratch, tag=TAG, save_latest=False)
-            made = save_files(
-                self._io.save_store, str(filepath), self._saves, Path(scratch), rest, self._layout, options, self._group
-            )
-        if made:
-            try:
-                options.committed()
-            except SkytrainError as error:  # the checkpoint is there all the same
-                rank_zero_warn(f"after the checkpoint {filepath}: {error}")
+            target = SaveTarget(self._io.save_store, str(filepath), self._saves, options, self._group)
+            save_files(target, Path(scratch), rest, self._layout, rank_zero_warn)
 
     def _check_room(self, folder: Path) -> None:
         """On all ranks: one that fails in the midst of DeepSpeed's saving would leave the others waiting for it."""
@@ -280,7 +272,8 @@ class ZeroStrategy(DeepSpeedBase):
         opened = open_deepspeed(self._io.store, str(checkpoint_path))
         if opened is None:
             found = self._io.load_checkpoint(checkpoint_path)
-            self._put(self._named_state(found["state_dict"], found["optimizer_states"]))
+            model: Any = self.lightning_module.model  # type: ignore[union-attr]
+            self._put(read_named_state(model, found["state_dict"], found["optimizer_states"]))
             return {**found, "state_dict": {}, "optimizer_states": []}
         self._check_layout(opened, str(checkpoint_path))
         classes = {name: _class(name) for name in CLASSES}
@@ -300,35 +293,6 @@ class ZeroStrategy(DeepSpeedBase):
                 f"{self._io.store.url(key)} is in DeepSpeed's own format, of {opened.layout}; this run is {self._layout}\n"
                 "  turn it into a checkpoint that every mode continues: skytrain checkpoints convert"
             )
-
-    def _named_state(self, weights: SavedTensors, optimizers: list[dict[str, Any]]) -> NamedState:
-        """What one of our own checkpoints holds, by the engine's names."""
-        tied = state.tied_names(self.lightning_module.model)  # type: ignore[union-attr,arg-type]
-
-        def reader(saved: SavedTensors, slot: str = "") -> InitialValue:
-            def read(name: str, shape: torch.Size) -> Tensor:
-                plain, found = name.removeprefix(MODULE), torch.empty(shape)
-                saved.read_into([(tied.get(plain, plain) + slot, found)])
-                return found
-
-            return read
-
-        if len(optimizers) != 1:
-            raise AnotherModel(f"{weights.url} holds {len(optimizers)} optimizers; DeepSpeed has one")
-        saved = optimizers[0]["tensors"]
-        described = saved.described()
-        slots = {path.rpartition("/")[2] for path in described} - {"step"}
-        steps = torch.zeros(())
-        counted = next((path for path in described if path.endswith("/step")), None)
-        if counted is not None:
-            saved.read_into([(counted, steps)])
-        groups = state.merge_groups(optimizers[0]["groups"])
-
-        def settings(name: str) -> Mapping[str, Any]:
-            found = state.group_settings({"param_groups": groups}, name.removeprefix(MODULE))
-            return {key: value for key, value in found.items() if key in (*ADAM_SETTINGS, "initial_lr")}
-
-        return NamedState(reader(weights), {slot: reader(saved, f"/{slot}") for slot in slots}, float(steps), settings)
 
     def _put(self, named: NamedState) -> None:
         with redirect_stdout(io.StringIO()), self._engine_state():

@@ -8,8 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..checkpoints import MODULE, AnotherModel, SavedTensors
+from . import state
+
+ADAM_SETTINGS = ("lr", "betas", "eps", "weight_decay")
 Read = Callable[[str, torch.Size], Tensor]  # a parameter's whole value, or that of a slot of its optimizer state
 
 
@@ -21,6 +25,36 @@ class NamedState:
     slots: Mapping[str, Read] = field(default_factory=dict)
     steps: float = 0.0  # that the optimizer has taken
     group_settings: Callable[[str], Mapping[str, Any]] = lambda name: {}  # of the group that a parameter is in
+
+
+def read_named_state(model: nn.Module, weights: SavedTensors, optimizers: list[dict[str, Any]]) -> NamedState:
+    """The state in one of Skytrain's own checkpoints, by the engine's names."""
+    tied = state.tied_names(model)
+
+    def reader(saved: SavedTensors, slot: str = "") -> Read:
+        def read(name: str, shape: torch.Size) -> Tensor:
+            plain, found = name.removeprefix(MODULE), torch.empty(shape)
+            saved.read_into([(tied.get(plain, plain) + slot, found)])
+            return found
+
+        return read
+
+    if len(optimizers) != 1:
+        raise AnotherModel(f"{weights.url} holds {len(optimizers)} optimizers; DeepSpeed has one")
+    saved = optimizers[0]["tensors"]
+    described = saved.described()
+    slots = {path.rpartition("/")[2] for path in described} - {"step"}
+    steps = torch.zeros(())
+    counted = next((path for path in described if path.endswith("/step")), None)
+    if counted is not None:
+        saved.read_into([(counted, steps)])
+    groups = state.merge_groups(optimizers[0]["groups"])
+
+    def settings(name: str) -> Mapping[str, Any]:
+        found = state.group_settings({"param_groups": groups}, name.removeprefix(MODULE))
+        return {key: value for key, value in found.items() if key in (*ADAM_SETTINGS, "initial_lr")}
+
+    return NamedState(reader(weights), {slot: reader(saved, f"/{slot}") for slot in slots}, float(steps), settings)
 
 
 @dataclass(frozen=True)
@@ -69,7 +103,7 @@ def put_state(engine: Any, stage: int, named: NamedState, *, plain_steps: bool) 
     saved[flats] = [share.flat(group, size, named.weight) for group, size in zip(shapes, sizes, strict=True)]
     if named.slots:
         count = int if plain_steps else torch.tensor  # a tensor for each group, since it is counted up in place
-        state = {
+        slots = {
             number: {
                 "step": count(named.steps),
                 **{slot: share.flat(group, size, read) for slot, read in named.slots.items()},
@@ -80,7 +114,7 @@ def put_state(engine: Any, stage: int, named: NamedState, *, plain_steps: bool) 
             {**group, **named.group_settings(next(iter(shapes[group["params"][0]])))}
             for group in saved[key]["param_groups"]
         ]
-        saved[key] = {"state": state, "param_groups": groups}
+        saved[key] = {"state": slots, "param_groups": groups}
     if stage == 3:
         zero.checkpoint_event_prologue()
     everyone = [saved if rank == share.rank else None for rank in range(share.world_size)]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ..config import Config, ConfigError, advice, uses_process_group
-from ..jobs import Job, Ranks, Supervision, node_facts
+from ..jobs import JoinedJob, Ranks, Supervision, node_facts
 from ..parallel import choose_layout, this_machine
 from ..runs import (
     EXIT_CODES,
@@ -137,7 +137,7 @@ def train(
         if supervision is not None:
             supervision.arrive(ranks.local_rank)
         if not uses_process_group(config):
-            job, plan = Job(), plan_training(config, ranks)
+            job, plan = JoinedJob(), plan_training(config, ranks)
             trained = _train(config, plan, ranks, job, signals, reporter, start, allow_changes)
         else:
             # The ranks meet before anything is decided: what one of them cannot do, all must hear of.
@@ -201,7 +201,7 @@ def _train(
     config: Config,
     plan: TrainingPlan,
     ranks: Ranks,
-    job: Job,
+    job: JoinedJob,
     signals: Signals,
     reporter: Reporter,
     start: Start,
@@ -254,7 +254,7 @@ def _train(
 def _fit(
     config: Config,
     plan: TrainingPlan,
-    job: Job,
+    job: JoinedJob,
     signals: Signals,
     store: Store,
     attempt: Attempt,

@@ -9,7 +9,7 @@ from torch import nn
 
 from ..config import Config, SkytrainError, format_count, uses_deepspeed, uses_process_group
 from ..evaluation import Samples, Sampling, ValidationLoss
-from ..jobs import Job
+from ..jobs import JoinedJob
 from ..models import flops_per_token
 from ..planning import device_peak
 from ..runs import Meter, Reporter, RunRecord
@@ -67,7 +67,7 @@ def describe(
     prepared: Prepared,
     data: TokenDataModule,
     model: nn.Module,
-    job: Job,
+    job: JoinedJob,
     begins: str,
 ) -> list[tuple[str, str]]:
     """Every setting that matters, before the first step."""
