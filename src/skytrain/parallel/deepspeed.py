@@ -219,6 +219,20 @@ class ZeroStrategy(DeepSpeedBase):
             module.refuses(torch.as_tensor(norm, dtype=torch.float32))
         return result
 
+    def most_rows(self, rows: int) -> int:
+        """How many rows a validation batch needs, given this rank's own, so that no rank waits for another for ever.
+
+        Under ZeRO-3 every call of the head gathers its weights, and with a chunked loss the number of calls follows
+        from the number of rows.
+        """
+        model: Any = self.lightning_module.model  # type: ignore[union-attr]
+        loss_settings = getattr(model, "loss_settings", None)
+        if self.settings.stage < 3 or loss_settings is None or loss_settings.chunk_tokens is None:
+            return rows
+        most = torch.tensor(rows)
+        dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        return int(most)
+
     # Checkpoints: DeepSpeed's own format, which the same preset on as many ranks continues; ours, which any other wrote.
 
     def lightning_module_state_dict(self) -> dict[str, Any]:

@@ -174,12 +174,20 @@ class CausalLM(pl.LightningModule):
         rows = len(batch)
         if not rows:  # this rank has none left, but takes part in what the others compute
             batch = batch.new_zeros(1, batch.size(1))
+        batch = self._with_rows_of_all_ranks(batch)
         tokens, targets = inputs_and_targets(batch, keep_marks=self.keeps_documents_apart)
         loss = self.compute_loss(self.model, tokens, targets)
         # In whole sequences, so that batches without padding count for exactly as many as they have.
         sequences = count_targets(targets) / targets.size(1) * bool(rows)
         self._val_losses.append(loss.detach().double() * sequences)
         self._val_sequences.append(sequences)
+
+    def _with_rows_of_all_ranks(self, batch: torch.Tensor) -> torch.Tensor:
+        """Adds rows without targets where the strategy needs the same number of rows on every rank."""
+        most_rows = getattr(self.trainer.strategy, "most_rows", None)
+        if most_rows is None:
+            return batch
+        return nn.functional.pad(batch, (0, 0, 0, most_rows(len(batch)) - len(batch)), value=~0)
 
     def on_validation_epoch_end(self) -> None:
         nats = torch.stack(self._val_losses).sum()
