@@ -62,7 +62,7 @@ def peak_bytes(overrides: tuple[str, ...]) -> int:
     from skytrain.config.composition import compose
     from skytrain.jobs import Ranks
     from skytrain.storage import open_store
-    from skytrain.training import CausalLM, plan_training
+    from skytrain.training import CausalLM, Optimization, plan_training
     from skytrain.training.factory import make_trainer, outline
 
     class Alive(TorchDispatchMode):
@@ -104,9 +104,7 @@ def peak_bytes(overrides: tuple[str, ...]) -> int:
     trainer = make_trainer(config, plan, open_store(tempfile.gettempdir()), [watch], [])
     made = torch.Generator().manual_seed(0)
     batches = [torch.randint(0, 250, (1, length + 1), generator=made) for _ in range(2)]
-    module = CausalLM(
-        outline(config), optimizer=config.optimizer, schedule=config.lr_schedule, total_steps=2, clip_norm=1.0
-    )
+    module = CausalLM(outline(config), Optimization(config.optimizer, config.lr_schedule, 2, 1.0))
     trainer.fit(module, DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
     assert watch.alive is not None
     return watch.alive.peak

@@ -50,7 +50,7 @@ def measure(mode: str, device: str) -> dict[str, Any]:
     from skytrain.config.composition import compose
     from skytrain.jobs import Ranks
     from skytrain.storage import open_store
-    from skytrain.training import CausalLM, plan_training
+    from skytrain.training import CausalLM, Optimization, plan_training
     from skytrain.training.factory import make_trainer, outline
 
     config = compose(
@@ -82,9 +82,7 @@ def measure(mode: str, device: str) -> dict[str, Any]:
 
     def fit() -> None:
         trainer = make_trainer(config, plan, open_store(tempfile.gettempdir()), [Watch()], [])
-        module = CausalLM(
-            outline(config), optimizer=config.optimizer, schedule=config.lr_schedule, total_steps=STEPS, clip_norm=1.0
-        )
+        module = CausalLM(outline(config), Optimization(config.optimizer, config.lr_schedule, STEPS, 1.0))
         trainer.fit(module, DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
 
     torch.manual_seed(0)

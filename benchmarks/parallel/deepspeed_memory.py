@@ -57,7 +57,7 @@ def measure(preset: str) -> dict[str, int]:
     from skytrain.jobs import Ranks
     from skytrain.parallel.apply import blocks_of
     from skytrain.storage import open_store
-    from skytrain.training import CausalLM, plan_training
+    from skytrain.training import CausalLM, Optimization, plan_training
     from skytrain.training.factory import make_trainer, outline
 
     class Alive(TorchDispatchMode):
@@ -100,9 +100,7 @@ def measure(preset: str) -> dict[str, int]:
     made = torch.Generator().manual_seed(0)
     batches = [torch.randint(0, 250, (1, 9), generator=made) for _ in range(plan.micro_batches * plan.total_steps)]
     trainer = make_trainer(config, plan, open_store(tempfile.gettempdir()), [Watch()], [])
-    module = CausalLM(
-        outline(config), optimizer=config.optimizer, schedule=config.lr_schedule, total_steps=3, clip_norm=1.0
-    )
+    module = CausalLM(outline(config), Optimization(config.optimizer, config.lr_schedule, 3, 1.0))
     with alive:
         trainer.fit(module, DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
     return seen

@@ -82,7 +82,7 @@ class Trained:
 
 def _fused() -> Any:
     """The path that the trainer takes for GPT-2's shape on a GPU, without graphs."""
-    hopper, lt = torch.cuda.get_device_capability() >= (9, 0), cublaslt.available()
+    hopper, lt = torch.cuda.get_device_capability() >= (9, 0), cublaslt.cublaslt_available()
     kernels = Kernels(attention="cudnn" if hopper else "flash", products=lt, epilogue=lt and hopper)
     return lambda model, tokens, targets: fused_loss(model, tokens, targets, kernels)
 

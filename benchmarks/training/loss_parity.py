@@ -19,13 +19,13 @@ import torch
 from skytrain.config import Config
 from skytrain.config.composition import compose
 from skytrain.models import build_model
+from skytrain.training.losses import choose_loss
 from skytrain.training.optimizers import make_optimizer
-from skytrain.training.paths import choose_path
 from skytrain.training.schedules import learning_rate
 
 STEPS, BATCH, LENGTH, LAST = 300, 32, 1024, 50
 PATHS = {
-    "eager": ["trainer.fused=off"],
+    "eager": ["trainer.fused=off", "trainer.compile=false"],
     "fused": ["trainer.fused=on"],
     "fused, fp32 residual": ["trainer.fused=on", "trainer.kernels.residual=fp32"],
 }
@@ -40,7 +40,7 @@ def losses(tokens: np.ndarray, path: str, seed: int) -> list[float]:
     config = compose_path(path, seed)
     model = build_model(config.model, seed=seed).cuda()
     optimizer = make_optimizer(model, config.optimizer, fused=True)
-    compute = choose_path(config, "cuda").compute_loss
+    chosen = choose_loss(config, "cuda")
     order = np.random.default_rng(0).permutation(STEPS * BATCH) % ((len(tokens) - 1) // LENGTH)
     found = []
     for step in range(STEPS):
@@ -49,11 +49,8 @@ def losses(tokens: np.ndarray, path: str, seed: int) -> list[float]:
         batch = torch.from_numpy(rows.astype(np.int64)).cuda()
         for group in optimizer.param_groups:
             group["lr"] = config.optimizer.lr * learning_rate(config.lr_schedule, step, STEPS)
-        if compute:
-            loss = compute(model, batch[:, :-1], batch[:, 1:])
-        else:
-            with torch.autocast("cuda", torch.bfloat16):
-                loss = model.loss(batch[:, :-1], batch[:, 1:])
+        with torch.autocast("cuda", torch.bfloat16, enabled=not chosen.lowers_precision):
+            loss = chosen.loss(model, batch[:, :-1], batch[:, 1:])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -76,9 +73,9 @@ def gradient_errors(tokens: np.ndarray) -> None:
 
     truth = gradients(model.loss(x, y))
     for path in PATHS:
-        compute = choose_path(compose_path(path, 1), "cuda").compute_loss
-        with torch.autocast("cuda", torch.bfloat16, enabled=compute is None):
-            loss = compute(model, x, y) if compute else model.loss(x, y)
+        chosen = choose_loss(compose_path(path, 1), "cuda")
+        with torch.autocast("cuda", torch.bfloat16, enabled=not chosen.lowers_precision):
+            loss = chosen.loss(model, x, y)
         found = gradients(loss)
         errors = {name: float((found[name] - truth[name]).norm() / truth[name].norm()) for name in truth}
         worst = max(errors, key=lambda name: errors[name])

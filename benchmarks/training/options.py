@@ -24,8 +24,8 @@ from skytrain.config import Config, SkytrainError
 from skytrain.config.composition import compose
 from skytrain.models import Decoder, build_model, lm_loss
 from skytrain.runs import Silent
+from skytrain.training.losses import apply_fp8, choose_loss
 from skytrain.training.optimizers import make_optimizer
-from skytrain.training.paths import apply_fp8, choose_path
 
 ROWS, STEPS = {"cuda": 8, "cpu": 2}, {"cuda": 300, "cpu": 3}  # of fp8's runs
 WARM, LAST = 30, 50  # steps over which the learning rate rises, and over which losses are averaged
@@ -59,8 +59,8 @@ def documents(device: str) -> None:
     tokens = tokens.masked_fill(begins, separator)
     x, y = tokens[:, :-1], tokens[:, 1:]
     model.separator = separator
-    path = choose_path(config, device)
-    compute = path.compute_loss or lm_loss
+    path = choose_loss(config, device)
+    compute = path.loss
     few = (x[:4], y[:4])
 
     def gradients(loss: torch.Tensor) -> list[torch.Tensor]:

@@ -328,7 +328,7 @@ def profile(step: Callable[[], None]) -> None:
 if __name__ == "__main__":
     parts = {"products": products, "loss": loss, "embedding": embeddings, "steps": steps}
     print(
-        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}, cuBLASLt {cublaslt.available()}"
+        f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}, cuBLASLt {cublaslt.cublaslt_available()}"
     )
     for name in sys.argv[1:] or parts:
         began = time.perf_counter()

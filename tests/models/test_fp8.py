@@ -7,7 +7,7 @@ from skytrain.config import ConfigError
 from skytrain.config.composition import compose
 from skytrain.models import build_model
 from skytrain.models.fp8 import Fp8Linear, round_fp8, scaled_product, use_fp8
-from skytrain.training.paths import apply_fp8, choose_path
+from skytrain.training.losses import apply_fp8, choose_loss
 from tests.support.tiny import ONE_LAYER
 
 
@@ -78,4 +78,5 @@ def test_a_device_without_fp8_is_refused_with_what_has_it():
     config = compose([*ONE_LAYER, "trainer.fp8=tensorwise", "trainer.compile=true"]).config
     with pytest.raises(ConfigError, match="Hopper"):
         apply_fp8(config, "cpu", build_model(config.model, seed=0))
-    assert choose_path(config, "cpu").compute_loss is None
+    with pytest.raises(ConfigError, match="Hopper"):
+        choose_loss(config, "cpu")

@@ -12,12 +12,12 @@ from tests.parallel.workers import Watch, fit
 def compare(precision: str) -> tuple[float, float]:
     """On each rank: the largest difference of the losses, and of the gradients."""
     import skytrain.training.factory as factory
-    from skytrain.models.fused import Kernels
-    from skytrain.training.paths import Path
+    from skytrain.models import Kernels, lm_loss
+    from skytrain.training.losses import LossPath
 
     overrides = ("parallel=fsdp", "trainer.micro_batch=2", f"trainer.precision={precision}")
     plain = _gradients(overrides)
-    factory.choose_path = lambda *_: Path("fused", Kernels())  # a CPU is not offered this path
+    factory.choose_loss = lambda *_: LossPath("fused", "fused", lm_loss, Kernels())  # a CPU is not offered this path
     fused = _gradients(overrides)
     assert [name for name, _ in plain[1]] == [name for name, _ in fused[1]]
     losses = max(abs(a - b) for a, b in zip(plain[0], fused[0], strict=True))

@@ -20,7 +20,7 @@ from skytrain.models import build_model
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, read_metrics
 from skytrain.storage import open_store
-from skytrain.training import CausalLM, plan_training
+from skytrain.training import CausalLM, Optimization, plan_training
 from skytrain.training.factory import make_trainer, outline
 from tests.support.tiny import tiny_config
 
@@ -64,9 +64,7 @@ def fit(overrides: tuple[str, ...], watch: Watch) -> CausalLM:
         torch.randint(0, 250, (plan.micro_batch, 33), generator=made)
         for _ in range(plan.micro_batches * plan.total_steps)
     ]
-    module = CausalLM(
-        outline(config), optimizer=config.optimizer, schedule=config.lr_schedule, total_steps=2, clip_norm=1.0
-    )
+    module = CausalLM(outline(config), Optimization(config.optimizer, config.lr_schedule, 2, 1.0))
     trainer.fit(module, DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
     return module
 

@@ -26,7 +26,7 @@ from skytrain.planning.memory import Job, path_of, usable_bytes
 from skytrain.planning.mesh import Mesh, mesh_words, requested_mesh
 from skytrain.planning.search import Fixed, Machines, NoPlacement, Placement, best_placement
 from skytrain.planning.throughput import launch_seconds, mfu, step_time, together, tokens_per_step
-from skytrain.training import paths
+from skytrain.training import losses
 
 CATALOG = packaged_catalog()
 G5 = Node.of(CATALOG.instance("g5.12xlarge"))
@@ -139,7 +139,7 @@ def test_a_small_micro_batch_of_one_gpu_is_a_graph_and_does_not_wait_for_the_hos
     for mesh, tokens in ((Mesh(replicate=2), 4), (Mesh(), 64)):
         graphed, not_graphed = (launch_seconds(replace(one, micro_batch=tokens), mesh) for one in (job, plain))
         assert graphed == not_graphed
-    assert paths.GRAPHED_TOKENS == throughput.GRAPHED_TOKENS  # what training does, and what is planned
+    assert losses.GRAPHED_TOKENS == throughput.GRAPHED_TOKENS  # what training does, and what is planned
 
 
 def test_host_and_device_that_take_as_long_make_a_step_longer_than_either() -> None:

@@ -20,7 +20,7 @@ from skytrain.jobs import Ranks
 from skytrain.runs import claim_attempt, record_resume, write_outcome
 from skytrain.storage import AccessDenied, StoreError, StoreUnreachable, open_store
 from skytrain.storage.folder import FolderStore
-from skytrain.training import CausalLM, checkpointing, plan_training
+from skytrain.training import CausalLM, Optimization, checkpointing, plan_training
 from skytrain.training.checkpointing import (
     Checkpoints,
     Plan,
@@ -79,9 +79,7 @@ def fit(
     trainer = make_trainer(config, sizes, store, [watch, RandomState(Ranks()), saves], [])
     made = torch.Generator().manual_seed(0)
     batches = [torch.randint(0, 250, (2, 17), generator=made) for _ in range(6)]
-    module = CausalLM(
-        outline(config), optimizer=config.optimizer, schedule=config.lr_schedule, total_steps=6, clip_norm=1.0
-    )
+    module = CausalLM(outline(config), Optimization(config.optimizer, config.lr_schedule, 6, 1.0))
     trainer.fit(module, DataLoader(batches, batch_size=None))  # type: ignore[arg-type]
     return saves, watch, said
 

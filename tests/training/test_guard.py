@@ -8,7 +8,7 @@ from torch import nn
 from skytrain.config import SkytrainError
 from skytrain.config.composition import compose
 from skytrain.models import build_model
-from skytrain.training import CausalLM
+from skytrain.training import CausalLM, Optimization
 from skytrain.training.guard import Guard, make_guard
 from skytrain.training.memory import apply_memory_settings
 from tests.support.tiny import ONE_LAYER
@@ -52,9 +52,7 @@ class Keep(pl.Callback):
 
 def fit(model: nn.Module, guard: Guard | None, steps: int = 4, keep: Keep | None = None) -> list[torch.Tensor]:
     config = compose([*TINY, f"trainer.steps={steps}"]).config
-    module = CausalLM(
-        model, optimizer=config.optimizer, schedule=config.lr_schedule, total_steps=steps, clip_norm=1.0, guard=guard
-    )
+    module = CausalLM(model, Optimization(config.optimizer, config.lr_schedule, steps, 1.0), guard=guard)
     keep = keep or Keep()
     batches = torch.randint(0, 250, (steps, 2, 9), generator=torch.Generator().manual_seed(0))
     trainer = pl.Trainer(

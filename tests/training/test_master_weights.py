@@ -10,7 +10,7 @@ from torch import nn
 from skytrain.config import ConfigError
 from skytrain.config.composition import compose
 from skytrain.models import build_model
-from skytrain.training import CausalLM
+from skytrain.training import CausalLM, Optimization
 from skytrain.training.master_weights import MasterWeights
 from skytrain.training.module import may_fuse
 from skytrain.training.optimizers import make_optimizer
@@ -76,7 +76,7 @@ def test_the_copies_survive_a_checkpoint(name):
 def test_each_precision_trains(precision, kind):
     config = compose([*ONE_LAYER, "trainer.steps=30", "optimizer.lr=1e-2", f"trainer.precision={precision}"]).config
     model = build_model(config.model, seed=0)
-    module = CausalLM(model, optimizer=config.optimizer, schedule=config.lr_schedule, total_steps=30, clip_norm=1.0)
+    module = CausalLM(model, Optimization(config.optimizer, config.lr_schedule, 30, 1.0))
     batch = torch.randint(0, 250, (1, 2, 9), generator=torch.Generator().manual_seed(0)).expand(30, 2, 9)
     trainer = pl.Trainer(
         accelerator="cpu", precision=precision, max_steps=30, logger=False, enable_checkpointing=False,

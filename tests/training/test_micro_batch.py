@@ -65,7 +65,7 @@ def test_running_out_of_memory_names_the_largest_micro_batch_that_fits(tmp_path)
     def too_much(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    module.compute_loss = too_much
+    module.loss = too_much
     module.trainer = make_trainer(config, plan, store_at(tmp_path), [], [])
     with (
         pytest.raises(

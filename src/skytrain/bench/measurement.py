@@ -20,7 +20,7 @@ from ..storage import open_store
 from ..training import (
     AtStep,
     CausalLM,
-    choose_path,
+    choose_loss,
     device_name,
     make_module,
     make_trainer,
@@ -53,11 +53,7 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
         accumulation=plan.micro_batches,
         preset="single",
         precision=config.trainer.compute_precision,
-        path="fused"
-        if choose_path(config, plan.device).compute_loss is not None
-        else "compiled"
-        if config.trainer.compile
-        else "eager",
+        path=choose_loss(config, plan.device).kind,
         checkpointing=config.trainer.activation_checkpointing == "full",
         step_seconds=warm_worst(clock.seconds),
         peak_bytes=torch.cuda.max_memory_allocated() if cuda else None,

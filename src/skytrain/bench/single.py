@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from ..config import Config, DecoderConfig, MissingExtra, SkytrainError, child_environment
-from ..models import Decoder, build_model, flops_per_token, hf_config, lm_loss
+from ..models import Decoder, build_model, flops_per_token, hf_config
 from ..planning import find_gpu
 from ..runs import Reporter, Silent
 from ..storage import open_store
@@ -29,7 +29,7 @@ from ..training import (
     GroupTime,
     apply_fp8,
     choose_device,
-    choose_path,
+    choose_loss,
     device_name,
     explaining_memory,
     group_table,
@@ -82,7 +82,7 @@ def bench_single(
     if device == "cuda" and "trainer.micro_batch" not in given:
         config = replace(config, trainer=replace(config.trainer, micro_batch=None))
     config = with_micro_batch(config, device, reporter.note)
-    path = choose_path(config, device).label
+    path = choose_loss(config, device).label
     cold_start = _fresh(lambda: cold_start_seconds(config)) if cold else None
     if cold_start is not None:
         reporter.note(f"cold start: the first step was done {cold_start:.1f} s after the process began")
@@ -183,16 +183,12 @@ def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
     device = choose_device(config)
     model = build_model(config.model, seed=config.seed).to(device)
     apply_fp8(config, device, model)
-    path = choose_path(config, device)
-    compute = path.compute_loss or (torch.compile(lm_loss, dynamic=False) if config.trainer.compile else lm_loss)
+    path = choose_loss(config, device)
+    lowered = config.trainer.compute_precision == "bf16-mixed" and not path.lowers_precision
 
     def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(
-            device,
-            torch.bfloat16,
-            enabled=config.trainer.compute_precision == "bf16-mixed" and path.compute_loss is None,
-        ):
-            return compute(model, x, y)
+        with torch.autocast(device, torch.bfloat16, enabled=lowered):
+            return path.loss(model, x, y)
 
     loop = Loop(config, model, config.trainer.micro_sequences, loss_of, device)
     speed, step = loop.timed("bare loop", steps, began, flops_per_token(model, config.trainer.sequence_length))

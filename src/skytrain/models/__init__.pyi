@@ -14,6 +14,7 @@ from .hf_causal_lm import HFCausalLM as HFCausalLM
 from .hf_form import hf_config as hf_config
 from .initialise import initial_value as initial_value
 from .kernels import kernels_available as kernels_available
+from .kernels.cublaslt import cublaslt_available as cublaslt_available
 from .llmc import load_llmc as load_llmc, save_llmc as save_llmc
 from .loss import (
     LossSettings as LossSettings,

@@ -1,7 +1,7 @@
 """One Lightning strategy over the mesh (pipeline, replicate, shard, context, tensor).
 
-The trainer keeps its automatic optimization, so ordinary callbacks work. What a strategy must know of the module is
-little: it holds its network as `model`, and lets its loss and its clipping be replaced (`compute_loss`, `limit_gradients`).
+The trainer keeps its automatic optimization, so ordinary callbacks work. The module holds its network as `model`, and has
+its loss computed and its gradients clipped by this strategy (`compute_loss`, `clip_gradients`).
 """
 
 from __future__ import annotations
@@ -158,8 +158,6 @@ class MeshStrategy(StateByName, ParallelStrategy):
             # The schedule runs forward and backward inside the training step, and Lightning would clear gradients after it.
             module.optimizer_zero_grad = _do_nothing
         set_module_device(module, self.root_device)
-        module.compute_loss = self._compute_loss
-        module.limit_gradients = self._clip
 
     def _named(self) -> dict[str, nn.Parameter]:
         return dict(self._module.model.named_parameters())
@@ -177,7 +175,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
         """Of the targets of whole sequences, what this rank computes; the mean over ranks is that of the batch."""
         return compute(targets) if self.context is None else self.context.loss(compute, targets)
 
-    def _compute_loss(self, model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+    def compute_loss(self, model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
         if self.context is not None:
             tokens = self.context.places.cut(tokens)
         if self.settings.kernels is not None:
@@ -249,7 +247,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
             assert isinstance(part, FSDPModule)
             part.set_requires_gradient_sync(on)
 
-    def _clip(self, parameters: Any, limit: float) -> Tensor:
+    def clip_gradients(self, parameters: Any, limit: float) -> Tensor:
         copies = frozenset(tied.copy for tied in self._tied if tied.copy is not None)
         stage_ranks = self.world_size // self.spec.pipeline
         return clip_gradients(parameters, limit, stage_ranks=stage_ranks, repeated=copies)

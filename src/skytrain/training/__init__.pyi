@@ -14,14 +14,14 @@ from .factory import (
 )
 from .interruptions import BudgetWatch as BudgetWatch, Interruptions as Interruptions, Signals as Signals
 from .kernel_table import GroupTime as GroupTime, group_table as group_table, profile_groups as profile_groups
+from .losses import LossPath as LossPath, apply_fp8 as apply_fp8, choose_loss as choose_loss
 from .micro_batch import (
     explaining_memory as explaining_memory,
     with_micro_batch as with_micro_batch,
     with_size as with_size,
 )
-from .module import CausalLM as CausalLM
+from .module import CausalLM as CausalLM, Optimization as Optimization
 from .optimizers import Lion as Lion, make_optimizer as make_optimizer
-from .paths import apply_fp8 as apply_fp8, choose_path as choose_path
 from .pieces import (
     describe as describe,
     make_data as make_data,

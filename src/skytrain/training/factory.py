@@ -40,9 +40,9 @@ from ..planning import Mesh
 from ..storage import Store, register_fsspec
 from .garbage import KeepGarbageOut
 from .guard import make_guard
+from .losses import apply_fp8, choose_loss, find_device
 from .memory import apply_memory_settings, grow_segments
-from .module import CausalLM
-from .paths import apply_fp8, choose_path, find_device
+from .module import CausalLM, Optimization
 
 
 @dataclass(frozen=True)
@@ -126,6 +126,7 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
 
         return ZeroStrategy(zero_settings(config, plan.device), first_value)
     together, _ = step_batches(config, plan.mesh)
+    path = choose_loss(config, plan.device, plan.mesh)
     settings = Settings(
         sequence_length=config.trainer.sequence_length,
         micro_batch=config.trainer.micro_sequences,
@@ -136,35 +137,26 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
         dtype=torch.bfloat16 if config.trainer.compute_precision == "bf16-mixed" else torch.float32,
         reduce_once=config.parallel.reduce_once,
         recompute=config.trainer.activation_checkpointing,
-        compile_blocks=config.trainer.compile,
-        kernels=choose_path(config, plan.device, plan.mesh).kernels,
+        compile_blocks=path.kind == "compiled",
+        kernels=path.kernels,
         cpu_offload=config.parallel.cpu_offload,
     )
     return MeshStrategy(plan.mesh, settings, first_value)
 
 
 def make_module(config: Config, plan: TrainingPlan, model: nn.Module, tell: Callable[[str], None]) -> CausalLM:
-    """The LightningModule with the fastest path for this model on this device; which one it is, is told."""
+    """The LightningModule, with the loss that `choose_loss` chooses; `tell` is given its label."""
     apply_memory_settings(model, config.trainer, by_mesh=uses_mesh_strategy(config))
     apply_fp8(config, plan.device, model, plan.mesh)
-    module = CausalLM(
-        model,
-        optimizer=config.optimizer,
-        schedule=config.lr_schedule,
-        total_steps=plan.total_steps,
-        clip_norm=config.trainer.clip_norm,
-        compile_model=config.trainer.compile and not uses_mesh_strategy(config),  # a mesh compiles by block
-        guard=make_guard(config.trainer, tell),
-    )
+    path = choose_loss(config, plan.device, plan.mesh)
+    optimization = Optimization(config.optimizer, config.lr_schedule, plan.total_steps, config.trainer.clip_norm)
+    module = CausalLM(model, optimization, loss=path.loss, guard=make_guard(config.trainer, tell))
     if config.loader.separate_documents:
         assert isinstance(model, Decoder | HFCausalLM)
         model.separator = config.tokenizer.vocab_size - 1  # the end of text is the last id of every tokenizer here
         module.keeps_documents_apart = True
         if isinstance(model, HFCausalLM):
             model.check_documents()
-    path = choose_path(config, plan.device, plan.mesh)
-    if path.compute_loss is not None:
-        module.compute_loss = path.compute_loss
     tell(f"compute: {path.label}")
     return module
 

@@ -17,10 +17,10 @@ from ..config import Config, DecoderConfig, SkytrainError, format_bytes, format_
 from ..models import Decoder, build_model, initial_value, lm_loss
 from ..planning import MIB, Mesh, job_of, largest_micro_batch, usable_bytes
 from .factory import TrainingPlan
+from .losses import choose_loss
 from .memory import apply_memory_settings
 from .module import CausalLM
 from .optimizers import make_optimizer
-from .paths import choose_path
 
 WORTH = 0.005  # of speed that a larger micro-batch must win
 WARM_SECONDS = {
@@ -108,7 +108,7 @@ def _timed(config: Config, device: str) -> Trial:
     model = _model(config, device)
     apply_memory_settings(model, trainer)
     optimizer = make_optimizer(model, config.optimizer, fused=on_gpu)
-    compute = choose_path(config, device).compute_loss or lm_loss
+    compute = choose_loss(config, device).loss
     autocast = torch.autocast(device, torch.bfloat16, enabled=trainer.compute_precision == "bf16-mixed")
     tokens = torch.randint(
         config.model.vocab_size, (trainer.micro_sequences, trainer.sequence_length + 1), device=device
@@ -200,7 +200,7 @@ def _release(module: CausalLM) -> None:
     """Frees what a run that failed holds, so that trials see an empty GPU."""
     trainer = module.trainer
     trainer.strategy.optimizers = []
-    module.compute_loss = lm_loss  # it may hold graphs
+    module.loss = lm_loss  # the one before may hold graphs
     for parameter in module.parameters():
         parameter.grad = None
         parameter.data = torch.empty(0, device=parameter.device)
@@ -215,7 +215,7 @@ def _estimate(config: Config, device: str, plan: TrainingPlan | None = None) -> 
 
 
 def _compiles(config: Config, device: str) -> bool:
-    return config.trainer.compile and choose_path(config, device).compute_loss is None
+    return choose_loss(config, device).kind == "compiled"
 
 
 def _sizes(config: Config) -> list[int]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import lightning.pytorch as pl
@@ -14,9 +15,10 @@ from torch import nn
 
 from ..config import LRScheduleConfig, OptimizerConfig
 from ..models import count_targets, lm_loss
-from ..parallel import datamodule_of, recount_batches
+from ..parallel import MeshStrategy, datamodule_of, recount_batches
 from ..tokens import inputs_and_targets
 from .guard import Guard, LateGuard
+from .losses import Loss
 from .master_weights import MasterWeights
 from .optimizers import make_optimizer
 from .schedules import learning_rate
@@ -42,35 +44,30 @@ class Clock:
         return time.perf_counter() - self._started_at - self._paused_seconds
 
 
+@dataclass(frozen=True)
+class Optimization:
+    """How weights are updated: by which optimizer, at which rates, with gradients clipped to which norm."""
+
+    optimizer: OptimizerConfig
+    schedule: LRScheduleConfig
+    total_steps: int  # the schedule's horizon
+    clip_norm: float | None = None
+
+
 class CausalLM(pl.LightningModule):
     """Trains `model` to predict the next token; batches are (sequences, length + 1) token ids.
 
-    A strategy that spreads the model over ranks puts its own functions in the place of `compute_loss` and `limit_gradients`.
+    `loss` is that of the path which `choose_loss` has chosen. A mesh strategy, which holds the model in parts, computes loss
+    and gradient norm itself.
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        *,
-        optimizer: OptimizerConfig,
-        schedule: LRScheduleConfig,
-        total_steps: int,
-        clip_norm: float | None,
-        compile_model: bool = False,
-        guard: Guard | None = None,
+        self, model: nn.Module, optimization: Optimization, *, loss: Loss = lm_loss, guard: Guard | None = None
     ) -> None:
         super().__init__()
-        self.model = model
-        self._optimizer, self._schedule, self._total_steps, self._clip_norm = (
-            optimizer,
-            schedule,
-            total_steps,
-            clip_norm,
-        )
-        self.compute_loss: Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor] = (
-            torch.compile(lm_loss, dynamic=False) if compile_model else lm_loss
-        )
-        self.limit_gradients: Callable[[Iterator[nn.Parameter], float], torch.Tensor] = nn.utils.clip_grad_norm_
+        self.model, self.loss = model, loss
+        self._optimizer, self._schedule = optimization.optimizer, optimization.schedule
+        self._total_steps, self._clip_norm = optimization.total_steps, optimization.clip_norm
         self._guard = guard
         self._late_guard: LateGuard | None = None
         self.clock = Clock()
@@ -85,12 +82,23 @@ class CausalLM(pl.LightningModule):
 
     def training_step(self, batch: torch.Tensor, batch_index: int) -> torch.Tensor:
         tokens, targets = inputs_and_targets(batch, keep_marks=self.keeps_documents_apart)
-        loss = self.compute_loss(self.model, tokens, targets)
+        loss = self._compute_loss(tokens, targets)
         share = self.share_of_step(targets)
         if share is not None:
             loss = loss * share
         self._losses.append(loss.detach())
         return loss
+
+    def _compute_loss(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        strategy = self.trainer.strategy
+        compute = strategy.compute_loss if isinstance(strategy, MeshStrategy) else self.loss
+        return compute(self.model, tokens, targets)
+
+    def _clip_gradients(self, max_norm: float) -> torch.Tensor:
+        """Clips in place; returns the norm before."""
+        strategy = self.trainer.strategy
+        clip = strategy.clip_gradients if isinstance(strategy, MeshStrategy) else nn.utils.clip_grad_norm_
+        return clip(self.model.parameters(), max_norm)
 
     def share_of_step(self, targets: torch.Tensor) -> torch.Tensor | None:
         """What the mean loss of this micro-batch counts for in the step's loss, relative to an equal share.
@@ -132,7 +140,7 @@ class CausalLM(pl.LightningModule):
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
         """Clips and keeps the norm from before, in one pass; with no limit the norm is still measured."""
-        norm = self.limit_gradients(self.model.parameters(), self._clip_norm or math.inf)
+        norm = self._clip_gradients(self._clip_norm or math.inf)
         if self._late_guard is not None:
             self.judge()  # the step before this one
             self._keep(norm)
@@ -176,7 +184,7 @@ class CausalLM(pl.LightningModule):
             batch = batch.new_zeros(1, batch.size(1))
         batch = self._with_rows_of_all_ranks(batch)
         tokens, targets = inputs_and_targets(batch, keep_marks=self.keeps_documents_apart)
-        loss = self.compute_loss(self.model, tokens, targets)
+        loss = self._compute_loss(tokens, targets)
         # In whole sequences, so that batches without padding count for exactly as many as they have.
         sequences = count_targets(targets) / targets.size(1) * bool(rows)
         self._val_losses.append(loss.detach().double() * sequences)

@@ -68,7 +68,7 @@ def _library() -> ctypes.CDLL | None:
 
 
 @functools.cache
-def available() -> bool:
+def cublaslt_available() -> bool:
     """Whether products can be made here; asked once a GPU is in use, since torch loads the library with its first product."""
     if not torch.cuda.is_available() or torch.version.hip:
         return False

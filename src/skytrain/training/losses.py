@@ -1,4 +1,4 @@
-"""How the loss is computed on the device at hand: fused kernels, torch.compile, or plain torch. The choice is always said."""
+"""Which loss runs: fused kernels, torch.compile or plain torch. `choose_loss` decides it, for one device and for a mesh."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from ..config import (
     fused_problem,
     uses_process_group,
 )
-from ..models import Backend, Decoder, Kernels, fused_loss, kernels_available, use_fp8
-from ..models.kernels import cublaslt
+from ..models import Backend, Decoder, Kernels, cublaslt_available, fused_loss, kernels_available, lm_loss, use_fp8
 from .graphs import GraphedLoss
 
 ALONE = Mesh()
@@ -31,27 +30,37 @@ Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Path:
-    label: str
+class LossPath:
+    """The way in which a run computes its loss.
+
+    `loss` computes it for a model that is whole on one device, in DDP and in a DeepSpeed engine. A mesh strategy holds the
+    model in parts and runs them itself, in the same way: with `kernels` where it is fused, else compiled by block or eager.
+    """
+
+    kind: Literal["fused", "compiled", "eager"]
+    label: str  # for people
+    loss: Loss
     kernels: Kernels | None = None  # of the fused path
-    compute_loss: Loss | None = None  # None: the module's own
+
+    @property
+    def lowers_precision(self) -> bool:
+        """Whether the path computes in bf16 by itself; the others do under autocast."""
+        return self.kind == "fused"
 
 
-def choose_path(config: Config, device: str, mesh: Mesh = ALONE) -> Path:
-    """The fastest path that computes this model's loss here, or the one that was asked for."""
-    plain = "torch.compile" if config.trainer.compile else "plain torch"
+def choose_loss(config: Config, device: str, mesh: Mesh = ALONE) -> LossPath:
+    """The fastest path that can compute this model's loss here, or the one that the settings ask for."""
     setup = Setup(config, mesh, device=find_device(device))
     check_setup(setup, KERNEL_RULES)
     reason = fused_problem(setup)
     if config.trainer.fused == "off" or reason:
-        why = (
-            f" (fused kernels do not serve {reason})"
-            if reason and config.trainer.fused == "auto" and device == "cuda"
-            else ""
-        )
-        return Path(plain + why)
+        told = bool(reason) and config.trainer.fused == "auto" and device == "cuda"
+        why = f" (fused kernels do not support {reason})" if told else ""
+        if config.trainer.compile:
+            return LossPath("compiled", "torch.compile" + why, torch.compile(lm_loss, dynamic=False))
+        return LossPath("eager", "plain torch" + why, lm_loss)
     switches = config.trainer.kernels
-    lt = cublaslt.available() and _aligned(config.model)
+    lt = cublaslt_available() and _aligned(config.model)
     kernels = Kernels(
         attention=_attention(switches.attention, config.trainer.deterministic),
         loss=switches.loss,
@@ -65,11 +74,11 @@ def choose_path(config: Config, device: str, mesh: Mesh = ALONE) -> Path:
     on = [name for name in ("loss", "gelu", "norm", "products", "epilogue") if getattr(kernels, name)]
     with_graphs = ", CUDA graphs" if graphs else ""
     label = f"fused kernels ({', '.join(on) or 'none'}), {kernels.attention} attention{with_graphs}"
-    return Path(label, kernels, FusedLoss(kernels, graphs))
+    return LossPath("fused", label, FusedLoss(kernels, graphs), kernels)
 
 
 class FusedLoss:
-    """The loss of one model through the fused path, and the graphs of its micro-batch where they pay."""
+    """The loss of one model through the fused kernels, replayed from CUDA graphs where `graphs`."""
 
     def __init__(self, kernels: Kernels, graphs: bool) -> None:
         self._kernels, self._graphs = kernels, graphs
@@ -88,7 +97,7 @@ class FusedLoss:
 
 
 def find_device(kind: str) -> Device:
-    """What the capability rules ask of the device at hand."""
+    """The facts about the device that the capability rules use."""
     if kind != "cuda":
         return Device("cpu")
     kernels = kernels_available(torch.device(kind))
@@ -96,20 +105,20 @@ def find_device(kind: str) -> Device:
 
 
 def _aligned(model: object) -> bool:
-    """Whether cuBLASLt's kernels take the model's sizes: rows must begin at multiples of 16 bytes."""
+    """Whether cuBLASLt's kernels accept the model's sizes: rows must start at multiples of 16 bytes."""
     assert isinstance(model, DecoderConfig)
     return not any(size % 8 for size in (model.width, model.hidden_width, model.padded_vocab))
 
 
 def _wants_graphs(config: Config) -> bool:
-    """Graphs pay where the host cannot ask for kernels as fast as the device runs them: with small micro-batches."""
+    """Graphs pay off with small micro-batches, where the host cannot launch kernels as fast as the device runs them."""
     tokens = config.trainer.micro_sequences * config.trainer.sequence_length
     asked = config.trainer.cuda_graphs
     return asked == "on" or (asked == "auto" and tokens <= GRAPHED_TOKENS)
 
 
 def apply_fp8(config: Config, device: str, model: nn.Module, mesh: Mesh = ALONE) -> None:
-    """Makes the blocks' products fp8 where `trainer.fp8` asks for it; raises where they cannot be."""
+    """Computes the blocks' matrix products in fp8 where `trainer.fp8` asks for it; raises where that is not supported."""
     scaling = config.trainer.fp8
     if scaling == "off":
         return
@@ -119,8 +128,10 @@ def apply_fp8(config: Config, device: str, model: nn.Module, mesh: Mesh = ALONE)
 
 
 def _attention(asked: Literal["auto", "cudnn", "flash", "sdpa"], deterministic: bool) -> Backend:
-    """cuDNN's kernel is the fastest measured on Hopper; older chips take torch's flash kernel, as do runs that must repeat
-    themselves bit for bit: it can add up gradients in one order."""
+    """The attention kernel for this GPU: cuDNN's is the fastest measured on Hopper, torch's flash kernel on older GPUs.
+
+    Deterministic runs use flash too: it can accumulate gradients in a fixed order.
+    """
     if asked != "auto":
         return asked
     return "cudnn" if torch.cuda.get_device_capability() >= (9, 0) and not deterministic else "flash"
