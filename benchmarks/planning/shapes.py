@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from skytrain.config import AdamWConfig, DecoderConfig
+from skytrain.config import DecoderConfig, compose
 from skytrain.planning.mesh import Mesh
 
 SINGLE = Mesh()
-OPTIMIZER = AdamWConfig(name="adamw", lr=1e-4, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.1)
+OPTIMIZER = compose(["optimizer.lr=1e-4"]).config.optimizer
 GPT2 = DecoderConfig(
     name="gpt2-124m", family="gpt2", layers=12, width=768, heads=12, kv_heads=None, head_size=None, mlp_width=None,
     vocab_size=50257, pad_vocab_to=128, max_length=4096, dropout=0.0, tied_head=True, norm="layernorm", norm_eps=1e-5,

@@ -40,7 +40,7 @@ def test_the_settings_page_is_what_the_schema_says():
         ("model.name", ["A label", "Name on the hub", "must be given"]),
         ("data.source.separator", ["data/text.yaml", "bytes of prepared data"]),
         ("data.workers", ["Processes that prepare data", "only speed, place or reporting", "null"]),
-        ("optimizer", ["optimizer=adamw, optimizer=lion, optimizer=muon", "optimizer.beta2", "Lion"]),
+        ("optimizer", ["optimizer=adamw, optimizer=custom, optimizer=lion, optimizer=muon", "optimizer.beta2", "Lion"]),
         ("data/cleaning", ["data.cleaning.pii.emails", "Replace e-mail addresses"]),
     ],
 )

@@ -2,10 +2,12 @@ import pytest
 import torch
 from torch import nn
 
-from skytrain.config import LionConfig, MuonConfig
-from skytrain.config.composition import compose
+from skytrain.config import OPTIMIZERS, ConfigError, compose
 from skytrain.models import build_model
-from skytrain.training.optimizers import Lion, Muon, hidden_matrices, make_optimizer, parameter_groups
+from skytrain.training import make_optimizer
+from skytrain.training.optimizers.groups import hidden_matrices, parameter_groups
+from skytrain.training.optimizers.lion import Lion
+from skytrain.training.optimizers.muon import Muon
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +40,7 @@ def test_lion_follows_the_papers_update(model):
 
 
 def test_the_configuration_chooses_the_optimizer(model):
-    lion = make_optimizer(model, LionConfig("lion", 1e-4, 0.9, 0.99, 1.0), fused=False)
+    lion = make_optimizer(model, compose(["optimizer=lion"]).config.optimizer, fused=False)
     assert isinstance(lion, Lion)
     adamw = make_optimizer(model, compose().config.optimizer, fused=False)
     assert isinstance(adamw, torch.optim.AdamW)
@@ -119,9 +121,61 @@ def test_muon_steps_are_torchs_own_and_survive_a_checkpoint():
 
 def test_muon_leaves_a_model_without_hidden_matrices_to_adamw():
     model = nn.Sequential(nn.Embedding(11, 4), nn.Linear(4, 11))
-    config = MuonConfig("muon", lr=1e-2, momentum=0.9, beta1=0.9, beta2=0.95, eps=1e-8, weight_decay=0.0)
+    config = compose(["optimizer=muon"]).config.optimizer
     optimizer = make_optimizer(model, config, fused=False)
     before = model[0].weight.detach().clone()
     model(torch.arange(11)).square().sum().backward()
     optimizer.step()
     assert not torch.equal(model[0].weight, before)
+
+
+@pytest.mark.parametrize("declared", OPTIMIZERS, ids=lambda declared: declared.__name__)
+def test_the_state_that_planning_counts_is_the_state_that_an_optimizer_keeps(model, declared):
+    """Per parameter of the blocks' matrices and of all others, after one step."""
+    name = declared.__name__.removesuffix("Config").removesuffix("Optimizer").lower()
+    words = ["optimizer.target=torch.optim.NAdam", "optimizer.lr=1e-3"] if name == "custom" else []
+    optimizer = make_optimizer(model, compose([f"optimizer={name}", *words]).config.optimizer, fused=False)
+    model.loss(torch.zeros(1, 8, dtype=torch.long), torch.zeros(1, 8, dtype=torch.long)).backward()
+    optimizer.step()
+    model.zero_grad()
+    hidden = hidden_matrices(model)
+    for parameter_name, parameter in model.named_parameters():
+        slots = [slot for slot in optimizer.state[parameter].values() if slot.shape == parameter.shape]
+        facts, held = declared.facts, sum(slot.nbytes for slot in slots) / parameter.numel()
+        matrix = parameter_name in hidden and facts.matrix_state_bytes is not None
+        assert held == (facts.matrix_state_bytes if matrix else facts.state_bytes)
+
+
+def custom(target: str, *words: str) -> torch.optim.Optimizer:
+    config = compose(["optimizer=custom", f"optimizer.target={target}", "optimizer.lr=1e-2", *words]).config.optimizer
+    return make_optimizer(nn.Sequential(nn.Linear(3, 2)), config, fused=False)
+
+
+def test_a_class_path_is_an_optimizer_and_other_keys_are_its_arguments():
+    optimizer = custom("torch.optim.NAdam", "optimizer.momentum_decay=0.1", "optimizer.weight_decay=0.2")
+    assert isinstance(optimizer, torch.optim.NAdam)
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.2, 0.0]
+    assert {(group["lr"], group["momentum_decay"]) for group in optimizer.param_groups} == {(1e-2, 0.1)}
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "problem"),
+    [
+        (["torch.optim.NAdamW"], "optimizer.target", "has no NAdamW"),
+        (["torch.nn.Linear"], "optimizer.target", "is not a torch.optim.Optimizer"),
+        (["torch.optim.NAdam", "optimizer.momentum_decai=0.1"], "optimizer.momentum_decai", "has no such argument"),
+        (["torch.optim.LBFGS", "optimizer.weight_decay=0.1"], "optimizer.weight_decay", "has no argument weight_decay"),
+        (["torch.optim.lr_scheduler.LambdaLR"], "optimizer.target", "is not a torch.optim.Optimizer"),
+    ],
+)
+def test_a_class_that_does_not_serve_is_refused_with_the_key(words, key, problem):
+    with pytest.raises(ConfigError, match=problem) as refused:
+        custom(*words)
+    assert refused.value.key == key
+
+
+def test_a_misspelt_setting_of_a_built_in_optimizer_is_still_an_error():
+    with pytest.raises(ConfigError, match="no such setting"):
+        compose(["optimizer.momentum=0.9"])
+    with pytest.raises(ConfigError, match="must be given"):
+        compose(["optimizer=custom", "optimizer.lr=1e-3"])

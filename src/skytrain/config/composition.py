@@ -246,8 +246,7 @@ def _adopt(tree: DictConfig, origins: dict[str, str], adopt: Adopt) -> None:
 
 
 def _known(tree: DictConfig, key: str) -> bool:
-    own_source = key.startswith("data.source.") and str(tree.data.source.get("target", "")).startswith(OWN_SOURCES)
-    if any(key.startswith(free + ".") for free in FREE_KEYS) and not own_source:
+    if _belongs_to_plugin(tree, key):
         return True
     node: Any = tree
     for name in key.split("."):
@@ -255,3 +254,11 @@ def _known(tree: DictConfig, key: str) -> bool:
             return False
         node = node._get_node(name)
     return True
+
+
+def _belongs_to_plugin(tree: DictConfig, key: str) -> bool:
+    """Whether the key is an argument of a plugged-in class, which checks it itself."""
+    if key.startswith("optimizer."):
+        return "target" in tree.optimizer
+    own_source = key.startswith("data.source.") and str(tree.data.source.get("target", "")).startswith(OWN_SOURCES)
+    return key.startswith(tuple(f"{free}." for free in FREE_KEYS)) and not own_source

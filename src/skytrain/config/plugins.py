@@ -42,6 +42,9 @@ def make(target: str, args: Mapping[str, Any], key: str, **given: Any) -> Any:
     cls = load_class(target, key)
     signature = inspect.signature(cls)
     free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())
+    for name in given:
+        if name not in signature.parameters and not free:
+            raise ConfigError(key, f"{target} must take the argument {name!r}")
     for name in args:
         if name not in signature.parameters and not free:
             guess = nearest(name, signature.parameters)

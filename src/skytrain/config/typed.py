@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from .errors import ConfigError, nearest
-from .schema import Range, SourceConfig, Unit, tag_of
+from .schema import OtherKeys, Range, Unit, fields_of, groups_in, other_keys_of, tag_of
 
 Origins = Mapping[str, str]
 MISSING = "???"  # OmegaConf's word for a value that the user must give
@@ -38,8 +38,6 @@ class _Builder:
     def any(self, schema: Any, value: Any, key: str) -> Any:
         if isinstance(value, str) and value == MISSING:
             raise self.fail(key, "must be given", f"add {key}=VALUE")
-        if schema is SourceConfig:
-            return self.source(value, key)
         if dataclasses.is_dataclass(schema) and isinstance(schema, type):
             return self.dataclass(schema, value, key)
         origin = get_origin(schema)
@@ -61,7 +59,9 @@ class _Builder:
     def dataclass(self, schema: type, value: Any, key: str) -> Any:
         if not isinstance(value, Mapping):
             raise self.fail(key, f"{value!r} is not a group of settings")
-        hints = typing.get_type_hints(schema, include_extras=True)
+        hints = {field.name: field.type for field in fields_of(schema)}
+        if others := other_keys_of(schema):
+            value = _with_other_keys(value, hints, others)
         for name in value:
             if name not in hints:
                 raise self.unknown(_join(key, str(name)), str(name), hints)
@@ -77,16 +77,6 @@ class _Builder:
             "no such setting",
             f"did you mean {_join(key.rpartition('.')[0], guess)}?" if guess else f"known here: {', '.join(known)}",
         )
-
-    def source(self, value: Any, key: str) -> SourceConfig:
-        if not isinstance(value, Mapping) or "target" not in value:
-            raise self.fail(
-                key, "needs a target: the class that yields documents", f"add {key}.target=my_package.MySource"
-            )
-        args = {name: item for name, item in value.items() if name != "target"}
-        for name, item in args.items():
-            self.any(str | int | float | bool | None | list[Any] | dict[str, Any], item, _join(key, name))
-        return SourceConfig(target=self.scalar(str, value["target"], f"{key}.target"), args=args)
 
     def union(self, options: tuple[Any, ...], value: Any, key: str) -> Any:
         if type(None) in options and value is None:
@@ -121,6 +111,11 @@ class _Builder:
 
     def annotated(self, schema: Any, value: Any, key: str) -> Any:
         base, *marks = get_args(schema)
+        if OtherKeys() in marks:
+            group = key.rpartition(".")[0]  # where the keys were written
+            return {name: self.any(Any, item, _join(group, str(name))) for name, item in value.items()}
+        if groups := groups_in(schema):
+            return self.any(self.variant(groups, value, key), value, key)
         unit = next((mark for mark in marks if isinstance(mark, Unit)), None)
         if unit:
             try:
@@ -160,6 +155,12 @@ class _Builder:
             return str(value)
         words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
         raise self.fail(key, f"{value!r} is not {words.get(schema, schema.__name__)}")
+
+
+def _with_other_keys(value: Mapping[str, Any], known: Mapping[str, Any], others: str) -> dict[str, Any]:
+    """The mapping with the keys that are no fields moved into the field `others`."""
+    moved = {name: item for name, item in value.items() if name not in known or name == others}
+    return {**{name: item for name, item in value.items() if name not in moved}, others: moved}
 
 
 def _join(prefix: str, name: str) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from skytrain.config import DecoderConfig, Precision, fused_mesh_problem, fused_model_problem
+from skytrain.config import DecoderConfig, OptimizerFacts, Precision, fused_mesh_problem, fused_model_problem
 
 from .flops import decoder_size
 from .mesh import Mesh
@@ -24,7 +24,7 @@ Schedule = Literal["gpipe", "1f1b", "interleaved-1f1b", "zbv"]
 CONTEXT_BYTES = 768 * MIB  # CUDA context, cuBLAS and cuDNN handles, as measured on an H200; less on smaller GPUs
 NCCL_BYTES = 700 * MIB  # communicators and their channels, when there is more than one GPU; assumed
 WORKSPACE_BYTES = 96 * MIB  # cuBLAS workspaces and the kernels' scratch
-ADAMW_BYTES = 8  # of state a parameter
+ADAMW = OptimizerFacts(state_bytes=8, fused=True)  # for jobs that do not come from a configuration
 DEEPSPEED_BUCKET = (
     500_000_000  # gradients at most, of one block: in two buffers of bfloat16, and in float32 as they travel
 )
@@ -44,7 +44,7 @@ class Job:
     micro_batch: int
     accumulation: int = 1  # micro-batches in one optimizer step
     precision: Precision = "bf16-mixed"
-    optimizer: str = "adamw"
+    optimizer: OptimizerFacts = ADAMW
     compiled: bool = False
     fused: bool = False  # kernels of our own, which serve GPT-2's shape where layers are whole
     graphs: bool = False  # on the fused path of one GPU, the kernels of a small micro-batch asked for at once
@@ -212,11 +212,13 @@ class State:
 
 
 def optimizer_state_bytes(job: Job) -> float:
-    """Of a parameter, on average: AdamW keeps two moments, Lion one, Muon one of the blocks' matrices and two of the rest."""
-    if job.optimizer == "muon":
-        size = decoder_size(job.model)
-        return ADAMW_BYTES - 4 * (size.matmul_parameters - job.model.vocab_size * job.model.width) / size.parameters
-    return ADAMW_BYTES / 2 if job.optimizer == "lion" else ADAMW_BYTES
+    """Bytes of optimizer state per parameter, averaged over all parameters."""
+    facts = job.optimizer
+    if facts.matrix_state_bytes is None:
+        return facts.state_bytes
+    size = decoder_size(job.model)
+    matrices = (size.matmul_parameters - job.model.vocab_size * job.model.width) / size.parameters
+    return facts.state_bytes - (facts.state_bytes - facts.matrix_state_bytes) * matrices
 
 
 def training_state(job: Job, mesh: Mesh, held: float) -> State:
@@ -227,8 +229,8 @@ def training_state(job: Job, mesh: Mesh, held: float) -> State:
     narrow = job.precision == "bf16-true" or (mesh.deepspeed and job.precision != "32-true")
     # DeepSpeed keeps a float32 copy of its part whatever the weights are, and adds gradients up in float32.
     state = 0.0 if mesh.offload else optimizer_state_bytes(job) + (4 if narrow or mesh.deepspeed else 0)
-    # Gradients in float32 for the copies, or what AdamW and Lion hold for a moment where they are not one fused kernel.
-    unfused = job.precision == "16-mixed" or job.optimizer == "lion"
+    # Gradients in float32 for the copies, or the temporaries of an optimizer that is not one fused kernel.
+    unfused = job.precision == "16-mixed" or not job.optimizer.fused
     return State(
         parameters=(2 if narrow else 4) * held / (ranks if mesh.zero == 3 else 1),
         gradients=(2 if job.precision == "bf16-true" else 4) * held / (ranks if mesh.zero >= 2 else 1),

@@ -7,7 +7,7 @@ backward pass. The fractions depend on the software; `benchmarks/planning/publis
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -141,8 +141,8 @@ def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None
 
     gpu = micro * (products + attention + traffic)
     optimizer = 0.0 if mesh.offload else optimizer_bytes(job.precision) * held / mesh.sharing / memory
-    if job.optimizer == "muon":
-        optimizer += muon_flops(model) / mesh.tensor / mesh.pipeline / product_rate
+    if job.optimizer.matrix_flops is not None:
+        optimizer += _update_flops(model, job.optimizer.matrix_flops) / mesh.tensor / mesh.pipeline / product_rate
     host = together(gpu + optimizer, launch_seconds(job, mesh, software)) - gpu - optimizer
     computing = gpu + host
     uncovered = _uncovered(exchanges(job, mesh, node), computing, job, software)
@@ -151,13 +151,9 @@ def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None
     return StepTime(micro * products, micro * attention, micro * traffic, optimizer, host, uncovered, bubble)
 
 
-def muon_flops(model: DecoderConfig) -> float:
-    """Of one update: five Newton-Schulz iterations on each matrix of the blocks, on every rank that holds it."""
-    flops = 0.0
-    for inputs, outputs in _matrices(model, 1):
-        short, long = sorted((inputs, outputs))
-        flops += 5 * (4 * short**2 * long + 2 * short**3)
-    return model.layers * flops
+def _update_flops(model: DecoderConfig, matrix_flops: Callable[[float, float], float]) -> float:
+    """FLOPs of one update of the blocks' matrices, on every rank that holds them."""
+    return model.layers * sum(matrix_flops(*sorted(shape)) for shape in _matrices(model, 1))
 
 
 def optimizer_bytes(precision: Precision) -> float:

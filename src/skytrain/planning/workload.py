@@ -82,7 +82,7 @@ def job_of(config: Config) -> Job:
         trainer.sequence_length,
         trainer.micro_batch or 1,
         precision="bf16-mixed" if trainer.precision == "auto" else trainer.precision,  # GPUs of the catalogue have it
-        optimizer=config.optimizer.name,
+        optimizer=config.optimizer.facts,
         compiled=trainer.compile,
         fused=trainer.fused != "off" and fused_settings_problem(config) is None,
         graphs=trainer.cuda_graphs != "off" and not config.loader.separate_documents,

@@ -21,7 +21,7 @@ from .micro_batch import (
     with_size as with_size,
 )
 from .module import CausalLM as CausalLM, Optimization as Optimization
-from .optimizers import Lion as Lion, make_optimizer as make_optimizer
+from .optimizers import make_optimizer as make_optimizer
 from .pieces import (
     describe as describe,
     make_data as make_data,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from ..schema import Config, CustomModelConfig, DecoderConfig
+from ..schema import OPTIMIZERS, Config, CustomModelConfig, DecoderConfig, tag_of
 from .rule import Rule, Setup
+
+WHOLE_MATRIX_OPTIMIZERS = [
+    f"`{name}`" for optimizer in OPTIMIZERS if optimizer.facts.whole_matrices for name in tag_of(optimizer)[1]
+]
 
 
 def _divided(setup: Setup, *dimensions: str) -> str | None:
@@ -13,18 +17,20 @@ def _divided(setup: Setup, *dimensions: str) -> str | None:
     return found and f"parallel.{found}={getattr(known, found)}"
 
 
-def _muon(setup: Setup) -> str | None:
-    if setup.config.optimizer.name != "muon":
+def _whole_matrices(setup: Setup) -> str | None:
+    optimizer = setup.config.optimizer
+    if not optimizer.facts.whole_matrices:
         return None
     if setup.mesh.deepspeed:
-        return "'muon' needs whole matrices, and DeepSpeed divides the state without regard to them"
-    return "'muon' gathers matrices on the GPU, and they are kept off it" if setup.mesh.offload else None
+        return f"{optimizer.name!r} needs whole matrices, and DeepSpeed divides the state without regard to them"
+    return f"{optimizer.name!r} gathers matrices on the GPU, and they are kept off it" if setup.mesh.offload else None
 
 
 def _offloaded_optimizer(setup: Setup) -> str | None:
-    name = setup.config.optimizer.name
-    offloads = setup.mesh.deepspeed and setup.mesh.offload
-    return f"{name!r}: DeepSpeed offloads AdamW only" if offloads and name != "adamw" else None
+    optimizer = setup.config.optimizer
+    if not (setup.mesh.deepspeed and setup.mesh.offload) or optimizer.facts.deepspeed_offload:
+        return None
+    return f"{optimizer.name!r}: DeepSpeed offloads AdamW only"
 
 
 def _loss_of_its_own(config: Config) -> bool:
@@ -144,10 +150,10 @@ def _offload_folder(setup: Setup) -> str | None:
 
 FEATURE_RULES = (
     Rule(
-        "muon",
+        "whole-matrices",
         "optimizer.name",
-        "`muon` with DeepSpeed or `parallel.cpu_offload`",
-        _muon,
+        f"{', '.join(WHOLE_MATRIX_OPTIMIZERS)} with DeepSpeed or `parallel.cpu_offload`",
+        _whole_matrices,
         "try parallel=fsdp without offloading, or optimizer=adamw",
     ),
     Rule(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from .data import DataConfig, SourceConfig
 from .declare import DATA, EXECUTION, NUMBERS, RESULT, WEIGHTS, Decides, Declared, declared, setting, settings
-from .kinds import NonNegative, Precision, Range, Seconds, Unit, Whole
+from .kinds import NonNegative, OneOf, OtherKeys, Precision, Range, Seconds, Unit, Whole
 from .model import (
     CustomModelConfig,
     DecoderConfig,
@@ -18,6 +18,7 @@ from .model import (
     ModelConfig,
     YarnRope,
 )
+from .optimizers import OPTIMIZERS, OptimizerConfig, OptimizerFacts
 from .tokens import (
     BPETokenizerConfig,
     GPT2TokenizerConfig,
@@ -27,26 +28,22 @@ from .tokens import (
     TokenizerConfig,
 )
 from .training import (
-    AdamWConfig,
     ConstantScheduleConfig,
     DecayScheduleConfig,
-    LionConfig,
     LRScheduleConfig,
-    MuonConfig,
-    OptimizerConfig,
     ParallelConfig,
     TrainerConfig,
     WSDScheduleConfig,
 )
-from .walk import Field, fields_of, flatten, groups_in, select, tag_of
+from .walk import Field, fields_of, flatten, groups_in, other_keys_of, select, tag_of
 
 __all__ = [
     "DATA",
     "EXECUTION",
     "NUMBERS",
+    "OPTIMIZERS",
     "RESULT",
     "WEIGHTS",
-    "AdamWConfig",
     "BPETokenizerConfig",
     "BudgetConfig",
     "Config",
@@ -64,13 +61,14 @@ __all__ = [
     "HFModelConfig",
     "LRScheduleConfig",
     "LinearRope",
-    "LionConfig",
     "Llama3Rope",
     "LoaderConfig",
     "MixturePhase",
     "ModelConfig",
-    "MuonConfig",
+    "OneOf",
     "OptimizerConfig",
+    "OptimizerFacts",
+    "OtherKeys",
     "ParallelConfig",
     "Precision",
     "Range",
@@ -86,6 +84,7 @@ __all__ = [
     "fields_of",
     "flatten",
     "groups_in",
+    "other_keys_of",
     "select",
     "tag_of",
 ]
@@ -127,7 +126,7 @@ class Config:
     model: ModelConfig
     data: DataConfig
     tokenizer: TokenizerConfig
-    optimizer: OptimizerConfig
+    optimizer: Annotated[OptimizerConfig, OneOf(OPTIMIZERS)]
     lr_schedule: LRScheduleConfig
     parallel: ParallelConfig
     trainer: TrainerConfig

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from .declare import DATA, EXECUTION, NUMBERS, setting, settings
-from .kinds import Bytes, Count, Fraction, NonNegative, Positive, PositiveFloat, Whole
+from .kinds import Bytes, Count, Fraction, NonNegative, OtherKeys, Positive, PositiveFloat, Whole
 
 
 @settings
@@ -13,7 +13,9 @@ class SourceConfig:
     """A class that yields documents; every other key under `source` is an argument of that class."""
 
     target: str = setting(DATA, "Path of the class that yields documents, such as `my_package.MySource`.")
-    args: dict[str, Any] = setting(DATA, "Arguments of that class, written directly under `data.source`.")
+    args: Annotated[dict[str, Any], OtherKeys()] = setting(
+        DATA, "Arguments of that class, written directly under `data.source`."
+    )
 
 
 @settings

@@ -25,6 +25,18 @@ class Unit:
     form: str  # what the text looks like
 
 
+@dataclass(frozen=True)
+class OneOf:
+    """Marks a field that holds one of several groups, told apart by a Literal field of each."""
+
+    groups: tuple[type, ...]
+
+
+@dataclass(frozen=True)
+class OtherKeys:
+    """Marks the field that takes the keys of its group that are no fields: arguments of a plugged-in class."""
+
+
 TIME = "time such as 90s, 10m or 2h"
 Whole = Annotated[int, Range(min=0)]
 Positive = Annotated[int, Range(min=1)]

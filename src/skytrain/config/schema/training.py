@@ -1,4 +1,4 @@
-"""How the model learns: optimizer, learning-rate schedule, parallelism, trainer."""
+"""How the model learns: learning-rate schedule, parallelism, trainer. Optimizers have a package of their own."""
 
 from __future__ import annotations
 
@@ -22,45 +22,6 @@ from .kinds import (
     Unit,
     Whole,
 )
-
-
-@settings
-class AdamWConfig:
-    """AdamW."""
-
-    name: Literal["adamw"] = setting(NUMBERS, "The optimizer.")
-    lr: PositiveFloat = setting(NUMBERS, "Peak learning rate.")
-    beta1: Fraction = setting(NUMBERS, "Decay of the mean of gradients.")
-    beta2: Fraction = setting(NUMBERS, "Decay of the mean of squared gradients.")
-    eps: PositiveFloat = setting(NUMBERS, "Added to the root of the mean of squared gradients.")
-    weight_decay: NonNegative = setting(NUMBERS, "Decay of matrices; biases, norms and other vectors are spared.")
-
-
-@settings
-class LionConfig:
-    """Lion."""
-
-    name: Literal["lion"] = setting(NUMBERS, "The optimizer.")
-    lr: PositiveFloat = setting(NUMBERS, "Peak learning rate.")
-    beta1: Fraction = setting(NUMBERS, "Weight of the momentum in an update.")
-    beta2: Fraction = setting(NUMBERS, "Decay of the momentum.")
-    weight_decay: NonNegative = setting(NUMBERS, "Decay of matrices; biases, norms and other vectors are spared.")
-
-
-@settings
-class MuonConfig:
-    """torch's Muon on the matrices between embedding and head, AdamW on everything else; one learning rate for both."""
-
-    name: Literal["muon"] = setting(NUMBERS, "The optimizer.")
-    lr: PositiveFloat = setting(NUMBERS, "Peak learning rate, as for AdamW: Muon's steps are scaled to AdamW's size.")
-    momentum: Fraction = setting(NUMBERS, "Muon's momentum.")
-    beta1: Fraction = setting(NUMBERS, "AdamW's decay of the mean of gradients.")
-    beta2: Fraction = setting(NUMBERS, "AdamW's decay of the mean of squared gradients.")
-    eps: PositiveFloat = setting(NUMBERS, "AdamW's addition to the root of the mean of squared gradients.")
-    weight_decay: NonNegative = setting(NUMBERS, "Decay of matrices; biases, norms and other vectors are spared.")
-
-
-OptimizerConfig = AdamWConfig | LionConfig | MuonConfig
 
 
 @settings

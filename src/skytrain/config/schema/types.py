@@ -6,7 +6,7 @@ import types
 import typing
 from typing import Annotated, Any, Literal, get_args, get_origin
 
-from .kinds import Range, Unit
+from .kinds import OneOf, Range, Unit
 from .walk import fields_of, groups_in
 
 WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
@@ -38,6 +38,8 @@ def _union(options: tuple[Any, ...]) -> str:
 
 
 def _marked(base: Any, marks: tuple[Any, ...]) -> str:
+    if any(isinstance(mark, OneOf) for mark in marks):
+        return "group of settings"
     unit = next((mark.form for mark in marks if isinstance(mark, Unit)), None)
     bounds = [_range(mark) for mark in marks if isinstance(mark, Range) and not (unit and mark == Range(min=0))]
     return ", ".join([unit or type_in_words(base), *bounds])

@@ -7,9 +7,10 @@ import types
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from functools import cache
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from .declare import Decides, Declared, declared
+from .kinds import OneOf, OtherKeys
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +37,15 @@ def groups_in(schema: Any) -> tuple[type, ...]:
     """The groups among the options of a type: several where variants share a key, none for plain values."""
     if get_origin(schema) in (typing.Union, types.UnionType):
         return tuple(group for option in get_args(schema) for group in groups_in(option))
+    if get_origin(schema) is Annotated:
+        return next((mark.groups for mark in get_args(schema) if isinstance(mark, OneOf)), ())
     return (schema,) if isinstance(schema, type) and dataclasses.is_dataclass(schema) else ()
+
+
+def other_keys_of(group: type) -> str | None:
+    """The field that takes the keys which are no fields; None where there is no such field."""
+    marked = (each for each in fields_of(group) if OtherKeys() in get_args(each.type))
+    return next((each.name for each in marked), None)
 
 
 def tag_of(group: type) -> tuple[str, tuple[str, ...]]:
