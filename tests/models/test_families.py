@@ -11,8 +11,7 @@ from skytrain.config.composition import compose
 from skytrain.evaluation import WholeModel
 from skytrain.evaluation.generation import Sampling, generate_tokens
 from skytrain.models import Decoder, build_model
-from skytrain.models.hf_form import hf_config
-from skytrain.models.hf_reading import read_hf_config
+from skytrain.models.hf_form import hf_config, read_hf_config
 from skytrain.models.sizes import size_config, size_names
 from skytrain.planning.flops import decoder_size
 

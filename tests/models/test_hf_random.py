@@ -16,13 +16,13 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from skytrain.config import ConfigError
 from skytrain.models import Decoder, build_model, load_hf_folder
+from skytrain.models.families import FAMILIES
+from skytrain.models.families._rotary import ROPE_THETA
 from skytrain.models.hf import save_hf_folder
-from skytrain.models.hf_defaults import ARCHITECTURES, DEFAULTS, ROPE_THETA
-from skytrain.models.hf_form import hf_form
-from skytrain.models.hf_reading import read_hf_config
-from skytrain.models.hf_weights import NAMES, state_from_hf, state_to_hf
+from skytrain.models.hf_form import hf_form, read_hf_config
+from skytrain.models.hf_weights import state_from_hf, state_to_hf
 
-IN_TRANSFORMERS = [family for family in ARCHITECTURES if family != "exaone"]
+IN_TRANSFORMERS = [name for name, family in FAMILIES.items() if family.write]
 LENGTH = 40
 # Sizes stay, as a model of 32 layers and width 4096 is no test; the arithmetic does not.
 KEPT = {"model_type", "vocab_size", "hidden_size", "n_embd", "n_layer", "n_head", "n_positions"} | {
@@ -90,10 +90,10 @@ def random_json(family: str, seed: int) -> dict[str, Any]:
             "attention_bias": False,
             "mlp_bias": False,
         }
-        full = {key: value for key, value in full.items() if key in DEFAULTS[family]}
+        full = {key: value for key, value in full.items() if key in FAMILIES[family].defaults}
     full |= {"tie_word_embeddings": rng.random() < 0.5}
     # Where the default number of key-value heads does not divide the heads, the file must say one.
-    unfit = full.get("num_attention_heads", 1) % (DEFAULTS[family].get("num_key_value_heads") or 1)
+    unfit = full.get("num_attention_heads", 1) % (FAMILIES[family].defaults.get("num_key_value_heads") or 1)
     kept = KEPT | ({"num_key_value_heads"} if unfit else set())
     left = {key: value for key, value in full.items() if key in kept or rng.random() < 0.6}
     return {"model_type": family, "vocab_size": 97, **left, **({} if family == "gpt2" else random_rope(rng))}
@@ -149,11 +149,11 @@ def test_a_config_with_keys_left_out_computes_what_transformers_computes(family,
 def test_the_defaults_are_those_of_transformers(family):
     config = CONFIG_MAPPING[family]
     fields = {field.name: field.default for field in dataclasses.fields(config)}
-    for key, value in DEFAULTS[family].items():
+    for key, value in FAMILIES[family].defaults.items():
         assert fields[key] == value, key
     inherited = {field.name for field in dataclasses.fields(config.__mro__[1])}
     assert {name for name in fields if name in config.__annotations__ or name not in inherited} <= {
-        *DEFAULTS[family],
+        *FAMILIES[family].defaults,
         *WITHOUT_EFFECT,
     }
     rope = getattr(config(), "rope_parameters", None)
@@ -163,7 +163,7 @@ def test_the_defaults_are_those_of_transformers(family):
 @pytest.mark.parametrize("seed", range(3))
 def test_exaone_computes_what_llama_computes_and_is_exported_as_llama(seed, tmp_path):
     llama = random_json("llama", seed)
-    spelled = {**DEFAULTS["llama"], **llama}
+    spelled = {**FAMILIES["llama"].defaults, **llama}
     renamed = {
         "num_hidden_layers": "num_layers",
         "rms_norm_eps": "layer_norm_epsilon",
@@ -186,7 +186,7 @@ def test_exaone_computes_what_llama_computes_and_is_exported_as_llama(seed, tmp_
 
 
 def test_every_parameter_of_exaone_has_a_name():
-    assert NAMES["exaone"].modules.keys() == NAMES["llama"].modules.keys()
+    assert FAMILIES["exaone"].modules.keys() == FAMILIES["llama"].modules.keys()
 
 
 @pytest.mark.parametrize("family", ["llama", "exaone"])

@@ -87,7 +87,6 @@ from .schema import (
     DataConfig as DataConfig,
     DecoderConfig as DecoderConfig,
     DynamicRope as DynamicRope,
-    Family as Family,
     GPT2TokenizerConfig as GPT2TokenizerConfig,
     HFModelConfig as HFModelConfig,
     LinearRope as LinearRope,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import ConfigError, DecoderConfig, ModelConfig, SkytrainError
-from .hf_reading import explicit, read_hf_config
+from .hf_form import explicit, read_hf_config
 
 NOT_COMPARED = {
     "name": "a label",

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from ..config import DecoderConfig, Family
 from .agreement import read_hf_decoder
 from .decoder import Decoder
 from .hf_form import hf_config, hf_form
-from .hf_weights import from_hf, match_names, to_hf
+from .hf_weights import from_hf, match_weights, to_hf, weight_pairs
 from .parametrization import folded, folded_config
 from .safetensors_io import SafetensorsFolder, TensorSpec, write_folder
 
@@ -35,15 +33,15 @@ def load_hf_folder(
 
 
 def read_hf_weights(
-    model: Decoder, folder: Path, dtype: torch.dtype = torch.float32, *, family: Family | None = None
+    model: Decoder, folder: Path, dtype: torch.dtype = torch.float32, *, family: str | None = None
 ) -> None:
     """Gives a decoder, on the meta device or not, the weights in a folder, whose names are those of `family`."""
     weights = SafetensorsFolder(folder)
     config = dataclasses.replace(model.config, family=family or model.config.family)
-    for ours, theirs in match_names(config, weights.shapes):
-        owner, _, leaf = ours.rpartition(".")
-        value = from_hf(config, ours, [weights.get(name) for name in theirs])
-        setattr(model.get_submodule(owner), leaf, nn.Parameter(value.to(dtype)))
+    for pair in match_weights(config, weights.shapes):
+        for name, value in from_hf(config, pair, [weights.get(each) for each in pair.theirs]).items():
+            owner, _, leaf = name.rpartition(".")
+            setattr(model.get_submodule(owner), leaf, nn.Parameter(value.to(dtype)))
     model.tie()
 
 
@@ -56,14 +54,18 @@ def save_hf_folder(model: Decoder, folder: Path, *, eot: int | None = None) -> N
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     text = json.dumps(hf_config(form, eot=eot, dtype=dtype), indent=2, sort_keys=True)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+    parameters = dict(model.named_parameters())
+    pairs = list(weight_pairs(form, parameters))
     specs = [
-        TensorSpec(name, piece.dtype, tuple(piece.shape))
-        for ours, parameter in model.named_parameters()
-        for name, piece in to_hf(form, ours, parameter.detach().to("meta")).items()
+        TensorSpec(name, tensor.dtype, tuple(tensor.shape))
+        for pair in pairs
+        for name, tensor in to_hf(form, pair, [parameters[each].detach().to("meta") for each in pair.ours]).items()
     ]
-    write_folder(folder, specs, _pieces(model, form))
-
-
-def _pieces(model: Decoder, form: DecoderConfig) -> Iterator[Tensor]:
-    for ours, parameter in model.named_parameters():
-        yield from to_hf(form, ours, folded(model.config, ours, parameter.detach())).values()
+    tensors = (
+        tensor
+        for pair in pairs
+        for tensor in to_hf(
+            form, pair, [folded(model.config, each, parameters[each].detach()) for each in pair.ours]
+        ).values()
+    )
+    write_folder(folder, specs, tensors)

@@ -1,165 +1,129 @@
-"""A decoder's form in Hugging Face: the architecture that computes the same, and its config.json."""
+"""config.json of Hugging Face: the decoder that it describes, and the architecture that a decoder is exported as. No torch."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from ..config import ConfigError, DecoderConfig, DynamicRope, Family, SkytrainError
-from .hf_defaults import ARCHITECTURES
-from .hf_reading import explicit, read_hf_config
+from ..config import ConfigError, DecoderConfig, DynamicRope, SkytrainError, build, check_decoder, nearest
+from .families import FAMILIES, ModelFamily
+from .families._family import need
+from .sizes import model_file
 
-# What config.json says nothing of (name, padding), or says in other words (dropout), or that decides nothing after training.
-NO_FORM = ("name", "family", "pad_vocab_to", "dropout", "weights", "base_width", "base_layers")
-WHOLE_HEADS = ("llama", "gemma2")  # transformers refuses these with a width that is no multiple of the heads
+# Fields that config.json does not have (name, padding), has in another form (dropout), or that only matter in training.
+NOT_IN_CONFIG = ("name", "family", "pad_vocab_to", "dropout", "weights", "base_width", "base_layers")
 
 
-def hf_form(config: DecoderConfig) -> DecoderConfig:
-    """The decoder under a family whose Hugging Face architecture computes the same: its own, else the first that does.
-
-    EXAONE becomes Llama so, and Llama with a head size of its own Mistral without a window. Raises where there is none.
-    """
-    own = [config.family] if config.family in _WRITERS else []
-    problems = []
-    for family in dict.fromkeys([*own, *_WRITERS]):
-        form = dataclasses.replace(config, family=family)
-        problem = _problem(form)
-        if problem is None:
-            return form
-        problems.append(problem)
-    raise problems[0]
+def read_hf_config(
+    data: Mapping[str, Any], *, name: str, pad_vocab_to: int, max_length: int | None = None
+) -> DecoderConfig:
+    """The decoder that a config.json describes. `max_length` changes its longest sequence (rotary positions only)."""
+    family = _family_of(data, name)
+    data = family.with_defaults(data)
+    values = {
+        **model_file(f"_{family.name}"),
+        **family.read(data),
+        "vocab_size": need(data, "vocab_size"),
+        "tied_head": data["tie_word_embeddings"],
+        "name": name,
+        "pad_vocab_to": pad_vocab_to,
+    }
+    if max_length is not None:
+        if values["positions"] == "learned" and max_length != values["max_length"]:
+            raise SkytrainError(
+                f"{name}: its position table has {values['max_length']} rows; it cannot be built for max_length {max_length}"
+            )
+        values["max_length"] = max_length
+    config: DecoderConfig = build(DecoderConfig, values, key="config.json")
+    check_decoder(config)
+    return config
 
 
 def hf_config(config: DecoderConfig, *, eot: int | None = None, dtype: str = "float32") -> dict[str, Any]:
-    """config.json of this decoder; raises where no architecture of Hugging Face's computes what the decoder does."""
+    """config.json of this decoder; raises ConfigError where no Hugging Face architecture computes the same."""
     return {
         **_written(hf_form(config)),
         "bos_token_id": eot,
         "eos_token_id": eot,
         "initializer_range": 0.02,
         "dtype": dtype,
-        "torch_dtype": dtype,  # what readers before transformers 5 look for
+        "torch_dtype": dtype,  # the key that transformers read before version 5
         "use_cache": True,
     }
 
 
-def _problem(form: DecoderConfig) -> ConfigError | None:
+def hf_form(config: DecoderConfig) -> DecoderConfig:
+    """The decoder under a family whose Hugging Face architecture computes the same: its own, else the first that does.
+
+    So EXAONE becomes Llama, and Llama with an uneven width Mistral without a window. Raises where there is none.
+    """
+    own = FAMILIES[config.family].export_as or config.family
+    problems = []
+    for family in dict.fromkeys([own, *FAMILIES]):
+        if FAMILIES[family].write is None:
+            continue
+        form = dataclasses.replace(config, family=family)
+        problem = _export_problem(form)
+        if problem is None:
+            return form
+        problems.append(problem)
+    raise problems[0]
+
+
+def explicit(config: DecoderConfig) -> DecoderConfig:
+    """The same decoder with derived values filled in, so that two of them can be compared."""
+    return dataclasses.replace(
+        config,
+        kv_heads=config.groups,
+        head_size=config.head_width,
+        mlp_width=config.hidden_width,
+        attention_scale=config.attention_scale or config.head_width**-0.5,
+        window_every=config.window_every if config.window else 1,
+    )
+
+
+def _family_of(data: Mapping[str, Any], name: str) -> ModelFamily:
+    found = data.get("model_type")
+    if isinstance(found, str) and found in FAMILIES:
+        return FAMILIES[found]
+    guess = nearest(str(found), FAMILIES)
+    raise SkytrainError(
+        f"{name}: the built-in decoder has no architecture {found!r} (model_type in config.json);"
+        f" it has {', '.join(FAMILIES)}"
+        + (f"\n  did you mean {guess}?" if guess else "")
+        + "\n  model=hf model.name=FOLDER trains any causal language model that transformers has"
+    )
+
+
+def _export_problem(form: DecoderConfig) -> ConfigError | None:
     """Why transformers would not load this decoder as its family, or would compute something else."""
-    architecture = ARCHITECTURES[form.family]
+    family = FAMILIES[form.family]
     hint = "such a model trains and generates here, but cannot be exported to Hugging Face"
-    if form.family in WHOLE_HEADS and form.width % form.heads:
-        problem = (
-            f"{form.width} is no multiple of the {form.heads} heads, and transformers refuses such a {architecture}"
-        )
-        return ConfigError("model.width", problem, hint=hint)
-    if form.family == "gemma2" and form.window is None:
-        return ConfigError("model.window", f"null has no form in Hugging Face's {architecture}", hint=hint)
+    if refused := family.export_problem(form):
+        key, problem = refused
+        return ConfigError(key, f"{problem} {family.architecture}", hint=hint)
     try:
         again = read_hf_config(_written(form), name=form.name, pad_vocab_to=form.pad_vocab_to)
-    except SkytrainError as error:  # what this family cannot say at all, as GPT-2's cannot a head size
-        return ConfigError("model.family", f"has no form in Hugging Face's {architecture}: {error}", hint=hint)
+    except SkytrainError as error:  # the family has no key for it: GPT-2 has none for the size of a head
+        return ConfigError("model.family", f"has no form in Hugging Face's {family.architecture}: {error}", hint=hint)
     ours, theirs = (dataclasses.asdict(explicit(each)) for each in (form, again))
-    # Dynamic positions have no longest sequence in config.json, only the length that they stretch from.
-    ignored = (*NO_FORM, "max_length") if isinstance(form.rope_scaling, DynamicRope) else NO_FORM
+    # With dynamic positions config.json has only the length that they extend from.
+    ignored = (*NOT_IN_CONFIG, "max_length") if isinstance(form.rope_scaling, DynamicRope) else NOT_IN_CONFIG
     for field, value in ours.items():
         if field not in ignored and theirs[field] != value:
-            problem = f"{value!r} has no form in Hugging Face's {architecture}, which means {theirs[field]!r}"
+            problem = f"{value!r} has no form in Hugging Face's {family.architecture}, which means {theirs[field]!r}"
             return ConfigError(f"model.{field}", problem, hint=hint)
     return None
 
 
 def _written(form: DecoderConfig) -> dict[str, Any]:
+    family = FAMILIES[form.family]
+    assert family.write is not None
     return {
-        "architectures": [ARCHITECTURES[form.family]],
-        "model_type": form.family,
-        **_WRITERS[form.family](form),
+        "architectures": [family.architecture],
+        "model_type": family.name,
+        **family.write(form),
         "vocab_size": form.vocab_size,
         "tie_word_embeddings": form.tied_head,
     }
-
-
-def _write_gpt2(config: DecoderConfig) -> dict[str, Any]:
-    return {
-        "n_layer": config.layers,
-        "n_embd": config.width,
-        "n_head": config.heads,
-        "n_inner": config.mlp_width,
-        "n_positions": config.max_length,
-        "n_ctx": config.max_length,
-        "activation_function": "gelu_new",
-        "layer_norm_epsilon": config.norm_eps,
-        "resid_pdrop": config.dropout,
-        "embd_pdrop": config.dropout,
-        "attn_pdrop": config.dropout,
-    }
-
-
-def _write_rotary(config: DecoderConfig) -> dict[str, Any]:
-    scaling = config.rope_scaling
-    return {
-        "num_hidden_layers": config.layers,
-        "hidden_size": config.width,
-        "num_attention_heads": config.heads,
-        "num_key_value_heads": config.groups,
-        "head_dim": config.head_width,
-        "intermediate_size": config.hidden_width,
-        "max_position_embeddings": scaling.original_length if isinstance(scaling, DynamicRope) else config.max_length,
-        "rms_norm_eps": config.norm_eps,
-        # The words of transformers 4, which version 5 reads too.
-        "rope_theta": config.rope_theta,
-        "rope_scaling": _write_scaling(config),
-        "hidden_act": "silu",
-    }
-
-
-def _write_scaling(config: DecoderConfig) -> dict[str, Any] | None:
-    if config.rope_scaling is None:
-        return None
-    words = dataclasses.asdict(config.rope_scaling)
-    words["rope_type"] = words.pop("kind")
-    if "original_length" in words:
-        original = words.pop("original_length")
-        if not isinstance(config.rope_scaling, DynamicRope):  # theirs is max_position_embeddings
-            words["original_max_position_embeddings"] = original
-    return words
-
-
-def _write_mistral(config: DecoderConfig) -> dict[str, Any]:
-    return {**_write_rotary(config), "sliding_window": config.window}
-
-
-def _layer_types(config: DecoderConfig) -> list[str]:
-    return ["sliding_attention" if config.window_of(layer) else "full_attention" for layer in range(config.layers)]
-
-
-def _write_qwen(config: DecoderConfig) -> dict[str, Any]:
-    plain = {**_write_rotary(config), "use_sliding_window": config.window is not None}
-    if config.window is None:
-        return plain
-    return {**plain, "sliding_window": config.window, "max_window_layers": 0, "layer_types": _layer_types(config)}
-
-
-def _write_gemma2(config: DecoderConfig) -> dict[str, Any]:
-    scalar = config.head_width if config.attention_scale is None else config.attention_scale**-2
-    return {
-        **_write_rotary(config),
-        "hidden_act": "gelu_pytorch_tanh",
-        "hidden_activation": "gelu_pytorch_tanh",
-        "query_pre_attn_scalar": round(scalar),  # Gemma's configuration knows whole numbers only
-        "sliding_window": config.window,
-        "layer_types": _layer_types(config),
-        "attn_logit_softcapping": config.attention_softcap,
-        "final_logit_softcapping": config.logit_softcap,
-    }
-
-
-# Without EXAONE: its code lies on the hub, and does not run with transformers 5.
-_WRITERS: Mapping[Family, Callable[[DecoderConfig], dict[str, Any]]] = {
-    "llama": _write_rotary,
-    "mistral": _write_mistral,
-    "qwen2": _write_qwen,
-    "qwen3": _write_qwen,
-    "gemma2": _write_gemma2,
-    "gpt2": _write_gpt2,
-}

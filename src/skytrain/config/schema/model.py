@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from .declare import EXECUTION, NUMBERS, WEIGHTS, setting, settings
 from .kinds import Fraction, Positive, PositiveFloat
@@ -54,7 +55,12 @@ class YarnRope:
 
 
 RopeScaling = LinearRope | DynamicRope | Llama3Rope | YarnRope
-Family = Literal["gpt2", "llama", "mistral", "qwen2", "qwen3", "gemma2", "exaone"]
+if TYPE_CHECKING:
+    Family = str
+else:
+    # Each family of the built-in decoder has a file with the settings that its sizes share: groups/model/_FAMILY.yaml.
+    _FILES = (Path(__file__).parent.parent / "groups" / "model").glob("_*.yaml")
+    Family = Literal[tuple(sorted(path.stem.removeprefix("_") for path in _FILES))]
 
 
 @settings
