@@ -1,15 +1,18 @@
-"""torchrun, tied to the supervisor that started it: `python -m skytrain.jobs.agent OPTIONS -m MODULE ...`.
+"""torchrun under a supervisor: `python -m skytrain.jobs.agent OPTIONS -m MODULE ...`.
 
-The supervisor passes signals on to the workers itself. torchrun must not act on the ones it gets, as when a scheduler sends
-SIGTERM to every process of a job: it would kill the workers after 30 seconds, in the middle of their last checkpoint.
+It ends with the supervisor, leaves signals to it, and counts restarts as it does.
 """
 
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 from .lifeline import tie_to_supervisor
+from .supervision import Progress, Supervision
 
+# The supervisor passes these on to the workers. torchrun must not act on them, as when a scheduler sends SIGTERM to every
+# process of a job: it would kill the workers after 30 seconds, in the middle of their last checkpoint.
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 
@@ -20,7 +23,31 @@ def main() -> None:
         signal.signal(number, lambda *_: None)
     from torch.distributed.run import main as torchrun
 
+    supervision = Supervision.from_environment()
+    if supervision is not None:
+        count_restarts_without_progress(supervision)
     torchrun()
+
+
+def count_restarts_without_progress(supervision: Supervision) -> None:
+    """Makes torchrun's `--max-restarts` a limit of restarts in a row without progress; torchrun counts all of a job."""
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+
+    monitor, progress = LocalElasticAgent._monitor_workers, Progress()
+    allowed: int | None = None
+
+    def monitor_workers(agent: Any, group: Any) -> Any:
+        nonlocal allowed
+        found = monitor(agent, group)  # first: what a worker reported before it crashed is then there
+        allowed = group.spec.max_restarts if allowed is None else allowed
+        if progress.made(supervision.resumed_step()):
+            # Both grow: their difference is the TORCHELASTIC_RESTART_COUNT of the workers.
+            used = allowed - agent._remaining_restarts
+            agent._remaining_restarts += used
+            group.spec.max_restarts += used
+        return found
+
+    LocalElasticAgent._monitor_workers = monitor_workers  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

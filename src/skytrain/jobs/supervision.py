@@ -26,6 +26,19 @@ class JobError:
     message: str
 
 
+class Progress:
+    """Tells from the steps at which attempts resume whether a job comes forward."""
+
+    def __init__(self) -> None:
+        self._step: int | None = None
+
+    def made(self, resumed_step: int | None) -> bool:
+        """Whether an attempt has resumed from a newer commit than the last one that was seen; None: none has yet."""
+        before = self._step
+        self._step = before if resumed_step is None else resumed_step
+        return before is not None and resumed_step is not None and resumed_step > before
+
+
 @dataclass(frozen=True)
 class Supervision:
     """The folder, seen from both sides."""
@@ -59,7 +72,7 @@ class Supervision:
             raise SystemExit(CRASH)
 
     def report_resume(self, step: int) -> None:
-        """From which step this attempt resumes, by which the supervisor sees whether the one before it came further."""
+        """From which step this attempt resumes, by which the supervisor sees whether the one before it made progress."""
         self._put("resumed", str(step))
 
     def report_outcome(self, outcome: str) -> None:
@@ -104,3 +117,10 @@ class Supervision:
     def _get(self, name: str) -> str | None:
         path = self.folder / name
         return path.read_text() if path.exists() else None
+
+
+def report_resume(local_rank: int, step: int) -> None:
+    """Tells this node's supervisor, if there is one, from which step the attempt resumes; called on every rank."""
+    supervision = Supervision.from_environment()
+    if supervision is not None and local_rank == 0:
+        supervision.report_resume(step)

@@ -32,7 +32,7 @@ from .lifeline import die_with_parent, lives
 from .network import address_towards
 from .nodes import START_SECONDS, NoRendezvous, check_reachable
 from .processes import ControlGroup, kill_job
-from .supervision import JobError, Supervision
+from .supervision import JobError, Progress, Supervision
 
 POLL_SECONDS = 0.1
 FIRST_NODE_SECONDS = 5.0  # that the first node may be late without a word
@@ -89,7 +89,7 @@ def supervise(config: Config, words: Sequence[str], layout: ProcessLayout, tell:
     if layout.nodes > 1:
         if layout.node_rank > 0:
             _find_first_node(str(layout.rendezvous), tell)
-        # Restarts take all nodes together, which torchrun sees to; it has used them up when it ends.
+        # torchrun restarts all nodes together, and counts as Restarts does (see agent.py); when it ends, none is left.
         command, max_restarts = [*torchrun(layout, max_restarts), *command], 0
     elif layout.processes > 1:
         command = [*torchrun(layout, 0), *command]
@@ -142,15 +142,12 @@ class Restarts:
     """Counts the crashes of a job. Progress, seen by a restart that resumes from a newer commit, makes them good."""
 
     def __init__(self, allowed: int) -> None:
-        self._allowed, self._failures = allowed, 0
-        self._resumed_step: int | None = None
+        self._allowed, self._failures, self._progress = allowed, 0, Progress()
 
     def crashed(self, resumed_step: int | None) -> int | None:
         """Which restart is next, from 1; None when all are used up. `resumed_step`: from where the attempt had resumed."""
-        if resumed_step is not None:
-            if self._resumed_step is not None and resumed_step > self._resumed_step:
-                self._failures = 0
-            self._resumed_step = resumed_step
+        if self._progress.made(resumed_step):
+            self._failures = 0
         if self._failures >= self._allowed:
             return None
         self._failures += 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from ..config import Config, ConfigError, advice, uses_process_group
-from ..jobs import JoinedJob, Ranks, Supervision, node_facts
+from ..jobs import JoinedJob, Ranks, Supervision, node_facts, report_resume
 from ..parallel import choose_layout, this_machine
 from ..runs import (
     EXIT_CODES,
@@ -226,6 +226,7 @@ def _train(
     spent = ranks.first_does(lambda: spent_before(store, name, beginning.key if beginning.own else None))
     meter = start_meter(config, ranks, host, spent, reporter)
     attempt = ranks.first_does(lambda: begin(config, plan, store, start, record, check, allow_changes))
+    report_resume(ranks.local_rank, attempt.beginning.step)
     with (
         failures_recorded(store, name, attempt.number),
         beside(config, store, name, attempt.number, ranks, host.metadata, reporter) as side,

@@ -269,8 +269,6 @@ def begin(
     )
     beginning = find_beginning(config, store, record.name, start, check.beginning)
     record_resume(store, record.name, number, beginning.step)
-    if supervision is not None:
-        supervision.report_resume(beginning.step)
     save_run(store, record)
     lost = find_lost_metrics(store, record.name, beginning, config.trainer.log_every)
     beginning = dataclasses.replace(beginning, warnings=(*beginning.warnings, *lost))

@@ -14,12 +14,12 @@ import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.config.composition import compose
+from skytrain.jobs import supervisor as module
 from skytrain.jobs.lifeline import lives
 from skytrain.jobs.nodes import NoRendezvous
 from skytrain.jobs.processes import descendants, supervised_by
 from skytrain.jobs.supervision import Supervision
 from skytrain.jobs.supervisor import Limits, ProcessLayout, Restarts, Supervisor, choose_processes, count_gpus, torchrun
-from skytrain.pipelines import supervise
 
 WORKER = """
 import os, signal, sys, time
@@ -46,7 +46,7 @@ def wait():
 @pytest.fixture
 def supervised(tmp_path, monkeypatch):
     """Runs a worker's lines under a supervisor; gives its exit code and what was said."""
-    monkeypatch.setattr(supervise, "FIRST_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(module, "FIRST_WAIT_SECONDS", 0.01)
     said: list[str] = []
 
     def run(lines: str, *, max_restarts: int = 0, stop_seconds: float = 30.0, before=lambda: None) -> int:
@@ -83,7 +83,7 @@ def test_a_crash_is_started_again_so_often_and_then_shows(supervised):
 
 
 def test_nodes_that_do_not_come_are_waited_for_so_long_and_then_said_to_be_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(supervise, "OTHERS_SECONDS", 0.3)
+    monkeypatch.setattr(module, "OTHERS_SECONDS", 0.3)
     waits = ["-c", "import signal; signal.pause()"]  # as torchrun does
     before = descendants(os.getpid())
     with pytest.raises(NoRendezvous, match=r"not all nodes came to the rendezvous 10.0.0.5:29500\n  look for"):
@@ -131,7 +131,7 @@ def test_restarts_are_refilled_by_progress(supervised):
 
 def test_a_restart_waits_longer_after_each_crash_without_progress():
     for failures, longest in ((1, 2.0), (2, 4.0), (4, 16.0), (20, 120.0)):
-        waits = [supervise.restart_wait_seconds(failures) for _ in range(50)]
+        waits = [module.restart_wait_seconds(failures) for _ in range(50)]
         assert longest / 2 <= min(waits) < max(waits) <= longest
     restarts = Restarts(2)
     assert [restarts.crashed(step) for step in (None, 0, None, 0)] == [1, 2, None, None]
@@ -139,7 +139,7 @@ def test_a_restart_waits_longer_after_each_crash_without_progress():
 
 
 def test_a_signal_while_a_restart_is_waited_for_ends_the_job(supervised, monkeypatch):
-    monkeypatch.setattr(supervise, "FIRST_WAIT_SECONDS", 600.0)
+    monkeypatch.setattr(module, "FIRST_WAIT_SECONDS", 600.0)
 
     def after_the_crash():
         while not supervised.said:
