@@ -290,6 +290,40 @@ def test_an_endpoint_that_is_not_there_is_named(s3_environment: pytest.MonkeyPat
         open_store("s3://bucket/x", retry=FAST_RETRY).patient(BRIEFLY).read("key")
 
 
+@pytest.mark.parametrize(
+    ("endpoint", "reason"),
+    [("http://127.0.0.1:1", "Connection refused"), ("http://no-such-host.invalid", "Name or service not known|.*")],
+)
+def test_a_store_that_has_never_responded_is_given_up_early_with_the_endpoint_and_what_to_check(
+    s3_environment: pytest.MonkeyPatch, endpoint: str, reason: str
+) -> None:
+    s3_environment.setenv("AWS_ENDPOINT_URL", endpoint)
+    s3_environment.setattr("skytrain.storage.retry.FIRST_RESPONSE_SECONDS", BRIEFLY)
+    with pytest.raises(
+        StoreUnreachable, match=rf"({reason}) \({endpoint}\) \(tried for .*\n  nothing has ever .*AWS_ENDPOINT_URL_S3"
+    ):
+        open_store("s3://bucket/x", retry=FAST_RETRY).patient(1800).read("key")
+
+
+def test_a_store_that_responded_before_is_waited_for_with_all_patience(
+    faulty_store: Store, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skytrain.storage.retry.FIRST_RESPONSE_SECONDS", 0.0)
+    assert faulty_store.stat("key") is None
+    worker = pickle.loads(pickle.dumps(faulty_store))
+    for store in (faulty_store, faulty_store.patient(1800), worker):
+        fault_proxy.inject("reset", times=20)
+        store.write("key", CONTENT)
+
+
+def test_a_server_that_reports_its_own_trouble_has_responded(
+    faulty_store: Store, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skytrain.storage.retry.FIRST_RESPONSE_SECONDS", 0.0)
+    fault_proxy.inject("slow_down", times=20)
+    faulty_store.write("key", CONTENT)
+
+
 def test_a_request_that_is_never_answered_is_given_up_and_repeated(
     fault_proxy: FaultProxy, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .aws import NO_CREDENTIALS_HINT
-from .errors import AccessDenied, NotFound, StoreError, StoreUnreachable
+from .errors import AccessDenied, NoResponse, NotFound, StoreError, StoreUnreachable
 
 # What the server found wrong with the bytes that reached it; the next try sends them again.
 DAMAGED = {"BadDigest", "IncompleteBody", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
@@ -66,6 +66,8 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
     if isinstance(error, Damaged) or code in DAMAGED:
         problem = f"the bytes were damaged on their way ({code or 'another sha256'})"
         return StoreUnreachable(operation, url, problem, hint="check the network and any proxy"), True
+    if status is None and not code and not isinstance(error, CutShort | Contended):
+        return NoResponse(operation, url, said, hint=TROUBLE_HINT), True
     if status is None or status.startswith("5") or code in MAY_PASS:
         return StoreUnreachable(operation, url, said, hint=TROUBLE_HINT), True
     return StoreError(operation, url, said), False
@@ -87,6 +89,10 @@ def _said(error: Exception, code: str | None, text: str) -> str:
         .strip(": ")
         .replace("Server returned non-2xx status code:", "the server answered")
     )
+    if "kind: Connect," in str(error):  # obstore's short text leaves out why no connection was made
+        reason = (
+            _first(r'(?:message|error): "(?:failed to lookup address information: )?([^"]+)"', str(error)) or reason
+        )
     endpoint = _first(r"Error performing \w+ (\w+://[^/ ]+)", text)
     return f"{reason} ({endpoint})" if endpoint else reason
 

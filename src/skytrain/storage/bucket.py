@@ -18,7 +18,7 @@ from .aws import s3_arguments
 from .base import Progress, Stat, Store, check_key, check_prefix, refuse_root
 from .errors import StoreError
 from .folder import explained, source_opened
-from .retry import Attempts, Retry
+from .retry import Attempts, Retry, ServerHistory
 from .transfer import CHUNK_BYTES, Transfer, altered, file_chunks, write_whole
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ CONCURRENT_PARTS = 8
 SHA256_NAME = "skytrain-sha256"
 WRITER_NAME = "skytrain-writer"
 
-# Operations that one permission allows: whoever could do one of them may do the others.
+# Operations that share a permission: where one of them succeeded, the others are allowed too.
 PERMISSIONS = {"create": "write", "upload": "write", "stat": "read", "download": "read"}
 
 _runtime_pid: int | None = None
@@ -52,17 +52,17 @@ class BucketStore(Store):
         if not bucket:
             raise StoreError("open", root, "it names no bucket", hint="s3://bucket/project")
         self.root = f"s3://{bucket}/{check_prefix(root, prefix)}".rstrip("/")
-        self._retry, self._granted = retry, set[str]()
+        self._retry, self._history = retry, ServerHistory()
         self._client = S3Store(bucket, prefix=prefix or None, **s3_arguments(self.root, retry, sse, kms_key))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A spawned data loader worker makes its own connections, and knows what was allowed before.
-        return type(self), self._made_from, {"_retry": self._retry, "_granted": self._granted}
+        # A spawned data loader worker makes its own connections, and knows what worked before.
+        return type(self), self._made_from, {"_retry": self._retry, "_history": self._history}
 
     def patient(self, seconds: float) -> BucketStore:
         other: BucketStore = object.__new__(type(self))
         retry = dataclasses.replace(self._retry, seconds=seconds)
-        other.__dict__.update({**self.__dict__, "_retry": retry})  # one client, one set of what was granted
+        other.__dict__.update({**self.__dict__, "_retry": retry})  # one client, one history
         return other
 
     @property
@@ -224,12 +224,13 @@ class BucketStore(Store):
                     attempts.progressed()
                 if here < (size if length is None else min(size, start + length)):
                     raise CutShort
-                self._granted.add("read")
+                attempts.succeeded()
                 return b"".join(chunks), answer.attributes.get(SHA256_NAME)
             except StoreError:
                 raise
             except Exception as error:
                 if "status code: 416" in str(error) and here == start:
+                    attempts.succeeded()
                     return b"", None  # the range begins past the end
                 attempts.failed(error)
 
@@ -253,7 +254,7 @@ class BucketStore(Store):
         while True:
             try:
                 found = action(self._running_client())
-                self._granted.add(PERMISSIONS.get(operation, operation))
+                attempts.succeeded()
                 return found
             except StoreError:
                 raise
@@ -262,9 +263,7 @@ class BucketStore(Store):
 
     def _attempts(self, operation: str, key: str) -> Attempts:
         permission = PERMISSIONS.get(operation, operation)
-        return Attempts(
-            self._retry, lambda error: explain(error, operation, self.url(key)), lambda: permission in self._granted
-        )
+        return Attempts(self._retry, lambda error: explain(error, operation, self.url(key)), self._history, permission)
 
     def _running_client(self) -> S3Store:
         """The client, unless this process was forked off one that used it: its threads stayed there, and it would hang."""

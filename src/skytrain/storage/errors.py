@@ -36,4 +36,8 @@ class AccessDenied(StoreError):
 
 
 class StoreUnreachable(StoreError):
-    """The store, or the network on the way to it, was in trouble for longer than we wait. It may work again later."""
+    """The store or the network failed for longer than we wait. It may work again later."""
+
+
+class NoResponse(StoreUnreachable):
+    """The server sent no response: nothing listens at the endpoint, its name is unknown, or the network is down."""

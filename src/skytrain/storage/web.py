@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .bucket import BucketStore
-from .retry import Retry
+from .retry import Retry, ServerHistory
 
 
 class WebFiles(BucketStore):
@@ -14,7 +14,7 @@ class WebFiles(BucketStore):
     def __init__(self, root: str, retry: Retry | None = None) -> None:
         from obstore.store import HTTPStore
 
-        self._retry, self._granted = retry or Retry(), set[str]()
+        self._retry, self._history = retry or Retry(), ServerHistory()
         self._made_from = (root, self._retry)  # type: ignore[assignment]
         self.root = root.rstrip("/")
         plain: Any = {"allow_http": True} if root.startswith("http://") else {}
