@@ -40,6 +40,7 @@ def test_documents_of_any_size_at_any_position_are_tokenized(
     assert prepared.train.text_bytes == sum(sizes)
 
 
+ENDLESS = {"ascii": (" ", "end"), "one emoji": (" ", "😀"), "one word": ("", "end")}  # separator and ending of the line
 MEASURED = """
 import resource, sys
 from skytrain.config.composition import compose
@@ -52,14 +53,14 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tokenizer", ["gpt2", "bpe-4k"])
-@pytest.mark.parametrize("ending", ["end", "😀"], ids=["ascii", "one emoji"])
+@pytest.mark.parametrize(("separator", "ending"), ENDLESS.values(), ids=ENDLESS)
 def test_a_line_of_52_megabytes_is_prepared_in_less_than_a_gigabyte(
-    tokenizer: str, ending: str, tmp_path: Path
+    tokenizer: str, separator: str, ending: str, tmp_path: Path
 ) -> None:
     numbers = random.Random(0)
     words = ["".join(numbers.choices("abcdefghijklmnop", k=numbers.randint(1, 10))) for _ in range(20_000)]
     path = tmp_path / "line.txt"
-    path.write_text(" ".join(numbers.choices(words, k=8_000_000))[:52_000_000] + ending)
+    path.write_text(separator.join(numbers.choices(words, k=10_000_000))[:52_000_000] + ending)
     settings = ["data=text", f"data.source.paths={path}", f"tokenizer={tokenizer}", "data.validation_fraction=0"]
     command = [sys.executable, "-c", MEASURED, *settings, f"store.root={tmp_path / 'store'}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

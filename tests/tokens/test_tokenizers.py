@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import re
 import sys
 import warnings
 from itertools import pairwise
@@ -16,7 +18,7 @@ from skytrain.config import BPETokenizerConfig, GPT2TokenizerConfig, SkytrainErr
 from skytrain.storage import open_store
 from skytrain.tokens import encoders, tokenizers
 from skytrain.tokens.encoders import TRICKY
-from skytrain.tokens.long_texts import cut_text, encode_in_pieces
+from skytrain.tokens.long_texts import cut_long_words, cut_text, encode_in_pieces
 from skytrain.tokens.tokenizers import ByteLevelBPE, gpt2, open_tokenizer, store_tokenizer, train_bpe
 
 ANY_TEXT = st.text(st.characters(codec="utf-8"))
@@ -193,5 +195,27 @@ def test_a_text_in_pieces_has_the_ids_of_the_whole_text(text: str, limit: int) -
 def test_long_and_short_texts_of_a_batch_come_back_in_order_with_the_same_ids() -> None:
     long = "It's 10,000 words, isn't it? 你好，世界。\n" * 60_000  # some 2 million characters
     texts = ["", "one", long, "two", long[5:], ""]
-    for mine, expected in zip(encode_in_pieces(FAST, texts), FAST(texts), strict=True):
+    for mine, expected in zip(encode_in_pieces(FAST, texts, np.uint16), FAST(texts), strict=True):
         assert np.array_equal(mine, expected)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(st.sampled_from("abé1٣ \t\n'\"_.,，。s\u00a0\u0301\x1c你😀")), st.integers(1, 6))
+def test_only_words_over_the_limit_are_cut(text: str, limit: int) -> None:
+    pieces = cut_long_words(text, limit)
+    assert "".join(pieces) == text
+    runs = re.findall(r"[^\W\d_]+|\d+|(?:[^\w\s]|_)+", text)
+    assert (len(pieces) == 1) or max(map(len, runs)) >= limit
+    assert all(len(run) <= limit for piece in pieces for run in re.findall(r"[^\W\d_]+|\d+|(?:[^\w\s]|_)+", piece))
+
+
+def test_a_word_of_any_length_is_cut_before_a_tokenizer_learns_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    word = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=100_000))
+    texts = [word, f"AND {word} MORE"]
+    pieces = list(tokenizers._sample(texts, 1 << 20))
+    assert "".join(pieces) == "".join(texts)
+    assert max(len(part) for piece in pieces for part in piece.split()) == tokenizers.TRAINING_WORD_CHARS
+    monkeypatch.setattr(tokenizers, "LONG_WORDS_CHARS", 60_000)  # reached in the first text
+    sampled = "".join(tokenizers._sample(texts, 1 << 20))
+    assert 60_000 <= len(sampled) < 70_000 and "AND" in sampled and sampled.endswith(" MORE")
+    assert train_bpe(config(), texts).vocab_size == 300

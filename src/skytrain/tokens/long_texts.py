@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, pairwise
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ BOUNDARY = re.compile("(?<=[^\\W_])(?=[\t\n\r -/:-@\\[-`{-~\u3000-\u303f\uff01-\
 def cut_text(text: str, limit: int = PIECE_CHARS) -> Iterator[str]:
     """`text` in pieces of at most `limit` characters, whose ids one after the other are the ids of the text.
 
-    A run of letters that offers no place to cut is cut anyway: only there may the ids differ.
+    A word longer than `limit` is cut anyway: only there may the ids differ.
     """
     start = 0
     while len(text) - start > limit:
@@ -40,16 +41,31 @@ def _last_boundary(text: str, first: int, last: int) -> int | None:
     return None
 
 
-def encode_in_pieces(encode: Encode, texts: list[str]) -> list[np.ndarray]:
-    """`encode` of the texts, with each long one a few pieces at a time."""
-    if all(len(text) <= PIECE_CHARS for text in texts):
-        return encode(texts)
+def cut_long_words(text: str, limit: int, keep: bool = True) -> list[str]:
+    """`text` with a cut after every `limit` letters, digits or marks in a row; without `keep`, those are left out.
+
+    One piece, the text itself, where no word is so long.
+    """
+    if all(len(word) <= limit for word in text.split()):
+        return [text]
+    long_run = re.compile(rf"[^\W\d_]{{{limit}}}|\d{{{limit}}}|(?:[^\w\s]|_){{{limit}}}")
+    if not keep:
+        return long_run.split(text)
+    cuts = [0, *(match.end() for match in long_run.finditer(text)), len(text)]
+    return [text[start:end] for start, end in pairwise(cuts)]
+
+
+def encode_in_pieces(encode: Encode, texts: list[str], dtype: type[np.unsignedinteger[Any]]) -> list[np.ndarray]:
+    """The ids of the texts as `dtype`, with each long text encoded a few pieces at a time."""
     short = iter(encode([text for text in texts if len(text) <= PIECE_CHARS]))
-    return [_encode_long(encode, text) if len(text) > PIECE_CHARS else next(short) for text in texts]
+    return [
+        _encode_long(encode, text, dtype) if len(text) > PIECE_CHARS else next(short).astype(dtype, copy=False)
+        for text in texts
+    ]
 
 
-def _encode_long(encode: Encode, text: str) -> np.ndarray:
-    pieces, encoded = cut_text(text), []
+def _encode_long(encode: Encode, text: str, dtype: type[np.unsignedinteger[Any]]) -> np.ndarray:
+    pieces, encoded = cut_text(text), list[np.ndarray]()
     while group := list(islice(pieces, PIECES_AT_ONCE)):
-        encoded += encode(group)
+        encoded += [ids.astype(dtype) for ids in encode(group)]  # a copy: the engine's buffers are freed
     return np.concatenate(encoded)

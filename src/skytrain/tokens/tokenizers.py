@@ -18,7 +18,7 @@ import numpy as np
 from skytrain.config import BPETokenizerConfig, MissingExtra, SkytrainError, TokenizerConfig
 
 from .encoders import END_OF_TEXT, Encode, fastest_encoder, tiktoken_encoder, tokenizers_encoder
-from .long_texts import cut_text, encode_in_pieces
+from .long_texts import cut_long_words, cut_text, encode_in_pieces
 
 if TYPE_CHECKING:
     from skytrain.storage import Store
@@ -28,6 +28,8 @@ GPT2_FILES = {  # tiktoken's own hashes of OpenAI's two files
     "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
 }
 TRAINING_PIECE_CHARS = 1 << 16  # the trainer splits hundreds of texts at once
+TRAINING_WORD_CHARS = 1 << 8  # each merge scans whole words: with words of megabytes training would never end
+LONG_WORDS_CHARS = 1 << 21  # of longer words, in all: the trainer takes some 100 bytes of memory for each
 
 
 class Tokenizer(Protocol):
@@ -69,8 +71,8 @@ class ByteLevelBPE:
         self._bytes = [bytes(byte_of[letter] for letter in piece) for piece in pieces] + [END_OF_TEXT.encode()]
 
     def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
-        """The ids of each text, as uint32."""
-        return encode_in_pieces(self._encode, texts)
+        """The ids of each text, as uint16 where the vocabulary allows it, else as uint32."""
+        return encode_in_pieces(self._encode, texts, np.uint16 if self.vocab_size <= 2**16 else np.uint32)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """The text; bytes that are no UTF-8 (a character cut in two) show as U+FFFD."""
@@ -170,7 +172,11 @@ def stored_vocab_size(store: Store, id: str) -> int:
 
 
 def train_bpe(config: BPETokenizerConfig, texts: Iterable[str]) -> ByteLevelBPE:
-    """A byte-level BPE learned from the first `sample_bytes` of the texts; the same texts give the same tokenizer."""
+    """A byte-level BPE learned from the first `sample_bytes` of the texts; the same texts give the same tokenizer.
+
+    Words longer than `TRAINING_WORD_CHARS` are cut, and the first `LONG_WORDS_CHARS` of them used: time and memory
+    are bounded whatever the words are.
+    """
     try:
         from tokenizers import Tokenizer as Trainable, decoders, models, pre_tokenizers, trainers
     except ImportError:
@@ -272,9 +278,12 @@ def _gpt2_file(name: str) -> bytes:
 
 
 def _sample(texts: Iterable[str], limit_bytes: int) -> Iterator[str]:
-    left = limit_bytes
+    left, long_words_left = limit_bytes, LONG_WORDS_CHARS
     for text in texts:
-        yield from cut_text(text, TRAINING_PIECE_CHARS)
+        for piece in cut_text(text, TRAINING_PIECE_CHARS):
+            pieces = cut_long_words(piece, TRAINING_WORD_CHARS, keep=long_words_left > 0)
+            long_words_left -= (len(pieces) - 1) * TRAINING_WORD_CHARS
+            yield from pieces
         left -= len(text.encode())
         if left <= 0:
             return

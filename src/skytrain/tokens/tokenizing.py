@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -85,12 +85,11 @@ def _slices(
 
 def _tokenize(tokenizer: Tokenizer, slice_: _Slice) -> TokenizedSlice:
     encoded = tokenizer.encode_batch(slice_.texts)
-    dtype: Any = np.uint16 if tokenizer.vocab_size <= 2**16 else np.uint32
     return TokenizedSlice(
         slice_.part,
         slice_.first,
         slice_.ids,
-        np.concatenate([ids.astype(dtype) for ids in encoded]),
+        np.concatenate(encoded) if len(encoded) > 1 else encoded[0],
         np.cumsum([len(ids) for ids in encoded], dtype=np.int64),
         np.array([utf8_size(text) for text in slice_.texts], np.int64),
     )
