@@ -87,9 +87,9 @@ def test_one_whose_marker_cannot_be_read_is_listed_with_the_reason_and_does_not_
 
 def test_prune_says_before_it_does(store):
     said = skytrain_checkpoints(store, "prune", "mine", "--best", "0", "--dry-run")
-    assert "would delete 1 checkpoints: steps 5" in said
+    assert "would delete 1 checkpoint, at step 5" in said
     assert committed_steps(store, "mine") == [5, 10, 15]
-    assert "deleted 1 checkpoints: steps 5" in skytrain_checkpoints(store, "prune", "mine", "--best", "0")
+    assert "deleted 1 checkpoint, at step 5" in skytrain_checkpoints(store, "prune", "mine", "--best", "0")
     assert committed_steps(store, "mine") == [10, 15]
     assert store.list(step_key("mine", 5)) == []
 

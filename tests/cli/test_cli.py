@@ -21,7 +21,7 @@ def skytrain(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
 
 
-def test_help_lists_every_verb_without_loading_torch(tmp_path):
+def test_help_lists_every_command_without_loading_torch(tmp_path):
     script = "import sys; sys.argv = ['skytrain', '--help']\nfrom skytrain.cli.main import main\ntry: main()\nexcept SystemExit: pass\nprint(sorted(set(sys.modules) & {'torch', 'lightning', 'pyarrow', 'hydra', 'transformers'}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]"
@@ -35,7 +35,7 @@ def helps(command: Any, words: str = "skytrain") -> Iterator[tuple[str, str]]:
         yield from helps(below, f"{words} {name}")
 
 
-def test_every_verb_teaches_by_an_example_and_its_summary_is_never_cut():
+def test_every_help_has_an_example_and_a_summary_that_is_never_cut():
     for words, text in helps(typer.main.get_command(app)):
         summary, *rest = text.split("\n\n")
         assert f"{words} " in " ".join(rest), words
@@ -88,7 +88,7 @@ def test_bad_input_ends_with_one_message_exit_2_and_nothing_made(tmp_path, argum
     ]
 
 
-def test_debug_shows_the_traceback_wherever_it_stands(tmp_path):
+def test_debug_shows_the_traceback_at_any_position(tmp_path):
     done = skytrain("train", "trainer.steps=-3", "--debug", cwd=tmp_path)
     assert "Traceback" in done.stderr
     assert done.returncode != 0
@@ -98,7 +98,7 @@ def test_a_wrong_flag_is_a_usage_error(tmp_path):
     assert skytrain("train", "--fast", cwd=tmp_path).returncode == 2
 
 
-def test_the_verbs_work_one_after_the_other_on_the_users_own_text(tmp_path):
+def test_the_commands_work_one_after_the_other_on_the_users_own_text(tmp_path):
     lines = [f"Line {n}: the quick brown fox jumps over the lazy dog, {n * n} times." for n in range(1500)]
     documents = ["\n".join(lines[start : start + 15]) for start in range(0, len(lines), 15)]
     (tmp_path / "corpus.txt").write_text("\n<|endoftext|>\n".join(documents))

@@ -43,7 +43,7 @@ def test_runs_are_listed_with_what_they_hold_the_newest_first(store, capsys):
 def test_a_renamed_run_resumes_under_its_new_name_and_its_children_know_it(root, store, capsys):
     before = read_metrics(store, "base")
     command.rename("base", "baseline", where(store))
-    assert "baseline; continue it with run=baseline" in capsys.readouterr().out
+    assert "baseline; resume it with run=baseline" in capsys.readouterr().out
     assert store.list("runs/base") == []
     assert read_metrics(store, "baseline") == before and committed_steps(store, "baseline") == [2]
     assert load_model(store, "baseline").label == "baseline@2"

@@ -1,1 +1,1 @@
-"""The command line: one file a verb. Parse, call one story, print."""
+"""The command line: one file for each command. It parses arguments, calls one pipeline and prints."""

@@ -1,4 +1,4 @@
-"""`skytrain bench`: throughput and memory on the hardware at hand."""
+"""`skytrain bench`: throughput and memory on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import typer
 from .options import ConfigDirs, Json, Overrides, compose_overrides
 
 app = typer.Typer(
-    help="Measure this machine.\n\nskytrain bench parallel recipe=quickstart trainer.micro_batch=4",
+    help="Measure speed and memory on this machine.\n\n"
+    "Example: skytrain bench parallel recipe=quickstart trainer.micro_batch=4",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -21,18 +22,19 @@ app = typer.Typer(
 def single(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps to time, after three that warm up.")] = 10,
-    peer: Annotated[bool, typer.Option(help="Also time Hugging Face's model, compiled, at its best batch.")] = True,
+    steps: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Optimizer steps to time, after three warm-up steps.")
+    ] = 10,
+    peer: Annotated[bool, typer.Option(help="Also time the compiled Hugging Face model, at its best batch.")] = True,
     cold: Annotated[bool, typer.Option(help="Also time the first step of a new process with empty caches.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Time one device, beside Hugging Face's model.
+    """Time one device against the Hugging Face model.
 
-    Through the trainer and in a bare loop; on a GPU also where the time goes, by kernel.
+    Times the trainer and a bare loop. On a GPU it also shows the time of each group of kernels, and it uses the fastest
+    micro-batch unless trainer.micro_batch is given.
 
-    skytrain bench single recipe=gpt2-124m-openwebtext
-
-    On a GPU the micro-batch is the fastest measured, unless trainer.micro_batch is given.
+    Example: skytrain bench single recipe=gpt2-124m-openwebtext data=synthetic
     """
     composed = compose_overrides(overrides, config_dir)
     config = composed.config
@@ -45,7 +47,8 @@ def single(
         print(json.dumps(dataclasses.asdict(bench)))
         return
     print(
-        f"{config.model.name} on {bench.device}: {bench.path}, {bench.precision}, {config.trainer.batch_tokens} tokens a step of {config.trainer.sequence_length}"
+        f"{config.model.name} on {bench.device}: {bench.path}, {bench.precision}, "
+        f"{config.trainer.batch_tokens} tokens a step in sequences of {config.trainer.sequence_length}"
     )
     for speed in bench.speeds:
         print("  " + speed_line(speed))
@@ -54,7 +57,7 @@ def single(
     if len(bench.speeds) > 2:
         print(f"  {ours.tokens_per_s / bench.speeds[2].tokens_per_s:.2f}x {bench.speeds[2].name}")
     if bench.cold_start_s is not None:
-        print(f"  a new process with empty caches has done its first step after {bench.cold_start_s:.1f} s")
+        print(f"  a new process with empty caches finishes its first step after {bench.cold_start_s:.1f} s")
     if bench.groups:
         print(f"  {'kernels of a step':<18} {'ms':>9} {'limit':>9} {'of limit':>9}")
         for row in bench.groups:
@@ -70,26 +73,34 @@ def single(
 def parallel(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
-    steps: Annotated[int, typer.Option(min=1, help="Optimizer steps to time, after two that warm up.")] = 5,
+    steps: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Optimizer steps to time, after two warm-up steps.")
+    ] = 5,
     processes: Annotated[
         int | None,
-        typer.Option(min=1, help="At most so many ranks. Default: one for each GPU or core.", show_default=False),
+        typer.Option(
+            min=1, metavar="N", help="Use at most N ranks. Default: one for each GPU or core.", show_default=False
+        ),
     ] = None,
     modes: Annotated[
-        str, typer.Option(help="Only these, separated by commas: ddp,fsdp,tp,pp,cp,...", show_default=False)
+        str, typer.Option(metavar="LIST", help="Only these modes: ddp,fsdp,tp,pp,cp,...", show_default=False)
     ] = "",
     as_json: Json = False,
 ) -> None:
     """Time every parallel mode against one device.
 
-    Every mode that fits this machine, with batches that grow (weak scaling) and that do not (strong).
+    Runs every mode that fits this machine, with a batch that grows with the ranks (weak scaling) and one that does not
+    (strong scaling). Use an idle machine.
 
-    skytrain bench parallel recipe=gpt2-124m-openwebtext
+    \b
+    efficiency   tokens/s of a rank, relative to one device alone
+    talking      share of a step during which a collective runs
+    memory       peak memory of the rank that needs most
 
-    skytrain bench parallel recipe=quickstart trainer.micro_batch=4    # on the cores of a laptop
-
-    `efficiency` is tokens/s of a rank against one device alone, `talking` the share of a step in which a collective was under
-    way, `memory` the worst rank's. Modes are only compared with each other on an idle machine.
+    \b
+    Examples:
+      skytrain bench parallel recipe=gpt2-124m-openwebtext
+      skytrain bench parallel recipe=quickstart trainer.micro_batch=4    # on a laptop
     """
     from ..bench import bench_parallel, parallel_results, scaling_table
     from .console import reporter
@@ -102,8 +113,9 @@ def parallel(
         return
     machine = bench.machine
     print(
-        f"{bench.model}, sequences of {bench.sequence_length}, {bench.precision}, on {machine['devices']} x {machine['device']}, torch {machine['torch']}"
+        f"{bench.model}, sequences of {bench.sequence_length}, {bench.precision}, "
+        f"on {machine['devices']} x {machine['device']}, torch {machine['torch']}"
     )
     for line in scaling_table(bench):
         print("  " + line)
-    print(f"  kept with its plot in {bench.folder}")
+    print(f"  results and plot: {bench.folder}")

@@ -1,4 +1,4 @@
-"""`skytrain catalog`: EC2's GPU instances and their prices, cheapest per effective FLOP first; `catalog refresh` asks AWS."""
+"""`skytrain catalog`: EC2 GPU instances and prices, ranked; `catalog refresh` fetches them from AWS."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ app = typer.Typer(rich_markup_mode=None, invoke_without_command=True)
 
 Regions = Annotated[
     list[str] | None,
-    typer.Option("--region", help="Only this region. May be given more than once.", show_default=False),
+    typer.Option("--region", metavar="NAME", help="Only this region. Repeatable.", show_default=False),
 ]
 MarketOption = Annotated[Literal["spot", "on-demand"], typer.Option("--market", help="The market to rank by.")]
 Model = Annotated[
     str,
-    typer.Option("--model", help="Rank by what this model, of those that `skytrain models` lists, makes of each GPU."),
+    typer.Option(
+        "--model", metavar="NAME", help="Rank by the speed of this model (see `skytrain models`) on each GPU."
+    ),
 ]
 
 
@@ -30,9 +32,9 @@ def catalog(
     model: Model = "gpt2-124m",
     as_json: Json = False,
 ) -> None:
-    """GPU instances and prices, cheapest per effective FLOP first.
+    """List GPU instances, cheapest per effective FLOP first.
 
-    skytrain catalog --region us-east-2 --market on-demand
+    Example: skytrain catalog --region us-east-2 --market on-demand
     """
     if context.invoked_subcommand is not None:
         return
@@ -57,7 +59,9 @@ def catalog(
 def refresh(region: Regions = None) -> None:
     """Fetch today's instances and prices from AWS into your cache.
 
-    skytrain catalog refresh --region us-east-2
+    Needs AWS credentials and the aws extra. Later plans use the fetched prices.
+
+    Example: skytrain catalog refresh --region us-east-2
     """
     from ..planning import REGIONS, load_catalog, prices_note, refresh_catalog, save_catalog
     from .console import reporter

@@ -1,4 +1,4 @@
-"""`skytrain checkpoints`: what runs have saved."""
+"""`skytrain checkpoints`: lists, verifies, prunes and converts the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -9,23 +9,26 @@ from typing import Annotated, Literal
 import typer
 
 from ..config import SkytrainError
-from .options import ConfigDirs, Json, Overrides, compose_overrides
+from .options import ConfigDirs, Json, StoreOverrides, compose_overrides
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="What a run has saved: list, verify, prune, convert.\n\n"
-    "skytrain checkpoints list my-run store.root=s3://bucket/project",
+    rich_markup_mode=None,
+    help="List, verify, prune and convert checkpoints.\n\n"
+    "Example: skytrain checkpoints list my-run store.root=s3://bucket/project",
 )
 
-Run = Annotated[str, typer.Argument(help="The run's name, as `skytrain status` shows it.", show_default=False)]
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="The run's name, as `skytrain status` shows it.", show_default=False)
+]
 RunAtStep = Annotated[str, typer.Argument(metavar="RUN[@STEP]", help="A run, or one of its checkpoints.")]
 
 
 @app.command("list")
-def list_(run: Run, overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
-    """The checkpoints of a run that are whole and count.
+def list_(run: Run, overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
+    """List the committed checkpoints of a run.
 
-    skytrain checkpoints list my-run store.root=s3://bucket/project
+    Example: skytrain checkpoints list my-run store.root=s3://bucket/project
     """
     config = compose_overrides(overrides, config_dir).config
     from ..config import format_bytes
@@ -51,12 +54,14 @@ def list_(run: Run, overrides: Overrides = None, config_dir: ConfigDirs = None, 
 
 
 @app.command()
-def verify(run: RunAtStep, overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
+def verify(
+    run: RunAtStep, overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_json: Json = False
+) -> None:
     """Read every byte and compare every hash.
 
-    Of one checkpoint, or of all of a run. Exits with 9 when one is damaged.
+    Verifies one checkpoint, or all of a run. Exits with 9 if one is damaged.
 
-    skytrain checkpoints verify my-run@5000
+    Example: skytrain checkpoints verify my-run@5000
     """
     config = compose_overrides(overrides, config_dir).config
     from ..config import format_bytes
@@ -76,7 +81,9 @@ def verify(run: RunAtStep, overrides: Overrides = None, config_dir: ConfigDirs =
                 print(f"  {problem}")
         whole = [each.step for each in results if not each.problems]
         if len(whole) < len(results) and whole:
-            print(f"the same `skytrain train` with --fall-back resumes from step {whole[-1]}; as a run of its own:")
+            print(
+                f"`skytrain train` with the same settings and --fall-back resumes from step {whole[-1]}; for a new run:"
+            )
             print(f"  skytrain train --from {results[0].run}@{whole[-1]} run=NEW-NAME")
     if any(each.problems for each in results):
         raise SystemExit(EXIT_CODES["damaged"])
@@ -85,24 +92,28 @@ def verify(run: RunAtStep, overrides: Overrides = None, config_dir: ConfigDirs =
 @app.command()
 def prune(
     run: Run,
-    overrides: Overrides = None,
-    keep: Annotated[int, typer.Option("--keep", min=2, help="The newest so many stay.")] = 2,
+    overrides: StoreOverrides = None,
+    keep: Annotated[int, typer.Option("--keep", min=2, metavar="N", help="Keep the newest N.")] = 2,
     every: Annotated[
-        int | None, typer.Option("--every", min=1, help="And those at every so many steps.", show_default=False)
+        int | None,
+        typer.Option("--every", min=1, metavar="STEPS", help="Also keep one every STEPS steps.", show_default=False),
     ] = None,
-    best: Annotated[int, typer.Option("--best", min=0, help="And so many with the lowest validation loss.")] = 1,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and delete nothing.")] = False,
+    best: Annotated[
+        int, typer.Option("--best", min=0, metavar="N", help="Also keep the N with the lowest validation loss.")
+    ] = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be deleted; delete nothing.")] = False,
     config_dir: ConfigDirs = None,
     as_json: Json = False,
 ) -> None:
     """Delete old checkpoints.
 
-    And what saves that were cut off left behind. Safe while the run goes on.
+    Also deletes what interrupted saves left behind. Safe while the run trains.
 
-    skytrain checkpoints prune my-run --keep 3 --every 1000 --dry-run
+    Example: skytrain checkpoints prune my-run --keep 3 --every 1000 --dry-run
     """
     config = compose_overrides(overrides, config_dir).config
     from ..checkpoints import Keep
+    from ..config import plural
     from ..pipelines.checkpoints import prune_checkpoints
 
     gone = prune_checkpoints(config, run, Keep(keep, every, best), dry_run=dry_run)
@@ -110,11 +121,10 @@ def prune(
         print(json.dumps(asdict(gone), indent=1))
         return
     word = "would delete" if dry_run else "deleted"
-    print(
-        f"{word} {len(gone.steps)} checkpoints" + (f": steps {', '.join(map(str, gone.steps))}" if gone.steps else "")
-    )
+    steps = f", at step {', '.join(map(str, gone.steps))}" if gone.steps else ""
+    print(f"{word} {plural(len(gone.steps), 'checkpoint')}{steps}")
     if gone.leftovers:
-        print(f"{word} {len(gone.leftovers)} folders of saves that never finished")
+        print(f"{word} {plural(len(gone.leftovers), 'folder')} of interrupted saves")
 
 
 @app.command()
@@ -123,32 +133,33 @@ def convert(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[TARGET] [KEY=VALUE]...",
-            help="The file or folder to make, or with --to skytrain the run; and settings such as store.root=...",
+            metavar="TARGET|KEY=VALUE",
+            help="The file or folder to write (with --to skytrain: the run), and settings such as store.root=...",
             show_default=False,
         ),
     ] = None,
     to: Annotated[
         Literal["skytrain", "safetensors", "hf", "llm.c"],
         typer.Option(
-            help="skytrain: from a checkpoint of a DeepSpeed preset, so that any other continues from it, in place or as "
-            "another run. safetensors: one file of weights under our names. hf, llm.c: as `skytrain export`."
+            help="skytrain: from DeepSpeed's format, in place or as a new run, so that any mesh can resume from it. "
+            "safetensors: one file with the weights under Skytrain's names. hf, llm.c: as `skytrain export`."
         ),
     ] = "skytrain",
     with_optimizer: Annotated[
-        bool, typer.Option("--with-optimizer", help="With --to safetensors: the optimizer's state too.")
+        bool, typer.Option("--with-optimizer", help="With --to safetensors: include the optimizer state.")
     ] = False,
     config_dir: ConfigDirs = None,
 ) -> None:
     """Write a checkpoint in another format.
 
-    skytrain checkpoints convert my-zero3-run
-
-    skytrain checkpoints convert my-run@5000 weights.safetensors --to safetensors
+    \b
+    Examples:
+      skytrain checkpoints convert my-zero3-run
+      skytrain checkpoints convert my-run@5000 weights.safetensors --to safetensors
     """
     targets = [word for word in words or [] if "=" not in word]
     if len(targets) > 1:
-        raise SkytrainError(f"one target at a time, not {', '.join(targets)}")
+        raise SkytrainError(f"give one target, not {len(targets)}: {', '.join(targets)}")
     config = compose_overrides([word for word in words or [] if "=" in word], config_dir).config
     from ..pipelines.checkpoints import convert as story
 

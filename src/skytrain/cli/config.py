@@ -1,4 +1,4 @@
-"""`skytrain config`: what a run would use, and where each value came from."""
+"""`skytrain config`: the settings of a run, and what each setting means."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 @app.callback()
 def group() -> None:
-    """Look at configuration.
+    """Show and explain settings.
 
-    skytrain config show recipe=quickstart
+    \b
+    Examples:
+      skytrain config show recipe=quickstart
+      skytrain config explain trainer.precision
     """
 
 
@@ -30,7 +33,7 @@ def group() -> None:
 def show(overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
     """Print every setting of a run, and what set it.
 
-    skytrain config show recipe=quickstart trainer.steps=500
+    Example: skytrain config show recipe=quickstart trainer.steps=500
     """
     from ..config import flatten, shown
 
@@ -49,13 +52,15 @@ def show(overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: Js
 @app.command()
 def explain(
     key: Annotated[
-        str | None, typer.Argument(metavar="KEY", help="A setting, such as trainer.batch_tokens, or a group.")
+        str | None, typer.Argument(metavar="KEY", help="A setting (trainer.batch_tokens) or a group (trainer).")
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md: every setting.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the page of all settings, docs/settings.md.")
+    ] = False,
 ) -> None:
     """Explain a setting: its meaning, default, what it decides.
 
-    skytrain config explain trainer.precision
+    Example: skytrain config explain trainer.precision
     """
     from ..config import Explained, explain as find, settings_page
 
@@ -63,7 +68,7 @@ def explain(
         print(settings_page(), end="")
         return
     if key is None:
-        raise SkytrainError("which setting?\n  for example: skytrain config explain trainer.batch_tokens")
+        raise SkytrainError("which setting or group?\n  for example: skytrain config explain trainer.batch_tokens")
     print("\n\n".join(_setting_lines(one) if isinstance(one, Explained) else _section_lines(one) for one in find(key)))
 
 

@@ -1,4 +1,4 @@
-"""What a person sees: bars where somebody watches, plain lines elsewhere. Progress goes to stderr, data to stdout."""
+"""Output for people: progress bars in a terminal, plain lines elsewhere. Progress goes to stderr, data to stdout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..runs import progress_line
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-PLAIN_SECONDS = 5.0  # between lines of a stage whose steps are not worth a line each
+PLAIN_SECONDS = 5.0  # between lines of a stage that does not print every step
 
 
 def reporter() -> Console:
@@ -22,7 +22,7 @@ def reporter() -> Console:
 
 
 class Console:
-    """The one progress display of all verbs (a `runs.Reporter`)."""
+    """The progress display of every command (a `runs.Reporter`)."""
 
     def __init__(self) -> None:
         self._watched = sys.stderr.isatty()
@@ -54,7 +54,7 @@ class Console:
     def _line(self, stage: str, done: float, total: float | None, detail: str, seconds_left: float | None) -> None:
         finished = total is not None and done >= total
         now = time.monotonic()
-        # A training step brings its own numbers and is always worth its line.
+        # Training reports only the steps that trainer.log_every asks for, so each gets a line.
         if not (finished or stage == "train" or now - self._printed_at.get(stage, -PLAIN_SECONDS) >= PLAIN_SECONDS):
             return
         self._printed_at[stage] = now
@@ -63,7 +63,7 @@ class Console:
 
     def _bar(self, stage: str, done: float, total: float | None, detail: str, seconds_left: float | None) -> None:
         if stage not in self._tasks:
-            self.close()  # stages follow one another: the bars before stay on the screen as they ended
+            self.close()  # stages run one after another; finished bars stay on the screen
         if self._bars is None:
             self._bars = _new_bars()
             self._bars.start()
@@ -90,7 +90,7 @@ class Console:
 
 
 def _new_bars() -> Progress:
-    """Name, bar, count and time to go; what else there is to say is cut where the terminal ends."""
+    """Name, bar, count and time to go. The details after them are cut at the edge of the terminal."""
     from rich.console import Console as RichConsole
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.table import Column
@@ -108,7 +108,7 @@ def _new_bars() -> Progress:
 
 
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    """Rows of cells on stdout, in columns. A cell may have several lines."""
+    """Prints rows of cells in columns. A cell may have several lines."""
     widths = [max(len(line) for row in rows for line in row[i].split("\n")) for i in range(len(rows[0]))]
     for row in rows:
         cells = [cell.split("\n") for cell in row]

@@ -1,4 +1,4 @@
-"""`skytrain data`: look at what was prepared, and hand it to other tools."""
+"""`skytrain data`: shows prepared data and converts it for other tools."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from . import inspect
 from .console import print_table
-from .options import ConfigDirs, Json, Overrides, compose_overrides
+from .options import ConfigDirs, Json, Overrides, StoreOverrides, compose_overrides
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Look at what was prepared, and hand it to other tools.\n\nskytrain data inspect recipe=quickstart",
+    help="Show prepared data, and convert it for other tools.\n\nExample: skytrain data inspect recipe=quickstart",
     rich_markup_mode=None,
 )
 
@@ -25,10 +25,10 @@ app.command()(inspect.inspect)
 
 
 @app.command("list")
-def list_(overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
-    """Prepared data sets and trained tokenizers of a store.
+def list_(overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
+    """List prepared data sets and trained tokenizers.
 
-    skytrain data list store.root=s3://bucket/project
+    Example: skytrain data list store.root=s3://bucket/project
     """
     config = compose_overrides(overrides, config_dir).config
     from ..config import format_bytes, format_count
@@ -48,7 +48,7 @@ def list_(overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: J
         size, used_by = format_bytes(tokenizer.bytes), ", ".join(tokenizer.used_by) or "-"
         tokenizers.append((tokenizer.id, f"{tokenizer.vocab_size:,}", size, used_by))
     if not found.datasets:
-        print(f"{config.store.root} holds no prepared data: `skytrain prepare` makes some", file=sys.stderr)
+        print(f"no prepared data in {config.store.root} yet\n  make some: skytrain prepare", file=sys.stderr)
     else:
         print_table(rows)
     if found.tokenizers:
@@ -58,9 +58,9 @@ def list_(overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: J
 
 @app.command()
 def show(overrides: Overrides = None, config_dir: ConfigDirs = None) -> None:
-    """What each rule did to a corpus, with examples of what went.
+    """Show what each rule removed from a corpus, with examples.
 
-    skytrain data show data=text data.source.paths='corpus/*.txt'
+    Example: skytrain data show data=text data.source.paths='corpus/*.txt'
     """
     config = compose_overrides(overrides, config_dir).config
     from ..pipelines.data import describe_corpus
@@ -70,17 +70,20 @@ def show(overrides: Overrides = None, config_dir: ConfigDirs = None) -> None:
 
 @app.command()
 def convert(
-    to: Annotated[str, typer.Option("--to", help="llmc, nanogpt, megatron, parquet or webdataset.")],
-    out: Annotated[Path, typer.Option("--out", help="A folder; train and validation files go into it.")],
+    to: Annotated[
+        Literal["llmc", "nanogpt", "megatron", "parquet", "webdataset"],
+        typer.Option("--to", help="The format to write."),
+    ],
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FOLDER", help="The folder for the train and validation files.")
+    ],
     overrides: Overrides = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the files of an earlier conversion in that folder.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the files of an earlier conversion.")] = False,
     config_dir: ConfigDirs = None,
 ) -> None:
-    """Write prepared tokens as the files of another project.
+    """Write prepared tokens in another project's format.
 
-    skytrain data convert --to megatron --out tokens-for-megatron data=fineweb
+    Example: skytrain data convert --to megatron --out for-megatron data=fineweb
     """
     config = compose_overrides(overrides, config_dir).config
     from ..pipelines.data import convert as story

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .options import ConfigDirs, From, Json, Overrides, Precision, compose_overrides
+from .options import ConfigDirs, From, Json, Overrides, Precision, Split, compose_overrides
 
 
 def evaluate(
@@ -18,19 +18,23 @@ def evaluate(
     tokens: Annotated[
         str | None,
         typer.Option(
-            help="Measure on the first so many tokens (100K). Default: the whole validation split.", show_default=False
+            metavar="COUNT", help="Use only the first COUNT tokens, such as 100K. Default: all.", show_default=False
         ),
     ] = None,
-    split: Annotated[str, typer.Option(help="train or validation")] = "validation",
+    split: Split = "validation",
     precision: Precision = None,
     as_json: Json = False,
 ) -> None:
     """Measure a model: loss, perplexity, bits per byte.
 
-    skytrain evaluate --from my-run@1000
+    A run is measured on the data it was trained with, an exported folder on the data that KEY=VALUE chooses.
+    Uses a GPU if there is one; trainer.device=cpu avoids it.
 
-    A run is measured on the data it was trained with; an exported folder on the data that the KEY=VALUEs name.
-    Runs on a GPU where there is one; trainer.device=cpu keeps it off.
+    \b
+    Examples:
+      skytrain evaluate
+      skytrain evaluate --from my-run@1000 --tokens 1M
+      skytrain evaluate --from my-model data=tinystories
     """
     config = compose_overrides(overrides, config_dir).config
     from ..pipelines.evaluate import LossRequest, evaluate as story
@@ -42,5 +46,6 @@ def evaluate(
         print(json.dumps({"model": label, "split": split, **dataclasses.asdict(report)}))
     else:
         print(
-            f"{label} on {report.tokens} {split} tokens: loss {report.loss:.4f} | perplexity {report.perplexity:.2f} | {report.bits_per_byte:.4f} bits per byte"
+            f"{label} on {report.tokens} {split} tokens: loss {report.loss:.4f} | perplexity {report.perplexity:.2f} | "
+            f"{report.bits_per_byte:.4f} bits per byte"
         )

@@ -1,4 +1,4 @@
-"""`skytrain generate`: text from a model, as it comes."""
+"""`skytrain generate`: text from a model, printed token by token."""
 
 from __future__ import annotations
 
@@ -12,25 +12,38 @@ from .options import ConfigDirs, From, Overrides, Precision, compose_overrides
 def generate(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
-    prompt: Annotated[str, typer.Option(help="What the text begins with; empty starts a new document.")] = "",
+    prompt: Annotated[
+        str, typer.Option(metavar="TEXT", help="The start of the text. Default: a new document.", show_default=False)
+    ] = "",
     source: From = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="How many tokens at most.")] = 128,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 always takes the likeliest token.")] = 0.8,
-    top_k: Annotated[int | None, typer.Option(min=1, help="Choose among the k likeliest.", show_default=False)] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, metavar="N", help="Generate at most N tokens.")] = 128,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, metavar="T", help="Sampling temperature. 0 always takes the likeliest token.")
+    ] = 0.8,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, metavar="K", help="Sample from the K likeliest tokens.", show_default=False)
+    ] = None,
     top_p: Annotated[
         float | None,
         typer.Option(
-            min=0.0, max=1.0, help="Choose among the likeliest that hold this much probability.", show_default=False
+            min=0.0,
+            max=1.0,
+            metavar="P",
+            help="Sample from the likeliest tokens whose probabilities sum to P.",
+            show_default=False,
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same text.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="N", help="The same seed gives the same text.")] = 0,
     precision: Precision = None,
 ) -> None:
-    """Let a model write.
+    """Generate text with a trained model.
 
-    skytrain generate --prompt "Return the" --temperature 0.7
+    Uses a GPU if there is one; trainer.device=cpu avoids it.
 
-    Runs on a GPU where there is one; trainer.device=cpu keeps it off.
+    \b
+    Examples:
+      skytrain generate --prompt "Return the" --temperature 0.7
+      skytrain generate --from my-run@5000 --max-tokens 500
     """
     config = compose_overrides(overrides, config_dir).config
     from ..evaluation import Sampling
@@ -38,7 +51,7 @@ def generate(
 
     sampling = Sampling(temperature, top_k, top_p, seed)
     text = story(config, source, prompt, sampling, max_tokens=max_tokens, precision=precision)
-    first = next(text, "")  # computed before anything is printed: an error leaves no half of an answer
+    first = next(text, "")  # computed before anything is printed, so that an error leaves no partial output
     print(prompt + first, end="", flush=True)
     for piece in text:
         print(piece, end="", flush=True)

@@ -1,4 +1,4 @@
-"""`skytrain data inspect`: what is in prepared tokens."""
+"""`skytrain data inspect`: numbers, samples and hashes of prepared tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import ConfigDirs, Json, Overrides, compose_overrides
+from .options import ConfigDirs, Json, Overrides, Split, compose_overrides
 
 if TYPE_CHECKING:
     from ..pipelines.inspect import Inspection
@@ -19,23 +19,20 @@ def inspect(
         str | None,
         typer.Option(
             "--folder",
-            help="Prepared tokens in the store, tokens/DATASET/VERSION/TOKENIZER. Default: those of the KEY=VALUEs.",
+            metavar="KEY",
+            help="Tokens in the store: tokens/DATASET/VERSION/TOKENIZER. Default: those that KEY=VALUE chooses.",
             show_default=False,
         ),
     ] = None,
-    split: Annotated[str, typer.Option(help="train or validation")] = "train",
-    samples: Annotated[
-        int, typer.Option(min=0, help="Documents to show, from all over the split; another seed=N shows others.")
-    ] = 3,
+    split: Split = "train",
+    samples: Annotated[int, typer.Option(min=0, metavar="N", help="Documents to show; seed=N chooses others.")] = 3,
     check: Annotated[bool, typer.Option("--check", help="Read every byte and compare every hash.")] = False,
     config_dir: ConfigDirs = None,
     as_json: Json = False,
 ) -> None:
-    """What is in prepared tokens: manifest, lengths, samples.
+    """Show prepared tokens: manifest, lengths, samples.
 
-    With --check, also whether every hash holds.
-
-    skytrain data inspect recipe=quickstart --check
+    Example: skytrain data inspect recipe=quickstart --check
     """
     config = compose_overrides(overrides, config_dir).config
     from ..pipelines.inspect import inspect as story
@@ -51,22 +48,25 @@ def inspect(
 def _lines(found: Inspection) -> list[str]:
     from ..config import format_bytes, format_count, plural
 
-    manifest = found.manifest
+    manifest, tokenizer = found.manifest, found.manifest.tokenizer
+    bytes_per_token = manifest.text_bytes / max(1, manifest.tokens - manifest.documents)
     made_from = ", ".join(
         f"{key} {value}" for key, value in sorted(manifest.made_from.items()) if isinstance(value, (str, int, float))
     )
     rows = {
         "where": found.url,
-        "tokens": f"{manifest.tokens:,} {manifest.dtype} ({format_count(manifest.tokens)}) in {plural(len(manifest.shards), 'shard')}, {format_bytes(sum(shard.bytes for shard in manifest.shards))}",
+        "tokens": f"{manifest.tokens:,} {manifest.dtype} ({format_count(manifest.tokens)}) in "
+        f"{plural(len(manifest.shards), 'shard')}, {format_bytes(sum(shard.bytes for shard in manifest.shards))}",
         "documents": f"{manifest.documents:,}",
-        "text": f"{format_bytes(manifest.text_bytes)}, {manifest.text_bytes / max(1, manifest.tokens - manifest.documents):.2f} bytes a token",
-        "tokenizer": f"{manifest.tokenizer.name} ({manifest.tokenizer.hash[:12]}), {manifest.tokenizer.vocab_size:,} tokens",
+        "text": f"{format_bytes(manifest.text_bytes)}, {bytes_per_token:.2f} bytes a token",
+        "tokenizer": f"{tokenizer.name} ({tokenizer.hash[:12]}), {tokenizer.vocab_size:,} tokens",
         "made from": made_from,
     }
     if found.lengths is not None:
         lengths = found.lengths
         rows["lengths"] = (
-            f"mean {lengths.mean:.0f} tokens, shortest {lengths.shortest}, median {lengths.median}, 95% within {lengths.p95}, longest {lengths.longest:,}"
+            f"mean {lengths.mean:.0f} tokens, shortest {lengths.shortest}, median {lengths.median}, "
+            f"95% within {lengths.p95}, longest {lengths.longest:,}"
         )
     if found.problems is not None:
         rows["hashes"] = (

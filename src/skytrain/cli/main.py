@@ -1,4 +1,4 @@
-"""`skytrain`: the verbs, and the one place where an error becomes a message and an exit code."""
+"""`skytrain`: all commands, and the one place where an error becomes a message and an exit code."""
 
 from __future__ import annotations
 
@@ -32,8 +32,12 @@ from . import (
 
 app = typer.Typer(
     name="skytrain",
-    help="Pretrain language models: raw text in, a trained, evaluated, exported model out.\n\nStart with: skytrain quickstart",
-    epilog="Values compose: skytrain train recipe=quickstart model=gpt2-124m trainer.steps=500",
+    help="Pretrain language models: from raw text to a trained, evaluated and exported model.\n\n"
+    "Start with: skytrain quickstart",
+    epilog="\b\nSettings are key=value arguments:\n"
+    "  skytrain train recipe=quickstart model=gpt2-124m trainer.steps=500\n"
+    "  skytrain config show recipe=quickstart       every setting, and what set it\n"
+    "  skytrain config explain trainer.precision    what one setting means",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -43,13 +47,13 @@ app = typer.Typer(
 
 @app.callback()
 def options(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. May stand anywhere.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error. Allowed anywhere.")] = False,
     version: Annotated[
         bool,
         typer.Option("--version", help="Print the version.", is_eager=True, callback=lambda value: _version(value)),
     ] = False,
 ) -> None:
-    """Options of every verb."""
+    """Options of every command."""
 
 
 app.command()(quickstart.quickstart)
@@ -79,7 +83,7 @@ def main() -> None:
     arguments = sys.argv[1:]
     debug = "--debug" in arguments
     first = Ranks.from_environment().first
-    if not first:  # what the first rank prints is enough
+    if not first:  # rank 0 prints for all ranks
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
     try:
         with naming_extras():
@@ -94,6 +98,6 @@ def main() -> None:
         print("interrupted", file=sys.stderr)
         raise SystemExit(EXIT_CODES[UNCOMMITTED]) from None
     except BrokenPipeError:
-        # `skytrain generate | head` is no error; stdout is pointed elsewhere so that the interpreter's last flush is quiet.
+        # `skytrain generate | head` is not an error. stdout is replaced so that the interpreter's last flush is quiet.
         sys.stdout = open("/dev/null", "w")  # noqa: PTH123, SIM115
         raise SystemExit(0) from None

@@ -1,4 +1,4 @@
-"""`skytrain models`: the families and sizes that `model=` can choose."""
+"""`skytrain models`: the models that `model=NAME` can choose."""
 
 from __future__ import annotations
 
@@ -12,14 +12,19 @@ from .options import Json
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[NAME]...", help="Only these families or sizes: llama, qwen3-8b.", show_default=False),
+    typer.Argument(metavar="NAME", help="Only these families or models: llama, qwen3-8b.", show_default=False),
 ]
-Length = Annotated[int, typer.Option("--length", min=1, help="Tokens in a sequence, for the FLOPs of attention.")]
+Length = Annotated[
+    int, typer.Option("--length", min=1, metavar="N", help="Sequence length, for the FLOPs of attention.")
+]
 
 Vocabulary = Annotated[
     int,
     typer.Option(
-        "--vocab-size", min=1, help="Tokens of your tokenizer, for models that take its vocabulary (GPT-2's)."
+        "--vocab-size",
+        min=1,
+        metavar="N",
+        help="Vocabulary of your tokenizer, for models that take it from there. The default is GPT-2's.",
     ),
 ]
 
@@ -27,7 +32,7 @@ Vocabulary = Annotated[
 def models(names: Names = None, length: Length = 1024, vocab_size: Vocabulary = 50257, as_json: Json = False) -> None:
     """List the built-in models: parameters, FLOPs, memory.
 
-    skytrain models llama qwen3 --length 4096
+    Example: skytrain models llama qwen3 --length 4096
     """
     from ..config import format_bytes, format_count
     from ..models import describe_sizes
@@ -43,10 +48,9 @@ def models(names: Names = None, length: Length = 1024, vocab_size: Vocabulary = 
         size = f"{row.name:<{width}}  {row.family:<7}  {row.vocab_size:>10,}  {row.parameters:>14,}"
         flops, state = format_count(row.flops_per_token), format_bytes(row.state_bytes)
         print(f"{size}  {flops:>10}  {state:>9}  {row.max_length:>7}")
-    print(
-        f"\nFLOP/token: forward and backward at {length} tokens. To train: weights, gradients and AdamW's state in float32,"
-    )
-    print(
-        "before activations, on one device. Choose one with model=NAME. gpt2 and tiny models take your tokenizer's vocabulary:"
-    )
-    print(f"--vocab-size, here {vocab_size:,}. Parameters are counted as `skytrain train` and Hugging Face count them.")
+    print(f"""
+Choose a model with model=NAME.
+FLOP/token  forward and backward, with sequences of {length} tokens
+to train    weights, gradients and AdamW's state in float32 on one device, without activations
+longest     the longest sequence
+The gpt2, micro and tiny models take the vocabulary of your tokenizer (--vocab-size, here {vocab_size:,}).""")

@@ -1,4 +1,4 @@
-"""Arguments that verbs share, and how they become a configuration."""
+"""Arguments that commands share, and how they become a configuration."""
 
 from __future__ import annotations
 
@@ -13,8 +13,17 @@ if TYPE_CHECKING:
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[KEY=VALUE]...",
-        help="Choose groups (recipe=quickstart, model=gpt2-355m) and set values (trainer.steps=500). `skytrain config show` lists them all.",
+        metavar="KEY=VALUE",
+        help="Choose groups (recipe=quickstart, model=gpt2-355m) and set values (trainer.steps=500). "
+        "`skytrain config show` lists all settings, `skytrain config explain KEY` explains one.",
+        show_default=False,
+    ),
+]
+StoreOverrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Which store: store.root=s3://bucket/project, or a folder. Default: skytrain-store, in this folder.",
         show_default=False,
     ),
 ]
@@ -22,7 +31,8 @@ ConfigDirs = Annotated[
     list[Path] | None,
     typer.Option(
         "--config-dir",
-        help="A folder of your own groups, such as recipe/mine.yaml. May be given more than once.",
+        metavar="FOLDER",
+        help="A folder with your own groups, such as recipe/mine.yaml. Repeatable.",
         show_default=False,
     ),
 ]
@@ -30,14 +40,16 @@ From = Annotated[
     str | None,
     typer.Option(
         "--from",
-        help="A run, RUN@STEP, or an exported folder. Default: the newest run in the store.",
+        metavar="RUN[@STEP]",
+        help="A run, one of its checkpoints, or an exported folder. Default: the newest run with a checkpoint.",
         show_default=False,
     ),
 ]
+Split = Annotated[Literal["train", "validation"], typer.Option(help="The split to read.")]
 Precision = Annotated[
     Literal["32-true", "bf16-mixed", "bf16-true", "16-mixed"] | None,
     typer.Option(
-        help="Compute in this precision. Default: on a GPU as the run was trained, on a CPU 32-true.",
+        help="Compute in this precision. Default: that of the run on a GPU, 32-true on a CPU.",
         show_default=False,
     ),
 ]
@@ -47,7 +59,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 def compose_overrides(
     overrides: list[str] | None, config_dirs: list[Path] | None = None, start: str | None = None
 ) -> Composed:
-    """The configuration; with weights to start from (`model.weights`, or `start`), that of their model."""
+    """Composes the configuration. Weights to start from (`model.weights`, or `start`) bring their model's settings."""
     from ..config import compose
     from ..models import adopt_model, check_model
 

@@ -1,4 +1,4 @@
-"""`skytrain plan`: on what, how long, how much; before a dollar is spent."""
+"""`skytrain plan`: hardware, hours and dollars of a run, before anything is rented."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ if TYPE_CHECKING:
     from ..planning import PlanRequest, Purchase
 
 InstanceType = Annotated[
-    str | None, typer.Option("--instance", help="Only this type, such as g5.12xlarge.", show_default=False)
+    str | None,
+    typer.Option(
+        "--instance", metavar="TYPE", help="Only this instance type, such as g5.12xlarge.", show_default=False
+    ),
 ]
-Nodes = Annotated[int | None, typer.Option("--nodes", min=1, help="Only so many machines.", show_default=False)]
-Region = Annotated[str | None, typer.Option("--region", help="Only this region.", show_default=False)]
+Nodes = Annotated[int | None, typer.Option("--nodes", min=1, metavar="N", help="Only N machines.", show_default=False)]
+Region = Annotated[str | None, typer.Option("--region", metavar="NAME", help="Only this region.", show_default=False)]
 MarketOption = Annotated[
     Literal["spot", "on-demand"] | None, typer.Option("--market", help="Only this market.", show_default=False)
 ]
@@ -27,32 +30,37 @@ MeshOption = Annotated[
     str | None,
     typer.Option(
         "--mesh",
-        help="Only this mesh: a preset, the same as parallel=tp-fsdp, or degrees (shard=2,tensor=4).",
+        metavar="MESH",
+        help="Only this mesh: a preset (tp-fsdp, as in parallel=tp-fsdp) or degrees (shard=2,tensor=4).",
         show_default=False,
     ),
 ]
 Deadline = Annotated[
     str | None,
     typer.Option(
-        "--deadline", help="The cheapest that finishes within 12h, or 2d, in nine of ten cases.", show_default=False
+        "--deadline",
+        metavar="TIME",
+        help="Choose the cheapest offer that finishes within TIME (12h, 2d) in nine of ten cases.",
+        show_default=False,
     ),
 ]
 Tokens = Annotated[
     bool,
     typer.Option(
         "--how-many-tokens",
-        help="Ask the other way round: the tokens that budget.usd buys, within --deadline if given.",
+        help="Show instead how many tokens budget.usd buys, within --deadline if given.",
     ),
 ]
 Trials = Annotated[
-    int, typer.Option("--trials", min=0, help="A cost sheet of so many trials before the run, on the chosen offer.")
+    int,
+    typer.Option("--trials", min=0, metavar="N", help="Add the cost of N trials before the run, on the chosen offer."),
 ]
-TrialSteps = Annotated[int, typer.Option("--trial-steps", min=1, help="Optimizer steps of each trial.")]
+TrialSteps = Annotated[int, typer.Option("--trial-steps", min=1, metavar="N", help="Optimizer steps of each trial.")]
 Measure = Annotated[
-    bool, typer.Option("--measure", help="First run 20 steps here, and keep the result for this and later plans.")
+    bool, typer.Option("--measure", help="First time 20 steps on this machine. Later plans use the result too.")
 ]
-Out = Annotated[Path, typer.Option("--out", help="Where the plan is written, for launch to follow.")]
-Rows = Annotated[int, typer.Option("--rows", min=1, help="Offers to show.")]
+Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write the chosen plan.")]
+Rows = Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Number of offers to show.")]
 
 
 def plan(
@@ -72,13 +80,16 @@ def plan(
     rows: Rows = 12,
     as_json: Json = False,
 ) -> None:
-    """Offers for a run: hardware, mesh, hours, dollars.
+    """List offers for a run: hardware, mesh, hours, dollars.
 
-    Ranked by dollars, with a range; writes the choice to plan.json. Asks nobody, and rents nothing.
+    Offers are ranked by dollars, with a range. The chosen one is written to plan.json. Uses no network and rents
+    nothing.
 
-    skytrain plan recipe=gpt2-124m-pile budget.usd=150
-
-    skytrain plan recipe=gpt2-124m-pile --deadline 12h --market spot
+    \b
+    Examples:
+      skytrain plan recipe=gpt2-124m-pile budget.usd=150
+      skytrain plan recipe=gpt2-124m-pile --deadline 12h --market spot
+      skytrain plan model=llama-3.2-1b budget.usd=500 --how-many-tokens
     """
     from ..pipelines.plan import Trials as TrialsWanted, compose_plan, plan_run, plan_tokens
     from ..planning import PlanRequest
@@ -128,7 +139,8 @@ def _measure_here(composed: Composed) -> None:
         seconds = total_steps(composed.config) * measured.step_seconds
         rate = format_count(measured.tokens_per_s)
         console.note(
-            f"measured on {measured.device}: {measured.step_seconds * 1e3:.0f} ms a step (the worst of steps 10 to 19), {rate} tokens/s; the whole run here: {format_seconds(seconds)}\n"
+            f"measured on {measured.device}: {measured.step_seconds * 1e3:.0f} ms a step "
+            f"(the slowest of steps 10 to 19), {rate} tokens/s; the whole run would take {format_seconds(seconds)}\n"
         )
 
 
@@ -143,7 +155,7 @@ def _print_offers(composed: Composed, planned: Planned, request: PlanRequest, ro
     print()
     print(offers_table(shown, planned.choice))
     if len(planned.offers) > len(shown):
-        print(f"and {len(planned.offers) - len(shown)} more (--rows); ranked by dollars, those that break a limit last")
+        print(f"and {len(planned.offers) - len(shown)} more (--rows N shows them); offers that break a limit come last")
     for line in legend(request):
         print(line)
     print(prices_note(load_catalog()))

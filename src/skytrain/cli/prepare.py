@@ -1,4 +1,4 @@
-"""`skytrain prepare`: sources to documents to shards in the store."""
+"""`skytrain prepare`: from sources to documents to token shards in the store."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ def prepare(
     config_dir: ConfigDirs = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print the stages, the expected sizes and where it would write; make nothing."),
+        typer.Option("--dry-run", help="Print the stages, the expected sizes and the target; write nothing."),
     ] = False,
 ) -> None:
     """Turn text into token shards in the store.
 
-    Reads, cleans, de-duplicates, tokenizes and writes. Killed and started again, it goes on where it was.
+    Reads, cleans, de-duplicates, tokenizes and writes. If it is interrupted, run it again: it resumes.
 
-    skytrain prepare data=text data.source.paths='corpus/*.txt' tokenizer=gpt2
+    \b
+    Examples:
+      skytrain prepare data=text data.source.paths='corpus/*.txt'
+      skytrain prepare data=fineweb data.target_tokens=1B --dry-run
     """
     config = compose_overrides(overrides, config_dir).config
     from ..pipelines.prepare import outline, prepare as story

@@ -1,4 +1,4 @@
-"""`skytrain quickstart`: the whole pipeline, small, on this machine, offline."""
+"""`skytrain quickstart`: the whole pipeline on this machine, with a small model, offline."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ from .options import ConfigDirs, Overrides, compose_overrides
 
 
 def quickstart(overrides: Overrides = None, config_dir: ConfigDirs = None) -> None:
-    """Run the whole pipeline, small, on this machine, in minutes.
+    """Run the whole pipeline with a small model, in minutes.
 
-    Prepare, train, evaluate, generate, export: no account, no network, no GPU.
+    Prepares the documentation that ships with Python, trains, evaluates, generates and exports.
+    Needs no account, no network and no GPU.
 
-    skytrain quickstart trainer.steps=600
+    \b
+    Examples:
+      skytrain quickstart
+      skytrain quickstart trainer.steps=600
     """
     config = compose_overrides(["recipe=quickstart", *(overrides or [])], config_dir).config
     from ..pipelines.quickstart import quickstart as story

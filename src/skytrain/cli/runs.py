@@ -1,4 +1,4 @@
-"""`skytrain runs`: the runs of a store, under which names, and how much they hold."""
+"""`skytrain runs`: lists, renames and deletes the runs of a store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from ..config import SkytrainError
 from .console import print_table
-from .options import ConfigDirs, Json, Overrides, compose_overrides
+from .options import ConfigDirs, Json, StoreOverrides, compose_overrides
 
 if TYPE_CHECKING:
     from ..pipelines.runs import Deletion
@@ -19,19 +19,21 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="The runs of a store: list, rename, delete.\n\nskytrain runs list store.root=s3://bucket/project",
+    help="List, rename and delete the runs of a store.\n\nExample: skytrain runs list store.root=s3://bucket/project",
 )
 
-Run = Annotated[str, typer.Argument(help="The run's name, as `skytrain runs list` shows it.", show_default=False)]
+Run = Annotated[
+    str, typer.Argument(metavar="RUN", help="The run's name, as `skytrain runs list` shows it.", show_default=False)
+]
 NewName = Annotated[str, typer.Argument(metavar="NEW-NAME", help="Its new name.", show_default=False)]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 @app.command("list")
-def list_(overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
-    """Every run, the newest first, with what it holds.
+def list_(overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
+    """List all runs, newest first, with their size.
 
-    skytrain runs list store.root=s3://bucket/project
+    Example: skytrain runs list store.root=s3://bucket/project
     """
     config = compose_overrides(overrides, config_dir).config
     from ..config import format_bytes
@@ -52,30 +54,30 @@ def list_(overrides: Overrides = None, config_dir: ConfigDirs = None, as_json: J
 
 
 @app.command()
-def rename(run: Run, name: NewName, overrides: Overrides = None, config_dir: ConfigDirs = None) -> None:
-    """Give a run another name.
+def rename(run: Run, name: NewName, overrides: StoreOverrides = None, config_dir: ConfigDirs = None) -> None:
+    """Rename a run.
 
-    Its checkpoints, metrics and logs move with it, and runs that were started from it follow the new name. Refuses a
-    run that is live.
+    Its checkpoints, metrics and logs move with it. Runs that were started from it refer to the new name. A live run
+    is refused.
 
-    skytrain runs rename gpt2-124m-pile-3f2a91bc baseline
+    Example: skytrain runs rename gpt2-124m-pile-3f2a91bc baseline
     """
     config = compose_overrides(overrides, config_dir).config
     from ..pipelines.runs import rename_run
 
     children = rename_run(config, run, name)
-    print(f"{run} is now {name}; continue it with run={name}")
+    print(f"{run} is now {name}; resume it with run={name}")
     for child in children:
-        print(f"  {child} started from it; continue it with run={child} --from {name}")
+        print(f"  {child} was started from it; resume that with run={child} --from {name}")
 
 
 @app.command()
-def delete(run: Run, overrides: Overrides = None, yes: Yes = False, config_dir: ConfigDirs = None) -> None:
+def delete(run: Run, overrides: StoreOverrides = None, yes: Yes = False, config_dir: ConfigDirs = None) -> None:
     """Delete a run: checkpoints, metrics, logs.
 
-    Says what will be freed, and asks. Refuses a run that is live. Prepared data and exports stay.
+    Shows what will be freed and asks for confirmation. A live run is refused. Prepared data and exports stay.
 
-    skytrain runs delete my-run
+    Example: skytrain runs delete my-run
     """
     config = compose_overrides(overrides, config_dir).config
     from ..config import format_bytes
@@ -98,12 +100,12 @@ def _describe(plan: Deletion) -> str:
         f"with {checkpoints} checkpoint{'' if checkpoints == 1 else 's'}"
     ]
     if plan.needed_by:
-        lines.append(f"  {', '.join(plan.needed_by)} starts from it and has no checkpoint of its own yet")
+        lines.append(f"  {', '.join(plan.needed_by)} needs it to start: there is no checkpoint of its own yet")
     return "\n".join(lines)
 
 
 def _ask(run: str) -> None:
     if not sys.stdin.isatty():
-        raise SkytrainError(f"nobody is here to confirm that {run} may be deleted\n  add --yes")
-    if not typer.confirm(f"Delete {run}? It cannot be undone.", err=True):
-        raise SkytrainError(f"{run} was kept")
+        raise SkytrainError(f"deleting {run} needs a confirmation, and there is no terminal to ask in\n  add --yes")
+    if not typer.confirm(f"Delete {run}? This cannot be undone.", err=True):
+        raise SkytrainError(f"{run} was not deleted")

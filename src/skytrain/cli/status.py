@@ -1,4 +1,4 @@
-"""`skytrain status`: how runs stand, from the store alone."""
+"""`skytrain status`: the state of runs, read from the store alone."""
 
 from __future__ import annotations
 
@@ -15,29 +15,34 @@ from .options import ConfigDirs, Json, compose_overrides
 Words = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[RUN] [KEY=VALUE]...",
-        help="A run; without one, all of the store. Settings say which store: store.root=s3://bucket/project.",
+        metavar="RUN|KEY=VALUE",
+        help="A run. Default: all runs of the store. store.root=s3://bucket/project chooses the store.",
         show_default=False,
     ),
 ]
 
 
 def status(words: Words = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
-    """How runs stand: step, loss, speed, dollars, time to go.
+    """Show runs: step, loss, speed, dollars, time to go.
 
-    Reads what the run has left in the store, from any machine: no process of the run is asked. A run that has written
-    nothing for a minute (ten at its start) and has not said how it ended is stale: it, or its machine, is gone. One that
-    ended with an error is failed, and the error is shown.
+    Reads the store only, so it works from any machine.
 
-    skytrain status
+    \b
+    running, starting             wrote to the store within the last minute (starting: ten)
+    stale                         silent for longer, without an outcome: its machine is gone
+    failed                        ended with an error, which is shown
+    stopped, budget, interrupted  ended on purpose; the same `skytrain train` resumes it
 
-    skytrain status my-run store.root=s3://bucket/project --json
+    \b
+    Examples:
+      skytrain status
+      skytrain status my-run store.root=s3://bucket/project --json
     """
     from ..pipelines.status import describe_status, failure_lines, status as story, status_rows
 
     runs = [word for word in words or [] if "=" not in word]
     if len(runs) > 1:
-        raise SkytrainError(f"one run at a time, not {', '.join(runs)}\n  without a name all of them are shown")
+        raise SkytrainError(f"give one run, not {len(runs)}: {', '.join(runs)}\n  without a name, all runs are shown")
     config = compose_overrides([word for word in words or [] if "=" in word], config_dir).config
     found = story(config, runs[0] if runs else None)
     if as_json:

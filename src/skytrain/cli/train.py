@@ -1,4 +1,4 @@
-"""`skytrain train`: trains here, on as many processes as asked for; under torchrun, it is one of them."""
+"""`skytrain train`: supervises the workers of this machine; under torchrun, it is one of the workers."""
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ Processes = Annotated[
     typer.Option(
         "--processes",
         min=1,
-        help="Processes on this machine. Default: one for each GPU, and one alone with parallel=single.",
+        metavar="N",
+        help="Processes on this machine. Default: one for each GPU; one with parallel=single.",
         show_default=False,
     ),
 ]
-Nodes = Annotated[int, typer.Option("--nodes", min=1, help="Machines; the same command runs on each of them.")]
-NodeRank = Annotated[int, typer.Option("--node-rank", min=0, help="Which of the machines this is; the first is 0.")]
+Nodes = Annotated[
+    int, typer.Option("--nodes", min=1, metavar="N", help="Number of machines. Run the same command on each.")
+]
+NodeRank = Annotated[int, typer.Option("--node-rank", min=0, metavar="N", help="The number of this machine, from 0.")]
 Rendezvous = Annotated[
     str | None,
     typer.Option(
         "--rendezvous",
         metavar="HOST:PORT",
-        help="Where the machines meet: the first one's address.",
+        help="Where the machines meet: an address of machine 0.",
         show_default=False,
     ),
 ]
@@ -41,19 +44,23 @@ Source = Annotated[
     str | None,
     typer.Option(
         "--from",
-        help="Start a new run from a checkpoint (RUN, RUN@STEP, a path or URL .../runs/RUN@STEP), a Hugging Face folder or an llm.c .bin file. A run that has checkpoints of its own continues those.",
+        metavar="SOURCE",
+        help="Start a new run from a checkpoint (RUN, RUN@STEP, or a path or URL .../runs/RUN@STEP), a Hugging Face "
+        "folder or an llm.c .bin file. A run that has its own checkpoints resumes from those.",
         show_default=False,
     ),
 ]
 WeightsOnly = Annotated[
-    bool, typer.Option("--weights-only", help="Of --from, take the weights and leave optimizer, schedule and position.")
+    bool,
+    typer.Option("--weights-only", help="Take only the weights of --from: not optimizer, schedule and data position."),
 ]
 AtStep = Annotated[
     int | None,
     typer.Option(
         "--at-step",
         min=0,
-        help="Begin with the weights of --from at this step of the schedule and of the data.",
+        metavar="STEP",
+        help="Start with the weights of --from at this step of the schedule and the data.",
         show_default=False,
     ),
 ]
@@ -61,12 +68,12 @@ FallBack = Annotated[
     bool,
     typer.Option(
         "--fall-back",
-        help="Where the run's newest checkpoint is damaged, resume from the newest whole one. Reads every byte of it first.",
+        help="If the newest checkpoint is damaged, resume from the newest whole one. Reads every byte of it first.",
     ),
 ]
 AllowChanges = Annotated[
     bool,
-    typer.Option("--allow-changes", help="Go on with a run although settings that decide its numbers have changed."),
+    typer.Option("--allow-changes", help="Resume a run although settings that decide its numbers have changed."),
 ]
 
 
@@ -83,20 +90,19 @@ def train(
     allow_changes: AllowChanges = False,
     fall_back: FallBack = False,
 ) -> None:
-    """Train on prepared data; the same command again continues.
+    """Train on prepared data; run it again to resume.
 
-    On this machine or any other, from where it stopped.
+    The same command resumes the run from its last checkpoint, on this machine or another.
 
-    A job that crashes is restarted from the last committed checkpoint (trainer.max_restarts). Ctrl-C, SIGTERM and EC2's
-    spot notice save first.
+    A crash restarts the job from the last checkpoint (trainer.max_restarts). Ctrl-C, SIGTERM and EC2 spot
+    notices save a checkpoint first.
 
-    skytrain train recipe=quickstart trainer.steps=500
-
-    skytrain train parallel=fsdp --processes 4
-
-    skytrain train parallel=auto        the mesh and micro-batch that the planner finds fastest on the GPUs at hand
-
-    skytrain train run=fork --from seed.bin --at-step 2365
+    \b
+    Examples:
+      skytrain train recipe=quickstart trainer.steps=500
+      skytrain train parallel=fsdp --processes 4
+      skytrain train parallel=auto              # the planner chooses mesh and micro-batch
+      skytrain train run=fork --from seed.bin --at-step 2365
     """
     from ..jobs import Supervision
     from ..runs import Start
@@ -112,29 +118,29 @@ def train(
     from .console import reporter
 
     _check_installed()
-    words = [*(overrides or []), *_words(config_dir or [], start, allow_changes)]
+    arguments = [*(overrides or []), *_worker_options(config_dir or [], start, allow_changes)]
     layout = ProcessLayout(choose_processes(config, processes), nodes, node_rank, rendezvous)
-    raise SystemExit(supervise(config, words, layout, reporter().note))
+    raise SystemExit(supervise(config, arguments, layout, reporter().note))
 
 
-def _words(config_dirs: list[Path], start: Start, allow_changes: bool) -> list[str]:
-    """The options as a worker's command line has them."""
-    words = [word for folder in config_dirs for word in ("--config-dir", str(folder))]
+def _worker_options(config_dirs: list[Path], start: Start, allow_changes: bool) -> list[str]:
+    """The options of this command that its workers need."""
+    options = [word for folder in config_dirs for word in ("--config-dir", str(folder))]
     if start.source is not None:
-        words += ["--from", start.source]
+        options += ["--from", start.source]
     if start.weights_only:
-        words.append("--weights-only")
+        options.append("--weights-only")
     if start.at_step is not None:
-        words += ["--at-step", str(start.at_step)]
+        options += ["--at-step", str(start.at_step)]
     if start.fall_back:
-        words.append("--fall-back")
+        options.append("--fall-back")
     if allow_changes:
-        words.append("--allow-changes")
-    return [*words, "--debug"] if "--debug" in sys.argv else words
+        options.append("--allow-changes")
+    return [*options, "--debug"] if "--debug" in sys.argv else options
 
 
 def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
-    """One process of the job. Ends with 0 whatever made it stop on purpose: torchrun takes any other code for a crash."""
+    """Runs one worker. A deliberate stop exits with 0, because torchrun takes any other code for a crash."""
     from ..config import check_job
     from ..jobs import Ranks, Supervision
     from .console import reporter
@@ -142,10 +148,10 @@ def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
     supervision, ranks = Supervision.from_environment(), Ranks.from_environment()
     _back_off()
     try:
-        if ranks.first:  # alone: another rank that ended first would have torchrun kill this one before it has spoken
+        if ranks.first:  # rank 0 alone: if another rank failed first, torchrun would kill rank 0 before it prints
             check_job(composed.config, ranks.world_size, ranks.nodes)
         with naming_extras(), reporter() as console:
-            from ..pipelines.train import train as story  # loads torch, for many seconds
+            from ..pipelines.train import train as story  # loads torch, which takes seconds
 
             trained = story(composed.config, console, start, allow_changes=allow_changes, given=composed.given)
     except SkytrainError as error:
@@ -156,14 +162,14 @@ def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
 
 
 def _check_installed() -> None:
-    """The supervisor itself loads no torch, and torchrun without it would only show a traceback."""
+    """Raises MissingExtra. The supervisor itself loads no torch, and torchrun would only show a traceback."""
     for package in ("torch", "lightning"):
         if find_spec(package) is None:
             raise MissingExtra(package, "train")
 
 
 def _back_off() -> None:
-    """Before a restart that torchrun made; where it runs on this machine alone, the supervisor restarts and waits itself."""
+    """Waits before a restart by torchrun. On one machine the supervisor restarts the job and does the waiting."""
     from ..jobs import restart_wait_seconds
 
     if restarts := torchrun_restarts():

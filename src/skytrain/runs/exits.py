@@ -54,10 +54,9 @@ def exit_code_of(error: SkytrainError) -> int:
 
 
 def exit_codes_text() -> str:
-    """The table in one line, for a command's help."""
-    return "Exit codes: " + "; ".join(
-        f"{each.code} {each.meaning.replace('`', '')}" for each in EXITS if each.cause != STOPPED
-    )
+    """The table for a command's help, one line for each code. `\\b` keeps the lines from being joined."""
+    rows = [f"  {each.code:>2}  {each.meaning.replace('`', '')}" for each in EXITS if each.cause != STOPPED]
+    return "\n".join(["\b", "Exit codes:", *rows])
 
 
 def exit_codes_table() -> str:
