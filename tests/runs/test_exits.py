@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from skytrain.checkpoints.errors import Damaged, TakenOver
+from skytrain.checkpoints.errors import DamagedCheckpoint, TakenOver
 from skytrain.cli.main import app
 from skytrain.config import ConfigError, SkytrainError
 from skytrain.runs import Superseded, exit_code_of
@@ -24,7 +24,7 @@ DOCS = Path(__file__).parents[2] / "docs"
         (NotFound("read", "s3://b/k", "there is no such object"), 2),
         (Superseded("r", 0, 1, "elsewhere"), 8),
         (TakenOver("by attempt 1"), 8),
-        (Damaged("cut short"), 9),
+        (DamagedCheckpoint("cut short"), 9),
         (StoreUnreachable("read", "s3://b/k", "503"), 10),
         (AccessDenied("read", "s3://b/k", "ExpiredToken"), 11),
     ],
