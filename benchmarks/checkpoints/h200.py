@@ -1,4 +1,4 @@
-"""What a checkpoint of GPT-2 124M with its optimizer costs: how long training stands still, and MB/s beside torch and plain DCP.
+"""Cost of a GPT-2 124M checkpoint with its optimizer: how long training pauses, and MB/s against torch and plain DCP.
 
 python benchmarks/checkpoints/h200.py --out benchmarks/checkpoints/h200.json       # on a GPU, about a minute
 python benchmarks/checkpoints/h200.py --device cpu                                # a trial with a tiny model
@@ -89,7 +89,7 @@ class Stopwatch(Checkpoints):
 
 
 def train(config: Config, folder: Path, steps: int, every: int) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Trains with a save every so many steps. The stall is the time that the steps around a save took beyond the median."""
+    """Trains with a save every so many steps. The stall is the time of the steps around a save beyond the median."""
     plan = plan_training(config, Ranks())
     store = open_store(str(folder))
     times = StepTimes()

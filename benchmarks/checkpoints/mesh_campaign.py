@@ -1,4 +1,4 @@
-"""Runs that stop on one mesh and go on on another, through 4, 2, 8 and 1 processes, compared with one that never stopped.
+"""Stops runs on one mesh, resumes them on another (4, 2, 8 and 1 processes), and compares with an uninterrupted run.
 
 python benchmarks/checkpoints/mesh_campaign.py --out benchmarks/checkpoints/mesh_campaign.log
 """

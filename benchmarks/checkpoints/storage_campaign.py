@@ -149,7 +149,7 @@ def bad_network(server: S3Server, root: str, wanted: int, seed: int = 0) -> list
 
 
 def training(server: S3Server, root: str, seed: int = 0) -> list[str]:
-    """A run that saves every second step through faults, is stopped, and goes on through faults."""
+    """A run that saves every second step through faults, is stopped, and resumes through faults."""
     from tests.support.tiny import tiny_config
 
     from skytrain.pipelines.prepare import prepare
@@ -276,7 +276,7 @@ def wait_until_back(process: Any, server: S3Server) -> None:
 
 
 def two_attempts(root: str, rounds: int) -> list[str]:
-    """An older attempt goes on saving while a newer one takes over: neither harms the other, and the newer one counts."""
+    """An older attempt keeps saving while a newer one takes over: neither harms the other, and the newer one counts."""
     outcomes: Counter[str] = Counter()
     for turn in range(rounds):
         run, store = f"two-{turn}", open_store(root, retry=FAST_RETRY)

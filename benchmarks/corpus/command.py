@@ -1,4 +1,4 @@
-"""`skytrain prepare` with all rules, as the benchmarks here run it, and the processor time that it and all that it starts take."""
+"""Runs `skytrain prepare` with all rules for these benchmarks, and measures the CPU time of all its processes."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
     python benchmarks/corpus/debian_text.py FOLDER
 
-downloads the packages below with apt-get (a Debian machine with its package lists fetched), takes the text out of their HTML and
-plain files, and writes FOLDER/debian.jsonl. Licences are those of the packages; the text is not part of this repository.
+downloads the packages below with apt-get (a Debian machine with its package lists fetched), takes the text out
+of their HTML and plain files, and writes FOLDER/debian.jsonl. Licences are those of the packages; the text is
+not part of this repository.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How the search for duplicates grows, alone: random signatures, every tenth a near-copy, exact and near, in one process.
+"""How the search for duplicates scales: random signatures, a tenth near-copies, exact and near, in one process.
 
     python benchmarks/corpus/dedup_growth.py [COUNT ...] | tee benchmarks/corpus/dedup_growth.log
 

@@ -1,11 +1,11 @@
-"""How memory and time grow with the number of documents: the whole of `prepare`, with all rules, on 100 thousand and on 1 million of them.
+"""How memory and time of `prepare` grow with the corpus: all rules, on 100 thousand and 1 million documents.
 
     python benchmarks/corpus/growth.py FOLDER [COUNT ...] | tee benchmarks/corpus/growth.log
 
-Normalizing, language, Gopher, C4 and FineWeb rules, addresses, exact and near de-duplication, parts, GPT-2 tokens. Documents are
-six short sentences of debian.jsonl in a new order, every tenth one a near-copy of another. Peak memory is that of the largest process and of
-all of them together: anonymous pages, shared ones divided among the processes that share them, sampled from /proc
-(the page cache is the kernel's to take back).
+Normalizing, language, Gopher, C4 and FineWeb rules, addresses, exact and near de-duplication, parts, GPT-2
+tokens. Documents are six short sentences of debian.jsonl in a new order, every tenth one a near-copy of
+another. Peak memory is that of the largest process and of all of them together: anonymous pages, shared ones
+divided among the processes that share them, sampled from /proc (the page cache is the kernel's to take back).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MinHash: signatures per CPU-second beside rensa, and the quality of near-duplicates on planted edits.
+"""MinHash: signatures per CPU-second against rensa, and the quality of near-duplicates on planted edits.
 
     python benchmarks/corpus/minhash.py FOLDER [PEERS_PYTHON] | tee benchmarks/corpus/minhash.log
 
@@ -63,7 +63,7 @@ def speed(texts: list[str], size: float) -> None:
 
 
 def quality(texts: list[str], seed: int) -> None:
-    """Copies with 0 to 10% of their words changed; truth is the exact Jaccard similarity of candidate pairs from a much wider net (37 bands of 3)."""
+    """Copies with 0 to 10% of their words changed; truth is the exact Jaccard similarity of pairs from 37 bands of 3."""
     generator = random.Random(seed)
     sample = generator.sample(texts, min(17_000, len(texts)))
     planted = []

@@ -1,9 +1,10 @@
-"""The whole of `skytrain prepare` beside datatrove's equivalent pipeline, in CPU-seconds, in one run.
+"""All of `skytrain prepare` against the equivalent datatrove pipeline, in CPU-seconds, in one run.
 
     python benchmarks/corpus/prepare.py FOLDER [PEERS_PYTHON] | tee benchmarks/corpus/prepare.log
 
-Read JSON lines, normalize, language, Gopher, C4 and FineWeb rules, e-mail and IP addresses, exact and near de-duplication, write
-parquet, tokenize with GPT-2's BPE, write shards. datatrove is slow, so it is given every n-th document and compared per megabyte.
+Read JSON lines, normalize, language, Gopher, C4 and FineWeb rules, e-mail and IP addresses, exact and near
+de-duplication, write parquet, tokenize with GPT-2's BPE, write shards. datatrove is slow, so it is given every
+n-th document and compared per megabyte.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""GPT-2 tokenizing: MB per CPU-second beside tiktoken, and whether every id is the same on all of the text.
+"""GPT-2 tokenizing: MB per CPU-second against tiktoken, and whether every id is the same on all of the text.
 
 python benchmarks/corpus/tokenizing.py FOLDER | tee benchmarks/corpus/tokenizing.log
 """

@@ -2,7 +2,8 @@
 
     python benchmarks/models/coordinate_check.py     writes docs/images/coordinate-check.svg and its log beside this file
 
-In a parametrization that transfers, the change does not depend on the size: the slope of log(change) over log(size) is near 0.
+In a parametrization that transfers, the change does not depend on the size: the slope of log(change) over
+log(size) is near 0.
 """
 
 from __future__ import annotations

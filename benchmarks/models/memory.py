@@ -1,4 +1,4 @@
-"""Peak GPU memory and time of a training step of GPT-2 124M, under each way to keep less.
+"""Peak GPU memory and time of a GPT-2 124M training step, for each way to save memory.
 
 python benchmarks/models/memory.py     prints a table, and writes it to its log beside this file
 """
@@ -37,7 +37,7 @@ CASES: list[tuple[Recompute, int | None]] = [
 
 
 def measure(model: Decoder, recompute: Recompute, chunk: int | None, tokens: torch.Tensor) -> tuple[float, float]:
-    """Peak GiB beside the weights and gradients, and milliseconds a forward and backward pass."""
+    """Peak GiB without weights and gradients, and milliseconds of a forward and backward pass."""
     model.recompute, model.loss_settings = recompute, LossSettings(chunk_tokens=chunk)
     for step in range(STEPS + 2):
         if step == 2:

@@ -1,4 +1,4 @@
-"""Our decoder against Hugging Face's model of the same family and weights, in float32 on small random configurations.
+"""The decoder against Hugging Face's model of the same family and weights, in float32 on small random configurations.
 
 python benchmarks/models/parity.py     prints the table, and writes it to docs/models.md and its log beside this file
 """

@@ -1,4 +1,4 @@
-"""The list of named configurations that are compared with one process: one for the table and for the tests."""
+"""The named configurations that are compared with one process, in the table and in the tests."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""Attention of context-parallel ranks on one GPU: the ranks are played one after another, through the functions that real ones call.
+"""Context-parallel attention on one GPU: ranks are simulated in turn, through the functions that real ranks call.
 
     python benchmarks/parallel/context_gpu.py [--out FOLDER] [--length 32768]
 
-Needs the project's `train` dependencies and its `src` on PYTHONPATH; no network; about a minute.
-Compares output and gradients of the pieces with attention in float32, beside the error that one call of the same kernel has in
-bf16; and times each rank's pieces, forward and backward, beside one call over the whole sequence divided by the ranks, which
-is what a rank would take if cutting cost nothing. Ring and all-gather compute the same pieces; communication is not part of
-this. Writes FOLDER/context_gpu.json and FOLDER/context_gpu.log. `--device cpu` tries the script on small shapes.
+Needs the project's `train` dependencies and its `src` on PYTHONPATH; no network; about a minute. Compares
+output and gradients of the pieces with attention in float32, beside the error that one call of the same kernel
+has in bf16; and times each rank's pieces, forward and backward, beside one call over the whole sequence divided
+by the ranks, which is what a rank would take if cutting cost nothing. Ring and all-gather compute the same
+pieces; communication is not part of this. Writes FOLDER/context_gpu.json and FOLDER/context_gpu.log. `--device
+cpu` tries the script on small shapes.
 """
 
 from __future__ import annotations

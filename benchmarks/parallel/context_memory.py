@@ -1,11 +1,11 @@
-"""Memory of one rank where sequences grow with the number of ranks that share them: live storage at the fullest moment of a step.
+"""Memory of a rank when sequences grow with the ranks that share them: live storage at the peak of a step.
 
     python benchmarks/parallel/context_memory.py   # writes context_memory.log and the table of docs/parallelism.md
 
-Four processes train a small decoder in float32. Under `fsdp` each has a sequence of its own; under `cp` all four share one that
-is four times as long, so that each should need as much as before. Counted is every storage that the second step made, from
-its first operation to the optimizer's, at the moment when most bytes were alive: activations, and what both modes have alike
-(one block's gathered weights, gradients).
+Four processes train a small decoder in float32. Under `fsdp` each has a sequence of its own; under `cp` all
+four share one that is four times as long, so that each should need as much as before. Counted is every storage
+that the second step made, from its first operation to the optimizer's, at the moment when most bytes were
+alive: activations, and what both modes have alike (one block's gathered weights, gradients).
 """
 
 from __future__ import annotations

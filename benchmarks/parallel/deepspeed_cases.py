@@ -1,4 +1,4 @@
-"""DeepSpeed's cases of the equivalence table, and how its gradients are looked at."""
+"""DeepSpeed's cases of the equivalence table, and how their gradients are read."""
 
 from __future__ import annotations
 

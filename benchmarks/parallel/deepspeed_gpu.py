@@ -1,10 +1,11 @@
-"""DeepSpeed's presets on one GPU beside the same training without: step time, peak memory, losses.
+"""DeepSpeed presets on one GPU against the same training without: step time, peak memory, losses.
 
     python benchmarks/parallel/deepspeed_gpu.py --out benchmarks/parallel/deepspeed_gpu.log
     python benchmarks/parallel/deepspeed_gpu.py --device cpu        # a trial of the script, with a tiny model
 
-Each mode in a process of its own, since DeepSpeed keeps what it made until its process ends. On one GPU there is nothing
-to divide; what shows is what the engine costs, what offloading saves and costs, and that all of them train the same.
+Each mode in a process of its own, since DeepSpeed keeps what it made until its process ends. On one GPU there
+is nothing to divide; what shows is what the engine costs, what offloading saves and costs, and that all of them
+train the same.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
-"""Memory of one rank under each DeepSpeed preset: live storage at the fullest moment of a step, beside what ZeRO promises.
+"""Memory of a rank under each DeepSpeed preset: live storage at the peak of a step, against what ZeRO promises.
 
     python benchmarks/parallel/deepspeed_memory.py   # writes deepspeed_memory.log and the table of docs/parallelism.md
 
-A decoder in float32 with hardly any activations (one sequence of eight tokens) trains three steps of two micro-batches on two
-and on four ranks. Looked at in the third, when the optimizer has its state: after each block's forward pass, and between the
-backward pass and the update. Counted is every storage that a tensor holds, once.
+A decoder in float32 with hardly any activations (one sequence of eight tokens) trains three steps of two
+micro-batches on two and on four ranks. Looked at in the third, when the optimizer has its state: after each
+block's forward pass, and between the backward pass and the update. Counted is every storage that a tensor
+holds, once.
 
-P and G are parameters and gradients, 4 bytes each; O is 12 bytes a parameter: two moments, and the float32 weights that
-DeepSpeed's optimizers keep of their own, whatever the model's are.
+P and G are parameters and gradients, 4 bytes each; O is 12 bytes a parameter: two moments, and the float32
+weights that DeepSpeed's optimizers keep of their own, whatever the model's are.
 """
 
 from __future__ import annotations

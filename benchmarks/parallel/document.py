@@ -1,4 +1,4 @@
-"""Puts a measured table in its place in docs/parallelism.md."""
+"""Writes a measured table into docs/parallelism.md."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
 
 Measures, and writes equivalence.json and the table of docs/parallelism.md; what is not measured keeps its row.
 
-One list of cases (cases.py) serves this table and the tests. One group of processes per world size goes through the cases of that
-size, since starting a process costs more than any of them.
+One list of cases (cases.py) serves this table and the tests. One group of processes per world size goes through
+the cases of that size, since starting a process costs more than any of them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def batches(vocabulary: int, documents: bool = False) -> list[Any]:
         for batch in found:
             batch[:, 0] = eot
             for row, held in zip(batch, torch.randint(2, LENGTH + 1, (SEQUENCES,), generator=made), strict=True):
-                row[held // 2] = ~row[held // 2]  # a piece that goes on from another window
+                row[held // 2] = ~row[held // 2]  # a piece that continues from another window
                 row[held // 3] = eot
                 row[held:] = ~eot  # padding
     return found

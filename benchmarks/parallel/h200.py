@@ -1,11 +1,12 @@
-"""Every preset at world size 1 on one GPU, with NCCL, compile and bf16, beside the single-device path.
+"""Every preset at world size 1 on one GPU, with NCCL, compile and bf16, against the single-device path.
 
     python benchmarks/parallel/h200.py [--out FOLDER] [--minutes 8] [--variants] [--rows fused]
 
-Needs the project's `train` dependencies and its `src` on PYTHONPATH; no network. Trains GPT-2 124M through Lightning's trainer
-on random tokens, 512 sequences of 1024 a step. Writes FOLDER/h200.json and FOLDER/h200.log; what does not fit into the minutes
-is left out and named. `--rows` takes only presets with that word in their name, `--variants` adds recomputing, reducing each micro-batch and keeping state on the CPU. `--device cpu` runs a tiny model, to try the script itself; without a GPU and without that option nothing
-is measured.
+Needs the project's `train` dependencies and its `src` on PYTHONPATH; no network. Trains GPT-2 124M through
+Lightning's trainer on random tokens, 512 sequences of 1024 a step. Writes FOLDER/h200.json and FOLDER/h200.log;
+what does not fit into the minutes is left out and named. `--rows` takes only presets with that word in their
+name, `--variants` adds recomputing, reducing each micro-batch and keeping state on the CPU. `--device cpu` runs
+a tiny model, to try the script itself; without a GPU and without that option nothing is measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Memory of one rank for three models under each preset, for docs/parallelism.md. Arithmetic, nothing is run.
+"""Memory of a rank for three models under each preset, for docs/parallelism.md. Computed, nothing is run.
 
 python benchmarks/parallel/memory.py
 """

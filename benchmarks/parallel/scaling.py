@@ -1,4 +1,4 @@
-"""Weak and strong scaling of every parallel mode on this machine's cores or GPUs. Wants an idle machine.
+"""Weak and strong scaling of every parallel mode on this machine's cores or GPUs. Needs an idle machine.
 
     python benchmarks/parallel/scaling.py                 # cores: a tiny model
     python benchmarks/parallel/scaling.py --gpus          # GPUs: GPT-2 124M

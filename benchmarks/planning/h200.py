@@ -1,10 +1,10 @@
-"""Memory and time on one GPU beside what the planner says, on the models that Skytrain trains.
+"""Memory and time on one GPU against the planner's predictions, for models that Skytrain trains.
 
     python benchmarks/planning/h200.py [--out FOLDER] [--minutes 4.4]
 
-Each probe is a process of its own (probe.py), ended when its time is over. The order is that of importance, results are in
-FOLDER/planning.json after each probe, and what the minutes did not allow is named there. FOLDER/planning.md has the tables.
-`--device cpu` runs tiny shapes, to try the script itself.
+Each probe is a process of its own (probe.py), ended when its time is over. The order is that of importance,
+results are in FOLDER/planning.json after each probe, and what the minutes did not allow is named there.
+FOLDER/planning.md has the tables. `--device cpu` runs tiny shapes, to try the script itself.
 """
 
 from __future__ import annotations

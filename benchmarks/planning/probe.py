@@ -1,4 +1,4 @@
-"""What runs in a process of its own: optimizer steps as the trainer does them, their seconds and the memory they take.
+"""One measurement in its own process: optimizer steps as the trainer runs them, with their time and memory.
 
 A fresh process has a fresh allocator and no other model's leftovers, so that "does it run" means what a user would see.
 """
@@ -157,7 +157,7 @@ def _failed(error: Exception) -> Row:
 
 
 def _held(device: str) -> Row:
-    """Bytes at the peak, and what CUDA itself takes beside torch's allocator."""
+    """Bytes at the peak, and what CUDA itself takes outside torch's allocator."""
     if device != "cuda":
         return {"allocated": None, "reserved": None, "outside": None, "retries": None, "grows": None}
     stats, (free, total) = torch.cuda.memory_stats(), torch.cuda.mem_get_info()

@@ -1,13 +1,14 @@
-"""Fits the throughput model's fractions on half of the published runs and reports the other half beside the prediction.
+"""Fits the throughput model's fractions on half of the published runs and compares predictions with the other half.
 
     python benchmarks/planning/published.py            prints the tables and writes published.log beside this file
 
-published_runs.csv names every run with its source. Which half a run is in follows from its name alone: runs are ordered by the sha256 of
-their names, and the first half is fitted on. The structure of the model was worked on with all of them in view, so a dozen other halves
-(the same with a number before the name) are fitted and reported too. What the planner uses is fitted on all runs, by the same procedure.
-Where a source does not say its micro-batch, the project's default stands. Left out, for lack of detail: llm.c GPT-2 1558M (no token
-count), the single-A100 162M run (no shape), speed-run records (other mathematics), NeMo on GB200 (no number of GPUs), OLMo-3 (no
-throughput), Megatron's range of 2B to 462B.
+published_runs.csv names every run with its source. Which half a run is in follows from its name alone: runs are
+ordered by the sha256 of their names, and the first half is fitted on. The structure of the model was worked on
+with all of them in view, so a dozen other halves (the same with a number before the name) are fitted and
+reported too. What the planner uses is fitted on all runs, by the same procedure. Where a source does not say
+its micro-batch, the project's default stands. Left out, for lack of detail: llm.c GPT-2 1558M (no token count),
+the single-A100 162M run (no shape), speed-run records (other mathematics), NeMo on GB200 (no number of GPUs),
+OLMo-3 (no throughput), Megatron's range of 2B to 462B.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The two plans that docs/planning.md works through, exactly as a user would ask for them.
+"""The two worked plans of docs/planning.md, exactly as a user would ask for them.
 
     python benchmarks/planning/recipes.py              prints the plans and writes recipes.log beside this file
 

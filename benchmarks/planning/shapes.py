@@ -1,4 +1,4 @@
-"""The decoders that the planner is held against on a GPU, as the configuration groups have them but for long tables of positions."""
+"""The decoders on which the planner is checked on a GPU: the configuration groups, with shorter position tables."""
 
 from __future__ import annotations
 

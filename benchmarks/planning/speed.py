@@ -33,7 +33,7 @@ TIMES = 5
 
 
 def plan_seconds() -> list[tuple[float, float]]:
-    """The whole command from a cold interpreter: seconds by the clock, and of processor time, which a busy machine spares."""
+    """The whole command from a cold interpreter: wall time, and CPU time, which a busy machine does not change."""
     command = [sys.executable, "-c", "from skytrain.cli.main import main; main()", *PLAN]
     seconds = []
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""What h200.py measured beside the planner as it is now: every prediction is made again from the log, no GPU needed.
+"""Compares what h200.py measured with today's planner: predictions are recomputed from the log, no GPU needed.
 
 python benchmarks/planning/tables.py         prints the tables of both visits' logs and writes h200.md beside this file
 """
@@ -52,7 +52,7 @@ def memory_rows(found: Row) -> list[Row]:
 
 
 def memory_error(row: Row) -> float | None:
-    """Of the predicted peak beside what torch allocated; None where nothing was."""
+    """Error of the predicted peak against what torch allocated; None where nothing was."""
     return (
         rank_memory(job_of(row), SINGLE).allocated / row["allocated"] - 1 if row["ran"] and row["allocated"] else None
     )

@@ -1,7 +1,7 @@
-"""What all kinds of blows have in common: a run that was struck must end as the run that was left alone.
+"""What all fault campaigns share: a run that was interrupted must end exactly as an uninterrupted run.
 
-The losses of every step and all weights are compared bit for bit, and at no time may a committed checkpoint be lost or fail
-to verify. Dropout is on, so random state counts too.
+The losses of every step and all weights are compared bit for bit, and at no time may a committed checkpoint be
+lost or fail to verify. Dropout is on, so random state counts too.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ MODES = {
     "tp-fsdp": (4, ("parallel=tp-fsdp", "parallel.tensor=2")),
     "pp": (2, ("parallel=pp",)),
 }
-Blow = TypeVar("Blow")
+Disturbance = TypeVar("Disturbance")
 
 
 @dataclass(frozen=True)
-class Struck:
+class AttemptResult:
     """How an attempt went."""
 
-    fell: bool  # whether it was still running when the blow was due
+    happened: bool  # whether the job was still running when the disturbance was due
     seconds: float
     note: str = ""  # what is worth saying about it
 
 
-class Campaign(ABC, Generic[Blow]):
+class Campaign(ABC, Generic[Disturbance]):
     """All runs of one mode, against one that nobody disturbs."""
 
-    kind: str  # of blows
+    kind: str  # of disturbances
     modes: tuple[str, ...]
 
     def __init__(self, root: Path, mode: str, seed: int, say: Callable[[str], None]) -> None:
@@ -74,19 +74,19 @@ class Campaign(ABC, Generic[Blow]):
         )
 
     @abstractmethod
-    def choose(self) -> Blow:
-        """The next blow; `tries` counts them."""
+    def choose(self) -> Disturbance:
+        """The next disturbance; `tries` counts them."""
 
     @abstractmethod
-    def place(self, blow: Blow) -> str:
-        """Under which words a blow is counted."""
+    def place(self, disturbance: Disturbance) -> str:
+        """Under which words a disturbance is counted."""
 
     @abstractmethod
-    def attempt(self, run: str, blow: Blow | None) -> Struck:
-        """Trains until the run is done or the blow has fallen; nothing of it is left running then."""
+    def attempt(self, run: str, disturbance: Disturbance | None) -> AttemptResult:
+        """Trains until the run is done or the disturbance has happened; nothing of it is left running then."""
 
     def close(self) -> None:
-        """Ends what the campaign has started beside its runs."""
+        """Ends what the campaign has started in addition to its runs."""
 
     @property
     def store_root(self) -> str:
@@ -113,23 +113,23 @@ class Campaign(ABC, Generic[Blow]):
     def final_weights(self, run: str) -> dict[str, torch.Tensor]:
         return load_model(open_store(self.store_root), f"{run}@{STEPS}").model.state_dict()
 
-    def one_run(self, blows: int) -> None:
-        """A run that is struck so often, and must end as if it had not been."""
+    def one_run(self, disturbances: int) -> None:
+        """A run that is disturbed so often, and must end as an undisturbed one."""
         run = f"{self.kind}-{self.mode}-{self.runs}"
         self.runs += 1
         newest = fallen = 0
         while not self.finished(run):
-            blow = self.choose() if fallen < blows else None
-            self.tries += blow is not None
-            struck = self.attempt(run, blow)
+            disturbance = self.choose() if fallen < disturbances else None
+            self.tries += disturbance is not None
+            result = self.attempt(run, disturbance)
             newest = self.check(run, newest)
-            if not struck.fell:
-                self.seconds = struck.seconds  # as busy as the machine is now
-            elif blow is not None:
+            if not result.happened:
+                self.seconds = result.seconds  # as busy as the machine is now
+            elif disturbance is not None:
                 fallen, self.kills = fallen + 1, self.kills + 1
-                self.where[self.place(blow)] += 1
-                note = f"; {struck.note}" if struck.note else ""
-                self.say(f"  {run}: {blow}; committed up to step {newest}{note}")
+                self.where[self.place(disturbance)] += 1
+                note = f"; {result.note}" if result.note else ""
+                self.say(f"  {run}: {disturbance}; committed up to step {newest}{note}")
         self.compare(run)
 
     def check(self, run: str, newest_before: int) -> int:

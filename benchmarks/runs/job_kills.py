@@ -1,4 +1,4 @@
-"""Blows for `skytrain train` as a user starts it, with its supervisor, torchrun and workers."""
+"""Faults for `skytrain train` as a user starts it, with supervisor, torchrun and workers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Container
 from dataclasses import dataclass
 
-from benchmarks.runs.campaign import SETTINGS, Blow, Campaign, Struck
+from benchmarks.runs.campaign import SETTINGS, AttemptResult, Campaign, Disturbance
 from tests.support.tiny import TINY
 
 from skytrain.checkpoints import committed_steps
@@ -26,8 +26,8 @@ MOMENTS = ("early", "any", "after a commit")
 
 
 @dataclass(frozen=True)
-class JobBlow:
-    """When a job is struck."""
+class JobKill:
+    """When a job is killed."""
 
     what: str
     moment: str
@@ -38,7 +38,7 @@ class JobBlow:
         return f"{self.what} {self.seconds:.2f} s after {since}"
 
 
-class Jobs(Campaign[Blow]):
+class Jobs(Campaign[Disturbance]):
     """Runs are trained by `skytrain train` in processes of their own."""
 
     modes = ("single", "ddp", "fsdp")
@@ -73,46 +73,48 @@ class Jobs(Campaign[Blow]):
         return code
 
 
-class JobCampaign(Jobs[JobBlow]):
-    """Starts jobs and waits for the moment; `strike` is what the kinds differ in."""
+class JobCampaign(Jobs[JobKill]):
+    """Starts jobs and waits for the moment; `kill` is what the kinds differ in."""
 
     what: str
 
-    def strike(self, job: subprocess.Popen[bytes], run: str) -> str:
+    def kill(self, job: subprocess.Popen[bytes], run: str) -> str:
         """Returns, when the job is over, what is worth saying."""
         raise NotImplementedError
 
-    def choose(self) -> JobBlow:
+    def choose(self) -> JobKill:
         moment = MOMENTS[self.tries % len(MOMENTS)]
         longest = {"early": EARLY_SECONDS, "any": self.seconds, "after a commit": 0.5}[moment]
-        return JobBlow(self.what, moment, self.generator.uniform(0.0, longest))
+        return JobKill(self.what, moment, self.generator.uniform(0.0, longest))
 
-    def place(self, blow: JobBlow) -> str:
-        moment = {"early": "before workers have imported torch", "any": "at any moment"}.get(blow.moment, blow.moment)
-        return f"{blow.what} {moment}"
+    def place(self, disturbance: JobKill) -> str:
+        moment = {"early": "before workers have imported torch", "any": "at any moment"}.get(
+            disturbance.moment, disturbance.moment
+        )
+        return f"{disturbance.what} {moment}"
 
-    def attempt(self, run: str, blow: JobBlow | None) -> Struck:
+    def attempt(self, run: str, disturbance: JobKill | None) -> AttemptResult:
         began, before = time.monotonic(), self.steps(run)
         job = self.start(run)
         supervisor = identify(job.pid)
         try:
-            if blow is not None and self.wait(job, run, before, blow):
-                note = self.strike(job, run)
+            if disturbance is not None and self.wait(job, run, before, disturbance):
+                note = self.kill(job, run)
                 self.check_orphans(run, supervisor)
-                return Struck(True, time.monotonic() - began, note)
+                return AttemptResult(True, time.monotonic() - began, note)
             self.ended(job, run, {0}, END_SECONDS)
             self.check_orphans(run, supervisor)
-            return Struck(False, time.monotonic() - began)
+            return AttemptResult(False, time.monotonic() - began)
         finally:
             job.kill()
             job.wait()
 
-    def wait(self, job: subprocess.Popen[bytes], run: str, before: list[int], blow: JobBlow) -> bool:
+    def wait(self, job: subprocess.Popen[bytes], run: str, before: list[int], disturbance: JobKill) -> bool:
         """Whether the moment came before the job was done."""
-        if blow.moment == "after a commit":
+        if disturbance.moment == "after a commit":
             while self.steps(run) == before and job.poll() is None:
                 time.sleep(0.02)
-        until = time.monotonic() + blow.seconds
+        until = time.monotonic() + disturbance.seconds
         while time.monotonic() < until and job.poll() is None:
             time.sleep(0.005)
         return job.poll() is None
@@ -129,7 +131,7 @@ class SupervisorKills(JobCampaign):
 
     kind, what = "supervisor", "killed the supervisor"
 
-    def strike(self, job: subprocess.Popen[bytes], run: str) -> str:
+    def kill(self, job: subprocess.Popen[bytes], run: str) -> str:
         job.kill()
         job.wait()
         return ""
@@ -140,7 +142,7 @@ class GroupSignals(JobCampaign):
 
     kind, what = "group", "SIGTERM for every process"
 
-    def strike(self, job: subprocess.Popen[bytes], run: str) -> str:
+    def kill(self, job: subprocess.Popen[bytes], run: str) -> str:
         for pid in (*descendants(job.pid), job.pid):
             try:
                 os.kill(pid, signal.SIGTERM)

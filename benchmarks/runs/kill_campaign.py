@@ -1,12 +1,13 @@
-"""Strikes runs in every way that a machine or a scheduler may, and compares each with one that was left alone.
+"""Kills runs in every way a machine or scheduler may, and compares each with an uninterrupted run.
 
     python benchmarks/runs/kill_campaign.py --kills 100 --log benchmarks/runs/kill_campaign.log
     python benchmarks/runs/kill_campaign.py --kinds supervisor,group --modes single,ddp,fsdp --kills 20
 
-Kinds: `ranks`, SIGKILL for ranks at random moments and inside every phase of a save; `supervisor`, SIGKILL for the supervisor of
-`skytrain train`, from before its workers have imported torch; `group`, SIGTERM for every process of a job; `store`, the store answers 503 or
-403 for 10 s to 3 minutes; `metadata`, EC2's metadata service fails before it gives a spot notice. A run that was struck must end
-with the losses of every step and all weights bit for bit those of the undisturbed one, and no process may be left after 10 s.
+Kinds: `ranks`, SIGKILL for ranks at random moments and inside every phase of a save; `supervisor`, SIGKILL for
+the supervisor of `skytrain train`, from before its workers have imported torch; `group`, SIGTERM for every
+process of a job; `store`, the store answers 503 or 403 for 10 s to 3 minutes; `metadata`, EC2's metadata
+service fails before it gives a spot notice. A disturbed run must end with the losses of every step and all
+weights bit for bit those of the undisturbed one, and no process may be left after 10 s.
 """
 
 from __future__ import annotations

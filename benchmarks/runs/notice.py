@@ -1,10 +1,11 @@
-"""From EC2's spot notice to a committed checkpoint: GPT-2 124M with its optimizer on two ranks, on a folder and on a local S3.
+"""From EC2's spot notice to a committed checkpoint: GPT-2 124M with optimizer, two ranks, folder and local S3.
 
     python benchmarks/runs/notice.py --log benchmarks/runs/notice.log
 
-The notice comes from a stand-in for the metadata service on loopback, which is polled every five seconds, as EC2's would be. The clock
-runs from the moment it can be read until the marker of a checkpoint that was made after it is in the store; the limits
-are 30 s on a folder and 90 s on S3 (SeaweedFS on this machine). The exit code of `skytrain train` must be 7, and the same command must go on from there.
+The notice comes from a stand-in for the metadata service on loopback, which is polled every five seconds, as
+EC2's would be. The clock runs from the moment it can be read until the marker of a checkpoint that was made
+after it is in the store; the limits are 30 s on a folder and 90 s on S3 (SeaweedFS on this machine). The exit
+code of `skytrain train` must be 7, and the same command must resume from there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Blows for what a run depends on: the store does not answer or denies everything for a while, and EC2's metadata service fails.
+"""Faults in what a run depends on: the store is silent or denies everything for a while, EC2's metadata service fails.
 
 Neither may end a run. The store is SeaweedFS behind the fault proxy of the tests; the metadata service is a stand-in.
 """
@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.runs.campaign import Struck
+from benchmarks.runs.campaign import AttemptResult
 from benchmarks.runs.job_kills import END_SECONDS, Jobs
 from tests.support.faults import FaultProxy, Kind, Request
 from tests.support.imds import Fault, fake_metadata
@@ -107,16 +107,16 @@ class StoreOutages(Jobs[Outage]):
         commit = self.generator.randint(1, COMMITS) if late else 0
         return Outage(answer, scope, commit, self.generator.uniform(SHORTEST_SECONDS, LONGEST_SECONDS))
 
-    def place(self, blow: Outage) -> str:
-        return f"{blow.scope} answered {ANSWERS[blow.answer]}"
+    def place(self, disturbance: Outage) -> str:
+        return f"{disturbance.scope} answered {ANSWERS[disturbance.answer]}"
 
-    def attempt(self, run: str, blow: Outage | None) -> Struck:
-        began, window = time.monotonic(), Window(blow) if blow else None
-        if blow and window:
-            self._proxy.inject(blow.answer, when=window)
+    def attempt(self, run: str, disturbance: Outage | None) -> AttemptResult:
+        began, window = time.monotonic(), Window(disturbance) if disturbance else None
+        if disturbance and window:
+            self._proxy.inject(disturbance.answer, when=window)
         job = self.start(run)
         try:
-            self.ended(job, run, {0}, END_SECONDS + (blow.seconds if blow else 0.0))
+            self.ended(job, run, {0}, END_SECONDS + (disturbance.seconds if disturbance else 0.0))
         finally:
             job.kill()
             job.wait()
@@ -124,7 +124,7 @@ class StoreOutages(Jobs[Outage]):
         numbers = attempt_numbers(open_store(self.store_root), run)
         assert numbers == [0], f"{run}: attempts {numbers}: it was started again"
         hits = window.hits if window else 0
-        return Struck(hits > 0, time.monotonic() - began, f"{hits} requests failed")
+        return AttemptResult(hits > 0, time.monotonic() - began, f"{hits} requests failed")
 
     def close(self) -> None:
         self._stack.close()
@@ -172,24 +172,24 @@ class MetadataFaults(Jobs[MetadataFault]):
         fault, method = self.faults[self.tries % len(self.faults)]
         return MetadataFault(fault, method, self.generator.randint(1, 3))
 
-    def place(self, blow: MetadataFault) -> str:
-        return f"metadata {blow.fault}" + (" for tokens" if blow.method else "")
+    def place(self, disturbance: MetadataFault) -> str:
+        return f"metadata {disturbance.fault}" + (" for tokens" if disturbance.method else "")
 
-    def attempt(self, run: str, blow: MetadataFault | None) -> Struck:
+    def attempt(self, run: str, disturbance: MetadataFault | None) -> AttemptResult:
         began, before = time.monotonic(), self.steps(run)
         with fake_metadata() as fake:
             self._url = fake.url
-            if blow is not None:
-                fake.fail(blow.fault, times=blow.times, method=blow.method)
+            if disturbance is not None:
+                fake.fail(disturbance.fault, times=disturbance.times, method=disturbance.method)
             job = self.start(run)
             try:
-                while blow is not None and self.steps(run) == before and job.poll() is None:
+                while disturbance is not None and self.steps(run) == before and job.poll() is None:
                     time.sleep(0.05)
-                if blow is not None:
+                if disturbance is not None:
                     fake.tokens.clear()
-                    fake.fail(blow.fault, times=blow.times, method=blow.method)
+                    fake.fail(disturbance.fault, times=disturbance.times, method=disturbance.method)
                     fake.give_notice()
-                code = self.ended(job, run, {0, 7} if blow else {0}, END_SECONDS)
+                code = self.ended(job, run, {0, 7} if disturbance else {0}, END_SECONDS)
             finally:
                 job.kill()
                 job.wait()
@@ -198,4 +198,4 @@ class MetadataFaults(Jobs[MetadataFault]):
             outcome = read_outcome(store, run, attempt_numbers(store, run)[-1])
             assert outcome is not None and outcome["step"] == self.steps(run)[-1], f"{run}: exit code 7, and {outcome}"
         assert "is not watched" not in self.log(run).read_text()
-        return Struck(code == 7, time.monotonic() - began, f"exit code {code}")
+        return AttemptResult(code == 7, time.monotonic() - began, f"exit code {code}")

@@ -1,6 +1,7 @@
-"""SIGKILL for one rank or all, every second time at a random moment and otherwise inside a phase of a save.
+"""SIGKILL for one rank or all: half of them at a random moment, half inside a phase of a save.
 
-Ranks are forked from a process that has imported everything once: a start costs a second, not ten. There is no supervisor.
+Ranks are forked from a process that has imported everything once: a start costs a second, not ten. There is no
+supervisor.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.runs.campaign import SETTINGS, Campaign, Struck
+from benchmarks.runs.campaign import SETTINGS, AttemptResult, Campaign
 from tests.support.tiny import tiny_config
 
 from skytrain.checkpoints import parts
@@ -27,7 +28,7 @@ from skytrain.runs import Silent, attempt_numbers
 from skytrain.storage import open_store
 from skytrain.storage.folder import FolderStore
 
-# A phase of a save: the operation that it is made of, and what its key looks like. `within`: the bytes are on the disk, the name is not.
+# A phase of a save: its operation, and the form of its key. `within`: the bytes are on disk, the name is not.
 PHASES: dict[str, tuple[str, str]] = {
     "copy to the host": ("take", ""),
     "a rank's file": ("write_parts", ".bin"),
@@ -43,7 +44,7 @@ PEERS_SECONDS = SILENT_SECONDS + 20.0
 
 @dataclass(frozen=True)
 class RankKill:
-    """One blow: at a moment in time, or in a phase of the n-th save."""
+    """One disturbance: at a moment in time, or in a phase of the n-th save."""
 
     victims: str  # one, all
     rank: int
@@ -62,7 +63,7 @@ class RankKill:
 def choose(
     generator: random.Random, world: int, seconds: float, number: int, places: list[tuple[str, str]]
 ) -> RankKill:
-    """Every second blow in time; the others go through all phases and moments in turn."""
+    """Every second disturbance in time; the others go through all phases and moments in turn."""
     victims, rank = generator.choice(["one", "all"]), generator.randrange(world)
     if number % 2 == 0:
         return RankKill(victims, rank, seconds=generator.uniform(0.0, seconds))
@@ -109,7 +110,7 @@ def arm(kill: RankKill) -> None:
 
 
 def start_rank(config: Config, rank: int, world: int, port: int, kill: RankKill | None, log: Path) -> int:
-    """A process of its own that trains as one rank; its pid."""
+    """Starts a process that trains as one rank; returns its pid."""
     pid = os.fork()
     if pid:
         return pid
@@ -138,18 +139,18 @@ def start_rank(config: Config, rank: int, world: int, port: int, kill: RankKill 
 
 
 def run_attempt(config: Config, world: int, kill: RankKill | None, log: Path) -> tuple[bool, float, bool]:
-    """Whether the blow fell, how long the attempt took, and whether ranks that were left ended by themselves."""
+    """Whether it happened, how long the attempt took, and whether ranks that were left ended by themselves."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     began = time.monotonic()
     alive = {start_rank(config, rank, world, port, kill, log): rank for rank in range(world)}
     by_rank = {rank: pid for pid, rank in alive.items()}
-    fell, fell_at, by_themselves = False, 0.0, True
+    happened, fell_at, by_themselves = False, 0.0, True
     while alive:
         passed = time.monotonic() - began
-        if kill is not None and kill.seconds is not None and not fell and passed >= kill.seconds:
-            fell, fell_at = True, passed
+        if kill is not None and kill.seconds is not None and not happened and passed >= kill.seconds:
+            happened, fell_at = True, passed
             for rank in range(world) if kill.victims == "all" else [kill.rank]:
                 if by_rank[rank] in alive:
                     os.kill(by_rank[rank], signal.SIGKILL)
@@ -157,19 +158,19 @@ def run_attempt(config: Config, world: int, kill: RankKill | None, log: Path) ->
         if pid in alive:
             rank = alive.pop(pid)
             died = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-            if died and not fell:
-                fell, fell_at = True, passed
+            if died and not happened:
+                happened, fell_at = True, passed
                 if kill is not None and kill.victims == "all":
                     for other in alive:
                         os.kill(other, signal.SIGKILL)
-            assert died or not os.WEXITSTATUS(status) or fell, f"rank {rank} failed by itself: see {log}"
-        elif fell and alive and passed - fell_at > PEERS_SECONDS:
+            assert died or not os.WEXITSTATUS(status) or happened, f"rank {rank} failed by itself: see {log}"
+        elif happened and alive and passed - fell_at > PEERS_SECONDS:
             by_themselves = False
             for other in alive:
                 os.kill(other, signal.SIGKILL)
         else:
             time.sleep(0.005)
-    return fell, time.monotonic() - began, by_themselves
+    return happened, time.monotonic() - began, by_themselves
 
 
 class RankKills(Campaign[RankKill]):
@@ -183,16 +184,20 @@ class RankKills(Campaign[RankKill]):
         random.Random(self.mode).shuffle(places)
         return choose(self.generator, self.world, self.seconds, self.tries, places)
 
-    def place(self, blow: RankKill) -> str:
-        return "a rank at a random moment" if blow.phase is None else f"a rank {blow.moment} {blow.phase}"
+    def place(self, disturbance: RankKill) -> str:
+        return (
+            "a rank at a random moment"
+            if disturbance.phase is None
+            else f"a rank {disturbance.moment} {disturbance.phase}"
+        )
 
-    def attempt(self, run: str, blow: RankKill | None) -> Struck:
+    def attempt(self, run: str, disturbance: RankKill | None) -> AttemptResult:
         config = tiny_config(self.root, *SETTINGS, *self.options, f"run={run}")
         store = open_store(str(self.root))
         before = len(attempt_numbers(store, run))
-        fell, seconds, by_themselves = run_attempt(config, self.world, blow, self.log(run))
+        happened, seconds, by_themselves = run_attempt(config, self.world, disturbance, self.log(run))
         # Before they have met, ranks wait for each other; torchrun, which is not here, ends them when one dies.
         met = len(attempt_numbers(store, run)) > before
         assert by_themselves or not met, f"{run}: ranks did not notice that one was gone"
         note = "" if by_themselves else f"the others were still there after {PEERS_SECONDS:.0f} s"
-        return Struck(fell, seconds, note)
+        return AttemptResult(happened, seconds, note)

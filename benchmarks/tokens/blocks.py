@@ -1,4 +1,4 @@
-"""Streaming from S3 in blocks: the first batch of 1,000 shards, memory against data set size, and how good the shuffle is.
+"""Streaming from S3 in blocks: the first batch of 1,000 shards, memory against data set size, and shuffle quality.
 
 S3 is a SeaweedFS on this machine's loopback, so its bandwidth is the disk's and the cores', which other jobs may share.
 

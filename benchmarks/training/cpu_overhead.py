@@ -1,4 +1,4 @@
-"""What `skytrain train` costs over a bare PyTorch loop on this CPU: the same model, data order, optimizer and clipping, turn by turn.
+"""Overhead of `skytrain train` over a bare PyTorch loop on this CPU: same model, data order, optimizer and clipping.
 
 python benchmarks/training/cpu_overhead.py
 """

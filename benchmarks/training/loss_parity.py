@@ -1,9 +1,9 @@
-"""The fused path against plain eager bf16 on real text, 300 steps of each with several seeds.
+"""The fused path against eager bf16 on real text: 300 steps of each with several seeds.
 
 python benchmarks/training/loss_parity.py TOKENS.bin       # raw uint16 ids of GPT-2's vocabulary, as nanoGPT writes them
 
-Two runs of one path with other initial weights say how far apart runs may be; the same seed on both paths says how far
-the paths are. Data and its order are the same in all of them.
+Two runs of one path with other initial weights say how far apart runs may be; the same seed on both paths says
+how far the paths are. Data and its order are the same in all of them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the trainer's options give on one GPU: documents kept apart, fp8 layers, and what happens when memory runs out.
+"""What trainer options gain on one GPU: separate documents, fp8 layers, and the out-of-memory message.
 
 python benchmarks/training/options.py [documents fp8 memory] [--text TOKENS.bin] [--device cpu]
 
@@ -46,7 +46,7 @@ def milliseconds(call: Callable[[], object], device: str, runs: int = 10) -> flo
 
 
 def documents(device: str) -> None:
-    """GPT-2 124M with documents kept apart, against the plain decoder in float32, and beside windows that are not."""
+    """GPT-2 124M with separate documents, against the plain decoder in float32 and against windows without masks."""
     options = ["model=gpt2-124m", "trainer.precision=bf16-mixed", "loader.separate_documents=true"]
     config = compose([*options, *(SMALL if device == "cpu" else [])]).config
     length, rows = config.trainer.sequence_length, 2 if device == "cpu" else 32
@@ -95,7 +95,7 @@ def dense_loss(model: Decoder, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor
 
 
 def fp8(device: str, text: Path | None) -> None:
-    """Four layers of Llama 3.2 1B's shape, compiled: speed, and losses beside those of bf16, whose two seeds say how far apart runs may be."""
+    """Four compiled layers of Llama 3.2 1B's shape: speed, and losses against bf16, whose two seeds show the spread."""
     shape = ["model=llama-3.2-1b", "model.layers=4", "model.vocab_size=50257", "trainer.sequence_length=2048"]
     shape += ["tokenizer=gpt2", "trainer.precision=bf16-mixed", "trainer.compile=true"]
     small = ["model.kv_heads=2", "model.head_size=16", "model.mlp_width=64", "trainer.compile=false", *SMALL]

@@ -1,10 +1,10 @@
-"""Which small model, optimizer and batch learn most of the standard library's documentation in a fixed time on two cores.
+"""Finds the small model, optimizer and batch that learn most of Python's documentation in a fixed time on two cores.
 
     skytrain prepare recipe=quickstart tokenizer.vocab_size=2048 tokenizer.name=bpe-2048   # one for each vocabulary
     python benchmarks/training/quickstart_sweep.py --store skytrain-store --seconds 100
 
-Each variant gets the same seconds: 15 steps are timed, and the schedule is as long as the time allows. Variants run side
-by side, each bound to two cores. The table is sorted by validation bits per byte.
+Each variant gets the same seconds: 15 steps are timed, and the schedule is as long as the time allows. Variants
+run side by side, each bound to two cores. The table is sorted by validation bits per byte.
 """
 
 from __future__ import annotations

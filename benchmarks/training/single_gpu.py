@@ -1,4 +1,4 @@
-"""Where the time of a GPT-2 step goes on one GPU, technique by technique, each in a process of its own with the same data.
+"""Time of a GPT-2 step on one GPU, technique by technique, each in its own process with the same data.
 
 python benchmarks/training/single_gpu.py --out logs        # every variant, then the table
 """

@@ -1,4 +1,4 @@
-"""Each idea for a faster step of GPT-2 124M on one GPU, checked against a reference and timed beside what it would replace.
+"""Each technique for a faster GPT-2 124M step on one GPU: checked against a reference, timed against what it replaces.
 
 python benchmarks/training/techniques.py [products loss embedding steps]      # on a Hopper GPU; all parts where none is named
 """
@@ -55,7 +55,7 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
 
 
 def products() -> None:
-    """torch's choice of algorithm beside cuBLASLt's others, and with epilogues; the chip is kept busy, so at its power limit."""
+    """torch's algorithm against cuBLASLt's others, and with epilogues. The chip is kept busy, so at its power limit."""
     f32, none = torch.float32, Epilogue.NONE
     forward = lambda k, m: (random(TOKENS, k), random(m, k).t())
     backward = lambda m, k: (random(TOKENS, m), random(m, k))

@@ -2,7 +2,8 @@
 
     peer_datatrove.py INPUT.jsonl WORK_FOLDER TOKENIZER.json spacy|whitespace
 
-The same rules with the same numbers, MinHash with 14 bands of 8, GPT-2 tokens. Prints CPU-seconds, its own and its children's.
+The same rules with the same numbers, MinHash with 14 bands of 8, GPT-2 tokens. Prints CPU-seconds, its own and
+its children's.
 """
 
 import json
