@@ -1,19 +1,21 @@
-# Every target sets up .venv from nothing and installs again only when pyproject.toml or constraints.txt change.
+# Every target creates .venv if needed, and reinstalls only when pyproject.toml or constraints.txt change.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
-# Each test process computes on one core: two of them share this machine's cores without fighting over threads.
+# One thread per test process, so that two processes do not compete for the cores.
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
 .PHONY: help quickstart test test-slow lint format bench clean
 help:
 	@echo "make quickstart  the whole pipeline on this machine, offline, in minutes"
-	@echo "make test        the tests;  make test-slow  the heavier proofs"
-	@echo "make lint        format, lint, types, the import contract;  make format  mends the first"
-	@echo "make bench       the figures in the documentation, measured again; hours, and those of a GPU where there is one"
-	@echo "make clean       removes .venv and what the tools cached; your data in skytrain-store stays"
+	@echo "make test        the tests"
+	@echo "make test-slow   the heavier tests"
+	@echo "make lint        check formatting, lint, types, imports"
+	@echo "make format      fix formatting"
+	@echo "make bench       measure the figures of the documentation again; takes hours, some need a GPU"
+	@echo "make clean       remove .venv and the tools' caches; your data in skytrain-store stays"
 
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Skytrain needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.11"; exit 2; }
@@ -40,14 +42,14 @@ format: $(READY)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Without a GPU these are left out; a script that fails does not keep the others from running.
+# Skipped without a GPU. A script that fails does not stop the others.
 GPU_BENCH := $(wildcard benchmarks/*/h200.py benchmarks/parallel/*_gpu.py) benchmarks/models/memory.py \
 	$(filter-out benchmarks/training/cpu_overhead.py benchmarks/training/quickstart_sweep.py,$(wildcard benchmarks/training/*.py))
 
 bench: $(READY)
 	@failed=; for script in $$(grep -l __main__ benchmarks/*/*.py); do \
 		case " $(GPU_BENCH) " in *" $$script "*) \
-			[ -e /dev/nvidia0 ] || { echo "== $$script: left out, there is no GPU"; continue; };; esac; \
+			[ -e /dev/nvidia0 ] || { echo "== $$script: skipped, there is no GPU"; continue; };; esac; \
 		echo "== $$script"; $(BIN)/python "$$script" || failed="$$failed $$script"; \
 	done; [ -z "$$failed" ] || { echo "failed:$$failed"; exit 1; }
 

@@ -44,7 +44,7 @@ def main() -> None:
         for problem in (*long_parts(path, tree), *deep_imports(path, tree), *lightning_internals(path, tree))
     ]
     problems += [*shared_class_names(trees), *hidden_public_names()]
-    print("\n".join(problems) or f"{len(trees)} files keep the rules of the codebase")
+    print("\n".join(problems) or f"{len(trees)} files, no violations")
     sys.exit(bool(problems))
 
 
@@ -107,9 +107,9 @@ def shared_class_names(trees: dict[Path, ast.Module]) -> Iterator[str]:
                 places[node.name].append(_place(path, node))
     for name, found in sorted(places.items()):
         if len(found) > 1:
-            yield f"{', '.join(found)}: class {name} has several meanings"
+            yield f"{', '.join(found)}: class {name} is defined more than once"
         if name in STANDARD_NAMES:
-            yield f"{found[0]}: class {name} hides the standard library's"
+            yield f"{found[0]}: class {name} hides a name of the standard library"
 
 
 def hidden_public_names() -> Iterator[str]:

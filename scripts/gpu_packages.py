@@ -1,10 +1,10 @@
-"""Unpacks what Skytrain needs, and a bare GPU machine with its own torch lacks, into a folder for PYTHONPATH.
+"""Unpacks Skytrain's dependencies into a folder for PYTHONPATH, for a GPU machine without a network.
 
     python scripts/gpu_packages.py .gpu-packages --python 3.12 [--with test --with deepspeed]
 
-For a machine without a network: carry the folder and the checkout there, then
+Copy the folder and the checkout to that machine, then run
 PYTHONPATH=.gpu-packages:src python3 -m skytrain ...
-Packages are for Linux x86-64; torch, numpy and transformers are taken from that machine.
+Packages are for Linux x86-64. The machine must have torch, numpy and transformers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EXTRAS = {
     "test": ("pytest", "pluggy", "iniconfig", "packaging"),
     "deepspeed": ("einops", "hjson", "msgpack", "psutil", "py-cpuinfo"),
 }
-# No wheels: copied from here. DeepSpeed's C++ and CUDA sources go along, and are compiled where they are used.
+# These have no wheels, so they are copied from here. DeepSpeed compiles its C++ and CUDA sources where it is used.
 COPIED = {"antlr4-python3-runtime": "antlr4"}
 COPIED_EXTRAS = {"test": {}, "deepspeed": {"deepspeed": "deepspeed"}}
 BUILT_HERE = {".so", ".pyc"}
