@@ -128,6 +128,7 @@ def test_a_users_file_that_is_no_yaml_is_named_with_its_line(tmp_path):
     ("overrides", "parts"),
     [
         (["trainer.bach_tokens=3"], ["trainer.bach_tokens", "3", "did you mean trainer.batch_tokens", "command line"]),
+        (["steps=3"], ["steps", "did you mean trainer.steps=3"]),
         (["model=gpt2-125m"], ["gpt2-125m", "did you mean model=gpt2-124m"]),
         (["trainer.steps=-3"], ["trainer.steps", "-3", "at least 1"]),
         (

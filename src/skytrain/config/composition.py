@@ -205,7 +205,8 @@ def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> Non
     if not _known(tree, key):
         leaves = list(flatten(OmegaConf.to_container(tree, resolve=False)))
         groups = [name for name in tree if isinstance(name, str)]
-        guess = nearest(key, [*leaves, *groups])
+        same_name = [leaf for leaf in leaves if leaf.rpartition(".")[2] == key.rpartition(".")[2]]
+        guess = same_name[0] if same_name else nearest(key, [*leaves, *groups])
         hint = (
             f"did you mean {guess}={value}?"
             if guess
