@@ -18,7 +18,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "skytrain"
 MAX_FUNCTION_LINES, MAX_PARAMETERS, MAX_FILE_LINES = 60, 6, 350
-STORIES = "pipelines"
+BY_MODULE = "pipelines"
 LIGHTNING_INTERNALS = SOURCE / "parallel" / "lightning_internals.py"
 LIGHTNING_MODULES = {  # documented, apart from names with a leading underscore
     "lightning",
@@ -68,7 +68,7 @@ def deep_imports(path: Path, tree: ast.Module) -> Iterator[str]:
         if not isinstance(node, ast.ImportFrom):
             continue
         package, *modules = _target(path, node) or [_package(path)]
-        if modules and package not in (_package(path), STORIES) and path.name != "__main__.py":
+        if modules and package not in (_package(path), BY_MODULE) and path.name != "__main__.py":
             name = ".".join([package, *modules])
             yield f"{_place(path, node)}: imports from skytrain.{name}; use the public names of skytrain.{package}"
 

@@ -65,12 +65,12 @@ def verify(
     """
     config = compose_overrides(overrides, config_dir).config
     from ..config import format_bytes
-    from ..pipelines.checkpoints import verify as story
+    from ..pipelines.checkpoints import verify as pipeline
     from ..runs import EXIT_CODES
     from .console import reporter
 
     with reporter() as console:
-        results = story(config, run, console)
+        results = pipeline(config, run, console)
     if as_json:
         print(json.dumps([asdict(each) for each in results], indent=1))
     else:
@@ -161,7 +161,7 @@ def convert(
     if len(targets) > 1:
         raise SkytrainError(f"give one target, not {len(targets)}: {', '.join(targets)}")
     config = compose_overrides([word for word in words or [] if "=" in word], config_dir).config
-    from ..pipelines.checkpoints import convert as story
+    from ..pipelines.checkpoints import convert as pipeline
 
-    made = story(config, run, to, targets[0] if targets else None, with_optimizer=with_optimizer)
+    made = pipeline(config, run, to, targets[0] if targets else None, with_optimizer=with_optimizer)
     print(f"{run} -> {made}")

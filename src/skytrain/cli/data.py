@@ -86,7 +86,7 @@ def convert(
     Example: skytrain data convert --to megatron --out for-megatron data=fineweb
     """
     config = compose_overrides(overrides, config_dir).config
-    from ..pipelines.data import convert as story
+    from ..pipelines.data import convert as pipeline
 
-    for path in story(config, to, out, overwrite):
+    for path in pipeline(config, to, out, overwrite):
         print(path)

@@ -37,11 +37,11 @@ def evaluate(
       skytrain evaluate --from my-model data=tinystories
     """
     config = compose_overrides(overrides, config_dir).config
-    from ..pipelines.evaluate import LossRequest, evaluate as story
+    from ..pipelines.evaluate import LossRequest, evaluate as pipeline
     from .console import reporter
 
     with reporter() as console:
-        label, report = story(config, LossRequest(source, split, tokens, precision), console)
+        label, report = pipeline(config, LossRequest(source, split, tokens, precision), console)
     if as_json:
         print(json.dumps({"model": label, "split": split, **dataclasses.asdict(report)}))
     else:

@@ -31,7 +31,7 @@ def export(
       skytrain export --from my-run@5000 --to llm.c --out model.bin
     """
     config = compose_overrides(overrides, config_dir).config
-    from ..pipelines.export import export as story
+    from ..pipelines.export import export as pipeline
 
-    label = story(config, source, out, to)
+    label = pipeline(config, source, out, to)
     print(f"{label} -> {out}")

@@ -47,10 +47,10 @@ def generate(
     """
     config = compose_overrides(overrides, config_dir).config
     from ..evaluation import Sampling
-    from ..pipelines.generate import generate as story
+    from ..pipelines.generate import generate as pipeline
 
     sampling = Sampling(temperature, top_k, top_p, seed)
-    text = story(config, source, prompt, sampling, max_tokens=max_tokens, precision=precision)
+    text = pipeline(config, source, prompt, sampling, max_tokens=max_tokens, precision=precision)
     first = next(text, "")  # computed before anything is printed, so that an error leaves no partial output
     print(prompt + first, end="", flush=True)
     for piece in text:

@@ -35,11 +35,11 @@ def inspect(
     Example: skytrain data inspect recipe=quickstart --check
     """
     config = compose_overrides(overrides, config_dir).config
-    from ..pipelines.inspect import inspect as story
+    from ..pipelines.inspect import inspect as pipeline
     from .console import reporter
 
     with reporter() as console:
-        found = story(config, folder, split, samples, check, console)
+        found = pipeline(config, folder, split, samples, check, console)
     print(json.dumps(found.plain(), indent=1, ensure_ascii=False) if as_json else "\n".join(_lines(found)))
     if found.problems:
         raise SystemExit(2)

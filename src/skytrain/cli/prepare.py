@@ -27,7 +27,7 @@ def prepare(
       skytrain prepare data=fineweb data.target_tokens=1B --dry-run
     """
     config = compose_overrides(overrides, config_dir).config
-    from ..pipelines.prepare import outline, prepare as story
+    from ..pipelines.prepare import outline, prepare as pipeline
     from .console import reporter
 
     if dry_run:
@@ -35,5 +35,5 @@ def prepare(
             print(f"{name:<12} {value}")
         return
     with reporter() as console:
-        prepared = story(config, console)
+        prepared = pipeline(config, console)
     print(prepared.folder)

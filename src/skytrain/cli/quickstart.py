@@ -17,9 +17,9 @@ def quickstart(overrides: Overrides = None, config_dir: ConfigDirs = None) -> No
       skytrain quickstart trainer.steps=600
     """
     config = compose_overrides(["recipe=quickstart", *(overrides or [])], config_dir).config
-    from ..pipelines.quickstart import quickstart as story
+    from ..pipelines.quickstart import quickstart as pipeline
     from .console import reporter
 
     with reporter() as console:
-        summary = story(config, console)
+        summary = pipeline(config, console)
     print(summary)

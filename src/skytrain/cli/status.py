@@ -38,13 +38,13 @@ def status(words: Words = None, config_dir: ConfigDirs = None, as_json: Json = F
       skytrain status
       skytrain status my-run store.root=s3://bucket/project --json
     """
-    from ..pipelines.status import describe_status, failure_lines, status as story, status_rows
+    from ..pipelines.status import describe_status, failure_lines, status as pipeline, status_rows
 
     runs = [word for word in words or [] if "=" not in word]
     if len(runs) > 1:
         raise SkytrainError(f"give one run, not {len(runs)}: {', '.join(runs)}\n  without a name, all runs are shown")
     config = compose_overrides([word for word in words or [] if "=" in word], config_dir).config
-    found = story(config, runs[0] if runs else None)
+    found = pipeline(config, runs[0] if runs else None)
     if as_json:
         shown = [dataclasses.asdict(each) for each in found]
         print(json.dumps(shown[0] if runs else shown, indent=1))

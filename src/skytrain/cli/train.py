@@ -151,9 +151,9 @@ def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
         if ranks.first:  # rank 0 alone: if another rank failed first, torchrun would kill rank 0 before it prints
             check_job(composed.config, ranks.world_size, ranks.nodes)
         with naming_extras(), reporter() as console:
-            from ..pipelines.train import train as story  # loads torch, which takes seconds
+            from ..pipelines.train import train as pipeline  # loads torch, which takes seconds
 
-            trained = story(composed.config, console, start, allow_changes=allow_changes, given=composed.given)
+            trained = pipeline(composed.config, console, start, allow_changes=allow_changes, given=composed.given)
     except SkytrainError as error:
         if supervision is not None:
             supervision.report_error(error)
