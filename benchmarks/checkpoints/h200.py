@@ -32,7 +32,7 @@ from skytrain.jobs import Ranks
 from skytrain.parallel import dump_checkpoint
 from skytrain.storage import open_store
 from skytrain.training import CausalLM, plan_training
-from skytrain.training.checkpointing import Checkpoints, Plan
+from skytrain.training.checkpointing import Checkpoints, SavePolicy
 from skytrain.training.factory import make_module, make_trainer, outline
 from skytrain.training.random_state import RandomState
 
@@ -93,7 +93,7 @@ def train(config: Config, folder: Path, steps: int, every: int) -> tuple[dict[st
     plan = plan_training(config, Ranks())
     store = open_store(str(folder))
     times = StepTimes()
-    saves = Stopwatch(store, "bench", Ranks(), Plan(Interval(steps=every), Keep()), print)
+    saves = Stopwatch(store, "bench", Ranks(), SavePolicy(Interval(steps=every), Keep()), print)
     trainer = make_trainer(config, plan, store, [saves, RandomState(Ranks()), times], [])
     module: CausalLM = make_module(config, plan, outline(config), print)
     length = config.trainer.sequence_length

@@ -155,7 +155,7 @@ def test_a_rank_that_is_killed_is_started_again_on_both_hosts_and_the_run_ends_w
         os.kill(victim, signal.SIGKILL)
         here, _ = job.end()
         assert [agent.returncode for agent in job.agents] == [0, 0], here
-    assert f"rank 1 ({os.uname().nodename} {hosts[1].address}) is gone" in here and "goes on    from step" in here
+    assert f"rank 1 ({os.uname().nodename} {hosts[1].address}) is gone" in here and "resumes    from step" in here
     assert len(attempt_numbers(store, "killed")) == 2
     run_ranks(2, workers.train_in_pieces, root, "undisturbed", [("fsdp", last)], words)
     undisturbed, killed = weights(store, "undisturbed", last), weights(store, "killed", last)

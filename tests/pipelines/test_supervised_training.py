@@ -58,7 +58,7 @@ def test_a_killed_rank_is_started_again_and_a_signal_then_stops_all_of_them_resu
     assert outcome is not None and outcome["outcome"] == "interrupted"
     assert outcome["step"] == committed_steps(store, "both")[-1]
     assert outcome["cause"] == "SIGTERM received" and outcome["host"] == platform.node()
-    assert f"both: interrupted at step {outcome['step']}/400" in out and "the same command continues" in out
+    assert f"both: interrupted at step {outcome['step']}/400" in out and "the same command resumes" in out
     assert json.loads(store.read("runs/both/attempts/1/resumed.json"))["step"] > 0
     for rank in (0, 1):  # both wrote their logs
         assert store.list("runs/both/attempts/0/logs/")

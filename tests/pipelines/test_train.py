@@ -104,10 +104,10 @@ def test_a_stopped_run_continues_bit_for_bit(root):
 def test_a_micro_batch_that_was_found_is_kept_until_the_run_goes_on_elsewhere(root, monkeypatch):
     found, places = iter([2, 4]), ["here"]
     monkeypatch.setattr(
-        "skytrain.pipelines.train.with_micro_batch", lambda config, device, tell: with_size(config, next(found))
+        "skytrain.training.resolution.with_micro_batch", lambda config, device, tell: with_size(config, next(found))
     )
-    for module in ("train", "beginning"):
-        monkeypatch.setattr(f"skytrain.pipelines.{module}.device_name", lambda device: places[-1])
+    for module in ("resolution", "opening"):
+        monkeypatch.setattr(f"skytrain.training.{module}.device_name", lambda device: places[-1])
 
     def go_on_to(step: int) -> int:
         config = tiny_config(root, "run=auto", "trainer.micro_batch=auto", f"trainer.stop_at_step={step}")

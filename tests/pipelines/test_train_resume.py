@@ -169,8 +169,8 @@ def test_of_two_that_begin_one_name_at_the_same_moment_the_later_neither_overwri
         claim_attempt(store, "new")
         return start_meter(*args)
 
-    monkeypatch.setattr("skytrain.pipelines.train.start_meter", another_begins)
-    with pytest.raises(SkytrainError, match=r"was begun with other settings:\n  optimizer\.lr: 0\.003 -> 0\.001"):
+    monkeypatch.setattr("skytrain.training.attempts.start_meter", another_begins)
+    with pytest.raises(SkytrainError, match=r"was started with other settings:\n  optimizer\.lr: 0\.003 -> 0\.001"):
         train(tiny_config(root, "run=new", "optimizer.lr=1e-3", *SHORT), Silent())
     assert load_run(store, "new") == other
     assert attempt_numbers(store, "new") == [0]
@@ -273,8 +273,8 @@ def test_a_change_that_decides_numbers_needs_leave_and_then_counts(root):
         train(changed, Silent())
     notes = Notes()
     train(changed, notes, allow_changes=True)
-    assert "changed since the run began: optimizer.lr: 0.003 -> 0.001" in notes.said
-    assert "changed since the run began: trainer.log_every: 1 -> 2" in notes.said
+    assert "changed since the run started: optimizer.lr: 0.003 -> 0.001" in notes.said
+    assert "changed since the run started: trainer.log_every: 1 -> 2" in notes.said
     before = rates(root, "whole")
     assert rates(root, "mine")[8] == pytest.approx(before[8] / 3)
     assert load_run(open_store(str(root)), "mine").config["optimizer"]["lr"] == 1e-3
@@ -301,7 +301,7 @@ def test_another_micro_batch_may_go_on_and_is_reported(root):
     train(tiny_config(root, "run=mine", "trainer.stop_at_step=4", *SHORT), Silent())
     notes = Notes()
     train(tiny_config(root, "run=mine", "trainer.micro_batch=2", *SHORT), notes)
-    assert "changed since the run began: trainer.micro_batch: 4 -> 2" in notes.said
+    assert "changed since the run started: trainer.micro_batch: 4 -> 2" in notes.said
     assert list(losses(root, "mine").values()) == pytest.approx(list(losses(root, "whole").values()), abs=2e-5)
 
 
@@ -428,7 +428,7 @@ def test_a_damaged_newest_checkpoint_stops_the_run_and_fall_back_resumes_from_th
     assert train(tiny_config(root, "run=cut", *SHORT), notes, Start(fall_back=True)).outcome == "done"
     told = "\n".join(notes.said)
     assert "step 6 is damaged: " in told
-    assert "resuming from step 4, the newest whole checkpoint; steps 5 to 6 are lost, and trained again" in told
+    assert "resuming from step 4, the newest whole checkpoint; steps 5 to 6 are lost and will be trained again" in told
     assert losses(root, "cut") == losses(root, "whole")
     a, b = weights(root, "cut", 8), weights(root, "whole", 8)
     assert all(torch.equal(a[name], b[name]) for name in a)

@@ -23,7 +23,7 @@ from skytrain.storage.folder import FolderStore
 from skytrain.training import CausalLM, Optimization, checkpointing, plan_training
 from skytrain.training.checkpointing import (
     Checkpoints,
-    Plan,
+    SavePolicy,
     check_lineage,
     seconds_between_interruptions,
     young_daly_seconds,
@@ -40,7 +40,7 @@ SIX_STEPS = (
     "trainer.validate_every=null",
     "lr_schedule=constant",
 )
-EVERY_SECOND = Plan(Interval(steps=2), Keep(last=10))
+EVERY_SECOND = SavePolicy(Interval(steps=2), Keep(last=10))
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ class Watch(pl.Callback):
 
 
 def fit(
-    store, plan: Plan = EVERY_SECOND, at_step: Any = None, made_here: list[Checkpoints] | None = None
+    store, plan: SavePolicy = EVERY_SECOND, at_step: Any = None, made_here: list[Checkpoints] | None = None
 ) -> tuple[Checkpoints, Watch, list[str]]:
     config = compose([*SIX_STEPS]).config
     sizes, said, watch = plan_training(config), [], Watch(at_step)
@@ -89,7 +89,7 @@ def saved_weight(store, step: int) -> torch.Tensor:
 
 
 def test_saves_come_every_so_many_steps_and_at_the_end(store):
-    saves, watch, said = fit(store, Plan(Interval(steps=4), Keep(last=10)))
+    saves, watch, said = fit(store, SavePolicy(Interval(steps=4), Keep(last=10)))
     assert committed_steps(store, "r") == [4, 6]
     assert torch.equal(saved_weight(store, 6), watch.weights[6])
     assert (saves.last_saved, said) == (6, [])
@@ -129,7 +129,7 @@ def test_a_save_waits_for_the_one_before_it(store, monkeypatch):
         at_once[0] -= 1
 
     monkeypatch.setattr(FolderStore, "write_parts", counted)
-    fit(store, Plan(Interval(steps=1), Keep(last=10)))
+    fit(store, SavePolicy(Interval(steps=1), Keep(last=10)))
     assert committed_steps(store, "r") == [1, 2, 3, 4, 5, 6]
     assert most == [1]
 
@@ -159,7 +159,7 @@ def test_a_save_that_fails_is_said_and_made_up_for_while_training_goes_on(store,
 
 def test_the_last_save_is_tried_again_before_the_run_ends(store, monkeypatch):
     failing(monkeypatch, times=3)
-    _, _, said = fit(store, Plan(None, Keep()))
+    _, _, said = fit(store, SavePolicy(None, Keep()))
     assert len(said) == 4
     assert committed_steps(store, "r") == [6]
 
@@ -168,20 +168,20 @@ def test_the_last_save_is_tried_again_before_the_run_ends(store, monkeypatch):
 def test_a_store_that_stays_unwritable_stops_the_run_resumably_when_the_time_is_up(store, monkeypatch, kind, raised):
     failing(monkeypatch, times=1000, kind=kind)
     with pytest.raises(raised, match=r"no checkpoint could be saved for .*No space left(.|\n)*same command resumes"):
-        fit(store, Plan(Interval(steps=2), Keep(last=10), patience_seconds=0.0))
+        fit(store, SavePolicy(Interval(steps=2), Keep(last=10), patience_seconds=0.0))
     assert committed_steps(store, "r") == []
 
 
 def test_the_last_save_is_not_waited_for_beyond_the_budget(store, monkeypatch):
     failing(monkeypatch, times=1000)
     with pytest.raises(StoreUnreachable, match=r"the limit is budget\.usd"):
-        fit(store, Plan(None, Keep(), affordable=lambda: False))
+        fit(store, SavePolicy(None, Keep(), affordable=lambda: False))
 
 
 def test_training_reaches_its_last_step_in_an_outage_however_many_saves_fail(store, monkeypatch):
     reached: list[int] = []
     failing(monkeypatch, times=20)
-    _, watch, said = fit(store, Plan(Interval(steps=1), Keep(last=10)), reached.append)
+    _, watch, said = fit(store, SavePolicy(Interval(steps=1), Keep(last=10)), reached.append)
     assert reached == [1, 2, 3, 4, 5, 6]
     assert committed_steps(store, "r") == [6]
     assert torch.equal(saved_weight(store, 6), watch.weights[6])
@@ -199,18 +199,18 @@ def test_a_run_that_another_attempt_took_over_stops_at_its_next_save(store):
             record_resume(store, "r", claim_attempt(store, "r"), 2)
 
     with pytest.raises(TakenOver, match="attempt 1 on .* has taken over"):  # noqa: RUF043
-        fit(store, Plan(Interval(steps=2), Keep(last=10), attempt), take_over)
+        fit(store, SavePolicy(Interval(steps=2), Keep(last=10), attempt), take_over)
     assert committed_steps(store, "r") == [2]
 
 
 def test_what_was_asked_for_is_saved_after_the_step_in_hand(store):
     asked: list[Checkpoints] = []
-    fit(store, Plan(None, Keep(last=10)), lambda step: asked[0].save_soon() if step == 3 else None, asked)
+    fit(store, SavePolicy(None, Keep(last=10)), lambda step: asked[0].save_soon() if step == 3 else None, asked)
     assert committed_steps(store, "r") == [3, 6]
 
 
 def test_lineage_and_spend_are_part_of_a_checkpoint(store):
-    fit(store, Plan(None, Keep(), 0, {"run": "r", "tokenizer": "bytes"}, lambda: {"usd": 1.5}))
+    fit(store, SavePolicy(None, Keep(), 0, {"run": "r", "tokenizer": "bytes"}, lambda: {"usd": 1.5}))
     rest = open_checkpoint(store, step_key("r", 6)).rest()
     assert rest["lineage"] == {"run": "r", "tokenizer": "bytes"}
     assert rest["spend"] == {"usd": 1.5}
@@ -235,7 +235,7 @@ def test_the_interval_of_least_loss():
 def test_auto_saves_first_to_learn_what_a_save_takes(store, monkeypatch):
     assert parse_interval("auto") == Interval() and str(Interval()) == "auto"
     monkeypatch.setattr(checkpointing, "FIRST_SAVE_SECONDS", 0.0)
-    saves, _, _ = fit(store, Plan(Interval(), Keep(last=10), seconds_between_interruptions=1e9))
+    saves, _, _ = fit(store, SavePolicy(Interval(), Keep(last=10), seconds_between_interruptions=1e9))
     assert committed_steps(store, "r") == [1, 6]
     waits = saves._due_at() - saves._saved_at
     assert waits == pytest.approx(math.sqrt(2 * saves.save_seconds * 1e9))

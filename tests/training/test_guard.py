@@ -71,7 +71,7 @@ def test_a_step_that_is_not_finite_is_skipped_whole():
     assert notes == ["step 3 | the loss is nan: update skipped"]
 
 
-@pytest.mark.parametrize("fused", [False, True])  # fused, the step is judged while the next is computed
+@pytest.mark.parametrize("fused", [False, True])  # fused, the step is checked while the next is computed
 @pytest.mark.parametrize("at", [3, 4])  # 4: there is no next
 def test_a_step_that_is_not_finite_stops_the_run_before_the_weights_change(monkeypatch, fused, at):
     monkeypatch.setattr("skytrain.training.module.may_fuse", lambda *_: fused)
@@ -98,31 +98,31 @@ def test_without_a_guard_the_weights_are_lost():
     assert torch.isnan(fit(Explodes(at=3), None)[-1]).any()
 
 
-def test_a_spike_is_judged_by_the_steps_before_it():
+def test_a_spike_is_measured_by_the_steps_before_it():
     guard = Guard("skip", 6.0, lambda text: None)
     for step in range(40):
-        assert not guard.refuses(3.0 + 0.1 * (step % 2), 1.0 + 0.2 * (step % 3), step)
-    assert guard.refuses(9.0, 1.0, 40)
-    assert guard.refuses(3.0, 50.0, 41)
-    assert not guard.refuses(3.05, 1.1, 42)
+        assert not guard.rejects(3.0 + 0.1 * (step % 2), 1.0 + 0.2 * (step % 3), step)
+    assert guard.rejects(9.0, 1.0, 40)
+    assert guard.rejects(3.0, 50.0, 41)
+    assert not guard.rejects(3.05, 1.1, 42)
 
 
 def test_a_falling_loss_is_no_spike_and_neither_is_anything_early():
     guard = Guard("stop", 6.0, lambda text: None)
-    assert not any(guard.refuses(11.0 * 0.9**step, 5.0 * 0.95**step, step) for step in range(100))
-    assert not Guard("stop", 6.0, lambda text: None).refuses(1e9, 1e9, 0)
+    assert not any(guard.rejects(11.0 * 0.9**step, 5.0 * 0.95**step, step) for step in range(100))
+    assert not Guard("stop", 6.0, lambda text: None).rejects(1e9, 1e9, 0)
 
 
 def test_a_run_that_only_skips_ends():
     guard = Guard("skip", None, lambda text: None)
     with pytest.raises(SkytrainError, match="20 updates in a row were skipped"):
         for step in range(30):
-            guard.refuses(float("nan"), 1.0, step)
+            guard.rejects(float("nan"), 1.0, step)
 
 
 def test_float16_may_overflow_while_it_seeks_its_scale():
     guard = make_guard(compose(["trainer.precision=16-mixed"]).config.trainer, lambda text: None)
-    assert guard is not None and not guard.refuses(3.0, float("inf"), 0)
+    assert guard is not None and not guard.rejects(3.0, float("inf"), 0)
     assert make_guard(compose(["trainer.on_anomaly=ignore"]).config.trainer, lambda text: None) is None
 
 

@@ -10,7 +10,7 @@ from skytrain.runs import Cause, Meter, Silent, Superseded, meter
 from skytrain.runs.imds import Metadata, Notice
 from skytrain.runs.meter import Machine
 from skytrain.storage import Patience, Retry
-from skytrain.training.interruptions import BudgetWatch, Interruptions, NoticeWatch, Signals, Wish
+from skytrain.training.interruptions import BudgetWatch, Interruptions, NoticeWatch, Signals, StepAction, StopSources
 from tests.support.imds import fake_metadata
 
 
@@ -23,12 +23,12 @@ class Notes(Silent):
 
 
 class OtherRankSays(Ranks):
-    """A rank of two, of which the other one has a wish."""
+    """A rank of two, of which the other one has a reason to act."""
 
-    wish = Wish.NOTHING
+    action = StepAction.NOTHING
 
     def largest(self, here: int) -> int:
-        return max(here, self.wish)
+        return max(here, self.action)
 
     def everyone(self, here):
         return [here, Cause("SIGTERM received", host="the other")]
@@ -42,10 +42,7 @@ def interruptions(ranks: Ranks = ALONE, signals=None, notices=None, budget=None,
     callback = Interruptions(
         reporter,
         ranks,
-        signals or Signals(),
-        notices=notices,
-        budget=budget,
-        taken_over=lambda: taken_over,
+        StopSources(signals or Signals(), notices, budget, lambda: taken_over),
         save_soon=lambda: saves.append(1),
     )
     return callback, reporter, SimpleNamespace(should_stop=False)
@@ -81,7 +78,7 @@ def test_handlers_are_those_of_before_afterwards():
 def test_what_another_rank_was_told_is_everybodys():
     ranks = OtherRankSays(rank=0, world_size=2)
     callback, reporter, trainer = interruptions(ranks)
-    object.__setattr__(ranks, "wish", Wish.INTERRUPT)
+    object.__setattr__(ranks, "action", StepAction.INTERRUPT)
     callback.at_step(trainer, None, 7)
     assert trainer.should_stop and callback.outcome == "interrupted"
     assert reporter.said == ["SIGTERM received: saving at step 7, then stopping"]
@@ -137,7 +134,7 @@ def test_no_error_ends_the_watch_and_a_long_silence_is_told_once(watch, monkeypa
     monkeypatch.setattr(watch.notices._metadata, "notice", notice)
     watch.seen("spot")
     assert len(watch.said) == 2
-    assert "a spot notice would not be seen: first" in watch.said[0] and "answers again" in watch.said[1]
+    assert "a spot notice would be missed: first" in watch.said[0] and "answers again" in watch.said[1]
 
 
 def test_a_spot_notice_stops_the_run(watch):
@@ -200,5 +197,5 @@ def test_the_budget_stops_while_a_step_and_a_checkpoint_can_still_be_paid(monkey
     assert left >= 5.0 + 10.0 + 20.0 - 5.0  # what the last step took had been kept back
     assert left < 2 * (5.0 + 10.0) + 20.0 + 5.0  # and not much more
     assert reporter.said == [
-        f"budget: ${clock.seconds:.2f} of $100 spent: saving at step {step}, then stopping while it can be paid for"
+        f"budget: ${clock.seconds:.2f} of $100 spent: saving at step {step}, then stopping within the budget"
     ]

@@ -14,37 +14,37 @@ from skytrain.jobs import Ranks
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent, read_metrics
 from skytrain.storage import open_store
-from skytrain.training.straggler import PATIENCE, BlockTimer, Pace, Straggler, Stragglers, find_straggler
+from skytrain.training.straggler import PATIENCE, BlockTimer, RankTime, Straggler, Stragglers, find_straggler
 from tests.support.tiny import tiny_config
 
 
 def test_the_slowest_rank_is_compared_with_the_median():
-    found = find_straggler([Pace(0, 10, 4), Pace(0, 10, 4), Pace(0, 16, 4), Pace(0, 10, 4)])
+    found = find_straggler([RankTime(0, 10, 4), RankTime(0, 10, 4), RankTime(0, 16, 4), RankTime(0, 10, 4)])
     assert found is not None
     assert found.rank == 2
     assert found.ratio == pytest.approx(1.6)
 
 
 def test_of_two_ranks_the_faster_is_the_measure():
-    found = find_straggler([Pace(0, 20, 4), Pace(0, 10, 4)])
+    found = find_straggler([RankTime(0, 20, 4), RankTime(0, 10, 4)])
     assert found is not None
     assert (found.rank, found.ratio) == (0, 2.0)
 
 
 def test_waiting_for_data_counts_as_slowness():
-    found = find_straggler([Pace(0, 10, 4), Pace(60, 10, 4)])
+    found = find_straggler([RankTime(0, 10, 4), RankTime(60, 10, 4)])
     assert found is not None
     assert (found.rank, found.ratio) == (1, 3.0)
 
 
 def test_a_pipeline_rank_with_more_blocks_is_not_slower_for_it():
-    found = find_straggler([Pace(0, 10, 2), Pace(0, 15, 3)])
+    found = find_straggler([RankTime(0, 10, 2), RankTime(0, 15, 3)])
     assert found is not None
     assert found.ratio == pytest.approx(1.0)
 
 
 def test_nothing_is_said_where_nothing_was_timed():
-    assert find_straggler([Pace(0, 0, 0), Pace(0, 0, 0)]) is None
+    assert find_straggler([RankTime(0, 0, 0), RankTime(0, 0, 0)]) is None
 
 
 def test_blocks_are_timed_only_when_asked():
@@ -73,12 +73,12 @@ def test_a_rank_that_stays_slow_is_warned_of_once_and_only_where_it_matters():
     watch = Stragglers(Ranks(0, 2, 0, 2), 1, None, notes, None, timed=True)  # type: ignore[arg-type]
     watch._hosts = ["a", "b"]
     for step in range(PATIENCE + 3):
-        watch._judge(Straggler(1, 40, 20), step, step_ms=50)
+        watch._warn_if_slow(Straggler(1, 40, 20), step, step_ms=50)
     assert len(notes.lines) == 1
     assert "rank 1 (b) holds up the others" in notes.lines[0]
     assert "2.0 times" in notes.lines[0]
     for step in range(PATIENCE):
-        watch._judge(Straggler(1, 4, 2), step, step_ms=5000)  # twice as slow in what hardly counts
+        watch._warn_if_slow(Straggler(1, 4, 2), step, step_ms=5000)  # twice as slow in what hardly counts
     assert len(notes.lines) == 1
 
 

@@ -216,7 +216,7 @@ class ZeroStrategy(DeepSpeedBase):
         module: Any = self.lightning_module
         if ends_step(module.trainer):
             norm = self.deepspeed_engine.get_global_grad_norm()
-            module.refuses(torch.as_tensor(norm, dtype=torch.float32))
+            module.must_skip_update(torch.as_tensor(norm, dtype=torch.float32))
         return result
 
     def most_rows(self, rows: int) -> int:

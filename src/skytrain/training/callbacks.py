@@ -1,4 +1,4 @@
-"""What happens around a step: the log line and the metrics, a profile."""
+"""Callbacks after a step: the log line and its metrics, and a profile."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..runs import Meter, Reporter
 from ..storage import Store
 from .module import CausalLM
 
-METRIC_WORDS = {"val/loss": "validation loss"}  # in lines for people
+METRIC_LABELS = {"val/loss": "validation loss"}  # in the log
 
 
 class AtStep(pl.Callback):
@@ -34,33 +35,39 @@ class AtStep(pl.Callback):
             self.at_step(trainer, module, trainer.global_step)
 
     def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
-        raise AssertionError("a callback at each step says what it does there")
+        raise NotImplementedError
 
 
 def is_last(trainer: pl.Trainer, step: int) -> bool:
     return step >= trainer.max_steps or trainer.should_stop
 
 
+@dataclass(frozen=True)
+class StepSize:
+    """What a step computes, by which its speed is measured."""
+
+    batch_tokens: int
+    micro_batches: int  # that a device takes in a step
+    flops_per_token: int | None = None
+    peak_flops: float | None = None  # of all devices together
+
+
 class StepLog(AtStep):
-    """One dense line and one record of metrics every `every` steps, under the names that all of Skytrain uses."""
+    """One line and one record of metrics every `every` steps. `last` holds the last value of each metric."""
 
     def __init__(
         self,
         reporter: Reporter,
         write: Callable[[int, Mapping[str, float]], None],
         meter: Meter,
+        size: StepSize,
         *,
         every: int,
-        batch_tokens: int,
-        micro_batches: int,
-        flops_per_token: int | None,
-        peak_flops: float | None,
     ) -> None:
-        self._reporter, self._write, self._meter, self._every = reporter, write, meter, every
-        self._batch_tokens, self._micro_batches = batch_tokens, micro_batches
-        self._flops_per_token, self._peak_flops = flops_per_token, peak_flops
+        self._reporter, self._write, self._meter = reporter, write, meter
+        self._size, self._every = size, every
         self._logged_step, self._logged_seconds, self._logged_wait = 0, 0.0, 0.0
-        self._pace_step, self._pace_began = 0, 0.0  # after the first step, which waits for compilers and caches
+        self._pace_step, self._pace_began = 0, 0.0  # after the first logged step, which waits for compilers and caches
         self.last: dict[str, float] = {}
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
@@ -70,14 +77,14 @@ class StepLog(AtStep):
     def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
         if step % self._every and not is_last(trainer, step):
             return
-        loss = module.take_loss(self._micro_batches)
+        loss = module.take_loss(self._size.micro_batches)
         seconds = module.clock.seconds()
         steps = step - self._logged_step
         step_seconds = (seconds - self._logged_seconds) / steps
         wait_seconds = getattr(getattr(trainer, "datamodule", None), "waited_seconds", 0.0)
         wait_ms = (wait_seconds - self._logged_wait) / steps * 1e3
         self._logged_step, self._logged_seconds, self._logged_wait = step, seconds, wait_seconds
-        tokens_per_s = self._batch_tokens / step_seconds
+        tokens_per_s = self._size.batch_tokens / step_seconds
         assert module.grad_norm is not None
         record = {
             "train/loss": loss,
@@ -88,19 +95,19 @@ class StepLog(AtStep):
             "perf/tokens_per_s": tokens_per_s,
             "perf/memory_gb": _memory_gb(module.device),
         }
-        if self._flops_per_token and self._peak_flops:
-            record["perf/mfu"] = tokens_per_s * self._flops_per_token / self._peak_flops
+        if self._size.flops_per_token and self._size.peak_flops:
+            record["perf/mfu"] = tokens_per_s * self._size.flops_per_token / self._size.peak_flops
         pace = self._seconds_a_step(step)
         seconds_left = (trainer.max_steps - step) * (pace or step_seconds)
         if self._meter.usd_per_hour is not None:
             record.update(self._cost(step, seconds_left))
         self.write(trainer, step, record)
-        # The first steps wait for compilers and caches: what they took says little about the rest.
+        # The first steps wait for compilers and caches, so they predict little.
         known = seconds_left if pace else None
         self._reporter.progress("train", step, trainer.max_steps, step_line(record), known)
 
     def _seconds_a_step(self, step: int) -> float | None:
-        """At the pace so far, validations and saves included; None before there is one."""
+        """The mean so far, evaluations and saves included; None after the first logged step."""
         now = time.monotonic()
         if not self._pace_step:
             self._pace_step, self._pace_began = step, now
@@ -108,18 +115,18 @@ class StepLog(AtStep):
         return (now - self._pace_began) / done if done else None
 
     def _cost(self, step: int, seconds_left: float) -> dict[str, float]:
-        """What the run has cost, and will have when it is done."""
+        """What the run has cost so far, and its projected cost."""
         usd = self._meter.usd()
         return {
             "cost/usd": usd,
-            "cost/usd_per_btok": usd / (step * self._batch_tokens / 1e9),
+            "cost/usd_per_btok": usd / (step * self._size.batch_tokens / 1e9),
             "cost/projected_usd": self._meter.usd(in_seconds=seconds_left),
         }
 
     def evaluated(self, trainer: pl.Trainer, step: int, metrics: Mapping[str, float]) -> None:
-        """What an evaluator has measured at this step."""
+        """Logs what an evaluator has measured at this step."""
         self.write(trainer, step, metrics)
-        shown = " | ".join(f"{METRIC_WORDS.get(name, name)} {value:.4f}" for name, value in metrics.items())
+        shown = " | ".join(f"{METRIC_LABELS.get(name, name)} {value:.4f}" for name, value in metrics.items())
         self._reporter.note(f"step {step} | {shown}")
 
     def write(self, trainer: pl.Trainer, step: int, record: Mapping[str, float]) -> None:
@@ -149,7 +156,7 @@ def step_line(record: Mapping[str, float]) -> str:
 class Profile(AtStep):
     """A trace of three steps for chrome://tracing or Perfetto and, on a GPU, a snapshot of its memory for pytorch.org/memory_viz."""
 
-    BEGIN, END = 3, 6  # after compilation and allocation have settled
+    BEGIN, END = 3, 6  # steps, once compilation and allocation are done
 
     def __init__(self, store: Store, run: str, reporter: Reporter) -> None:
         self._store, self._run, self._reporter = store, run, reporter
@@ -186,7 +193,7 @@ class Profile(AtStep):
 
 
 def _memory_gb(device: torch.device) -> float:
-    """The peak so far: of the accelerator, or of this process."""
+    """The peak so far: of the GPU, or of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9
     import resource  # not on Windows

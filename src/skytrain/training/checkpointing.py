@@ -1,9 +1,7 @@
-"""When a run saves, what becomes of a save that goes on beside training, and what is written down with it."""
+"""When a run saves a checkpoint, how a save in the background ends, and what is recorded with it."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +11,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from .. import __version__
 from ..checkpoints import (
     AnotherModel,
     Keep,
@@ -25,80 +22,39 @@ from ..checkpoints import (
     step_key,
     write_validation,
 )
-from ..config import WEIGHTS, Config, Interval, ModelConfig, SkytrainError, flatten, format_seconds, select
+from ..config import WEIGHTS, Interval, ModelConfig, SkytrainError, flatten, format_seconds, select
 from ..jobs import Ranks
 from ..parallel import StateByName, dump_checkpoint
-from ..runs import INTERRUPTED, Meter, RunRecord, attempt_numbers, plain, read_attempt, read_outcome
+from ..runs import INTERRUPTED, attempt_numbers, read_attempt, read_outcome
 from ..storage import AccessDenied, Patience, Retry, Store, StoreError, StoreUnreachable
 from .callbacks import AtStep, is_last
 from .module import CausalLM
 
-FIRST_SAVE_SECONDS = 60.0  # of an interval that follows from the time a save takes, which is not known before
-# Between saves that fail, while training continues.
+FIRST_SAVE_SECONDS = 60.0  # until the first save of an adaptive interval, which depends on how long a save takes
+# After a save has failed, while training continues.
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 60.0
-FINAL_RETRY_SECONDS = 5.0  # while everybody waits
-ENOUGH_INTERRUPTIONS = 3  # to judge by them how often a run meets one
+FINAL_RETRY_SECONDS = 5.0  # after the last step, when nothing else is left to do
+ENOUGH_INTERRUPTIONS = 3  # to estimate how often a run is interrupted
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How often a run saves, what it keeps, and what is written down with each checkpoint."""
+class SavePolicy:
+    """How often a run saves, what it keeps, and what is recorded with each checkpoint."""
 
     every: Interval | None
     keep: Keep
     attempt: int = 0
-    lineage: Mapping[str, Any] = field(default_factory=dict)  # run, attempt, model, tokenizer, what it went on from
+    lineage: Mapping[str, Any] = field(default_factory=dict)  # run, attempt, model, tokenizer, what it resumed from
     spend: Callable[[], Mapping[str, Any]] = dict
     seconds_between_interruptions: float = math.inf
-    before_commit: Callable[[], object] = lambda: None  # on rank 0: what must be in the store by then
-    patience_seconds: float = 1800.0  # that saves may fail before training stops
-    note_save: Callable[[float], None] = lambda seconds: None  # called with what each save took
-    affordable: Callable[[], bool] = lambda: True  # on rank 0: whether waiting for the last save can be paid for
-
-
-def save_plan(
-    config: Config,
-    store: Store,
-    record: RunRecord,
-    attempt: int,
-    resumed_from: str,
-    meter: Meter,
-    before_commit: Callable[[], object] = lambda: None,
-) -> Plan:
-    """How the run's configuration wants it. `resumed_from` says in words what the attempt went on from."""
-    trainer = config.trainer
-    whole = plain(config)
-    lineage = {
-        "run": record.name,
-        "attempt": attempt,
-        "resumed_from": resumed_from or None,
-        "skytrain": __version__,
-        "code_revision": record.code_revision,
-        "config_sha256": hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest(),
-        "model": whole["model"],
-        "tokenizer": record.tokenizer_id,
-        "data": record.data,
-    }
-    adaptive = trainer.checkpoint_every == Interval()
-    between = (seconds_between_interruptions(store, record.name) if adaptive else None) or trainer.interrupted_every
-    keep = Keep(trainer.keep_checkpoints, trainer.keep_every, trainer.keep_best)
-    limit = config.budget.usd
-    return Plan(
-        trainer.checkpoint_every,
-        keep,
-        attempt,
-        lineage,
-        spend=meter.record,
-        note_save=meter.note_save,
-        affordable=lambda: limit is None or meter.usd_per_hour is None or meter.usd() < limit,
-        seconds_between_interruptions=between,
-        before_commit=before_commit,
-        patience_seconds=config.store.patience,
-    )
+    before_commit: Callable[[], object] = lambda: None  # on rank 0: writes what must be in the store by then
+    patience_seconds: float = 1800.0  # for which saves may fail before training stops
+    note_save: Callable[[float], None] = lambda seconds: None  # called with the seconds that a save took
+    affordable: Callable[[], bool] = lambda: True  # on rank 0: whether the budget allows to wait for the last save
 
 
 def seconds_between_interruptions(store: Store, run: str) -> float | None:
-    """As this run has seen them; None before there were enough to judge by."""
+    """The mean of this run so far; None before there were enough."""
     former = attempt_numbers(store, run)
     lost = [
         n for n in former[:-1] if (read_outcome(store, run, n) or {"outcome": INTERRUPTED})["outcome"] == INTERRUPTED
@@ -107,31 +63,31 @@ def seconds_between_interruptions(store: Store, run: str) -> float | None:
         return None
     first, last = (datetime.fromisoformat(read_attempt(store, run, n)["started_at"]) for n in (former[0], former[-1]))
     seconds = (last - first).total_seconds()
-    return seconds / len(lost) if seconds > 0 else None  # clocks of two machines may disagree
+    return seconds / len(lost) if seconds > 0 else None  # the clocks of two machines may disagree
 
 
 def young_daly_seconds(save_seconds: float, seconds_between_interruptions: float) -> float:
-    """The interval that loses least: to saves if shorter, to work done again if longer (Young 1974, Daly 2006)."""
+    """The interval that loses least time to saves and to repeated work (Young 1974, Daly 2006)."""
     return max(save_seconds, math.sqrt(2 * save_seconds * seconds_between_interruptions))
 
 
 class Checkpoints(AtStep):
-    """Saves to the store every so many steps or seconds, beside training, and at the end, when it waits."""
+    """Saves to the store every so many steps or seconds in the background, and after the last step in the foreground."""
 
-    def __init__(self, store: Store, run: str, ranks: Ranks, plan: Plan, tell: Callable[[str], None]) -> None:
-        self._store, self._run, self._ranks, self._plan, self._tell = for_saves(store), run, ranks, plan, tell
-        self._patience = Patience(Retry(plan.patience_seconds, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS))
+    def __init__(self, store: Store, run: str, ranks: Ranks, policy: SavePolicy, tell: Callable[[str], None]) -> None:
+        self._store, self._run, self._ranks, self._policy, self._tell = for_saves(store), run, ranks, policy, tell
+        self._patience = Patience(Retry(policy.patience_seconds, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS))
         self._saved_at = time.monotonic()
         self._soon = False
         self._retry_at: float | None = None
         self._under_way: int | None = None  # the step that is being written
         self._reserved = False
-        self.save_seconds = 0.0  # that the slowest save took, from its beginning to its commit
-        self.stall_seconds = 0.0  # that the longest one kept training waiting
+        self.save_seconds = 0.0  # of the slowest save, from its start to its commit
+        self.stall_seconds = 0.0  # for which the slowest one held up training
         self.last_saved: int | None = None
 
     def save_soon(self) -> None:
-        """Asks for a checkpoint after the step in hand; on every rank alike."""
+        """Requests a checkpoint after the current step; called on every rank alike."""
         self._soon = True
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
@@ -140,7 +96,7 @@ class Checkpoints(AtStep):
 
     def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
         self._reserve(trainer, module)
-        self._settle(trainer)
+        self._finish_if_done(trainer)
         if is_last(trainer, step):
             with module.clock.pause():
                 self._save_and_wait(trainer, step)
@@ -149,7 +105,7 @@ class Checkpoints(AtStep):
                 self._begin(trainer, step)
 
     def _reserve(self, trainer: pl.Trainer, module: CausalLM) -> None:
-        """After the first step, when the optimizer has its state: pinning memory takes longer than a save may hold up."""
+        """Pins memory after the first step, when the optimizer has its state: it takes too long to do within a save."""
         if self._reserved or module.device.type != "cuda" or not isinstance(trainer.strategy, StateByName):
             return
         self._reserved = True
@@ -157,22 +113,22 @@ class Checkpoints(AtStep):
         io.reserve(dump_checkpoint(trainer))
 
     def _due(self, step: int) -> bool:
-        every = self._plan.every
+        every = self._policy.every
         if self._patience.failing:
-            # Saves of an outage follow its back-off alone, and training does not wait for one that is under way.
+            # During an outage only the back-off decides, and training does not wait for a save under way.
             if self._under_way is not None:
                 return False
         elif every is None:
             return False
         elif every.steps is not None:
             return step % every.steps == 0
-        # Rank 0's clock decides for all: saving takes all of them.
+        # Rank 0's clock decides: all ranks must save together.
         return self._ranks.any(self._ranks.first and time.monotonic() >= self._due_at())
 
     def _due_at(self) -> float:
         if self._retry_at is not None:
             return self._retry_at
-        every = self._plan.every
+        every = self._policy.every
         assert every is not None
         if every.seconds is not None:
             return self._saved_at + every.seconds
@@ -180,7 +136,7 @@ class Checkpoints(AtStep):
             return math.inf
         if not self.save_seconds:
             return self._saved_at + FIRST_SAVE_SECONDS
-        return self._saved_at + young_daly_seconds(self.save_seconds, self._plan.seconds_between_interruptions)
+        return self._saved_at + young_daly_seconds(self.save_seconds, self._policy.seconds_between_interruptions)
 
     def _begin(self, trainer: pl.Trainer, step: int) -> None:
         began = time.monotonic()
@@ -192,24 +148,24 @@ class Checkpoints(AtStep):
                     f"step {step} waited {time.monotonic() - began:.1f} s for the checkpoint of step {before} to be written"
                 )
             if self._patience.failing:
-                return  # its next try has its time
+                return  # the back-off decides when it is tried again
         self._soon, self._retry_at, self._saved_at = False, None, began
         try:
             self._start(trainer, step, background=True)
-        except SaveFailed as error:  # of a strategy that saves in the foreground
+        except SaveFailed as error:  # by a strategy that saves in the foreground
             self._failed(step, error)
         self.stall_seconds = max(self.stall_seconds, time.monotonic() - began)
 
     def _start(self, trainer: pl.Trainer, step: int, *, background: bool) -> None:
         self._under_way = step
-        options = SaveOptions(self._plan.attempt, background, self._plan.before_commit, self._after_commit)
+        options = SaveOptions(self._policy.attempt, background, self._policy.before_commit, self._after_commit)
         trainer.save_checkpoint(step_key(self._run, step), weights_only=False, storage_options=options)
 
     def _after_commit(self) -> None:
-        prune(self._store, self._run, self._plan.keep, attempt=self._plan.attempt)
+        prune(self._store, self._run, self._policy.keep, attempt=self._policy.attempt)
 
-    def _settle(self, trainer: pl.Trainer) -> None:
-        """What became of the save under way, once the first rank knows."""
+    def _finish_if_done(self, trainer: pl.Trainer) -> None:
+        """Finishes the save under way once it has ended on rank 0."""
         if self._under_way is None:
             return
         pending = getattr(trainer.strategy.checkpoint_io, "pending", None)
@@ -217,7 +173,7 @@ class Checkpoints(AtStep):
             self._finish(trainer)
 
     def _finish(self, trainer: pl.Trainer) -> None:
-        """Waits for the save under way; a failure is said, and tried again a little later."""
+        """Waits for the save under way; one that failed is reported, and tried again later."""
         step, self._under_way = self._under_way, None
         assert step is not None
         io: Any = trainer.strategy.checkpoint_io
@@ -236,18 +192,18 @@ class Checkpoints(AtStep):
         self._patience.recovered()
         self.last_saved = step
         self.save_seconds = max(self.save_seconds, seconds)
-        self._plan.note_save(seconds)
+        self._policy.note_save(seconds)
 
     def _failed(self, step: int, error: SaveFailed, *, last: bool = False) -> None:
-        """Tells it and sets the time of the next try; raises when saves have failed for too long. On all ranks alike."""
+        """Reports it and schedules the next try; raises when saves have failed for too long. On all ranks alike."""
         self._under_way = None
         wait = self._patience.failed()
-        # What is lost by giving up the last save can be trained again; dollars beyond the budget are gone.
-        give_up = wait is None or (last and not self._plan.affordable())
+        # Steps that are lost with the last save can be trained again; dollars beyond the budget are gone.
+        give_up = wait is None or (last and not self._policy.affordable())
         if self._ranks.any(self._ranks.first and give_up):
             raise self._gave_up(step, error, "store.patience" if wait is None else "budget.usd") from error
         self._retry_at = time.monotonic() + (wait or 0.0)
-        left = format_seconds(max(0.0, self._plan.patience_seconds - self._patience.seconds))
+        left = format_seconds(max(0.0, self._policy.patience_seconds - self._patience.seconds))
         self._tell(
             f"warning: the checkpoint of step {step} was not saved: {error}\n"
             f"  training continues, and saving is tried again for up to {left} (store.patience)"
@@ -265,7 +221,7 @@ class Checkpoints(AtStep):
         )
 
     def _save_and_wait(self, trainer: pl.Trainer, step: int) -> None:
-        """The last one. It is tried again at once: there is no training to go on with."""
+        """The last save. It is tried again at once, since no training is left to do."""
         if self._under_way is not None:
             self._finish(trainer)
         while True:
@@ -280,34 +236,34 @@ class Checkpoints(AtStep):
             time.sleep(FINAL_RETRY_SECONDS)
 
     def evaluated(self, trainer: pl.Trainer, step: int, metrics: Mapping[str, float]) -> None:
-        """Keeps the loss of the weights that were saved at this very step, by which the best are kept."""
+        """Records the validation loss with the checkpoint of this step, by which the best checkpoints are kept."""
         saved = step in (self._under_way, self.last_saved)
         if not saved or not trainer.is_global_zero or "val/loss" not in metrics:
             return
         try:
             write_validation(self._store, self._run, step, metrics["val/loss"])
         except SkytrainError as error:
-            self._tell(f"warning: the validation loss of step {step} was not noted: {error}")
+            self._tell(f"warning: the validation loss of step {step} was not recorded with its checkpoint: {error}")
 
     def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
-        checkpoint["lineage"] = dict(self._plan.lineage)
-        checkpoint["spend"] = dict(self._plan.spend())
+        checkpoint["lineage"] = dict(self._policy.lineage)
+        checkpoint["spend"] = dict(self._policy.spend())
 
     def on_load_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
-        check_lineage(checkpoint.get("lineage", {}), self._plan.lineage)
+        check_lineage(checkpoint.get("lineage", {}), self._policy.lineage)
 
 
 def check_lineage(saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Weights of another arithmetic, or for other tokens, may have the same shapes, load without a word and talk nonsense."""
+    """Raises for weights of another model or tokenizer: they may have the same shapes, load without an error and be useless."""
     if saved.get("tokenizer") != here.get("tokenizer") and "tokenizer" in saved and "tokenizer" in here:
-        raise _another(saved, "tokenizer", f"{saved['tokenizer']} there, {here['tokenizer']} here")
+        raise _other_model(saved, "tokenizer", f"{saved['tokenizer']} there, {here['tokenizer']} here")
     theirs, ours = (flatten(select(ModelConfig, of.get("model", {}), {WEIGHTS})) for of in (saved, here))
     for key in theirs:
         if key in ours and theirs[key] != ours[key]:
-            raise _another(saved, "model", f"{key} is {theirs[key]!r} there, {ours[key]!r} here")
+            raise _other_model(saved, "model", f"{key} is {theirs[key]!r} there, {ours[key]!r} here")
 
 
-def _another(saved: Mapping[str, Any], what: str, difference: str) -> AnotherModel:
+def _other_model(saved: Mapping[str, Any], what: str, difference: str) -> AnotherModel:
     return AnotherModel(
         f"the checkpoint of run {saved.get('run', '?')!r} was made with another {what}: {difference}\n"
         f"  use the {what} settings that it was made with"

@@ -1,4 +1,4 @@
-"""Evaluators in the training loop: when they run, on which view of the model, and where their metrics go."""
+"""Evaluators in the training loop: when they run, on which view of the model, and who receives their metrics."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Scheduled:
     evaluator: Evaluator
     every: int | None
     at_end: bool = False
-    at_start: bool = False  # the run was cut off between the checkpoint it resumes from and the evaluation due there
+    at_start: bool = False  # the run was killed between the checkpoint it resumes from and the evaluation due there
 
     def due(self, step: int, last_step: int) -> bool:
         return bool(self.every and step % self.every == 0) or (self.at_end and step >= last_step)
@@ -43,31 +43,43 @@ class Evaluations(AtStep):
         with _undisturbed(trainer, module):
             for each in self._scheduled:
                 each.evaluator.prepare()
-        self._run(trainer, module, [each for each in self._scheduled if each.at_start])
+        self._run(trainer, module, [each.evaluator for each in self._scheduled if each.at_start])
 
     def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
         if trainer.should_stop and step < trainer.max_steps:
-            return  # interrupted: there is no time, and the attempt that resumes does what is due
-        self._run(trainer, module, [each for each in self._scheduled if each.due(step, trainer.max_steps)])
+            return  # interrupted: there is no time, and the attempt that resumes runs what is due
+        self._run(trainer, module, [each.evaluator for each in self._scheduled if each.due(step, trainer.max_steps)])
 
-    def _run(self, trainer: pl.Trainer, module: CausalLM, due: Sequence[Scheduled]) -> None:
+    def _run(self, trainer: pl.Trainer, module: CausalLM, due: Sequence[Evaluator]) -> None:
         if not due:
             return
         with module.clock.pause(), _undisturbed(trainer, module):
             model = view_of(trainer, module)
-            for each in due:
-                metrics = each.evaluator.run(model)
+            for evaluator in due:
+                metrics = evaluator.run(model)
                 for listener in self._listeners if metrics else ():
                     listener(trainer, trainer.global_step, metrics)
 
 
+class EvaluateRestored(pl.Callback):
+    """Runs an evaluator on a checkpoint that `trainer.validate` has restored, where no training step follows."""
+
+    def __init__(self, evaluator: Evaluator, listen: Callable[[pl.Trainer, Mapping[str, float]], None]) -> None:
+        self._evaluator, self._listen = evaluator, listen
+
+    def on_validation_start(self, trainer: pl.Trainer, module: Any) -> None:
+        self._evaluator.prepare()
+        with _undisturbed(trainer, module):
+            self._listen(trainer, self._evaluator.run(view_of(trainer, module)))
+
+
 @contextmanager
 def _undisturbed(trainer: pl.Trainer, module: CausalLM) -> Iterator[None]:
-    """Without gradients or dropout; random generators and mode are put back, and gathered weights released."""
+    """Without gradients and dropout. Restores random generators and training mode, and releases gathered weights."""
     random, was_training = random_state(), module.training
     module.eval()
     try:
-        with torch.no_grad():  # no inference mode: what a mesh keeps between steps may first be made here
+        with torch.no_grad():  # not inference mode: a mesh may create here what it keeps between steps
             yield
     finally:
         module.train(was_training)
@@ -80,11 +92,13 @@ def view_of(trainer: pl.Trainer, module: CausalLM) -> Scorer:
     strategy: Any = trainer.strategy
 
     def mean_loss(batches: Iterable[torch.Tensor]) -> float:
-        for index, batch in enumerate(batches):
-            strategy.validation_step(strategy.batch_to_device(batch), index)
-        module.on_validation_epoch_end()
-        assert module.val_loss is not None
-        return module.val_loss
+        losses = [
+            strategy.validation_step(strategy.batch_to_device(batch), index) for index, batch in enumerate(batches)
+        ]
+        nats = torch.stack([loss for loss, _ in losses]).sum()
+        sequences = torch.stack([count for _, count in losses]).sum().to(nats)
+        total, count = strategy.reduce(torch.stack([nats, sequences]), reduce_op="sum")
+        return float(total / count)
 
     if isinstance(strategy, MeshStrategy):
         return MeshModel(strategy, module.model.config, mean_loss)

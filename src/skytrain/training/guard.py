@@ -1,4 +1,4 @@
-"""A look at loss and gradient norm before the update: a number that is not finite, or a spike, does not reach the weights."""
+"""Checks loss and gradient norm before an update: values that are not finite, or spikes, do not reach the weights."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.distributed.tensor import DTensor
 
 from ..config import SkytrainError, TrainerConfig
 
-HISTORY, ENOUGH = 128, 32  # steps that a spike is judged by, and how many there must be
+HISTORY, ENOUGH = 128, 32  # steps that a spike is compared with, and how many there must be
 PATIENCE = 20  # skips in a row after which a run will not recover by itself
 
 
 class Guard:
-    """Judges one step after another. Its numbers are the host's, so they cost a wait for the device; `LateGuard` has none."""
+    """Checks one step after another. Reading loss and norm waits for the device; `LateGuard` avoids that."""
 
     def __init__(
         self,
@@ -34,11 +34,11 @@ class Guard:
 
     @property
     def may_be_late(self) -> bool:
-        """Whether a step may be judged after the next has begun: where only a number that is not finite matters, and ends the run."""
+        """Whether a step may be checked after the next has started: where only values that are not finite matter, and end the run."""
         return self._action == "stop" and self._zscore is None and not self._norm_may_overflow
 
-    def refuses(self, loss: float, norm: float, step: int) -> bool:
-        """Whether the update after `step` steps must not happen; raises where the run is to stop."""
+    def rejects(self, loss: float, norm: float, step: int) -> bool:
+        """Whether the update after `step` steps must be skipped; raises where the run must stop."""
         problem = self._problem({"loss": loss, "gradient norm": norm})
         if problem is None:
             self.skipped_in_a_row = 0
@@ -60,13 +60,13 @@ class Guard:
         for name, value in values.items():
             if not math.isfinite(value):
                 if name == "gradient norm" and self._norm_may_overflow:
-                    continue  # float16 overflows on purpose while its loss scale is sought, and skips such steps itself
+                    continue  # float16 overflows while its loss scale is searched, and skips such steps itself
                 return f"the {name} is {value}"
         for name, value in values.items():
             past = self._history[name]
             if self._zscore is not None and len(past) >= ENOUGH and value > (limit := _limit(past, self._zscore)):
                 return f"the {name} {value:.4g} is a spike (over {limit:.4g}, {self._zscore:g} deviations above the last {len(past)} steps)"
-        # What was refused is no measure of what is usual.
+        # Rejected steps do not count as usual ones.
         for name, value in values.items():
             if math.isfinite(value):
                 self._history[name].append(value)
@@ -74,27 +74,27 @@ class Guard:
 
 
 class LateGuard:
-    """Judges a step while the next one is computed, so that the host never waits for the device within a step.
+    """Checks a step while the next one is computed, so that the host never waits for the device within a step.
 
-    Meanwhile the optimizer's own kernel sees to it that a step whose gradients are not finite changes nothing: it is told
-    so by a number on the device, as float16's loss scaling does. The norm alone decides, since all ranks have the same one.
+    The optimizer's kernel itself skips a step whose gradients are not finite: it reads a flag on the device (`found_inf`), as
+    with float16's loss scaling. The norm alone decides, since it is the same on all ranks.
     """
 
     def __init__(self, guard: Guard, optimizer: torch.optim.Optimizer) -> None:
         self._guard, self._optimizer = guard, optimizer
-        self._step: int | None = None  # that is still to be judged
+        self._step: int | None = None  # that is not checked yet
         self._values = torch.zeros(2)
         self._copied: torch.cuda.Event | None = None
 
     @staticmethod
-    def serves(guard: Guard, optimizer: torch.optim.Optimizer) -> bool:
-        """Only AdamW's fused kernel takes that number, and only for whole tensors."""
+    def supports(guard: Guard, optimizer: torch.optim.Optimizer) -> bool:
+        """Only AdamW's fused kernel reads the flag, and only for whole tensors."""
         fused = type(optimizer) is torch.optim.AdamW and all(group["fused"] for group in optimizer.param_groups)
-        divided = any(isinstance(each, DTensor) for group in optimizer.param_groups for each in group["params"])
-        return guard.may_be_late and fused and not divided
+        sharded = any(isinstance(each, DTensor) for group in optimizer.param_groups for each in group["params"])
+        return guard.may_be_late and fused and not sharded
 
-    def note(self, loss: torch.Tensor, norm: torch.Tensor, step: int) -> None:
-        """Before the update after `step` steps: keeps its numbers, and the update from happening if they are not finite."""
+    def watch(self, loss: torch.Tensor, norm: torch.Tensor, step: int) -> None:
+        """Called before the update after `step` steps: keeps its values, and lets the kernel skip it if they are not finite."""
         self._optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
         values = torch.stack([loss.float(), norm.float()])
         self._step = step
@@ -105,15 +105,15 @@ class LateGuard:
         else:
             self._values = values
 
-    def judge(self) -> None:
-        """Raises if the step last noted was held back. It stays so: no later call lets that state pass for a trained one."""
+    def check_last_update(self) -> None:
+        """Raises if the last update was skipped. Later calls raise again, so that such a state is never taken for a trained one."""
         if self._step is None:
             return
         if self._copied is not None:
             self._copied.synchronize()
         loss, norm = self._values.tolist()
         if not math.isfinite(norm):
-            self._guard.refuses(loss, norm, self._step)
+            self._guard.rejects(loss, norm, self._step)
         self._step = None
 
 

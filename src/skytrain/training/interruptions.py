@@ -1,6 +1,6 @@
-"""Reasons to stop, or to save at once: signals, EC2's notices, the budget, another attempt that took over.
+"""Reasons to stop, or to save at once: signals, EC2's notices, the budget, a newer attempt that took over.
 
-Each is noticed beside training and acted upon between two steps, by all ranks alike: one machine's notice is everybody's.
+Each is acted upon between two steps, by all ranks together: a notice on one machine stops the whole job.
 Lightning's own SIGTERM handler is not used: it broadcasts inside the handler, and deadlocks unless every rank got the signal.
 """
 
@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -22,25 +23,25 @@ from .callbacks import AtStep
 from .module import CausalLM
 
 POLL_SECONDS = 5.0  # as AWS advises
-SILENCE = Retry(seconds=60.0)  # of the metadata service, before it is told
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # USR1 is what Slurm sends ahead of a job's end
+SILENCE = Retry(seconds=60.0)  # of the metadata service, before a warning
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Slurm sends USR1 before a job ends
 
 
-class Wish(IntEnum):
-    """What is to happen after this step, in order of weight: of two, the heavier wins."""
+class StepAction(IntEnum):
+    """What happens after a step; where ranks differ, the largest value wins."""
 
     NOTHING = 0
     SAVE = 1
     BUDGET = 2
     INTERRUPT = 3
-    GIVE_WAY = 4
+    GIVE_UP = 4
 
 
 class Signals:
-    """Takes signals from the beginning of an attempt to its end, so that one which comes before the first step counts too.
+    """Receives signals from the start of an attempt to its end, so that one before the first step counts too.
 
-    A second SIGINT means at once. Where the process is `supervised`, the supervisor counts them: a worker may get the same
-    one twice, from the terminal or the scheduler and passed on.
+    A second SIGINT interrupts at once. Where the process is `supervised`, the supervisor counts them: a worker may get the
+    same one twice, from the terminal or the scheduler and from the supervisor.
     """
 
     def __init__(self, supervised: bool = False) -> None:
@@ -50,11 +51,11 @@ class Signals:
 
     def __enter__(self) -> Signals:
         self._former = {number: signal.getsignal(number) for number in SIGNALS}
-        self.take()
+        self.install()
         return self
 
-    def take(self) -> None:
-        # Only the main thread may; where a program trains in another, it has its own way to stop.
+    def install(self) -> None:
+        # Python allows it in the main thread only; a program that trains in another one has its own way to stop.
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 signal.signal(number, self._handle)
@@ -71,7 +72,7 @@ class Signals:
 
 
 class NoticeWatch:
-    """Asks EC2, from a thread of its own, whether this instance is about to go. The thread ends with the watch alone."""
+    """Polls EC2 in a thread for a notice that this instance is about to be reclaimed or rebalanced."""
 
     def __init__(self, metadata: Metadata, tell: Callable[[str], None], poll_seconds: float = POLL_SECONDS) -> None:
         self._metadata, self._tell, self._poll_seconds = metadata, tell, poll_seconds
@@ -89,7 +90,7 @@ class NoticeWatch:
             try:
                 self.notice = self._metadata.notice() or self.notice
                 self._answered()
-            except Exception as error:  # whatever it was: a notice may come with the next answer
+            except Exception as error:  # of any kind: the next answer may bring a notice
                 self._did_not_answer(error)
             if self._ended.wait(self._poll_seconds):
                 return
@@ -98,15 +99,15 @@ class NoticeWatch:
         self._patience.recovered()
         if self._told:
             self._told = False
-            self._tell("EC2's metadata service answers again: spot notices are seen")
+            self._tell("EC2's metadata service answers again: spot notices are received")
 
     def _did_not_answer(self, error: Exception) -> None:
-        """Told once, when it lasts: notices are a help, and the checkpoints in between the guarantee."""
+        """Warns once, when it lasts. Notices are a help; the regular checkpoints are the guarantee."""
         if self._patience.failed() is None and not self._told:
             self._told = True
             self._tell(
-                f"warning: EC2's metadata service has not answered for {self._patience.seconds:.0f} s, so a spot notice would not be seen: {error}\n"
-                "  it is asked every few seconds; checkpoints are saved as usual"
+                f"warning: EC2's metadata service has not answered for {self._patience.seconds:.0f} s, so a spot notice would be missed: {error}\n"
+                "  it is queried every few seconds; checkpoints are saved as usual"
             )
 
     def __exit__(self, *_: object) -> None:
@@ -115,7 +116,7 @@ class NoticeWatch:
 
 
 class BudgetWatch:
-    """Whether one more step, and the checkpoint after it, can still be paid for."""
+    """Whether the budget allows one more step and the checkpoint after it."""
 
     def __init__(self, meter: Meter, usd: float, margin_seconds: float) -> None:
         self._meter, self._usd, self._margin = meter, usd, margin_seconds
@@ -123,82 +124,83 @@ class BudgetWatch:
         self._longest_step = 0.0
 
     def reached(self) -> bool:
-        """Asked once after each step."""
+        """Called once after each step."""
         now = time.monotonic()
         self._longest_step, self._step_began = max(self._longest_step, now - self._step_began), now
-        # Half as long again as the longest seen: a store that is busy takes its time.
+        # 1.5 times the longest so far: a busy store may be slower.
         ahead = 1.5 * (self._longest_step + self._meter.save_seconds) + self._margin
         return self._meter.usd(in_seconds=ahead) >= self._usd
 
     def message(self, step: int) -> str:
-        return f"budget: ${self._meter.usd():.2f} of ${self._usd:g} spent: saving at step {step}, then stopping while it can be paid for"
+        return f"budget: ${self._meter.usd():.2f} of ${self._usd:g} spent: saving at step {step}, then stopping within the budget"
+
+
+@dataclass(frozen=True)
+class StopSources:
+    """Where this rank's reasons to stop come from."""
+
+    signals: Signals
+    notices: NoticeWatch | None = None  # on local rank 0 of an EC2 instance
+    budget: BudgetWatch | None = None  # on rank 0
+    taken_over: Callable[[], Superseded | None] = lambda: None
 
 
 class Interruptions(AtStep):
-    """Looks for a reason after each step; `outcome` and `cause` say which one ended the run."""
+    """Checks for a reason to stop after each step; `outcome` and `cause` say which one ended the run."""
 
     def __init__(
-        self,
-        reporter: Reporter,
-        ranks: Ranks,
-        signals: Signals,
-        *,
-        notices: NoticeWatch | None,
-        budget: BudgetWatch | None,
-        taken_over: Callable[[], Superseded | None],
-        save_soon: Callable[[], None],
+        self, reporter: Reporter, ranks: Ranks, sources: StopSources, save_soon: Callable[[], None] = lambda: None
     ) -> None:
-        self._reporter, self._ranks, self._signals, self._notices = reporter, ranks, signals, notices
-        self._budget, self._taken_over, self._save_soon = budget, taken_over, save_soon
+        self._reporter, self._ranks, self._sources, self._save_soon = reporter, ranks, sources, save_soon
         self._warned = False
         self.outcome: str | None = None
         self.cause: Cause | None = None
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         super().on_train_start(trainer, module)
-        self._signals.take()  # Lightning has just put its own handler in the place of ours
+        self._sources.signals.install()  # Lightning has just replaced our handlers with its own
 
-    def _wish(self) -> Wish:
-        """Of this rank."""
-        if self._taken_over() is not None:
-            return Wish.GIVE_WAY
-        notice = self._notices.notice if self._notices else None
-        if self._signals.received is not None or (notice and notice.kind == "spot"):
-            return Wish.INTERRUPT
-        if self._budget is not None and self._budget.reached():
-            return Wish.BUDGET
-        return Wish.SAVE if notice and not self._warned else Wish.NOTHING
+    def _own_action(self) -> StepAction:
+        """What this rank has a reason for."""
+        if self._sources.taken_over() is not None:
+            return StepAction.GIVE_UP
+        notice = self._sources.notices.notice if self._sources.notices else None
+        if self._sources.signals.received is not None or (notice and notice.kind == "spot"):
+            return StepAction.INTERRUPT
+        if self._sources.budget is not None and self._sources.budget.reached():
+            return StepAction.BUDGET
+        return StepAction.SAVE if notice and not self._warned else StepAction.NOTHING
 
     def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
-        wish = Wish(self._ranks.largest(self._wish()))
-        if wish is Wish.NOTHING or trainer.should_stop:
+        action = StepAction(self._ranks.largest(self._own_action()))
+        if action is StepAction.NOTHING or trainer.should_stop:
             return
-        if wish is Wish.GIVE_WAY:
-            # What is unsaved belongs to nobody now: the newer attempt makes these steps itself.
-            raise self._taken_over() or ToldByFirstRank("a newer attempt has taken over", Superseded.exit_code)
-        if wish is Wish.SAVE:
+        if action is StepAction.GIVE_UP:
+            # Unsaved steps are dropped: the newer attempt trains them itself.
+            raise self._sources.taken_over() or ToldByFirstRank("a newer attempt has taken over", Superseded.exit_code)
+        if action is StepAction.SAVE:
             self._warned = True
-            self._reporter.note(f"{self._find_cause().text}: saving at step {step}, and going on")
+            self._reporter.note(f"{self._find_cause().text}: saving at step {step}, and training on")
             self._save_soon()
             return
-        if wish is Wish.BUDGET:
+        if action is StepAction.BUDGET:
             self.outcome, self.cause = "budget", Cause("budget.usd is nearly spent")
-            if self._budget is not None:
-                self._reporter.note(self._budget.message(step))
+            if self._sources.budget is not None:
+                self._reporter.note(self._sources.budget.message(step))
         else:
             self.outcome, self.cause = "interrupted", self._find_cause()
             self._reporter.note(f"{self.cause.text}: saving at step {step}, then stopping")
         trainer.should_stop = True
 
     def _find_cause(self) -> Cause:
-        """The first rank's that has one. All ranks call this together: the reason may be known on one host alone."""
+        """That of the lowest rank which has one. All ranks call this together, since only one host may know the reason."""
         found = next((cause for cause in self._ranks.everyone(self._own_cause()) if cause is not None), None)
-        assert found is not None, "all ranks agreed to act, and none has a reason"
+        assert found is not None, "all ranks agreed to act, but none has a reason"
         return found
 
     def _own_cause(self) -> Cause | None:
-        if self._signals.received is not None:
-            return Cause(f"{signal.Signals(self._signals.received).name} received")
-        if self._notices is not None and self._notices.notice is not None:
-            return Cause(self._notices.notice.text)
+        if self._sources.signals.received is not None:
+            return Cause(f"{signal.Signals(self._sources.signals.received).name} received")
+        if self._sources.notices is not None and self._sources.notices.notice is not None:
+            return Cause(self._sources.notices.notice.text)
         return None

@@ -1,4 +1,4 @@
-"""The LightningModule for causal language modelling. It knows one model and one batch; ranks are somebody else's business."""
+"""The LightningModule for causal language modelling. It knows one model and one batch; strategies deal with ranks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .schedules import learning_rate
 
 
 class Clock:
-    """Seconds of training, without the validations, samples and checkpoints in between."""
+    """Seconds of training, without evaluations and the time that checkpoints hold it up."""
 
     def __init__(self) -> None:
         self._started_at = time.perf_counter()
@@ -73,12 +73,9 @@ class CausalLM(pl.LightningModule):
         self.clock = Clock()
         self.grad_norm: torch.Tensor | None = None
         self._losses: list[torch.Tensor] = []
-        self._val_losses: list[torch.Tensor] = []
-        self._val_sequences: list[torch.Tensor] = []
-        self.val_loss: float | None = None
         self.keeps_documents_apart = False
-        self._step_targets: tuple[int, int | None] | None = None  # of the step in hand
-        self.group_settings: list[dict[str, Any]] = []  # the optimizer's, by the configuration, before any restore
+        self._step_targets: tuple[int, int | None] | None = None  # the current step, and its targets
+        self.group_settings: list[dict[str, Any]] = []  # the optimizer's settings as configured, before a restore
 
     def training_step(self, batch: torch.Tensor, batch_index: int) -> torch.Tensor:
         tokens, targets = inputs_and_targets(batch, keep_marks=self.keeps_documents_apart)
@@ -101,10 +98,10 @@ class CausalLM(pl.LightningModule):
         return clip(self.model.parameters(), max_norm)
 
     def share_of_step(self, targets: torch.Tensor) -> torch.Tensor | None:
-        """What the mean loss of this micro-batch counts for in the step's loss, relative to an equal share.
+        """The weight of this micro-batch's mean loss in the step's loss, relative to an equal share.
 
-        The loss of a step is the sum over its targets divided by their number. Micro-batches and ranks are averaged, so one that
-        has more targets than another must count for more. None where all have the same number.
+        The loss of a step is the sum over its targets divided by their number. Micro-batches and ranks are averaged, so one with
+        more targets must count for more. None where all have the same number.
         """
         step_targets = self._targets_in_step()
         if step_targets is None:
@@ -113,20 +110,20 @@ class CausalLM(pl.LightningModule):
         return count_targets(targets) * (self.trainer.accumulate_grad_batches * ranks / step_targets)
 
     def _targets_in_step(self) -> int | None:
-        """As the data module knows it; a loader that was given without one has the same number in every batch."""
-        ask = getattr(datamodule_of(self.trainer), "targets_in_step", None)
-        if ask is None:
+        """From the data module; a loader without one has the same number in every batch."""
+        count = getattr(datamodule_of(self.trainer), "targets_in_step", None)
+        if count is None:
             return None
         if self._step_targets is None or self._step_targets[0] != self.global_step:
-            self._step_targets = (self.global_step, ask(self.global_step))
+            self._step_targets = (self.global_step, count(self.global_step))
         return self._step_targets[1]
 
     def take_loss(self, micro_batches: int) -> float:
-        """The mean loss of the last step, over all ranks. Waits for the device, so it is asked for only when a line is written."""
-        self.judge()
+        """The mean loss of the last step over all ranks. Waits for the device, so call it only when a line is logged."""
+        self.check_last_update()
         mean = torch.stack(self._losses[-micro_batches:]).float().mean()
         self._losses.clear()
-        # Ranks that share a batch have the same loss, so the mean over all is that over the batches.
+        # Ranks that share a batch have the same loss, so the mean over ranks is the mean over batches.
         return float(self.trainer.strategy.reduce(mean, reduce_op="mean"))
 
     def on_train_start(self) -> None:
@@ -139,33 +136,33 @@ class CausalLM(pl.LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
-        """Clips and keeps the norm from before, in one pass; with no limit the norm is still measured."""
+        """Clips the gradients and keeps their norm before clipping; without a limit the norm is still measured."""
         norm = self._clip_gradients(self._clip_norm or math.inf)
         if self._late_guard is not None:
-            self.judge()  # the step before this one
+            self.check_last_update()
             self._keep(norm)
-            self._late_guard.note(self._step_loss(), norm, self.global_step)
-        elif self.refuses(norm):
+            self._late_guard.watch(self._step_loss(), norm, self.global_step)
+        elif self.must_skip_update(norm):
             for parameter in self.model.parameters():
-                parameter.grad = None  # an optimizer passes over what has no gradient: no step, no decay, no momentum
+                parameter.grad = None  # optimizers skip parameters without a gradient: no step, no decay, no momentum
 
-    def refuses(self, norm: torch.Tensor) -> bool:
-        """Keeps the norm of the step's gradients, and says whether the update must not happen."""
+    def must_skip_update(self, norm: torch.Tensor) -> bool:
+        """Whether the guard rejects this step's update; keeps the norm of its gradients. Raises where the run must stop."""
         self._keep(norm)
         if self._guard is None:
             return False
-        # The same loss on every rank, so that all of them judge alike.
+        # The same loss on every rank, so that all of them decide alike.
         loss = float(self.trainer.strategy.reduce(self._step_loss(), reduce_op="mean"))
-        return self._guard.refuses(loss, float(norm), self.global_step)
+        return self._guard.rejects(loss, float(norm), self.global_step)
 
-    def judge(self) -> None:
-        """Raises if the last update was held back because its gradients were not finite; nothing where that was seen at once."""
+    def check_last_update(self) -> None:
+        """Raises if the last update was skipped on the device because its gradients were not finite."""
         if self._late_guard is not None:
-            self._late_guard.judge()
+            self._late_guard.check_last_update()
 
     def _keep(self, norm: torch.Tensor) -> None:
         self.grad_norm = norm
-        if len(self._losses) > 4096:  # nobody asked for a loss in a while
+        if len(self._losses) > 4096:  # no loss was logged for a while
             del self._losses[:-1024]
 
     def _step_loss(self) -> torch.Tensor:
@@ -173,22 +170,22 @@ class CausalLM(pl.LightningModule):
         return torch.stack(self._losses[-self.trainer.accumulate_grad_batches :]).float().mean()
 
     def on_train_end(self) -> None:
-        self.judge()
+        self.check_last_update()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.judge()
+        self.check_last_update()
 
-    def validation_step(self, batch: torch.Tensor, batch_index: int) -> None:
+    def validation_step(self, batch: torch.Tensor, batch_index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The batch's summed loss, and the number of sequences that it is summed over. Evaluators add them up over all ranks."""
         rows = len(batch)
-        if not rows:  # this rank has none left, but takes part in what the others compute
+        if not rows:  # this rank has none left, but takes part in the others' computation
             batch = batch.new_zeros(1, batch.size(1))
         batch = self._with_rows_of_all_ranks(batch)
         tokens, targets = inputs_and_targets(batch, keep_marks=self.keeps_documents_apart)
         loss = self._compute_loss(tokens, targets)
         # In whole sequences, so that batches without padding count for exactly as many as they have.
         sequences = count_targets(targets) / targets.size(1) * bool(rows)
-        self._val_losses.append(loss.detach().double() * sequences)
-        self._val_sequences.append(sequences)
+        return loss.detach().double() * sequences, sequences
 
     def _with_rows_of_all_ranks(self, batch: torch.Tensor) -> torch.Tensor:
         """Adds rows without targets where the strategy needs the same number of rows on every rank."""
@@ -197,16 +194,8 @@ class CausalLM(pl.LightningModule):
             return batch
         return nn.functional.pad(batch, (0, 0, 0, most_rows(len(batch)) - len(batch)), value=~0)
 
-    def on_validation_epoch_end(self) -> None:
-        nats = torch.stack(self._val_losses).sum()
-        both = torch.stack([nats, torch.stack(self._val_sequences).sum().to(nats)])
-        total, sequences = self.trainer.strategy.reduce(both, reduce_op="sum")
-        self.val_loss = float(total / sequences)
-        self._val_losses.clear()
-        self._val_sequences.clear()
-
     def logits(self, tokens_bt: torch.Tensor) -> torch.Tensor:
-        """For a strategy that must see every forward pass, and calls this through its wrapper."""
+        """The forward pass, for a strategy that wraps the module and must see every forward pass."""
         logits: torch.Tensor = self.model(tokens_bt)
         return logits
 
@@ -220,7 +209,7 @@ class CausalLM(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = self.build_optimizer(fused=may_fuse(self.device.type, str(self.trainer.precision)))
-        if self._guard is not None and LateGuard.serves(self._guard, optimizer):
+        if self._guard is not None and LateGuard.supports(self._guard, optimizer):
             self._late_guard = LateGuard(self._guard, optimizer)
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: learning_rate(self._schedule, step, self._total_steps)
@@ -232,5 +221,5 @@ class CausalLM(pl.LightningModule):
 
 
 def may_fuse(device: str, precision: str) -> bool:
-    """A fused optimizer takes the loss's scale out of the gradients within its step: after they were clipped, which is too late."""
+    """A fused optimizer unscales float16 gradients within its step, which is after they were clipped: too late."""
     return device == "cuda" and precision != "16-mixed"

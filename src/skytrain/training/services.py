@@ -1,4 +1,4 @@
-"""What goes on beside training, on each rank: the meter, EC2's notices, and the thread that brings logs and metrics to the store."""
+"""Services of an attempt on each rank: the spend meter, EC2's notices, and the thread that syncs logs and metrics to the store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints import find_commit, read_manifest
-from ..config import BudgetConfig, Config, SkytrainError, format_seconds
+from ..config import BudgetConfig, SkytrainError, format_seconds
 from ..jobs import Ranks
 from ..runs import (
     CloudWatch,
@@ -37,24 +37,25 @@ from ..runs import (
     this_machine,
 )
 from ..storage import Store
+from .context import RunContext
 from .interruptions import NoticeWatch
 
-SYNC_SECONDS = 5.0  # that one operation of the sync thread keeps trying: the thread itself comes round again
-IDLE_SECONDS = 60.0  # between two attempts, above which it is told that they are paid for
-GIVE_UP_SECONDS = 5.0  # that the last lines of an attempt which failed may take
+SYNC_SECONDS = 5.0  # for which one operation of the sync thread is retried; the thread tries again in its next round
+IDLE_SECONDS = 60.0  # between two attempts, above which their cost is reported
+GIVE_UP_SECONDS = 5.0  # for the last lines of an attempt that failed
 
 
 @dataclass(frozen=True)
 class Host:
-    """This machine as AWS knows it; on other ranks than the first of each machine, nothing."""
+    """This machine as AWS describes it; empty on ranks other than local rank 0."""
 
-    metadata: Metadata | None = None  # of an EC2 instance, also where it does not answer now
+    metadata: Metadata | None = None  # of an EC2 instance, even if it does not answer now
     instance: Instance | None = None
     on_ec2: bool = False
 
 
 def find_host(ranks: Ranks, reporter: Reporter) -> Host:
-    """Asked by one rank for all that are on this machine."""
+    """Queried by local rank 0 for all ranks of this machine."""
     if ranks.local_rank != 0:
         return Host()
     metadata = find_metadata()
@@ -64,28 +65,30 @@ def find_host(ranks: Ranks, reporter: Reporter) -> Host:
         instance = metadata.instance()
     except OSError as error:
         reporter.note(
-            f"warning: EC2's metadata service does not answer: {error}\n  it is asked again every few seconds"
+            f"warning: EC2's metadata service does not answer: {error}\n  it is queried again every few seconds"
         )
         return Host(metadata, on_ec2=True)
     return Host(metadata, instance, on_ec2=instance is not None or on_ec2())
 
 
-def start_meter(config: Config, ranks: Ranks, host: Host, spent: Spend, reporter: Reporter) -> Meter:
-    """Counts all of the job's machines at the price of rank 0's; all ranks call this together."""
+def start_meter(context: RunContext, host: Host, spent: Spend) -> Meter:
+    """Counts all machines of the job at the price of rank 0's; all ranks call this together."""
+    budget, ranks, reporter = context.config.budget, context.ranks, context.reporter
     machines = [
         found
         for found in ranks.everyone(this_machine(host.instance) if ranks.local_rank == 0 else None)
         if found is not None
     ]
-    price = ranks.first_does(lambda: _price(config.budget, host))
-    if price is None and config.budget.usd is not None:
+    price = ranks.first_does(lambda: _price(budget, host))
+    if price is None and budget.usd is not None:
         reporter.note(
-            f"warning: budget.usd={config.budget.usd:g} is not watched: what this machine costs is not known\n  say so with budget.usd_per_hour=..."
+            f"warning: budget.usd={budget.usd:g} is not watched: the price of this machine is unknown\n"
+            "  set it with budget.usd_per_hour=..."
         )
     meter = Meter(machines, price, spent)
     if price is not None and meter.idle_seconds > IDLE_SECONDS:
         reporter.note(
-            f"the {format_seconds(meter.idle_seconds)} since the run was stopped are counted: this EC2 instance was rented all the while"
+            f"the {format_seconds(meter.idle_seconds)} since the run was stopped are counted: this EC2 instance was rented all that time"
         )
     return meter
 
@@ -94,14 +97,14 @@ def _price(budget: BudgetConfig, host: Host) -> float | None:
     price = machine_price(budget, host.instance)
     if price is None and budget.usd is not None and host.on_ec2:
         raise SkytrainError(
-            f"budget.usd: {budget.usd:g} cannot be kept: this EC2 instance's metadata service did not say what it is, so its price is not known\n"
+            f"budget.usd: {budget.usd:g} cannot be kept: this EC2 instance's metadata service did not answer, so its price is unknown\n"
             "  set budget.usd_per_hour to the price of one machine, or let this process reach http://169.254.169.254 (IMDSv2)"
         )
     return price
 
 
 def spent_before(store: Store, run: str, own_checkpoint: str | None) -> Spend:
-    """What the run has cost before this attempt. Its newest checkpoint has its own record, by which no stream is missed."""
+    """What the run has cost before this attempt, by its spend streams and by its newest checkpoint, in case a stream is lost."""
     saved: Mapping[str, Any] = {}
     if own_checkpoint is not None:
         _, manifest = read_manifest(store, find_commit(store, own_checkpoint))
@@ -109,14 +112,14 @@ def spent_before(store: Store, run: str, own_checkpoint: str | None) -> Spend:
     return read_spend(store, run, saved)
 
 
-class Takeover:
-    """Looks whether another attempt at the run has begun; `found` says which."""
+class TakeoverWatch:
+    """Checks whether a newer attempt at the run has started; `found` says which."""
 
     def __init__(self, store: Store, run: str, attempt: int) -> None:
         self._store, self._run, self._attempt = store, run, attempt
         self.found: Superseded | None = None
 
-    def look(self) -> None:
+    def check(self) -> None:
         try:
             check_newest(self._store, self._run, self._attempt)
         except Superseded as error:
@@ -124,37 +127,37 @@ class Takeover:
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What the callbacks of a rank are given."""
+class RunServices:
+    """What the callbacks of a rank use while an attempt lasts."""
 
     reporter: Reporter
     metrics: MetricsWriter
     cloudwatch: CloudWatch | None
     notices: NoticeWatch | None
-    takeover: Takeover
+    takeover: TakeoverWatch
     tensorboard: Path
     sync: Sync
-    spend: Lines | None
+    spend: Lines | None  # on rank 0
+    meter: Meter
 
-    def beat(self, facts: Callable[[], dict[str, Any]]) -> None:
-        """A line of the attempt's spend every few seconds: that it lives, where it is, and what it has cost."""
+    def start_heartbeat(self, facts: Callable[[], dict[str, Any]]) -> None:
+        """Writes `facts` to the attempt's spend stream every few seconds: its step and what it has cost."""
         if self.spend is not None:
             spend = self.spend
             self.sync.each_time(lambda: spend.write({"at": now(), **facts()}))
 
 
 @contextmanager
-def beside(
-    config: Config, store: Store, run: str, attempt: int, ranks: Ranks, metadata: Metadata | None, reporter: Reporter
-) -> Iterator[Beside]:
-    """For the time of an attempt. At its end the last lines are brought to the store, and with an error its trace too."""
-    store, key = store.hurried(SYNC_SECONDS), attempt_key(run, attempt)
+def run_services(context: RunContext, attempt: int, host: Host, meter: Meter) -> Iterator[RunServices]:
+    """For the time of an attempt. At its end the last lines are synced to the store, with the traceback of an error."""
+    config, run, ranks, reporter = context.config, context.run, context.ranks, context.reporter
+    store, key = context.store.hurried(SYNC_SECONDS), attempt_key(run, attempt)
     sync = Sync(reporter.note)
     log = Lines(store, f"{key}/logs/{ranks.rank}-")
     cloudwatch = CloudWatch(run, attempt, ranks.rank) if "cloudwatch" in config.trainer.loggers else None
-    metrics, takeover = MetricsWriter(store, run, attempt), Takeover(store, run, attempt)
+    metrics, takeover = MetricsWriter(store, run, attempt), TakeoverWatch(store, run, attempt)
     spend = Lines(store, f"{key}/spend/") if ranks.first else None
-    # What a resumed run cannot make again must be in the store before a checkpoint counts.
+    # What a resumed run cannot produce again must be in the store before a checkpoint is committed.
     sync.add(metrics.lines, essential=True)
     if spend is not None:
         sync.add(spend, essential=True)
@@ -162,7 +165,7 @@ def beside(
     if cloudwatch is not None:
         sync.add(cloudwatch)
     if ranks.first:
-        sync.each_time(takeover.look)
+        sync.each_time(takeover.check)
 
     def write(text: str) -> None:
         log.write(log_record(text))
@@ -174,15 +177,16 @@ def beside(
         seconds = GIVE_UP_SECONDS
         stack.callback(lambda: sync.close(seconds))
         stack.enter_context(libraries_logged(write))
-        notices = stack.enter_context(NoticeWatch(metadata, reporter.note)) if metadata else None
+        notices = stack.enter_context(NoticeWatch(host.metadata, reporter.note)) if host.metadata else None
         sync.start()
-        yield Beside(LoggedReporter(reporter, write), metrics, cloudwatch, notices, takeover, tensorboard, sync, spend)
+        logged = LoggedReporter(reporter, write)
+        yield RunServices(logged, metrics, cloudwatch, notices, takeover, tensorboard, sync, spend, meter)
         seconds = config.trainer.stop_within
 
 
 @contextmanager
 def _tensorboard_folder(store: Store, run: str, sync: Sync) -> Iterator[Path]:
-    """A local folder for event files, which are appended to: the run's own on file://, elsewhere one whose news is sent."""
+    """A local folder for event files, which are appended to: the run's own on file://, else a temporary one that is synced."""
     key = f"runs/{run}/tensorboard"
     local = store.local_path(key)
     if local is not None:

@@ -1,4 +1,4 @@
-"""Which rank holds up the others: all of them take a step together, so the step's time does not tell."""
+"""Which rank holds up the others. All ranks step together, so the step time alone does not show it."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ..parallel import blocks_of
 from ..runs import Reporter
 from .callbacks import AtStep, StepLog
 
-SLOW = 1.3  # times the median is worth a warning,
-WORTH = 0.05  # if a step would take that share less time without it,
-PATIENCE = 5  # and if it is so this many times in a row
+SLOW = 1.3  # times the median gives a warning,
+WORTH = 0.05  # if a step would take this share less time without it,
+PATIENCE = 5  # this many measurements in a row
 WHOLE_STEP = 3.0  # forward passes: the backward pass takes as long as two
 
 
 @dataclass(frozen=True)
-class Pace:
-    """What one rank did for itself in a step, without waiting for others."""
+class RankTime:
+    """The time of one rank's own work in a step, without waiting for other ranks."""
 
-    data_ms: float  # waited for the loader
+    data_ms: float  # waiting for the loader
     forward_ms: float  # in its blocks
-    blocks: int  # passed through; 0 where they could not be timed
+    blocks: int  # that were timed; 0 where they cannot be
 
     def own_ms(self, blocks: float) -> float:
-        """As if it had passed through so many: pipeline ranks may hold more of them than others."""
+        """Scaled to `blocks` blocks: pipeline ranks may hold more of them than others."""
         return self.data_ms + WHOLE_STEP * self.forward_ms / self.blocks * blocks
 
 
@@ -49,19 +49,19 @@ class Straggler:
         return self.own_ms / self.median_ms
 
 
-def find_straggler(paces: Sequence[Pace]) -> Straggler | None:
-    """The slowest rank, beside the median one; None where nothing was timed."""
-    if not all(pace.blocks for pace in paces):
+def find_straggler(times: Sequence[RankTime]) -> Straggler | None:
+    """The slowest rank compared with the median; None where nothing was timed."""
+    if not all(each.blocks for each in times):
         return None
-    blocks = statistics.mean(pace.blocks for pace in paces)
-    own = [pace.own_ms(blocks) for pace in paces]
+    blocks = statistics.mean(each.blocks for each in times)
+    own = [each.own_ms(blocks) for each in times]
     slowest = max(range(len(own)), key=own.__getitem__)
-    # Of two ranks the faster one is the measure.
+    # Of two ranks the faster one is the median.
     return Straggler(slowest, own[slowest], statistics.median_low(own))
 
 
 class BlockTimer:
-    """Times the forward pass of each block on its own device, inside of the hooks that gather its weights."""
+    """Times the forward pass of each block on its device, inside the hooks that gather its weights."""
 
     def __init__(self, blocks: Sequence[nn.Module], device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -88,7 +88,7 @@ class BlockTimer:
             self._marks.append((self._began, self._now()))
 
     def take(self) -> tuple[float, int]:
-        """Milliseconds and blocks since the last time. On a GPU their work must be done."""
+        """Milliseconds and blocks since the last call. On a GPU their work must be done."""
         marks, self._marks = self._marks, []
         if self._cuda:
             return sum(begin.elapsed_time(end) for begin, end in marks), len(marks)
@@ -98,7 +98,7 @@ class BlockTimer:
 def watch_ranks(
     config: Config, ranks: Ranks, log: StepLog, reporter: Reporter, watchdog: Watchdog | None
 ) -> list[pl.Callback]:
-    """The callback that does so, where there is more than one rank."""
+    """The callback that finds stragglers, where there is more than one rank."""
     if ranks.world_size == 1:
         return []
     # A model that is compiled whole has no blocks left to time.
@@ -107,7 +107,7 @@ def watch_ranks(
 
 
 class Stragglers(AtStep):
-    """Tells the watchdog of each step, and every `every` steps which rank is the slowest: `perf/slowest_rank`, `perf/straggler_ratio`."""
+    """Tells the watchdog of each step; every `every` steps logs the slowest rank as `perf/slowest_rank`, `perf/straggler_ratio`."""
 
     def __init__(
         self, ranks: Ranks, every: int, log: StepLog, reporter: Reporter, watchdog: Watchdog | None, *, timed: bool
@@ -126,39 +126,41 @@ class Stragglers(AtStep):
         if self._timed:
             self._timer = BlockTimer(blocks_of(module.model), module.device)
         self._measured_at, self._measured_step = time.perf_counter(), trainer.global_step
-        self._tell(trainer.global_step)
+        self._tell_watchdog(trainer.global_step)
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
         if self._timer:
             self._timer.on = (trainer.global_step + 1) % self._every == 0
 
-    def _tell(self, step: int) -> None:
+    def _tell_watchdog(self, step: int) -> None:
         if self._watchdog:
             self._watchdog.at_step(step)
 
     def at_step(self, trainer: pl.Trainer, module: Any, step: int) -> None:
-        self._tell(step)
+        self._tell_watchdog(step)
         if not self._timer or step % self._every:
             return
         waited = getattr(getattr(trainer, "datamodule", None), "waited_seconds", 0.0)
         steps, now = step - self._measured_step, time.perf_counter()
         step_ms = (now - self._measured_at) / steps * 1e3
-        pace = Pace((waited - self._waited) / steps * 1e3, *self._timer.take())
+        mine = RankTime((waited - self._waited) / steps * 1e3, *self._timer.take())
         self._waited, self._measured_at, self._measured_step = waited, now, step
-        found = find_straggler(self._gather(pace))
+        found = find_straggler(self._gather(mine))
         if found is None:
             return
         self._log.write(trainer, step, {"perf/slowest_rank": float(found.rank), "perf/straggler_ratio": found.ratio})
-        self._judge(found, step, step_ms)
+        self._warn_if_slow(found, step, step_ms)
 
-    def _gather(self, pace: Pace) -> list[Pace]:
-        """Over the CPU, so that no accelerator is waited for."""
-        mine = torch.tensor([pace.data_ms, pace.forward_ms, float(pace.blocks)], dtype=torch.float64)
-        all_of_them = [torch.empty_like(mine) for _ in range(self._ranks.world_size)]
-        dist.all_gather(all_of_them, mine)
-        return [Pace(data, forward, int(blocks)) for data, forward, blocks in (each.tolist() for each in all_of_them)]
+    def _gather(self, own: RankTime) -> list[RankTime]:
+        """Over the CPU, without waiting for the GPU."""
+        mine = torch.tensor([own.data_ms, own.forward_ms, float(own.blocks)], dtype=torch.float64)
+        of_all_ranks = [torch.empty_like(mine) for _ in range(self._ranks.world_size)]
+        dist.all_gather(of_all_ranks, mine)
+        return [
+            RankTime(data, forward, int(blocks)) for data, forward, blocks in (each.tolist() for each in of_all_ranks)
+        ]
 
-    def _judge(self, found: Straggler, step: int, step_ms: float) -> None:
+    def _warn_if_slow(self, found: Straggler, step: int, step_ms: float) -> None:
         slow = found.ratio > SLOW and found.own_ms - found.median_ms > WORTH * step_ms
         self._in_a_row = self._in_a_row + 1 if slow else 0
         if self._in_a_row == PATIENCE:

@@ -1,4 +1,4 @@
-"""Where and with what training begins, beyond what a checkpoint restores."""
+"""What is set before the first step in addition to what a checkpoint restores."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import lightning.pytorch as pl
 from ..parallel import start_at_step
 
 
-class BeginAt(pl.Callback):
-    """Weights alone begin at a chosen step: of the schedule, of the data and of every count."""
+class StartAtStep(pl.Callback):
+    """Starts weights that came without a training state at a chosen step of the schedule, the data and every counter."""
 
     def __init__(self, step: int) -> None:
         self._step = step
@@ -28,8 +28,8 @@ class BeginAt(pl.Callback):
             scheduler._last_lr = rates
 
 
-class SettingsNow(pl.Callback):
-    """After a restore the optimizer's settings are those of the configuration: a change of them was allowed."""
+class ApplyOptimizerSettings(pl.Callback):
+    """Puts the configured optimizer settings in place of the restored ones: the user has allowed a change of them."""
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         for optimizer, each in zip(trainer.optimizers, trainer.lr_scheduler_configs, strict=True):

@@ -1,0 +1,138 @@
+"""The parts that Lightning's trainer runs, each made for an attempt: log, save policy, interruptions, evaluations, callbacks."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+
+import lightning.pytorch as pl
+import torch
+
+from .. import __version__
+from ..checkpoints import Keep
+from ..config import Interval
+from ..evaluation import Samples, Sampling, ValidationLoss
+from ..models import flops_per_token
+from ..planning import device_peak
+from ..runs import plain, was_measured
+from .attempts import Attempt
+from .callbacks import Profile, StepLog, StepSize
+from .checkpointing import Checkpoints, SavePolicy, seconds_between_interruptions
+from .evaluations import Evaluations, Scheduled
+from .interruptions import BudgetWatch, Interruptions, StopSources
+from .random_state import RandomState
+from .restoring import ApplyOptimizerSettings, StartAtStep
+from .straggler import watch_ranks
+
+
+def make_step_log(attempt: Attempt) -> StepLog:
+    context, services = attempt.context, attempt.services
+    trainer, plan = context.config.trainer, context.plan
+    peak = device_peak(torch.cuda.get_device_name()) if plan.device == "cuda" else None
+
+    def write(step: int, record: Mapping[str, float]) -> None:
+        services.metrics.write(step, record)
+        if services.cloudwatch is not None:
+            services.cloudwatch.metrics(step, record)
+
+    size = StepSize(
+        batch_tokens=plan.batch_tokens,
+        micro_batches=plan.micro_batches,
+        flops_per_token=flops_per_token(attempt.run.model, trainer.sequence_length),
+        peak_flops=peak * plan.ranks.world_size if peak else None,
+    )
+    return StepLog(services.reporter, write, services.meter, size, every=trainer.log_every)
+
+
+def make_callbacks(
+    attempt: Attempt, log: StepLog, interruptions: Interruptions, checkpoints: Checkpoints
+) -> list[pl.Callback]:
+    """In the order in which they act after a step."""
+    context, services, point = attempt.context, attempt.services, attempt.resume
+    config, ranks = context.config, context.ranks
+    callbacks: list[pl.Callback] = [interruptions, log]
+    callbacks += watch_ranks(config, ranks, log, services.reporter, context.job.watchdog)
+    if config.trainer.profile and ranks.first:
+        callbacks.append(Profile(context.store, context.run, services.reporter))
+    if point.step and point.key is None:
+        callbacks.append(StartAtStep(point.step))
+    if attempt.claim.changes:
+        callbacks.append(ApplyOptimizerSettings())
+    # Evaluations come after the checkpoints: weights are safe before time is spent on measuring them.
+    evaluations = Evaluations(make_evaluations(attempt), [log.evaluated, checkpoints.evaluated])
+    return [*callbacks, RandomState(ranks), checkpoints, evaluations]
+
+
+def make_evaluations(attempt: Attempt) -> list[Scheduled]:
+    """What is measured during training, and when. A run with a validation split ends with a validation loss."""
+    config, data, scheduled = attempt.context.config, attempt.run.data, []
+    trainer = config.trainer
+    if data.validation_windows:
+        loss, missed = ValidationLoss(data.val_dataloader), is_validation_missing(attempt)
+        scheduled.append(Scheduled(loss, trainer.validate_every, at_end=True, at_start=missed))
+    if trainer.sample_every:
+        sampling = Sampling(temperature=0.8, top_k=50, seed=config.seed)
+        note = attempt.services.reporter.note
+        samples = Samples(attempt.run.tokenizer, trainer.sample_prompt, sampling, trainer.sample_tokens, note)
+        scheduled.append(Scheduled(samples, trainer.sample_every))
+    return scheduled
+
+
+def is_validation_missing(attempt: Attempt) -> bool:
+    """Whether the run was killed after it committed the checkpoint, and before the validation due at the same step.
+
+    All ranks call this together.
+    """
+    context, point, every = attempt.context, attempt.resume, attempt.context.config.trainer.validate_every
+    due = bool(every and point.step % every == 0) or point.step >= context.plan.stop_step
+    if not (point.step and point.own and due and attempt.run.data.validation_windows):
+        return False
+    return not context.ranks.first_does(lambda: was_measured(context.store, context.run, "val/loss", point.step))
+
+
+def make_save_policy(attempt: Attempt) -> SavePolicy:
+    """When the run saves and what it keeps, by its configuration; and what is recorded with each checkpoint."""
+    context, meter, services = attempt.context, attempt.services.meter, attempt.services
+    trainer, limit = context.config.trainer, context.config.budget.usd
+    between = None
+    if trainer.checkpoint_every == Interval():  # adaptive
+        between = context.ranks.first_does(lambda: seconds_between_interruptions(context.store, context.run))
+    return SavePolicy(
+        trainer.checkpoint_every,
+        Keep(trainer.keep_checkpoints, trainer.keep_every, trainer.keep_best),
+        attempt.claim.number,
+        _lineage(attempt),
+        spend=meter.record,
+        note_save=meter.note_save,
+        affordable=lambda: limit is None or meter.usd_per_hour is None or meter.usd() < limit,
+        seconds_between_interruptions=between or trainer.interrupted_every,
+        before_commit=services.sync.flush_for_commit,
+        patience_seconds=context.config.store.patience,
+    )
+
+
+def _lineage(attempt: Attempt) -> dict[str, object]:
+    """Where a checkpoint of this attempt comes from."""
+    record, settings = attempt.run.record, plain(attempt.context.config)
+    return {
+        "run": record.name,
+        "attempt": attempt.claim.number,
+        "resumed_from": attempt.resume.label or None,
+        "skytrain": __version__,
+        "code_revision": record.code_revision,
+        "config_sha256": hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest(),
+        "model": settings["model"],
+        "tokenizer": record.tokenizer_id,
+        "data": record.data,
+    }
+
+
+def make_interruptions(attempt: Attempt, save_soon: Callable[[], None]) -> Interruptions:
+    context, services = attempt.context, attempt.services
+    budget = None
+    limit = context.config.budget.usd
+    if limit is not None and services.meter.usd_per_hour is not None and context.ranks.first:
+        budget = BudgetWatch(services.meter, limit, context.config.budget.margin)
+    sources = StopSources(context.signals, services.notices, budget, lambda: services.takeover.found)
+    return Interruptions(services.reporter, context.ranks, sources, save_soon)

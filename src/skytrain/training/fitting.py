@@ -1,0 +1,71 @@
+"""Fitting: from the resume point of an attempt to its last step, through Lightning's trainer."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..evaluation import ValidationLoss
+from ..runs import Cause
+from .attempts import Attempt, AttemptResult
+from .callbacks import StepLog
+from .checkpointing import Checkpoints
+from .components import is_validation_missing, make_callbacks, make_interruptions, make_save_policy, make_step_log
+from .evaluations import EvaluateRestored
+from .factory import make_loggers, make_module, make_trainer
+from .micro_batch import explaining_memory
+from .module import CausalLM
+
+
+def fit(attempt: Attempt) -> AttemptResult:
+    """Trains to the last step, or until there is a reason to stop earlier. All ranks call this together."""
+    context, services, step = attempt.context, attempt.services, attempt.resume.step
+    module = make_module(context.config, context.plan, attempt.run.model, services.reporter.note)
+    log = make_step_log(attempt)
+    services.start_heartbeat(lambda: {"step": max(step, module.global_step), **services.meter.record()})
+    if context.ranks.any(context.ranks.first and _is_budget_spent(attempt)):
+        spent = f"${services.meter.usd():.2f} of ${context.config.budget.usd:g}"
+        services.reporter.note(f"budget: {spent} spent already: nothing is trained")
+        result = AttemptResult(step, "budget", Cause("budget.usd was spent before this attempt"))
+    elif step >= context.plan.stop_step:
+        # The attempt before this one was killed after it saved its last checkpoint.
+        _validate_last_checkpoint(attempt, module, log)
+        result = AttemptResult(step, context.outcome_at(step))
+    else:
+        result = _train(attempt, module, log)
+    return dataclasses.replace(result, metrics=dict(log.last), train_seconds=module.clock.seconds())
+
+
+def _train(attempt: Attempt, module: CausalLM, log: StepLog) -> AttemptResult:
+    context, services = attempt.context, attempt.services
+    config, plan, store = context.config, context.plan, context.store
+    checkpoints = Checkpoints(store, context.run, context.ranks, make_save_policy(attempt), services.reporter.note)
+    interruptions = make_interruptions(attempt, checkpoints.save_soon)
+    callbacks = make_callbacks(attempt, log, interruptions, checkpoints)
+    loggers = make_loggers(config, context.run, services.tensorboard) if context.ranks.first else []
+    trainer = make_trainer(config, plan, store, callbacks, loggers)
+    with explaining_memory(config, plan, module):
+        trainer.fit(module, datamodule=attempt.run.data, ckpt_path=attempt.resume.key, weights_only=True)
+    step = trainer.global_step
+    if step >= plan.stop_step:
+        return AttemptResult(step, context.outcome_at(step))
+    assert interruptions.outcome is not None, "training ended early without a reason"
+    return AttemptResult(step, interruptions.outcome, interruptions.cause)
+
+
+def _validate_last_checkpoint(attempt: Attempt, module: CausalLM, log: StepLog) -> None:
+    """Makes up for the validation that a killed attempt did not get to."""
+    if not is_validation_missing(attempt):
+        return
+    context, data, point = attempt.context, attempt.run.data, attempt.resume
+    loss = ValidationLoss(data.val_dataloader)
+    evaluation = EvaluateRestored(loss, lambda trainer, metrics: log.evaluated(trainer, point.step, metrics))
+    trainer = make_trainer(context.config, context.plan, context.store, [evaluation], [])
+    trainer.limit_val_batches = 1  # Lightning calls no hook of a loop that has no batch at all
+    trainer.validate(module, datamodule=data, ckpt_path=point.key, weights_only=True, verbose=False)
+
+
+def _is_budget_spent(attempt: Attempt) -> bool:
+    budget, meter = attempt.context.config.budget, attempt.services.meter
+    if budget.usd is None or meter.usd_per_hour is None:
+        return False
+    return meter.usd(in_seconds=budget.margin) >= budget.usd

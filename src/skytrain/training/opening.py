@@ -1,0 +1,119 @@
+"""Opening a run: its data, its model, its record, and where it resumes. Nothing is written to the store yet."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from ..config import SkytrainError
+from ..models import count_parameters
+from ..runs import RunRecord, attempt_numbers, load_run, new_record, plain, read_outcome
+from ..tokens import (
+    Prepared,
+    TokenDataModule,
+    Tokenizer,
+    find_training_data,
+    open_mixture,
+    open_tokenizer,
+    open_training_data,
+)
+from .context import RunContext
+from .factory import device_name
+from .random_state import seed_of_rank
+from .resume import ResumeCheck, build_start_model, check_resume, data_hashes
+
+
+@dataclass(frozen=True)
+class OpenedRun:
+    """A run that is ready for an attempt."""
+
+    record: RunRecord  # as it will be saved; of a new run it is not in the store yet
+    prepared: Prepared
+    tokenizer: Tokenizer
+    data: TokenDataModule
+    model: nn.Module
+    resume: ResumeCheck
+    has_ended: bool  # it is at its last step, and its newest attempt has reported an outcome
+
+
+def open_run(context: RunContext) -> OpenedRun:
+    """All ranks call this together. Raises where the run cannot be started or resumed as configured."""
+    config, store, ranks = context.config, context.store, context.ranks
+    prepared = ranks.first_does(lambda: find_training_data(store, config))
+    tokenizer = open_tokenizer(config.tokenizer, store, prepared.tokenizer_id)
+    mixture = open_mixture(store, config.loader, prepared.tokenizer_id)
+    data = _make_data(context, prepared, mixture, tokenizer)
+    sources = [prepared, *mixture.values()]
+    resume = ranks.first_does(lambda: check_resume(context, sources))
+    torch.manual_seed(config.seed if ranks.first else seed_of_rank(str(config.seed).encode(), ranks.rank))
+    model = build_start_model(config, store, resume.point)
+    record = ranks.first_does(lambda: _make_record(context, sources, count_parameters(model)))
+    at_end = resume.point.step >= context.plan.stop_step
+    has_ended = at_end and ranks.first_does(lambda: _has_outcome(context))
+    return OpenedRun(record, prepared, tokenizer, data, model, resume, has_ended)
+
+
+def _make_data(
+    context: RunContext, prepared: Prepared, mixture: Mapping[str, Prepared], tokenizer: Tokenizer
+) -> TokenDataModule:
+    config, plan, store = context.config, context.plan, context.store
+    if config.trainer.validate_every and prepared.validation is None:
+        raise SkytrainError(
+            f"{store.url(prepared.folder)} has no validation split to validate on\n"
+            "  prepare with a larger data.validation_fraction, or set trainer.validate_every=null"
+        )
+    opened = open_training_data(
+        store,
+        config.loader,
+        prepared,
+        mixture,
+        tokenizer,
+        vocab_size=config.model.vocab_size,
+        batch_sequences=plan.batch_sequences,
+        validate=prepared.validation is not None,
+    )
+    return TokenDataModule(
+        opened.train,
+        opened.validation,
+        sequence_length=config.trainer.sequence_length,
+        micro_batch=plan.micro_batch,
+        batch_sequences=plan.batch_sequences,
+        total_steps=plan.total_steps,
+        seed=config.seed,
+        workers=config.trainer.workers,
+        validation_tokens=config.trainer.validate_tokens,
+        shuffle=config.loader.shuffle,
+        block_shards=config.loader.block_shards,
+        phases=opened.phases,
+    )
+
+
+def _make_record(context: RunContext, sources: list[Prepared], parameters: int) -> RunRecord:
+    """The record of the run with its present settings and hardware, or a new one."""
+    config, start = context.config, context.start
+    hardware = {
+        "device": device_name(context.plan.device),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+    }
+    if context.store.exists(f"runs/{context.run}/run.json"):
+        record = load_run(context.store, context.run)
+        return dataclasses.replace(record, config=plain(config), data=data_hashes(sources), hardware=hardware)
+    return new_record(
+        config,
+        name=context.run,
+        data=data_hashes(sources),
+        tokenizer_id=sources[0].tokenizer_id,
+        parameters=parameters,
+        hardware=hardware,
+        started_from=start.label if start.source else None,
+    )
+
+
+def _has_outcome(context: RunContext) -> bool:
+    newest = attempt_numbers(context.store, context.run)[-1]
+    return read_outcome(context.store, context.run, newest) is not None

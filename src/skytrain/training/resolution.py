@@ -1,0 +1,73 @@
+"""Settings that are left open (`auto`) resolved to what a run computes with: precision, mesh and micro-batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import partial
+
+from ..config import Config, ConfigError
+from ..jobs import Ranks
+from ..parallel import choose_layout, this_machine
+from ..runs import Reporter, RunRecord, Start, load_run, run_name
+from ..storage import open_store
+from .factory import choose_device, device_name, with_precision
+from .micro_batch import with_micro_batch, with_size
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What a call of `train` asks for in addition to the configuration."""
+
+    start: Start
+    allow_changes: bool  # resume although settings that decide the numbers have changed
+    given: frozenset[str]  # settings that the user has set, which parallel=auto must not change
+
+
+def resolve_settings(config: Config, request: TrainRequest, ranks: Ranks, reporter: Reporter) -> Config:
+    """The configuration with nothing left at `auto`. All ranks call this together; rank 0 decides for all of them."""
+    config = ranks.first_does(partial(_resolve_precision, config, request.start))
+    if config.parallel.name == "auto":
+        device = choose_device(config)
+        chosen, reason = ranks.first_does(
+            lambda: choose_layout(config, ranks, this_machine(ranks, device), request.given)
+        )
+        reporter.note(reason)
+        return chosen
+    if config.trainer.micro_batch is None:
+        return _resolve_micro_batch(config, request.start, ranks, reporter)
+    return config
+
+
+def _resolve_precision(config: Config, start: Start) -> Config:
+    """The precision that the run has used so far; for a new run, the best that this device computes in.
+
+    The run keeps the name that the settings gave it before, so that it is found again on other hardware.
+    """
+    if config.trainer.precision != "auto":
+        return config
+    record = _find_record(config, start)
+    before = record.config["trainer"]["precision"] if record else None
+    return dataclasses.replace(with_precision(config, before), run=run_name(config, start))
+
+
+def _resolve_micro_batch(config: Config, start: Start, ranks: Ranks, reporter: Reporter) -> Config:
+    """The size that a resumed run used before on such a device, since another one would change the last bits of its losses.
+
+    Where there is none, the fastest size that is measured.
+    """
+    if ranks.world_size > 1:
+        raise ConfigError(
+            "trainer.micro_batch", "auto measures on one device", hint="with several processes, try parallel=auto"
+        )
+    device, record = choose_device(config), _find_record(config, start)
+    if record is not None and record.hardware["device"] == device_name(device):
+        size: int = record.config["trainer"]["micro_batch"]
+        reporter.note(f"micro-batch: {size}, as before")
+        return with_size(config, size)
+    return with_micro_batch(config, device, reporter.note)
+
+
+def _find_record(config: Config, start: Start) -> RunRecord | None:
+    store, name = open_store(config.store).patient(config.store.patience), run_name(config, start)
+    return load_run(store, name) if store.exists(f"runs/{name}/run.json") else None

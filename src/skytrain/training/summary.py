@@ -1,0 +1,68 @@
+"""The start-up table: every setting that matters, printed before the first step."""
+
+from __future__ import annotations
+
+from ..config import format_count, uses_deepspeed, uses_process_group
+from ..models import flops_per_token
+from .context import RunContext
+from .opening import OpenedRun
+from .schedules import warmup_steps
+
+Row = tuple[str, str]
+
+
+def describe_run(context: RunContext, run: OpenedRun) -> list[Row]:
+    return [*_model_and_data(context, run), *_steps(context, run), *_hardware(context, run)]
+
+
+def _model_and_data(context: RunContext, run: OpenedRun) -> list[Row]:
+    config, blend = context.config, run.data.blend
+    model, vocabulary = config.model, run.prepared.train.tokenizer.vocab_size
+    sources = " + ".join(blend.names) if config.loader.mixture else config.data.name
+    return [
+        ("model", f"{model.name}, {run.record.parameters:,} parameters, vocabulary {model.vocab_size:,}"),
+        ("data", f"{sources}, {format_count(blend.tokens)} tokens, {blend.summary()}"),
+        ("tokenizer", f"{run.prepared.tokenizer_id}, {vocabulary} tokens"),
+    ]
+
+
+def _steps(context: RunContext, run: OpenedRun) -> list[Row]:
+    config, plan, trainer = context.config, context.plan, context.config.trainer
+    stop = f", stopping at {plan.stop_step}" if plan.stop_step < plan.total_steps else ""
+    devices = f"{plan.mesh.data} ranks x " if plan.mesh.data > 1 else ""
+    through = f"{plan.micro_batch // trainer.micro_sequences} x " if plan.mesh.pipeline > 1 else ""
+    sequences = f"{trainer.micro_batch} sequences of {trainer.sequence_length}"
+    tokens = plan.batch_tokens * plan.total_steps
+    epochs = ", ".join(
+        f"{count:.2f}" + (f" of {name}" if config.loader.mixture else "")
+        for name, count in run.data.blend.epochs(plan.batch_sequences * plan.total_steps).items()
+    )
+    per_token = flops_per_token(run.model, trainer.sequence_length)
+    optimizer, schedule = config.optimizer, config.lr_schedule
+    warmup, configured = warmup_steps(schedule, plan.total_steps), schedule.warmup_steps
+    rates = f"lr {optimizer.lr:g} ({schedule.name}, {warmup} warmup)"
+    rows = [
+        ("steps", f"{plan.total_steps}{stop}"),
+        ("batch", f"{plan.batch_tokens} tokens = {devices}{plan.micro_batches} x {through}{sequences}"),
+        ("tokens", f"{format_count(tokens)}, {epochs} epochs"),
+        ("compute", f"{format_count(per_token)}FLOP a token, {per_token * tokens:.2e} FLOP in all"),
+        ("optimizer", f"{optimizer.name}, {rates}, decay {optimizer.weight_decay:g}, clip {trainer.clip_norm}"),
+    ]
+    if warmup != configured:
+        steps = f"{warmup} step{'s' * (warmup > 1)}"
+        rows.append(
+            ("warm-up", f"{steps}: lr_schedule.warmup_steps={configured} is more than the run's {plan.total_steps}")
+        )
+    return rows
+
+
+def _hardware(context: RunContext, run: OpenedRun) -> list[Row]:
+    config, plan, network = context.config, context.plan, context.job.network
+    compiled = ", compiled" if config.trainer.compile else ""
+    mesh = f"{config.parallel.name} x {plan.ranks.world_size}" if uses_deepspeed(config) else str(plan.mesh)
+    return [
+        ("device", f"{run.record.hardware['device']}, {config.trainer.compute_precision}{compiled}"),
+        *([("mesh", f"{mesh} on {plan.ranks.nodes} node(s)")] if uses_process_group(config) else []),
+        *([("network", network.summary())] if network and plan.ranks.world_size > 1 else []),
+        ("seed", str(config.seed)),
+    ]
