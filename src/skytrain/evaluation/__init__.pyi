@@ -1,6 +1,11 @@
 from .evaluators import Evaluator as Evaluator, Samples as Samples, Scorer as Scorer, ValidationLoss as ValidationLoss
 from .generation import Sampling as Sampling, generate as generate
 from .loading import PlacedModel as PlacedModel, place_model as place_model
-from .loss import HeldOut as HeldOut, LossReport as LossReport, evaluate_loss as evaluate_loss
+from .loss import (
+    HeldOut as HeldOut,
+    HeldOutLoss as HeldOutLoss,
+    LossReport as LossReport,
+    evaluate_loss as evaluate_loss,
+)
 from .spread_model import EngineModel as EngineModel, LoopModel as LoopModel, MeshModel as MeshModel
 from .whole_model import WholeModel as WholeModel

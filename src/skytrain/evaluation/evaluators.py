@@ -1,7 +1,7 @@
 """Evaluators: what is measured of a model, during training on any mesh and after it on any device.
 
-One evaluator is one class in one file. It sees a model through `Scorer` alone, so it does not know how the model is
-spread over ranks; where it is, all ranks run the evaluator together.
+An evaluator is one class in one file. It uses a model through `Scorer` only, so it does not depend on how the model is
+distributed over ranks; where it is distributed, all ranks run the evaluator together.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from .scorer import Scorer
 
 
 class Evaluator(Protocol):
-    """Measures a model. `run` returns metrics by the names that logs show, such as `val/loss`."""
+    """Measures a model. `run` returns metrics by the names that logs use, such as `val/loss`."""
 
     name: str
 
     def prepare(self) -> None:
-        """Called once, before the first run, when data loaders can be made."""
+        """Called once before the first run, when data loaders can be created."""
         ...
 
     def run(self, model: Scorer) -> Mapping[str, float]: ...
 
 
 class ValidationLoss:
-    """The loss on held-out batches. `make_batches` gives those of this rank."""
+    """The loss on held-out batches. `make_batches` returns those of this rank."""
 
     name = "validation"
 
@@ -46,7 +46,7 @@ class ValidationLoss:
 
 
 class Samples:
-    """A piece of the model's own text. It is told, and measures nothing."""
+    """Text that the model generates. It is passed to `tell`; nothing is measured."""
 
     name = "sample"
 
@@ -66,5 +66,5 @@ class Samples:
 
 
 def padded(tokens_bt: Tensor, length: int) -> Tensor:
-    """Rows of `length`, zeros behind the tokens: a causal model's answers before them do not change."""
+    """Rows of `length`, with zeros after the tokens, which do not change a causal model's outputs before them."""
     return torch.nn.functional.pad(tokens_bt, (0, length - tokens_bt.size(1)))

@@ -1,4 +1,4 @@
-"""Text from a model, token by token: greedy or sampled, with a cache of keys and values where the model takes one."""
+"""Text generation, token by token: greedy or sampled, with a KV cache where the model takes one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .scorer import Scorer
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen: the likeliest at temperature 0, else drawn from the `top_k` likeliest that together hold `top_p`."""
+    """How the next token is chosen: the most likely at temperature 0, else sampled within `top_k` and `top_p`."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -41,9 +41,9 @@ def generate(
     max_tokens: int,
     stop_at_eot: bool = True,
 ) -> Iterator[str]:
-    """Yields what follows the prompt as it is made, whole characters only.
+    """Yields the text after the prompt as it is generated, whole characters only.
 
-    An empty prompt begins a new document. The same arguments give the same text.
+    An empty prompt starts a new document. The same arguments give the same text.
     """
     tokens = tokenizer.encode_batch([prompt])[0].tolist() or [tokenizer.eot]
     stop_at = tokenizer.eot if stop_at_eot else None
@@ -52,7 +52,7 @@ def generate(
 
 
 def _text(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:
-    """Bytes of a character may come in several tokens: they are held back until it is whole."""
+    """The bytes of a character may come in several tokens; they are held back until it is complete."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     for token in tokens:
         if piece := decoder.decode(tokenizer.decode_bytes([token])):
@@ -70,16 +70,16 @@ def generate_tokens(
     limit: int | None = None,
     stop_at: int | None = None,
 ) -> Iterator[int]:
-    """Yields the ids that follow the prompt. Ids from `limit` on are never chosen; `stop_at` ends the text and is not part of it.
+    """Yields the ids after the prompt. Ids from `limit` on are never chosen; `stop_at` ends the text and is not part of it.
 
-    Past the model's longest sequence the window slides: what the model sees is always the last `max_length` tokens, with
-    positions counted from the first of them. The cache was made at other positions, so each such step is computed anew.
+    Past the model's longest sequence the window slides: the model sees the last `max_length` tokens, with positions counted
+    from the first of them. The cache has other positions, so each such step is computed without it.
     """
     vocab_size, window = model.config.vocab_size, model.window
     if max_tokens < 1:
         raise SkytrainError(f"max_tokens {max_tokens} must be at least 1")
     if not prompt:
-        raise SkytrainError("the prompt has no tokens: begin a text with the end-of-text token")
+        raise SkytrainError("the prompt has no tokens: start a text with the end-of-text token")
     bad = [token for token in prompt if not 0 <= token < vocab_size]
     if bad:
         raise SkytrainError(f"token id {bad[0]} of the prompt is outside the model's vocabulary of {vocab_size}")
@@ -104,17 +104,17 @@ def generate_tokens(
 
 
 def choose(logits_v: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
-    """One id of those that the logits are over."""
+    """Returns one token id."""
     if sampling.temperature == 0:
         return int(logits_v.argmax())
     if sampling.top_k is not None and sampling.top_k < logits_v.numel():
         kept = logits_v.topk(sampling.top_k)
         logits_v = torch.full_like(logits_v, float("-inf")).scatter(0, kept.indices, kept.values)
-    # Less the largest, so that a temperature near 0 meets no overflow.
+    # Minus the largest, so that a temperature near 0 does not overflow.
     probabilities = ((logits_v - logits_v.max()) / sampling.temperature).softmax(dim=-1)
     if sampling.top_p is not None:
         ordered, indices = probabilities.sort(descending=True)
-        before = ordered.cumsum(0) - ordered  # of the likelier ones; the likeliest is always kept
+        before = ordered.cumsum(0) - ordered  # of the more likely ones; the most likely is always kept
         ordered[before >= sampling.top_p] = 0
         probabilities = torch.zeros_like(probabilities).scatter(0, indices, ordered)
     return int(torch.multinomial(probabilities, 1, generator=generator))

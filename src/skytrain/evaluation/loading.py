@@ -1,4 +1,4 @@
-"""A trained model on the device where it is used: a run's checkpoint or an exported folder."""
+"""Loading a trained model, from a run's checkpoint or an exported folder, onto the device where it is used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .whole_model import WholeModel
 
 @dataclass(frozen=True)
 class PlacedModel:
-    """A model on its device, with its tokenizer and where it came from."""
+    """A model on its device, with its tokenizer and its origin."""
 
     model: WholeModel
     tokenizer: Tokenizer
@@ -26,10 +26,10 @@ class PlacedModel:
 
 
 def place_model(config: Config, store: Store, source: str | None, precision: str | None = None) -> PlacedModel:
-    """On the device that `trainer.device` names; `source` is a run, RUN@STEP or a folder, by default the newest run.
+    """Loads `source` (a run, RUN@STEP or a folder; by default the newest run) onto the device that `trainer.device` names.
 
-    Without a `precision` a GPU computes as the run was trained, or as the configuration says for an exported folder.
-    A CPU computes in float32, where lower precision is slower and no cheaper.
+    The default precision on a GPU is the one that the run was trained in, or the configured one for an exported folder.
+    On a CPU it is float32: lower precision is slower there.
     """
     device = choose_device_type(config.trainer.device)
     if precision is not None:

@@ -1,16 +1,17 @@
-"""Loss of a model on held-out windows: nats per token, perplexity, and bits per byte of the original text."""
+"""The loss on held-out text: nats per token, perplexity, and bits per byte of the original text."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ..tokens import Tokenizer, TokenSplit
-from .whole_model import WholeModel
+from .scorer import Scorer
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,12 @@ class LossReport:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The text to measure by: the first windows of a split, in order, so that the same call always takes the same text."""
+    """The text to measure on: the first windows of a split in order, so that the same call always uses the same text."""
 
     split: TokenSplit
     tokenizer: Tokenizer | None  # None for synthetic tokens, which stand for no bytes
     sequence_length: int
-    batch: int  # sequences at a time, or as many fewer as fit
+    batch: int  # sequences at a time; a model may take fewer where memory is short
     max_tokens: int | None = None
 
     @property
@@ -38,47 +39,62 @@ class HeldOut:
         return windows if self.max_tokens is None else min(windows, max(1, self.max_tokens // self.sequence_length))
 
 
-def evaluate_loss(
-    model: WholeModel, held_out: HeldOut, progress: Callable[[int, int], None] | None = None
-) -> LossReport:
-    """Bits per byte divides by the bytes of the very tokens that were predicted; the end-of-text token is no text and has
-    none. Without a tokenizer it is not a number.
+class HeldOutLoss:
+    """An evaluator: loss, perplexity and bits per byte on held-out text.
+
+    Bits per byte divides by the bytes of the predicted tokens; the end-of-text token counts none. Without a tokenizer it is
+    not a number.
     """
-    length, windows, batch = held_out.sequence_length, held_out.windows, held_out.batch
-    byte_lengths = token_byte_lengths(held_out.tokenizer) if held_out.tokenizer else None
-    nats, text_bytes, done = torch.zeros((), dtype=torch.float64, device=model.device), 0, 0
-    while done < windows:
-        rows = held_out.split.batch(np.arange(done, min(done + batch, windows)), length)
-        try:
-            loss = model.loss(torch.from_numpy(rows))
-        except torch.OutOfMemoryError:
-            if len(rows) == 1:
-                raise
-            batch = len(rows) // 2
-            continue
-        # Kept on the device: asking for the number would wait for each batch.
-        nats = nats + loss.double() * len(rows) * length
-        if byte_lengths is not None:
-            text_bytes += int(byte_lengths[rows[:, 1:]].sum())
-        done += len(rows)
-        if progress:
-            progress(done, windows)
-    return _report(float(nats), text_bytes, windows, windows * length)
+
+    name = "loss"
+
+    def __init__(self, held_out: HeldOut, progress: Callable[[int, int], None] | None = None) -> None:
+        self._held_out, self._progress = held_out, progress
+        self._byte_lengths: np.ndarray | None = None
+        self._text_bytes = 0
+
+    def prepare(self) -> None:
+        if self._held_out.tokenizer is not None:
+            self._byte_lengths = token_byte_lengths(self._held_out.tokenizer)
+
+    def run(self, model: Scorer) -> Mapping[str, float]:
+        self._text_bytes = 0
+        loss = model.mean_loss(self._batches())
+        bits = loss * self._held_out.windows * self._held_out.sequence_length / math.log(2)
+        return {
+            "eval/loss": loss,
+            "eval/perplexity": math.exp(loss) if loss < 700 else math.inf,
+            "eval/bits_per_byte": bits / self._text_bytes if self._text_bytes else math.nan,
+        }
+
+    def _batches(self) -> Iterator[Tensor]:
+        length, windows, batch = self._held_out.sequence_length, self._held_out.windows, self._held_out.batch
+        for first in range(0, windows, batch):
+            last = min(first + batch, windows)
+            rows = self._held_out.split.batch(np.arange(first, last), length)
+            if self._byte_lengths is not None:
+                self._text_bytes += int(self._byte_lengths[rows[:, 1:]].sum())
+            yield torch.from_numpy(rows)
+            if self._progress:
+                self._progress(last, windows)
 
 
-def _report(nats: float, text_bytes: int, windows: int, tokens: int) -> LossReport:
-    loss = nats / tokens
+def evaluate_loss(model: Scorer, held_out: HeldOut, progress: Callable[[int, int], None] | None = None) -> LossReport:
+    """Runs `HeldOutLoss` once; `progress` is called with the windows done and in all."""
+    evaluator = HeldOutLoss(held_out, progress)
+    evaluator.prepare()
+    metrics = evaluator.run(model)
     return LossReport(
-        loss=loss,
-        perplexity=math.exp(loss) if loss < 700 else math.inf,
-        bits_per_byte=nats / math.log(2) / text_bytes if text_bytes else math.nan,
-        tokens=tokens,
-        windows=windows,
+        loss=metrics["eval/loss"],
+        perplexity=metrics["eval/perplexity"],
+        bits_per_byte=metrics["eval/bits_per_byte"],
+        tokens=held_out.windows * held_out.sequence_length,
+        windows=held_out.windows,
     )
 
 
 def token_byte_lengths(tokenizer: Tokenizer) -> np.ndarray:
-    """How many bytes of text each token stands for."""
+    """The number of bytes of text that each token stands for."""
     lengths = np.array([len(tokenizer.decode_bytes([token])) for token in range(tokenizer.vocab_size)], dtype=np.int64)
     lengths[tokenizer.eot] = 0
     return lengths

@@ -1,4 +1,4 @@
-"""What evaluators and generation see of a model, however many ranks hold it."""
+"""The interface through which evaluators and generation use a model, however it is distributed over ranks."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ..models import KVCache
 
 
 class Scorer(Protocol):
-    """What a model, or the strategy that spreads one over a mesh, offers to evaluators."""
+    """What a model, or the strategy that distributes one over a mesh, offers to evaluators."""
 
     config: Any
 
     @property
     def window(self) -> int:
-        """The longest sequence that it sees."""
+        """The longest sequence that the model can see."""
         ...
 
     def mean_loss(self, batches: Iterable[Tensor]) -> float:
-        """Nats per target over batches of (sequences, length + 1) tokens; on several ranks each brings its own share."""
+        """Nats per target over batches of (sequences, length + 1) tokens; each of several ranks passes its own share."""
         ...
 
     def log_probs(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
@@ -29,9 +29,9 @@ class Scorer(Protocol):
         ...
 
     def last_logits(self, tokens: list[int], cache: KVCache | None = None) -> Tensor:
-        """Logits over the vocabulary of what follows the tokens, the same on every rank."""
+        """Logits over the vocabulary for the token after `tokens`, the same on every rank."""
         ...
 
     def new_cache(self, tokens: int) -> KVCache | None:
-        """A cache for a text of so many tokens, where the model takes one."""
+        """A cache for a text of `tokens` tokens, where the model takes one."""
         ...

@@ -1,4 +1,4 @@
-"""Models in the training loop, as evaluators see them: whole on each rank, in a DeepSpeed engine, or spread over a mesh."""
+"""Models in the training loop, as evaluators use them: whole on each rank, in a DeepSpeed engine, or distributed over a mesh."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MeanLoss = Callable[[Iterable[Tensor]], float]
 
 
 class LoopModel(WholeModel):
-    """A whole model that is being trained. Its loss is the loop's own, over the data of all ranks."""
+    """A whole model in training. `mean_loss` is the training loop's, over the data of all ranks."""
 
     def __init__(self, model: Any, mean_loss: MeanLoss) -> None:
         super().__init__(model)
@@ -29,7 +29,7 @@ class LoopModel(WholeModel):
 
 
 class EngineModel(LoopModel):
-    """In a DeepSpeed engine, which must see every forward pass, on all ranks together: it may gather weights for it."""
+    """A model in a DeepSpeed engine, which must see every forward pass, on all ranks together: it may gather weights for it."""
 
     def __init__(self, model: Any, mean_loss: MeanLoss, forward: Callable[[Tensor], Tensor]) -> None:
         super().__init__(model, mean_loss)
@@ -44,7 +44,7 @@ class EngineModel(LoopModel):
 
 
 class MeshModel:
-    """Spread over a mesh. Every pass is over sequences of the length that the mesh was built for."""
+    """A model distributed over a mesh. Every pass takes sequences of the length that the mesh was built for."""
 
     def __init__(self, strategy: MeshStrategy, config: Any, mean_loss: MeanLoss) -> None:
         self.config, self._strategy, self._mean_loss = config, strategy, mean_loss
@@ -70,7 +70,7 @@ class MeshModel:
 
 
 def same_everywhere(logits_v: Tensor) -> Tensor:
-    """Rank 0's, on all ranks: GPUs of two kinds may round differently, and ranks must go on with the same token."""
+    """Rank 0's logits on all ranks: different GPUs may round differently, and all ranks must choose the same token."""
     logits_v = logits_v.float().contiguous()
     dist.broadcast(logits_v, 0)
     return logits_v

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -16,9 +17,9 @@ AUTOCAST = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
 class WholeModel:
-    """Computes in `precision` on `device`; tokens may come from anywhere.
+    """Computes in `precision` on `device`; tokens may be on any device.
 
-    Between two calls the model is as the caller left it: in training or not, with or without gradients.
+    After each call the model is as it was before: in training mode or not, with or without gradients.
     """
 
     def __init__(self, model: nn.Module, device: torch.device | None = None, precision: str = "32-true") -> None:
@@ -39,8 +40,21 @@ class WholeModel:
             return lm_loss(self._model, tokens[:, :-1], tokens[:, 1:])
 
     def mean_loss(self, batches: Iterable[Tensor]) -> float:
-        losses = [(self.loss(batch).double() * len(batch), len(batch)) for batch in batches]
-        return float(torch.stack([nats for nats, _ in losses]).sum() / sum(rows for _, rows in losses))
+        """A batch for which memory does not suffice is halved, and those after it too."""
+        nats, sequences, most_rows = torch.zeros((), dtype=torch.float64, device=self.device), 0, sys.maxsize
+        for batch in batches:
+            while len(batch):
+                rows = batch[:most_rows]
+                try:
+                    loss = self.loss(rows)
+                except torch.OutOfMemoryError:
+                    if len(rows) == 1:
+                        raise
+                    most_rows = len(rows) // 2
+                    continue
+                # The sum stays on the device: reading it would wait for each batch.
+                nats, sequences, batch = nats + loss.double() * len(rows), sequences + len(rows), batch[most_rows:]
+        return float(nats / sequences)
 
     def log_probs(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
         """The log-probability of each target after the tokens up to its position, in float32."""
@@ -49,7 +63,7 @@ class WholeModel:
         return target_log_probs(logits, targets_bt.to(logits.device))
 
     def last_logits(self, tokens: list[int], cache: KVCache | None = None) -> Tensor:
-        """Logits of what follows the tokens, of which those in the cache are not computed again."""
+        """Logits of the token after `tokens`; those that are in the cache are not computed again."""
         new = tokens if cache is None else tokens[cache.length :]
         with self._computing():
             return self._logits(self._to_device(torch.tensor([new])), cache)[0, -1]
@@ -59,7 +73,7 @@ class WholeModel:
         return logits
 
     def new_cache(self, tokens: int) -> KVCache | None:
-        """For a text of so many tokens, or as many as the model can see; None for a model that takes no cache."""
+        """For a text of `tokens` tokens, or of as many as the model can see; None for a model that takes no cache."""
         longest = int(getattr(self._model, "cache_length", self.config.max_length))
         return KVCache(min(longest, tokens)) if self.takes_cache else None
 
@@ -74,7 +88,7 @@ class WholeModel:
         lowered = torch.autocast(self.device.type, self._autocast) if self._autocast else contextlib.nullcontext()
         self._model.eval()
         try:
-            # No inference mode: what a model keeps for its next pass may be needed by a backward pass.
+            # Not inference mode: what a model keeps for its next pass may be needed by a backward pass.
             with torch.no_grad(), lowered:
                 yield
         finally:
@@ -82,5 +96,5 @@ class WholeModel:
 
 
 def target_log_probs(logits_btv: Tensor, targets_bt: Tensor) -> Tensor:
-    """Of whole logits; in float32 whatever they are."""
+    """From logits over the whole vocabulary, in float32 whatever their type."""
     return logits_btv.float().log_softmax(-1).gather(-1, targets_bt[..., None])[..., 0]

@@ -11,14 +11,12 @@ from ..runs import Reporter, RunRecord
 from ..storage import Store, open_store
 from ..tokens import Split, TokenSplit, find_prepared, open_file_split
 
-AUTO_BATCH_TOKENS = (
-    8192  # at a time, where trainer.micro_batch=auto names no size; halved where memory does not suffice
-)
+AUTO_BATCH_TOKENS = 8192  # at a time, where trainer.micro_batch=auto names no size
 
 
 @dataclass(frozen=True)
 class LossRequest:
-    """Which model to measure, and by which text."""
+    """Which model to evaluate, and on which text."""
 
     source: str | None = None  # a run, RUN@STEP or an exported folder; None: the newest run
     split: str = "validation"
@@ -29,7 +27,7 @@ class LossRequest:
 def evaluate(config: Config, request: LossRequest, reporter: Reporter) -> tuple[str, LossReport]:
     """The model's label and its loss on a split."""
     if request.split not in get_args(Split):
-        raise SkytrainError(f"--split {request.split}: it is train or validation")
+        raise SkytrainError(f"--split {request.split}: must be train or validation")
     limit = _token_limit(request.max_tokens)
     store = open_store(config.store)
     placed = place_model(config, store, request.source, request.precision)
@@ -39,7 +37,7 @@ def evaluate(config: Config, request: LossRequest, reporter: Reporter) -> tuple[
 
 
 def _held_out(config: Config, store: Store, placed: PlacedModel, split: Split, limit: int | None) -> HeldOut:
-    """A run is measured on its own data; a model that came without a run, on what the configuration names."""
+    """A run is evaluated on its own data; a model without a run, on the configured data."""
     tokenizer, run = placed.tokenizer, placed.run
     if run is None:
         files = config.loader.files
