@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from skytrain.bench.measurement import shortened
-from skytrain.bench.single import _fit_briefly
+from skytrain.bench.measurement import fit_random_tokens, shortened
 from skytrain.config import Config, SkytrainError
 from skytrain.config.composition import compose
 from skytrain.models import Decoder, build_model, lm_loss
@@ -169,7 +168,7 @@ def memory(device: str) -> None:
         print("memory: a trial on a CPU cannot run out")
         return
     try:
-        _fit_briefly(shortened(config, 1), Silent())
+        fit_random_tokens(shortened(config, 1), Silent())
         print("memory: 512 sequences fit")
     except SkytrainError as error:
         print(f"memory: {error}")

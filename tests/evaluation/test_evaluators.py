@@ -46,7 +46,9 @@ def test_an_evaluator_is_due_at_its_steps_and_at_the_end_where_it_is_asked_for()
 
 
 def test_the_evaluator_of_the_command_line_runs_in_the_training_loop_too(tmp_path):
-    config = compose([*ONE_LAYER, "trainer.steps=1", "trainer.micro_batch=2", "trainer.batch_tokens=16"]).config
+    config = compose(
+        [*ONE_LAYER, "trainer.steps=1", "trainer.sequence_length=8", "trainer.batch_tokens=16", "trainer.micro_batch=2"]
+    ).config
     length = config.trainer.sequence_length
     plan, held_out = plan_training(config), HeldOut(Rows(length), None, length, batch=2)
     measured: dict[str, float] = {}

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from skytrain.bench.parallel import (
+    ModeRow,
     ParallelBench,
-    Row,
     bench_parallel,
     busy,
     check_size,
     mode_cases,
     plot,
-    table,
+    scaling_table,
 )
 from skytrain.bench.parallel_worker import Steps, covered
 from skytrain.config import SkytrainError
@@ -33,9 +33,9 @@ def steps(tokens: int, seconds: float) -> Steps:
 
 def made() -> ParallelBench:
     rows = [
-        Row("single", 1, steps(100, 1.0), steps(100, 1.0)),
-        Row("fsdp", 2, steps(200, 1.25), steps(100, 1.0)),
-        Row("tp", 2, None, None, "2 heads do not divide"),
+        ModeRow("single", 1, steps(100, 1.0), steps(100, 1.0)),
+        ModeRow("fsdp", 2, steps(200, 1.25), steps(100, 1.0)),
+        ModeRow("tp", 2, None, None, "2 heads do not divide"),
     ]
     return ParallelBench("tiny", 32, "32-true", MACHINE, "2026-11-15T06:00:00+00:00", rows)
 
@@ -48,7 +48,7 @@ def test_efficiency_is_a_ranks_speed_against_one_device():
 
 
 def test_the_table_has_a_line_for_each_mode_and_says_why_one_did_not_run():
-    lines = table(made())
+    lines = scaling_table(made())
     assert len(lines) == 2 + 3
     assert lines[3].split() == ["fsdp", "2", "160", "80%", "25%", "100", "MB", "100", "50%", "25%"]
     assert lines[4].endswith("2 heads do not divide")

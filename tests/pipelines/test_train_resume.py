@@ -286,7 +286,7 @@ def test_a_run_does_not_go_on_with_other_tokens_under_the_same_settings(root):
     record = load_run(store, "mine")
     split = next(name for name in record.data if name.endswith("/train"))
     save_run(store, replace(record, data={**record.data, split: "0123456789abcdef"}))  # as if they had been then
-    with pytest.raises(SkytrainError, match=rf"begun with other settings:\n  data: {split}: 0123456789ab -> "):
+    with pytest.raises(SkytrainError, match=rf"started with other settings:\n  data: {split}: 0123456789ab -> "):
         train(tiny_config(root, "run=mine", *SHORT), Silent())
 
 

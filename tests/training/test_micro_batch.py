@@ -6,7 +6,13 @@ import torch
 from skytrain.config import ConfigError, SkytrainError
 from skytrain.config.composition import compose
 from skytrain.training.factory import make_module, make_trainer, outline, plan_training
-from skytrain.training.micro_batch import Trial, explaining_memory, fastest, find_micro_batch, with_micro_batch
+from skytrain.training.micro_batch import (
+    MicroBatchTrial,
+    explaining_memory,
+    fastest,
+    find_micro_batch,
+    with_micro_batch,
+)
 from tests.support.tiny import ONE_LAYER
 
 SIZES = [1, 2, 4, 8, 16, 32, 64, 128]
@@ -15,7 +21,7 @@ TINY = (*ONE_LAYER, "trainer.steps=2", "trainer.validate_every=null")
 
 def device(limit: int, saturated_at: int):
     """A device that holds `limit` sequences and gets no faster from `saturated_at` on."""
-    return lambda size: Trial(size, float(min(size, saturated_at)), 0) if size <= limit else None
+    return lambda size: MicroBatchTrial(size, float(min(size, saturated_at)), 0) if size <= limit else None
 
 
 @pytest.mark.parametrize(
@@ -27,7 +33,9 @@ def test_the_smallest_of_the_fastest_sizes_that_fit_is_found(limit, saturated_at
 
 def test_one_disturbed_trial_does_not_end_the_search():
     speeds = {32: 500.0, 64: 400.0, 128: 600.0}
-    assert fastest(find_micro_batch(lambda size: Trial(size, speeds[size], 0), [32, 64, 128])).micro_batch == 128
+    assert (
+        fastest(find_micro_batch(lambda size: MicroBatchTrial(size, speeds[size], 0), [32, 64, 128])).micro_batch == 128
+    )
 
 
 def test_sizes_beyond_what_pays_are_not_tried():

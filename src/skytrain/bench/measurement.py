@@ -1,4 +1,4 @@
-"""Measure: twenty optimizer steps of a configuration on this machine, kept for the planner. No data needed, no run left behind."""
+"""Short training on random tokens: `measure` times twenty steps for the planner. It needs no data and leaves no run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..config import Config, DecoderConfig
-from ..models import build_model
+from ..models import Decoder, build_model, flops_per_token
 from ..planning import WARM_STEPS, Measurement, decoder_fields, save_measurement, warm_worst
 from ..runs import Reporter
 from ..storage import open_store
@@ -22,6 +22,7 @@ from ..training import (
     CausalLM,
     choose_loss,
     device_name,
+    explaining_memory,
     make_module,
     make_trainer,
     plan_training,
@@ -30,19 +31,13 @@ from ..training import (
 
 
 def measure(config: Config, reporter: Reporter) -> Measurement:
-    steps = WARM_STEPS.stop
-    config = shortened(config, steps)
+    """Times the configuration on one device, and saves the result where the planner finds it."""
+    config = shortened(config, WARM_STEPS.stop)
     plan = plan_training(config)
-    torch.manual_seed(config.seed)
-    model = build_model(config.model, seed=config.seed)
-    module = make_module(config, plan, model, reporter.note)
-    clock = StepClock(reporter)
     cuda = plan.device == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats()
-    with tempfile.TemporaryDirectory(prefix="skytrain-measure-") as scratch:
-        trainer = make_trainer(config, plan, open_store(scratch), [clock], [])
-        trainer.fit(module, DataLoader(RandomTokens(config, steps * plan.micro_batches), batch_size=None))
+    clock = fit_random_tokens(config, reporter)
     measured = Measurement(
         device=device_name(plan.device),
         gpus=1,
@@ -68,7 +63,7 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
 
 
 def shortened(config: Config, steps: int) -> Config:
-    """The same steps, twenty of them on one device, and nothing else: no validation, samples, checkpoints or logs."""
+    """The same training on one device for `steps` steps, without validation, samples, checkpoints and logs."""
     alone = dataclasses.replace(config.parallel, name="single", pipeline=1, replicate=1, shard=1, context=1, tensor=1)
     trainer = dataclasses.replace(
         with_precision(config).trainer,
@@ -83,8 +78,29 @@ def shortened(config: Config, steps: int) -> Config:
     return dataclasses.replace(config, trainer=trainer, parallel=alone)
 
 
+def fit_random_tokens(config: Config, reporter: Reporter) -> StepClock:
+    """Trains through Lightning as `skytrain train` does, on one device."""
+    plan = plan_training(config)
+    module = make_module(config, plan, build_model(config.model, seed=config.seed), reporter.note)
+    clock = StepClock(reporter)
+    tokens = RandomTokens(config, plan.total_steps * plan.micro_batches)
+    with tempfile.TemporaryDirectory(prefix="skytrain-bench-") as scratch:
+        trainer = make_trainer(config, plan, open_store(scratch), [clock], [])
+        with explaining_memory(config, plan, module):
+            trainer.fit(module, DataLoader(tokens, batch_size=None))
+    return clock
+
+
+def step_flops_per_token(config: Config) -> int:
+    """FLOPs per token of the configured model; the built-in decoder is not given weights for it."""
+    if isinstance(config.model, DecoderConfig):
+        with torch.device("meta"):
+            return flops_per_token(Decoder(config.model), config.trainer.sequence_length)
+    return flops_per_token(build_model(config.model, seed=config.seed), config.trainer.sequence_length)
+
+
 class RandomTokens(IterableDataset[torch.Tensor]):
-    """Batches of the right shape; a step takes as long whatever the text."""
+    """Batches of the right shape; the time of a step does not depend on the text."""
 
     def __init__(self, config: Config, count: int) -> None:
         self._shape = (config.trainer.micro_sequences, config.trainer.sequence_length + 1)
@@ -97,7 +113,7 @@ class RandomTokens(IterableDataset[torch.Tensor]):
 
 
 class StepClock(AtStep):
-    """Seconds of each optimizer step, the device's work included."""
+    """Seconds of each optimizer step, including the device's work."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter

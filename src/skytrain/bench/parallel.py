@@ -1,4 +1,4 @@
-"""Bench parallel: every parallel mode that fits this machine, timed against one device; a table, a plot, and a record that is kept."""
+"""Bench parallel: every parallel mode that fits this machine, timed against one device. Writes a table and a plot to the store."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ import torch
 
 from .. import __version__
 from ..config import Config, DecoderConfig, SkytrainError, child_environment, compose, format_count
-from ..models import Decoder, flops_per_token
 from ..runs import Reporter
 from ..storage import open_store
 from ..training import choose_device, with_precision
-from .parallel_worker import Steps, Task
+from .measurement import step_flops_per_token
+from .parallel_worker import BenchTask, Steps
 from .scaling_plot import Series, scaling_svg
 
-CPU_FLOPS_A_STEP = 2e12  # what a core does in a minute or so; more is not meant for one
-LAUNCH_SECONDS = 900  # a mode that takes longer than this does not work here
-# From how many ranks on a preset is itself, and no smaller one.
+CPU_FLOPS_A_STEP = 2e12  # about a minute of a core; larger configurations are meant for GPUs
+LAUNCH_SECONDS = 900  # a mode that takes longer is reported as failed
+# The ranks from which a preset differs from the smaller ones.
 PRESETS = {
     "single": 1,
     "ddp": 2,
@@ -48,8 +48,8 @@ PRESETS = {
 
 
 @dataclass(frozen=True)
-class Row:
-    """One mode on so many ranks."""
+class ModeRow:
+    """One mode on a number of ranks."""
 
     mode: str
     ranks: int
@@ -69,11 +69,11 @@ class ParallelBench:
     precision: str
     machine: dict[str, Any]
     date: str
-    rows: list[Row]
-    folder: str = ""  # where this was kept
+    rows: list[ModeRow]
+    folder: str = ""  # where the results were stored
 
-    def efficiency(self, row: Row, kind: str) -> float | None:
-        """Tokens a second of a rank, against one device alone."""
+    def efficiency(self, row: ModeRow, kind: str) -> float | None:
+        """Tokens per second and rank, relative to one device alone."""
         alone, mine = self.rows[0].tokens_per_s(kind), row.tokens_per_s(kind)
         return mine / row.ranks / alone if alone and mine else None
 
@@ -109,11 +109,11 @@ def bench_parallel(
         date=datetime.now(UTC).isoformat(timespec="seconds"),
         rows=rows,
     )
-    return keep(bench, config)
+    return store_results(bench, config)
 
 
 def mode_cases(largest: int, modes: Sequence[str] = ()) -> Iterator[tuple[str, int]]:
-    """Modes and ranks, one device first: it is what the others are compared with."""
+    """Modes and ranks; one device comes first, since the others are compared with it."""
     unknown = [mode for mode in modes if mode not in PRESETS]
     if unknown:
         raise SkytrainError(f"--modes {unknown[0]}: no such mode\n  one of {', '.join(PRESETS)}")
@@ -132,23 +132,21 @@ def _has_deepspeed() -> bool:
 
 
 def busy(machine: dict[str, Any]) -> str | None:
-    """Said before a bench on cores that others use."""
+    """A warning where other processes use the cores."""
     if machine["backend"] == "gloo" and machine["load"] > machine["devices"] / 2:
-        return f"warning: this machine is busy (load {machine['load']} on {machine['devices']} cores): the figures will say little"
+        return f"warning: this machine is busy (load {machine['load']} on {machine['devices']} cores): the figures will be unreliable"
     return None
 
 
 def check_size(config: Config, device: str) -> None:
-    """A configuration for GPUs would keep a CPU busy for hours before the first row."""
+    """Raises for a configuration that would take hours on a CPU."""
     if config.trainer.micro_batch is None:
         raise SkytrainError(
             "trainer.micro_batch=auto: modes are compared at one micro-batch\n  give a number, such as trainer.micro_batch=8"
         )
     if device == "cuda" or not isinstance(config.model, DecoderConfig):
         return
-    with torch.device("meta"):
-        model = Decoder(config.model)
-    flops = flops_per_token(model, config.trainer.sequence_length) * config.trainer.batch_tokens
+    flops = step_flops_per_token(config) * config.trainer.batch_tokens
     if flops > CPU_FLOPS_A_STEP:
         raise SkytrainError(
             f"a step of {config.model.name} with trainer.batch_tokens={config.trainer.batch_tokens} is {format_count(flops)}FLOP, too much for a CPU\n"
@@ -156,12 +154,14 @@ def check_size(config: Config, device: str) -> None:
         )
 
 
-def _measure(config: Config, overrides: list[str], config_dirs: list[Path], mode: str, ranks: int, steps: int) -> Row:
-    """In processes of their own: memory starts from nothing, and a mode that fails does not end the others."""
+def _measure(
+    config: Config, overrides: list[str], config_dirs: list[Path], mode: str, ranks: int, steps: int
+) -> ModeRow:
+    """In new processes, so that memory starts empty and a mode that fails does not end the others."""
     base = config.trainer.batch_tokens
     batches = [base] if ranks == 1 else [base * ranks, base]
     with tempfile.TemporaryDirectory(prefix="skytrain-bench-") as scratch:
-        task = Task(
+        task = BenchTask(
             overrides, [str(folder) for folder in config_dirs], mode, batches, steps, str(Path(scratch) / "result.json")
         )
         written = Path(scratch) / "task.json"
@@ -170,27 +170,27 @@ def _measure(config: Config, overrides: list[str], config_dirs: list[Path], mode
         try:
             done = subprocess.run(
                 [*command, "-m", "skytrain.bench.parallel_worker", str(written)],
-                env=child_environment({"OMP_NUM_THREADS": "1"}),  # a rank is a core, also when it is alone
+                env=child_environment({"OMP_NUM_THREADS": "1"}),  # one core for each rank
                 capture_output=True,
                 text=True,
                 timeout=LAUNCH_SECONDS,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Row(mode, ranks, None, None, f"not done after {LAUNCH_SECONDS} s")
+            return ModeRow(mode, ranks, None, None, f"not done after {LAUNCH_SECONDS} s")
         if done.returncode:
-            return Row(mode, ranks, None, None, _last_words(done.stderr))
+            return ModeRow(mode, ranks, None, None, _error_line(done.stderr))
         found = json.loads(Path(task.result).read_text())
     problem = next((each["problem"].splitlines()[0] for each in found if "problem" in each), None)
     measured = [None if "problem" in each else Steps(**each) for each in found]
-    return Row(mode, ranks, measured[0], measured[-1], problem)
+    return ModeRow(mode, ranks, measured[0], measured[-1], problem)
 
 
-def _last_words(stderr: str) -> str:
-    """The line that says most of what a launch printed before it failed."""
+def _error_line(stderr: str) -> str:
+    """The most telling line of what a failed launch printed."""
     lines = [line.strip() for line in stderr.splitlines() if "Error" in line or line.startswith("error:")]
-    told = [line for line in lines if "ChildFailedError" not in line and "elastic" not in line]
-    return (told or lines or ["failed, and said nothing"])[0][:200]
+    causes = [line for line in lines if "ChildFailedError" not in line and "elastic" not in line]
+    return (causes or lines or ["failed without a message"])[0][:200]
 
 
 def _machine(device: str) -> dict[str, Any]:
@@ -204,12 +204,12 @@ def _machine(device: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "cuda": torch.version.cuda if cuda else None,
         "skytrain": __version__,
-        "load": round(os.getloadavg()[0], 1),  # on a busy machine the figures say little
+        "load": round(os.getloadavg()[0], 1),  # on a busy machine the figures are unreliable
     }
 
 
-def keep(bench: ParallelBench, config: Config) -> ParallelBench:
-    """In the store, beside a plot; what is published can be looked up."""
+def store_results(bench: ParallelBench, config: Config) -> ParallelBench:
+    """Writes results and plot to the store; returns the results with their folder."""
     store = open_store(config.store)
     stamp = bench.date.replace(":", "").replace("-", "").partition("+")[0]
     folder = f"bench/parallel-{bench.model.rpartition('/')[2]}-{stamp}"
@@ -230,7 +230,7 @@ def parallel_results(bench: ParallelBench) -> dict[str, Any]:
 
 
 def plot(bench: ParallelBench) -> str:
-    """Tokens a second over ranks, by mode; weak scaling solid, strong dashed, one device times ranks as the ideal."""
+    """Tokens per second over ranks, by mode: weak scaling solid, strong dashed, the ideal dotted."""
     alone = bench.rows[0].tokens_per_s("weak")
     series = []
     for mode in dict.fromkeys(row.mode for row in bench.rows if row.mode != "single"):
@@ -247,7 +247,7 @@ def plot(bench: ParallelBench) -> str:
     return scaling_svg(title, alone or 0.0, max(row.ranks for row in bench.rows), series)
 
 
-def row_line(row: Row) -> str:
+def row_line(row: ModeRow) -> str:
     speeds = [f"{speed:,.0f} tokens/s {kind}" for kind in ("weak", "strong") if (speed := row.tokens_per_s(kind))]
     return f"{row.mode} x {row.ranks}: " + (" | ".join(speeds) or row.problem or "")
 
@@ -261,7 +261,7 @@ def scaling_table(bench: ParallelBench) -> list[str]:
     return [*heading, *(_line(bench, row) for row in bench.rows)]
 
 
-def _line(bench: ParallelBench, row: Row) -> str:
+def _line(bench: ParallelBench, row: ModeRow) -> str:
     start = f"{row.mode:<16} {row.ranks:>5}  "
     if row.weak is None and row.strong is None:
         return start + (row.problem or "")

@@ -1,4 +1,4 @@
-"""One rank of a measurement of `skytrain bench parallel`: trains a few steps of one mode, and the first rank leaves the numbers.
+"""One rank of a measurement of `skytrain bench parallel`: trains a few steps of one mode; rank 0 writes the result.
 
 Started by torchrun: python -m skytrain.bench.parallel_worker TASK.json
 """
@@ -26,38 +26,38 @@ from ..config import Config, SkytrainError, compose, uses_process_group
 from ..jobs import Ranks
 from ..runs import Silent
 from ..storage import open_store
-from ..training import choose_device, make_module, make_trainer, outline, plan_training
+from ..training import choose_device, make_module, make_trainer, outline, peak_resident_bytes, plan_training
 from .measurement import RandomTokens, StepClock, shortened
 
 WARM_STEPS, PROFILED_STEPS = 2, 2
 
 
 @dataclass(frozen=True)
-class Task:
-    """What the ranks are to measure: a mode with one batch after another."""
+class BenchTask:
+    """What the ranks measure: a mode with one batch size after another."""
 
     overrides: list[str]
     config_dirs: list[str]
     preset: str
     batch_tokens: list[int]
     steps: int
-    result: str  # the file that the numbers go to
+    result: str  # the file to write
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What some steps of one batch showed, the worst rank's memory."""
+    """The measurement of one batch size; memory is that of the rank which uses most."""
 
     batch_tokens: int
     micro_batch: int
     mesh: str
     step_seconds: float
     peak_bytes: int  # of a rank: on a GPU what torch allocated, on a CPU how much the process grew
-    communication: float  # share of a step in which a collective was under way on the first rank
+    communication: float  # share of a step in which a collective was under way on rank 0
 
 
-def mode_config(task: Task, batch_tokens: int) -> Config:
-    """The configuration as it was asked for, with one preset's mesh as it stands in its file."""
+def mode_config(task: BenchTask, batch_tokens: int) -> Config:
+    """The given configuration with the mesh of one preset."""
     folders = [Path(folder) for folder in task.config_dirs]
     config = compose(task.overrides, folders).config
     parallel = compose([f"parallel={task.preset}"], folders).config.parallel
@@ -76,14 +76,14 @@ def measure_steps(config: Config, ranks: Ranks) -> Steps:
         torch.cuda.reset_peak_memory_stats()
     with tempfile.TemporaryDirectory(prefix="skytrain-bench-") as scratch:
         trainer = make_trainer(config, plan, open_store(scratch), [clock, profile], [])
-        # The loader hands a device its micro-batches, or all that go through its pipeline together.
+        # The loader gives a device its micro-batches, or all that go through its pipeline together.
         device_config = dataclasses.replace(
             config, trainer=dataclasses.replace(config.trainer, micro_batch=plan.micro_batch)
         )
         trainer.fit(
             module, DataLoader(RandomTokens(device_config, plan.total_steps * plan.micro_batches), batch_size=None)
         )
-    peak = torch.cuda.max_memory_allocated() if plan.device == "cuda" else _peak_resident_bytes() - before
+    peak = torch.cuda.max_memory_allocated() if plan.device == "cuda" else peak_resident_bytes() - before
     return Steps(
         batch_tokens=config.trainer.batch_tokens,
         micro_batch=config.trainer.micro_sequences,
@@ -95,7 +95,7 @@ def measure_steps(config: Config, ranks: Ranks) -> Steps:
 
 
 class Communication(pl.Callback):
-    """Profiles the last steps, after those that are timed."""
+    """Profiles the last steps, after the timed ones: `share` is the part of the time in which collectives run."""
 
     def __init__(self, cuda: bool) -> None:
         activity = torch.profiler.ProfilerActivity
@@ -119,15 +119,15 @@ class Communication(pl.Callback):
     def _spans(self) -> Iterable[tuple[float, float]]:
         for event in self._profiler.events() or []:
             if self._cuda:
-                talks = event.device_type == torch.autograd.DeviceType.CUDA and "nccl" in event.name
+                is_collective = event.device_type == torch.autograd.DeviceType.CUDA and "nccl" in event.name
             else:
-                talks = event.name.startswith(("gloo:", "c10d::", "_c10d_functional::"))
-            if talks:
+                is_collective = event.name.startswith(("gloo:", "c10d::", "_c10d_functional::"))
+            if is_collective:
                 yield event.time_range.start, event.time_range.end
 
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
-    """The length of a union: collectives that overlap count once."""
+    """The length of the union of spans: collectives that overlap count once."""
     total, reached = 0.0, float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))
@@ -144,35 +144,28 @@ def _largest(value: int, ranks: Ranks) -> int:
 
 
 def _resident_bytes() -> int:
-    """Of this process now; Linux counts pages in this file, elsewhere the peak so far stands in."""
+    """The memory of this process now; where /proc does not have it, its peak so far."""
     statm = Path("/proc/self/statm")
     if not statm.exists():
-        return _peak_resident_bytes()
+        return peak_resident_bytes()
     import resource
 
     return int(statm.read_text().split()[1]) * resource.getpagesize()
 
 
-def _peak_resident_bytes() -> int:
-    import resource  # not on Windows
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
-def run(task: Task) -> None:
+def run(task: BenchTask) -> None:
     ranks = Ranks.from_environment()
     first = mode_config(task, task.batch_tokens[0])
     if uses_process_group(first):
         with ranks.joined(choose_device(first), timeout_seconds=first.parallel.timeout):
-            found = [_one(task, batch_tokens, ranks) for batch_tokens in task.batch_tokens]
+            found = [_measure_batch(task, batch_tokens, ranks) for batch_tokens in task.batch_tokens]
     else:
-        found = [_one(task, batch_tokens, ranks) for batch_tokens in task.batch_tokens]
+        found = [_measure_batch(task, batch_tokens, ranks) for batch_tokens in task.batch_tokens]
     if ranks.first:
         Path(task.result).write_text(json.dumps(found))
 
 
-def _one(task: Task, batch_tokens: int, ranks: Ranks) -> dict[str, Any]:
+def _measure_batch(task: BenchTask, batch_tokens: int, ranks: Ranks) -> dict[str, Any]:
     try:
         return dataclasses.asdict(measure_steps(mode_config(task, batch_tokens), ranks))
     except SkytrainError as error:  # the same on every rank
@@ -184,4 +177,4 @@ def _one(task: Task, batch_tokens: int, ranks: Ranks) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(Task(**json.loads(Path(sys.argv[1]).read_text())))
+    run(BenchTask(**json.loads(Path(sys.argv[1]).read_text())))

@@ -1,4 +1,4 @@
-"""Bench: how fast this device trains a configuration, through the trainer, in a bare loop, and beside Hugging Face's model."""
+"""Bench single: how fast this device trains a configuration: through the trainer, in a bare loop, and with Hugging Face's model."""
 
 from __future__ import annotations
 
@@ -18,36 +18,31 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
 
 from ..config import Config, DecoderConfig, MissingExtra, SkytrainError, child_environment
-from ..models import Decoder, build_model, flops_per_token, hf_config
+from ..models import build_model, flops_per_token, hf_config
 from ..planning import find_gpu
 from ..runs import Reporter, Silent
-from ..storage import open_store
 from ..training import (
     GroupTime,
     apply_fp8,
     choose_device,
     choose_loss,
     device_name,
-    explaining_memory,
     group_table,
     learning_rate,
-    make_module,
     make_optimizer,
-    make_trainer,
-    plan_training,
+    peak_resident_bytes,
     profile_groups,
     with_micro_batch,
     with_precision,
     with_size,
 )
-from .measurement import RandomTokens, StepClock, shortened
+from .measurement import RandomTokens, fit_random_tokens, shortened, step_flops_per_token
 
-WARM_STEPS = 3  # compilation, allocation and clocks settle in these
+WARM_STEPS = 3  # for compilation, allocation and clock rates to settle
 CACHES = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "CUDA_CACHE_PATH")
-PEER_BATCHES = (32, 64)  # Hugging Face's best is sought among these
+PEER_BATCHES = (32, 64)  # Hugging Face's model is measured with these, and the faster one counts
 
 
 @dataclass(frozen=True)
@@ -77,7 +72,7 @@ class SingleBench:
 def bench_single(
     config: Config, reporter: Reporter, *, steps: int, peer: bool, cold: bool = False, given: Collection[str] = ()
 ) -> SingleBench:
-    """`given` names settings that the user has made: without a micro-batch among them, the fastest is found first."""
+    """`given` names the settings that the user has set: without a micro-batch among them, the fastest is searched first."""
     config, device = with_precision(config), choose_device(config)
     if device == "cuda" and "trainer.micro_batch" not in given:
         config = replace(config, trainer=replace(config.trainer, micro_batch=None))
@@ -85,7 +80,7 @@ def bench_single(
     path = choose_loss(config, device).label
     cold_start = _fresh(lambda: cold_start_seconds(config)) if cold else None
     if cold_start is not None:
-        reporter.note(f"cold start: the first step was done {cold_start:.1f} s after the process began")
+        reporter.note(f"cold start: the first step was done {cold_start:.1f} s after the process started")
     speeds = [_fresh(lambda: through_trainer(config, steps, reporter))]
     reporter.note(speed_line(speeds[-1]))
     bare, groups = _fresh(lambda: bare_loop(config, steps))
@@ -97,7 +92,7 @@ def bench_single(
 
 
 def peer_speeds(config: Config, steps: int, reporter: Reporter) -> list[Speed]:
-    """Hugging Face's model at its faster micro-batch: with its own vocabulary, and with one padded as ours is."""
+    """Hugging Face's model at its faster micro-batch: with its own vocabulary, and with one padded like Skytrain's."""
     model = config.model
     if not isinstance(model, DecoderConfig):
         raise SkytrainError(f"model={model.name} has no counterpart at Hugging Face to compare with\n  add --no-peer")
@@ -111,14 +106,6 @@ def peer_speeds(config: Config, steps: int, reporter: Reporter) -> list[Speed]:
             reporter.note(speed_line(candidates[-1]))
         best += [max(candidates, key=lambda speed: speed.tokens_per_s)] if candidates else []
     return best
-
-
-def _outline(config: Config) -> nn.Module:
-    """The model without weights, where it is ours."""
-    if not isinstance(config.model, DecoderConfig):
-        return build_model(config.model, seed=config.seed)
-    with torch.device("meta"):
-        return Decoder(config.model)
 
 
 def speed_line(speed: Speed) -> str:
@@ -138,47 +125,34 @@ def cold_start_seconds(config: Config) -> float:
             [sys.executable, "-c", program], env=child_environment(caches), capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise SkytrainError(f"the process that was to make a first step failed:\n{done.stderr[-2000:]}")
+            raise SkytrainError(f"the process that was started for a first step failed:\n{done.stderr[-2000:]}")
         return float(done.stdout.split()[-1]) - began
 
 
 def first_step(saved: str) -> float:
-    """When one step was done, in this process, of the configuration in a file of our own."""
+    """The time at which one step of the pickled configuration was done in this process."""
     config = shortened(pickle.loads(Path(saved).read_bytes()), 1)
-    clock = _fit_briefly(config, Silent())
+    clock = fit_random_tokens(config, Silent())
     return time.time() - (time.perf_counter() - clock.first_at)
 
 
 def through_trainer(config: Config, steps: int, reporter: Reporter) -> Speed:
-    """The product's own path: LightningModule, Trainer, clipping, schedule; random tokens, since a step takes as long whatever the text."""
+    """What `skytrain train` runs: LightningModule, Trainer, clipping and schedule, on random tokens."""
     began = time.perf_counter()
     config = shortened(config, steps + WARM_STEPS)
-    clock = _fit_briefly(config, reporter)
+    clock = fit_random_tokens(config, reporter)
     return _speed(
         "skytrain train",
         config,
         config.trainer.micro_sequences,
         clock.seconds,
         clock.first_at - began,
-        flops_per_token(_outline(config), config.trainer.sequence_length),
+        step_flops_per_token(config),
     )
 
 
-def _fit_briefly(config: Config, reporter: Reporter) -> StepClock:
-    plan = plan_training(config)
-    model = build_model(config.model, seed=config.seed)
-    module = make_module(config, plan, model, lambda text: None)
-    clock = StepClock(reporter)
-    with tempfile.TemporaryDirectory(prefix="skytrain-bench-") as scratch:
-        trainer = make_trainer(config, plan, open_store(scratch), [clock], [])
-        tokens = RandomTokens(config, plan.total_steps * plan.micro_batches)
-        with explaining_memory(config, plan, module):
-            trainer.fit(module, DataLoader(tokens, batch_size=None))
-    return clock
-
-
 def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
-    """The same arithmetic without Lightning, and where its time goes."""
+    """The same computation without Lightning, and the time of its groups of kernels."""
     began = time.perf_counter()
     device = choose_device(config)
     model = build_model(config.model, seed=config.seed).to(device)
@@ -224,14 +198,14 @@ def hugging_face(config: Config, micro_batch: int, steps: int, vocab_size: int) 
             return nn.functional.cross_entropy(logits.flatten(0, 1).float(), y.flatten())
 
     compiled = torch.compile(loss, dynamic=False) if device == "cuda" else loss
-    reference = flops_per_token(_outline(config), config.trainer.sequence_length)
+    reference = step_flops_per_token(config)
     name = f"Hugging Face{', compiled' if device == 'cuda' else ''}, vocabulary of {vocab_size:,}"
     return Loop(config, model, micro_batch, compiled, device).timed(name, steps, began, reference)[0]
 
 
 @dataclass(frozen=True)
 class Loop:
-    """Steps without a trainer: the same tokens, learning rates, clipping and optimizer as through one."""
+    """Steps without a trainer, with the same tokens, learning rates, clipping and optimizer."""
 
     config: Config
     model: nn.Module
@@ -240,7 +214,7 @@ class Loop:
     device: str
 
     def timed(self, name: str, steps: int, began: float, flops: int) -> tuple[Speed, Callable[[], None]]:
-        """The median of so many steps after some that warm up, and one more step for whoever wants to look into it."""
+        """The median of `steps` steps after warm-up, and a function that runs one more step, for a profiler."""
         config = shortened(self.config, steps + WARM_STEPS)
         optimizer = make_optimizer(self.model, config.optimizer, fused=self.device == "cuda")
         starting_rates = [group["lr"] for group in optimizer.param_groups]
@@ -279,18 +253,12 @@ def _speed(name: str, config: Config, micro_batch: int, seconds: list[float], fi
     cuda = choose_device(config) == "cuda"
     gpu = find_gpu(torch.cuda.get_device_name()) if cuda else None
     mfu = tokens_per_s * flops / gpu.peak_flops if gpu and gpu.peak_flops else None
-    peak = torch.cuda.max_memory_allocated() / 1e9 if cuda else _resident_gb()
+    peak = torch.cuda.max_memory_allocated() / 1e9 if cuda else peak_resident_bytes() / 1e9
     return Speed(name, micro_batch, tokens_per_s, step_seconds * 1e3, mfu, peak, first)
 
 
-def _resident_gb() -> float:
-    import resource  # not on Windows
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
-
-
 def _fresh(work: Callable[[], Any]) -> Any:
-    """Each measurement begins with an empty GPU and nothing compiled by the one before."""
+    """Calls `work` with an empty GPU, and nothing compiled by the measurement before."""
     gc.collect()
     torch.compiler.reset()
     if torch.cuda.is_available():

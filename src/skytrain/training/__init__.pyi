@@ -17,6 +17,7 @@ from .factory import (
 from .fitting import fit as fit
 from .kernel_table import GroupTime as GroupTime, group_table as group_table, profile_groups as profile_groups
 from .losses import apply_fp8 as apply_fp8, choose_loss as choose_loss
+from .memory import peak_resident_bytes as peak_resident_bytes
 from .micro_batch import (
     explaining_memory as explaining_memory,
     with_micro_batch as with_micro_batch,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ import torch
 from ..config import format_count
 from ..runs import Meter, Reporter
 from ..storage import Store
+from .memory import peak_resident_bytes
 from .module import CausalLM
 
 METRIC_LABELS = {"val/loss": "validation loss"}  # in the log
@@ -196,7 +196,4 @@ def _memory_gb(device: torch.device) -> float:
     """The peak so far: of the GPU, or of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9
-    import resource  # not on Windows
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e9 if sys.platform == "darwin" else peak * 1024 / 1e9
+    return peak_resident_bytes() / 1e9

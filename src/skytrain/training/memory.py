@@ -1,7 +1,8 @@
-"""How memory is used: what a model computes again or in pieces to need less, and how torch takes it from the GPU."""
+"""Memory: what a model recomputes or computes in chunks to need less, how torch allocates it, and how much is used."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any, cast
 
 import torch
@@ -15,21 +16,21 @@ GROWING = "expandable_segments:True"
 
 
 def grow_segments() -> None:
-    """Lets torch's allocator grow its segments instead of asking for new ones, unless the user has set it otherwise.
+    """Lets torch's allocator grow its segments instead of adding new ones, unless the user has configured it.
 
-    Segments of fixed size leave holes that no other tensor fits: with activation checkpointing a fifth of the GPU. Must be
+    Segments of fixed size leave holes that fit no other tensor: a fifth of the GPU with activation checkpointing. Must be
     called before the first tensor on the GPU.
     """
     if variables(ALLOCATOR_VARIABLES):
         return
-    set_variables({ALLOCATOR_VARIABLES[0]: GROWING})  # for processes that this one starts, too
-    if torch.cuda.is_initialized():  # by then the variable has been read
+    set_variables({ALLOCATOR_VARIABLES[0]: GROWING})  # inherited by processes that this one starts
+    if torch.cuda.is_initialized():  # torch has read the variable already
         newer = getattr(torch._C, "_accelerator_setAllocatorSettings", None)
         (newer or torch.cuda.memory._set_allocator_settings)(GROWING)
 
 
 def apply_memory_settings(model: nn.Module, trainer: TrainerConfig, *, by_mesh: bool = False) -> None:
-    """Tells the model; what it cannot do the capability rules have refused. A mesh recomputes blocks itself, inside its sharding."""
+    """Applies recomputation and chunked loss to a model. A mesh recomputes blocks itself, inside its sharding (`by_mesh`)."""
     recompute = "none" if by_mesh else trainer.activation_checkpointing
     if isinstance(model, Decoder):
         model.recompute = recompute
@@ -40,3 +41,11 @@ def apply_memory_settings(model: nn.Module, trainer: TrainerConfig, *, by_mesh: 
         model.loss_settings = LossSettings(trainer.z_loss, trainer.loss_chunk_tokens)
         if trainer.loss_chunk_tokens:
             model.check_chunks()
+
+
+def peak_resident_bytes() -> int:
+    """The largest memory that this process has had."""
+    import resource  # not on Windows
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

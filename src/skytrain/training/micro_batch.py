@@ -32,7 +32,7 @@ FIRST = 32  # sequences of the first trial; where they do not fit, fewer are tri
 
 
 @dataclass(frozen=True)
-class Trial:
+class MicroBatchTrial:
     micro_batch: int
     tokens_per_s: float
     peak_bytes: int  # 0 on a CPU
@@ -60,14 +60,14 @@ def with_micro_batch(config: Config, device: str, tell: Callable[[str], None]) -
     return with_size(config, best.micro_batch)
 
 
-def find_micro_batch(attempt: Callable[[int], Trial | None], sizes: list[int]) -> list[Trial]:
-    """Trials in the order of their sizes, none where nothing fits. `attempt` gives None for a size that does not fit.
+def find_micro_batch(attempt: Callable[[int], MicroBatchTrial | None], sizes: list[int]) -> list[MicroBatchTrial]:
+    """MicroBatchTrials in the order of their sizes, none where nothing fits. `attempt` gives None for a size that does not fit.
 
     From `FIRST` upwards until a size does not fit or two in a row are no faster than the best before them: one trial may
     have been disturbed. Downwards from there only where not even that fits.
     """
     begin = max([size for size in sizes if size <= FIRST] or sizes[:1])
-    trials: list[Trial] = []
+    trials: list[MicroBatchTrial] = []
     for size in [size for size in sizes if size >= begin]:
         trial = attempt(size)
         if trial is None:
@@ -81,7 +81,7 @@ def find_micro_batch(attempt: Callable[[int], Trial | None], sizes: list[int]) -
     return list(itertools.islice((trial for trial in smaller if trial is not None), 1))
 
 
-def fastest(trials: list[Trial]) -> Trial:
+def fastest(trials: list[MicroBatchTrial]) -> MicroBatchTrial:
     """The smallest that is nearly as fast as the fastest: a larger one would only take memory."""
     top = max(trial.tokens_per_s for trial in trials)
     return min(
@@ -89,7 +89,7 @@ def fastest(trials: list[Trial]) -> Trial:
     )
 
 
-def try_micro_batch(config: Config, device: str, size: int) -> Trial | None:
+def try_micro_batch(config: Config, device: str, size: int) -> MicroBatchTrial | None:
     """Steps of a throw-away model with micro-batches of this size, timed; None where memory does not suffice."""
     config = with_size(config, size)
     try:
@@ -101,7 +101,7 @@ def try_micro_batch(config: Config, device: str, size: int) -> Trial | None:
         _empty(device)
 
 
-def _timed(config: Config, device: str) -> Trial:
+def _timed(config: Config, device: str) -> MicroBatchTrial:
     trainer, on_gpu = config.trainer, device == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
@@ -137,7 +137,7 @@ def _timed(config: Config, device: str) -> Trial:
     per_second(WARM_SECONDS[device])
     rate = per_second(TIMED_SECONDS[device])
     peak = torch.cuda.max_memory_allocated() if on_gpu else 0
-    return Trial(trainer.micro_sequences, rate * trainer.micro_sequences * trainer.sequence_length, peak)
+    return MicroBatchTrial(trainer.micro_sequences, rate * trainer.micro_sequences * trainer.sequence_length, peak)
 
 
 def _model(config: Config, device: str) -> nn.Module:
