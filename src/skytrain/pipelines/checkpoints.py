@@ -1,4 +1,4 @@
-"""Checkpoints: what a run has saved, whether it is whole, what may go, and the same in other formats."""
+"""Checkpoints: list, verify, prune and convert what a run has saved."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Format = Literal["skytrain", "safetensors", "hf", "llm.c"]
 
 @dataclass(frozen=True)
 class Listed:
-    """One checkpoint; `problem` says why its marker cannot be read, and then only its step and attempt are known."""
+    """One checkpoint. Where its marker cannot be read, `problem` says why, and only step and attempt are known."""
 
     step: int
     attempt: int
@@ -62,12 +62,12 @@ def _listed(store: Store, commit: Commit) -> Listed:
 class Verified:
     run: str
     step: int
-    bytes: int  # that were committed; 0 where the marker cannot say
+    bytes: int  # that were committed; 0 where the marker cannot be read
     problems: list[str]
 
 
 def verify(config: Config, source: str | None, reporter: Reporter) -> list[Verified]:
-    """Every byte of RUN@STEP, or of all checkpoints of RUN, compared with its hash."""
+    """Compares every byte of RUN@STEP, or of all checkpoints of RUN, with its hash."""
     store = open_store(config.store)
     record, chosen = _choose(store, source)
     results = []
@@ -89,14 +89,14 @@ def prune_checkpoints(config: Config, run: str, keep: Keep, *, dry_run: bool) ->
 
 
 def convert(config: Config, source: str, to: Format, target: str | None, *, with_optimizer: bool) -> str:
-    """Writes RUN@STEP in another format; returns what was made."""
+    """Writes RUN@STEP in another format; returns the path or URL of the result."""
     store = open_store(config.store)
     record, chosen = _choose(store, source)
     commit = chosen[-1]
     if to == "skytrain":
         return _from_deepspeed(store, record, commit, newest=committed(store, record.name)[-1], target=target)
     if target is None:
-        raise SkytrainError(f"--to {to}: name the file or folder to make after {source}")
+        raise SkytrainError(f"--to {to}: name the file or folder to write after {source}")
     if to == "safetensors":
         return _safetensors(store, commit, Path(target), with_optimizer)
     from .export import export
@@ -106,7 +106,7 @@ def convert(config: Config, source: str, to: Format, target: str | None, *, with
 
 
 def _choose(store: Store, source: str | None) -> tuple[RunRecord, list[Commit]]:
-    """The run, and the one checkpoint that a step names, or all of them."""
+    """The run, and the checkpoint of the given step, or all checkpoints."""
     name, _, step = (source or "").partition("@")
     record = find_run(store, name or None)
     chosen = choose_commit(store, record.name, step)
@@ -118,19 +118,19 @@ def _from_deepspeed(store: Store, record: RunRecord, commit: Commit, newest: Com
 
     if read_manifest(store, commit)[1].kind == NATIVE:
         raise SkytrainError(
-            f"{record.name}@{commit.step} is in Skytrain's own format already: every mode continues from it\n"
+            f"{record.name}@{commit.step} is in Skytrain's own format already: every mode resumes from it\n"
             "  for other tools: --to safetensors, --to hf or --to llm.c"
         )
     if target is None:
         if commit != newest:
             raise SkytrainError(
                 f"{record.name}@{commit.step} is not the run's newest checkpoint, {newest.step}\n"
-                "  name a new run to make of it"
+                "  name a new run to convert it to"
             )
         convert_newest(store, record.name)
         return store.url(commit.key)
     if "/" in target or store.exists(f"runs/{target}/run.json"):
-        raise SkytrainError(f"{target!r} cannot be the new run: there is one of that name, or it is no name")
+        raise SkytrainError(f"{target!r} cannot be the new run: the name is taken, or it is not a valid name")
     save_run(store, dataclasses.replace(record, name=target, step=commit.step))
     convert_deepspeed(store, commit.key, step_key(target, commit.step))
     return store.url(step_key(target, commit.step))
@@ -142,7 +142,7 @@ def _safetensors(store: Store, commit: Commit, target: Path, with_optimizer: boo
     from ..checkpoints import open_checkpoint
 
     if target.exists():
-        raise CheckpointError(f"{target} exists already; it is not overwritten")
+        raise CheckpointError(f"{target} exists already and is not overwritten")
     saved = open_checkpoint(store, commit.key)
     tensors = saved.model.read()
     if with_optimizer:

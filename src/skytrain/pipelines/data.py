@@ -1,4 +1,4 @@
-"""Data: what was prepared, to look at and to hand on."""
+"""Data: show and convert what was prepared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..corpus import find_corpus
 from ..storage import open_store
 from ..tokens import TokenFormat, find_prepared, split_documents, write_token_files
 
-# Every name that a conversion gives to a file.
+# Names of the files that a conversion writes.
 CONVERTED = ("train[._-]*", "val[._-]*", "validation[._-]*")
 CONVERTED_ENDINGS = (".bin", ".idx", ".parquet", ".tar")
 
@@ -45,7 +45,7 @@ def describe_corpus(config: Config) -> str:
 
 
 def convert(config: Config, format: str, folder: Path, overwrite: bool = False) -> list[Path]:
-    """Both splits as files of another project; returns them. Files of an earlier conversion are replaced only with `overwrite`."""
+    """Writes both splits in the format of another project; returns the files. Existing ones are replaced only with `overwrite`."""
     formats = get_args(TokenFormat)
     if format not in formats:
         guess = nearest(format, formats)
@@ -66,7 +66,7 @@ def convert(config: Config, format: str, folder: Path, overwrite: bool = False) 
 
 
 def _clear(folder: Path, overwrite: bool) -> None:
-    """Room for the new files; a file left from a longer conversion would be read as part of the new one."""
+    """Removes files of an earlier conversion: one that is left over would be read as part of the new one."""
     there = sorted(path for pattern in CONVERTED for path in folder.glob(pattern) if path.suffix in CONVERTED_ENDINGS)
     if there and not overwrite:
         raise SkytrainError(

@@ -1,4 +1,4 @@
-"""What a store holds for training: prepared data sets and trained tokenizers."""
+"""Lists what a store has for training: prepared data sets and trained tokenizers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..tokens import Prepared, open_prepared, stored_vocab_size, tokens_folder
 
 @dataclass(frozen=True)
 class DatasetEntry:
-    """One preparation: a version of a data set, made with one tokenizer."""
+    """A version of a data set, prepared with one tokenizer."""
 
     dataset: str
     version: str
@@ -40,7 +40,7 @@ class DataListing:
 
 
 def list_data(config: Config) -> DataListing:
-    """Everything that is finished, in order of name; what is being prepared is not listed."""
+    """Everything that is finished, sorted by name; what is being prepared is not listed."""
     store = open_store(config.store)
     names = sorted({*store.folders("tokens"), *store.folders("corpora")})
     datasets = [entry for name in names for entry in _datasets(store, name)]

@@ -1,4 +1,4 @@
-"""Export: a model of ours in, a folder or file for other tools out."""
+"""Export: a trained model in, a folder or file for other tools out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..storage import open_store
 
 
 def export(config: Config, source: str | None, out: Path, to: Literal["hf", "llm.c"] = "hf") -> str:
-    """Writes it and returns the label of what went into it."""
+    """Writes the model to `out`; returns the label of what was exported."""
     loaded = load_model(open_store(config.store), source)
     if to == "hf":
         export_hf(loaded.model, loaded.tokenizer, out)

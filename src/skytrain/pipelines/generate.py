@@ -1,4 +1,4 @@
-"""Generate: a model and a prompt in, text out, piece by piece."""
+"""Generate: a model and a prompt in, text out as it is generated."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def generate(
     max_tokens: int,
     precision: str | None = None,
 ) -> Iterator[str]:
-    """What follows the prompt. The model is loaded before this returns, so that an error comes before any text."""
+    """Yields the text after the prompt. The model is loaded before this returns, so that errors come before any text."""
     placed = place_model(config, open_store(config.store), source, precision)
     return continue_text(placed.model, placed.tokenizer, prompt, sampling, max_tokens=max_tokens)

@@ -1,4 +1,4 @@
-"""Inspect: prepared tokens in, what is in them out."""
+"""Inspect: statistics, samples and hash checks of prepared tokens."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from ..tokens import (
 class Inspection:
     url: str
     manifest: Manifest
-    lengths: LengthStatistics | None  # none of an empty split
+    lengths: LengthStatistics | None  # None for an empty split
     samples: list[Sample]
-    problems: list[str] | None  # None: not looked for
+    problems: list[str] | None  # None: not checked
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)

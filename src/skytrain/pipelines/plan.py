@@ -1,4 +1,4 @@
-"""Plan: where a run could go, what it would cost there, and the choice, written to a file. Rents nothing."""
+"""Plan: offers of hardware for a run with their cost, and the chosen one written to a file. Rents nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MESH_WORDS = ("parallel=", *(f"parallel.{name}=" for name in DIMENSIONS))
 
 @dataclass(frozen=True)
 class Trials:
-    """Trials that are to be paid from the same budget."""
+    """Trials that are paid from the same budget."""
 
     count: int
     steps: int
@@ -49,7 +49,7 @@ class Trials:
 
 @dataclass(frozen=True)
 class Planned:
-    """What was found: every offer, and the choice with its reasons; or why there is none."""
+    """Every offer, and the chosen one with its reasons; or why there is none."""
 
     offers: list[Offer]
     choice: Offer | None = None
@@ -61,7 +61,7 @@ class Planned:
 
 
 def compose_plan(overrides: Sequence[str], config_dirs: Sequence[Path], mesh: str | None) -> tuple[Composed, bool]:
-    """The configuration, with `--mesh` as the `parallel` it stands for; and whether the mesh is left to the search."""
+    """The configuration, with `--mesh` translated to `parallel`; and whether the mesh is left to the search."""
     words = list(overrides)
     if mesh is not None:
         words = [word for word in words if not word.startswith(MESH_WORDS)] + mesh_words(mesh)
@@ -72,7 +72,7 @@ def compose_plan(overrides: Sequence[str], config_dirs: Sequence[Path], mesh: st
 
 
 def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: Trials, out: Path) -> Planned:
-    """Offers for the run, the cheapest that keeps every limit, and its plan in `out`; nothing is written where there is none."""
+    """Finds offers for the run, chooses the cheapest within every limit, and writes its plan to `out`, if there is one."""
     catalog = load_catalog()
     workload = planned_workload(composed, open_mesh)
     offers = find_offers(workload, catalog, request)
@@ -88,7 +88,7 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
 
 
 def plan_tokens(composed: Composed, open_mesh: bool, request: PlanRequest, rows: int) -> list[Purchase]:
-    """Where `budget.usd` buys most tokens, within the deadline where there is one."""
+    """The offers that train most tokens for `budget.usd`, within the deadline if there is one."""
     if request.budget_usd is None:
         raise ConfigError("budget.usd", "--how-many-tokens needs a budget", hint="for example: budget.usd=150")
     config = composed.config
@@ -100,7 +100,7 @@ def plan_tokens(composed: Composed, open_mesh: bool, request: PlanRequest, rows:
 
 
 def planned_workload(composed: Composed, open_mesh: bool) -> Workload:
-    """The run as the planner takes it; layouts that `train` would refuse do not count."""
+    """The run as the planner needs it; layouts that `train` would refuse are excluded."""
     config = composed.config
 
     def problem(placement: Placement) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -53,27 +53,45 @@ from ..tokens import (
     trained_tokenizer_key,
 )
 
-SAY_SECONDS = 0.5
+REPORT_SECONDS = 0.5  # between two lines of progress
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What every step of `prepare` works with."""
+
+    config: Config
+    store: Store
+    source: Any
+    version: str  # a hash of everything that decides the data
+    reporter: Reporter
+
+    @property
+    def data(self) -> DataConfig:
+        return self.config.data
 
 
 def prepare(config: Config, reporter: Reporter) -> Prepared:
-    """Everything up to shards with a manifest. What an earlier call finished is used again, not made again."""
+    """Makes the corpus, the tokenizer and the shards with their manifest. What an earlier call has finished is used again."""
+    work = _start(config, reporter)
+    corpus = None if hasattr(work.source, "token_documents") else _make_corpus(work)
+    tokenizer = _make_tokenizer(work, corpus)
+    folder = tokens_folder(work.data.name, work.version, tokenizer.id)
+    prepared = open_prepared(work.store, folder) or _write_splits(work, folder, tokenizer, corpus)
+    if corpus is not None:
+        for warning in corpus_warnings(work.source, corpus):
+            reporter.note(f"warning: {warning}")
+    reporter.note(describe(work.store, prepared))
+    if prepared.validation is None:
+        reporter.note(_no_validation(work.data, prepared.train.documents))
+    return prepared
+
+
+def _start(config: Config, reporter: Reporter) -> Preparation:
     store = open_store(config.store).patient(config.store.patience)
     source = make(config.data.source.target, config.data.source.args, key="data.source")
     version = corpus_version(config.data, fingerprint_of(config.data, source))
-    corpus = None if hasattr(source, "token_documents") else _corpus(config, store, source, version, reporter)
-    tokenizer = _tokenizer(config, store, corpus, reporter)
-    folder = tokens_folder(config.data.name, version, tokenizer.id)
-    prepared = open_prepared(store, folder)
-    if prepared is None:
-        prepared = _write_splits(config, store, folder, version, tokenizer, corpus, source, reporter)
-    if corpus is not None:
-        for warning in corpus_warnings(source, corpus):
-            reporter.note(f"warning: {warning}")
-    reporter.note(describe(store, prepared))
-    if prepared.validation is None:
-        reporter.note(_no_validation(config.data, prepared.train.documents))
-    return prepared
+    return Preparation(config, store, source, version, reporter)
 
 
 def _no_validation(data: DataConfig, documents: int) -> str:
@@ -87,7 +105,7 @@ def _no_validation(data: DataConfig, documents: int) -> str:
 
 
 def outline(config: Config) -> list[tuple[str, str]]:
-    """What `prepare` would do: stages, expected sizes, and where it would write. Looks at the source's files, makes nothing."""
+    """What `prepare` would do: stages, expected sizes, and where it would write. Lists the source's files, writes nothing."""
     data, store = config.data, open_store(config.store)
     source = make(data.source.target, data.source.args, key="data.source")
     version = corpus_version(data, fingerprint_of(data, source))
@@ -97,7 +115,7 @@ def outline(config: Config) -> list[tuple[str, str]]:
         rows.append(
             (
                 "input",
-                f"{plural(len(pieces), 'file')}, {format_bytes(sum(piece.size for piece in pieces))} as they are stored",
+                f"{plural(len(pieces), 'file')}, {format_bytes(sum(piece.size for piece in pieces))} as stored",
             )
         )
     if hasattr(source, "token_documents"):
@@ -126,9 +144,7 @@ def outline(config: Config) -> list[tuple[str, str]]:
 def _tokens_row(store: Store, dataset: str, version: str, tokenizer: TokenizerConfig) -> str:
     trained = isinstance(tokenizer, BPETokenizerConfig)
     id_ = trained_tokenizer_id(store, dataset, version, tokenizer) if trained else tokenizer.name
-    if (
-        id_ is None
-    ):  # its id ends in a hash of what it will have learned; not part of a URL, which would escape the brackets
+    if id_ is None:  # its id ends in a hash of what it will learn; a URL would escape the brackets
         return f"{store.url(f'tokens/{dataset}/{version}')}/{tokenizer.name}-<hash>"
     return _there(store, tokens_folder(dataset, version, id_))
 
@@ -150,11 +166,12 @@ def describe(store: Store, prepared: Prepared) -> str:
     return f"prepared {counts}\n  {store.url(prepared.folder)}"
 
 
-def _corpus(config: Config, store: Store, source: Any, version: str, reporter: Reporter) -> CorpusManifest:
+def _make_corpus(work: Preparation) -> CorpusManifest:
+    store, data, version = work.store, work.data, work.version
     try:
-        corpus = open_corpus(store, config.data.name, version)
+        corpus = open_corpus(store, data.name, version)
     except NotFound:
-        corpus = write_corpus(store, config.data, source, version, reporter.progress)
+        corpus = write_corpus(store, data, work.source, version, work.reporter.progress)
     rows = [("read", f"{plural(corpus.documents_read, 'document')}, {format_bytes(corpus.text_bytes_read)}")]
     for stage in corpus.stages:
         rows.append(
@@ -166,15 +183,15 @@ def _corpus(config: Config, store: Store, source: Any, version: str, reporter: R
     rows += [(f"removed by {rule}", plural(count, "document")) for rule, count in corpus.removed.items()]
     rows += [("kept", f"{plural(corpus.documents, 'document')}, {format_bytes(corpus.text_bytes)}")]
     rows += [("examples", store.url(f"{corpus.folder}/report.json"))]
-    reporter.table(f"corpus {config.data.name} {version}", rows)
+    work.reporter.table(f"corpus {data.name} {version}", rows)
     return corpus
 
 
-def _tokenizer(config: Config, store: Store, corpus: CorpusManifest | None, reporter: Reporter) -> Tokenizer:
-    settings = config.tokenizer
+def _make_tokenizer(work: Preparation, corpus: CorpusManifest | None) -> Tokenizer:
+    settings, store = work.config.tokenizer, work.store
     if not isinstance(settings, BPETokenizerConfig):
         return open_tokenizer(settings, store)
-    if corpus is None:  # no text to learn from: the 256 bytes alone, or an error that says so
+    if corpus is None:  # no text to learn from: the 256 bytes alone, or an error
         tokenizer = train_bpe(settings, iter(()))
         store_tokenizer(tokenizer, store)
         return tokenizer
@@ -184,12 +201,12 @@ def _tokenizer(config: Config, store: Store, corpus: CorpusManifest | None, repo
     tokenizer = train_bpe(settings, _sample(store, corpus, settings.sample_bytes))
     key = trained_tokenizer_key(corpus.dataset, corpus.version, settings)
     store.write(key, store_tokenizer(tokenizer, store).encode())
-    reporter.note(f"tokenizer {tokenizer.id}: {tokenizer.vocab_size} tokens, trained on the corpus")
+    work.reporter.note(f"tokenizer {tokenizer.id}: {tokenizer.vocab_size} tokens, trained on the corpus")
     return tokenizer
 
 
 def _sample(store: Store, corpus: CorpusManifest, sample_bytes: int) -> Iterator[str]:
-    """Texts from every part alike, so that a tokenizer sees the whole corpus and not its beginning."""
+    """Texts from every part, so that a tokenizer sees the whole corpus and not only its start."""
     share = sample_bytes / max(sample_bytes, corpus.text_bytes)
     for part in corpus.parts:
         left = share * part.text_bytes
@@ -201,7 +218,7 @@ def _sample(store: Store, corpus: CorpusManifest, sample_bytes: int) -> Iterator
 
 
 class _Splits:
-    """The two writers, and a note in the store of where they are: what is uploaded need not be made again."""
+    """The writers of both splits, and their progress in the store: finished shards are not written again."""
 
     def __init__(
         self, store: Store, folder: str, train: ShardWriter, validation: ShardWriter, validation_fraction: float
@@ -244,31 +261,22 @@ class _Splits:
             self.store.write(self.note, json.dumps(self.state).encode())
 
 
-def _write_splits(
-    config: Config,
-    store: Store,
-    folder: str,
-    version: str,
-    tokenizer: Tokenizer,
-    corpus: CorpusManifest | None,
-    source: Any,
-    reporter: Reporter,
-) -> Prepared:
-    data = config.data
-    made_from = {"dataset": data.name, "version": version, "recipe": recipe_hash(data)}
+def _write_splits(work: Preparation, folder: str, tokenizer: Tokenizer, corpus: CorpusManifest | None) -> Prepared:
+    store, data = work.store, work.data
+    made_from = {"dataset": data.name, "version": work.version, "recipe": recipe_hash(data)}
     with (
         ShardWriter(store, f"{folder}/train", "train", tokenizer, data.shard_tokens) as train,
         ShardWriter(store, f"{folder}/validation", "validation", tokenizer, data.shard_tokens) as validation,
     ):
         splits = _Splits(store, folder, train, validation, data.validation_fraction)
         if corpus is None:
-            parts: Iterator[TokenizedSlice] = _synthetic(source, tokenizer)
+            parts: Iterator[TokenizedSlice] = _synthetic(work.source, tokenizer)
         else:
             parts = tokenize_corpus(store, corpus, tokenizer, data.workers, splits.first_part, splits.wanted)
-        _fill(config, splits, parts, corpus, reporter)
-        _check(config, corpus, train)
-        reporter.progress("tokens", train.tokens, train.tokens)
-        # The training split last: what has one is whole.
+        _fill(work, splits, parts, corpus)
+        _check(data, corpus, train)
+        work.reporter.progress("tokens", train.tokens, train.tokens)
+        # The training split last: a folder that has it is complete.
         if validation.tokens:
             validation.finish(made_from)
         train.finish(made_from)
@@ -278,15 +286,10 @@ def _write_splits(
     return prepared
 
 
-def _fill(
-    config: Config,
-    splits: _Splits,
-    parts: Iterator[TokenizedSlice],
-    corpus: CorpusManifest | None,
-    reporter: Reporter,
-) -> None:
-    data, train = config.data, splits.writers["train"]
-    said, pace = time.monotonic(), Pace()
+def _fill(work: Preparation, splits: _Splits, parts: Iterator[TokenizedSlice], corpus: CorpusManifest | None) -> None:
+    """Adds tokenized documents to their splits until the source ends or the target is reached."""
+    data, train = work.data, splits.writers["train"]
+    reported, pace = time.monotonic(), Pace()
     had_tokens, done_bytes = train.tokens, 0
     before = sum(part.text_bytes for part in corpus.parts[: splits.first_part]) if corpus else 0
     for part in parts:
@@ -297,15 +300,15 @@ def _fill(
             splits.add(split, [part.part, document.number], document.tokens, document.text_bytes)
         done_bytes += int(part.text_bytes.sum())
         speed = pace.per_second(train.tokens)
-        if time.monotonic() - said > SAY_SECONDS:
-            said = time.monotonic()
+        if time.monotonic() - reported > REPORT_SECONDS:
+            reported = time.monotonic()
             made = train.tokens - had_tokens
-            # Without a target, as many tokens to a byte of the rest as there were so far.
+            # Without a target, the rest is taken to have as many tokens per byte as the text so far.
             total: float | None = data.target_tokens
             if corpus and not total:
                 total = train.tokens + made * (corpus.text_bytes - before - done_bytes) / max(1, done_bytes)
             detail = f"{format_count(speed)} tokens/s" if speed else ""
-            reporter.progress("tokens", train.tokens, total, detail, pace.seconds_left(train.tokens, total))
+            work.reporter.progress("tokens", train.tokens, total, detail, pace.seconds_left(train.tokens, total))
 
 
 def _synthetic(source: Any, tokenizer: Tokenizer) -> Iterator[TokenizedSlice]:
@@ -313,8 +316,7 @@ def _synthetic(source: Any, tokenizer: Tokenizer) -> Iterator[TokenizedSlice]:
         yield TokenizedSlice(0, i, [f"{i}"], ids, np.array([len(ids)]), np.zeros(1, np.int64))
 
 
-def _check(config: Config, corpus: CorpusManifest | None, train: ShardWriter) -> None:
-    data = config.data
+def _check(data: DataConfig, corpus: CorpusManifest | None, train: ShardWriter) -> None:
     if not train.tokens:
         raise SkytrainError(
             f"data={data.name}: the training split is empty\n  data.validation_fraction={data.validation_fraction} took every document"

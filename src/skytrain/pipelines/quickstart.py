@@ -1,4 +1,4 @@
-"""Quickstart: the whole pipeline, small, so that a newcomer has seen all of it work."""
+"""Quickstart: the whole pipeline at a small size, offline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROMPT = "Return the"
 
 
 def quickstart(config: Config, reporter: Reporter) -> str:
-    """Returns the last screen: what was made, where it is, what to try next."""
+    """Returns the final summary: what was made, where it is, and what to try next."""
     reporter.note("1/5 prepare: text -> documents -> tokens")
     prepared = prepare(config, reporter)
     reporter.note("\n2/5 train")

@@ -1,4 +1,4 @@
-"""Runs: list those of a store, give one another name, delete one."""
+"""Runs: list, rename and delete the runs of a store."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunEntry:
 
 @dataclass(frozen=True)
 class Deletion:
-    """What deleting a run takes away."""
+    """What deleting a run removes."""
 
     run: str
     bytes: int
@@ -65,7 +65,7 @@ def _entry(store: Store, record: RunRecord) -> RunEntry:
 
 
 def plan_deletion(config: Config, run: str) -> Deletion:
-    """What would go. Raises SkytrainError for a run that is live."""
+    """What deleting the run would remove. Raises SkytrainError for a live run."""
     store = open_store(config.store)
     record = load_run(store, run)
     _refuse_live(status_of(store, record), "deleted")
@@ -75,7 +75,7 @@ def plan_deletion(config: Config, run: str) -> Deletion:
 
 
 def delete_run(config: Config, run: str) -> None:
-    """Removes every object of the run. One that is cut off leaves a run without checkpoints, which can be deleted again."""
+    """Removes every object of the run. If it is killed half-way, the same call removes the rest."""
     store = open_store(config.store)
     _refuse_live(status_of(store, load_run(store, run)), "deleted")
     for stat in _markers(store.list(f"runs/{run}/checkpoints")):
@@ -86,9 +86,9 @@ def delete_run(config: Config, run: str) -> None:
 
 
 def rename_run(config: Config, run: str, name: str) -> list[str]:
-    """Moves the run's folder; returns the runs that started from it, whose records now say the new name.
+    """Moves the run's folder; returns the runs that started from it, whose records get the new name.
 
-    The record comes last: before it is there, the new folder is no run, and the same command does the rest.
+    The record is written last: without it the new folder is not a run, and the same command completes the move.
     """
     store = open_store(config.store)
     check_run_name(name)
@@ -98,7 +98,7 @@ def rename_run(config: Config, run: str, name: str) -> list[str]:
     _refuse_live(status_of(store, record), "renamed")
     children = _children(store, run)
     for child in children:
-        _refuse_live(status_of(store, child), f"told that {run} has another name")
+        _refuse_live(status_of(store, child), f"updated with the new name of {run}")
     _copy(store, run, name)
     former, settings = [*record.former_names, run], {**record.config, "run": name}
     save_run(store, dataclasses.replace(record, name=name, config=settings, former_names=former))
@@ -110,7 +110,7 @@ def rename_run(config: Config, run: str, name: str) -> list[str]:
 
 
 def _copy(store: Store, run: str, name: str) -> None:
-    """All but the record, and the markers of checkpoints after what they mark."""
+    """Copies all but the record; commit markers come after the checkpoints they mark."""
     stats = [stat for stat in store.list(f"runs/{run}") if stat.key != f"runs/{run}/run.json"]
     markers = _markers(stats)
     with tempfile.TemporaryDirectory(prefix="skytrain-rename-") as scratch:

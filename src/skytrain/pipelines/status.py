@@ -1,4 +1,4 @@
-"""Status: how runs stand, read from the store alone."""
+"""Status: the state of runs, read from the store alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def status(config: Config, run: str | None) -> list[RunStatus]:
-    """Of one run, or of all in the store."""
+    """The status of one run, or of all runs in the store."""
     store = open_store(config.store)
     if run is not None:
         return [status_of(store, load_run(store, run))]
@@ -29,7 +29,7 @@ def status_of(store: Store, record: RunRecord) -> RunStatus:
 
 
 def _newest_checkpoint(store: Store, run: str) -> tuple[int, str] | None:
-    """Of those whose marker can be read: a run is watched although one is damaged, or of a newer version."""
+    """The newest whose marker can be read: a damaged one must not hide the status of the run."""
     for commit in reversed(committed(store, run)):
         with contextlib.suppress(CheckpointError):
             return commit.step, read_marker(store, commit).committed_at
@@ -37,11 +37,11 @@ def _newest_checkpoint(store: Store, run: str) -> tuple[int, str] | None:
 
 
 def describe_status(found: RunStatus) -> list[tuple[str, str]]:
-    """One run, line by line; what is not known has no line."""
+    """The status of one run as rows; unknown values have no row."""
     heard = {
         "running": "",
         "starting": "",
-        "stale": f", not heard of since {found.since}",
+        "stale": f", no sign of life since {found.since}",
         "failed": f" at {found.since}",
     }
     state = found.state + heard.get(found.state, f" since {found.since}" if found.since else "")
@@ -74,7 +74,7 @@ def cost(found: RunStatus) -> str:
 
 
 def status_rows(found: list[RunStatus]) -> list[tuple[str, ...]]:
-    """Runs as a table, its head first."""
+    """Runs as a table, header first."""
     rows: list[tuple[str, ...]] = [
         ("RUN", "STATE", "STEP", "LOSS", "TOKENS/S", "SPENT", "PROJECTED", "TO GO", "CHECKPOINT", "ATTEMPTS")
     ]
@@ -97,7 +97,7 @@ def status_rows(found: list[RunStatus]) -> list[tuple[str, ...]]:
 
 
 def failure_lines(found: list[RunStatus]) -> list[str]:
-    """Below the table, why runs have failed."""
+    """Lines below the table: why runs have failed."""
     return [f"{each.run} failed: {each.reason.splitlines()[0]}" for each in found if each.reason]
 
 

@@ -52,7 +52,7 @@ def _column_means(points: Sequence[Point], columns: int) -> list[Point]:
 
 
 def _draw(dots: Sequence[tuple[int, int]], columns: int, rows: int) -> list[list[str]]:
-    """Straight lines between dots that neighbour each other."""
+    """Draws straight lines between neighbouring dots."""
     bits = [[0] * columns for _ in range(rows)]
     for (x0, y0), (x1, y1) in zip(dots, [*dots[1:], dots[-1]], strict=True):
         steps = max(abs(x1 - x0), abs(y1 - y0), 1)
