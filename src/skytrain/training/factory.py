@@ -1,4 +1,4 @@
-"""From a configuration to a Lightning Trainer: sizes first, then the pieces, then the trainer."""
+"""From a configuration to a Lightning Trainer: the plan with its sizes, the strategy, the module, the trainer."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ class TrainingPlan:
     """The numbers that follow from a configuration on a given number of devices."""
 
     total_steps: int  # the schedule's horizon
-    stop_step: int  # where this run ends
+    stop_step: int  # where training ends, the horizon or earlier
     batch_sequences: int  # per optimizer step, over all devices
-    micro_batch: int  # sequences that the loader hands to a device at a time
-    micro_batches: int  # how often it does so in a step
+    micro_batch: int  # sequences that the loader gives a device at a time
+    micro_batches: int  # that it gives a device in a step
     batch_tokens: int
     device: str
     mesh: Mesh
@@ -64,7 +64,7 @@ def plan_training(config: Config, ranks: Ranks | None = None) -> TrainingPlan:
     trainer, ranks = config.trainer, ranks or Ranks()
     steps, device = total_steps(config), choose_device(config)
     if device == "cuda":
-        grow_segments()  # before anything asks the GPU
+        grow_segments()  # before anything uses the GPU
     mesh = resolve_mesh(config, ranks.world_size, ranks.nodes, find_device(device))
     together, runs = step_batches(config, mesh)
     if uses_deepspeed(config):
@@ -83,14 +83,14 @@ def plan_training(config: Config, ranks: Ranks | None = None) -> TrainingPlan:
 
 
 def choose_device(config: Config) -> str:
-    """`cuda` or `cpu`, where the configuration's precision can be computed."""
+    """`cuda` or `cpu`; raises where it cannot compute in the configured precision."""
     device = choose_device_type(config.trainer.device)
     check_precision(device, config.trainer.precision)
     return device
 
 
 def with_precision(config: Config, precision: Precision | None = None) -> Config:
-    """The configuration with `trainer.precision=auto` resolved: to `precision`, or to what the device at hand computes best."""
+    """Resolves `trainer.precision=auto` to `precision`, or to the best that this device computes in."""
     if config.trainer.precision != "auto":
         return config
     found = precision or resolve_precision(choose_device_type(config.trainer.device), "auto")
@@ -102,7 +102,7 @@ def device_name(device: str) -> str:
 
 
 def outline(config: Config, *, start_weights: bool = True) -> nn.Module:
-    """The model as its strategy wants it: where a mesh will hold it in parts, without weights, since it may not fit whole."""
+    """The model as its strategy needs it: without weights where a mesh will hold it in parts, since it may not fit whole."""
     model = config.model
     if uses_mesh_strategy(config) and isinstance(model, DecoderConfig) and not (model.weights and start_weights):
         with torch.device("meta"):
@@ -111,7 +111,7 @@ def outline(config: Config, *, start_weights: bool = True) -> nn.Module:
 
 
 def make_strategy(config: Config, plan: TrainingPlan) -> Any:
-    """What Lightning's `strategy` is given."""
+    """The Lightning strategy for the plan's mesh."""
     if not uses_mesh_strategy(config):
         alone = OneDevice("cuda:0" if plan.device == "cuda" else "cpu")
         return Replicas(gradient_as_bucket_view=True) if uses_process_group(config) else alone
@@ -167,14 +167,14 @@ def make_trainer(
     quieten_lightning()
     warnings.filterwarnings("ignore", ".*isinstance.treespec.*")  # torch's, of what Lightning calls
     if store.root.startswith("s3://"):
-        register_fsspec(config.store)  # for callbacks of the user's own that give Lightning an s3:// path
+        register_fsspec(config.store)  # for callbacks of users that give Lightning an s3:// path
     strategy = make_strategy(config, plan)
     meshed, spread = isinstance(strategy, MeshStrategy), uses_mesh_strategy(config)
     together = not isinstance(strategy, OneDevice)
     if config.trainer.deterministic and plan.device == "cuda":
-        # Bit-identical steps on a GPU need torch's deterministic kernels; on a CPU ours are so already.
+        # Bit-identical steps on a GPU need torch's deterministic kernels; on a CPU all kernels are deterministic.
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # our kernels write all that they allocate
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # our kernels write all they allocate
     torch.set_float32_matmul_precision("high" if config.trainer.compute_precision != "32-true" else "highest")
     return pl.Trainer(
         accelerator="gpu" if plan.device == "cuda" else "cpu",
@@ -186,16 +186,16 @@ def make_trainer(
         max_steps=plan.stop_step,
         max_epochs=-1,
         accumulate_grad_batches=plan.micro_batches,
-        limit_val_batches=0,  # ours is a callback, for evaluators of any kind
+        limit_val_batches=0,  # `Evaluations` runs evaluators instead
         num_sanity_val_steps=0,
-        use_distributed_sampler=False,  # ours splits a global batch over the ranks; Lightning's would shuffle it again
+        use_distributed_sampler=False,  # the data module splits a global batch over the ranks
         logger=loggers,
         callbacks=[*callbacks, KeepGarbageOut()],
         plugins=[StoreCheckpointIO(store), *([RanksEnvironment(plan.ranks)] if together else [])],
-        enable_checkpointing=False,  # ours is a callback over the store
+        enable_checkpointing=False,  # `Checkpoints` saves to the store instead
         enable_progress_bar=False,
         enable_model_summary=False,
-        inference_mode=not spread,  # what a mesh keeps between steps may first be made in a validation
+        inference_mode=not spread,  # a mesh may create in a validation what it keeps between steps
         log_every_n_steps=1,
     )
 

@@ -1,4 +1,4 @@
-"""Python's garbage collection, kept out of the steps: a pass over everything that torch keeps alive can take longer than a micro-batch."""
+"""Garbage collection between steps only: a pass over everything that torch keeps alive can take longer than a micro-batch."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-EVERY_STEPS = 100  # what cycles hold in so many steps is little; only objects made since the start are looked at
+EVERY_STEPS = 100  # cycles hold little memory by then; only objects created since the start are scanned
 
 
 class KeepGarbageOut(pl.Callback):
-    """Collects once before the first step, then between steps, every so many of them, and never inside one.
+    """Collects once before the first step, then every `every` steps between two steps.
 
-    Every rank collects at the same step: if each did when it pleased, all would wait for each in turn.
+    All ranks collect at the same step: otherwise all of them would wait for each in turn.
     """
 
     def __init__(self, every: int = EVERY_STEPS) -> None:

@@ -1,4 +1,4 @@
-"""A micro-batch as two CUDA graphs, forward and backward: the host asks for hundreds of kernels with two calls."""
+"""A micro-batch as two CUDA graphs, forward and backward: the host launches hundreds of kernels with two calls."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ import torch
 from torch import Tensor, nn
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-WARM_RUNS = 2  # kernels are compiled and products tuned before the capture, which can do neither
+WARM_RUNS = 2  # compile kernels and tune matrix products before the capture, which can do neither
 
 
 class GraphedLoss:
     """The mean loss of a micro-batch, recorded at its first call and replayed afterwards for batches of the same shape.
 
-    Gradients are added in place to buffers that stay where they are; after `zero_grad` has dropped them from the
-    parameters, the next backward pass zeroes them and hands them back.
+    Gradients are accumulated in fixed buffers. After `zero_grad` has dropped them from the parameters, the next backward
+    pass zeroes them and assigns them again.
     """
 
     def __init__(self, compute: Loss, model: nn.Module) -> None:
         self._compute, self._model, self._parameters = compute, model, list(model.parameters())
         self._gradients: list[Tensor] = []
-        self._anchor = torch.zeros((), requires_grad=True)  # autograd calls backward only for what needs a gradient
+        self._anchor = torch.zeros(
+            (), requires_grad=True
+        )  # autograd calls backward only for an input that needs a gradient
 
     def __call__(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
         if not self._gradients:
@@ -46,7 +48,7 @@ class GraphedLoss:
         for leaf, buffer in zip(leaves, gradients, strict=True):
             leaf.grad = buffer
         self._forward, self._backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        # Other threads may use the device meanwhile: a loader that pins memory does.
+        # Other threads may use the device meanwhile, such as a loader that pins memory.
         with torch.cuda.graph(self._forward, stream=stream, capture_error_mode="thread_local"):
             loss = self._compute(self._tokens, self._targets)
         pool = self._forward.pool()
@@ -63,10 +65,10 @@ class GraphedLoss:
     def backward(self, dloss: Tensor) -> None:
         self._dloss.copy_(dloss)
         if any(p.grad is not buffer for p, buffer in zip(self._parameters, self._gradients, strict=True)):
-            self._hand_back()
+            self._reassign_gradients()
         self._backward.replay()
 
-    def _hand_back(self) -> None:
+    def _reassign_gradients(self) -> None:
         torch._foreach_zero_(self._gradients)
         for parameter, buffer in zip(self._parameters, self._gradients, strict=True):
             if parameter.grad is not None:
@@ -88,10 +90,10 @@ class _Replay(torch.autograd.Function):
 
 @contextmanager
 def stand_ins(model: nn.Module) -> Iterator[list[nn.Parameter]]:
-    """New leaves over the memory of a model's parameters, in their places, in the order of `model.parameters()`.
+    """Replaces a model's parameters with new leaves that share their memory, in the order of `model.parameters()`.
 
-    A parameter that an earlier loss still refers to has a node in autograd's graph that belongs to the stream of that time,
-    which a capture on another stream may not touch; a new leaf has none.
+    A parameter that an earlier loss still refers to has an autograd node on the stream of that loss, which a capture on
+    another stream must not use; a new leaf has none.
     """
     leaves = {id(parameter): nn.Parameter(parameter.detach()) for parameter in model.parameters()}
     places = [

@@ -1,4 +1,4 @@
-"""Where the time of a step goes on a GPU: kernels by group, with the time that each group's own limit would allow."""
+"""The time of a step on a GPU by group of kernels, with the lower bound that the hardware sets for each group."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from ..config import DecoderConfig
 from ..planning import Gpu, decoder_flops_per_token
 
-# The first group whose word a kernel's name contains takes it; words are lower case.
+# A kernel belongs to the first group of which its name contains a word; words are lower case.
 GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    # With GELU in the epilogue of a product there is no kernel of its own, and no group.
+    # GELU in the epilogue of a matrix product has no separate kernel, and then no group.
     ("attention", ("flash", "sdpa", "fmha", "attention", "compute_dot_do_o", "convert_dq", "cudnn")),
     ("matrix products", ("nvjet", "gemm", "cutlass", "xmma", "splitk", "cublas")),
     ("loss", ("loss_rows", "nll_loss", "softmax", "cross_entropy")),
@@ -27,11 +27,11 @@ GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
 class GroupTime:
     name: str
     milliseconds: float  # in one optimizer step
-    limit_milliseconds: float | None  # at the chip's peak rate or bandwidth; None where no formula is kept
+    limit_milliseconds: float | None  # at the GPU's peak rate or bandwidth; None where there is no formula
 
 
 def profile_groups(step: Callable[[], Any]) -> dict[str, float]:
-    """Milliseconds by group of one call of `step`, which has run before."""
+    """Milliseconds by group of one call of `step`, which must have run before."""
     from torch.profiler import ProfilerActivity, profile
 
     torch.cuda.synchronize()
@@ -49,7 +49,7 @@ def profile_groups(step: Callable[[], Any]) -> dict[str, float]:
 def group_table(
     times: dict[str, float], model: DecoderConfig, gpu: Gpu, tokens: int, sequence_length: int
 ) -> list[GroupTime]:
-    """Times beside limits: FLOPs over the dense bf16 peak, or the bytes that must move over the memory's bandwidth."""
+    """Times with their limits: FLOPs over the dense bf16 peak, or the bytes that must move over the memory bandwidth."""
     limits = _limits(model, gpu, tokens, sequence_length)
     return [
         GroupTime(name, milliseconds, limits.get(name))

@@ -1,4 +1,4 @@
-"""bf16 weights whose updates are made in float32: the optimizer keeps a float32 copy of each."""
+"""bf16 weights with float32 updates: the optimizer keeps a float32 copy of each weight."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 
 class MasterWeights(torch.optim.Optimizer):
-    """Another optimizer, moved to float32 copies of the parameters it was made for.
+    """Wraps an optimizer so that it updates float32 copies of its parameters.
 
-    An update smaller than a bf16 weight's last bit would be lost; here it adds up in the copy. Groups, schedule and
-    checkpoints see the model's own parameters; the copies travel in the optimizer's state as `master`.
+    An update smaller than a bf16 weight's last bit would be lost; it accumulates in the copy. Groups, schedule and
+    checkpoints see the model's own parameters; the copies are saved in the optimizer's state as `master`.
     """
 
     def __init__(self, inner: torch.optim.Optimizer) -> None:
@@ -34,7 +34,7 @@ class MasterWeights(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for ours, theirs in zip(self.param_groups, self._inner.param_groups, strict=True):
-            theirs["lr"] = ours["lr"]  # the schedule's
+            theirs["lr"] = ours["lr"]  # set by the schedule
         pairs = [(parameter, copy) for parameter, copy in self._pairs() if parameter.grad is not None]
         for _, copy in self._pairs():
             copy.grad = None
@@ -44,7 +44,7 @@ class MasterWeights(torch.optim.Optimizer):
         self._inner.step()
         for parameter, copy in pairs:
             parameter.copy_(copy)
-            copy.grad = None  # gradients in float32 are as large as the weights; they live for one step only
+            copy.grad = None  # float32 gradients are as large as the weights, so they are kept for one step only
         return loss
 
     def state_dict(self) -> dict[str, Any]:

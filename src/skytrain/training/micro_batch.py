@@ -1,4 +1,4 @@
-"""The micro-batch: found by measurement where `trainer.micro_batch=auto` asks for it, and named when one does not fit."""
+"""The micro-batch: measured for `trainer.micro_batch=auto`, and suggested when the configured one does not fit."""
 
 from __future__ import annotations
 
@@ -22,13 +22,11 @@ from .memory import apply_memory_settings
 from .module import CausalLM
 from .optimizers import make_optimizer
 
-WORTH = 0.005  # of speed that a larger micro-batch must win
-WARM_SECONDS = {
-    "cuda": 0.6,
-    "cpu": 0.0,
-}  # before a trial is timed: a GPU that was idle runs above what its power allows
+WORTH = 0.005  # the least gain in speed for which a larger micro-batch is chosen
+# Before a trial is timed: a GPU that was idle first runs faster than its power limit allows.
+WARM_SECONDS = {"cuda": 0.6, "cpu": 0.0}
 TIMED_SECONDS = {"cuda": 0.8, "cpu": 0.1}
-FIRST = 32  # sequences of the first trial; where they do not fit, fewer are tried
+FIRST = 32  # sequences of the first trial; fewer are tried where they do not fit
 
 
 @dataclass(frozen=True)
@@ -39,11 +37,11 @@ class MicroBatchTrial:
 
 
 def with_micro_batch(config: Config, device: str, tell: Callable[[str], None]) -> Config:
-    """The configuration with a number in the place of `auto`; what was found is told."""
+    """The configuration with a size instead of `auto`; `tell` is given the result."""
     if config.trainer.micro_batch is not None:
         return config
     sizes = _sizes(config)
-    if _compiles(config, device):  # a trial would be compiled anew for each size, which takes longer than it gains
+    if _compiles(config, device):  # compiling a trial for each size would take longer than it gains
         limit = _estimate(config, device)
         size = max((size for size in sizes if size <= limit), default=1)
         tell(f"micro-batch: {size}, the largest that fits by estimate")
@@ -61,10 +59,10 @@ def with_micro_batch(config: Config, device: str, tell: Callable[[str], None]) -
 
 
 def find_micro_batch(attempt: Callable[[int], MicroBatchTrial | None], sizes: list[int]) -> list[MicroBatchTrial]:
-    """MicroBatchTrials in the order of their sizes, none where nothing fits. `attempt` gives None for a size that does not fit.
+    """Trials sorted by size, none where nothing fits. `attempt` returns None for a size that does not fit.
 
-    From `FIRST` upwards until a size does not fit or two in a row are no faster than the best before them: one trial may
-    have been disturbed. Downwards from there only where not even that fits.
+    Tries sizes from `FIRST` upwards until one does not fit, or two in a row are no faster than the best before them: one
+    trial may have been disturbed. Smaller sizes are tried only where `FIRST` does not fit.
     """
     begin = max([size for size in sizes if size <= FIRST] or sizes[:1])
     trials: list[MicroBatchTrial] = []
@@ -82,7 +80,7 @@ def find_micro_batch(attempt: Callable[[int], MicroBatchTrial | None], sizes: li
 
 
 def fastest(trials: list[MicroBatchTrial]) -> MicroBatchTrial:
-    """The smallest that is nearly as fast as the fastest: a larger one would only take memory."""
+    """The smallest that is nearly as fast as the fastest: a larger one would only use more memory."""
     top = max(trial.tokens_per_s for trial in trials)
     return min(
         (trial for trial in trials if trial.tokens_per_s >= top * (1 - WORTH)), key=lambda each: each.micro_batch
@@ -90,7 +88,7 @@ def fastest(trials: list[MicroBatchTrial]) -> MicroBatchTrial:
 
 
 def try_micro_batch(config: Config, device: str, size: int) -> MicroBatchTrial | None:
-    """Steps of a throw-away model with micro-batches of this size, timed; None where memory does not suffice."""
+    """Times steps of a temporary model with micro-batches of this size; None where memory does not suffice."""
     config = with_size(config, size)
     try:
         return _timed(config, device)
@@ -119,7 +117,7 @@ def _timed(config: Config, device: str) -> MicroBatchTrial:
             loss = compute(model, tokens[:, :-1], tokens[:, 1:])
         loss.backward()
 
-    for _ in range(2):  # twice: gradients are first made, then added to
+    for _ in range(2):  # twice: gradients are first allocated, then accumulated
         micro_batch()
     optimizer.step()
     optimizer.zero_grad()
@@ -141,7 +139,7 @@ def _timed(config: Config, device: str) -> MicroBatchTrial:
 
 
 def _model(config: Config, device: str) -> nn.Module:
-    """Weights as a run begins with them, but made where they are used: how long a step takes does not depend on the seed."""
+    """Initial weights, created on the device: the time of a step does not depend on their seed."""
     if not isinstance(config.model, DecoderConfig):
         model = build_model(config.model, seed=config.seed).to(device)
     else:
@@ -160,7 +158,7 @@ def _model(config: Config, device: str) -> nn.Module:
 
 @contextlib.contextmanager
 def explaining_memory(config: Config, plan: TrainingPlan, module: CausalLM) -> Iterator[None]:
-    """Turns running out of GPU memory into a message that names the largest micro-batch that does fit."""
+    """Turns running out of GPU memory into an error that names the largest micro-batch that fits."""
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -197,7 +195,7 @@ def out_of_memory(config: Config, plan: TrainingPlan, used_bytes: int) -> str:
 
 
 def _release(module: CausalLM) -> None:
-    """Frees what a run that failed holds, so that trials see an empty GPU."""
+    """Frees the memory of a failed run, so that trials have an empty GPU."""
     trainer = module.trainer
     trainer.strategy.optimizers = []
     module.loss = lm_loss  # the one before may hold graphs
@@ -207,7 +205,7 @@ def _release(module: CausalLM) -> None:
 
 
 def _estimate(config: Config, device: str, plan: TrainingPlan | None = None) -> int:
-    """The largest micro-batch by the planner's arithmetic."""
+    """The largest micro-batch by the planner's estimate of memory."""
     if not isinstance(config.model, DecoderConfig):
         return 1
     memory = torch.cuda.get_device_properties(0).total_memory if device == "cuda" else 8 * 1024 * MIB

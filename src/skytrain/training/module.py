@@ -175,7 +175,9 @@ class CausalLM(pl.LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.check_last_update()
 
-    def validation_step(self, batch: torch.Tensor, batch_index: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def validation_step(  # type: ignore[override]  # evaluators call it, not Lightning's loop
+        self, batch: torch.Tensor, batch_index: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The batch's summed loss, and the number of sequences that it is summed over. Evaluators add them up over all ranks."""
         rows = len(batch)
         if not rows:  # this rank has none left, but takes part in the others' computation

@@ -1,4 +1,4 @@
-"""Learning-rate schedules as pure functions of the step, so that a resumed run needs no state to continue one."""
+"""Learning-rate schedules as pure functions of the step, so that a resumed run needs no state for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 from ..config import ConstantScheduleConfig, LRScheduleConfig, WSDScheduleConfig
 
-SHORTENED_WARMUP = 0.1  # of the run, where the configured warm-up is longer than the whole of it
+SHORTENED_WARMUP = 0.1  # of the run, where the configured warm-up is longer than the whole run
 
 
 def warmup_steps(schedule: LRScheduleConfig, total_steps: int) -> int:
