@@ -86,7 +86,7 @@ def test_nodes_that_do_not_come_are_waited_for_so_long_and_then_said_to_be_missi
     monkeypatch.setattr(module, "OTHERS_SECONDS", 0.3)
     waits = ["-c", "import signal; signal.pause()"]  # as torchrun does
     before = descendants(os.getpid())
-    with pytest.raises(NoRendezvous, match=r"not all nodes came to the rendezvous 10.0.0.5:29500\n  look for"):
+    with pytest.raises(NoRendezvous, match=r"not all nodes joined the rendezvous 10.0.0.5:29500\n  look for"):
         supervision = Supervision.begin(tmp_path)
         Supervisor(waits, supervision, lambda text: None, Limits(0, 30.0), 1, "10.0.0.5:29500").run()
     assert set(descendants(os.getpid())) <= set(before)

@@ -201,7 +201,7 @@ IMPATIENT = (
 @pytest.mark.parametrize(
     ("node", "words"),
     [
-        (0, "error: no worker has started here for 3s: not all nodes came to the rendezvous 127.0.0.1:29500"),
+        (0, "error: no worker has started here for 3s: not all nodes joined the rendezvous 127.0.0.1:29500"),
         (1, "error: nothing answers at the rendezvous 127.0.0.1:29500"),
     ],
 )

@@ -82,7 +82,7 @@ def test_what_the_user_has_set_wins_and_is_shown(monkeypatch):
 def test_torch_does_not_warn_of_what_is_set_for_its_flight_recorder():
     program = (
         "import torch.distributed as dist\n"
-        "from skytrain.parallel import flight\n"
+        "from skytrain.jobs import flight_recorder as flight\n"
         "dist.init_process_group('gloo', rank=0, world_size=1, store=dist.HashStore())\n"
         "dist.barrier()\n"
         "print(flight.counts())\n"
@@ -160,7 +160,7 @@ def test_a_cache_folder_may_differ_between_nodes():
 
 
 def test_ranks_that_do_not_come_are_named(store):
-    with pytest.raises(NoRendezvous, match=r"rank 1-3 of 4 did not come .* within 0 s; rank 0 did, on node 0 \("):
+    with pytest.raises(NoRendezvous, match=r"rank 1-3 of 4 did not join .* within 0 s; rank 0 did, on node 0 \("):
         agree(store, TWO_NODES[0], {}, timeout_seconds=0.2)
 
 

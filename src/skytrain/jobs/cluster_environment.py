@@ -1,4 +1,4 @@
-"""Lightning's view of the job's processes: those that exist, none to be started."""
+"""The job's processes for Lightning: all exist already, and none is to be started."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .ranks import Ranks
 
 
 class RanksEnvironment(ClusterEnvironment):
-    """The ranks that torchrun started, or the one process there is. Their group is joined before Lightning comes in."""
+    """The ranks that torchrun started, or the single process. Their process group is joined before Lightning is used."""
 
     def __init__(self, ranks: Ranks) -> None:
         super().__init__()
@@ -20,11 +20,11 @@ class RanksEnvironment(ClusterEnvironment):
 
     @property
     def main_address(self) -> str:
-        raise AssertionError("the process group is there already")
+        raise AssertionError("the process group exists already")
 
     @property
     def main_port(self) -> int:
-        raise AssertionError("the process group is there already")
+        raise AssertionError("the process group exists already")
 
     @staticmethod
     def detect() -> bool:

@@ -1,4 +1,4 @@
-"""What this process does just now: the collectives it waits in, from torch's flight recorder, and its place in the code."""
+"""What this process is doing: the collective it waits in, from torch's flight recorder, and its line of code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PACKAGE = str(Path(__file__).parents[1])
 
 
 def counts() -> str:
-    """Collectives begun and ended, by group: another text means that something moved."""
+    """Collectives started and ended, by group; the text changes whenever one does."""
     return json.dumps([dump.get("pg_status") for dump in _dumps(entries=False)], sort_keys=True)
 
 
@@ -29,7 +29,7 @@ def waits_in() -> str | None:
 
 
 def place() -> str:
-    """The innermost line of ours that the main thread is in."""
+    """The innermost line of Skytrain's code that the main thread is in."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         code = frame.f_code
@@ -45,13 +45,11 @@ def doing() -> str:
 
 
 def observe(before: str) -> tuple[str, str]:
-    """The counts now, and what this process does; in more detail where nothing has moved since `before`."""
+    """The counts now, and what this process is doing; in more detail if nothing has changed since `before`."""
     try:
         moved = counts()
         return moved, doing() if moved == before else place()
-    except (
-        Exception
-    ) as error:  # the recorder is torch's own, and differs by version: a beat without it is better than none
+    except Exception as error:  # the recorder differs between versions of torch; a beat without it is better than none
         return before, f"{place()} (no flight recorder: {type(error).__name__})"
 
 

@@ -1,7 +1,7 @@
-"""Ties a process to its supervisor: however that ends, this one ends with it.
+"""Ties a process to its supervisor: when the supervisor ends, in whatever way, the process ends too.
 
-Linux kills a child when its parent ends (PDEATHSIG), but only from the moment that the child asked for it. So every process
-of a job asks first thing, before it imports anything slow, and then checks that nobody above it has ended before that.
+Linux kills a child when its parent ends (PDEATHSIG), but only after the child has asked for it. So every process of a job
+asks first, before it imports anything slow, and then checks that no process above it has ended before that.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-SUPERVISOR = "SKYTRAIN_SUPERVISOR"  # in the environment of all processes of a job: who supervises it
+SUPERVISOR = "SKYTRAIN_SUPERVISOR"  # the supervisor, in the environment of all processes of a job
 PR_SET_PDEATHSIG = 1
 
 
 def identify(pid: int) -> str:
-    """A process by its id and start time: the id alone may be another's later."""
+    """Identifies a process by its id and start time, since ids are reused."""
     return f"{pid}-{read_stat(pid)[19]}" if _has_proc() else str(pid)
 
 
 def is_alive(identity: str) -> bool:
-    """Whether that very process lives."""
+    """Whether exactly that process is alive."""
     pid = int(identity.partition("-")[0])
     try:
         return lives(pid) and identify(pid) == identity
@@ -32,7 +32,7 @@ def is_alive(identity: str) -> bool:
 
 
 def lives(pid: int) -> bool:
-    """Whether a process lives; one that has ended and waits to be collected by its parent does not."""
+    """Whether a process is alive; a zombie is not."""
     try:
         if _has_proc():
             return read_stat(pid)[0] != "Z"
@@ -43,23 +43,23 @@ def lives(pid: int) -> bool:
 
 
 def tie_to_supervisor() -> None:
-    """In a process that a supervisor started, directly or through torchrun; anywhere else it does nothing."""
+    """Ties this process to its supervisor, if it was started by one, directly or through torchrun."""
     supervisor = os.environ.get(SUPERVISOR)
     if supervisor is None:
         return
     die_with_parent()
     if not is_supervised(supervisor):
-        os._exit(1)  # nobody is left to be told
+        os._exit(1)  # nobody is left to report to
 
 
 def die_with_parent() -> None:
-    """Has Linux kill this process when the thread that started it ends."""
+    """Makes Linux kill this process when the thread that started it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def is_supervised(supervisor: str) -> bool:
-    """Whether the supervisor lives and is above this process; a process whose parent has ended is put below another."""
+    """Whether the supervisor is alive and an ancestor of this process; a process whose parent has ended gets another one."""
     return is_alive(supervisor) and (not _has_proc() or int(supervisor.partition("-")[0]) in _ancestors())
 
 
@@ -69,7 +69,7 @@ def _ancestors() -> Iterator[int]:
         yield pid
         try:
             pid = int(read_stat(pid)[1])
-        except OSError:  # it has ended since, so this process has or will have another parent
+        except OSError:  # it has ended since, so this process gets another parent
             return
 
 
@@ -78,5 +78,5 @@ def _has_proc() -> bool:
 
 
 def read_stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name, which stands in brackets and may hold anything: state, parent, ..."""
+    """The fields of /proc/PID/stat after the name, which is in brackets and may contain anything: state, parent, ..."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,6 +1,6 @@
-"""The environment of NCCL, EFA, gloo and torch's flight recorder: the one place that sets it, from what this node has.
+"""Sets the environment of NCCL, EFA, gloo and torch's flight recorder, from the hardware of this node.
 
-What the user has set already wins. What AWS says to leave alone is never set, and is pointed out where somebody set it.
+Variables that the user has set win. Those that AWS advises against are never set, and cause a warning if the user set them.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from ..config import set_variables, variables
 
 INFINIBAND = Path("/sys/class/infiniband")
 AMAZON = "0x1d0f"  # PCI vendor of an Elastic Fabric Adapter
-NO_PEER_MEMORY = ("A10G", "L4")  # g5 and g6: GPUs without NVLink or peer access, which talk through the host's memory
+NO_PEER_MEMORY = ("A10G", "L4")  # g5 and g6: GPUs without NVLink or peer access, which communicate through host memory
 SIOCGIFADDR = 0x8915
-# Torch still reads these, with a warning.
+# torch still reads these, with a warning.
 OLD_NAMES = {
     "TORCH_FR_BUFFER_SIZE": "TORCH_NCCL_TRACE_BUFFER_SIZE",
     "TORCH_FR_DUMP_TEMP_FILE": "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
 }
 
-# Set by habit, or by old guides; each is wrong or worse today (aws-ofi-nccl 1.7, libfabric 1.18 and newer).
+# Recommended by old guides; each is wrong or worse today (aws-ofi-nccl 1.7, libfabric 1.18 and newer).
 NEVER = {
-    "FI_EFA_USE_DEVICE_RDMA": "libfabric finds out by itself",
+    "FI_EFA_USE_DEVICE_RDMA": "libfabric detects it",
     "NCCL_PROTO": "it was for aws-ofi-nccl 1.5 and older; NCCL's tuner chooses better",
     "NCCL_ALGO": "NCCL's tuner chooses better",
     "NCCL_BUFFSIZE": "the plugin's tuner sets it",
     "NCCL_MIN_NCHANNELS": "the plugin's tuner sets it",
-    "NCCL_SOCKET_NTHREADS": "it has no part in EFA's path",
-    "RDMAV_FORK_SAFE": "AWS says not to use it",
+    "NCCL_SOCKET_NTHREADS": "EFA does not use it",
+    "RDMAV_FORK_SAFE": "AWS advises against it",
 }
 
 
 @dataclass(frozen=True)
 class Network:
-    """How this process talks to others, and where each setting came from."""
+    """How this process communicates with others, and where each setting came from."""
 
-    interface: str | None  # towards the first node
+    interface: str | None  # towards node 0
     efa_devices: int
     chosen: dict[str, str]  # set here
     kept: dict[str, str]  # of those, what the user had set before
@@ -64,12 +64,12 @@ class Network:
 
 
 def set_environment(device: str, nodes: int, master: str | None, gpu: str | None = None) -> Network:
-    """Sets what is not set yet. To be called before the first group is made and before anything is on the GPU."""
+    """Sets the variables that are not set yet. Call it before the first process group and before the GPU is used."""
     interface = interface_towards(master) if master and nodes > 1 else None
     efa_devices = count_efa_devices()
     wanted = environment(device, nodes=nodes, interface=interface, efa=efa_devices > 0, gpu=gpu)
     kept = variables(wanted)
-    # Under its old name too: torch would heed the new one, which is ours, before it.
+    # Under its old name too: torch would prefer the new name, which is ours.
     kept |= variables(old for new, old in OLD_NAMES.items() if new in wanted)
     chosen = {name: value for name, value in wanted.items() if not {name, OLD_NAMES.get(name)} & kept.keys()}
     set_variables(chosen)
@@ -79,11 +79,11 @@ def set_environment(device: str, nodes: int, master: str | None, gpu: str | None
 def environment(
     device: str, *, nodes: int, interface: str | None = None, efa: bool = False, gpu: str | None = None
 ) -> Mapping[str, str]:
-    """What should be set, whoever sets it."""
-    # Gloo takes the address that the host's name stands for, which on Ubuntu is the loopback's.
+    """The variables that a node needs."""
+    # gloo uses the address of the host name, which on Ubuntu is the loopback's.
     found = {"GLOO_SOCKET_IFNAME": interface} if interface else {}
     if device != "cuda":
-        return found | {"TORCH_FR_BUFFER_SIZE": "256"}  # the flight recorder: what the watchdog reads names from
+        return found | {"TORCH_FR_BUFFER_SIZE": "256"}  # the flight recorder, from which the watchdog reads names
     found |= {
         "NCCL_DEBUG": "WARN",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1",
@@ -91,7 +91,7 @@ def environment(
         "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
         "TORCH_FR_DUMP_TEMP_FILE": f"{tempfile.gettempdir()}/skytrain-nccl-",
     }
-    if nodes > 1:  # within one node NCCL may need the loopback, where there is nothing else
+    if nodes > 1:  # within one node the loopback may be all that NCCL has
         # All but these: `^docker0` alone once left NCCL with the loopback, and plain TCP with it.
         found["NCCL_SOCKET_IFNAME"] = interface or "^docker,lo,veth"
     if efa:
@@ -106,7 +106,7 @@ def count_efa_devices(folder: Path = INFINIBAND) -> int:
 
 
 def address_towards(host: str) -> str | None:
-    """This machine's own address on the way to `host`; nothing is sent. None where there is no way."""
+    """The address of this machine on the route to `host`; None without a route. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, 9))
@@ -116,7 +116,7 @@ def address_towards(host: str) -> str | None:
 
 
 def interface_towards(host: str) -> str | None:
-    """The interface that has the address towards `host`; None where that is only the loopback."""
+    """The interface on the route to `host`; None for the loopback."""
     address = address_towards(host)
     if address is None or address.startswith("127."):
         return None

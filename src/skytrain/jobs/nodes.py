@@ -1,4 +1,4 @@
-"""Before the processes of a job form a group: they find the rendezvous, wait for each other, and see that all run the same thing."""
+"""What the processes of a job do before they form a group: find the rendezvous, wait for each other, compare their setup."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 START_SECONDS = 300.0  # processes of one job start within this of each other: a cold import of torch takes a minute
-NODES_OWN = ("loader.cache_dir",)  # settings that may differ from node to node
+NODES_OWN = ("loader.cache_dir",)  # settings that may differ between nodes
 SHOWN = 5  # differences named in a message
 
 
@@ -38,7 +38,7 @@ class NoRendezvous(SkytrainError):
 
 
 def check_reachable(endpoint: str, timeout_seconds: float = 60.0) -> None:
-    """Returns once something listens at `host:port`; NoRendezvous, with the reason, where nothing does in that time."""
+    """Waits until something listens at `host:port`; raises NoRendezvous, with the reason, after `timeout_seconds`."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdigit():
         raise SkytrainError(
@@ -65,7 +65,7 @@ def _unreachable(endpoint: str, seconds: float, reason: str) -> str:
 
 
 def meet(ranks: Ranks, timeout_seconds: float = START_SECONDS) -> Store:
-    """The store that the processes share, at the address that torchrun, or whoever started them, put in the environment."""
+    """The store that the processes share, at MASTER_ADDR:MASTER_PORT."""
     import torch.distributed as dist
 
     endpoint = rendezvous_endpoint()
@@ -88,13 +88,13 @@ def rendezvous_endpoint() -> str:
 
 
 def host_name() -> str:
-    """This host by name and by the address that others of the job see."""
+    """The name of this host, and the address at which the job's other hosts see it."""
     address = address_towards(master_address() or "")
     return f"{platform.node()} {address}" if address else platform.node()
 
 
 def node_facts(config: Config) -> dict[str, str]:
-    """What must be the same on all nodes: versions, Skytrain's own files, settings."""
+    """What must be equal on all nodes: versions, Skytrain's source files, settings."""
     import torch
 
     package = Path(__file__).parents[1]
@@ -115,7 +115,7 @@ def node_facts(config: Config) -> dict[str, str]:
 
 
 def agree(store: Store, ranks: Ranks, facts: Mapping[str, str], timeout_seconds: float = START_SECONDS) -> None:
-    """Waits until every process is there, and compares. The same on all of them: either all go on, or all raise."""
+    """Waits for every process and compares their facts. Returns on all of them, or raises on all of them."""
     import torch.distributed as dist
 
     here = json.dumps({**facts, "processes on a node": str(ranks.local_size)}, sort_keys=True)
@@ -132,7 +132,7 @@ def agree(store: Store, ranks: Ranks, facts: Mapping[str, str], timeout_seconds:
         missing = numbers(rank for rank in range(ranks.world_size) if rank not in there)
         named = ", ".join(f"node {node} ({host})" for node, host in sorted(hosts))
         raise NoRendezvous(
-            f"rank {missing} of {ranks.world_size} did not come to the rendezvous {rendezvous_endpoint()} within {timeout_seconds:.0f} s; "
+            f"rank {missing} of {ranks.world_size} did not join the rendezvous {rendezvous_endpoint()} within {timeout_seconds:.0f} s; "
             f"rank {numbers(there)} did, on {named}\n  look for the first error on the nodes that are missing"
         ) from None
     posts = [json.loads(store.get(key)) for key in keys]
@@ -144,12 +144,12 @@ def agree(store: Store, ranks: Ranks, facts: Mapping[str, str], timeout_seconds:
 
 
 def _leave_together(store: Store, ranks: Ranks) -> None:
-    """The first rank may hold the store, and must not take it away while others still read."""
+    """Rank 0 may host the store, and must keep it until the others have read it."""
     import torch.distributed as dist
 
     store.set(f"{_rank_key(ranks.rank)}/read", "")
     if ranks.first:
-        with contextlib.suppress(dist.DistStoreError):  # whoever is not done by then has its own trouble
+        with contextlib.suppress(dist.DistStoreError):  # a rank that is not done by then fails on its own
             store.wait([f"{_rank_key(rank)}/read" for rank in range(ranks.world_size)], timedelta(seconds=10))
 
 
@@ -164,7 +164,9 @@ def _differences(store: Store, first_host: str, others: Mapping[int, str]) -> st
         if len(keys) > SHOWN:
             lines.append(f"and {len(keys) - SHOWN} more on node {node} ({host})")
     text = "\n".join(f"  {line}" for line in lines)
-    return f"the nodes of this job do not run the same thing:\n{text}\n  give every node the same code and the same command; all of them stop"
+    return (
+        f"the nodes of this job differ:\n{text}\n  give every node the same code and the same command; all of them stop"
+    )
 
 
 def numbers(ranks: Iterable[int]) -> str:

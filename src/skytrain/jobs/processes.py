@@ -1,4 +1,4 @@
-"""Finds and kills all processes of a job, whatever session they are in and whoever their parent is by now."""
+"""Finds and kills all processes of a job, in any session and under any parent."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from .lifeline import SUPERVISOR, is_alive, read_stat
 
-KILL_SECONDS = 5.0  # for killed processes to be gone; one that waits for a device may take longer, and is left
+KILL_SECONDS = 5.0  # for killed processes to end; one that waits for a device may take longer
 PROC, CONTROL_GROUPS = Path("/proc"), "skytrain-"
 
 
 def descendants(pid: int) -> list[int]:
-    """Of a process that lives, as Linux lists them; elsewhere workers end when their sockets close."""
+    """All descendants of a living process, from Linux's /proc; elsewhere workers end when their sockets close."""
     parents = {}
     for path in PROC.glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended since
@@ -30,10 +30,10 @@ def descendants(pid: int) -> list[int]:
 
 
 def supervised_by(supervisor: str) -> list[int]:
-    """All processes that live and were started under a supervisor, found by the environment that they inherited."""
+    """All living processes that were started under a supervisor, found by the environment that they inherited."""
     mark, found = f"{SUPERVISOR}={supervisor}".encode(), []
     for path in PROC.glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):  # it has ended since, or is another user's
+        with contextlib.suppress(OSError):  # it has ended since, or belongs to another user
             if mark in path.read_bytes().split(b"\0"):
                 found.append(int(path.parent.name))
     return [pid for pid in found if pid != os.getpid()]
@@ -41,7 +41,7 @@ def supervised_by(supervisor: str) -> list[int]:
 
 @dataclass(frozen=True)
 class ControlGroup:
-    """A cgroup of a job's own, where this user may make one: the kernel then kills all of it at once."""
+    """The cgroup of one job, if this user may create one: the kernel can then kill all of it at once."""
 
     folder: Path
 
@@ -57,27 +57,27 @@ class ControlGroup:
             if not (group.folder / "cgroup.kill").exists():  # before Linux 5.14
                 group.folder.rmdir()
                 return None
-        except OSError:  # not ours to divide, as in most containers
+        except OSError:  # not permitted, as in most containers
             return None
         return group
 
     def enter(self) -> None:
-        """Moves the calling process into it; those that it starts follow."""
-        with contextlib.suppress(OSError):  # refused after all: its processes are still found by their environment
+        """Moves the calling process, and those that it starts later, into the group."""
+        with contextlib.suppress(OSError):  # refused after all; processes are still found by their environment
             (self.folder / "cgroup.procs").write_text("0")
 
     def kill(self) -> None:
-        with contextlib.suppress(OSError):  # gone: it was empty, and another supervisor took it for left behind
+        with contextlib.suppress(OSError):  # removed: it was empty, and another supervisor took it for a leftover
             (self.folder / "cgroup.kill").write_text("1")
 
     def remove(self) -> None:
-        """Where it is empty; one that is not, Linux keeps."""
+        """Removes the group if it is empty; Linux refuses otherwise."""
         with contextlib.suppress(OSError):
             self.folder.rmdir()
 
 
 def _own_folder() -> Path | None:
-    """Of this process, in cgroup v2."""
+    """The folder of this process's group in cgroup v2."""
     try:
         mounts = (line.split() for line in (PROC / "self/mountinfo").read_text().splitlines())
         root = next(Path(words[4]) for words in mounts if words[words.index("-") + 1] == "cgroup2")
@@ -89,18 +89,18 @@ def _own_folder() -> Path | None:
 
 
 def _sweep(above: Path) -> None:
-    """Removes what supervisors that are gone have left. Nothing is killed: one may live where its process id is not seen."""
+    """Removes empty groups of former supervisors. Nothing is killed: one may live in a namespace where its pid is not visible."""
     for folder in above.glob(f"{CONTROL_GROUPS}*"):
         if not is_alive(folder.name.removeprefix(CONTROL_GROUPS)):
             ControlGroup(folder).remove()
 
 
 def kill_job(supervisor: str, group: ControlGroup | None) -> None:
-    """Every process of the job but the supervisor. Returns when they are gone, or cannot be killed."""
+    """Kills every process of the job except the supervisor. Returns when they have ended, or cannot be killed."""
     deadline = time.monotonic() + KILL_SECONDS
     if group is not None:
         group.kill()
-    # Again and again: a process may start another while it is being killed.
+    # Repeatedly: a process may start another one while it is being killed.
     while (left := supervised_by(supervisor)) and time.monotonic() < deadline:
         for pid in left:
             with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The processes of a job: who this one is, how they meet, and how they agree on something."""
+"""The processes of a job: the rank of this one, how they form a group, and how they agree on a value."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from .watchdog import Watchdog
 
 T = TypeVar("T")
-TIMEOUT_SECONDS = 900.0  # where no setting says so: longer than a store that does not answer is waited for
+TIMEOUT_SECONDS = 900.0  # the default: longer than an unreachable store is waited for
 BACKEND_SECONDS = 30.0
 
 
 class ToldByFirstRank(SkytrainError):
-    """An error that the first rank, of the job or of this node, has raised and prints; the others only stop."""
+    """An error that rank 0, of the job or of this node, has raised and prints; the other ranks only stop."""
 
     def __init__(self, text: str, exit_code: int = SkytrainError.exit_code) -> None:
         super().__init__(text)
@@ -31,7 +31,7 @@ class ToldByFirstRank(SkytrainError):
 
 
 class LostRank(SkytrainError):
-    """Another process of the job is gone, so this one cannot go on."""
+    """Another process of the job is lost, so this one cannot continue."""
 
     exit_code = 1
 
@@ -41,15 +41,15 @@ LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", 
 
 @dataclass(frozen=True)
 class JoinedJob:
-    """What a process has of the group that it joined; nothing where somebody else had joined it before."""
+    """What belongs to the process group that was joined; empty if the caller had joined one before."""
 
-    watchdog: Watchdog | None = None  # None for a process alone
+    watchdog: Watchdog | None = None  # None for a single process
     network: Network | None = None
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among all of the job's; one alone unless torchrun started it."""
+    """The rank of this process in the job; a single process unless torchrun started it."""
 
     rank: int = 0
     world_size: int = 1
@@ -77,17 +77,17 @@ class Ranks:
     def joined(
         self, device: str, *, timeout_seconds: float = TIMEOUT_SECONDS, facts: Mapping[str, str] | None = None
     ) -> Iterator[JoinedJob]:
-        """A process group for the time being: gloo on the CPU and, on `cuda`, NCCL beside it for tensors there.
+        """Joins a process group for the duration of the context: gloo for the CPU and, on `cuda`, NCCL for the GPU.
 
-        Every rank brings the same `facts`, or all stop. A rank that is lost, or a collective that does not end within
-        `timeout_seconds`, ends the job with a message that names them.
+        All ranks must have the same `facts`; otherwise all raise. A lost rank, or a collective that does not end within
+        `timeout_seconds`, ends the job with a message that names it.
         """
         import torch
         import torch.distributed as dist
 
         from .network import set_environment
 
-        if dist.is_initialized():  # by the caller, who keeps it
+        if dist.is_initialized():  # by the caller, who also destroys it
             yield JoinedJob()
             return
         backend, here, gpu = "gloo", None, None
@@ -97,14 +97,14 @@ class Ranks:
             backend, gpu = "cpu:gloo,cuda:nccl", torch.cuda.get_device_name()
         network = set_environment(device, self.nodes, master_address(), gpu)
         store, watchdog = self._meet(timeout_seconds, facts or {})
-        # The backend's own timeout comes after the watchdog's, which knows more; it is what is left should that one fail.
+        # The backend's own timeout is a fallback, later than the watchdog's, whose message says more.
         limit = timedelta(seconds=timeout_seconds + BACKEND_SECONDS)
         with watchdog.guarding() if watchdog else nullcontext():
             dist.init_process_group(
                 backend, rank=self.rank, world_size=self.world_size, store=store, timeout=limit, device_id=here
             )
             yield JoinedJob(watchdog, network)
-            # Not after an error: the others may be waiting inside a collective, and would keep this process from ending.
+            # Not after an error: other ranks may wait in a collective, and this process would wait for them.
             dist.destroy_process_group()
         if watchdog:
             watchdog.close()
@@ -112,7 +112,7 @@ class Ranks:
     def _meet(self, timeout_seconds: float, facts: Mapping[str, str]) -> tuple[Store, Watchdog | None]:
         import torch.distributed as dist
 
-        if self.world_size == 1:  # there is nobody to meet, so nothing of the network is needed
+        if self.world_size == 1:  # a single process needs no network
             return dist.HashStore(), None
         from .nodes import agree, meet
         from .watchdog import Watchdog
@@ -124,7 +124,7 @@ class Ranks:
         return dist.PrefixStore("default_pg", store), watchdog
 
     def first_does(self, work: Callable[[], T]) -> T:
-        """What `work` gives on the first rank, on every rank; its error is everybody's."""
+        """Calls `work` on rank 0, and returns its result or raises its error on every rank."""
         if self.world_size == 1:
             return work()
         import torch
@@ -144,11 +144,11 @@ class Ranks:
         return told[0]  # type: ignore[return-value]
 
     def any(self, here: bool) -> bool:
-        """Whether it is so on any rank."""
+        """Whether `here` is true on any rank."""
         return bool(self.largest(int(here)))
 
     def largest(self, here: int) -> int:
-        """The largest of all ranks' numbers. Goes over the CPU, so that no accelerator is waited for."""
+        """The largest of all ranks' numbers, over the CPU, so that no rank waits for its GPU."""
         if self.world_size == 1:
             return int(here)
         import torch
@@ -159,7 +159,7 @@ class Ranks:
         return int(number)
 
     def everyone(self, here: T) -> list[T]:
-        """What each rank has, in their order."""
+        """The values of all ranks, in order of rank."""
         if self.world_size == 1:
             return [here]
         import torch.distributed as dist

@@ -1,6 +1,6 @@
-"""How workers and the process that supervises them tell each other things: files in a folder that the supervisor makes.
+"""How workers report to their supervisor: by files in a folder that the supervisor creates.
 
-Exit codes cannot do it: torchrun takes any code but 0 for a crash, and itself ends with 1.
+Exit codes would not do: torchrun takes any code but 0 for a crash, and itself exits with 1.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CRASH = 1
 
 @dataclass(frozen=True)
 class JobError:
-    """An error that a worker explained before it ended. Another start would only repeat it, or wait for the store again."""
+    """An error that a worker reported before it ended. A restart would only repeat it, or wait for the store again."""
 
     exit_code: int
     message: str
@@ -41,19 +41,19 @@ class Progress:
 
 @dataclass(frozen=True)
 class Supervision:
-    """The folder, seen from both sides."""
+    """The folder, as both sides use it."""
 
     folder: Path
     supervisor: str  # its process id and start time
 
     @classmethod
     def begin(cls, folder: Path) -> Supervision:
-        """In the supervisor."""
+        """Called in the supervisor."""
         return cls(folder, identify(os.getpid()))
 
     @classmethod
     def from_environment(cls) -> Supervision | None:
-        """In a worker; None where nobody supervises."""
+        """Called in a worker; None without a supervisor."""
         folder, supervisor = variable(VARIABLE), variable(SUPERVISOR)
         return cls(Path(folder), supervisor) if folder and supervisor else None
 
@@ -63,11 +63,11 @@ class Supervision:
     # The worker's side.
 
     def arrive(self, local_rank: int) -> None:
-        """Once signals are taken care of: from here on they may be sent to this process."""
+        """Called once signal handlers are set: from here on signals may be sent to this process."""
         self._put(f"pid-{local_rank}", str(os.getpid()))
 
     def check(self) -> None:
-        """Ends a worker whose supervisor is gone: the run is another's now."""
+        """Ends a worker whose supervisor is gone: the run may belong to another one by now."""
         if not is_supervised(self.supervisor):
             raise SystemExit(CRASH)
 
@@ -79,13 +79,13 @@ class Supervision:
         self._put("outcome", outcome)
 
     def report_error(self, error: SkytrainError) -> None:
-        """An error with a code of its own; a lost peer is left to look like the crash that it is."""
+        """Reports an error that has its own exit code; a lost peer counts as a crash."""
         code = exit_code_of(error)
         if code != CRASH:
             self._put("error", json.dumps({"exit_code": code, "message": str(error)}))
 
     def _put(self, name: str, text: str) -> None:
-        # Whoever cleans the temporary folder of the machine may have taken ours, in a run of weeks.
+        # In a run of weeks, a clean-up of temporary files may have removed the folder.
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         part = self.folder / f".{name}.{os.getpid()}"
         part.write_text(text)
@@ -94,11 +94,11 @@ class Supervision:
     # The supervisor's side.
 
     def workers(self) -> set[int]:
-        """Process ids of the workers that can take a signal, of those that have said so since `forget`."""
+        """Process ids of the workers that have called `arrive` since the last `forget`."""
         return {int(path.read_text()) for path in self.folder.glob("pid-*")}
 
     def forget(self) -> None:
-        """Before workers are started again: what was said by those before them."""
+        """Removes the reports of former workers, before new ones are started."""
         for name in ("pid-*", "error"):
             for path in self.folder.glob(name):
                 path.unlink(missing_ok=True)

@@ -1,6 +1,6 @@
-"""Supervise: starts the workers of this machine, passes signals on, restarts them after a crash, and says how it ended.
+"""The supervisor: starts the workers of this machine, passes signals on, restarts them after a crash, sets the exit code.
 
-Loads no torch: it stays small beside the workers, and there is little in it that could fail.
+It does not import torch, so that it stays small and little in it can fail.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from .processes import ControlGroup, kill_job
 from .supervision import JobError, Progress, Supervision
 
 POLL_SECONDS = 0.1
-FIRST_NODE_SECONDS = 5.0  # that the first node may be late without a word
-# For the other nodes to come, at the start or after a crash, and for a cold import of torch.
+FIRST_NODE_SECONDS = 5.0  # that node 0 may be late before this is reported
+# For the other nodes to join, at the start or after a crash, and for a cold import of torch.
 OTHERS_SECONDS = START_SECONDS + 60.0
-LEAVE_SECONDS = 60.0  # for workers that have said how they ended to be gone
+LEAVE_SECONDS = 60.0  # for workers to exit after they have reported how they ended
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 FIRST_WAIT_SECONDS = 2.0  # before a restart; doubled after each further crash without progress
 LONGEST_WAIT_SECONDS = 120.0
@@ -46,12 +46,12 @@ LONGEST_WAIT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class ProcessLayout:
-    """Which processes make a job, seen from one of its machines."""
+    """Which processes make up a job, seen from one of its machines."""
 
     processes: int = 1  # on this machine
     nodes: int = 1
     node_rank: int = 0
-    rendezvous: str | None = None  # host:port of the first node
+    rendezvous: str | None = None  # host:port of node 0
 
     def __post_init__(self) -> None:
         if self.nodes > 1 and not self.rendezvous:
@@ -67,14 +67,14 @@ class ProcessLayout:
 
 
 def choose_processes(config: Config, asked: int | None) -> int:
-    """As asked; otherwise one for each GPU where the work is shared, and one alone where it is not."""
+    """`asked`, or else one for each GPU if the mode uses several processes, and one if it does not."""
     if asked is not None:
         return asked
     return max(1, count_gpus()) if uses_process_group(config) and config.trainer.device != "cpu" else 1
 
 
 def count_gpus() -> int:
-    """Without torch, which would take a context on each of them."""
+    """Counts without torch, which would create a context on each GPU."""
     visible = visible_gpus()
     if visible is not None:
         return len(visible)
@@ -100,11 +100,11 @@ def supervise(config: Config, words: Sequence[str], layout: ProcessLayout, tell:
 
 
 def _find_first_node(rendezvous: str, tell: Callable[[str], None]) -> None:
-    """torchrun would wait for it in silence, and end with a traceback."""
+    """Waits for node 0 with a message. torchrun would wait silently, and end with a traceback."""
     try:
         check_reachable(rendezvous, FIRST_NODE_SECONDS)
     except NoRendezvous:
-        tell(f"nothing answers at {rendezvous} yet; waiting up to {format_seconds(START_SECONDS)} for the first node")
+        tell(f"nothing answers at {rendezvous} yet; waiting up to {format_seconds(START_SECONDS)} for node 0")
         check_reachable(rendezvous, START_SECONDS)
 
 
@@ -117,7 +117,7 @@ def torchrun(layout: ProcessLayout, max_restarts: int) -> list[str]:
             *("--nnodes", str(layout.nodes), "--rdzv-backend", "c10d", "--rdzv-id", "skytrain"),
             *("--rdzv-endpoint", str(layout.rendezvous), "--rdzv-conf", f"is_host={host}"),
         ]
-        # By address: the other nodes need not know this one by its name.
+        # By address: the other nodes may not be able to resolve this one's name.
         if address := address_towards(str(layout.rendezvous).rpartition(":")[0]):
             meeting += ["--local-addr", address]
     counts = ["--nproc-per-node", str(layout.processes), "--max-restarts", str(max_restarts)]
@@ -126,26 +126,26 @@ def torchrun(layout: ProcessLayout, max_restarts: int) -> list[str]:
 
 
 def restart_wait_seconds(failures: int) -> float:
-    """Before the restart after so many crashes in a row. With jitter: what fails for all jobs is not asked by all at once."""
+    """The wait before the restart after so many crashes in a row; with jitter, so that not all jobs retry at the same time."""
     return random.uniform(0.5, 1.0) * min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** (failures - 1))
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How often a job is restarted without progress in between, and how long it may take to stop."""
+    """How often in a row a job is restarted without progress, and how long it may take to stop."""
 
     max_restarts: int
     stop_seconds: float
 
 
 class Restarts:
-    """Counts the crashes of a job. Progress, seen by a restart that resumes from a newer commit, makes them good."""
+    """Counts the crashes of a job since its last progress: a restart that resumed from a newer commit."""
 
     def __init__(self, allowed: int) -> None:
         self._allowed, self._failures, self._progress = allowed, 0, Progress()
 
     def crashed(self, resumed_step: int | None) -> int | None:
-        """Which restart is next, from 1; None when all are used up. `resumed_step`: from where the attempt had resumed."""
+        """The number of the next restart, from 1; None when none is left. The attempt had resumed from `resumed_step`."""
         if self._progress.made(resumed_step):
             self._failures = 0
         if self._failures >= self._allowed:
@@ -155,7 +155,7 @@ class Restarts:
 
 
 class Supervisor:
-    """One job on this machine, from its first start to its end. `command` is what Python is given."""
+    """One job on this machine, from its first start to its end. `command` holds the arguments of Python."""
 
     def __init__(
         self,
@@ -172,14 +172,16 @@ class Supervisor:
         self._asked: signal.Signals | None = None  # to stop
         self._deadline: float | None = None
         self._at_once = False
-        self._workers: set[int] = set()  # that can take a signal; kept here, since a cleaner may take the folder
-        self._told: set[int] = set()  # workers that have had the signal
-        self._rendezvous = rendezvous  # where other nodes are to come; None where there are none
+        self._workers: set[int] = (
+            set()
+        )  # ready for signals; kept here, since a clean-up of temporary files may remove the folder
+        self._told: set[int] = set()  # workers that have received the signal
+        self._rendezvous = rendezvous  # None with a single node
         self._worked_at = 0.0  # when a worker of this node was last alive
 
     def _environment(self) -> dict[str, str]:
         environment = child_environment(self._supervision.environment())
-        # Shared, torchrun's store keeps the addresses of workers that are dead, and those started again wait for them.
+        # A shared store would keep the addresses of dead workers, and restarted ones would wait for them.
         environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         if self._processes > 1:
             environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self._processes)))
@@ -216,7 +218,7 @@ class Supervisor:
                 return EXIT_CODES[UNCOMMITTED]
 
     def _wait(self, seconds: float) -> bool:
-        """False when a signal came meanwhile."""
+        """Waits; returns False if a signal arrived meanwhile."""
         until = time.monotonic() + seconds
         while self._asked is None and time.monotonic() < until:
             time.sleep(min(POLL_SECONDS, max(0.0, until - time.monotonic())))
@@ -228,7 +230,7 @@ class Supervisor:
         self._asked = self._asked or signal.Signals(number)
 
     def _how_it_ended(self, error: JobError | None) -> int | None:
-        """Our exit code where the workers ended on purpose or were stopped; None where they crashed."""
+        """The exit code if the workers ended on purpose or were stopped; None if they crashed."""
         outcome = self._supervision.outcome()
         if outcome is not None:
             return EXIT_CODES[outcome]
@@ -237,7 +239,7 @@ class Supervisor:
         return EXIT_CODES[UNCOMMITTED] if self._asked is not None else None
 
     def _begin_child(self) -> None:
-        """In the child, before it becomes another program: from here on it cannot be lost."""
+        """Runs in the child before exec: from here on it ends with the supervisor."""
         die_with_parent()
         if self._group is not None:
             self._group.enter()
@@ -246,7 +248,7 @@ class Supervisor:
         self._supervision.forget()
         self._workers.clear()
         self._worked_at = time.monotonic()
-        # In a session of its own, so that a terminal's Ctrl-C comes here alone and is passed on once.
+        # In a new session, so that a terminal's Ctrl-C reaches only this process and is passed on once.
         child = subprocess.Popen(
             self._command, env=self._environment(), start_new_session=True, preexec_fn=self._begin_child
         )
@@ -255,35 +257,35 @@ class Supervisor:
             while child.poll() is None:
                 self._workers |= self._supervision.workers()
                 self._pass_on()
-                self._check_company()
+                self._check_other_nodes()
                 if leaving is None and (self._supervision.outcome() or self._supervision.error()):
-                    # After an error the other ranks only wait for the one that is gone.
+                    # After an error the other ranks only wait for the one that ended.
                     leaving = time.monotonic() + (LEAVE_SECONDS if self._supervision.outcome() else 1.0)
                 if leaving is not None and time.monotonic() > leaving:
                     break
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     child.wait(POLL_SECONDS)
         finally:
-            # Also where the child has ended: what it started may not have.
+            # Also if the child has ended: processes that it started may still run.
             kill_job(self._supervision.supervisor, self._group)
             child.kill()
             code = child.wait()
         return code
 
-    def _check_company(self) -> None:
-        """torchrun starts workers once all nodes are there. Where they do not come it would wait in silence."""
+    def _check_other_nodes(self) -> None:
+        """Raises if the other nodes do not join: torchrun starts workers when all nodes have, and would wait silently."""
         if self._rendezvous is None:
             return
         if any(lives(pid) for pid in self._workers):
             self._worked_at = time.monotonic()
         elif time.monotonic() - self._worked_at > OTHERS_SECONDS:
             raise NoRendezvous(
-                f"no worker has started here for {format_seconds(OTHERS_SECONDS)}: not all nodes came to the rendezvous {self._rendezvous}\n"
-                "  look for the first error on the other nodes; the same command, on all of them, continues from the last commit"
+                f"no worker has started here for {format_seconds(OTHERS_SECONDS)}: not all nodes joined the rendezvous {self._rendezvous}\n"
+                "  look for the first error on the other nodes; the same command, on all of them, resumes from the last commit"
             )
 
     def _pass_on(self) -> None:
-        """A signal to the workers themselves: torchrun would give them 30 seconds, however long they need to save."""
+        """Sends a received signal to the workers themselves: torchrun would kill them after 30 seconds, even during a save."""
         if self._asked is None:
             return
         if self._deadline is None:
@@ -294,14 +296,16 @@ class Supervisor:
         if self._at_once or time.monotonic() > self._deadline:
             if not self._at_once:
                 self._tell(
-                    f"not stopped within {format_seconds(self._limits.stop_seconds)} (trainer.stop_within): killed; the last commit stands"
+                    f"not stopped within {format_seconds(self._limits.stop_seconds)} (trainer.stop_within): killed; the last commit remains"
                 )
             kill_job(self._supervision.supervisor, self._group)
             return
         number = signal.SIGTERM if self._asked is signal.SIGHUP else self._asked
         for pid in self._workers - self._told:
             self._told.add(pid)
-            with contextlib.suppress(ProcessLookupError):  # crashed meanwhile; the one that follows it is told
+            with contextlib.suppress(
+                ProcessLookupError
+            ):  # crashed meanwhile; the worker that replaces it gets the signal
                 os.kill(pid, number)
 
 

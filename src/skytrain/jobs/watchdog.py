@@ -1,7 +1,8 @@
-"""A job that stops says why: every rank tells the others, through the store they met at, where it is; whoever falls silent is named.
+"""Explains why a job stopped: every rank publishes its state through the rendezvous store, and a silent rank is named.
 
-Without it a lost host shows as ranks that wait in a collective until the backend's timeout, and then as a trace that names
-neither the host nor the rank. Two threads, since talking to a store whose host is gone may block: one talks, one looks at the clock.
+Without it a lost host shows as ranks that wait in a collective until the backend's timeout, then as a trace that names
+neither the host nor the rank. There are two threads, since a call to a store whose host is gone may block: one exchanges
+states with the store, the other checks the time.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from .ranks import LOST, LostRank, Ranks
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-SILENT_SECONDS = 60.0  # a rank, or the store, that says nothing for so long is gone
-GRACE_SECONDS = 10.0  # for a rank to see by itself that another has ended
-RANKS_A_SECOND = 100  # of a large job the beats are fewer, since each rank reads all of them from one store
+SILENT_SECONDS = 60.0  # a rank, or the store, that is silent for so long counts as lost
+GRACE_SECONDS = 10.0  # for a rank to notice by itself that another has ended
+RANKS_A_SECOND = 100  # a large job has fewer beats, since each rank reads all of them from one store
 
 
 @dataclass(frozen=True)
 class Beat:
-    """What a rank says of itself."""
+    """The state that a rank publishes."""
 
     number: int
     host: str
@@ -43,11 +44,11 @@ class Beat:
     step: int
     doing: str
     moved: str  # changes whenever a collective begins or ends
-    ended: str | None = None  # done, lost (another rank), or its error
+    ended: str | None = None  # "done", "lost" (another rank), or its error
 
 
 class Watchdog:
-    """Watches the job from one of its ranks. `at_step` is told of each step; `end_process` is called when the job cannot go on."""
+    """Watches the job from one of its ranks. Call `at_step` after each step; `end_process` is called when the job cannot continue."""
 
     def __init__(
         self,
@@ -56,11 +57,11 @@ class Watchdog:
         timeout_seconds: float,
         end_process: Callable[[], None] = lambda: os._exit(1),
     ) -> None:
-        # Its own connection: a store answers one question at a time, and some take long.
+        # Its own connection: a connection serves one request at a time, and some take long.
         self._store: Store = store.clone()  # type: ignore[attr-defined]  # not in torch's type stubs
         self._ranks, self._timeout = ranks, timeout_seconds
         self._end_process = end_process
-        # A rank that is gone is named before those that wait for it have waited too long.
+        # A lost rank is named before the ranks that wait for it reach their timeout.
         self.silent_seconds = min(SILENT_SECONDS, timeout_seconds / 2)
         self._grace_seconds = min(GRACE_SECONDS, timeout_seconds / 2)
         self._interval = min(self.silent_seconds / 10, max(1.0, ranks.world_size / RANKS_A_SECOND))
@@ -74,12 +75,12 @@ class Watchdog:
         self._tell()
 
     def start(self) -> None:
-        """All ranks must have made theirs by now: a beat that is not there yet is waited for."""
+        """Starts the threads, once all ranks have created their watchdog: reading waits for a missing beat."""
         now = self._answered_at = time.monotonic()
         everyone = range(self._ranks.world_size)
         self._changed_at, self._moved_at = dict.fromkeys(everyone, now), dict.fromkeys(everyone, now)
         self._ended_at: dict[int, float] = {}
-        for work in (self._talk, self._look):
+        for work in (self._exchange_beats, self._check_time):
             threading.Thread(target=work, name=f"skytrain watchdog {work.__name__}", daemon=True).start()
 
     def at_step(self, step: int) -> None:
@@ -87,14 +88,14 @@ class Watchdog:
 
     @contextmanager
     def guarding(self) -> Iterator[None]:
-        """An error is told to the other ranks; one that means that another rank is gone names it."""
+        """Publishes an error to the other ranks. One that means that another rank is lost is raised as LostRank, with its name."""
         try:
             yield
         except RuntimeError as error:
             if not any(word in str(error) for word in LOST):
                 self._leave(_first_line(error))
                 raise
-            # torchrun asks a node's ranks to end as soon as one of them is gone, and waits a while; first this one explains.
+            # torchrun sends SIGTERM to a node's ranks as soon as one of them is gone; this one explains first.
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             text = self._explain(_first_line(error))
             self._leave("lost")
@@ -104,39 +105,41 @@ class Watchdog:
             raise
 
     def close(self) -> None:
-        """This rank is done. The one that may hold the store lets the others finish first."""
+        """Called when this rank is done. Rank 0, if it hosts the store, waits for the others to finish."""
         self._leave("done")
         if self._ranks.first and not agent_keeps_store():
-            with contextlib.suppress(RuntimeError):  # whoever is not done by then has trouble of its own
+            with contextlib.suppress(RuntimeError):  # a rank that is not done by then fails on its own
                 self._store.wait([f"{key}/ended" for key in self._keys], timedelta(seconds=self._timeout))
 
     def _leave(self, how: str) -> None:
-        if time.monotonic() - self._answered_at <= self.silent_seconds:  # else who talks to the store may wait for ever
-            # A store that is gone, and with it the job, has nobody behind it to tell.
+        if (
+            time.monotonic() - self._answered_at <= self.silent_seconds
+        ):  # otherwise a call to the store may block for ever
+            # If the store is gone, so is the job, and nobody is left to tell.
             with contextlib.suppress(RuntimeError):
                 self._tell(ended=how)
                 self._store.set(f"{self._keys[self._ranks.rank]}/ended", "")
-        self._closing.set()  # last, so that something still looks at the clock while this talks
+        self._closing.set()  # last, so that the time is still checked during these calls
 
-    # One thread talks.
+    # The first thread exchanges beats with the store.
 
-    def _talk(self) -> None:
+    def _exchange_beats(self) -> None:
         told_step, told_at = 0, time.monotonic()
         while not self._closing.wait(self._interval / 5):
             if self._step == told_step and time.monotonic() - told_at < self._interval:
                 continue
             told_step, told_at = self._step, time.monotonic()
             moved, doing = flight_recorder.observe(self._mine.moved)
-            doing = self._mine.doing if self._explaining else doing  # what it did when it failed is what counts
+            doing = self._mine.doing if self._explaining else doing  # keep what it did when it failed
             try:
                 self._tell(number=self._mine.number + 1, moved=moved, doing=doing)
                 self._read()
             except RuntimeError:
-                continue  # the store does not answer: how long is what the other thread looks at
+                continue  # the store does not answer; the other thread checks for how long
 
     def _tell(self, **news: Any) -> None:
         with self._telling:
-            if self._mine.ended is None:  # which is a rank's last word
+            if self._mine.ended is None:  # nothing follows an end
                 self._mine = replace(self._mine, step=self._step, **news)
                 self._store.set(self._keys[self._ranks.rank], json.dumps(asdict(self._mine)))
 
@@ -155,16 +158,16 @@ class Watchdog:
                     self._moved_at[rank] = now
                 self._beats[rank] = beat
 
-    # The other looks at the clock, at what the first has heard.
+    # The second thread checks how old the beats are.
 
-    def _look(self) -> None:
+    def _check_time(self) -> None:
         while not self._closing.wait(self._interval / 2):
-            if text := self._verdict():
+            if text := self._find_failure():
                 self._stop(text)
                 return
 
-    def _verdict(self) -> str | None:
-        """Why the job cannot go on, where it cannot."""
+    def _find_failure(self) -> str | None:
+        """Why the job cannot continue; None if it can."""
         now = time.monotonic()
         with self._lock:
             unheard = now - self._answered_at
@@ -173,7 +176,7 @@ class Watchdog:
                     f"{self._endpoint}, where the ranks of this job meet, has not answered {self._me()} for {unheard:.0f} s: "
                     f"rank 0, its node or the network between is gone\n{self._state()}"
                 )
-            # Only up to the store's last answer: while it is silent, so is everybody.
+            # Only up to the store's last answer: while the store is silent, every rank seems to be.
             silent = {
                 rank: now - at for rank, at in self._changed_at.items() if self._answered_at - at > self.silent_seconds
             }
@@ -190,7 +193,7 @@ class Watchdog:
         return None
 
     def _explain(self, error: str) -> str:
-        """A collective has failed: its peer may have told why, or falls silent within a few beats."""
+        """Explains a failed collective: the peer may have published its error, or becomes silent within a few beats."""
         self._explaining = True
         quiet = 4 * self._interval
         deadline = time.monotonic() + 2 * quiet
@@ -220,12 +223,12 @@ class Watchdog:
         beat = self._beats.get(rank)
         if beat is None or self._answered_at - self._changed_at[rank] > quiet_seconds:
             return beat is not None
-        # On this node one need not wait for silence, and had better not: torchrun does not wait long.
+        # On this node its process can be checked, without waiting for silence: torchrun does not wait long.
         here = rank // self._ranks.local_size == self._ranks.node
         return beat.ended not in (None, "lost") or (here and not lives(beat.process))
 
     def _stop(self, text: str) -> None:
-        """One rank of each node speaks; the others let it, since torchrun ends a node's ranks when the first of them ends."""
+        """One rank of each node prints the message; the others wait, since torchrun ends a node's ranks when one of them ends."""
         first = self._ranks.node * self._ranks.local_size
         here = range(first, first + self._ranks.local_size)
         heard = [
@@ -238,7 +241,7 @@ class Watchdog:
             )
         ]
         if self._ranks.rank == min(heard):
-            print(f"error: {text}", file=sys.stderr, flush=True)  # noqa: T201  # no other thread will get to say it
+            print(f"error: {text}", file=sys.stderr, flush=True)  # noqa: T201  # the main thread may be blocked
         else:
             time.sleep(1.0)
         self._leave("lost")
@@ -247,20 +250,20 @@ class Watchdog:
         self._end_process()
 
     def _a_node_is_silent(self) -> bool:
-        """A node none of whose ranks has been heard, not one with a single rank that hangs."""
+        """Whether all ranks of some node are silent; a single hanging rank does not count."""
         size = self._ranks.local_size
         silent = {rank for rank, at in self._changed_at.items() if self._answered_at - at > self.silent_seconds}
         return any(silent >= set(range(node * size, (node + 1) * size)) for node in range(self._ranks.nodes))
 
     def _end_agent(self) -> None:
-        """torchrun's agent would wait for a node that is gone, to start again with it, and in a rendezvous whose host is gone
-        it waits in the store's socket, deaf to signals."""
+        """Kills torchrun's agent, which would wait for the lost node to restart with it; if the rendezvous host is lost, it
+        would wait in the store's socket and ignore signals."""
         under_torchrun = has_torchrun_agent() and os.getppid() == self._parent
         if under_torchrun and self._ranks.nodes > 1:
-            time.sleep(2.0)  # all ranks of this node have spoken and ended by then
+            time.sleep(2.0)  # all ranks of this node have printed and ended by then
             os.kill(self._parent, signal.SIGKILL)
 
-    # Words.
+    # Messages.
 
     def _me(self) -> str:
         return f"rank {self._ranks.rank} ({self._mine.host})"
@@ -271,7 +274,7 @@ class Watchdog:
         return f"rank {numbers(ranks)}" + (f" ({', '.join(hosts)})" if hosts else "")
 
     def _state(self, lost: Iterable[int] = ()) -> str:
-        """Where every rank was last, those together that were in one place."""
+        """Where every rank was last; ranks at the same place share a line."""
         groups: dict[tuple[str, str], list[int]] = {}
         for rank, beat in self._beats.items():
             beat = self._mine if rank == self._ranks.rank else beat
@@ -281,7 +284,7 @@ class Watchdog:
             f"  rank {numbers(ranks)} ({host}) {'was last seen' if set(ranks) & set(lost) else 'is'} at {where}"
             for (host, where), ranks in groups.items()
         ]
-        return "\n".join([*lines, "  the same command, on all nodes, continues from the last checkpoint"])
+        return "\n".join([*lines, "  the same command, on all nodes, resumes from the last checkpoint"])
 
 
 def _first_line(error: BaseException) -> str:
