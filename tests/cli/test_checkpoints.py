@@ -65,7 +65,7 @@ def test_verify_says_that_all_is_whole(store):
     assert said.count("whole") == 3 and said.endswith("exit 0")
 
 
-def test_verify_names_what_is_damaged_and_what_to_go_on_with(store):
+def test_verify_names_what_is_damaged_and_what_to_resume_from(store):
     damage(store, 15)
     said = skytrain_checkpoints(store, "verify", "mine")
     assert said.count("  whole") == 2 and said.endswith("exit 9")
@@ -116,11 +116,11 @@ def test_convert_writes_weights_that_safetensors_reads(store, tmp_path):
     assert torch.equal(load_file(both)["optimizer/0/weight/exp_avg"], expected["optimizer/0/weight/exp_avg"])
 
 
-def test_what_is_ours_already_is_not_converted_to_ours(store):
+def test_a_checkpoint_in_skytrains_format_is_not_converted_to_it(store):
     with pytest.raises(SkytrainError, match="in Skytrain's own format already"):
         skytrain_checkpoints(store, "convert", "mine")
 
 
-def test_a_step_that_is_not_there_is_answered_with_those_that_are(store):
+def test_an_unknown_step_is_answered_with_the_steps_that_exist(store):
     with pytest.raises(SkytrainError, match="no checkpoint at step '7'\n  it has 5, 10, 15"):
         skytrain_checkpoints(store, "verify", "mine@7")

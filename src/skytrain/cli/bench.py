@@ -52,10 +52,10 @@ def single(
     )
     for speed in bench.speeds:
         print("  " + speed_line(speed))
-    ours, bare = bench.speeds[0], bench.speeds[1]
-    print(f"  the trainer costs {1 - ours.tokens_per_s / bare.tokens_per_s:.1%} over the bare loop")
+    trainer, bare = bench.speeds[0], bench.speeds[1]
+    print(f"  the trainer costs {1 - trainer.tokens_per_s / bare.tokens_per_s:.1%} over the bare loop")
     if len(bench.speeds) > 2:
-        print(f"  {ours.tokens_per_s / bench.speeds[2].tokens_per_s:.2f}x {bench.speeds[2].name}")
+        print(f"  {trainer.tokens_per_s / bench.speeds[2].tokens_per_s:.2f}x {bench.speeds[2].name}")
     if bench.cold_start_s is not None:
         print(f"  a new process with empty caches finishes its first step after {bench.cold_start_s:.1f} s")
     if bench.groups:

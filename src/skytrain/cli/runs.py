@@ -92,15 +92,12 @@ def delete(run: Run, overrides: StoreOverrides = None, yes: Yes = False, config_
 
 
 def _describe(plan: Deletion) -> str:
-    from ..config import format_bytes
+    from ..config import format_bytes, plural
 
-    checkpoints = len(plan.checkpoints)
-    lines = [
-        f"{plan.run}: {format_bytes(plan.bytes)} in {plan.objects} object{'' if plan.objects == 1 else 's'}, "
-        f"with {checkpoints} checkpoint{'' if checkpoints == 1 else 's'}"
-    ]
+    held = f"{plural(plan.objects, 'object')}, with {plural(len(plan.checkpoints), 'checkpoint')}"
+    lines = [f"{plan.run}: {format_bytes(plan.bytes)} in {held}"]
     if plan.needed_by:
-        lines.append(f"  {', '.join(plan.needed_by)} needs it to start: there is no checkpoint of its own yet")
+        lines.append(f"  needed by {', '.join(plan.needed_by)}: started from it, without a checkpoint of its own yet")
     return "\n".join(lines)
 
 
