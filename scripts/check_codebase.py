@@ -1,11 +1,10 @@
-"""Rules of this codebase that no linter on the shelf knows. `make lint` runs it; it prints what breaks a rule, and where.
+"""Checks rules of this codebase that no standard linter has, and prints each violation.
 
-- A package is used through its public names (`__init__.pyi`); only stories in `pipelines` are imported as modules.
+- A package is used through its public names (`__init__.pyi`). Only `pipelines` is imported by module.
 - A public name differs from the names of its package's modules.
-- A function has at most 60 lines and 6 parameters, outside the command line's declarations and compiled kernels.
+- A function has at most 60 lines and 6 parameters, except in `cli` and compiled kernels.
 - A source file has at most 350 lines.
-- A class name means one thing across the project.
-- Lightning's undocumented parts are used in one file.
+- A class name is used once in the project, and hides no name of the standard library.
 """
 
 from __future__ import annotations

@@ -256,7 +256,8 @@ def scaling_table(bench: ParallelBench) -> list[str]:
     """For a terminal: weak scaling on the left, strong on the right."""
     heading = (
         f"{'':<16} {'':>5}  {'batch grows with the ranks (weak)':^44}   {'same batch (strong)':^30}",
-        f"{'mode':<16} {'ranks':>5}  {'tokens/s':>10} {'efficiency':>10} {'talking':>8} {'memory':>12}   {'tokens/s':>10} {'efficiency':>10} {'talking':>8}",
+        f"{'mode':<16} {'ranks':>5}  {'tokens/s':>10} {'efficiency':>10} {'comm':>8} {'memory':>12}   "
+        f"{'tokens/s':>10} {'efficiency':>10} {'comm':>8}",
     )
     return [*heading, *(_line(bench, row) for row in bench.rows)]
 

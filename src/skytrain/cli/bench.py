@@ -94,7 +94,7 @@ def parallel(
 
     \b
     efficiency   tokens/s of a rank, relative to one device alone
-    talking      share of a step during which a collective runs
+    comm         share of a step during which a collective runs
     memory       peak memory of the rank that needs most
 
     \b

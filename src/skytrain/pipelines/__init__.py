@@ -1,1 +1,1 @@
-"""The stories that cross rooms, each to be read from top to bottom."""
+"""Pipelines: one module for each command, which joins the packages and reads from top to bottom."""
