@@ -5,6 +5,7 @@
 - A function has at most 60 lines and 6 parameters, except in `cli` and compiled kernels.
 - A source file has at most 350 lines.
 - A class name is used once in the project, and hides no name of the standard library.
+- Undocumented parts of Lightning are used in `parallel/lightning_internals.py` only.
 """
 
 from __future__ import annotations
