@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
+import sys
+import types
 from functools import lru_cache
 from typing import Any
 
@@ -14,8 +16,16 @@ from hypothesis import given, settings, strategies as st
 from skytrain.config.composition import compose
 from skytrain.corpus.characters import TABLE_SIZE, character_tables
 from skytrain.corpus.clean import clean
-from skytrain.corpus.rules import quality, reference
-from skytrain.corpus.rules.text import hide_personal, normalize, url_reasons
+from skytrain.corpus.rules import reference
+from skytrain.corpus.rules.c4 import c4
+from skytrain.corpus.rules.counts import Counts
+from skytrain.corpus.rules.fineweb import fineweb
+from skytrain.corpus.rules.gopher_quality import gopher_quality
+from skytrain.corpus.rules.gopher_repetition import gopher_repetition
+from skytrain.corpus.rules.normalize import normalize
+from skytrain.corpus.rules.pii import hide_personal
+from skytrain.corpus.rules.scan import scan
+from skytrain.corpus.rules.urls import url_reasons
 from skytrain.corpus.sources import PythonDocs
 
 WEB = compose(["data/cleaning=web"]).config.data.cleaning
@@ -75,34 +85,34 @@ TEXT = st.lists(st.sampled_from(PIECES) | st.text(st.characters(codec="utf-8"), 
 LOOSE = dataclasses.replace(WEB.gopher_quality, min_words=3, min_stop_words=1)
 
 
-def assert_agree(texts: list[str], rules: Any = WEB, gopher_quality: Any = WEB.gopher_quality) -> None:
-    counts = quality.count(texts, ngrams=True, short_line_chars=rules.fineweb.short_line_chars)
-    assert quality.gopher_repetition(counts, rules.gopher_repetition) == [
+def count(texts: list[str], ngrams: bool, short_line_chars: int = 30) -> Counts:
+    return scan(texts, ngrams, short_line_chars).counts
+
+
+def assert_agree(texts: list[str], rules: Any = WEB, quality: Any = WEB.gopher_quality) -> None:
+    counts = count(texts, ngrams=True, short_line_chars=rules.fineweb.short_line_chars)
+    assert gopher_repetition(counts, rules.gopher_repetition) == [
         reference.gopher_repetition(t, rules.gopher_repetition) for t in texts
     ]
-    assert quality.gopher_quality(counts, gopher_quality) == [
-        reference.gopher_quality(t, gopher_quality) for t in texts
-    ]
-    assert quality.fineweb(counts, rules.fineweb) == [reference.fineweb(t, rules.fineweb) for t in texts]
-    for c4 in (
+    assert gopher_quality(counts, quality) == [reference.gopher_quality(t, quality) for t in texts]
+    assert fineweb(counts, rules.fineweb) == [reference.fineweb(t, rules.fineweb) for t in texts]
+    for lines in (
         rules.c4,
         dataclasses.replace(
             rules.c4, terminal_punctuation=True, min_sentences=1, curly_bracket=False, lorem_ipsum=False
         ),
     ):
-        changed, reasons, left = quality.c4(texts, c4)
-        assert list(zip(changed, reasons, strict=True)) == [reference.c4(t, c4) for t in texts]
+        changed, reasons, left = c4(texts, lines)
+        assert list(zip(changed, reasons, strict=True)) == [reference.c4(t, lines) for t in texts]
         stay = [i for i, reason in enumerate(reasons) if reason is None]
-        assert quality.fineweb(left.rows(stay), rules.fineweb) == [
-            reference.fineweb(changed[i], rules.fineweb) for i in stay
-        ]
+        assert fineweb(left.rows(stay), rules.fineweb) == [reference.fineweb(changed[i], rules.fineweb) for i in stay]
     assert [normalize(t, rules.normalize) for t in texts] == [reference.normalize(t, rules.normalize) for t in texts]
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(TEXT, max_size=4))
 def test_fast_rules_agree_with_their_references_on_anything(texts: list[str]) -> None:
-    assert_agree(texts, gopher_quality=LOOSE)
+    assert_agree(texts, quality=LOOSE)
 
 
 def test_fast_rules_agree_with_their_references_on_real_documents() -> None:
@@ -116,7 +126,7 @@ def test_counts_agree_on_repetitive_text() -> None:
         " ".join(generator.choices(["a", "bb", "ccc", "dd", "e\n", "f\n\n"], k=generator.randrange(200)))
         for _ in range(200)
     ]
-    counts = quality.count(texts, ngrams=True)
+    counts = count(texts, ngrams=True)
     for n in (2, 3, 4):
         assert counts[f"top_{n}gram_chars"].tolist() == [reference.top_ngram_chars(text.split(), n) for text in texts]
     for n in range(5, 11):
@@ -137,11 +147,11 @@ def test_no_letter_or_space_lies_beyond_the_tables() -> None:
 
 
 def test_good_prose_passes_every_rule() -> None:
-    counts = quality.count([PROSE], ngrams=True)
-    assert quality.gopher_repetition(counts, WEB.gopher_repetition) == [None]
-    assert quality.gopher_quality(counts, WEB.gopher_quality) == [None]
-    assert quality.fineweb(counts, WEB.fineweb) == [None]
-    assert quality.c4([PROSE], WEB.c4)[:2] == ([PROSE], [None])
+    counts = count([PROSE], ngrams=True)
+    assert gopher_repetition(counts, WEB.gopher_repetition) == [None]
+    assert gopher_quality(counts, WEB.gopher_quality) == [None]
+    assert fineweb(counts, WEB.fineweb) == [None]
+    assert c4([PROSE], WEB.c4)[:2] == ([PROSE], [None])
 
 
 @pytest.mark.parametrize(
@@ -158,7 +168,7 @@ def test_good_prose_passes_every_rule() -> None:
     ],
 )
 def test_gopher_quality_names_the_check_that_failed(check: str, text: str) -> None:
-    assert quality.gopher_quality(quality.count([text], ngrams=False), WEB.gopher_quality) == [check]
+    assert gopher_quality(count([text], ngrams=False), WEB.gopher_quality) == [check]
 
 
 @pytest.mark.parametrize(
@@ -180,7 +190,7 @@ def test_gopher_repetition_names_the_check_that_failed(check: str, text: str) ->
         if check == "duplicate_paragraphs"
         else WEB.gopher_repetition
     )
-    assert quality.gopher_repetition(quality.count([text], ngrams=True), rules) == [check]
+    assert gopher_repetition(count([text], ngrams=True), rules) == [check]
 
 
 def test_c4_takes_out_lines_and_citations_and_keeps_the_rest() -> None:
@@ -195,7 +205,7 @@ def test_c4_takes_out_lines_and_citations_and_keeps_the_rest() -> None:
             "w" * 1001 + " is a word",
         ]
     )
-    changed, reasons, _ = quality.c4([page.replace("bridge.", "bridge.[12]")], WEB.c4)
+    changed, reasons, _ = c4([page.replace("bridge.", "bridge.[12]")], WEB.c4)
     assert changed == ["\n".join(lines)]
     assert reasons == [None]
 
@@ -205,7 +215,7 @@ def test_c4_takes_out_lines_and_citations_and_keeps_the_rest() -> None:
     [("lorem_ipsum", PROSE + " Lorem ipsum"), ("curly_bracket", PROSE + "{"), ("sentences", "Only one. And two.")],
 )
 def test_c4_drops_documents(reason: str, text: str) -> None:
-    assert quality.c4([text], WEB.c4).reasons == [reason]
+    assert c4([text], WEB.c4).reasons == [reason]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +236,7 @@ def test_fineweb_names_the_check_that_failed(reason: str, text: str) -> None:
         if reason == "newlines"
         else WEB.fineweb
     )
-    assert quality.fineweb(quality.count([text], ngrams=False), rules) == [reason]
+    assert fineweb(count([text], ngrams=False), rules) == [reason]
 
 
 def test_normalizing_tidies_what_no_one_sees_and_keeps_what_someone_does() -> None:
@@ -342,3 +352,24 @@ def test_addresses_are_blocked_by_domain_and_word() -> None:
         *(None, "spam.example/y//z", "http://[broken/"),
     ]
     assert url_reasons(urls, rules) == ["domain", None, "word", None, "domain", None]
+
+
+def test_a_new_rule_is_one_module_named_like_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("skytrain.corpus.rules.shouting")
+    source = """
+from skytrain.corpus.rules.registry import Rule
+
+def apply(batch):
+    most = batch.data.cleaning.shouting.max_capitals
+    return batch.texts, ["capitals" if sum(map(str.isupper, text)) > most * len(text) else None for text in batch.texts]
+
+RULE = Rule(apply)
+"""
+    exec(source, module.__dict__)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    data = compose(["data.min_chars=1"]).config.data
+    shouting = types.SimpleNamespace(enabled=True, max_capitals=0.5)
+    cleaning = types.SimpleNamespace(**vars(data.cleaning), shouting=shouting)
+    changed = types.SimpleNamespace(**{**vars(data), "cleaning": cleaning})
+    assert clean(["BUY NOW", "Buy now."], [None, None], changed).reasons == ["shouting.capitals", None]
+    assert clean(["BUY NOW"], [None], data).reasons == [None]

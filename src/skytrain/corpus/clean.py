@@ -1,16 +1,16 @@
-"""Cleaning a batch of texts: the stages in their order, and what each of them took away.
+"""Cleaning a batch of texts: the rules in their order, and how much each of them removed.
 
-A pure function over a batch, so that this machine's processes and Spark's run the very same one.
+A pure function over a batch, so that local processes and Spark run the same one.
 """
 
 from __future__ import annotations
 
-from typing import Any, Callable, NamedTuple, Optional  # noqa: UP035
+from typing import Any, NamedTuple
 
 from .characters import utf8_size
-from .rules.text import hide_personal, language_reason, normalize, url_reasons
+from .rules.registry import Reasons, Rule, RuleBatch, enabled_rules, find_rule
 
-Reasons = list[Optional[str]]  # noqa: UP045
+MIN_CHARS, MIN_CHARS_AGAIN = "min_chars", "min_chars_again"
 
 
 class Tally(NamedTuple):
@@ -31,38 +31,18 @@ class Cleaned(NamedTuple):
     tallies: dict[str, Tally]
 
 
-class Batch(NamedTuple):
-    """What a stage sees: the documents that are left, and the settings."""
-
-    texts: list[str]
-    places: list[int]  # of the texts in the batch as it came
-    urls: Reasons
-    data: Any
-    decontaminator: Any
-    memory: dict[str, Any]  # what one stage counted and the next can use
-
-
 def stages_of(data: Any) -> list[str]:
-    """The stages that these settings switch on, in order."""
-    cleaning = data.cleaning
-    on = {
-        "urls": cleaning.urls.enabled,
-        "normalize": cleaning.normalize.nfc or cleaning.normalize.control_characters or cleaning.normalize.whitespace,
-        "min_chars": True,
-        "language": cleaning.language.enabled,
-        "gopher_repetition": cleaning.gopher_repetition.enabled,
-        "gopher_quality": cleaning.gopher_quality.enabled,
-        "c4": cleaning.c4.enabled,
-        "fineweb": cleaning.fineweb.enabled,
-        "decontaminate": cleaning.decontaminate.enabled,
-        "pii": cleaning.pii.emails or cleaning.pii.ips,
-        "min_chars_again": cleaning.c4.enabled or cleaning.pii.emails or cleaning.pii.ips,
-    }
-    return [stage for stage in STAGES if on[stage]]
+    """The stages that these settings switch on, in order: the rules, and the shortest length at two places.
+
+    It is checked once the text is normalized, and again where a later rule may have shortened it.
+    """
+    early, late = enabled_rules(data.cleaning, until="normalize")
+    again = [MIN_CHARS_AGAIN] if any(find_rule(name).changes_texts for name in late) else []
+    return [*early, MIN_CHARS, *late, *again]
 
 
 def clean(texts: list[str], urls: Reasons, data: Any, decontaminator: Any = None) -> Cleaned:
-    """`data` is the configuration's data group; `decontaminator` a Decontaminator where that stage is on."""
+    """`data` is the configuration's data group; `decontaminator` a Decontaminator where that rule is on."""
     texts, sizes = list(texts), [utf8_size(text) for text in texts]
     reasons: Reasons = [None] * len(texts)
     alive = list(range(len(texts)))
@@ -71,7 +51,11 @@ def clean(texts: list[str], urls: Reasons, data: Any, decontaminator: Any = None
     for stage in stages_of(data):
         before = [texts[i] for i in alive]
         documents_in, bytes_in = len(alive), sum(sizes[i] for i in alive)
-        after, found = STAGES[stage](Batch(before, alive, [urls[i] for i in alive], data, decontaminator, memory))
+        rule = _LENGTH if stage in (MIN_CHARS, MIN_CHARS_AGAIN) else find_rule(stage)
+        scan = memory.get("scan")
+        after, found = rule.apply(RuleBatch(before, alive, [urls[i] for i in alive], data, decontaminator, memory))
+        if rule.changes_texts and memory.get("scan") is scan:
+            memory.pop("scan", None)  # it was made of other texts
         for i, old, new, reason in zip(alive, before, after, found):  # noqa: B905
             if new is not old:
                 texts[i], sizes[i] = new, utf8_size(new)
@@ -82,93 +66,8 @@ def clean(texts: list[str], urls: Reasons, data: Any, decontaminator: Any = None
     return Cleaned(texts, sizes, reasons, tallies)
 
 
-def _urls(batch: Batch) -> tuple[list[str], Reasons]:
-    return batch.texts, url_reasons(batch.urls, batch.data.cleaning.urls)
-
-
-# numba takes half a second to load, so the stages that count load it when they run: a plain text corpus never does.
-def _normalize(batch: Batch) -> tuple[list[str], Reasons]:
-    from .rules.tidy import untidy
-
-    changed = [
-        normalize(text, batch.data.cleaning.normalize) if look else text
-        for text, look in zip(batch.texts, untidy(batch.texts).tolist())  # noqa: B905
-    ]
-    return changed, [None] * len(changed)
-
-
-def _min_chars(batch: Batch) -> tuple[list[str], Reasons]:
+def _long_enough(batch: RuleBatch) -> tuple[list[str], Reasons]:
     return batch.texts, ["" if len(text) < batch.data.min_chars else None for text in batch.texts]
 
 
-def _language(batch: Batch) -> tuple[list[str], Reasons]:
-    from .rules.tidy import english
-
-    settings = batch.data.cleaning.language
-    known = english(batch.texts, settings.english_words).tolist()
-    return batch.texts, [language_reason(text, is_english, settings) for text, is_english in zip(batch.texts, known)]  # noqa: B905
-
-
-def _scanned(batch: Batch, ngrams: bool = False) -> tuple[Any, list[int]]:
-    """What a scan found, and the rows of it that are this batch's; texts do not change between the first scan and C4."""
-    from .rules.scan import scan
-
-    if "scan" not in batch.memory:
-        found = scan(batch.texts, ngrams, batch.data.cleaning.fineweb.short_line_chars)
-        batch.memory["scan"] = (found, {place: row for row, place in enumerate(batch.places)})
-    found, row_of = batch.memory["scan"]
-    return found, [row_of[place] for place in batch.places]
-
-
-def _gopher_repetition(batch: Batch) -> tuple[list[str], Reasons]:
-    from .rules.quality import gopher_repetition
-
-    found, rows = _scanned(batch, ngrams=True)
-    return batch.texts, gopher_repetition(found.counts.rows(rows), batch.data.cleaning.gopher_repetition)
-
-
-def _gopher_quality(batch: Batch) -> tuple[list[str], Reasons]:
-    from .rules.quality import gopher_quality
-
-    found, rows = _scanned(batch)
-    return batch.texts, gopher_quality(found.counts.rows(rows), batch.data.cleaning.gopher_quality)
-
-
-def _c4(batch: Batch) -> tuple[list[str], Reasons]:
-    from .rules.quality import c4
-    from .rules.scan import Scan
-
-    found, rows = _scanned(batch)
-    result = c4(batch.texts, batch.data.cleaning.c4, batch.data.cleaning.fineweb.short_line_chars, found.of(rows))
-    batch.memory["scan"] = (Scan(result.counts, found.found[rows], []), {p: row for row, p in enumerate(batch.places)})
-    return result.texts, result.reasons
-
-
-def _fineweb(batch: Batch) -> tuple[list[str], Reasons]:
-    from .rules.quality import fineweb
-
-    found, rows = _scanned(batch)
-    return batch.texts, fineweb(found.counts.rows(rows), batch.data.cleaning.fineweb)
-
-
-def _decontaminate(batch: Batch) -> tuple[list[str], Reasons]:
-    return batch.texts, ["" if hit else None for hit in batch.decontaminator.hits(batch.texts)]
-
-
-def _pii(batch: Batch) -> tuple[list[str], Reasons]:
-    return [hide_personal(text, batch.data.cleaning.pii) for text in batch.texts], [None] * len(batch.texts)
-
-
-STAGES: dict[str, Callable[[Batch], tuple[list[str], Reasons]]] = {
-    "urls": _urls,
-    "normalize": _normalize,
-    "min_chars": _min_chars,
-    "language": _language,
-    "gopher_repetition": _gopher_repetition,
-    "gopher_quality": _gopher_quality,
-    "c4": _c4,
-    "fineweb": _fineweb,
-    "decontaminate": _decontaminate,
-    "pii": _pii,
-    "min_chars_again": _min_chars,  # what C4 left of a document must be long enough too
-}
+_LENGTH = Rule(_long_enough)

@@ -133,10 +133,10 @@ class PiiConfig:
 
 @settings
 class CleaningConfig:
-    """The rules that documents go through, in this order."""
+    """The rules that documents go through, in this order. The rule of the settings NAME is corpus/rules/NAME.py."""
 
-    normalize: NormalizeConfig
     urls: UrlConfig
+    normalize: NormalizeConfig
     language: LanguageConfig
     gopher_repetition: GopherRepetitionConfig
     gopher_quality: GopherQualityConfig

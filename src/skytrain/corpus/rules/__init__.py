@@ -1,1 +1,1 @@
-"""Cleaning: each stage a pure function over a batch of texts, fast, with a plain reference that says the same."""
+"""Cleaning rules, one module each: pure functions over a batch of texts. `reference.py` defines them in plain Python."""

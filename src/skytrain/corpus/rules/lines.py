@@ -8,8 +8,7 @@ import numpy as np
 from numba import njit
 
 from ..characters import unpack
-from .ngrams import repeats, table_size
-from .scan import (
+from .counts import (
     BEGIN,
     END,
     FOUND,
@@ -17,7 +16,6 @@ from .scan import (
     LINE_WORDS,
     LINES,
     LONGEST_WORD,
-    NEWLINE,
     NEWLINES,
     SAME_LINE_CHARS,
     SAME_LINES,
@@ -28,6 +26,8 @@ from .scan import (
     Group,
     no_counts,
 )
+from .ngrams import repeats, table_size
+from .scan import NEWLINE
 
 
 class LineRule(NamedTuple):

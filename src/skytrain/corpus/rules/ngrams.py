@@ -7,8 +7,6 @@ from numba import njit
 
 from ..minhash import COMBINE, mix
 
-TOP_NGRAMS = (2, 3, 4)
-DUPLICATE_NGRAMS = (5, 6, 7, 8, 9, 10)
 EMPTY = np.uint64(0)
 
 

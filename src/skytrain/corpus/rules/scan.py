@@ -1,12 +1,11 @@
-"""What the quality rules look at, compiled: one pass over the characters of a batch finds its words, one over the words its lines.
+"""The compiled scan of a batch: one pass over its characters finds the words, one over the words finds the lines.
 
-`reference.py` says the same in plain Python, and is what these numbers mean.
+`reference.py` defines the same counts in plain Python.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -21,87 +20,43 @@ from ..characters import (
     SPACE,
     TERMINAL,
     WORD,
-    Packed,
     character_tables,
     pack_groups,
 )
 from ..minhash import COMBINE, FNV_OFFSET, FNV_PRIME, longest_text
-from .ngrams import DUPLICATE_NGRAMS, TOP_NGRAMS, count_ngrams, repeats, table_size
+from .counts import (
+    BEGIN,
+    BULLETS,
+    ELLIPSIS_LINES,
+    END,
+    FOUND,
+    IS_TERMINAL,
+    LINE_WORDS,
+    LINES,
+    LONGEST_WORD,
+    NEWLINES,
+    PARAGRAPHS,
+    SAME_LINE_CHARS,
+    SAME_LINES,
+    SAME_PARAGRAPH_CHARS,
+    SAME_PARAGRAPHS,
+    SENTENCES,
+    SHORT_LINES,
+    TERMINAL_LINES,
+    WORD_COUNTS,
+    Group,
+    Scan,
+    no_counts,
+)
+from .ngrams import count_ngrams, repeats, table_size
 from .reference import POLICY_PHRASES
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 PHRASES = ("lorem ipsum", "javascript", *POLICY_PHRASES)
 LOREM_IPSUM, JAVASCRIPT, POLICY = 1, 2, sum(4 << i for i in range(len(POLICY_PHRASES)))  # bits of the phrases
 CURLY_BRACKET, CITATION = 1 << 16, 1 << 17  # a citation perhaps: the expression decides
-WORD_COUNTS = ("words", "real_words", "real_word_chars", "hashes", "ellipses", "letter_words", "stop_words")
-NGRAM_COUNTS = tuple(f"top_{n}gram_chars" for n in TOP_NGRAMS) + tuple(
-    f"duplicate_{n}gram_chars" for n in DUPLICATE_NGRAMS
-)
-LINE_COUNTS = (
-    "lines",
-    "bullet_lines",
-    "ellipsis_lines",
-    "terminal_lines",
-    "short_lines",
-    "duplicate_lines",
-    "duplicate_line_chars",
-    "paragraphs",
-    "duplicate_paragraphs",
-    "duplicate_paragraph_chars",
-    "newlines",
-)
-LINES, BULLETS, ELLIPSIS_LINES, TERMINAL_LINES, SHORT_LINES, SAME_LINES, SAME_LINE_CHARS = range(7)
-PARAGRAPHS, SAME_PARAGRAPHS, SAME_PARAGRAPH_CHARS, NEWLINES = range(7, 11)
-# Columns of a line: where it begins and ends in its text without the white space around it, its words, and so on.
-BEGIN, END, LINE_WORDS, LONGEST_WORD, IS_TERMINAL, SENTENCES, FOUND = range(7)
 DOT, NEWLINE, HASH, ELLIPSIS, CURLY = ord("."), ord("\n"), ord("#"), ord("…"), ord("{")
 BULLET, DASH, CLOSING, EDIT, CITE = ord("•"), ord("-"), ord("]"), ord("e"), ord("c")
-
-
-class Group(NamedTuple):
-    """Texts that were scanned together, and every line of theirs that is not blank: rows and hashes, from `firsts[i]` on for text i."""
-
-    places: list[int]  # -1 for one that nobody asks about any more
-    packed: Packed
-    rows: np.ndarray  # int32, the columns above
-    hashes: np.ndarray
-    firsts: np.ndarray
-
-
-class Counts(NamedTuple):
-    """What is known about a batch; `chars` is the length of each text."""
-
-    chars: np.ndarray
-    words: np.ndarray  # WORD_COUNTS, then NGRAM_COUNTS
-    lines: np.ndarray  # LINE_COUNTS
-
-    def rows(self, places: list[int]) -> Counts:
-        return Counts(self.chars[places], self.words[places], self.lines[places])
-
-    def __getitem__(self, name: str) -> np.ndarray:  # type: ignore[override]
-        if name in WORD_COUNTS:
-            return self.words[:, WORD_COUNTS.index(name)]
-        if name in NGRAM_COUNTS:
-            return self.words[:, len(WORD_COUNTS) + NGRAM_COUNTS.index(name)]
-        return self.lines[:, LINE_COUNTS.index(name)]
-
-
-class Scan(NamedTuple):
-    counts: Counts
-    found: np.ndarray  # phrases and marks in each text, as bits
-    groups: list[Group]
-
-    def of(self, rows: list[int]) -> Scan:
-        """The same of some of the texts, which then are numbered by their place in `rows`; all others are left out."""
-        place_of = np.full(len(self.found), -1)
-        place_of[rows] = np.arange(len(rows))
-        groups = [group._replace(places=place_of[group.places].tolist()) for group in self.groups]
-        return Scan(self.counts.rows(rows), self.found[rows], groups)
-
-
-def no_counts(texts: int) -> Counts:
-    words = np.zeros((texts, len(WORD_COUNTS) + len(NGRAM_COUNTS)), np.int64)
-    return Counts(np.zeros(texts, np.int64), words, np.zeros((texts, len(LINE_COUNTS)), np.int64))
 
 
 def scan(texts: list[str], ngrams: bool, short_line_chars: int) -> Scan:

@@ -1,0 +1,12 @@
+"""Documents that share a run of words with an evaluation set."""
+
+from __future__ import annotations
+
+from .registry import Reasons, Rule, RuleBatch
+
+
+def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
+    return batch.texts, ["" if hit else None for hit in batch.decontaminator.hits(batch.texts)]
+
+
+RULE = Rule(apply)

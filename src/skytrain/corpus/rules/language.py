@@ -1,0 +1,27 @@
+"""Documents in other languages than the ones to keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .reference import LANGUAGE_CHARS
+from .registry import Reasons, Rule, RuleBatch
+
+
+def language_reason(text: str, is_english: bool, settings: Any) -> str | None:
+    """`is_english` where the text's words say so already: the detector takes longer than all other rules together."""
+    from resiliparse.parse.lang import detect_fast
+
+    language = "en" if is_english else detect_fast(text[:LANGUAGE_CHARS], cutoff=settings.max_rank)[0]
+    return None if language in settings.keep else language
+
+
+def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
+    from .tidy import english  # loads numba
+
+    settings = batch.data.cleaning.language
+    known = english(batch.texts, settings.english_words).tolist()
+    return batch.texts, [language_reason(text, is_english, settings) for text, is_english in zip(batch.texts, known)]  # noqa: B905
+
+
+RULE = Rule(apply)

@@ -1,0 +1,73 @@
+"""How a cleaning rule is found and called: one module for each group of settings under `data.cleaning`.
+
+Rules run in the order in which `CleaningConfig` declares their settings. The module `rules/NAME.py` defines
+`RULE = Rule(apply)`; it is imported when a preparation uses it, so what only one rule needs is loaded for it alone.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Callable, NamedTuple, Optional  # noqa: UP035
+
+Reasons = list[Optional[str]]  # noqa: UP045
+"""Text by text: the check that it failed ("" where the rule has only one), or None."""
+
+
+class RuleBatch(NamedTuple):
+    """What a rule sees: the documents that are left, and the settings."""
+
+    texts: list[str]
+    places: list[int]  # of the texts in the batch as it was read
+    urls: Reasons
+    data: Any
+    decontaminator: Any
+    memory: dict[str, Any]  # what one rule computed and the next can use
+
+    def scanned(self) -> tuple[Any, list[int]]:
+        """A Scan, and its rows for this batch's texts. One scan serves every rule until a rule changes the texts."""
+        from .scan import scan  # loads numba, which takes half a second
+
+        if "scan" not in self.memory:
+            cleaning = self.data.cleaning
+            found = scan(self.texts, cleaning.gopher_repetition.enabled, cleaning.fineweb.short_line_chars)
+            self.remember_scan(found)
+        found, row_of = self.memory["scan"]
+        return found, [row_of[place] for place in self.places]
+
+    def counts(self) -> Any:
+        """The Counts of this batch's texts."""
+        found, rows = self.scanned()
+        return found.counts.rows(rows)
+
+    def remember_scan(self, found: Any) -> None:
+        """Make `found`, with one row for each of this batch's texts, what later rules see."""
+        self.memory["scan"] = (found, {place: row for row, place in enumerate(self.places)})
+
+
+class Rule(NamedTuple):
+    """`apply` returns the texts, changed or not, and why each one is removed, if it is."""
+
+    apply: Callable[[RuleBatch], tuple[list[str], Reasons]]
+    changes_texts: bool = False
+
+
+def find_rule(name: str) -> Rule:
+    """The rule whose settings are `data.cleaning.NAME`."""
+    rule: Rule = import_module(f"{__package__}.{name}").RULE
+    return rule
+
+
+def enabled_rules(cleaning: Any, until: str) -> tuple[list[str], list[str]]:
+    """Names of the rules that are on, in order: those up to the rule `until`, and those after it."""
+    names = list(vars(cleaning))
+    middle = names.index(until) + 1
+    early, late = (
+        [name for name in part if _is_enabled(vars(getattr(cleaning, name)))]
+        for part in (names[:middle], names[middle:])
+    )
+    return early, late
+
+
+def _is_enabled(settings: dict[str, Any]) -> bool:
+    """By `enabled`, or by any switch where a rule has several."""
+    return bool(settings["enabled"]) if "enabled" in settings else any(settings.values())
