@@ -77,7 +77,7 @@ def test_a_file_that_is_not_whole_when_it_is_to_be_committed_is_found(store, sav
 
     written = FolderStore.write_parts
     monkeypatch.setattr(FolderStore, "write_parts", lambda self, key, parts: written(self, key, parts[:-1]))
-    with pytest.raises(SaveFailed, match=r"rank-00000\.bin is not whole"):
+    with pytest.raises(SaveFailed, match=r"rank-00000\.bin is incomplete"):
         saved(5)
     assert committed_steps(store, "r") == []
 
@@ -150,7 +150,7 @@ def test_files_stay_as_long_as_their_marker_cannot_be_deleted(store, saved, monk
     for step in (10, 20, 30):
         saved(step)
     monkeypatch.setattr(FolderStore, "delete", lambda self, key: None)  # says so, and does nothing
-    with pytest.raises(StoreError, match="still there"):
+    with pytest.raises(StoreError, match="still exists"):
         prune(store, "r", Keep(last=2))
     assert committed_steps(store, "r") == [10, 20, 30]
     open_checkpoint(store, step_key("r", 10)).tensors.read()

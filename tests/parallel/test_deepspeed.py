@@ -100,7 +100,7 @@ def test_a_converted_checkpoint_is_loaded_to_be_used(store):
     assert convert_newest(store, "deepspeed-zero2-whole") == 5
     loaded = load_model(store, "deepspeed-zero2-whole@5")
     assert loaded.label == "deepspeed-zero2-whole@5"
-    with pytest.raises(CheckpointError, match="our own format already"):
+    with pytest.raises(CheckpointError, match="Skytrain's format already"):
         convert_newest(store, "deepspeed-zero2-whole")
 
 

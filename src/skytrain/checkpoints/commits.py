@@ -1,11 +1,11 @@
-"""Which checkpoints there are. A folder without a marker that counts does not exist.
+"""Which checkpoints exist: folders with a valid marker.
 
-    runs/<run>/checkpoints/step-000001000/3.7/rank-00000.bin   what attempt 3 wrote in its 7th save
+    runs/<run>/checkpoints/step-000001000/3.7/rank-00000.bin   written by attempt 3 in its 7th save
     runs/<run>/checkpoints/step-000001000/3.7/manifest.json    sizes, hashes, state
     runs/<run>/checkpoints/step-000001000/COMMITTED.3          created last; holds the manifest's hash
-    runs/<run>/checkpoints/step-000001000/validation.json      the loss, where one was measured there
+    runs/<run>/checkpoints/step-000001000/validation.json      the loss, if one was measured at that step
 
-Nothing is ever written twice under one name, so that two attempts at one run cannot harm each other's files.
+No key is written twice, so two attempts at one run cannot overwrite each other's files.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _STEP = re.compile(r"runs/(?P<run>[^/]+)/checkpoints/step-(?P<step>\d+)")
 
 @dataclass(frozen=True)
 class Marker:
-    """What COMMITTED says: enough to list a checkpoint without opening it."""
+    """The contents of COMMITTED: enough to list a checkpoint without opening it."""
 
     format: int
     step: int
     attempt: int
-    folder: str  # of the files, within the step's
+    folder: str  # with the files, within the step's folder
     manifest_sha256: str
     bytes: int
     committed_at: str
@@ -42,7 +42,7 @@ class Marker:
 
 @dataclass(frozen=True)
 class Commit:
-    """A checkpoint that counts."""
+    """A committed checkpoint."""
 
     key: str  # of the step's folder
     step: int
@@ -62,17 +62,17 @@ def marker_key(key: str, attempt: int) -> str:
 
 
 def committed(store: Store, run: str) -> list[Commit]:
-    """The run's checkpoints in order of step, one a step."""
+    """The run's checkpoints in order of step, one for each step."""
     return _counting(store.list(_folder(run)), read_fence(store, run))
 
 
 def committed_steps(store: Store, run: str) -> list[int]:
-    """Steps with a whole checkpoint, in order."""
+    """Steps with a committed checkpoint, in order."""
     return [commit.step for commit in committed(store, run)]
 
 
 def find_run(store: Store, name: str | None) -> RunRecord:
-    """The named run, or the newest that has a checkpoint: one that was refused or has only begun is passed over."""
+    """The named run, or the newest that has a checkpoint."""
     if name:
         return load_run(store, name)
     records = list_runs(store)
@@ -81,12 +81,12 @@ def find_run(store: Store, name: str | None) -> RunRecord:
             return record
     raise CheckpointError(
         f"no run in {store.root} has a committed checkpoint yet: {', '.join(record.name for record in records)}\n"
-        "  `skytrain status` says how they stand"
+        "  `skytrain status` shows their state"
     )
 
 
 def choose_commit(store: Store, run: str, step: str) -> Commit:
-    """The run's checkpoint of that step, in the words of whoever asks; the newest where `step` is empty."""
+    """The run's checkpoint of that step, as the user typed it; the newest if `step` is empty."""
     found = committed(store, run)
     if not found:
         raise CheckpointError(f"run {run!r} has no committed checkpoint yet")
@@ -98,7 +98,7 @@ def choose_commit(store: Store, run: str, step: str) -> Commit:
 
 
 def find_commit(store: Store, key: str) -> Commit:
-    """The checkpoint in the folder `key`: a step of a run, or one that was put anywhere else."""
+    """The checkpoint in the folder `key`: a step of a run, or any other folder."""
     step = _STEP.fullmatch(key)
     fence = read_fence(store, step["run"]) if step else Fence({})
     found = _counting(store.list(key), fence)
@@ -115,7 +115,7 @@ def _folder(run: str) -> str:
 
 
 def _counting(stats: Iterable[Stat], fence: Fence) -> list[Commit]:
-    """The newest attempt's marker of each folder, of those that no later attempt has left behind."""
+    """The newest attempt's commit in each folder, without those that a later attempt has discarded."""
     found: dict[str, Commit] = {}
     for key, attempt in _markers(stats):
         step = int(key.rpartition("-")[2]) if _STEP.fullmatch(key) else 0
@@ -146,7 +146,7 @@ def read_marker(store: Store, commit: Commit) -> Marker:
 
 
 def read_manifest(store: Store, commit: Commit) -> tuple[str, CheckpointManifest]:
-    """The key of the folder that holds the files, and what they are."""
+    """The key of the folder with the files, and its manifest."""
     marker = read_marker(store, commit)
     folder = f"{commit.key}/{marker.folder}"
     url = store.url(f"{folder}/{MANIFEST}")
@@ -160,19 +160,21 @@ def read_manifest(store: Store, commit: Commit) -> tuple[str, CheckpointManifest
 
 
 def save_folder(attempt: int, number: int) -> str:
-    """Where a save puts its files, within the step's folder. `number` counts the saves of an attempt, failed ones too."""
+    """The folder of a save's files, within the step's folder. `number` counts the saves of an attempt, failed ones too."""
     return f"{attempt}.{number}"
 
 
 def commit(store: Store, key: str, attempt: int, folder: str, manifest: CheckpointManifest) -> Commit:
-    """Makes what was written a checkpoint, unless a newer attempt has taken the run over."""
+    """Commits what was written; raises TakenOver if a newer attempt has taken over the run."""
     run = _STEP.fullmatch(key)
     if run:
         _must_be_newest(store, run["run"], attempt)
     sizes = {stat.key: stat.size for stat in store.list(f"{key}/{folder}")}
     for name, file in manifest.files.items():
         if sizes.get(f"{key}/{folder}/{name}") != file.bytes:
-            raise SaveFailed(f"{store.url(f'{key}/{folder}/{name}')} is not whole, so the checkpoint was not committed")
+            raise SaveFailed(
+                f"{store.url(f'{key}/{folder}/{name}')} is incomplete, so the checkpoint was not committed"
+            )
     data = manifest.to_bytes()
     store.write(f"{key}/{folder}/{MANIFEST}", data)
     marker = Marker(
@@ -184,10 +186,10 @@ def commit(store: Store, key: str, attempt: int, folder: str, manifest: Checkpoi
         bytes=manifest.total_bytes,
         committed_at=now(),
     )
-    # An earlier save of this attempt may be there: its commit succeeded, and the answer was lost. It is as good.
+    # An earlier save of this attempt may be committed already, if the store's response was lost. It is as good.
     store.create(marker_key(key, attempt), json.dumps(asdict(marker)).encode())
     if run:
-        # Whoever claims the run from here on sees the marker. One who claimed it before may not have, and goes on without.
+        # An attempt that claims the run from here on sees the marker. One that claimed it before may have missed it.
         _must_be_newest(store, run["run"], attempt)
     return Commit(key, marker.step, attempt)
 

@@ -1,8 +1,8 @@
 """torch.distributed.checkpoint over a store, without its pickles.
 
-DCP plans who writes what and who reads what; resharding is its work. Its own writer pickles the metadata and its own
-planner every value that is no tensor, and both are unpickled, that is executed, on load. Here tensors are raw bytes,
-everything else is JSON in the manifest, and there is nothing else.
+DCP plans which rank writes and reads what, and reshards. Its own writer pickles the metadata, and its own planner every
+value that is not a tensor; loading unpickles both, which can execute code. Here tensors are raw bytes, and everything
+else is JSON in the manifest.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ from .manifest import CheckpointManifest, Piece, SavedFile, SavedTensor
 from .parts import TensorPart
 from .ranges import ALIGNED_BYTES, read_exactly, spans
 
-PIECE_BYTES = 16 << 20  # each has a hash: this much is read to get at any part of it
+PIECE_BYTES = 16 << 20  # each has a hash, so this much is read for any part of it
 THREADS = 8
-READS = 3  # of what does not have its hash, before the store is blamed and not the way to it
+READS = 3  # of bytes with a wrong hash, before the store is blamed and not the network
 
-# One process reads and writes by itself on purpose; and bytes from a store are not to be written to.
+# A single process reads and writes on purpose, and never writes to buffers that it has read.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 warnings.filterwarnings("ignore", message="The given buffer is not writable")
 
 
 class PartsPlanner(DefaultSavePlanner):
-    """Plans the parts that ranks have staged, in pieces. `share` is what this rank adds to the state."""
+    """Plans the parts that this rank has copied, in pieces. `share` is added to the manifest's state."""
 
     def __init__(self, share: Any) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -103,7 +103,7 @@ def _write_items(name: str, part: TensorPart) -> list[WriteItem]:
 
 
 class StoreWriter(StorageWriter):
-    """Writes one file a rank below `folder`; `finish` is called on one rank with the manifest."""
+    """Writes one file per rank below `folder`, then calls `finish` with the manifest on one rank."""
 
     def __init__(
         self, store: Store, folder: str, finish: Callable[[CheckpointManifest], None], state: Mapping[str, Any]
@@ -162,7 +162,7 @@ class StoreWriter(StorageWriter):
             dtype = str(described.properties.dtype).removeprefix("torch.")
             tensors[name] = SavedTensor(dtype, tuple(described.size), tuple(pieces[name]))
         files = {name: SavedFile(size) for name, size in sorted(sizes.items())}
-        # Ranks of one stage share the same; those of a pipeline each their own.
+        # Ranks of one pipeline stage have equal shares; each stage has its own.
         shares = list({json.dumps(share, sort_keys=True): share for share in metadata.planner_data}.values())
         with sendable_errors():
             self._finish(CheckpointManifest(files, tensors, {**self._state, "shares": shares}))
@@ -170,7 +170,7 @@ class StoreWriter(StorageWriter):
 
 @contextmanager
 def sendable_errors() -> Iterator[None]:
-    """Errors of the store as ones that can be sent to another rank."""
+    """Turns errors of the store into errors that can be sent to another rank."""
     try:
         yield
     except CheckpointError:
@@ -240,7 +240,7 @@ class _Wanted:
 
 
 class StoreReader(StorageReader):
-    """Reads the pieces that a rank needs, and nothing else; each is checked against its hash."""
+    """Reads only the pieces that a rank needs, and checks the hash of each."""
 
     def __init__(self, store: Store, folder: str, manifest: CheckpointManifest) -> None:
         self._store, self._folder, self._manifest = store, folder, manifest
@@ -297,7 +297,7 @@ class StoreReader(StorageReader):
             planner.commit_tensor(item, target)
 
     def _whole(self, span: Sequence[_Wanted]) -> memoryview:
-        """The bytes of a span, all as they were committed. What a network has damaged is read again."""
+        """The bytes of a span, as they were committed. Bytes with a wrong hash are read again, since the network may be at fault."""
         key, start, end = f"{self._folder}/{span[0].file}", span[0].start, max(want.end for want in span)
         for _ in range(READS):
             data = memoryview(read_exactly(self._store, key, start, end - start))
@@ -319,14 +319,14 @@ class _IntoTensors(DefaultLoadPlanner):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
 
     def load_bytes(self, read_item: ReadItem, value: Any) -> None:
-        raise AssertionError("a checkpoint of ours holds tensors only")
+        raise AssertionError("Skytrain's checkpoints contain only tensors")
 
 
 def load(store: Store, folder: str, manifest: CheckpointManifest, targets: Mapping[str, Tensor]) -> None:
-    """Fills each target, whole or this rank's part of it, from the tensor of that name. No rank waits for another."""
+    """Fills each target, a whole tensor or this rank's part, from the tensor of that name. Ranks do not wait for each other."""
     try:
         torch_dcp.load(
-            # Not under no_grad: that would hold for this thread only, and others do the reading.
+            # Detached, since no_grad would apply to this thread only, and others read.
             {name: target.detach() for name, target in targets.items()},
             storage_reader=StoreReader(store, folder, manifest),
             planner=_IntoTensors(),

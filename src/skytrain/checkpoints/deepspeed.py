@@ -1,9 +1,9 @@
-"""Checkpoints in DeepSpeed's own format: kept by our protocol, read without running their pickles, turned into ours.
+"""Checkpoints in DeepSpeed's own format: commits, reading without executing pickles, and conversion to Skytrain's format.
 
     step-000001000/3.7/deepspeed/mp_rank_00_model_states.pt                   and so on: DeepSpeed's files
-    step-000001000/3.7/rank-00000.bin, manifest.json                          the trainer's state, as in our own checkpoints
+    step-000001000/3.7/rank-00000.bin, manifest.json                          the trainer's state, as in Skytrain's checkpoints
 
-DeepSpeed's files are pickles. torch's restricted unpickler reads them: it makes tensors, plain containers and the few
+DeepSpeed's files are pickles. torch's restricted unpickler reads them: it creates tensors, plain containers and the few
 classes named here, and refuses everything else.
 """
 
@@ -34,10 +34,10 @@ from .saving import SaveTarget, TrainingState, write_and_commit, write_checkpoin
 from .tree import split_tensors
 
 FILES = "deepspeed"
-KEPT = ".pt"  # not the scripts that DeepSpeed puts beside them: a checkpoint holds no code
+KEPT = ".pt"  # not the scripts that DeepSpeed adds: a checkpoint contains no code
 MODULE = "model."  # the LightningModule's name for its network
 SETTINGS = ("lr", "initial_lr", "betas", "eps", "weight_decay")
-# All that DeepSpeed's files name beside tensors and plain containers.
+# The only classes in DeepSpeed's files apart from tensors and plain containers.
 CLASSES = (
     "deepspeed.runtime.fp16.loss_scaler.LossScaler",
     "deepspeed.runtime.zero.config.ZeroStageEnum",
@@ -47,12 +47,12 @@ CLASSES = (
 
 @dataclass(frozen=True)
 class ZeroLayout:
-    """How the ranks that wrote a checkpoint shared the state."""
+    """How the state was sharded over the ranks that wrote a checkpoint."""
 
     stage: int
     world_size: int
     bf16: bool
-    offload: str  # "" or "cpu", where a disk counts too: the checkpoint is the same
+    offload: str  # "" or "cpu"; "cpu" for a disk too, since the checkpoint is the same
 
     def __str__(self) -> str:
         offload = ", offloaded" if self.offload else ""
@@ -60,7 +60,7 @@ class ZeroLayout:
 
 
 class _Ignored:
-    """Stands for an object of DeepSpeed's that says nothing about weights or optimizer."""
+    """Stands in for an object of DeepSpeed's that does not matter for weights or optimizer."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         return
@@ -70,9 +70,9 @@ class _Ignored:
 
 
 def read_file(path: Path, classes: Mapping[str, Any] | None = None, *, mapped: bool = False) -> Any:
-    """One of DeepSpeed's files; `classes` by their full names, or stand-ins, so that DeepSpeed need not be installed.
+    """Reads one of DeepSpeed's files. Without `classes`, by their full names, stand-ins serve, and DeepSpeed is not needed.
 
-    `mapped`: tensors stay in the file until they are read, for what need not fit into memory.
+    `mapped` leaves tensors in the file until they are read, for files that may not fit into memory.
     """
     known = [((classes or {}).get(name, _Ignored), name) for name in CLASSES]
     try:
@@ -81,7 +81,7 @@ def read_file(path: Path, classes: Mapping[str, Any] | None = None, *, mapped: b
     except pickle.UnpicklingError as error:
         raise DamagedCheckpoint(
             f"{path.name} holds more than a DeepSpeed checkpoint does, and was not read: {str(error).splitlines()[0]}\n"
-            "  it was not made by Skytrain, or by a version of DeepSpeed that Skytrain does not know"
+            "  it was not made by Skytrain, or by a version of DeepSpeed that Skytrain does not support"
         ) from error
 
 
@@ -99,7 +99,7 @@ def save_files(
 
 
 def _upload(store: Store, folder: str, files: Path, group: Any) -> dict[str, SavedFile]:
-    """All ranks' files, each uploaded by the rank that has it. An error on one is raised on all."""
+    """Uploads this rank's files and returns those of all ranks. An error on one rank is raised on all."""
     mine: dict[str, SavedFile] = {}
     problem: SaveFailed | None = None
     try:
@@ -121,14 +121,14 @@ def _upload(store: Store, folder: str, files: Path, group: Any) -> dict[str, Sav
 
 @dataclass(frozen=True)
 class DeepSpeedCheckpoint:
-    """A committed checkpoint of this kind, opened."""
+    """A committed checkpoint in DeepSpeed's format, opened."""
 
     saved: Saved
     layout: ZeroLayout
     files: Mapping[str, SavedFile]
 
     def fetch(self, into: Path, rank: int | None = None) -> None:
-        """Verified copies of the files that a rank reads, or of all, as DeepSpeed names them."""
+        """Downloads and verifies the files that a rank reads, or all of them, under DeepSpeed's names."""
         store, folder = self.saved.tensors.store, self.saved.tensors.folder
         for name, file in self.files.items():
             plain = name.removeprefix(f"{FILES}/")
@@ -139,12 +139,12 @@ class DeepSpeedCheckpoint:
 
 
 def _is_for(name: str, rank: int) -> bool:
-    """Every rank reads what is not some rank's own."""
+    """Whether a rank reads the file: its own, or one that belongs to no rank."""
     return "_pp_rank_" not in f"_{name}" or f"_rank_{rank}_" in name
 
 
 def open_deepspeed(store: Store, key: str) -> DeepSpeedCheckpoint | None:
-    """The checkpoint in the folder `key`; None where it is not DeepSpeed's."""
+    """The checkpoint in the folder `key`; None if it is not in DeepSpeed's format."""
     found = find_commit(store, key)
     folder, manifest = read_manifest(store, found)
     if manifest.kind != DEEPSPEED:
@@ -155,9 +155,9 @@ def open_deepspeed(store: Store, key: str) -> DeepSpeedCheckpoint | None:
 
 
 def convert_deepspeed(store: Store, key: str, target_key: str, *, attempt: int = 0) -> None:
-    """Writes the DeepSpeed checkpoint `key` as one of ours: weights, optimizer, schedule, data position, random states.
+    """Writes the DeepSpeed checkpoint `key` in Skytrain's format: weights, optimizer, schedule, data position, random states.
 
-    Takes the memory of the whole state, in one process, without DeepSpeed.
+    Needs memory for the whole state, in one process, and no DeepSpeed.
     """
     opened = _convertible(store, key)
     with tempfile.TemporaryDirectory(prefix="skytrain-deepspeed-") as scratch:
@@ -174,9 +174,9 @@ def convert_deepspeed(store: Store, key: str, target_key: str, *, attempt: int =
 
 
 def convert_newest(store: Store, run: str) -> int:
-    """Puts a checkpoint of our own in the place of the run's newest, which DeepSpeed wrote; any mode continues from it.
+    """Converts the run's newest checkpoint from DeepSpeed's format in place, so that any mode can resume from it.
 
-    It is an attempt at the run like any other: one that is still under way may commit no more. Returns the step.
+    The conversion claims an attempt: one that is still running can no longer commit. Returns the step.
     """
     steps = committed_steps(store, run)
     if not steps:
@@ -193,13 +193,13 @@ def convert_newest(store: Store, run: str) -> int:
 def _convertible(store: Store, key: str) -> DeepSpeedCheckpoint:
     opened = open_deepspeed(store, key)
     if opened is None:
-        raise CheckpointError(f"{store.url(key)} is in our own format already; there is nothing to convert")
+        raise CheckpointError(f"{store.url(key)} is in Skytrain's format already; there is nothing to convert")
     return opened
 
 
 @dataclass(frozen=True)
 class Named:
-    """Training state by parameter name, whole."""
+    """Training state as whole tensors by parameter name."""
 
     weights: dict[str, Tensor]
     slots: dict[str, dict[str, Tensor]]
@@ -207,7 +207,7 @@ class Named:
 
 
 def merge(folder: Path, layout: ZeroLayout) -> Named:
-    """DeepSpeed's flat partitions of all ranks as whole tensors by name."""
+    """Merges DeepSpeed's flat partitions of all ranks into whole tensors by name."""
     parts = [_one(folder, f"*zero_pp_rank_{rank}_mp_rank_00_optim_states.pt") for rank in range(layout.world_size)]
     model = _one(
         folder, "zero_pp_rank_0_mp_rank_00_model_states.pt" if layout.stage == 3 else "mp_rank_00_model_states.pt"
@@ -247,7 +247,7 @@ def _one(folder: Path, pattern: str) -> Any:
 
 
 def _cut_whole(partitions: Sequence[Tensor], shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
-    """ZeRO-1 and -2: one after another the parameters make one row, which the ranks cut into equal parts. Padding is last."""
+    """ZeRO-1 and -2: all parameters form one row, split into equal parts for the ranks. Padding is last."""
     row, start = torch.cat([partition.detach().reshape(-1) for partition in partitions]), 0
     for name, shape in shapes.items():
         yield name, row[start : start + shape.numel()].view(shape).clone()
@@ -255,7 +255,7 @@ def _cut_whole(partitions: Sequence[Tensor], shapes: Mapping[str, torch.Size]) -
 
 
 def _cut_each(partitions: Sequence[Tensor], shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
-    """ZeRO-3: the ranks cut each parameter into equal parts, of which the last is padded."""
+    """ZeRO-3: each parameter is split into equal parts for the ranks, the last one padded."""
     start = 0
     for name, shape in shapes.items():
         each = -(-shape.numel() // len(partitions))

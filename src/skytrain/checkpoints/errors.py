@@ -1,6 +1,6 @@
-"""What can be wrong with a checkpoint, in words that say what to do.
+"""Errors of checkpoints.
 
-Each has its text as its only argument: an error on one rank is pickled on its way to the others.
+Each takes its text as its only argument, since an error on one rank is pickled and sent to the others.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ class CheckpointError(SkytrainError):
 
 
 class DamagedCheckpoint(CheckpointError):
-    """Bytes that are missing, or are not those that were committed."""
+    """Bytes are missing, or are not those that were committed."""
 
     exit_code = EXIT_CODES["damaged"]
 
 
 class AnotherModel(CheckpointError):
-    """A checkpoint of another model, vocabulary or tokenizer than the one it is to be loaded into."""
+    """The checkpoint belongs to another model, vocabulary or tokenizer."""
 
 
 class SaveFailed(CheckpointError):
-    """A checkpoint that was not committed. What was committed before is untouched."""
+    """A checkpoint was not committed. Earlier ones are untouched."""
 
 
 class SaveDenied(SaveFailed):
-    """A checkpoint that was not committed, because the store denied access."""
+    """A checkpoint was not committed, because the store denied access."""
 
 
 def save_failure(error: SkytrainError) -> SaveFailed:
@@ -43,6 +43,6 @@ def save_failure(error: SkytrainError) -> SaveFailed:
 
 
 class TakenOver(CheckpointError):
-    """A newer attempt at the run has begun, so this one may not commit."""
+    """A newer attempt at the run has started, so this one may not commit."""
 
     exit_code = EXIT_CODES["superseded"]

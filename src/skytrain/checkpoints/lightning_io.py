@@ -1,4 +1,4 @@
-"""Lightning's checkpoints kept in the store: the Trainer saves and resumes as ever, the bytes are ours."""
+"""Lightning's checkpoints in the store, in Skytrain's format."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from .tree import join_tensors, split_tensors
 class StoreCheckpointIO(CheckpointIO):
     """Saves and loads under keys of a store (`runs/<run>/checkpoints/step-...`), on every rank.
 
-    The strategy gives and takes tensors by name: `state_dict` maps names to them, `optimizer_states` names to slots.
-    What `load_checkpoint` returns has a `SavedTensors` in their place, from which each rank reads its parts.
+    The strategy gives and takes tensors by name: `state_dict` maps names to tensors, `optimizer_states` names to slots.
+    `load_checkpoint` returns a `SavedTensors` in their place, from which each rank reads its parts.
     """
 
     def __init__(self, store: Store, tell: Callable[[str], None] = lambda text: None) -> None:
@@ -32,7 +32,7 @@ class StoreCheckpointIO(CheckpointIO):
 
     @property
     def save_store(self) -> Store:
-        """The same store, for saves: they give up early, since training continues and they are tried again."""
+        """The same store with less patience: a failed save is tried again while training continues."""
         return self._saver.store
 
     @property
@@ -40,7 +40,7 @@ class StoreCheckpointIO(CheckpointIO):
         return self._saver.pending
 
     def reserve(self, checkpoint: dict[str, Any]) -> None:
-        """Sets memory aside for saves of such a checkpoint, beside training."""
+        """Reserves memory for saves of such a checkpoint, while training continues."""
         self._saver.reserve(split_checkpoint(checkpoint).tensors)
 
     def save_checkpoint(
@@ -74,7 +74,7 @@ class StoreCheckpointIO(CheckpointIO):
 
 
 def split_checkpoint(checkpoint: dict[str, Any]) -> TrainingState:
-    """Lightning's dictionary as tensors by name and plain data."""
+    """Splits Lightning's dictionary into tensors by name and plain data."""
     rest = dict(checkpoint)
     tensors: dict[str, torch.Tensor] = {f"model/{name}": tensor for name, tensor in rest.pop("state_dict").items()}
     groups = []
@@ -83,7 +83,7 @@ def split_checkpoint(checkpoint: dict[str, Any]) -> TrainingState:
         for name, slots in optimizer["state"].items():
             tensors.update({f"optimizer/{number}/{name}/{slot}": value for slot, value in slots.items()})
     tensors.update({f"random/{name}": tensor for name, tensor in rest.pop("random", {}).items()})
-    # Looked at on every rank, so that what cannot be kept is refused on all of them; kept by the first.
+    # Checked on every rank, so that all of them refuse what cannot be saved; saved by rank 0.
     plain, found = split_tensors(rest)
     if not dist.is_initialized() or dist.get_rank() == 0:
         tensors.update({f"state{name}": tensor for name, tensor in found.items()})

@@ -1,4 +1,4 @@
-"""A model to use, from a run's checkpoint or from an exported folder."""
+"""Loads a model from a run's checkpoint or from an exported folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ class LoadedModel:
 
 
 def load_model(store: Store, source: str | None) -> LoadedModel:
-    """`source` is a run, `run@step`, or a folder in Hugging Face's layout; without one, the newest run."""
+    """Loads a model and its tokenizer.
+
+    `source` is a run, `run@step`, or a folder in Hugging Face's layout; without one, the newest run is loaded.
+    """
     if source and Path(source).is_dir():
         return LoadedModel(load_hf_folder(Path(source)), load_tokenizer_folder(Path(source)), source, None)
     record, step = choose_checkpoint(store, source)
@@ -41,14 +44,14 @@ def load_model(store: Store, source: str | None) -> LoadedModel:
 
 
 def choose_checkpoint(store: Store, source: str | None) -> tuple[RunRecord, int]:
-    """The run and the step that `run@step` names; without a step the newest, without a run the newest of those."""
+    """The run and the step that `run@step` names; by default the newest step, and the newest run."""
     name, _, step_text = (source or "").partition("@")
     record = find_run(store, name or None)
     return record, choose_commit(store, record.name, step_text).step
 
 
 def load_weights(model: nn.Module, saved: SavedTensors) -> None:
-    """Fills a whole model. A tied weight is saved once, and is one tensor here."""
+    """Fills a whole model. A tied weight is saved once and read once."""
     seen: set[int] = set()
     targets = []
     for name, tensor in model.state_dict(keep_vars=True).items():

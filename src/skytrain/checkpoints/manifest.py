@@ -1,6 +1,6 @@
-"""A checkpoint's manifest: every tensor, the pieces it is stored in with their hashes, and all state that is no tensor.
+"""A checkpoint's manifest: every tensor, the pieces it is stored in with their hashes, and all state that is not a tensor.
 
-JSON throughout. Reading it runs no code, whoever wrote it.
+It is JSON, so reading it executes no code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ITEM_BYTES = {
 
 @dataclass(frozen=True)
 class Piece:
-    """A box of a tensor, whose values lie in one range of one file."""
+    """A block of a tensor, stored in one range of one file."""
 
     offsets: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -54,7 +54,7 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class SavedFile:
-    """`sha256` is None where the pieces of tensors cover the file, each with its own."""
+    """`sha256` is None if the file consists of pieces, which have their own hashes."""
 
     bytes: int
     sha256: str | None = None
@@ -81,7 +81,7 @@ class CheckpointManifest:
         return sum(file.bytes for file in self.files.values())
 
     def ranges(self) -> Iterator[HashedRange]:
-        """Everything that has a hash."""
+        """All ranges of files that have a hash."""
         for name, file in self.files.items():
             if file.sha256 is not None:
                 yield HashedRange(name, 0, file.bytes, file.sha256, name)
@@ -134,7 +134,9 @@ def parse_manifest(data: bytes, url: str) -> CheckpointManifest:
         }
         unknown = sorted({tensor.dtype for tensor in tensors.values()} - set(ITEM_BYTES))
         if unknown:
-            raise CheckpointError(f"{url} has tensors of type {', '.join(unknown)}, which this version does not know")
+            raise CheckpointError(
+                f"{url} has tensors of type {', '.join(unknown)}, which this version does not support"
+            )
         return CheckpointManifest(files, tensors, fields["state"], fields["kind"])
     except CheckpointError:
         raise
@@ -146,7 +148,7 @@ def parse_manifest(data: bytes, url: str) -> CheckpointManifest:
 
 def check_format(found: object, url: str) -> None:
     if not isinstance(found, int) or found < 1:
-        raise DamagedCheckpoint(f"{url} names no format of checkpoints{USE_ANOTHER}")
+        raise DamagedCheckpoint(f"{url} names no checkpoint format{USE_ANOTHER}")
     if found > FORMAT:
         raise CheckpointError(f"{url} has format {found}; this version reads {FORMAT}\n  use a newer Skytrain")
     if found < FORMAT:

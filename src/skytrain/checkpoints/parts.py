@@ -1,4 +1,4 @@
-"""What one rank holds of each tensor, copied to the host so that training may go on while it is written."""
+"""The part that one rank holds of each tensor, copied to the host so that training can continue while it is written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .ranges import ALIGNED_BYTES
 
 @dataclass(frozen=True)
 class TensorPart:
-    """Values, where they lie in the whole tensor, and how large that is."""
+    """Values, their offsets in the whole tensor, and its shape."""
 
     values: Tensor
     offsets: tuple[int, ...]
@@ -24,7 +24,7 @@ class TensorPart:
 
 
 def part_of(tensor: Tensor) -> TensorPart | None:
-    """None where this rank holds nothing of it."""
+    """This rank's part of a tensor; None if it holds none."""
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
         _, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
@@ -39,8 +39,10 @@ def cpu_parts(tensors: Mapping[str, Tensor]) -> dict[str, TensorPart]:
 
 
 class HostCopy:
-    """One block of host memory, used for save after save. From a GPU the copy is fast only into pinned memory,
-    and pinning takes longer than the copy; so it is done once, ahead of the first save."""
+    """One block of host memory, reused by every save.
+
+    A copy from a GPU is fast only into pinned memory, and pinning takes longer than the copy, so it is done once.
+    """
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
@@ -48,13 +50,13 @@ class HostCopy:
         self._pinned = False
 
     def reserve(self, tensors: Mapping[str, Tensor]) -> None:
-        """Enough memory for these."""
+        """Allocates enough memory for these tensors."""
         parts = [part for tensor in tensors.values() if (part := part_of(tensor)) is not None]
         size = sum(_aligned(part.values) for part in parts)
         if self._block is not None and self._block.numel() >= size:
             return
         self.release()
-        # Written to once, so that the system gives the pages now and not in the middle of a save.
+        # Written once, so that the system allocates the pages now and not during a save.
         self._block = torch.zeros(size, dtype=torch.uint8)
         if any(part.values.is_cuda for part in parts):
             refused = int(torch.cuda.cudart().cudaHostRegister(self._block.data_ptr(), size, 0))
@@ -63,7 +65,7 @@ class HostCopy:
                 self._tell(f"checkpoints: {size} bytes of memory cannot be pinned, so copies from the GPU are slower")
 
     def take(self, tensors: Mapping[str, Tensor]) -> dict[str, TensorPart]:
-        """This rank's parts as they are now. They stay so until the next call."""
+        """Copies this rank's parts. The copy is valid until the next call."""
         self.reserve(tensors)
         assert self._block is not None
         taken: dict[str, TensorPart] = {}

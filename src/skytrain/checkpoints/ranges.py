@@ -1,4 +1,4 @@
-"""Ranges of files: which are read together, and reading one whole or not at all. Needs no torch."""
+"""Ranges of files: grouping them for reading, and reading one completely. Does not need torch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 from ..storage import NotFound, Store
 from .errors import USE_ANOTHER, DamagedCheckpoint
 
-ALIGNED_BYTES = 64  # at a multiple of which each tensor begins in its file
-JOINED_BYTES = 1 << 20  # small ranges that lie together are read together
+ALIGNED_BYTES = 64  # each tensor starts at a multiple of it in its file
+JOINED_BYTES = 1 << 20  # adjacent small ranges are read together, up to this size
 
 
 class FileRange(Protocol):
@@ -25,7 +25,7 @@ R = TypeVar("R", bound=FileRange)
 
 
 def spans(ranges: Iterable[R]) -> list[list[R]]:
-    """Neighbours in a file that are read together: a request for each of a thousand scalars would take longer than all the rest."""
+    """Groups adjacent ranges, since a request for each of a thousand scalars would take longer than everything else."""
     found: list[list[R]] = []
     for each in sorted(ranges, key=lambda each: (each.file, each.start)):
         if found:

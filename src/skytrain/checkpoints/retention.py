@@ -1,4 +1,4 @@
-"""Which checkpoints are kept, and how the others go: the marker first, so that no reader meets half a folder."""
+"""Which checkpoints are kept. Others are deleted marker first, so that no reader finds an incomplete folder."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .commits import VALIDATION, Commit, committed, marker_key, read_marker, rea
 from .errors import DamagedCheckpoint
 
 DELETES = 3
-LEAST = 2  # the newest may be the one that is damaged
+LEAST = 2  # the newest may be damaged
 _FOLDER = re.compile(r"(?P<attempt>\d+)\.\d+")
 
 
 @dataclass(frozen=True)
 class Keep:
-    """The newest `last`, those at every `every`-th step, and the `best` by validation loss."""
+    """Keeps the newest `last`, those at every `every`-th step, and the `best` by validation loss."""
 
     last: int = LEAST
     every: int | None = None
@@ -36,13 +36,13 @@ class Keep:
 @dataclass(frozen=True)
 class Pruned:
     steps: list[int]  # of checkpoints
-    leftovers: list[str]  # keys of folders that no checkpoint used
+    leftovers: list[str]  # keys of folders that belong to no checkpoint
 
 
 def prune(store: Store, run: str, keep: Keep, *, attempt: int | None = None, dry_run: bool = False) -> Pruned:
-    """Deletes checkpoints beyond `keep`, and what saves that never finished left behind.
+    """Deletes checkpoints beyond `keep`, and the files of saves that never finished.
 
-    `attempt` is the caller's own, which has no other save under way; without one, the newest attempt may be saving.
+    `attempt` is the caller's own, which has no other running save; without it, the newest attempt may be saving.
     """
     found = committed(store, run)
     losses: dict[int, float] = {}
@@ -64,7 +64,7 @@ def prune(store: Store, run: str, keep: Keep, *, attempt: int | None = None, dry
 
 
 def _folders(store: Store, commit: Commit) -> list[str]:
-    """Where a checkpoint's files are; with a marker that cannot be read, wherever its attempt put any."""
+    """The folders of a checkpoint's files; with an unreadable marker, all folders of its attempt."""
     try:
         return [f"{commit.key}/{read_marker(store, commit).folder}"]
     except DamagedCheckpoint:
@@ -72,19 +72,19 @@ def _folders(store: Store, commit: Commit) -> list[str]:
 
 
 def _delete_marker(store: Store, key: str) -> None:
-    """Looks that it is gone: some servers do not check the body of a request to delete, and a damaged one names another key."""
+    """Deletes a marker and checks that it is gone: some servers accept a damaged request, which may name another key."""
     for _ in range(DELETES):
         store.delete(key)
         if not store.exists(key):
             return
-    raise StoreError("delete", store.url(key), "it is still there, so its files were left too")
+    raise StoreError("delete", store.url(key), "it still exists, so its files were kept too")
 
 
 def _leftovers(store: Store, run: str, kept: list[Commit], attempt: int | None) -> list[str]:
-    """Folders of no checkpoint. Never those of an attempt that may be writing them."""
+    """Folders that belong to no checkpoint, except those of an attempt that may be writing them."""
     newest = max(attempt_numbers(store, run), default=0) if attempt is None else attempt + 1
     used = {folder for commit in kept for folder in _folders(store, commit)}
-    # By folders and not by objects: on a disk, one may hold nothing but a file that was cut off while it was written.
+    # By folders and not by objects: on a disk, a folder may contain only an incomplete file.
     steps = [f"runs/{run}/checkpoints/{name}" for name in store.folders(f"runs/{run}/checkpoints/")]
     found = [f"{step}/{name}" for step in steps for name in store.folders(step) if _attempt(name) < newest]
     return sorted(set(found) - used)
@@ -96,7 +96,7 @@ def _attempt(folder: str) -> float:
 
 
 def _clear(store: Store, run: str, leftovers: list[str], kept: list[Commit]) -> None:
-    """Those folders, their markers that do not count, and losses of steps at which nothing is left."""
+    """Deletes those folders, their invalid markers, and validation losses of steps without a checkpoint."""
     counting = {commit.marker_key for commit in kept}
     for folder in leftovers:
         step, _, name = folder.rpartition("/")

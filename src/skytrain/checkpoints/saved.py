@@ -1,4 +1,4 @@
-"""A committed checkpoint, opened: its state, and its tensors to read as a whole or a part at a time."""
+"""A committed checkpoint, opened: its state, and its tensors, which are read whole or in parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .tree import join_tensors
 
 @dataclass(frozen=True)
 class SavedTensors:
-    """The tensors of a checkpoint below a prefix of their names."""
+    """The tensors of a checkpoint whose names start with a prefix."""
 
     store: Store
     folder: str
@@ -41,7 +41,7 @@ class SavedTensors:
         }
 
     def read_into(self, targets: Iterable[tuple[str, Tensor]]) -> None:
-        """Fills tensors, or this rank's parts of them, in place. A name may come more than once."""
+        """Fills tensors, or this rank's parts of them, in place. A name may occur more than once."""
         left = list(targets)
         self._check(left)
         while left:
@@ -49,7 +49,7 @@ class SavedTensors:
             load(self.store, self.folder, self.manifest, {self.prefix + name: target for name, target in now.items()})
 
     def read(self) -> dict[str, Tensor]:
-        """All of them, whole, on the CPU."""
+        """Reads all of them, whole, on the CPU."""
         found = {
             name: torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype))
             for name, tensor in self.described().items()
@@ -76,18 +76,18 @@ class SavedTensors:
 
 
 def _later(pairs: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-    """All but the last of each name, which `dict` keeps."""
+    """All pairs except the last of each name, which `dict` keeps."""
     last = {name: index for index, (name, _) in enumerate(pairs)}
     return [pair for index, pair in enumerate(pairs) if last[pair[0]] != index]
 
 
 @dataclass(frozen=True)
 class Saved:
-    """An opened checkpoint of our own format."""
+    """An opened checkpoint in Skytrain's format."""
 
     commit: Commit
     tensors: SavedTensors
-    state: Mapping[str, Any]  # all that is no tensor
+    state: Mapping[str, Any]  # everything that is not a tensor
 
     @property
     def model(self) -> SavedTensors:
@@ -101,7 +101,7 @@ class Saved:
         return self.tensors.below(f"optimizer/{number}/")
 
     def rest(self) -> dict[str, Any]:
-        """What the trainer keeps beside model and optimizer: loops, schedules, callbacks, data position, lineage."""
+        """The trainer's other state: loops, schedules, callbacks, data position, lineage."""
         names = self.tensors.below("state")
         rest: dict[str, Any] = join_tensors(self.state["rest"], names.read())
         return rest
@@ -113,6 +113,6 @@ def open_checkpoint(store: Store, key: str) -> Saved:
     folder, manifest = read_manifest(store, commit)
     if manifest.kind != NATIVE:
         raise CheckpointError(
-            f"{store.url(key)} is in {manifest.kind}'s own format\n  turn it into ours: skytrain checkpoints convert"
+            f"{store.url(key)} is in {manifest.kind}'s own format\n  convert it first: skytrain checkpoints convert"
         )
     return Saved(commit, SavedTensors(store, folder, manifest, ""), manifest.state)

@@ -1,4 +1,4 @@
-"""Saving: what a rank holds is copied to the host at once, and written and committed beside training."""
+"""Saving: a rank's state is copied to the host, then written and committed while training continues."""
 
 from __future__ import annotations
 
@@ -19,28 +19,30 @@ from .manifest import CheckpointManifest
 from .parts import HostCopy, cpu_parts
 
 GRACE_SECONDS = 30.0
-# That one operation of a save keeps trying. A longer outage fails the save, which is tried again with newer weights.
+# How long one operation of a save is retried. A longer outage fails the save, which is tried again with newer weights.
 SAVE_SECONDS = 60.0
 
 
 def for_saves(store: Store) -> Store:
-    """The same store with the patience of a save."""
+    """The same store, with the retries of a save."""
     return store.hurried(SAVE_SECONDS)
 
 
 @dataclass(frozen=True)
 class SaveOptions:
-    """How to save, beside what and where."""
+    """How to save."""
 
     attempt: int = 0
     background: bool = False
-    before_commit: Callable[[], object] = lambda: None  # called by the rank that commits, when all else is written
+    before_commit: Callable[[], object] = lambda: (
+        None
+    )  # called on the rank that commits, when everything else is written
     committed: Callable[[], None] = lambda: None  # called after the commit, on the rank that made it
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What is saved: tensors by name, on every rank its own; the rest is the first rank's, and what each rank shares."""
+    """What is saved: this rank's tensors by name, the rest (saved by rank 0), and what each rank adds to the manifest."""
 
     tensors: Mapping[str, Tensor]
     rest: Mapping[str, Any] = field(default_factory=dict)
@@ -91,11 +93,11 @@ def write_and_commit(
 
 
 class PendingSave:
-    """One save under way, in a thread that ends with the process: a dead peer must not keep it alive."""
+    """A running save, in a daemon thread: a dead peer must not keep the process alive."""
 
     def __init__(self, key: str, work: Callable[[], None], copy_seconds: float) -> None:
         self.key, self.copy_seconds = key, copy_seconds
-        self.seconds: float | None = None  # from the beginning to the commit
+        self.seconds: float | None = None  # from the start of the save to the commit
         self.error: BaseException | None = None
         self._work, self._began = work, time.monotonic() - copy_seconds
         self._thread = threading.Thread(target=self._run, name=f"save {key}", daemon=True)
@@ -104,7 +106,7 @@ class PendingSave:
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # whatever it is, the training thread must hear of it
+        except BaseException as error:  # the training thread raises it
             self.error = error
         self.seconds = time.monotonic() - self._began
 
@@ -117,14 +119,14 @@ class PendingSave:
         return self.done
 
     def wait(self) -> None:
-        """Returns when the checkpoint is committed; raises what went wrong."""
+        """Returns when the checkpoint is committed; raises the save's error."""
         self._thread.join()
         if self.error is not None:
             raise self.error
 
 
 class Saver:
-    """Saves one checkpoint at a time, from all ranks of a job together."""
+    """Saves one checkpoint at a time; all ranks of a job call it together."""
 
     def __init__(self, store: Store, tell: Callable[[str], None] = lambda text: None) -> None:
         self.store = for_saves(store)
@@ -136,13 +138,13 @@ class Saver:
         self.pending: PendingSave | None = None
 
     def reserve(self, tensors: Mapping[str, Tensor]) -> None:
-        """Begins to set memory aside for the first save, beside training."""
+        """Starts to reserve memory for the first save, while training continues."""
         self._join()
         self._reserving = threading.Thread(target=self._copy.reserve, args=(dict(tensors),), daemon=True)
         self._reserving.start()
 
     def save(self, key: str, state: TrainingState, options: SaveOptions) -> PendingSave:
-        """Returns when the state is copied; with `background` off, when it is committed."""
+        """Returns when the state is copied; without `options.background`, when it is committed."""
         self.wait()
         self._join()
         began = time.monotonic()
@@ -157,7 +159,7 @@ class Saver:
         return self.pending
 
     def wait(self) -> None:
-        """Until nothing is under way; raises what went wrong with it, unless that was raised before."""
+        """Waits for the running save, if any, and raises its error."""
         pending = self.pending
         if pending is not None:
             self.pending = None
@@ -169,12 +171,12 @@ class Saver:
             self._reserving = None
 
     def _join_group(self) -> None:
-        """A group of its own, over the CPU: what the thread says must not mix with what training says."""
+        """Creates a process group over the CPU, so that saves and training do not mix their collectives."""
         if self._group is None and dist.is_initialized() and dist.get_world_size() > 1:
             self._group = dist.new_group(backend="gloo")
 
     def close(self) -> None:
-        """At the end, or after an error, when a save may be waiting for a rank that is no more."""
+        """Called at the end, or after an error, when a save may be waiting for a lost rank."""
         self._join()
         if self.pending is None or self.pending.ended_within(GRACE_SECONDS):
             self._copy.release()

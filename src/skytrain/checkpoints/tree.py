@@ -1,4 +1,4 @@
-"""Nested training state as JSON plus a flat set of named tensors, and back. Reading it runs no code, unlike a pickle."""
+"""Converts nested training state to JSON plus named tensors, and back. Unlike a pickle, reading it executes no code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TENSOR, SAME, ITEMS, TUPLE = "$tensor", "$same", "$items", "$tuple"
 
 
 def split_tensors(tree: Any) -> tuple[Any, dict[str, torch.Tensor]]:
-    """The tree with each tensor replaced by its name, and the tensors. One storage is kept once, so tied weights are too."""
+    """The tree with each tensor replaced by its name, and the tensors. Tensors that share storage are kept once."""
     tensors: dict[str, torch.Tensor] = {}
     seen: dict[tuple[Any, ...], str] = {}
 
@@ -32,7 +32,7 @@ def split_tensors(tree: Any) -> tuple[Any, dict[str, torch.Tensor]]:
             return [visit(value, f"{name}/{i}") for i, value in enumerate(node)]
         if node is None or isinstance(node, (bool, int, float, str)):
             return node
-        raise TypeError(f"{name}: {type(node).__name__} cannot be kept in a checkpoint")
+        raise TypeError(f"{name}: {type(node).__name__} cannot be saved in a checkpoint")
 
     return visit(tree, ""), tensors
 

@@ -1,4 +1,4 @@
-"""Reads every byte of a checkpoint and compares every hash."""
+"""Verification: reads every byte of a checkpoint and compares every hash."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ THREADS = 4
 
 
 def verify(store: Store, commit: Commit, progress: Callable[[float], None] | None = None) -> list[str]:
-    """What is wrong with a checkpoint, a line each; nothing, when every byte is as it was committed.
+    """The problems of a checkpoint, one line each; empty if every byte is as it was committed.
 
-    `progress` is called with the bytes that were checked since the last call.
+    `progress` is called with the number of bytes checked since the last call.
     """
     try:
         folder, manifest = read_manifest(store, commit)
@@ -46,9 +46,9 @@ def verify(store: Store, commit: Commit, progress: Callable[[float], None] | Non
 
 
 def newest_whole(store: Store, commits: Sequence[Commit], known: Commit | None = None) -> tuple[Commit, list[str]]:
-    """The newest checkpoint without a damaged byte, and what is wrong with each newer one, a line each.
+    """The newest undamaged checkpoint, and the problems of each newer one, one line each.
 
-    `known` was found whole a moment ago, and is not read again. `commits` are a run's, in order of step.
+    `commits` are a run's, in order of step. `known` was verified just before, and is not read again.
     """
     damaged: list[str] = []
     for commit in reversed(commits):
@@ -58,12 +58,12 @@ def newest_whole(store: Store, commits: Sequence[Commit], known: Commit | None =
         damaged.append(f"step {commit.step} is damaged: {problems[0]}")
     lines = "".join(f"\n  {line}" for line in damaged)
     raise DamagedCheckpoint(
-        f"no checkpoint of the run is whole:{lines}\n  restore one from a backup, or begin again under another name: run=NAME"
+        f"no checkpoint of the run is whole:{lines}\n  restore one from a backup, or start again under another name: run=NAME"
     )
 
 
 def _check(store: Store, folder: str, span: Sequence[HashedRange]) -> list[str]:
-    """Small ranges come several at a time; a large one, such as a whole file of DeepSpeed's, is read in blocks."""
+    """The problems in one group of ranges. A large range, such as a whole file of DeepSpeed's, is read in blocks."""
     key = f"{folder}/{span[0].file}"
     wrong = []
     try:
