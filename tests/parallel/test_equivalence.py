@@ -11,9 +11,19 @@ BF16_LOSS, BF16_NORM = 1e-2, 5e-2  # bf16 keeps 8 bits
 
 
 @cache
+def outcome(world_size: int, slow: bool) -> dict[str, dict[str, float]] | Exception:
+    """One group of processes goes through all cases of its size. A failure is kept too: no case starts the group again."""
+    try:
+        return run(case for case in cases(world_size) if case.slow == slow)
+    except Exception as error:
+        return error
+
+
 def differences(world_size: int, slow: bool) -> dict[str, dict[str, float]]:
-    """One group of processes goes through all cases of its size."""
-    return run(case for case in cases(world_size) if case.slow == slow)
+    found = outcome(world_size, slow)
+    if isinstance(found, Exception):
+        raise found
+    return found
 
 
 @pytest.mark.parametrize(

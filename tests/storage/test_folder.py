@@ -133,4 +133,4 @@ def test_deleting_the_last_object_removes_its_folders_and_not_the_root(tmp_path:
 
 def test_encryption_of_a_folder_is_refused_rather_than_ignored(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"store.sse: 's3' is for s3:// only"):
-        open_store(StoreConfig(root=str(tmp_path), sse="s3", kms_key=None))
+        open_store(StoreConfig(root=str(tmp_path), sse="s3", kms_key=None, patience=60.0))
