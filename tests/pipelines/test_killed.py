@@ -1,4 +1,4 @@
-"""SIGKILL at any moment: the next run goes on, with any number of workers, and ends with the bytes of an undisturbed one."""
+"""SIGKILL at any moment: the next run resumes, with any number of workers, and ends with the bytes of an undisturbed one."""
 
 from __future__ import annotations
 

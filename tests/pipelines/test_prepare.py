@@ -1,4 +1,4 @@
-"""Preparing tokens: restarts, targets, workers, and a look before anything is made."""
+"""Preparing tokens: restarts, targets, workers, and the outline that writes nothing."""
 
 from __future__ import annotations
 

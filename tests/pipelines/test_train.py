@@ -76,19 +76,19 @@ def test_a_run_shorter_than_its_warmup_trains_and_says_what_became_of_it(root):
 
 
 def test_the_precision_that_auto_became_is_kept_where_the_run_is_resumed_on_other_hardware(root, monkeypatch):
-    """A run begun on a GPU with bf16 and resumed on a CPU, under the name that its settings gave it."""
+    """A run started on a GPU with bf16 and resumed on a CPU, under the name that its settings gave it."""
     auto = ("trainer.precision=auto", "trainer.steps=4", "trainer.validate_every=null")
     on_a_gpu, tables = lambda device, precision: "bf16-mixed", Tables()
     with monkeypatch.context() as patched:
         patched.setattr("skytrain.training.factory.resolve_precision", on_a_gpu)
-        begun = train(tiny_config(root, *auto, "trainer.stop_at_step=2"), Silent())
+        started = train(tiny_config(root, *auto, "trainer.stop_at_step=2"), Silent())
     resumed = train(tiny_config(root, *auto), tables)
-    assert (resumed.run, resumed.step) == (begun.run, 4)
+    assert (resumed.run, resumed.step) == (started.run, 4)
     assert load_run(open_store(str(root)), resumed.run).config["trainer"]["precision"] == "bf16-mixed"
     assert tables.rows["device"] == "cpu, bf16-mixed"
 
 
-def test_a_stopped_run_continues_bit_for_bit(root):
+def test_a_stopped_run_resumes_bit_for_bit(root):
     """With dropout and accumulation on, so that random state and position are truly restored."""
     options = ("model.dropout=0.1", "trainer.batch_tokens=512")
     train(tiny_config(root, "run=whole", *options), Silent())
@@ -101,7 +101,7 @@ def test_a_stopped_run_continues_bit_for_bit(root):
     assert all(torch.equal(a[name], b[name]) for name in a)
 
 
-def test_a_micro_batch_that_was_found_is_kept_until_the_run_goes_on_elsewhere(root, monkeypatch):
+def test_a_micro_batch_that_was_found_is_kept_until_the_run_resumes_elsewhere(root, monkeypatch):
     found, places = iter([2, 4]), ["here"]
     monkeypatch.setattr(
         "skytrain.training.resolution.with_micro_batch", lambda config, device, tell: with_size(config, next(found))
@@ -109,14 +109,14 @@ def test_a_micro_batch_that_was_found_is_kept_until_the_run_goes_on_elsewhere(ro
     for module in ("resolution", "opening"):
         monkeypatch.setattr(f"skytrain.training.{module}.device_name", lambda device: places[-1])
 
-    def go_on_to(step: int) -> int:
+    def train_to(step: int) -> int:
         config = tiny_config(root, "run=auto", "trainer.micro_batch=auto", f"trainer.stop_at_step={step}")
         train(config, Silent())
         return load_run(open_store(str(root)), "auto").config["trainer"]["micro_batch"]
 
-    assert [go_on_to(2), go_on_to(3)] == [2, 2]
+    assert [train_to(2), train_to(3)] == [2, 2]
     places.append("elsewhere")
-    assert [go_on_to(4), go_on_to(5)] == [4, 4]
+    assert [train_to(4), train_to(5)] == [4, 4]
 
 
 def test_stopping_early_keeps_the_schedules_horizon(root):
@@ -199,7 +199,7 @@ class Interrupter(Silent):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_an_interrupt_saves_stops_and_the_same_command_continues(root):
+def test_an_interrupt_saves_stops_and_the_same_command_resumes(root):
     train(tiny_config(root, "run=whole"), Silent())
     interrupted = train(tiny_config(root, "run=cut"), Interrupter(6))
     assert interrupted.outcome == "interrupted"

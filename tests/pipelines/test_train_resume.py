@@ -1,4 +1,4 @@
-"""How a run goes on: after an end it did not choose, from something else, with other settings, and within its budget."""
+"""How a run resumes: after a crash or an interruption, from another source, with other settings, and within its budget."""
 
 import json
 import os
@@ -39,7 +39,7 @@ SHORT = ("trainer.steps=8", "trainer.validate_every=null", "trainer.checkpoint_e
 
 
 class Notes(Silent):
-    """Keeps what is said, and calls `at` with each step."""
+    """Keeps the notes, and calls `at` with each step."""
 
     def __init__(self, at=lambda step: None) -> None:
         self.said: list[str] = []
@@ -143,15 +143,15 @@ def test_a_run_cut_off_after_its_last_checkpoint_is_brought_to_its_end(root):
 
 def test_a_run_that_another_attempt_takes_over_stops_and_overwrites_nothing(root):
     store = open_store(str(root))
-    begun: list[int] = []
+    claimed: list[int] = []
 
     def take_over(done: float) -> None:
         if done == 3:
-            begun.append(claim_attempt(store, "both"))
+            claimed.append(claim_attempt(store, "both"))
 
     with pytest.raises(SkytrainError, match=r"attempt 1 on .* has taken over from this one, attempt 0"):
         train(tiny_config(root, "run=both", *SHORT), Notes(take_over))
-    assert begun == [1]
+    assert claimed == [1]
     assert read_outcome(store, "both", 0) is None
     assert max(committed_steps(store, "both"), default=0) <= 2
     assert train(tiny_config(root, "run=both", *SHORT), Silent()).outcome == "done"
@@ -216,7 +216,7 @@ def test_weights_alone_begin_at_a_chosen_step_of_schedule_and_data(root, monkeyp
     assert rates(root, "seeded") == {step: rate for step, rate in rates(root, "whole").items() if step > 4}
 
 
-def test_a_seeded_run_that_was_cut_goes_on_from_its_own_checkpoint(root):
+def test_a_seeded_run_that_was_cut_resumes_from_its_own_checkpoint(root):
     start = Start("whole@4", weights_only=True, at_step=4)
     train(tiny_config(root, "run=uncut", *SHORT), Silent(), start)
     with pytest.raises(Crash):
@@ -280,7 +280,7 @@ def test_a_change_that_decides_numbers_needs_leave_and_then_counts(root):
     assert load_run(open_store(str(root)), "mine").config["optimizer"]["lr"] == 1e-3
 
 
-def test_a_run_does_not_go_on_with_other_tokens_under_the_same_settings(root):
+def test_a_run_does_not_resume_with_other_tokens_under_the_same_settings(root):
     train(tiny_config(root, "run=mine", "trainer.stop_at_step=4", *SHORT), Silent())
     store = open_store(str(root))
     record = load_run(store, "mine")
@@ -297,7 +297,7 @@ def test_naming_the_version_of_the_data_is_no_change(root):
     assert trained.outcome == "done"
 
 
-def test_another_micro_batch_may_go_on_and_is_reported(root):
+def test_another_micro_batch_may_resume_and_is_reported(root):
     train(tiny_config(root, "run=mine", "trainer.stop_at_step=4", *SHORT), Silent())
     notes = Notes()
     train(tiny_config(root, "run=mine", "trainer.micro_batch=2", *SHORT), notes)
@@ -305,7 +305,7 @@ def test_another_micro_batch_may_go_on_and_is_reported(root):
     assert list(losses(root, "mine").values()) == pytest.approx(list(losses(root, "whole").values()), abs=2e-5)
 
 
-def test_a_budget_stops_the_run_with_a_checkpoint_and_a_larger_one_continues_it(root, monkeypatch):
+def test_a_budget_stops_the_run_with_a_checkpoint_and_a_larger_one_resumes_it(root, monkeypatch):
     """By a clock on which each micro-batch takes a second: ten dollars, of a budget of twenty."""
     monkeypatch.delenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", raising=False)
     seconds = [0.0]

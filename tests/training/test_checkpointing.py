@@ -1,4 +1,4 @@
-"""When a run saves, and what becomes of saves that go on beside training."""
+"""When a run saves, and how saves in the background end."""
 
 from __future__ import annotations
 

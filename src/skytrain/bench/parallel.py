@@ -1,4 +1,7 @@
-"""Bench parallel: every parallel mode that fits this machine, timed against one device. Writes a table and a plot to the store."""
+"""Bench parallel: every parallel mode that fits this machine, timed against one device.
+
+Writes a table and a plot to the store.
+"""
 
 from __future__ import annotations
 

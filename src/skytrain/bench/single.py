@@ -1,4 +1,4 @@
-"""Bench single: how fast this device trains a configuration: through the trainer, in a bare loop, and with Hugging Face's model."""
+"""Bench single: how fast this device trains, through the trainer, in a bare loop, and with Hugging Face's model."""
 
 from __future__ import annotations
 
@@ -72,7 +72,10 @@ class SingleBench:
 def bench_single(
     config: Config, reporter: Reporter, *, steps: int, peer: bool, cold: bool = False, given: Collection[str] = ()
 ) -> SingleBench:
-    """`given` names the settings that the user has set: without a micro-batch among them, the fastest is searched first."""
+    """Measures `steps` steps in each way, and with `cold` the start of a new process.
+
+    `given` names the settings that the user has set. Without a micro-batch among them, the fastest is searched first.
+    """
     config, device = with_precision(config), choose_device(config)
     if device == "cuda" and "trainer.micro_batch" not in given:
         config = replace(config, trainer=replace(config.trainer, micro_batch=None))
@@ -114,7 +117,7 @@ def speed_line(speed: Speed) -> str:
 
 
 def cold_start_seconds(config: Config) -> float:
-    """Seconds from the start of a new process to the end of its first step: imports, compilation and tuning with empty caches."""
+    """Seconds from the start of a new process to the end of its first step, with empty caches."""
     with tempfile.TemporaryDirectory(prefix="skytrain-cold-") as scratch:
         saved = Path(scratch) / "config.pickle"
         saved.write_bytes(pickle.dumps(config))
@@ -179,7 +182,7 @@ def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
 
 
 def hugging_face(config: Config, micro_batch: int, steps: int, vocab_size: int) -> Speed:
-    """The peer: Hugging Face's model of the same shape, compiled, under autocast, with the same optimizer and clipping."""
+    """The peer: Hugging Face's model of the same shape, compiled, with the same optimizer and clipping."""
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError:

@@ -70,10 +70,11 @@ def generate_tokens(
     limit: int | None = None,
     stop_at: int | None = None,
 ) -> Iterator[int]:
-    """Yields the ids after the prompt. Ids from `limit` on are never chosen; `stop_at` ends the text and is not part of it.
+    """Yields the ids after the prompt.
 
-    Past the model's longest sequence the window slides: the model sees the last `max_length` tokens, with positions counted
-    from the first of them. The cache has other positions, so each such step is computed without it.
+    Ids from `limit` on are never chosen; `stop_at` ends the text and is not part of it. Past the model's longest
+    sequence the window slides: the model sees the last `max_length` tokens, with positions counted from the first of
+    them. The cache has other positions, so each such step is computed without it.
     """
     vocab_size, window = model.config.vocab_size, model.window
     if max_tokens < 1:

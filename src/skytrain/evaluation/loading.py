@@ -26,10 +26,12 @@ class PlacedModel:
 
 
 def place_model(config: Config, store: Store, source: str | None, precision: str | None = None) -> PlacedModel:
-    """Loads `source` (a run, RUN@STEP or a folder; by default the newest run) onto the device that `trainer.device` names.
+    """Loads `source` onto the device that `trainer.device` names.
 
-    The default precision on a GPU is the one that the run was trained in, or the configured one for an exported folder.
-    On a CPU it is float32: lower precision is slower there.
+    `source` is a run, RUN@STEP or a folder; by default the newest run.
+
+    The default precision on a GPU is the one that the run was trained in, or the configured one for an exported
+    folder. On a CPU it is float32: lower precision is slower there.
     """
     device = choose_device_type(config.trainer.device)
     if precision is not None:

@@ -42,8 +42,8 @@ class HeldOut:
 class HeldOutLoss:
     """An evaluator: loss, perplexity and bits per byte on held-out text.
 
-    Bits per byte divides by the bytes of the predicted tokens; the end-of-text token counts none. Without a tokenizer it is
-    not a number.
+    Bits per byte divides by the bytes of the predicted tokens; the end-of-text token counts none. Without a tokenizer
+    it is not a number.
     """
 
     name = "loss"

@@ -1,4 +1,4 @@
-"""Models in the training loop, as evaluators use them: whole on each rank, in a DeepSpeed engine, or distributed over a mesh."""
+"""Models in the training loop, for evaluators: whole on each rank, in a DeepSpeed engine, or on a mesh."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class LoopModel(WholeModel):
 
 
 class EngineModel(LoopModel):
-    """A model in a DeepSpeed engine, which must see every forward pass, on all ranks together: it may gather weights for it."""
+    """A model in a DeepSpeed engine, which must see every forward pass.
+
+    All ranks compute together: the engine may gather weights for the pass.
+    """
 
     def __init__(self, model: Any, mean_loss: MeanLoss, forward: Callable[[Tensor], Tensor]) -> None:
         super().__init__(model, mean_loss)

@@ -45,7 +45,10 @@ def describe_corpus(config: Config) -> str:
 
 
 def convert(config: Config, format: str, folder: Path, overwrite: bool = False) -> list[Path]:
-    """Writes both splits in the format of another project; returns the files. Existing ones are replaced only with `overwrite`."""
+    """Writes both splits in the format of another project; returns the files.
+
+    Existing ones are replaced only with `overwrite`.
+    """
     formats = get_args(TokenFormat)
     if format not in formats:
         guess = nearest(format, formats)

@@ -18,6 +18,9 @@ def generate(
     max_tokens: int,
     precision: str | None = None,
 ) -> Iterator[str]:
-    """Yields the text after the prompt. The model is loaded before this returns, so that errors come before any text."""
+    """Yields the text after the prompt.
+
+    The model is loaded before this returns, so that errors come before any text.
+    """
     placed = place_model(config, open_store(config.store), source, precision)
     return continue_text(placed.model, placed.tokenizer, prompt, sampling, max_tokens=max_tokens)

@@ -72,7 +72,10 @@ def compose_plan(overrides: Sequence[str], config_dirs: Sequence[Path], mesh: st
 
 
 def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: Trials, out: Path) -> Planned:
-    """Finds offers for the run, chooses the cheapest within every limit, and writes its plan to `out`, if there is one."""
+    """Finds offers for the run and chooses the cheapest within every limit.
+
+    Its plan is written to `out`; nothing is written where there is none.
+    """
     catalog = load_catalog()
     workload = planned_workload(composed, open_mesh)
     offers = find_offers(workload, catalog, request)

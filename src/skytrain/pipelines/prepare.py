@@ -72,7 +72,10 @@ class Preparation:
 
 
 def prepare(config: Config, reporter: Reporter) -> Prepared:
-    """Makes the corpus, the tokenizer and the shards with their manifest. What an earlier call has finished is used again."""
+    """Makes the corpus, the tokenizer and the shards with their manifest.
+
+    What an earlier call has finished is used again.
+    """
     work = _start(config, reporter)
     corpus = None if hasattr(work.source, "token_documents") else _make_corpus(work)
     tokenizer = _make_tokenizer(work, corpus)
@@ -105,7 +108,10 @@ def _no_validation(data: DataConfig, documents: int) -> str:
 
 
 def outline(config: Config) -> list[tuple[str, str]]:
-    """What `prepare` would do: stages, expected sizes, and where it would write. Lists the source's files, writes nothing."""
+    """What `prepare` would do: stages, expected sizes, and where it would write.
+
+    Lists the source's files, writes nothing.
+    """
     data, store = config.data, open_store(config.store)
     source = make(data.source.target, data.source.args, key="data.source")
     version = corpus_version(data, fingerprint_of(data, source))

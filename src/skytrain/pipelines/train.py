@@ -1,4 +1,7 @@
-"""Train: prepared tokens and a configuration in, a run with committed checkpoints out. The same call again resumes it."""
+"""Train: prepared tokens and a configuration in, a run with committed checkpoints out.
+
+The same call again resumes it.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +73,8 @@ def train(
 ) -> TrainedRun:
     """Trains a run to its end, or as far as signals, budget and settings allow.
 
-    Every rank of a job calls this; rank 0 writes the run's record and reports progress. `given` names the settings that the
-    user has set, which parallel=auto must not change.
+    Every rank of a job calls this; rank 0 writes the run's record and reports progress. `given` names the settings
+    that the user has set, which parallel=auto must not change.
     """
     request, ranks = TrainRequest(start, allow_changes, frozenset(given)), Ranks.from_environment()
     if ranks.world_size == 1:  # one process: its settings decide whether it joins a process group at all

@@ -62,7 +62,10 @@ class AttemptResult:
 
 @contextmanager
 def begin_attempt(context: RunContext, run: OpenedRun) -> Iterator[Attempt]:
-    """Claims the next attempt and runs its services. All ranks call this together; an error is recorded in the store."""
+    """Claims the next attempt and runs its services.
+
+    All ranks call this together; an error is recorded in the store.
+    """
     ranks, store, point = context.ranks, context.store, run.resume.point
     host = find_host(ranks, context.reporter)
     spent = ranks.first_does(lambda: spent_before(store, context.run, point.key if point.own else None))
@@ -79,7 +82,10 @@ def begin_attempt(context: RunContext, run: OpenedRun) -> Iterator[Attempt]:
 
 
 def _claim(context: RunContext, run: OpenedRun) -> AttemptClaim:
-    """Claims the attempt, and only then finds where to resume: what an older attempt commits from here on does not count."""
+    """Claims the attempt, and only then finds where to resume.
+
+    What an older attempt commits from here on does not count.
+    """
     store, record, plan = context.store, run.record, context.plan
     if not create_run(store, record):
         # Another process may have created it a moment ago with other settings: its attempt must not be taken over.

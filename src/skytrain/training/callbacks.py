@@ -154,7 +154,7 @@ def step_line(record: Mapping[str, float]) -> str:
 
 
 class Profile(AtStep):
-    """A trace of three steps for chrome://tracing or Perfetto and, on a GPU, a snapshot of its memory for pytorch.org/memory_viz."""
+    """A trace of three steps for Perfetto and, on a GPU, a snapshot of its memory for pytorch.org/memory_viz."""
 
     BEGIN, END = 3, 6  # steps, once compilation and allocation are done
 

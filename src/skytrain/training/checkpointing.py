@@ -254,7 +254,10 @@ class Checkpoints(AtStep):
 
 
 def check_lineage(saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
-    """Raises for weights of another model or tokenizer: they may have the same shapes, load without an error and be useless."""
+    """Raises for weights of another model or tokenizer.
+
+    They may have the same shapes and load without an error, and be useless.
+    """
     if saved.get("tokenizer") != here.get("tokenizer") and "tokenizer" in saved and "tokenizer" in here:
         raise _other_model(saved, "tokenizer", f"{saved['tokenizer']} there, {here['tokenizer']} here")
     theirs, ours = (flatten(select(ModelConfig, of.get("model", {}), {WEIGHTS})) for of in (saved, here))

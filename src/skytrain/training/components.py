@@ -1,4 +1,4 @@
-"""The parts that Lightning's trainer runs, each made for an attempt: log, save policy, interruptions, evaluations, callbacks."""
+"""The parts that Lightning's trainer runs: log, save policy, interruptions, evaluations and callbacks of an attempt."""
 
 from __future__ import annotations
 

@@ -102,7 +102,10 @@ def device_name(device: str) -> str:
 
 
 def outline(config: Config, *, start_weights: bool = True) -> nn.Module:
-    """The model as its strategy needs it: without weights where a mesh will hold it in parts, since it may not fit whole."""
+    """The model as its strategy needs it.
+
+    Without weights where a mesh will hold it in parts, since it may not fit whole.
+    """
     model = config.model
     if uses_mesh_strategy(config) and isinstance(model, DecoderConfig) and not (model.weights and start_weights):
         with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""Garbage collection between steps only: a pass over everything that torch keeps alive can take longer than a micro-batch."""
+"""Garbage collection between steps only: a pass over all that torch keeps alive can take longer than a micro-batch."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ WARM_RUNS = 2  # compile kernels and tune matrix products before the capture, wh
 
 
 class GraphedLoss:
-    """The mean loss of a micro-batch, recorded at its first call and replayed afterwards for batches of the same shape.
+    """The mean loss of a micro-batch, recorded at the first call and replayed for batches of the same shape.
 
-    Gradients are accumulated in fixed buffers. After `zero_grad` has dropped them from the parameters, the next backward
-    pass zeroes them and assigns them again.
+    Gradients are accumulated in fixed buffers. After `zero_grad` has dropped them from the parameters, the next
+    backward pass zeroes them and assigns them again.
     """
 
     def __init__(self, compute: Loss, model: nn.Module) -> None:

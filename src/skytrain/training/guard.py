@@ -34,7 +34,10 @@ class Guard:
 
     @property
     def may_be_late(self) -> bool:
-        """Whether a step may be checked after the next has started: where only values that are not finite matter, and end the run."""
+        """Whether a step may be checked after the next has started.
+
+        That is so where only values that are not finite matter, and end the run.
+        """
         return self._action == "stop" and self._zscore is None and not self._norm_may_overflow
 
     def rejects(self, loss: float, norm: float, step: int) -> bool:
@@ -76,8 +79,8 @@ class Guard:
 class LateGuard:
     """Checks a step while the next one is computed, so that the host never waits for the device within a step.
 
-    The optimizer's kernel itself skips a step whose gradients are not finite: it reads a flag on the device (`found_inf`), as
-    with float16's loss scaling. The norm alone decides, since it is the same on all ranks.
+    The optimizer's kernel itself skips a step whose gradients are not finite: it reads a flag on the device
+    (`found_inf`), as with float16's loss scaling. The norm alone decides, since it is the same on all ranks.
     """
 
     def __init__(self, guard: Guard, optimizer: torch.optim.Optimizer) -> None:
@@ -94,7 +97,7 @@ class LateGuard:
         return guard.may_be_late and fused and not sharded
 
     def watch(self, loss: torch.Tensor, norm: torch.Tensor, step: int) -> None:
-        """Called before the update after `step` steps: keeps its values, and lets the kernel skip it if they are not finite."""
+        """Called before the update after `step` steps; the kernel skips the update if the norm is not finite."""
         self._optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
         values = torch.stack([loss.float(), norm.float()])
         self._step = step
@@ -106,7 +109,10 @@ class LateGuard:
             self._values = values
 
     def check_last_update(self) -> None:
-        """Raises if the last update was skipped. Later calls raise again, so that such a state is never taken for a trained one."""
+        """Raises if the last update was skipped.
+
+        Later calls raise again, so that such a state is never taken for a trained one.
+        """
         if self._step is None:
             return
         if self._copied is not None:

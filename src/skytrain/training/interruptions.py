@@ -1,7 +1,7 @@
 """Reasons to stop, or to save at once: signals, EC2's notices, the budget, a newer attempt that took over.
 
-Each is acted upon between two steps, by all ranks together: a notice on one machine stops the whole job.
-Lightning's own SIGTERM handler is not used: it broadcasts inside the handler, and deadlocks unless every rank got the signal.
+Each is acted upon between two steps, by all ranks together: a notice on one machine stops the whole job. Lightning's
+own SIGTERM handler is not used: it broadcasts inside the handler, and deadlocks unless every rank got the signal.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class StepAction(IntEnum):
 class Signals:
     """Receives signals from the start of an attempt to its end, so that one before the first step counts too.
 
-    A second SIGINT interrupts at once. Where the process is `supervised`, the supervisor counts them: a worker may get the
-    same one twice, from the terminal or the scheduler and from the supervisor.
+    A second SIGINT interrupts at once. Where the process is `supervised`, the supervisor counts them: a worker may
+    get the same one twice, from the terminal or the scheduler and from the supervisor.
     """
 
     def __init__(self, supervised: bool = False) -> None:
@@ -193,7 +193,10 @@ class Interruptions(AtStep):
         trainer.should_stop = True
 
     def _find_cause(self) -> Cause:
-        """That of the lowest rank which has one. All ranks call this together, since only one host may know the reason."""
+        """That of the lowest rank which has one.
+
+        All ranks call this together, since only one host may know the reason.
+        """
         found = next((cause for cause in self._ranks.everyone(self._own_cause()) if cause is not None), None)
         assert found is not None, "all ranks agreed to act, but none has a reason"
         return found

@@ -1,4 +1,7 @@
-"""Which loss runs: fused kernels, torch.compile or plain torch. `choose_loss` decides it, for one device and for a mesh."""
+"""Which loss runs: fused kernels, torch.compile or plain torch.
+
+`choose_loss` decides it, for one device and for a mesh.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,9 @@ Loss = Callable[[nn.Module, torch.Tensor, torch.Tensor], torch.Tensor]
 class LossPath:
     """The way in which a run computes its loss.
 
-    `loss` computes it for a model that is whole on one device, in DDP and in a DeepSpeed engine. A mesh strategy holds the
-    model in parts and runs them itself, in the same way: with `kernels` where it is fused, else compiled by block or eager.
+    `loss` computes it for a model that is whole on one device, in DDP and in a DeepSpeed engine. A mesh strategy
+    holds the model in parts and runs them itself, in the same way: with `kernels` where it is fused, else compiled by
+    block or eager.
     """
 
     kind: Literal["fused", "compiled", "eager"]
@@ -54,8 +58,8 @@ def choose_loss(config: Config, device: str, mesh: Mesh = ALONE) -> LossPath:
     check_setup(setup, KERNEL_RULES)
     reason = fused_problem(setup)
     if config.trainer.fused == "off" or reason:
-        told = bool(reason) and config.trainer.fused == "auto" and device == "cuda"
-        why = f" (fused kernels do not support {reason})" if told else ""
+        unasked = bool(reason) and config.trainer.fused == "auto" and device == "cuda"
+        why = f" (fused kernels do not support {reason})" if unasked else ""
         if config.trainer.compile:
             return LossPath("compiled", "torch.compile" + why, torch.compile(lm_loss, dynamic=False))
         return LossPath("eager", "plain torch" + why, lm_loss)
@@ -118,7 +122,7 @@ def _wants_graphs(config: Config) -> bool:
 
 
 def apply_fp8(config: Config, device: str, model: nn.Module, mesh: Mesh = ALONE) -> None:
-    """Computes the blocks' matrix products in fp8 where `trainer.fp8` asks for it; raises where that is not supported."""
+    """Computes the blocks' matrix products in fp8 where `trainer.fp8` asks for it; raises where it cannot."""
     scaling = config.trainer.fp8
     if scaling == "off":
         return

@@ -18,8 +18,8 @@ GROWING = "expandable_segments:True"
 def grow_segments() -> None:
     """Lets torch's allocator grow its segments instead of adding new ones, unless the user has configured it.
 
-    Segments of fixed size leave holes that fit no other tensor: a fifth of the GPU with activation checkpointing. Must be
-    called before the first tensor on the GPU.
+    Segments of fixed size leave holes that fit no other tensor: a fifth of the GPU with activation checkpointing.
+    Must be called before the first tensor on the GPU.
     """
     if variables(ALLOCATOR_VARIABLES):
         return
@@ -30,7 +30,10 @@ def grow_segments() -> None:
 
 
 def apply_memory_settings(model: nn.Module, trainer: TrainerConfig, *, by_mesh: bool = False) -> None:
-    """Applies recomputation and chunked loss to a model. A mesh recomputes blocks itself, inside its sharding (`by_mesh`)."""
+    """Applies recomputation and chunked loss to a model.
+
+    A mesh recomputes blocks itself, inside its sharding (`by_mesh`).
+    """
     recompute = "none" if by_mesh else trainer.activation_checkpointing
     if isinstance(model, Decoder):
         model.recompute = recompute

@@ -61,8 +61,8 @@ def with_micro_batch(config: Config, device: str, tell: Callable[[str], None]) -
 def find_micro_batch(attempt: Callable[[int], MicroBatchTrial | None], sizes: list[int]) -> list[MicroBatchTrial]:
     """Trials sorted by size, none where nothing fits. `attempt` returns None for a size that does not fit.
 
-    Tries sizes from `FIRST` upwards until one does not fit, or two in a row are no faster than the best before them: one
-    trial may have been disturbed. Smaller sizes are tried only where `FIRST` does not fit.
+    Tries sizes from `FIRST` upwards until one does not fit, or two in a row are no faster than the best before them:
+    one trial may have been disturbed. Smaller sizes are tried only where `FIRST` does not fit.
     """
     begin = max([size for size in sizes if size <= FIRST] or sizes[:1])
     trials: list[MicroBatchTrial] = []

@@ -57,8 +57,8 @@ class Optimization:
 class CausalLM(pl.LightningModule):
     """Trains `model` to predict the next token; batches are (sequences, length + 1) token ids.
 
-    `loss` is that of the path which `choose_loss` has chosen. A mesh strategy, which holds the model in parts, computes loss
-    and gradient norm itself.
+    `loss` is that of the path which `choose_loss` has chosen. A mesh strategy, which holds the model in parts,
+    computes loss and gradient norm itself.
     """
 
     def __init__(
@@ -100,8 +100,8 @@ class CausalLM(pl.LightningModule):
     def share_of_step(self, targets: torch.Tensor) -> torch.Tensor | None:
         """The weight of this micro-batch's mean loss in the step's loss, relative to an equal share.
 
-        The loss of a step is the sum over its targets divided by their number. Micro-batches and ranks are averaged, so one with
-        more targets must count for more. None where all have the same number.
+        The loss of a step is the sum over its targets divided by their number. Micro-batches and ranks are averaged,
+        so one with more targets must count for more. None where all have the same number.
         """
         step_targets = self._targets_in_step()
         if step_targets is None:
@@ -119,7 +119,10 @@ class CausalLM(pl.LightningModule):
         return self._step_targets[1]
 
     def take_loss(self, micro_batches: int) -> float:
-        """The mean loss of the last step over all ranks. Waits for the device, so call it only when a line is logged."""
+        """The mean loss of the last step over all ranks.
+
+        Waits for the device, so call it only when a line is logged.
+        """
         self.check_last_update()
         mean = torch.stack(self._losses[-micro_batches:]).float().mean()
         self._losses.clear()
@@ -147,7 +150,10 @@ class CausalLM(pl.LightningModule):
                 parameter.grad = None  # optimizers skip parameters without a gradient: no step, no decay, no momentum
 
     def must_skip_update(self, norm: torch.Tensor) -> bool:
-        """Whether the guard rejects this step's update; keeps the norm of its gradients. Raises where the run must stop."""
+        """Whether the guard rejects this step's update; keeps the norm of its gradients.
+
+        Raises where the run must stop.
+        """
         self._keep(norm)
         if self._guard is None:
             return False
@@ -178,7 +184,10 @@ class CausalLM(pl.LightningModule):
     def validation_step(  # type: ignore[override]  # evaluators call it, not Lightning's loop
         self, batch: torch.Tensor, batch_index: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The batch's summed loss, and the number of sequences that it is summed over. Evaluators add them up over all ranks."""
+        """The batch's summed loss, and the number of sequences that it is summed over.
+
+        Evaluators add them up over all ranks.
+        """
         rows = len(batch)
         if not rows:  # this rank has none left, but takes part in the others' computation
             batch = batch.new_zeros(1, batch.size(1))

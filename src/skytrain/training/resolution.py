@@ -52,7 +52,7 @@ def _resolve_precision(config: Config, start: Start) -> Config:
 
 
 def _resolve_micro_batch(config: Config, start: Start, ranks: Ranks, reporter: Reporter) -> Config:
-    """The size that a resumed run used before on such a device, since another one would change the last bits of its losses.
+    """The size that a resumed run used before on such a device: another would change the last bits of its losses.
 
     Where there is none, the fastest size that is measured.
     """

@@ -152,7 +152,10 @@ def _point_in_run(config: Config, store: Store, start: Start, source: str) -> Re
 
 
 def _parse_source(config: Config, store: Store, source: str) -> tuple[Store, str, str]:
-    """The store, the run and the step (or '') of RUN, RUN@STEP, or a path or URL that ends in runs/RUN or runs/RUN@STEP."""
+    """The store, the run and the step (or '') that `source` names.
+
+    It is RUN, RUN@STEP, or a path or URL that ends in runs/RUN or runs/RUN@STEP.
+    """
     root, found, name = source.rpartition("/runs/")
     if not found:
         name = source

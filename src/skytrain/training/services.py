@@ -1,4 +1,4 @@
-"""Services of an attempt on each rank: the spend meter, EC2's notices, and the thread that syncs logs and metrics to the store."""
+"""Services of an attempt on each rank: spend meter, EC2's notices, and the sync of logs and metrics to the store."""
 
 from __future__ import annotations
 
@@ -104,7 +104,10 @@ def _price(budget: BudgetConfig, host: Host) -> float | None:
 
 
 def spent_before(store: Store, run: str, own_checkpoint: str | None) -> Spend:
-    """What the run has cost before this attempt, by its spend streams and by its newest checkpoint, in case a stream is lost."""
+    """What the run has cost before this attempt.
+
+    Its newest checkpoint has a record of it too, in case a spend stream is lost.
+    """
     saved: Mapping[str, Any] = {}
     if own_checkpoint is not None:
         _, manifest = read_manifest(store, find_commit(store, own_checkpoint))
@@ -186,7 +189,10 @@ def run_services(context: RunContext, attempt: int, host: Host, meter: Meter) ->
 
 @contextmanager
 def _tensorboard_folder(store: Store, run: str, sync: Sync) -> Iterator[Path]:
-    """A local folder for event files, which are appended to: the run's own on file://, else a temporary one that is synced."""
+    """A local folder for event files, which are appended to.
+
+    On file:// it is the run's own; elsewhere a temporary one, which is synced.
+    """
     key = f"runs/{run}/tensorboard"
     local = store.local_path(key)
     if local is not None:

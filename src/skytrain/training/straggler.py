@@ -107,7 +107,10 @@ def watch_ranks(
 
 
 class Stragglers(AtStep):
-    """Tells the watchdog of each step; every `every` steps logs the slowest rank as `perf/slowest_rank`, `perf/straggler_ratio`."""
+    """Tells the watchdog of each step, and logs the slowest rank every `every` steps.
+
+    The metrics are `perf/slowest_rank` and `perf/straggler_ratio`.
+    """
 
     def __init__(
         self, ranks: Ranks, every: int, log: StepLog, reporter: Reporter, watchdog: Watchdog | None, *, timed: bool
