@@ -134,7 +134,7 @@ def test_converted_files_are_replaced_only_when_asked(config: Any, tmp_path: Pat
     first = convert(config, "llmc", tmp_path)
     stale = tmp_path / "train_000001.bin"
     stale.write_bytes(b"of a longer conversion")
-    with pytest.raises(SkytrainError, match=r"holds 3 converted files already: train_000000\.bin.*\n.*--overwrite"):
+    with pytest.raises(SkytrainError, match=r"has 3 converted files already: train_000000\.bin.*\n.*--overwrite"):
         convert(config, "llmc", tmp_path)
     assert convert(config, "llmc", tmp_path, overwrite=True) == first
     assert not stale.exists()

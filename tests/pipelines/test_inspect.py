@@ -35,5 +35,5 @@ def test_a_folder_may_be_named(root: Path) -> None:
 
 
 def test_a_folder_without_tokens_is_named(root: Path) -> None:
-    with pytest.raises(SkytrainError, match=r"tokens/nothing holds no prepared tokens"):
+    with pytest.raises(SkytrainError, match=r"tokens/nothing has no prepared tokens"):
         inspect(tiny_config(root), "tokens/nothing", "train", 0, False, Silent())

@@ -137,7 +137,8 @@ def _has_deepspeed() -> bool:
 def busy(machine: dict[str, Any]) -> str | None:
     """A warning where other processes use the cores."""
     if machine["backend"] == "gloo" and machine["load"] > machine["devices"] / 2:
-        return f"warning: this machine is busy (load {machine['load']} on {machine['devices']} cores): the figures will be unreliable"
+        load = f"load {machine['load']} on {machine['devices']} cores"
+        return f"warning: this machine is busy ({load}): the figures will be unreliable"
     return None
 
 
@@ -145,14 +146,16 @@ def check_size(config: Config, device: str) -> None:
     """Raises for a configuration that would take hours on a CPU."""
     if config.trainer.micro_batch is None:
         raise SkytrainError(
-            "trainer.micro_batch=auto: modes are compared at one micro-batch\n  give a number, such as trainer.micro_batch=8"
+            "trainer.micro_batch=auto: modes are compared at one micro-batch\n"
+            "  give a number, such as trainer.micro_batch=8"
         )
     if device == "cuda" or not isinstance(config.model, DecoderConfig):
         return
     flops = step_flops_per_token(config) * config.trainer.batch_tokens
     if flops > CPU_FLOPS_A_STEP:
         raise SkytrainError(
-            f"a step of {config.model.name} with trainer.batch_tokens={config.trainer.batch_tokens} is {format_count(flops)}FLOP, too much for a CPU\n"
+            f"a step of {config.model.name} with trainer.batch_tokens={config.trainer.batch_tokens} "
+            f"is {format_count(flops)}FLOP, too much for a CPU\n"
             "  try: skytrain bench parallel recipe=quickstart trainer.micro_batch=4"
         )
 

@@ -112,8 +112,15 @@ def peer_speeds(config: Config, steps: int, reporter: Reporter) -> list[Speed]:
 
 
 def speed_line(speed: Speed) -> str:
-    mfu = f"{speed.mfu:.1%} MFU | " if speed.mfu is not None else ""
-    return f"{speed.name:<44} {speed.tokens_per_s:>10,.0f} tokens/s | {speed.step_ms:,.1f} ms a step | {mfu}{speed.peak_gb:.1f} GB | first step {speed.first_step_s:.1f} s | micro-batch {speed.micro_batch}"
+    parts = [
+        f"{speed.name:<44} {speed.tokens_per_s:>10,.0f} tokens/s",
+        f"{speed.step_ms:,.1f} ms a step",
+        *([f"{speed.mfu:.1%} MFU"] if speed.mfu is not None else []),
+        f"{speed.peak_gb:.1f} GB",
+        f"first step {speed.first_step_s:.1f} s",
+        f"micro-batch {speed.micro_batch}",
+    ]
+    return " | ".join(parts)
 
 
 def cold_start_seconds(config: Config) -> float:

@@ -25,7 +25,7 @@ class LossReport:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The text to measure on: the first windows of a split in order, so that the same call always uses the same text."""
+    """The text to measure on: the first windows of a split, so that the same call always uses the same text."""
 
     split: TokenSplit
     tokenizer: Tokenizer | None  # None for synthetic tokens, which stand for no bytes

@@ -21,7 +21,7 @@ class Scorer(Protocol):
         ...
 
     def mean_loss(self, batches: Iterable[Tensor]) -> float:
-        """Nats per target over batches of (sequences, length + 1) tokens; each of several ranks passes its own share."""
+        """Nats per target over batches of (sequences, length + 1) tokens; each rank passes its own share."""
         ...
 
     def log_probs(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:

@@ -24,17 +24,17 @@ def describe_corpus(config: Config) -> str:
     report = json.loads(store.read(f"{corpus.folder}/report.json"))
     lines = [f"{store.url(corpus.folder)}", f"{'stage':<20} {'documents':>24} {'bytes':>26}"]
     for stage in corpus.stages:
-        lines.append(
-            f"{stage.name:<20} {stage.documents_in:>11} -> {stage.documents_out:>9} {format_bytes(stage.bytes_in):>12} -> {format_bytes(stage.bytes_out):>10}"
-        )
+        documents = f"{stage.documents_in:>11} -> {stage.documents_out:>9}"
+        sizes = f"{format_bytes(stage.bytes_in):>12} -> {format_bytes(stage.bytes_out):>10}"
+        lines.append(f"{stage.name:<20} {documents} {sizes}")
     for rule, count in corpus.removed.items():
         lines.append(f"removed by {rule}: {count}")
         lines += [f"    {example['id']}: {example['text'][:120]!r}" for example in report["examples"].get(rule, [])]
     near = report.get("near_duplicates")
     if near:
-        lines.append(
-            f"near-duplicates: {plural(near['clusters'], 'cluster')} of sizes {near['cluster_sizes']}, {near['precision_at_0.8']} of {near['sampled_pairs']} sampled pairs have Jaccard >= 0.8"
-        )
+        clusters = f"{plural(near['clusters'], 'cluster')} of sizes {near['cluster_sizes']}"
+        similar = f"{near['precision_at_0.8']} of {near['sampled_pairs']} sampled pairs have Jaccard >= 0.8"
+        lines.append(f"near-duplicates: {clusters}, {similar}")
         for pair in near["examples"]:
             lines += [
                 f"  {pair['jaccard']}",
@@ -73,7 +73,8 @@ def _clear(folder: Path, overwrite: bool) -> None:
     there = sorted(path for pattern in CONVERTED for path in folder.glob(pattern) if path.suffix in CONVERTED_ENDINGS)
     if there and not overwrite:
         raise SkytrainError(
-            f"--out {folder} holds {plural(len(there), 'converted file')} already: {', '.join(path.name for path in there[:3])}\n"
+            f"--out {folder} has {plural(len(there), 'converted file')} already: "
+            f"{', '.join(path.name for path in there[:3])}\n"
             "  choose another folder, or replace them with --overwrite"
         )
     for path in there:

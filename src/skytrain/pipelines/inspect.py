@@ -44,7 +44,8 @@ def inspect(
     )
     if prepared is None:
         raise SkytrainError(
-            f"{store.url(folder or '')} holds no prepared tokens: it has no train/manifest.json\n  it is tokens/DATASET/VERSION/TOKENIZER"
+            f"{store.url(folder or '')} has no prepared tokens: there is no train/manifest.json\n"
+            "  the folder is tokens/DATASET/VERSION/TOKENIZER"
         )
     manifest = {"train": prepared.train, "validation": prepared.validation}.get(split)
     if manifest is None:
@@ -61,7 +62,8 @@ def inspect(
         tokenizer = open_tokenizer(config.tokenizer, store, prepared.tokenizer_id)
         if tokenizer.hash != manifest.tokenizer.hash:
             raise SkytrainError(
-                f"{store.url(prefix)} was made with tokenizer {manifest.tokenizer.name}, and these settings choose {config.tokenizer.name}\n"
+                f"{store.url(prefix)} was made with tokenizer {manifest.tokenizer.name}, "
+                f"and these settings choose {config.tokenizer.name}\n"
                 f"  add tokenizer={manifest.tokenizer.name}, or --samples 0"
             )
         shown = sample_documents(store, prefix, manifest, tokenizer, samples, config.seed)

@@ -102,7 +102,8 @@ def _no_validation(data: DataConfig, documents: int) -> str:
         return "no validation split: data.validation_fraction=0"
     enough = min(0.5, max(0.1, 2 * data.validation_fraction))
     return (
-        f"no validation split: by chance, none of {plural(documents, 'document')} is in it at data.validation_fraction={data.validation_fraction:g}\n"
+        f"no validation split: by chance, none of {plural(documents, 'document')} is in it "
+        f"at data.validation_fraction={data.validation_fraction:g}\n"
         f"  more documents or a larger fraction give one, for example data.validation_fraction={enough:g}"
     )
 
@@ -135,12 +136,9 @@ def outline(config: Config) -> list[tuple[str, str]]:
     if data.target_tokens:
         text = data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token
         width = 2 if config.tokenizer.vocab_size <= 2**16 else 4
-        rows.append(
-            (
-                "stops at",
-                f"{format_count(data.target_tokens)} tokens: about {format_bytes(text)} of text, {format_bytes(width * data.target_tokens)} of shards",
-            )
-        )
+        shards = format_bytes(width * data.target_tokens)
+        target = f"{format_count(data.target_tokens)} tokens: about {format_bytes(text)} of text, {shards} of shards"
+        rows.append(("stops at", target))
     rows.append(("workers", str(worker_count(data.workers))))
     rows.append(("corpus", _there(store, f"corpora/{data.name}/{version}")))
     rows.append(("tokens", _tokens_row(store, data.name, version, config.tokenizer)))
@@ -166,7 +164,8 @@ def _there(store: Store, folder: str) -> str:
 def describe(store: Store, prepared: Prepared) -> str:
     splits = [prepared.train] + ([prepared.validation] if prepared.validation else [])
     counts = ", ".join(
-        f"{m.split} {format_count(m.tokens)} tokens in {plural(m.documents, 'document')} and {plural(len(m.shards), 'shard')}"
+        f"{m.split} {format_count(m.tokens)} tokens in {plural(m.documents, 'document')} "
+        f"and {plural(len(m.shards), 'shard')}"
         for m in splits
     )
     return f"prepared {counts}\n  {store.url(prepared.folder)}"
@@ -180,12 +179,8 @@ def _make_corpus(work: Preparation) -> CorpusManifest:
         corpus = write_corpus(store, data, work.source, version, work.reporter.progress)
     rows = [("read", f"{plural(corpus.documents_read, 'document')}, {format_bytes(corpus.text_bytes_read)}")]
     for stage in corpus.stages:
-        rows.append(
-            (
-                stage.name,
-                f"{stage.documents_in:,} -> {plural(stage.documents_out, 'document')}, {format_bytes(stage.bytes_in)} -> {format_bytes(stage.bytes_out)}",
-            )
-        )
+        documents = f"{stage.documents_in:,} -> {plural(stage.documents_out, 'document')}"
+        rows.append((stage.name, f"{documents}, {format_bytes(stage.bytes_in)} -> {format_bytes(stage.bytes_out)}"))
     rows += [(f"removed by {rule}", plural(count, "document")) for rule, count in corpus.removed.items()]
     rows += [("kept", f"{plural(corpus.documents, 'document')}, {format_bytes(corpus.text_bytes)}")]
     rows += [("examples", store.url(f"{corpus.folder}/report.json"))]
@@ -325,11 +320,13 @@ def _synthetic(source: Any, tokenizer: Tokenizer) -> Iterator[TokenizedSlice]:
 def _check(data: DataConfig, corpus: CorpusManifest | None, train: ShardWriter) -> None:
     if not train.tokens:
         raise SkytrainError(
-            f"data={data.name}: the training split is empty\n  data.validation_fraction={data.validation_fraction} took every document"
+            f"data={data.name}: the training split is empty\n"
+            f"  data.validation_fraction={data.validation_fraction} took every document"
         )
     if data.target_tokens and corpus is not None and not corpus.complete and train.tokens < data.target_tokens:
         better = data.bytes_per_token * data.target_tokens / train.tokens * 1.05
         raise SkytrainError(
-            f"data.target_tokens={format_count(data.target_tokens)}: the text that was kept gives only {format_count(train.tokens)} tokens"
-            f"\n  keep more of the source: data.bytes_per_token={better:.1f}"
+            f"data.target_tokens={format_count(data.target_tokens)}: "
+            f"the text that was kept gives only {format_count(train.tokens)} tokens\n"
+            f"  keep more of the source: data.bytes_per_token={better:.1f}"
         )

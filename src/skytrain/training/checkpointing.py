@@ -72,7 +72,7 @@ def young_daly_seconds(save_seconds: float, seconds_between_interruptions: float
 
 
 class Checkpoints(AtStep):
-    """Saves to the store every so many steps or seconds in the background, and after the last step in the foreground."""
+    """Saves every so many steps or seconds in the background, and after the last step in the foreground."""
 
     def __init__(self, store: Store, run: str, ranks: Ranks, policy: SavePolicy, tell: Callable[[str], None]) -> None:
         self._store, self._run, self._ranks, self._policy, self._tell = for_saves(store), run, ranks, policy, tell
@@ -143,10 +143,9 @@ class Checkpoints(AtStep):
         if self._under_way is not None:
             before = self._under_way
             self._finish(trainer)
-            if time.monotonic() - began >= 1:
-                self._tell(
-                    f"step {step} waited {time.monotonic() - began:.1f} s for the checkpoint of step {before} to be written"
-                )
+            waited = time.monotonic() - began
+            if waited >= 1:
+                self._tell(f"step {step} waited {waited:.1f} s for the checkpoint of step {before} to be written")
             if self._patience.failing:
                 return  # the back-off decides when it is tried again
         self._soon, self._retry_at, self._saved_at = False, None, began

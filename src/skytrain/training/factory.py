@@ -177,7 +177,8 @@ def make_trainer(
     if config.trainer.deterministic and plan.device == "cuda":
         # Bit-identical steps on a GPU need torch's deterministic kernels; on a CPU all kernels are deterministic.
         torch.use_deterministic_algorithms(True, warn_only=True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # our kernels write all they allocate
+        # Our kernels write all the memory that they allocate.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.set_float32_matmul_precision("high" if config.trainer.compute_precision != "32-true" else "highest")
     return pl.Trainer(
         accelerator="gpu" if plan.device == "cuda" else "cpu",

@@ -50,11 +50,13 @@ class Guard:
         if self._action == "stop":
             raise SkytrainError(
                 f"step {step + 1}: {problem}; the update was not made\n"
-                "  try a lower optimizer.lr or a longer lr_schedule.warmup_steps, or trainer.on_anomaly=skip; the newest checkpoint is from before"
+                "  the newest checkpoint is from before it; try a lower optimizer.lr, "
+                "a longer lr_schedule.warmup_steps or trainer.on_anomaly=skip"
             )
         if self.skipped_in_a_row >= PATIENCE:
             raise SkytrainError(
-                f"step {step + 1}: {problem}; {PATIENCE} updates in a row were skipped, so the run cannot recover by itself"
+                f"step {step + 1}: {problem}; {PATIENCE} updates in a row were skipped, "
+                "so the run cannot recover by itself"
             )
         self._note(f"step {step + 1} | {problem}: update skipped")
         return True
@@ -68,7 +70,8 @@ class Guard:
         for name, value in values.items():
             past = self._history[name]
             if self._zscore is not None and len(past) >= ENOUGH and value > (limit := _limit(past, self._zscore)):
-                return f"the {name} {value:.4g} is a spike (over {limit:.4g}, {self._zscore:g} deviations above the last {len(past)} steps)"
+                usual = f"{self._zscore:g} deviations above the last {len(past)} steps"
+                return f"the {name} {value:.4g} is a spike (over {limit:.4g}, {usual})"
         # Rejected steps do not count as usual ones.
         for name, value in values.items():
             if math.isfinite(value):

@@ -106,7 +106,8 @@ class NoticeWatch:
         if self._patience.failed() is None and not self._told:
             self._told = True
             self._tell(
-                f"warning: EC2's metadata service has not answered for {self._patience.seconds:.0f} s, so a spot notice would be missed: {error}\n"
+                f"warning: EC2's metadata service has not answered for {self._patience.seconds:.0f} s, "
+                f"so a spot notice would be missed: {error}\n"
                 "  it is queried every few seconds; checkpoints are saved as usual"
             )
 
@@ -132,7 +133,8 @@ class BudgetWatch:
         return self._meter.usd(in_seconds=ahead) >= self._usd
 
     def message(self, step: int) -> str:
-        return f"budget: ${self._meter.usd():.2f} of ${self._usd:g} spent: saving at step {step}, then stopping within the budget"
+        spent = f"${self._meter.usd():.2f} of ${self._usd:g}"
+        return f"budget: {spent} spent: saving at step {step}, then stopping within the budget"
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def profile_groups(step: Callable[[], Any]) -> dict[str, float]:
 def group_table(
     times: dict[str, float], model: DecoderConfig, gpu: Gpu, tokens: int, sequence_length: int
 ) -> list[GroupTime]:
-    """Times with their limits: FLOPs over the dense bf16 peak, or the bytes that must move over the memory bandwidth."""
+    """Times with their limits: FLOPs over the dense bf16 peak, or bytes over the memory bandwidth."""
     limits = _limits(model, gpu, tokens, sequence_length)
     return [
         GroupTime(name, milliseconds, limits.get(name))

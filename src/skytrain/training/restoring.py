@@ -10,7 +10,7 @@ from ..parallel import start_at_step
 
 
 class StartAtStep(pl.Callback):
-    """Starts weights that came without a training state at a chosen step of the schedule, the data and every counter."""
+    """Starts weights without a training state at a chosen step of the schedule, the data and every counter."""
 
     def __init__(self, step: int) -> None:
         self._step = step

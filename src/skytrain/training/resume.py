@@ -99,7 +99,8 @@ def find_changes(context: RunContext, data: Mapping[str, str]) -> list[str]:
         lines = "\n".join(f"  {line}" for line in changes)
         raise SkytrainError(
             f"run {name!r} was started with other settings:\n{lines}\n"
-            "  choose another name with run=NAME, or leave out `run` to get a new one; --allow-changes resumes this run all the same"
+            "  choose another name with run=NAME, or leave out `run` to get a new one; "
+            "--allow-changes resumes this run all the same"
         )
     changed = [*changes, *other_changes(record.config, now)]
     return [f"changed since the run started: {line}" for line in changed]
@@ -164,7 +165,8 @@ def _parse_source(config: Config, store: Store, source: str) -> tuple[Store, str
     run, _, step = name.rstrip("/").partition("@")
     if "/" in run or not run:
         raise SkytrainError(
-            f"--from {source}: neither a run here, RUN@STEP, a path to one (.../runs/RUN@STEP), a Hugging Face folder nor an llm.c file"
+            f"--from {source}: neither a run here, RUN@STEP, a path to one (.../runs/RUN@STEP), "
+            "a Hugging Face folder nor an llm.c file"
         )
     return store, run, step
 
@@ -174,7 +176,8 @@ def _check_point(context: RunContext, point: ResumePoint, tokenizer_id: str) -> 
     stop_step = context.plan.stop_step
     if not point.own and point.step >= stop_step:
         raise SkytrainError(
-            f"--from {point.label}: that is step {point.step}, and training ends at step {stop_step}: nothing would be left to train\n"
+            f"--from {point.label}: that is step {point.step}, and training ends at step {stop_step}: "
+            "nothing would be left to train\n"
             "  raise trainer.steps, or load the weights alone at an earlier step: --weights-only --at-step N"
         )
     key = point.key or point.weights_key
@@ -219,6 +222,7 @@ def build_start_model(config: Config, store: Store, point: ResumePoint) -> nn.Mo
         return outline(config, start_weights=point.key is None)
     if not isinstance(config.model, DecoderConfig):
         raise SkytrainError(
-            f"--from {point.weights}: only the built-in decoder reads such files, and model={config.model.name} is not it"
+            f"--from {point.weights}: only the built-in decoder reads such files, "
+            f"and model={config.model.name} is another model"
         )
     return build_model(dataclasses.replace(config.model, weights=point.weights), seed=config.seed)

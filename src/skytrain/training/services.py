@@ -88,7 +88,8 @@ def start_meter(context: RunContext, host: Host, spent: Spend) -> Meter:
     meter = Meter(machines, price, spent)
     if price is not None and meter.idle_seconds > IDLE_SECONDS:
         reporter.note(
-            f"the {format_seconds(meter.idle_seconds)} since the run was stopped are counted: this EC2 instance was rented all that time"
+            f"the {format_seconds(meter.idle_seconds)} since the run was stopped are counted: "
+            "this EC2 instance was rented all that time"
         )
     return meter
 
@@ -97,8 +98,10 @@ def _price(budget: BudgetConfig, host: Host) -> float | None:
     price = machine_price(budget, host.instance)
     if price is None and budget.usd is not None and host.on_ec2:
         raise SkytrainError(
-            f"budget.usd: {budget.usd:g} cannot be kept: this EC2 instance's metadata service did not answer, so its price is unknown\n"
-            "  set budget.usd_per_hour to the price of one machine, or let this process reach http://169.254.169.254 (IMDSv2)"
+            f"budget.usd: {budget.usd:g} cannot be kept: this EC2 instance's metadata service did not answer, "
+            "so its price is unknown\n"
+            "  set budget.usd_per_hour to the price of one machine, "
+            "or let this process reach http://169.254.169.254 (IMDSv2)"
         )
     return price
 

@@ -168,6 +168,7 @@ class Stragglers(AtStep):
         self._in_a_row = self._in_a_row + 1 if slow else 0
         if self._in_a_row == PATIENCE:
             self._reporter.note(
-                f"warning: step {step}: rank {found.rank} ({self._hosts[found.rank]}) holds up the others: its own work takes "
-                f"{found.own_ms:.0f} ms a step, {found.ratio:.1f} times the median rank's {found.median_ms:.0f} ms"
+                f"warning: step {step}: rank {found.rank} ({self._hosts[found.rank]}) holds up the others: "
+                f"its own work takes {found.own_ms:.0f} ms a step, {found.ratio:.1f} times "
+                f"the median rank's {found.median_ms:.0f} ms"
             )
