@@ -45,6 +45,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "Qwen 2.5": ("qwen2.5-0.5b", {"heads": 6, "kv_heads": 2, "mlp_width": 128}),
     "Qwen 3": ("qwen3-8b", {"heads": 4, "kv_heads": 2, "head_size": 16, "mlp_width": 128}),
     "Gemma 2": ("gemma-2-27b", {"heads": 4, "kv_heads": 2, "head_size": 16, "mlp_width": 128, "window": 20, "attention_scale": 1 / 3.0}),
+    "Phi-3 (window)": ("phi-3-mini-4k", {"heads": 6, "kv_heads": 2, "mlp_width": 128, "window": 20}),
+    "OLMo 2": ("olmo-2-1b", {"heads": 6, "kv_heads": 2, "mlp_width": 128}),
     "EXAONE 3.5": ("exaone-3.5-2.4b", {"heads": 6, "kv_heads": 2, "mlp_width": 128, "rope_scaling": ROPES["llama3"]}),
     "SOLAR / KULLM3": ("solar-10.7b", {"heads": 6, "kv_heads": 2, "mlp_width": 128}),
 }  # fmt: skip

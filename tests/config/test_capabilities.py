@@ -53,6 +53,12 @@ def test_muon_works_on_meshes_of_our_own_and_not_under_deepspeed():
     assert refusal("optimizer=muon", "parallel=deepspeed-zero1").key == "optimizer.name"
 
 
+def test_a_norm_over_all_heads_is_refused_where_ranks_divide_them():
+    olmo = ["model=olmo-2-1b", "trainer.sequence_length=1024"]
+    compose([*olmo, "parallel=fsdp"])
+    assert refusal(*olmo, "parallel=tp").key == "parallel.tensor"
+
+
 @pytest.mark.parametrize("setting", ["activation_checkpointing=full", "loss_chunk_tokens=4", "z_loss=0.1"])
 def test_what_a_model_of_the_users_own_does_not_know_is_refused(setting):
     error = refusal(*CUSTOM, f"trainer.{setting}")

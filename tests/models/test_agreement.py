@@ -84,7 +84,7 @@ OTHER = {
 
 @pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(DecoderConfig)])
 def test_every_field_that_decides_arithmetic_is_compared(decoder_config, field):
-    config = decoder_config("llama-tiny", kv_heads=2, window=8)
+    config = decoder_config("llama-tiny", kv_heads=2, window=8, qk_norm=True)
     value = getattr(config, field)
     if isinstance(value, bool):
         other = not value

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from importlib import import_module
 
-from skytrain.config import DecoderConfig
-from skytrain.config.schema import tag_of
+import pytest
+
+from skytrain.config import ConfigError, DecoderConfig, ModelConfig, build, select
+from skytrain.config.composition import compose
+from skytrain.config.schema import WEIGHTS, tag_of
 from skytrain.models.families import FAMILIES
 from skytrain.models.sizes import describe_sizes
 
@@ -25,3 +29,16 @@ def test_families_load_without_torch():
 def test_a_family_is_named_after_its_module():
     for name, family in FAMILIES.items():
         assert import_module(f"skytrain.models.families.{name}").FAMILY is family
+
+
+def test_a_block_has_norms():
+    with pytest.raises(ConfigError, match=r"model.post_norms: must be true with model.pre_norms=false"):
+        compose(["model=llama-tiny", "model.pre_norms=false"])
+
+
+def test_a_record_from_before_a_setting_was_added_means_its_default():
+    config = compose(["model=gpt2-tiny"]).config.model
+    saved = dataclasses.asdict(config)
+    before = {name: value for name, value in saved.items() if name not in ("pre_norms", "qk_norm_scope")}
+    assert build(ModelConfig, before, "model") == config
+    assert select(ModelConfig, before, {WEIGHTS}) == select(ModelConfig, saved, {WEIGHTS})

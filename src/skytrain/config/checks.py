@@ -96,6 +96,8 @@ def check_decoder(model: DecoderConfig, origins: Mapping[str, str] | None = None
             f"{model.kv_heads} key-value heads do not divide the {model.heads} heads",
             f"try model.kv_heads={near}",
         )
+    if not model.pre_norms and not model.post_norms:
+        raise fail("model.post_norms", "must be true with model.pre_norms=false: a block needs norms")
     needs = {"standard": (), "mup": ("base_width",), "completep": ("base_width", "base_layers")}[model.parametrization]
     for name in needs:
         if getattr(model, name) is None:

@@ -57,8 +57,10 @@ class Attention(nn.Module):
         rows = (config.heads + 2 * config.groups) * self.head_size
         self.qkv = nn.Linear(config.width, rows, bias=config.bias != "none")
         self.out = nn.Linear(config.heads * self.head_size, config.width, bias=config.bias == "all")
-        self.q_norm = make_norm(config, self.head_size) if config.qk_norm else None
-        self.k_norm = make_norm(config, self.head_size) if config.qk_norm else None
+        self.norms_heads = config.qk_norm_scope == "head"
+        q_size, k_size = (1, 1) if self.norms_heads else (config.heads, config.groups)
+        self.q_norm = make_norm(config, q_size * self.head_size) if config.qk_norm else None
+        self.k_norm = make_norm(config, k_size * self.head_size) if config.qk_norm else None
 
     def forward(
         self, x_btd: Tensor, rotation: Rotation | None, cache: KVCache | None, documents: Documents | None = None
@@ -69,7 +71,7 @@ class Attention(nn.Module):
         q_bthq = qkv[..., :each, :].flatten(2, 3)
         k_btgq, v_btgq = qkv[..., each, :], qkv[..., each + 1, :]
         if self.q_norm is not None and self.k_norm is not None:
-            q_bthq, k_btgq = self.q_norm(q_bthq), self.k_norm(k_btgq)
+            q_bthq, k_btgq = self._normalize(self.q_norm, q_bthq), self._normalize(self.k_norm, k_btgq)
         q, k, v = (x.transpose(1, 2) for x in (q_bthq, k_btgq, v_btgq))
         if rotation is not None:
             q, k = rotate(q, rotation), rotate(k, rotation)
@@ -77,6 +79,11 @@ class Attention(nn.Module):
             k, v = cache.extend(self.layer, k, v)
         y_bhtq = self.attend(q, k, v, documents)
         return self.out(y_bhtq.transpose(1, 2).reshape(batch, length, -1))
+
+    def _normalize(self, norm: nn.Module, x_bthq: Tensor) -> Tensor:
+        if self.norms_heads:
+            return norm(x_bthq)
+        return norm(x_bthq.flatten(2)).unflatten(2, (-1, self.head_size))
 
     def attend(self, q_bhtq: Tensor, k_bgsq: Tensor, v_bgsq: Tensor, documents: Documents | None = None) -> Tensor:
         queries, keys = q_bhtq.size(2), k_bgsq.size(2)

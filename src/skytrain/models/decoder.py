@@ -58,13 +58,16 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)); where `post_norms` asks, what is added is normalised too."""
+    """x + attention(norm(x)), then x + mlp(norm(x)).
+
+    `post_norms` normalizes what is added, too; without `pre_norms` only that is normalized.
+    """
 
     def __init__(self, config: DecoderConfig, layer: int) -> None:
         super().__init__()
-        self.attention_norm = make_norm(config, config.width)
+        self.attention_norm = make_norm(config, config.width) if config.pre_norms else None
         self.attention = Attention(config, layer)
-        self.mlp_norm = make_norm(config, config.width)
+        self.mlp_norm = make_norm(config, config.width) if config.pre_norms else None
         self.mlp = MLP(config)
         self.attention_post_norm = make_norm(config, config.width) if config.post_norms else None
         self.mlp_post_norm = make_norm(config, config.width) if config.post_norms else None
@@ -78,18 +81,18 @@ class Block(nn.Module):
         cache: KVCache | None = None,
         documents: Documents | None = None,
     ) -> Tensor:
-        added = self.attention(self.attention_norm(x_btd), rotation, cache, documents)
-        if self.attention_post_norm is not None:
-            added = self.attention_post_norm(added)
-        x_btd = self.add(x_btd, added)
-        added = self.mlp(self.mlp_norm(x_btd))
-        if self.mlp_post_norm is not None:
-            added = self.mlp_post_norm(added)
-        return self.add(x_btd, added)
+        added = self.attention(_apply(self.attention_norm, x_btd), rotation, cache, documents)
+        x_btd = self.add(x_btd, _apply(self.attention_post_norm, added))
+        added = self.mlp(_apply(self.mlp_norm, x_btd))
+        return self.add(x_btd, _apply(self.mlp_post_norm, added))
 
     def add(self, x_btd: Tensor, added: Tensor) -> Tensor:
         added = self.dropout(added)
         return x_btd + (added if self.scale == 1.0 else added * self.scale)
+
+
+def _apply(norm: nn.Module | None, x_btd: Tensor) -> Tensor:
+    return x_btd if norm is None else norm(x_btd)
 
 
 class Head(nn.Module):

@@ -46,6 +46,8 @@ def hf_config(config: DecoderConfig, *, eot: int | None = None, dtype: str = "fl
         **_written(hf_form(config)),
         "bos_token_id": eot,
         "eos_token_id": eot,
+        # The default of some architectures lies outside a small vocabulary, and no token of ours is padding.
+        "pad_token_id": None,
         "initializer_range": 0.02,
         "dtype": dtype,
         "torch_dtype": dtype,  # the key that transformers read before version 5

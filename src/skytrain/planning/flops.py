@@ -24,8 +24,11 @@ def decoder_size(config: DecoderConfig) -> DecoderSize:
     ups = 2 if config.gated_mlp else 1
     matrices = attention + (ups + 1) * width * mlp
 
-    norm = width * (2 if config.norm == "layernorm" else 1)
-    vectors = norm * (4 if config.post_norms else 2) + (2 * head if config.qk_norm else 0)
+    gains = 2 if config.norm == "layernorm" else 1  # and shifts
+    norm = width * gains
+    vectors = norm * (2 * config.pre_norms + 2 * config.post_norms)
+    if config.qk_norm:
+        vectors += gains * head * (2 if config.qk_norm_scope == "head" else config.heads + config.groups)
     if config.bias != "none":
         vectors += qkv_rows
     if config.bias == "all":

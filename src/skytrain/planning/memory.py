@@ -129,7 +129,7 @@ def block_activation_bytes(job: Job, mesh: Mesh) -> float:
     width, heads, groups, head, mlp = model.width, model.heads, model.groups, model.head_width, model.hidden_width
     queries, keys = heads * head, groups * head
 
-    norms = wide * width * (4 if model.post_norms else 2)  # their inputs
+    norms = wide * width * (2 * model.pre_norms + 2 * model.post_norms)  # their inputs
     # Autocast casts a product's input anew each time, so gate and up keep a copy each; otherwise they share the norm's output.
     inputs = narrow * width * (3 if model.gated_mlp and narrow < wide else 2)
     attention = (

@@ -68,6 +68,14 @@ def _documents(setup: Setup) -> str | None:
     return divided and f"{divided} does not keep documents apart"
 
 
+def _projection_norm(setup: Setup) -> str | None:
+    model = setup.config.model
+    if not isinstance(model, DecoderConfig) or not model.qk_norm or model.qk_norm_scope == "head":
+        return None
+    divided = _divided(setup, "tensor")
+    return divided and f"{divided} divides the heads, over all of which model.qk_norm_scope=projection normalizes"
+
+
 def _precision(setup: Setup) -> str | None:
     precision = setup.config.trainer.precision
     if precision not in ("16-mixed", "bf16-true") or not setup.mesh.divides:
@@ -218,6 +226,13 @@ FEATURE_RULES = (
         "`ring` and `allgather` with windows, capped scores or dropout",
         _context_attention,
         "try parallel.context_method=ulysses",
+    ),
+    Rule(
+        "projection-norm",
+        "parallel.tensor",
+        "`model.qk_norm_scope=projection` (OLMo 2)",
+        _projection_norm,
+        "try parallel=fsdp or parallel=pp-fsdp",
     ),
     Rule(
         "deepspeed-degrees",

@@ -89,7 +89,7 @@ class DecoderConfig:
     )
     norm_eps: PositiveFloat = setting(NUMBERS, "Added to the variance before its root is taken.")
     post_norms: bool = setting(WEIGHTS, "Also normalize after attention and after the MLP.")
-    qk_norm: bool = setting(WEIGHTS, "Normalize queries and keys, head by head.")
+    qk_norm: bool = setting(WEIGHTS, "Normalize queries and keys; `qk_norm_scope` says over what.")
     activation: Literal["gelu_tanh", "silu"] = setting(WEIGHTS, "Activation function of the MLP.")
     gated_mlp: bool = setting(WEIGHTS, "Multiply the activation with a second projection (SwiGLU, GeGLU).")
     bias: Literal["all", "qkv", "none"] = setting(WEIGHTS, "Which linear layers have a bias.")
@@ -119,6 +119,13 @@ class DecoderConfig:
     )
     base_layers: Positive | None = setting(
         WEIGHTS, "Layers at which the settings were tuned; for completep.", default=None
+    )
+
+    pre_norms: bool = setting(
+        WEIGHTS, "Normalize the inputs of attention and MLP; false needs `post_norms` (OLMo 2).", default=True
+    )
+    qk_norm_scope: Literal["head", "projection"] = setting(
+        WEIGHTS, "What `qk_norm` normalizes over: each head, or all heads of a token together (OLMo 2).", default="head"
     )
 
     @property

@@ -21,6 +21,7 @@ class Field:
     type: Any
     declared: Declared | None
     groups: tuple[type, ...]  # the groups that it may hold
+    default: Any  # dataclasses.MISSING for a field that must be given
 
 
 @cache
@@ -28,7 +29,7 @@ def fields_of(group: type) -> tuple[Field, ...]:
     """The fields of a group, in the order in which they are declared."""
     hints = typing.get_type_hints(group, include_extras=True)
     return tuple(
-        Field(each.name, hints[each.name], declared(each), groups_in(hints[each.name]))
+        Field(each.name, hints[each.name], declared(each), groups_in(hints[each.name]), each.default)
         for each in dataclasses.fields(group)
     )
 
@@ -71,9 +72,10 @@ def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
 def _select(groups: tuple[type, ...], values: Mapping[str, Any], what: Collection[Decides]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in _fields_for(groups, values):
-        if field.name not in values:
-            continue  # the mapping is of a version that had no such setting
-        value = values[field.name]
+        # A mapping of an earlier version lacks settings that came later; their defaults keep its meaning.
+        value = values.get(field.name, field.default)
+        if value is dataclasses.MISSING:
+            continue
         if field.groups and isinstance(value, Mapping):
             if inside := _select(field.groups, value, what):
                 found[field.name] = inside
@@ -83,7 +85,7 @@ def _select(groups: tuple[type, ...], values: Mapping[str, Any], what: Collectio
 
 
 def _fields_for(groups: tuple[type, ...], values: Mapping[str, Any]) -> Iterator[Field]:
-    """The fields of the variant that the values are of; of all variants where they do not say."""
+    """The fields of the variant that the values are of; of all variants, without defaults, where they do not say."""
     if len(groups) > 1:
         tagged = [(group, *tag_of(group)) for group in groups]
         groups = tuple(group for group, name, words in tagged if values.get(name) in words) or groups
@@ -92,4 +94,4 @@ def _fields_for(groups: tuple[type, ...], values: Mapping[str, Any]) -> Iterator
         for field in fields_of(group):
             if field.name not in seen:
                 seen.add(field.name)
-                yield field
+                yield field if len(groups) == 1 else dataclasses.replace(field, default=dataclasses.MISSING)
