@@ -27,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from skytrain.config import parse_count
 from skytrain.storage import open_store
-from skytrain.tokens import Phase, ShardCache, ShardWriter, TokenDataModule, TokenizerFacts, TokenSplit
+from skytrain.tokens import BatchSettings, Phase, ShardCache, ShardWriter, TokenDataModule, TokenizerFacts, TokenSplit
 
 T, BATCH, VOCAB = 1024, 8, 50257
 SECONDS, REPEATS = 1.5, 5
@@ -64,9 +64,10 @@ def skytrain_reader(folder: Path, tokens: int, **settings: object) -> Callable[[
     store = open_store(str(folder / "store"))
     split = TokenSplit.open(store, "tokens/train", cache=ShardCache(folder / "cache"))
     train = {"a": split, "b": split} if "phases" in settings else split
-    module = TokenDataModule(
-        train, None, sequence_length=T, micro_batch=BATCH, batch_sequences=64, total_steps=10**6, seed=1, **settings
+    batches = BatchSettings(
+        sequence_length=T, micro_batch=BATCH, batch_sequences=64, total_steps=10**6, seed=1, **settings
     )
+    module = TokenDataModule(train, None, batches)
     return lambda: iter(module.train_dataloader())
 
 

@@ -357,13 +357,13 @@ def test_addresses_are_blocked_by_domain_and_word() -> None:
 def test_a_new_rule_is_one_module_named_like_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("skytrain.corpus.rules.shouting")
     source = """
-from skytrain.corpus.rules.registry import Rule
+from skytrain.corpus.rules.registry import CleaningRule
 
 def apply(batch):
     most = batch.data.cleaning.shouting.max_capitals
     return batch.texts, ["capitals" if sum(map(str.isupper, text)) > most * len(text) else None for text in batch.texts]
 
-RULE = Rule(apply)
+RULE = CleaningRule(apply)
 """
     exec(source, module.__dict__)
     monkeypatch.setitem(sys.modules, module.__name__, module)

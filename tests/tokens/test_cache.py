@@ -17,7 +17,7 @@ import pytest
 from skytrain.config import SkytrainError
 from skytrain.runs import exit_code_of
 from skytrain.storage import Retry, Store, StoreUnreachable, open_store
-from skytrain.tokens import ShardCache
+from skytrain.tokens import ShardCache, Waiting
 from skytrain.tokens.cache import Pin
 from tests.support.faults import FaultProxy
 
@@ -193,7 +193,7 @@ def test_when_the_process_that_downloads_is_killed_another_takes_over(store: Sto
     killed.start()
     begun.wait()
     cache = ShardCache(tmp_path / "cache")
-    assert cache.fetch(store, key, sha256, SIZE, wait=False) is None, "it is busy"
+    assert cache.fetch(store, key, sha256, SIZE, Waiting(allowed=False)) is None, "it is busy"
     killed.kill()
     killed.join()
     pin = cache.fetch(store, key, sha256, SIZE)

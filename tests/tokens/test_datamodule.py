@@ -11,7 +11,7 @@ import torch
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
-from skytrain.tokens import TokenDataModule, TokenSplit, windows_at
+from skytrain.tokens import BatchSettings, TokenDataModule, TokenSplit, windows_at
 
 from .conftest import PREFIX, documents, write_split
 
@@ -26,7 +26,7 @@ def split(store: Store) -> TokenSplit:
 
 def module(split: TokenSplit, rank: int = 0, world: int = 1, **settings: Any) -> TokenDataModule:
     settings = {"sequence_length": T, "micro_batch": 2, "batch_sequences": 24, "total_steps": 12, "seed": 3, **settings}
-    made = TokenDataModule(split, split, **settings)
+    made = TokenDataModule(split, split, BatchSettings(**settings))
     if world > 1:
         made.trainer = SimpleNamespace(distributed_sampler_kwargs={"rank": rank, "num_replicas": world}, global_step=0)  # type: ignore[assignment]
     return made

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from skytrain.storage import Store
-from skytrain.tokens import Phase, ShardCache, TokenDataModule, TokenSplit, datamodule
+from skytrain.tokens import BatchSettings, Phase, ShardCache, TokenDataModule, TokenSplit, datamodule
 
 from .conftest import documents, write_split
 
@@ -47,9 +47,7 @@ class Cluster:
             for name in ("one", "two")
         )
         train = {"one": one, "two": two} if order == "mixture" else one
-        made = TokenDataModule(
-            train,
-            None,
+        batches = BatchSettings(
             sequence_length=T,
             micro_batch=MICRO_BATCH,
             batch_sequences=BATCH,
@@ -58,6 +56,7 @@ class Cluster:
             workers=workers,
             **ORDERS[order],
         )
+        made = TokenDataModule(train, None, batches)
         made.trainer = SimpleNamespace(distributed_sampler_kwargs={"rank": rank, "num_replicas": world}, global_step=0)  # type: ignore[assignment]
         return made
 

@@ -13,7 +13,7 @@ import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
-from skytrain.tokens import ShardCache, TokenSplit, open_token_files
+from skytrain.tokens import FileLayout, ShardCache, TokenSplit, open_token_files
 from skytrain.tokens.formats import Format
 
 from .conftest import TOKENIZER
@@ -62,7 +62,9 @@ FORMATS: dict[Format, Write] = {"llmc": llmc, "nanogpt": nanogpt, "megatron": me
 
 
 def open_files(folder: Path | str, format: Format, cache: Path, vocab_size: int = 1000) -> TokenSplit:
-    split = open_token_files(f"{folder}/*", format, "train", TOKENIZER, ShardCache(cache), vocab_size=vocab_size)
+    split = open_token_files(
+        f"{folder}/*", FileLayout(format), "train", TOKENIZER, ShardCache(cache), vocab_size=vocab_size
+    )
     split.supply_all(range(len(split.files)))
     return split
 
@@ -158,4 +160,6 @@ def test_a_file_without_a_header_is_not_taken_for_llmc(tmp_path: Path) -> None:
 
 def test_a_pattern_that_matches_nothing_is_named(tmp_path: Path) -> None:
     with pytest.raises(SkytrainError, match=r"nothing matches .*nothing-\*\.bin"):
-        open_token_files(f"{tmp_path}/nothing-*.bin", "llmc", "train", TOKENIZER, ShardCache(tmp_path), vocab_size=1000)
+        open_token_files(
+            f"{tmp_path}/nothing-*.bin", FileLayout("llmc"), "train", TOKENIZER, ShardCache(tmp_path), vocab_size=1000
+        )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import pickle
 from collections import Counter
 
@@ -10,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
-from skytrain.tokens import PackedSplit, TokenDataModule, TokenSplit, inputs_and_targets
+from skytrain.tokens import BatchSettings, PackedSplit, TokenDataModule, TokenSplit, inputs_and_targets
 from skytrain.tokens.mixture import Phase
 from skytrain.tokens.packing import pack_documents
 
@@ -92,16 +93,10 @@ def test_plain_windows_pass_unchanged() -> None:
 def test_packed_windows_go_through_the_loader_once_an_epoch(store: Store, workers: int) -> None:
     split = packed(store, documents(60))
     count = split.windows(T) // 2 * 2
-    module = TokenDataModule(
-        split,
-        None,
-        sequence_length=T,
-        micro_batch=2,
-        batch_sequences=2,
-        total_steps=count // 2,
-        seed=1,
-        workers=workers,
+    batches = BatchSettings(
+        sequence_length=T, micro_batch=2, batch_sequences=2, total_steps=count // 2, seed=1, workers=workers
     )
+    module = TokenDataModule(split, None, batches)
     rows = [tuple(row) for batch in module.train_dataloader() for row in batch.tolist()]
     expected = Counter(map(tuple, split.batch(np.arange(split.windows(T)), T).tolist()))
     assert len(rows) == count and not Counter(rows) - expected
@@ -109,16 +104,18 @@ def test_packed_windows_go_through_the_loader_once_an_epoch(store: Store, worker
 
 def test_the_targets_of_a_step_are_known_without_reading_it(store: Store) -> None:
     split, other = packed(store, documents(60)), TokenSplit.open(store, PREFIX)
-    settings = {"sequence_length": T, "micro_batch": 2, "batch_sequences": 4, "total_steps": 6, "seed": 1}
-    module = TokenDataModule(split, None, **settings)
+    settings = BatchSettings(sequence_length=T, micro_batch=2, batch_sequences=4, total_steps=6, seed=1)
+    module = TokenDataModule(split, None, settings)
     batches = list(module.train_dataloader())
     steps = [torch.cat(batches[at : at + 2]) for at in range(0, len(batches), 2)]
     counted = [int((inputs_and_targets(step)[1] >= 0).sum()) for step in steps]
     assert len(set(counted)) > 1 and [module.targets_in_step(step) for step in range(6)] == counted
     module.load_state_dict({"position": 8, "step": 2})
     assert [module.targets_in_step(step) for step in range(2, 6)] == counted[2:]
-    assert TokenDataModule(other, None, **settings).targets_in_step(0) is None  # all of them
-    mixed = TokenDataModule({"a": split, "b": other}, None, **settings, phases=[Phase(0, (0.5, 0.5))])
+    assert TokenDataModule(other, None, settings).targets_in_step(0) is None  # all of them
+    mixed = TokenDataModule(
+        {"a": split, "b": other}, None, dataclasses.replace(settings, phases=[Phase(0, (0.5, 0.5))])
+    )
     assert mixed.targets_in_step(0) == int(
         (inputs_and_targets(torch.cat(list(mixed.train_dataloader())[:2]))[1] >= 0).sum()
     )

@@ -15,7 +15,7 @@ import torch
 
 from skytrain.config import SkytrainError
 from skytrain.storage import Retry, Store, StoreUnreachable, open_store
-from skytrain.tokens import BlockOrder, ShardCache, TokenDataModule, TokenSplit, datamodule
+from skytrain.tokens import BatchSettings, BlockOrder, ShardCache, TokenDataModule, TokenSplit, datamodule
 from tests.support.faults import FaultProxy, Kind, Request
 from tests.support.s3 import FAST_RETRY
 
@@ -42,12 +42,12 @@ def stream(store: Store, cache: ShardCache, steps: int = 40, **settings: Any) ->
         "shuffle": "blocks",
         "block_shards": 2,
     }
-    return TokenDataModule(split, None, total_steps=steps, **{**values, **settings})
+    return TokenDataModule(split, None, BatchSettings(total_steps=steps, **{**values, **settings}))
 
 
 def expected(store: Store, tmp_path: Path, count: int) -> torch.Tensor:
     """The first sequences of the run, from files that are all there."""
-    split = TokenSplit.open(store, PREFIX, cache_dir=tmp_path / "whole")
+    split = TokenSplit.open(store, PREFIX, cache=ShardCache(tmp_path / "whole"))
     order = BlockOrder(3, split.shard_windows(T).tolist(), block_shards=2)
     return torch.from_numpy(split.batch(order.at(np.arange(count)), T))
 

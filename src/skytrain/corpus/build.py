@@ -23,9 +23,9 @@ from .chunks import Chunk, clean_source, read_facts, read_signatures, read_texts
 from .clean import stages_of
 from .dedup import EXACT, KEPT, NEAR, SAME_ID, Duplicates, find_duplicates
 from .documents import from_parquet
-from .manifest import CorpusManifest, CorpusPart, Stage, corpus_folder, open_corpus
+from .manifest import CorpusManifest, CorpusPart, StageTotals, corpus_folder, open_corpus
 from .pool import WorkerLost, ordered_threads
-from .progress import CleaningProgress, Progress
+from .progress import CleaningProgress, ShowProgress
 from .report import Examples, keep_examples, write_report
 from .versions import fingerprint_of, recipe_hash
 
@@ -41,14 +41,14 @@ class Slice(NamedTuple):
 
 
 def write_corpus(
-    store: Store, data: DataConfig, source: Any, version: str, progress: Progress | None = None
+    store: Store, data: DataConfig, source: Any, version: str, progress: ShowProgress | None = None
 ) -> CorpusManifest:
     """Killed at any moment and called again, it goes on after the last finished chunk, and ends with the very same bytes."""
     folder = corpus_folder(data.name, version)
     scratch = Path(tempfile.mkdtemp(prefix="skytrain-corpus-"))
     try:
-        examples: Examples = {}
-        chunks, duplicates, complete = _cleaned(store, f"{folder}/clean", data, source, scratch, examples, progress)
+        cleaned = _clean_and_compare(store, f"{folder}/clean", data, source, scratch, progress)
+        chunks, duplicates = cleaned.chunks, cleaned.duplicates
         _check(store, folder, data, chunks, duplicates)
         parts = list(_parts(store, folder, data, chunks, duplicates, progress))
     except (StoreError, WorkerLost):
@@ -64,24 +64,31 @@ def write_corpus(
         ) from None
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    write_report(store, folder, data, chunks, duplicates, examples)
-    manifest = _manifest(data, source, version, chunks, duplicates, parts, complete)
+    write_report(store, folder, data, chunks, duplicates, cleaned.examples)
+    manifest = _manifest(data, source, version, cleaned, parts)
     if not store.create(f"{folder}/manifest.json", manifest.to_json()):
         manifest = open_corpus(store, data.name, version)  # another process finished the same work first
     store.delete_all(f"{folder}/clean")
     return manifest
 
 
-def _cleaned(
-    store: Store,
-    folder: str,
-    data: DataConfig,
-    source: Any,
-    scratch: Path,
-    examples: Examples,
-    progress: Progress | None,
-) -> tuple[list[Chunk], Duplicates, bool]:
-    """Chunks until the source ends or enough text is left after duplicates went; how much is enough never depends on timing."""
+class CleanedCorpus(NamedTuple):
+    """The cleaned chunks, the duplicates among their documents, and examples of what each rule removed."""
+
+    chunks: list[Chunk]
+    duplicates: Duplicates
+    complete: bool  # whether the source was read to its end
+    examples: Examples
+
+
+def _clean_and_compare(
+    store: Store, folder: str, data: DataConfig, source: Any, scratch: Path, progress: ShowProgress | None
+) -> CleanedCorpus:
+    """Cleans chunks until the source ends or enough text is left without duplicates.
+
+    How much is enough never depends on timing.
+    """
+    examples: Examples = {}
     needed = (
         math.ceil(data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token)
         if data.target_tokens
@@ -100,11 +107,11 @@ def _cleaned(
                 if size >= goal:
                     break
             else:
-                return chunks, _duplicates(store, folder, data, chunks, scratch), True
+                return CleanedCorpus(chunks, _duplicates(store, folder, data, chunks, scratch), True, examples)
             duplicates = _duplicates(store, folder, data, chunks, scratch)
             left = _kept_bytes(store, folder, chunks, duplicates)
             if needed is None or left >= needed:
-                return chunks, duplicates, False
+                return CleanedCorpus(chunks, duplicates, False, examples)
             goal = size * needed / max(1, left) * TARGET_SLACK
     finally:
         stream.close()  # type: ignore[attr-defined]
@@ -172,7 +179,12 @@ def _id_of(store: Store, folder: str, chunks: list[Chunk], number: int) -> str:
 
 
 def _parts(
-    store: Store, folder: str, data: DataConfig, chunks: list[Chunk], duplicates: Duplicates, progress: Progress | None
+    store: Store,
+    folder: str,
+    data: DataConfig,
+    chunks: list[Chunk],
+    duplicates: Duplicates,
+    progress: ShowProgress | None,
 ) -> Iterator[CorpusPart]:
     plan = _plan(_facts(store, f"{folder}/clean", chunks), data.part_bytes, duplicates.fate)
     assemble = partial(_assemble, store, f"{folder}/clean", chunks)
@@ -246,7 +258,9 @@ def _removed(data: DataConfig, chunks: list[Chunk], duplicates: Duplicates) -> d
     return dict(sorted(removed.items()))
 
 
-def _stages(data: DataConfig, chunks: list[Chunk], duplicates: Duplicates, parts: list[CorpusPart]) -> list[Stage]:
+def _stages(
+    data: DataConfig, chunks: list[Chunk], duplicates: Duplicates, parts: list[CorpusPart]
+) -> list[StageTotals]:
     stages = []
     for name in stages_of(data):
         columns = (
@@ -254,10 +268,12 @@ def _stages(data: DataConfig, chunks: list[Chunk], duplicates: Duplicates, parts
             .reshape(-1, 4)
             .sum(axis=0)
         )
-        stages.append(Stage(name, *map(int, columns)))
+        stages.append(StageTotals(name, *map(int, columns)))
     documents, size = sum(chunk.documents for chunk in chunks), sum(chunk.bytes for chunk in chunks)
     stages.append(
-        Stage("dedup", documents, size, sum(part.documents for part in parts), sum(part.text_bytes for part in parts))
+        StageTotals(
+            "dedup", documents, size, sum(part.documents for part in parts), sum(part.text_bytes for part in parts)
+        )
     )
     return stages
 
@@ -266,11 +282,10 @@ def _manifest(
     data: DataConfig,
     source: Any,
     version: str,
-    chunks: list[Chunk],
-    duplicates: Duplicates,
+    cleaned: CleanedCorpus,
     parts: list[CorpusPart],
-    complete: bool,
 ) -> CorpusManifest:
+    chunks, duplicates = cleaned.chunks, cleaned.duplicates
     settings = dataclasses.asdict(data)
     for name in ("version", "workers"):
         del settings[name]
@@ -280,7 +295,7 @@ def _manifest(
         recipe=recipe_hash(data),
         settings=settings,
         fingerprint=fingerprint_of(data, source),
-        complete=complete,
+        complete=cleaned.complete,
         documents_read=sum(chunk.documents_read for chunk in chunks),
         text_bytes_read=sum(chunk.bytes_read for chunk in chunks),
         documents=sum(part.documents for part in parts),

@@ -49,7 +49,7 @@ class Chunk:
         return int(self.name.partition("-")[0])
 
 
-class Work(NamedTuple):
+class ChunkWork(NamedTuple):
     """Documents to clean; None where an earlier run did."""
 
     name: str
@@ -86,7 +86,7 @@ def clean_source(
     workers = worker_count(data.workers)
     pieces = list(source.pieces()) if hasattr(source, "pieces") else []
     if _files_apart(source, pieces, workers, needed_bytes):
-        given = (data, examples, source, store, folder, done, CHUNK_CHARS)
+        given = (data, examples, (source, store, folder, done), CHUNK_CHARS)
         yield from ordered_streams(_clean_piece, enumerate(pieces), workers, _setup_reader, given, arrived)
         return
     made = ordered(_clean_work, _work(data, source, done), workers, _setup, (data, examples))
@@ -152,7 +152,7 @@ def _read_head(store: Store, key: str) -> Chunk:
     return _unpack_head(size + store.read_range(key, 8, int.from_bytes(size, "little")))
 
 
-def _work(data: DataConfig, source: Any, done: set[str]) -> Iterator[Work]:
+def _work(data: DataConfig, source: Any, done: set[str]) -> Iterator[ChunkWork]:
     if not hasattr(source, "pieces"):
         yield from _named(0, source.documents(), None, data, done)
         return
@@ -160,22 +160,22 @@ def _work(data: DataConfig, source: Any, done: set[str]) -> Iterator[Work]:
         yield from _piece_work(number, piece, data, source, done)
 
 
-def _piece_work(number: int, piece: Any, data: DataConfig, source: Any, done: set[str]) -> Iterator[Work]:
+def _piece_work(number: int, piece: Any, data: DataConfig, source: Any, done: set[str]) -> Iterator[ChunkWork]:
     mine = sorted(name for name in done if name.startswith(f"{number:06d}-"))
     if mine and mine[-1] == f"{number:06d}-{len(mine) - 1:06d}-last":  # a whole file that need not be read again
-        yield from (Work(name, None, [], 0) for name in mine)
+        yield from (ChunkWork(name, None, [], 0) for name in mine)
     else:
         yield from _named(number, source.read(piece), piece, data, done)
 
 
 def _named(
     number: int, records: Iterable[Document | BadRecord], piece: Any, data: DataConfig, done: set[str]
-) -> Iterator[Work]:
+) -> Iterator[ChunkWork]:
     """A chunk is named by its piece and its number in it; the last of a piece ends in -last, and tells how many there are."""
     for i, (documents, bad, last) in enumerate(_cut(records, data)):
         name = f"{number:06d}-{i:06d}" + ("-last" if last else "")
         position = getattr(piece, "size", 0) if last else piece.position() if hasattr(piece, "position") else 0
-        yield Work(name, None if name in done else documents, bad, position)
+        yield ChunkWork(name, None if name in done else documents, bad, position)
 
 
 def _cut(
@@ -211,10 +211,10 @@ _READER: tuple[Any, Store, str, set[str]]
 
 
 def _setup_reader(
-    data: DataConfig, examples: list[str], source: Any, store: Store, folder: str, done: set[str], chunk_chars: int
+    data: DataConfig, examples: list[str], reader: tuple[Any, Store, str, set[str]], chunk_chars: int
 ) -> None:
     global _READER, CHUNK_CHARS
-    _READER, CHUNK_CHARS = (source, store, folder, done), chunk_chars
+    _READER, CHUNK_CHARS = reader, chunk_chars
     _setup(data, examples)
 
 
@@ -233,7 +233,7 @@ def _setup(data: DataConfig, examples: list[str]) -> None:
         _DECONTAMINATOR = Decontaminator(examples, data.cleaning.decontaminate.ngram_words)
 
 
-def _clean_work(work: Work) -> Made:
+def _clean_work(work: ChunkWork) -> Made:
     if work.documents is None:
         return Made(work.name, None)
     documents = work.documents
@@ -270,7 +270,7 @@ def _facts(ids: list[str], texts: list[str], sizes: list[int]) -> bytes:
     return facts.tobytes()
 
 
-def _summary(work: Work, cleaned: Cleaned, kept: list[int], sizes: tuple[int, int, int]) -> Chunk:
+def _summary(work: ChunkWork, cleaned: Cleaned, kept: list[int], sizes: tuple[int, int, int]) -> Chunk:
     documents = work.documents or []
     removed: Counter[str] = Counter()
     examples: dict[str, list[dict[str, str]]] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from .characters import utf8_size
-from .rules.registry import Reasons, Rule, RuleBatch, enabled_rules, find_rule
+from .rules.registry import CleaningRule, Reasons, RuleBatch, enabled_rules, find_rule
 
 MIN_CHARS, MIN_CHARS_AGAIN = "min_chars", "min_chars_again"
 
@@ -70,4 +70,4 @@ def _long_enough(batch: RuleBatch) -> tuple[list[str], Reasons]:
     return batch.texts, ["" if len(text) < batch.data.min_chars else None for text in batch.texts]
 
 
-_LENGTH = Rule(_long_enough)
+_LENGTH = CleaningRule(_long_enough)

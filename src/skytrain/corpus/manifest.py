@@ -30,7 +30,7 @@ class CorpusPart:
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageTotals:
     """What went into a stage and what came out."""
 
     name: str
@@ -54,7 +54,7 @@ class CorpusManifest:
     text_bytes_read: int
     documents: int
     text_bytes: int
-    stages: list[Stage]
+    stages: list[StageTotals]
     removed: dict[str, int]  # rule -> documents
     parts: list[CorpusPart]
     nul_characters: int = 0  # in the cleaned text
@@ -69,7 +69,7 @@ class CorpusManifest:
     @classmethod
     def from_json(cls, data: bytes) -> CorpusManifest:
         values = json.loads(data)
-        stages = [Stage(**stage) for stage in values["stages"]]
+        stages = [StageTotals(**stage) for stage in values["stages"]]
         return cls(**{**values, "stages": stages, "parts": [CorpusPart(**part) for part in values["parts"]]})
 
 

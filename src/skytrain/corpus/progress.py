@@ -13,7 +13,7 @@ from .chunks import Stored
 SETTLE_SECONDS = 2.0  # results of several workers come in bursts: a shorter time says nothing about their pace
 
 
-class Progress(Protocol):
+class ShowProgress(Protocol):
     def __call__(
         self, stage: str, done: float, total: float | None, detail: str = "", seconds_left: float | None = None
     ) -> None: ...
@@ -42,7 +42,7 @@ class Pace:
 class CleaningProgress:
     """Bytes of the text that is needed, or else of the source's files; the pace is that of this run alone."""
 
-    def __init__(self, progress: Progress | None, source: Any, needed_bytes: int | None) -> None:
+    def __init__(self, progress: ShowProgress | None, source: Any, needed_bytes: int | None) -> None:
         self.progress, self.needed_bytes = progress, needed_bytes
         sizes = [getattr(piece, "size", 0) for piece in source.pieces()] if hasattr(source, "pieces") else []
         self.file_bytes = sum(sizes)

@@ -1,12 +1,12 @@
 from .blend import Blend as Blend, Shuffle as Shuffle
-from .cache import ShardCache as ShardCache
+from .cache import ShardCache as ShardCache, Waiting as Waiting
 from .convert import (
     TokenFormat as TokenFormat,
     split_documents as split_documents,
     write_token_files as write_token_files,
 )
-from .datamodule import TokenDataModule as TokenDataModule
-from .formats import Format as Format, open_token_files as open_token_files
+from .datamodule import BatchSettings as BatchSettings, TokenDataModule as TokenDataModule
+from .formats import FileLayout as FileLayout, Format as Format, open_token_files as open_token_files
 from .inspection import (
     LengthStatistics as LengthStatistics,
     Sample as Sample,
@@ -24,6 +24,7 @@ from .manifest import (
 from .mixture import Mixture as Mixture, Phase as Phase
 from .opening import (
     TrainingData as TrainingData,
+    TrainingSources as TrainingSources,
     find_training_data as find_training_data,
     open_file_split as open_file_split,
     open_mixture as open_mixture,

@@ -80,6 +80,17 @@ def default_folder() -> Path:
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """Whether a caller waits for other processes, and when it stops: `Cancelled` is raised once `cancelled()`."""
+
+    allowed: bool = True
+    cancelled: Callable[[], bool] = lambda: False
+
+
+WAIT = Waiting()
+
+
+@dataclass(frozen=True)
 class ShardCache:
     folder: Path = field(default_factory=default_folder)
     limit_bytes: int | None = None  # of all shards in the folder, whoever put them there; None: what the disk holds
@@ -94,14 +105,13 @@ class ShardCache:
         key: str,
         sha256: str,
         size: int,
-        wait: bool = True,
-        cancelled: Callable[[], bool] = lambda: False,
+        waiting: Waiting = WAIT,
         make: Callable[[Path], None] | None = None,
     ) -> Pin | None:
-        """The object, local and verified. Without `wait`, None while another process is busy with it or others take up the room.
+        """The object, local and verified; None where it is not to wait, and another process is busy with it or uses the space.
 
-        Waiting for the store or for room ends with Cancelled as soon as `cancelled()`. An object whose hash nobody wrote down comes with
-        `make`, which puts the file where it is told; `sha256` is then only a name for what it makes.
+        An object of unknown hash comes with `make`, which writes the file at the given path; `sha256` is then only a
+        name for the result.
         """
         if self.limit_bytes is not None and size > self.limit_bytes:
             raise SkytrainError(
@@ -114,19 +124,19 @@ class ShardCache:
         try:
             while True:
                 # Shared first: what is there already, many may use at once.
-                if not _flock(lock, fcntl.LOCK_SH, wait):
+                if not _flock(lock, fcntl.LOCK_SH, waiting.allowed):
                     return None
                 if path.exists() and _is_verified(path, sha256, stamp):
                     os.utime(lock)  # the least recently used is evicted first
                     return Pin(path, os.dup(lock))
-                if not _flock(lock, fcntl.LOCK_EX, wait):
+                if not _flock(lock, fcntl.LOCK_EX, waiting.allowed):
                     return None
                 if not path.exists() or not (make is None and verify_once(path, sha256, stamp)):
                     self._remove(path.parent)
-                    if not self._make_room(lock, size, store.url(key), wait, cancelled):
+                    if not self._make_room(lock, size, store.url(key), waiting):
                         return None
                     if make is None:
-                        self.download(store, key, path, sha256, cancelled)
+                        self.download(store, key, path, sha256, waiting.cancelled)
                     else:
                         make(path)
                     os.ftruncate(lock, 0)
@@ -139,7 +149,7 @@ class ShardCache:
         with self._folder_lock():
             return sum(entry.bytes for entry in self._entries())
 
-    def _make_room(self, lock: int, size: int, url: str, wait: bool, cancelled: Callable[[], bool]) -> bool:
+    def _make_room(self, lock: int, size: int, url: str, waiting: Waiting) -> bool:
         """Evict until `size` more bytes fit, and reserve them; where others hold too much, wait for them, or say so."""
         deadline, said = time.monotonic() + self.wait_seconds, False
         while True:
@@ -152,7 +162,7 @@ class ShardCache:
                 if missing <= 0:
                     os.pwrite(lock, str(size).encode(), 0)
                     return True
-            if not wait:
+            if not waiting.allowed:
                 return False
             if time.monotonic() > deadline:
                 limit = (
@@ -169,7 +179,7 @@ class ShardCache:
                     self.folder,
                 )
                 said = True
-            _sleep(POLL_SECONDS, cancelled)
+            _sleep(POLL_SECONDS, waiting.cancelled)
 
     def _missing_bytes(self, size: int) -> int:
         over_disk = size - shutil.disk_usage(self.folder).free

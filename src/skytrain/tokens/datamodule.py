@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import lightning as L
@@ -121,6 +122,22 @@ class ValidationBatches(Sampler[np.ndarray]):
             yield np.arange(start + self.rank, min(self.windows, start + stride), self.world)
 
 
+@dataclass(frozen=True)
+class BatchSettings:
+    """The size of batches and the order of sequences."""
+
+    sequence_length: int
+    micro_batch: int
+    batch_sequences: int  # in one optimizer step, over all ranks
+    total_steps: int
+    seed: int
+    workers: int = 0
+    validation_tokens: int = 0
+    shuffle: Shuffle = "global"
+    block_shards: int = 8
+    phases: Sequence[Phase] = ()
+
+
 class TokenDataModule(L.LightningDataModule):
     """Training and validation batches, int64 of shape (micro_batch, sequence_length + 1).
 
@@ -134,27 +151,27 @@ class TokenDataModule(L.LightningDataModule):
         self,
         train: TokenSplit | Mapping[str, TokenSplit],
         validation: TokenSplit | None,
-        *,
-        sequence_length: int,
-        micro_batch: int,
-        batch_sequences: int,
-        total_steps: int,
-        seed: int,
-        workers: int = 0,
-        validation_tokens: int = 0,
-        shuffle: Shuffle = "global",
-        block_shards: int = 8,
-        phases: Sequence[Phase] = (),
+        batches: BatchSettings,
     ) -> None:
         super().__init__()
         sources = {"train": train} if isinstance(train, TokenSplit) else train
-        self.blend = Blend(sources, sequence_length, seed, shuffle=shuffle, block_shards=block_shards, phases=phases)
-        self.sequence_length, self.micro_batch, self.batch_sequences = sequence_length, micro_batch, batch_sequences
-        self.total_steps, self.seed, self.workers = total_steps, seed, workers
+        sequence_length, self.seed = batches.sequence_length, batches.seed
+        self.blend = Blend(
+            sources,
+            sequence_length,
+            self.seed,
+            shuffle=batches.shuffle,
+            block_shards=batches.block_shards,
+            phases=batches.phases,
+        )
+        self.sequence_length, self.micro_batch = sequence_length, batches.micro_batch
+        self.batch_sequences, self.total_steps = batches.batch_sequences, batches.total_steps
+        self.workers = batches.workers
         self.validation_windows = 0
-        if validation is not None and validation_tokens:
-            self.validation_blend = Blend({"validation": validation}, sequence_length, seed)
-            self.validation_windows = min(self.validation_blend.windows, max(1, validation_tokens // sequence_length))
+        if validation is not None and batches.validation_tokens:
+            wanted = max(1, batches.validation_tokens // sequence_length)
+            self.validation_blend = Blend({"validation": validation}, sequence_length, self.seed)
+            self.validation_windows = min(self.validation_blend.windows, wanted)
             last = validation.shards_of(np.array([self.validation_windows - 1]), sequence_length)[0]
             validation.supply_all(range(last + 1))
         self.waited_seconds = 0.0  # that the trainer spent waiting for training batches

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -20,25 +21,32 @@ from .shards import HEADER_BYTES, Split, unpack_header
 Format = Literal["llmc", "nanogpt", "megatron", "webdataset"]
 
 
+@dataclass(frozen=True)
+class FileLayout:
+    """How another project writes tokens; `dtype` is for nanoGPT's files, which do not say theirs."""
+
+    format: Format
+    dtype: str = "uint16"
+
+
 def open_token_files(
     pattern: str,
-    format: Format,
+    layout: FileLayout,
     split: Split,
     tokenizer: TokenizerFacts,
     cache: ShardCache,
     *,
     vocab_size: int,
-    dtype: str = "uint16",
 ) -> TokenSplit:
     """The files that a path or an s3:// URL with `*` in its last part names, in the order of their names.
 
-    `dtype` is for nanoGPT's files, which do not say theirs. Nobody wrote down the hash of such files,
-    so a change of their bytes is not found; a token outside `vocab_size` is.
+    The hash of such files is unknown, so a change of their bytes is not found; a token outside `vocab_size` is.
     """
+    format = layout.format
     store, stats = find_token_files(pattern, "*.bin" if format == "megatron" else None, cache.wait_seconds)
     files, documents = [], []
     for stat in stats:
-        file, count = _describe(store, stat, format, dtype, cache, tokenizer)
+        file, count = _describe(store, stat, format, layout.dtype, cache, tokenizer)
         files.append(file)
         documents.append(count)
     if len({file.dtype for file in files}) > 1:

@@ -10,7 +10,7 @@ from skytrain.config import Config, ConfigError, LoaderConfig, SkytrainError, To
 from skytrain.storage import Store
 
 from .cache import ShardCache, default_folder
-from .formats import open_token_files
+from .formats import FileLayout, open_token_files
 from .manifest import TokenizerFacts
 from .mixture import Phase
 from .packing import PackedSplit
@@ -27,12 +27,19 @@ class TrainingData:
     validation: TokenSplit | None
 
 
+@dataclass(frozen=True)
+class TrainingSources:
+    """What a run reads: its prepared data, the data sets of its mixture (none without one), and their tokenizer."""
+
+    prepared: Prepared
+    mixture: Mapping[str, Prepared]
+    tokenizer: Tokenizer
+
+
 def open_training_data(
     store: Store,
     loader: LoaderConfig,
-    prepared: Prepared,
-    mixture: Mapping[str, Prepared],
-    tokenizer: Tokenizer,
+    sources: TrainingSources,
     *,
     vocab_size: int,
     batch_sequences: int,
@@ -41,15 +48,15 @@ def open_training_data(
     """The splits that a run reads: verified and local at once, or, with `shuffle: blocks`, when they are needed."""
     cache = _cache(loader, store)
     if loader.files is not None:
-        train, validation = _open_files(loader.files, tokenizer, cache, vocab_size, validate)
+        train, validation = _open_files(loader.files, sources.tokenizer, cache, vocab_size, validate)
     else:
-        train, validation = _open_prepared(store, prepared, mixture, tokenizer, cache, vocab_size, validate)
+        train, validation = _open_prepared(store, sources, cache, vocab_size, validate)
     if loader.packing == "documents":
         train = {name: PackedSplit.of(split) for name, split in train.items()}
     if loader.shuffle == "global":
         _make_local(train, cache)
     phases = tuple(
-        Phase(phase.from_step * batch_sequences, tuple(phase.weights[name] for name in mixture))
+        Phase(phase.from_step * batch_sequences, tuple(phase.weights[name] for name in sources.mixture))
         for phase in loader.mixture
     )
     # Of the validation split only the first windows are read: the data module asks for their shards.
@@ -86,22 +93,21 @@ def open_file_split(files: TokenFilesConfig, split: Split, tokenizer: Tokenizer)
 
 
 def _open_prepared(
-    store: Store,
-    prepared: Prepared,
-    mixture: Mapping[str, Prepared],
-    tokenizer: Tokenizer,
-    cache: ShardCache,
-    vocab_size: int,
-    validate: bool,
+    store: Store, sources: TrainingSources, cache: ShardCache, vocab_size: int, validate: bool
 ) -> tuple[dict[str, TokenSplit], TokenSplit | None]:
     def open_split(prefix: str) -> TokenSplit:
         return TokenSplit.open(
-            store, prefix, expect_tokenizer_hash=tokenizer.hash, vocab_size=vocab_size, cache=cache, supply=False
+            store,
+            prefix,
+            expect_tokenizer_hash=sources.tokenizer.hash,
+            vocab_size=vocab_size,
+            cache=cache,
+            supply=False,
         )
 
-    sources = dict(mixture) or {"train": prepared}
-    train = {name: open_split(source.prefix("train")) for name, source in sources.items()}
-    return train, open_split(prepared.prefix("validation")) if validate else None
+    named = dict(sources.mixture) or {"train": sources.prepared}
+    train = {name: open_split(source.prefix("train")) for name, source in named.items()}
+    return train, open_split(sources.prepared.prefix("validation")) if validate else None
 
 
 def _open_files(
@@ -117,7 +123,7 @@ def _open_file_split(
     files: TokenFilesConfig, pattern: str, split: Split, tokenizer: Tokenizer, cache: ShardCache, vocab_size: int
 ) -> TokenSplit:
     facts = TokenizerFacts(tokenizer.name, tokenizer.hash, tokenizer.vocab_size, tokenizer.eot)
-    return open_token_files(pattern, files.format, split, facts, cache, vocab_size=vocab_size, dtype=files.dtype)
+    return open_token_files(pattern, FileLayout(files.format, files.dtype), split, facts, cache, vocab_size=vocab_size)
 
 
 def _cache(loader: LoaderConfig, store: Store) -> ShardCache:

@@ -17,7 +17,7 @@ import numpy as np
 from skytrain.config import SkytrainError
 from skytrain.storage import Store
 
-from .cache import Pin, ShardCache, verify_once
+from .cache import Pin, ShardCache, Waiting, verify_once
 from .foreign import copy_foreign
 from .manifest import Manifest, find_manifest
 from .shards import HEADER_BYTES, unpack_header
@@ -67,7 +67,6 @@ class TokenSplit:
         cls,
         store: Store,
         prefix: str,
-        cache_dir: Path | None = None,
         expect_tokenizer_hash: str | None = None,
         vocab_size: int | None = None,
         *,
@@ -85,7 +84,7 @@ class TokenSplit:
                 f"{store.url(prefix)} holds no prepared tokens: it has no manifest.json\n  run skytrain prepare with the same settings first"
             )
         _check_tokenizer(manifest, store.url(prefix), expect_tokenizer_hash, vocab_size)
-        cache = cache or (ShardCache(cache_dir) if cache_dir else ShardCache())
+        cache = cache or ShardCache()
         files = []
         for shard in manifest.shards:
             key = f"{prefix}/{shard.name}.bin"
@@ -125,7 +124,7 @@ class TokenSplit:
                     file.kind, self.store, file.key, path, self.cache, self.manifest.tokenizer.eot
                 )
             )
-            pin = self.cache.fetch(self.store, file.key, file.sha256, file.bytes, wait, cancelled, make)
+            pin = self.cache.fetch(self.store, file.key, file.sha256, file.bytes, Waiting(wait, cancelled), make)
             if pin is not None:
                 self._check_shape(file)
             return pin

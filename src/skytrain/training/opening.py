@@ -13,9 +13,11 @@ from ..config import SkytrainError
 from ..models import count_parameters
 from ..runs import RunRecord, attempt_numbers, load_run, new_record, plain, read_outcome
 from ..tokens import (
+    BatchSettings,
     Prepared,
     TokenDataModule,
     Tokenizer,
+    TrainingSources,
     find_training_data,
     open_mixture,
     open_tokenizer,
@@ -69,16 +71,12 @@ def _make_data(
     opened = open_training_data(
         store,
         config.loader,
-        prepared,
-        mixture,
-        tokenizer,
+        TrainingSources(prepared, mixture, tokenizer),
         vocab_size=config.model.vocab_size,
         batch_sequences=plan.batch_sequences,
         validate=prepared.validation is not None,
     )
-    return TokenDataModule(
-        opened.train,
-        opened.validation,
+    batches = BatchSettings(
         sequence_length=config.trainer.sequence_length,
         micro_batch=plan.micro_batch,
         batch_sequences=plan.batch_sequences,
@@ -90,6 +88,7 @@ def _make_data(
         block_shards=config.loader.block_shards,
         phases=opened.phases,
     )
+    return TokenDataModule(opened.train, opened.validation, batches)
 
 
 def _make_record(context: RunContext, sources: list[Prepared], parameters: int) -> RunRecord:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .counts import Counts, Scan, no_counts
-from .registry import Reasons, Rule, RuleBatch
+from .registry import CleaningRule, Reasons, RuleBatch
 
 CITATIONS = re.compile(r"\[(?:\d*|edit|citation needed)\]")
 
@@ -75,4 +75,4 @@ def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
     return result.texts, result.reasons
 
 
-RULE = Rule(apply, changes_texts=True)
+RULE = CleaningRule(apply, changes_texts=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .registry import Reasons, Rule, RuleBatch
+from .registry import CleaningRule, Reasons, RuleBatch
 
 
 def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
     return batch.texts, ["" if hit else None for hit in batch.decontaminator.hits(batch.texts)]
 
 
-RULE = Rule(apply)
+RULE = CleaningRule(apply)

@@ -6,7 +6,7 @@ from typing import Any
 
 from .checks import first_failed, share
 from .counts import Counts
-from .registry import Reasons, Rule, RuleBatch
+from .registry import CleaningRule, Reasons, RuleBatch
 
 
 def fineweb(counts: Counts, settings: Any) -> Reasons:
@@ -27,4 +27,4 @@ def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
     return batch.texts, fineweb(batch.counts(), batch.data.cleaning.fineweb)
 
 
-RULE = Rule(apply)
+RULE = CleaningRule(apply)

@@ -6,7 +6,7 @@ from typing import Any
 
 from .checks import first_failed, share
 from .counts import Counts
-from .registry import Reasons, Rule, RuleBatch
+from .registry import CleaningRule, Reasons, RuleBatch
 
 
 def gopher_quality(counts: Counts, settings: Any) -> Reasons:
@@ -29,4 +29,4 @@ def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
     return batch.texts, gopher_quality(batch.counts(), batch.data.cleaning.gopher_quality)
 
 
-RULE = Rule(apply)
+RULE = CleaningRule(apply)

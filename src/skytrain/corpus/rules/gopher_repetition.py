@@ -8,7 +8,7 @@ import numpy as np
 
 from .checks import first_failed, share
 from .counts import DUPLICATE_NGRAMS, TOP_NGRAMS, Counts
-from .registry import Reasons, Rule, RuleBatch
+from .registry import CleaningRule, Reasons, RuleBatch
 
 
 def gopher_repetition(counts: Counts, settings: Any) -> Reasons:
@@ -32,4 +32,4 @@ def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
     return batch.texts, gopher_repetition(batch.counts(), batch.data.cleaning.gopher_repetition)
 
 
-RULE = Rule(apply)
+RULE = CleaningRule(apply)

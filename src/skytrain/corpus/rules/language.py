@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .reference import LANGUAGE_CHARS
-from .registry import Reasons, Rule, RuleBatch
+from .registry import CleaningRule, Reasons, RuleBatch
 
 
 def language_reason(text: str, is_english: bool, settings: Any) -> str | None:
@@ -24,4 +24,4 @@ def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
     return batch.texts, [language_reason(text, is_english, settings) for text, is_english in zip(batch.texts, known)]  # noqa: B905
 
 
-RULE = Rule(apply)
+RULE = CleaningRule(apply)

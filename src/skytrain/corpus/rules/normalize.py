@@ -7,7 +7,7 @@ import unicodedata
 from typing import Any
 
 from .reference import EXOTIC_SPACES
-from .registry import Reasons, Rule, RuleBatch
+from .registry import CleaningRule, Reasons, RuleBatch
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\u200b\u00ad\ufffe\uffff]")
 BLANK_LINES = re.compile("\n{4,}")
@@ -60,4 +60,4 @@ def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
     return changed, [None] * len(changed)
 
 
-RULE = Rule(apply, changes_texts=True)
+RULE = CleaningRule(apply, changes_texts=True)

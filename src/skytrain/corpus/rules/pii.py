@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from .registry import Reasons, Rule, RuleBatch
+from .registry import CleaningRule, Reasons, RuleBatch
 
 EMAIL = re.compile(r"[A-Za-z0-9._%+-]+@[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*\.[A-Za-z]{2,}")
 OCTET = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -29,4 +29,4 @@ def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
     return [hide_personal(text, batch.data.cleaning.pii) for text in batch.texts], [None] * len(batch.texts)
 
 
-RULE = Rule(apply, changes_texts=True)
+RULE = CleaningRule(apply, changes_texts=True)

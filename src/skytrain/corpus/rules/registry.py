@@ -1,7 +1,7 @@
 """How a cleaning rule is found and called: one module for each group of settings under `data.cleaning`.
 
 Rules run in the order in which `CleaningConfig` declares their settings. The module `rules/NAME.py` defines
-`RULE = Rule(apply)`; it is imported when a preparation uses it, so what only one rule needs is loaded for it alone.
+`RULE = CleaningRule(apply)`; it is imported when a preparation uses it, so what only one rule needs is loaded for it alone.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ class RuleBatch(NamedTuple):
         self.memory["scan"] = (found, {place: row for row, place in enumerate(self.places)})
 
 
-class Rule(NamedTuple):
+class CleaningRule(NamedTuple):
     """`apply` returns the texts, changed or not, and why each one is removed, if it is."""
 
     apply: Callable[[RuleBatch], tuple[list[str], Reasons]]
     changes_texts: bool = False
 
 
-def find_rule(name: str) -> Rule:
+def find_rule(name: str) -> CleaningRule:
     """The rule whose settings are `data.cleaning.NAME`."""
-    rule: Rule = import_module(f"{__package__}.{name}").RULE
+    rule: CleaningRule = import_module(f"{__package__}.{name}").RULE
     return rule
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .reference import host_of
-from .registry import Reasons, Rule, RuleBatch
+from .registry import CleaningRule, Reasons, RuleBatch
 
 
 def url_reasons(urls: Reasons, settings: Any) -> Reasons:
@@ -26,4 +26,4 @@ def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
     return batch.texts, url_reasons(batch.urls, batch.data.cleaning.urls)
 
 
-RULE = Rule(apply)
+RULE = CleaningRule(apply)
