@@ -208,6 +208,8 @@ def test_wrong_credentials_say_where_to_look(
     s3_environment.setenv("AWS_SECRET_ACCESS_KEY", secret)
     with pytest.raises(AccessDenied, match=rf"cannot read {s3_root}/key: \w+: .*\n.*these credentials are wrong"):
         open_store(s3_root, retry=FAST_RETRY).read("key")
+    with pytest.raises(AccessDenied, match=r"cannot list .*: \w+: .*\n.*these credentials are wrong"):
+        open_store(s3_root, retry=FAST_RETRY).folders("runs/")
 
 
 def test_a_reader_may_not_write(s3_store: Store, s3_environment: pytest.MonkeyPatch) -> None:

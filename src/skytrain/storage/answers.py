@@ -12,7 +12,7 @@ DAMAGED = {"BadDigest", "IncompleteBody", "InvalidDigest", "XAmzContentChecksumM
 # NoSuchUpload: the upload was completed and the answer lost, or it was cleaned away; either way it starts again.
 MAY_PASS = {"InternalError", "NoSuchUpload", "OperationAborted", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
 EXPIRED = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
-DENIED = {"AccessDenied", *EXPIRED}
+WRONG_KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch"}
 
 TROUBLE_HINT = "the service or the network is in trouble: run it again later; every object there is whole or absent"
 
@@ -55,7 +55,9 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
         # A role's credentials come from a service of their own, which may be in trouble as any other.
         troubled = status is not None and status.startswith("5")
         return AccessDenied(operation, url, f"no AWS credentials: {said}", hint=NO_CREDENTIALS_HINT), troubled
-    if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError) or code in DENIED:
+    # obstore has an error class for a denied read or write, but a denied list is only told by its status.
+    denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
+    if denied or status in ("401", "403") or code in {"AccessDenied", *EXPIRED, *WRONG_KEYS}:
         return AccessDenied(operation, url, said, hint=_denied_hint(code, operation)), False
     if isinstance(error, exceptions.PreconditionError):
         return Replaced(operation, url, "another writer replaced it meanwhile", hint="run it again"), False
@@ -102,7 +104,7 @@ def _denied_hint(code: str | None, operation: str) -> str:
         return "the credentials have ended: sign in again"
     if code == "RequestTimeTooSkewed":
         return "this machine's clock is wrong: set it"
-    if code in ("InvalidAccessKeyId", "SignatureDoesNotMatch"):
+    if code in WRONG_KEYS:
         return "these credentials are wrong: check AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     return f"these credentials may not {operation} there: docs/storage.md lists the IAM actions"
 
