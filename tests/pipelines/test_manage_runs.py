@@ -5,7 +5,7 @@ import json
 import pytest
 
 from skytrain.checkpoints import committed_steps, load_model
-from skytrain.cli import runs as command
+from skytrain.cli import runs as command, status as status_command
 from skytrain.config import SkytrainError
 from skytrain.pipelines.runs import list_entries, plan_deletion, rename_run
 from skytrain.pipelines.train import train
@@ -50,9 +50,24 @@ def test_a_renamed_run_resumes_under_its_new_name_and_its_children_know_it(root,
     assert load_run(store, "child").started_from == "baseline@2"
     with pytest.raises(SkytrainError, match="it was renamed to baseline"):
         load_run(store, "base")
+    with pytest.raises(SkytrainError, match=r"renamed to baseline\n  resume it with run=baseline") as refused:
+        train(tiny_config(root, "run=base", "trainer.stop_at_step=3"), Silent())
+    assert refused.value.exit_code == 2 and store.list("runs/base") == []
     assert train(tiny_config(root, "run=baseline", "trainer.stop_at_step=3"), Silent()).step == 3
     again = train(tiny_config(root, "run=child", "trainer.stop_at_step=5"), Silent(), Start("baseline@2"))
     assert again.step == 5
+
+
+def test_a_damaged_record_is_named_and_hides_no_other_run(root, store, capsys, caplog):
+    store.write("runs/broken/run.json", b"")
+    command.list_(where(store))
+    listed = capsys.readouterr().out
+    assert "base" in listed and "child" in listed and "broken/run.json is damaged" in listed
+    status_command.status(where(store))
+    shown = capsys.readouterr().out
+    assert "base" in shown and "child" in shown and "broken/run.json is damaged" in shown
+    assert load_model(store, None).label in ("base@2", "child@4")  # both may have started within one second
+    assert "broken/run.json is damaged" in caplog.text
 
 
 def test_a_name_that_is_taken_or_no_name_is_refused(root, store):

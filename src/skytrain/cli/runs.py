@@ -47,10 +47,12 @@ def list_(overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_js
     for each in entries:
         loss = "-" if each.val_loss is None else f"{each.val_loss:.4f}"
         step, size = f"{each.step}/{each.total_steps}", format_bytes(each.bytes)
-        rows.append(
-            (each.run, each.state, step, loss, str(each.checkpoints), size, each.started_at, each.started_from or "-")
-        )
+        started, source = each.started_at or "-", each.started_from or "-"
+        rows.append((each.run, each.state, step, loss, str(each.checkpoints), size, started, source))
     print_table(rows)
+    for each in entries:
+        if each.problem:
+            print(f"{each.run}: {each.problem}")
 
 
 @app.command()

@@ -31,6 +31,7 @@ def status(words: Words = None, config_dir: ConfigDirs = None, as_json: Json = F
     running, starting             wrote to the store within the last minute (starting: ten)
     stale                         silent for longer, without an outcome: its machine is gone
     failed                        ended with an error, which is shown
+    damaged                       a record of it cannot be read, which is named
     stopped, budget, interrupted  ended on purpose; the same `skytrain train` resumes it
 
     \b

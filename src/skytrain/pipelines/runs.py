@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..checkpoints import committed_steps
 from ..config import Config, SkytrainError
-from ..runs import RunRecord, RunStatus, check_run_name, list_runs, load_run, save_run
+from ..runs import DamagedRecord, RunRecord, RunStatus, check_run_name, list_runs, load_run, run_names, save_run
 from ..storage import Stat, Store, open_store
 from .status import status_of
 
@@ -19,17 +19,18 @@ LIVE = ("running", "starting")
 
 @dataclass(frozen=True)
 class RunEntry:
-    """One run in a list."""
+    """One run in a list. Of a damaged one, `problem` says what is wrong, and only its size is known."""
 
     run: str
     state: str
-    step: int
-    total_steps: int
-    val_loss: float | None
-    checkpoints: int
-    bytes: int
-    started_at: str
-    started_from: str | None
+    step: int = 0
+    total_steps: int = 0
+    val_loss: float | None = None
+    checkpoints: int = 0
+    bytes: int = 0
+    started_at: str | None = None
+    started_from: str | None = None
+    problem: str | None = None
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,21 @@ class Deletion:
 
 
 def list_entries(config: Config) -> list[RunEntry]:
-    """Every run of the store, the newest first."""
+    """Every run of the store, the newest first, damaged ones last."""
     store = open_store(config.store)
-    return [_entry(store, record) for record in list_runs(store)]
+    entries = [_entry(store, name) for name in run_names(store)]
+    return sorted(entries, key=lambda entry: entry.started_at or "", reverse=True)
 
 
-def _entry(store: Store, record: RunRecord) -> RunEntry:
+def _entry(store: Store, name: str) -> RunEntry:
+    size = sum(stat.size for stat in store.list(f"runs/{name}"))
+    try:
+        return _whole_entry(store, load_run(store, name), size)
+    except DamagedRecord as error:
+        return RunEntry(name, "damaged", bytes=size, problem=str(error))
+
+
+def _whole_entry(store: Store, record: RunRecord, size: int) -> RunEntry:
     found = status_of(store, record)
     return RunEntry(
         run=record.name,
@@ -58,7 +68,7 @@ def _entry(store: Store, record: RunRecord) -> RunEntry:
         total_steps=found.total_steps,
         val_loss=found.val_loss,
         checkpoints=len(committed_steps(store, record.name)),
-        bytes=sum(stat.size for stat in store.list(f"runs/{record.name}")),
+        bytes=size,
         started_at=record.started_at,
         started_from=record.started_from,
     )

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ..checkpoints import CheckpointError, committed, read_marker
 from ..config import Config, format_count, format_seconds
-from ..runs import RunRecord, RunStatus, list_runs, load_run, run_status
+from ..runs import DamagedRecord, RunRecord, RunStatus, load_run, run_names, run_status
 from ..storage import Store, open_store
 
 T = TypeVar("T")
@@ -19,7 +19,15 @@ def status(config: Config, run: str | None) -> list[RunStatus]:
     store = open_store(config.store)
     if run is not None:
         return [status_of(store, load_run(store, run))]
-    return [status_of(store, record) for record in sorted(list_runs(store), key=lambda record: record.name)]
+    return [_status_or_damage(store, name) for name in sorted(run_names(store))]
+
+
+def _status_or_damage(store: Store, name: str) -> RunStatus:
+    """The status of one of several runs: one that is damaged must not hide the others."""
+    try:
+        return status_of(store, load_run(store, name))
+    except DamagedRecord as error:
+        return RunStatus(name, "damaged", str(error))
 
 
 def status_of(store: Store, record: RunRecord) -> RunStatus:
@@ -97,8 +105,12 @@ def status_rows(found: list[RunStatus]) -> list[tuple[str, ...]]:
 
 
 def failure_lines(found: list[RunStatus]) -> list[str]:
-    """Lines below the table: why runs have failed."""
-    return [f"{each.run} failed: {each.reason.splitlines()[0]}" for each in found if each.reason]
+    """Lines below the table: why runs have failed, and what is damaged."""
+    return [
+        f"{each.run}: {each.reason}" if each.state == "damaged" else f"{each.run} failed: {each.reason.splitlines()[0]}"
+        for each in found
+        if each.reason
+    ]
 
 
 def _text(value: T | None, form: Callable[[T], str]) -> str:

@@ -48,6 +48,7 @@ from .reading import DamagedRecord as DamagedRecord
 from .record import (
     RunRecord as RunRecord,
     Start as Start,
+    check_not_renamed as check_not_renamed,
     check_run_name as check_run_name,
     config_changes as config_changes,
     create_run as create_run,
@@ -57,6 +58,7 @@ from .record import (
     other_changes as other_changes,
     plain as plain,
     run_name as run_name,
+    run_names as run_names,
     save_run as save_run,
 )
 from .reporting import Reporter as Reporter, Silent as Silent, progress_line as progress_line

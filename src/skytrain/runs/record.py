@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from ..config import EXECUTION, RESULT, Config, SkytrainError, flatten, nearest,
 from ..storage import NotFound, Store
 from .attempts import now
 from .reading import DamagedRecord, read_object
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -165,20 +168,49 @@ def load_run(store: Store, name: str) -> RunRecord:
 
 def _instead(store: Store, name: str) -> str:
     """For a name that is no run's: the run that once had it, the nearest name, or all names."""
-    runs = [run for run in store.folders("runs/") if store.exists(f"runs/{run}/run.json")]
-    for run in runs:
-        if name in load_run(store, run).former_names:
-            return f"it was renamed to {run}"
+    runs = _names(store)
+    if renamed := _renamed_to(store, name, runs):
+        return f"it was renamed to {renamed}"
     guess = nearest(name, runs)
     return f"did you mean {guess}?" if guess else f"runs here: {', '.join(runs) or 'none yet'}"
 
 
-def list_runs(store: Store) -> list[RunRecord]:
-    """Every run of the store, the one that started last first."""
-    records = [load_run(store, run) for run in store.folders("runs/") if store.exists(f"runs/{run}/run.json")]
-    if not records:
+def check_not_renamed(store: Store, name: str) -> None:
+    """Raises for the former name of a run: a new run of that name would start from step 0 unnoticed."""
+    if renamed := _renamed_to(store, name, _names(store)):
+        raise SkytrainError(
+            f"no run {name!r} in {store.root}: it was renamed to {renamed}\n"
+            f"  resume it with run={renamed}, or choose a name that no run has had"
+        )
+
+
+def _renamed_to(store: Store, name: str, runs: Iterable[str]) -> str | None:
+    return next((record.name for record in _readable(store, runs) if name in record.former_names), None)
+
+
+def _names(store: Store) -> list[str]:
+    return [run for run in store.folders("runs/") if store.exists(f"runs/{run}/run.json")]
+
+
+def run_names(store: Store) -> list[str]:
+    """All runs of the store, also those whose record is damaged. Raises where there is none."""
+    names = _names(store)
+    if not names:
         raise SkytrainError(f"no run in {store.root} yet\n  start one: skytrain train, or skytrain quickstart")
-    return sorted(records, key=lambda record: record.started_at, reverse=True)
+    return names
+
+
+def list_runs(store: Store) -> list[RunRecord]:
+    """The runs whose record can be read, the one that started last first. A damaged one is logged."""
+    return sorted(_readable(store, run_names(store)), key=lambda record: record.started_at, reverse=True)
+
+
+def _readable(store: Store, runs: Iterable[str]) -> Iterator[RunRecord]:
+    for run in runs:
+        try:
+            yield load_run(store, run)
+        except DamagedRecord as error:
+            log.warning("warning: run %r is left out: %s", run, error)
 
 
 def _code_revision() -> str | None:

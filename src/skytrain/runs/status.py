@@ -23,28 +23,28 @@ class RunStatus:
     """One run. What is not known is None."""
 
     run: str
-    # starting, running, stale (not heard of for a while), failed, done, stopped, budget, interrupted, not started
+    # starting, running, stale (silent for a while), failed, done, stopped, budget, interrupted, not started, damaged
     state: str
-    reason: str | None  # of a failure
-    since: str | None  # when it was last heard of, or ended
-    step: int
-    total_steps: int
-    loss: float | None
-    val_loss: float | None
-    tokens_per_s: float | None
-    mfu: float | None
-    usd: float | None
-    projected_usd: float | None
-    budget_usd: float | None
-    machine_seconds: float
-    eta_seconds: float | None
-    checkpoint_step: int | None
-    checkpoint_age_seconds: float | None
-    attempts: int
-    interruptions: int  # ends that the run did not choose: signals, notices, errors, crashes, lost machines
-    slowest_rank: int | None
-    straggler_ratio: float | None
-    host: str | None
+    reason: str | None = None  # of a failure, or what is damaged
+    since: str | None = None  # when it was last heard of, or ended
+    step: int = 0
+    total_steps: int = 0
+    loss: float | None = None
+    val_loss: float | None = None
+    tokens_per_s: float | None = None
+    mfu: float | None = None
+    usd: float | None = None
+    projected_usd: float | None = None
+    budget_usd: float | None = None
+    machine_seconds: float = 0.0
+    eta_seconds: float | None = None
+    checkpoint_step: int | None = None
+    checkpoint_age_seconds: float | None = None
+    attempts: int = 0
+    interruptions: int = 0  # ends that the run did not choose: signals, notices, errors, crashes, lost machines
+    slowest_rank: int | None = None
+    straggler_ratio: float | None = None
+    host: str | None = None
 
 
 def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int, str] | None = None) -> RunStatus:

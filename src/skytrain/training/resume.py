@@ -23,7 +23,7 @@ from ..checkpoints import (
 )
 from ..config import Config, DecoderConfig, SkytrainError
 from ..models import build_model
-from ..runs import Start, config_changes, last_metrics, load_run, other_changes, plain
+from ..runs import Start, check_not_renamed, config_changes, last_metrics, load_run, other_changes, plain
 from ..storage import Store, open_store
 from ..tokens import Prepared
 from .checkpointing import check_lineage
@@ -84,6 +84,7 @@ def find_changes(context: RunContext, data: Mapping[str, str]) -> list[str]:
     """
     store, name, start = context.store, context.run, context.start
     if not store.exists(f"runs/{name}/run.json"):
+        check_not_renamed(store, name)
         return []
     record, now = load_run(store, name), plain(context.config)
     # How the data is found may change: what was found is compared.
