@@ -9,7 +9,7 @@ import signal
 from typing import Any
 
 from .lifeline import tie_to_supervisor
-from .supervision import Progress, Supervision
+from .supervision import ResumeProgress, Supervision
 
 # The supervisor passes these on to the workers. torchrun must not act on them, as when a scheduler sends SIGTERM to every
 # process of a job: it would kill the workers after 30 seconds, in the middle of their last checkpoint.
@@ -33,7 +33,7 @@ def count_restarts_without_progress(supervision: Supervision) -> None:
     """Makes torchrun's `--max-restarts` a limit of restarts in a row without progress; torchrun counts all of a job."""
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 
-    monitor, progress = LocalElasticAgent._monitor_workers, Progress()
+    monitor, progress = LocalElasticAgent._monitor_workers, ResumeProgress()
     allowed: int | None = None
 
     def monitor_workers(agent: Any, group: Any) -> Any:

@@ -26,7 +26,7 @@ class JobError:
     message: str
 
 
-class Progress:
+class ResumeProgress:
     """Tells from the steps at which attempts resume whether a job comes forward."""
 
     def __init__(self) -> None:

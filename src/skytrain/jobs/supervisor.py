@@ -32,7 +32,7 @@ from .lifeline import die_with_parent, lives
 from .network import address_towards
 from .nodes import START_SECONDS, NoRendezvous, check_reachable
 from .processes import ControlGroup, kill_job
-from .supervision import JobError, Progress, Supervision
+from .supervision import JobError, ResumeProgress, Supervision
 
 POLL_SECONDS = 0.1
 FIRST_NODE_SECONDS = 5.0  # that node 0 may be late before this is reported
@@ -142,7 +142,7 @@ class Restarts:
     """Counts the crashes of a job since its last progress: a restart that resumed from a newer commit."""
 
     def __init__(self, allowed: int) -> None:
-        self._allowed, self._failures, self._progress = allowed, 0, Progress()
+        self._allowed, self._failures, self._progress = allowed, 0, ResumeProgress()
 
     def crashed(self, resumed_step: int | None) -> int | None:
         """The number of the next restart, from 1; None when none is left. The attempt had resumed from `resumed_step`."""

@@ -1,4 +1,4 @@
-"""The one place where a single-device model becomes parallel, in one order."""
+"""Makes a single-device model parallel: the one place for it, in one order."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from .tensor import divide_tensors
 
 @dataclass(frozen=True)
 class Settings:
-    """How a mesh is used, beside its degrees."""
+    """How a mesh is used, apart from its degrees."""
 
     sequence_length: int  # of whole sequences
     micro_batch: int  # sequences that go through the model together
     schedule: str = "1f1b"
-    micro_batches: int = 1  # that one run of the pipeline takes
+    micro_batches: int = 1  # in one run of the pipeline
     context: int = 1  # ranks that share each sequence
     context_method: str = "ring"
-    dtype: torch.dtype = torch.float32  # of the arithmetic; parameters and gradients are kept in float32
+    dtype: torch.dtype = torch.float32  # of the computation; parameters and gradients stay in float32
     reduce_once: bool = True
-    recompute: Recompute = "none"  # what blocks compute again in the backward pass
+    recompute: Recompute = "none"  # what blocks recompute in the backward pass
     compile_blocks: bool = False
     cpu_offload: bool = False
-    kernels: Kernels | None = None  # fused ones, in place of compiled blocks
+    kernels: Kernels | None = None  # fused kernels, instead of compiled blocks
 
     @property
     def part_length(self) -> int:
-        """The tokens of a sequence that go through one rank."""
+        """The tokens of a sequence on one rank."""
         return self.sequence_length // self.context
 
 
@@ -47,10 +47,10 @@ def parallelize(
 ) -> list[nn.Module]:
     """The parts of `model` that this rank runs: the model itself, or its pipeline stages.
 
-    The order is not free. Stages first, since everything else is done to what a rank holds. Tensor parallelism replaces
-    weights, so it comes before anything keeps them. Attention is spread over the context's ranks inside of what is then
-    recomputed. Recomputing wraps what compiling then sees whole. Sharding is last: its hooks gather the weights of a block
-    around all of that, and stay outside the compiled code.
+    The order matters. Stages come first, since everything else applies to what a rank holds. Tensor parallelism replaces
+    weights, so it comes before anything refers to them. Context parallelism changes attention inside the blocks that
+    activation checkpointing then wraps, and compilation sees the result. Sharding is last: its hooks gather a block's
+    weights around all of that, outside the compiled code.
     """
     plan = tensor_plan(model)
     pipelined = mesh["pipeline"].size() > 1
@@ -78,14 +78,14 @@ def parallelize(
 
 
 def tie(part: nn.Module, tied: Mapping[str, str]) -> None:
-    """Makes each second name of a parameter mean the first again: dividing has given them separate storage."""
+    """Ties each second name of a parameter to the first again: sharding has given them separate storage."""
     for again, first in tied.items():
         owner, _, leaf = again.rpartition(".")
         setattr(part.get_submodule(owner), leaf, part.get_parameter(first))
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The repeated layers: `blocks` where the model offers them, else its longest list of modules (Hugging Face's `layers` or `h`)."""
+    """The repeated layers: the model's `blocks`, or else its longest list of modules (Hugging Face's `layers` or `h`)."""
     own = getattr(model, "blocks", None)
     if isinstance(own, nn.ModuleDict):
         return list(own.values())
@@ -94,16 +94,16 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 
 
 def recompute(blocks: Iterable[nn.Module], how: Recompute) -> None:
-    """Replaces `forward` rather than wrapping the module, so that parameters keep their names."""
+    """Adds activation checkpointing. `forward` is replaced and the module not wrapped, so that parameters keep their names."""
     if how != "none":
         for block in blocks:
             block.forward = functools.partial(run_block, block.forward, how)
 
 
 def compile_blocks(part: nn.Module) -> None:
-    """Each block on its own: they share one compiled code, and nothing of the sharding hooks is traced.
+    """Compiles each block separately: they share the compiled code, and the sharding hooks are not traced.
 
-    `forward` is replaced rather than the module wrapped, so that parameters keep their names.
+    `forward` is replaced and the module not wrapped, so that parameters keep their names.
     """
     ends = [module for name in ("embedding", "head") if (module := getattr(part, name, None)) is not None]
     for module in [*blocks_of(part), *ends]:
@@ -111,19 +111,19 @@ def compile_blocks(part: nn.Module) -> None:
 
 
 def shard(part: nn.Module, mesh: DeviceMesh, settings: Settings, *, reshard: bool) -> None:
-    """FSDP2 over each block and over the rest, HSDP where there are replicas; over a single rank too.
+    """Applies FSDP2 to each block and to the rest, HSDP with replicas; for a single rank too.
 
-    So there is one path for precision, accumulation and clipping. Ranks that share sequences have the same weights too, so
-    they are among those that divide them: the mesh's shard dimension holds both. In a pipeline a block stays gathered from its first
-    forward to its last backward pass of a step: it would otherwise be gathered for each micro-batch.
+    So there is one path for precision, accumulation and clipping. Ranks that share sequences hold the same weights and
+    shard them too: the mesh's shard dimension includes both. In a pipeline a block stays gathered from its first forward to
+    its last backward pass of a step, since it would otherwise be gathered for each micro-batch.
     """
     over = mesh["replicate", "shard"] if mesh["replicate"].size() > 1 else mesh["shard"]
     reduced = None if settings.dtype == torch.float32 else settings.dtype
-    # Inputs are not cast: a block is given its rotation in float32 and needs it so.
+    # Inputs are not cast: a block needs its rotary embedding in float32.
     precision = MixedPrecisionPolicy(param_dtype=reduced, reduce_dtype=torch.float32, cast_forward_inputs=False)
     offload = CPUOffloadPolicy() if settings.cpu_offload else OffloadPolicy()
     for block in blocks_of(part):
         fully_shard(block, mesh=over, mp_policy=precision, offload_policy=offload, reshard_after_forward=reshard)
     # Embedding and head form one group, since they may share a weight.
-    # They stay gathered until the backward pass, which begins with them.
+    # They stay gathered until the backward pass, which starts with them.
     fully_shard(part, mesh=over, mp_policy=precision, offload_policy=offload, reshard_after_forward=False)

@@ -1,7 +1,7 @@
-"""Attention over some of the keys at a time: each piece with the log of its softmax's sum, by which pieces are put together.
+"""Attention over a part of the keys at a time. Each part comes with its log-sum-exp, by which parts are combined.
 
-The gradients of a piece follow from the result and the log-sum of the whole, so a backward pass may go through the pieces in
-any order and needs nothing that a piece computed but what was put together.
+The gradients of a part follow from the combined output and log-sum-exp, so a backward pass may visit the parts in any order
+and needs no other result of the forward pass.
 """
 
 from __future__ import annotations
@@ -25,29 +25,27 @@ class AttentionSettings:
 
 
 class AttentionPart(NamedTuple):
-    """Attention over some keys."""
+    """Attention over a part of the keys."""
 
     out_bhtq: Tensor
     log_sum_bht: Tensor  # float32
-    rest: tuple[
-        Tensor | None, ...
-    ] = ()  # what a GPU kernel wants back: sequence starts, and a seed that nothing is drawn from
+    rest: tuple[Tensor | None, ...] = ()  # what a GPU kernel's backward pass needs: sequence starts, and an unused seed
 
 
 def choose_kernel(q_bhtq: Tensor) -> Kernel:
-    """The fastest that gives its log-sum; `plain` holds all scores of a piece at once."""
+    """The fastest kernel that returns its log-sum-exp; `plain` holds all scores of a part at once."""
     size = q_bhtq.size(3)
     if q_bhtq.device.type == "cpu":
         return "cpu"
     if q_bhtq.dtype not in (torch.bfloat16, torch.float16) or size % 8 or size > 256:
         return "plain"
-    # cuDNN's is the fastest measured on Hopper; older chips, and heads that it does not serve, take torch's flash kernel.
+    # cuDNN's is the fastest measured on Hopper; older GPUs, and heads that it does not support, use torch's flash kernel.
     hopper = torch.cuda.get_device_capability(q_bhtq.device) >= (9, 0)
     return "cudnn" if hopper and size <= 128 else "flash"
 
 
 def attend_part(q_bhtq: Tensor, kv_2bgsq: Tensor, settings: AttentionSettings, *, causal: bool) -> AttentionPart:
-    """Of all queries to the given keys. `causal` is for as many keys as queries, at the same places."""
+    """Attention of all queries to the given keys. `causal` needs as many keys as queries, at the same positions."""
     assert not causal or q_bhtq.size(2) == kv_2bgsq.size(3)
     scale, kernel = settings.scale, settings.kernel
     q, (k, v) = q_bhtq, _for_each_query(kv_2bgsq, q_bhtq)
@@ -74,7 +72,7 @@ def attend_part_backward(
     *,
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients by this piece of the queries, and of the keys and values. `whole` is the attention of these queries to all keys."""
+    """This part's gradients of the queries, and of keys and values. `whole` is the attention of the queries to all keys."""
     scale, kernel = settings.scale, settings.kernel
     q, (k, v) = q_bhtq.contiguous(), _for_each_query(kv_2bgsq, q_bhtq)
     dout, out, log_sum = (x.contiguous() for x in (dout_bhtq, whole.out_bhtq, whole.log_sum_bht))
@@ -99,14 +97,14 @@ def attend_part_backward(
 
 
 class Together:
-    """Parts put together, in float32: each is weighted by the share of the softmax's sum that its keys have."""
+    """Combines parts in float32, each weighted by its keys' share of the softmax's sum."""
 
     def __init__(self, first: AttentionPart) -> None:
         self._out, self._log_sum = first.out_bhtq.float(), first.log_sum_bht.float().contiguous()
         self._dtype, self._rest = first.out_bhtq.dtype, first.rest
 
     def add(self, rows: slice, part: AttentionPart) -> None:
-        """A part that has some of the queries."""
+        """Adds a part for some of the queries."""
         before, new = self._log_sum[:, :, rows], part.log_sum_bht.float()
         both = torch.logaddexp(before, new)
         out = self._out[:, :, rows]

@@ -1,4 +1,4 @@
-"""`parallel=auto`: the mesh, micro-batch and recomputation that the planner finds best for the processes and the hardware at hand."""
+"""`parallel=auto`: the mesh, micro-batch and activation checkpointing that the planner predicts to be fastest here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..planning import (
     parallel_settings,
 )
 
-# A core as the planner sees a device. Only the order of layouts follows from it, never a promise: the speed of a CPU is not predicted.
+# A CPU core as a device for the planner. It serves to order layouts; the speed of a CPU is not predicted.
 CORE = Gpu(
     "cpu",
     r"^cpu$",
@@ -39,31 +39,31 @@ CORE = Gpu(
     5e9,
     "assumed, for the order of layouts alone",
 )
-UNKNOWN_GPU = "a100"  # whose speeds stand in for those of a GPU that the table lacks
-NETWORK_BYTES_PER_S = 1.25e9  # between machines that are no instance of the catalogue: 10 Gbit/s
+UNKNOWN_GPU = "a100"  # its speeds are used for a GPU that is not in the table
+NETWORK_BYTES_PER_S = 1.25e9  # between machines that are not in the catalogue: 10 Gbit/s
 
 
 @dataclass(frozen=True)
 class LocalMachine:
-    """What every process of the job finds where it runs."""
+    """The hardware of each process of the job."""
 
     node: Node
     memory_bytes: float  # for each process
     name: str
-    fused: bool = True  # whether our own kernels run there, which hold less than torch's
+    fused: bool = True  # whether the fused kernels run on it; they need less memory
 
 
 def choose_layout(
     config: Config, ranks: Ranks, machine: LocalMachine, given: Collection[str] = ()
 ) -> tuple[Config, str]:
-    """The configuration with a layout in the place of `auto`, and a sentence that says which and why.
+    """Replaces `auto` in the configuration by a layout, and explains the choice in a sentence.
 
-    `given` names the settings that the user has made: a micro-batch or recomputation among them is kept.
+    `given` names the settings that the user chose: a micro-batch or activation checkpointing among them is kept.
     """
     if not isinstance(config.model, DecoderConfig):
         raise ConfigError(
             "parallel.name",
-            f"auto knows the built-in decoder alone, and {config.model.name} is plugged in",
+            f"auto supports only the built-in decoder, and {config.model.name} is plugged in",
             hint="try parallel=ddp, or parallel=fsdp where one device cannot hold it",
         )
     job = job_of(config)
@@ -85,7 +85,7 @@ def choose_layout(
 
 
 def laid_out(config: Config, placement: Placement) -> Config:
-    """The configuration that asks for this placement."""
+    """The configuration for this placement."""
     job, mesh = placement.job, placement.mesh
     degrees: dict[str, Any] = parallel_settings(mesh)
     recompute = "full" if job.checkpointing else config.trainer.activation_checkpointing
@@ -97,7 +97,7 @@ def laid_out(config: Config, placement: Placement) -> Config:
 
 
 def problem_of(config: Config, world_size: int) -> str | None:
-    """What keeps `train` from running this configuration on so many processes."""
+    """Why `train` cannot run this configuration on so many processes; None if it can."""
     try:
         check(config, {})
     except ConfigError as error:
@@ -106,7 +106,7 @@ def problem_of(config: Config, world_size: int) -> str | None:
 
 
 def this_machine(ranks: Ranks, device: str) -> LocalMachine:
-    """The GPU or the cores at hand. The catalogue tells how such machines are connected."""
+    """The GPU or the CPU cores of this machine; the catalogue says how such machines are connected."""
     if device == "cpu":
         pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
         node = Node(CORE, ranks.local_size, NETWORK_BYTES_PER_S, efa=False)

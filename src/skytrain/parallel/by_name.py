@@ -1,6 +1,6 @@
-"""Training state by parameter name, for checkpoints that any mesh reads whichever mesh wrote them.
+"""Training state by parameter name, so that any mesh reads any mesh's checkpoint.
 
-Each rank gives what it holds, and no tensor twice: not a tied weight's second name, and of copies on several ranks one.
+Each rank saves what it holds, and no value is saved twice: a tied weight has one name, and one rank saves each copy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from . import state
 
-# How an optimizer computes, not what: a run may go on on other hardware than it began on.
+# How an optimizer computes, not what: a run may resume on other hardware.
 OWN_SETTINGS = ("fused", "foreach", "capturable", "differentiable")
 
 
@@ -25,7 +25,7 @@ class StateByName(Strategy):
 
     @property
     def restore_checkpoint_after_setup(self) -> bool:
-        return True  # tensors are read into the place where they will be used
+        return True  # tensors are read directly into the parameters
 
     def _network(self) -> nn.Module:
         assert self.lightning_module is not None
@@ -34,11 +34,11 @@ class StateByName(Strategy):
         return network
 
     def _same_names(self) -> Mapping[str, str]:
-        """Second names of parameters, and the first."""
+        """Further names of parameters, mapped to the first."""
         return state.tied_names(self._network())
 
     def _is_mine(self, name: str, tensor: Tensor) -> bool:
-        """Whether this rank is the one to save what it holds of a tensor."""
+        """Whether this rank saves its part of a tensor, rather than another rank that holds a copy."""
         if not isinstance(tensor, DTensor):
             return True
         mesh, choice = tensor.device_mesh, zlib.crc32(name.encode())
@@ -55,7 +55,7 @@ class StateByName(Strategy):
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         tied = self._same_names()
-        # Where a pipeline has cut a tied weight in two, both are read from the one that was saved.
+        # A pipeline has two copies of a tied weight; both are read from the saved one.
         named = {id(tensor): (name, tensor) for name, tensor in state.named_tensors(self._network()).items()}
         checkpoint["state_dict"].read_into((tied.get(name, name), tensor) for name, tensor in named.values())
 
@@ -90,11 +90,11 @@ class StateByName(Strategy):
 
 
 class OneDevice(StateByName, SingleDeviceStrategy):
-    """Lightning's, with state by name."""
+    """Lightning's strategy for one device, with state by name."""
 
 
 class Replicas(StateByName, DDPStrategy):
-    """Lightning's DDP: every rank holds everything, and saves its share of it."""
+    """Lightning's DDP. Every rank holds the whole state, and saves a share of it."""
 
     def _mine(self, named: Mapping[str, Tensor]) -> dict[str, Tensor]:
         owners = share_out({name: tensor.numel() for name, tensor in named.items()}, self.world_size)
@@ -102,7 +102,7 @@ class Replicas(StateByName, DDPStrategy):
 
 
 def share_out(sizes: Mapping[str, int], ranks: int) -> dict[str, int]:
-    """A rank for each name, the same on all ranks, so that each has about as much."""
+    """Assigns each name to a rank, in the same way on all ranks, so that each has about the same amount."""
     loads = [0] * ranks
     owners: dict[str, int] = {}
     for name in sorted(sizes, key=lambda name: (-sizes[name], name)):

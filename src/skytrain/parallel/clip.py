@@ -1,4 +1,4 @@
-"""The norm of all gradients and its limit, right for any mix of placements and over all pipeline stages."""
+"""Gradient clipping by the norm of all gradients, for any mix of placements and over all pipeline stages."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def clip_gradients(
     stage_ranks: int,
     repeated: frozenset[nn.Parameter] = frozenset(),
 ) -> Tensor:
-    """Scales gradients so that their norm is at most `limit`, and returns the norm from before.
+    """Scales gradients so that their norm is at most `limit`, and returns the norm before scaling.
 
-    Torch's own refuses a mix of plain tensors and DTensors of different meshes. `stage_ranks` share a stage of the pipeline,
+    torch's own function refuses a mix of plain tensors and DTensors of different meshes. `stage_ranks` share a stage of the pipeline,
     or the whole model. `repeated` parameters are copies whose original is counted elsewhere: scaled, but not counted.
     """
     local: list[Tensor] = []
@@ -36,8 +36,8 @@ def clip_gradients(
     total = torch.zeros((), dtype=torch.float32, device=local[0].device)
     for holders, parts in counted.items():
         total += torch.stack(torch._foreach_norm(parts)).float().square().sum() / holders
-    # One sum over all ranks, of which every rank has the same bits. Were each to add up what it has whole, they might differ
-    # in the last one, since that depends on where in memory a tensor lies, and with it weights that must stay equal.
+    # One sum over all ranks, so that every rank has the same bits. Sums of replicated tensors may differ between ranks in
+    # the last bit, which depends on memory alignment, and weights that must stay equal would then differ.
     dist.all_reduce(total)
     norm = total.sqrt()
     if math.isfinite(limit):
@@ -46,7 +46,7 @@ def clip_gradients(
 
 
 def local_part(gradient: Tensor) -> tuple[Tensor, int]:
-    """What this rank holds of a tensor, and into how many pieces it is cut."""
+    """This rank's part of a tensor, and into how many parts it is sharded."""
     if not isinstance(gradient, DTensor):
         return gradient, 1
     assert not any(placement.is_partial() for placement in gradient.placements), "gradients are reduced before clipping"

@@ -1,16 +1,16 @@
 """Context parallelism: each rank of a group holds a part of every sequence, and attention reaches across them.
 
-Under the ring and under all-gather a sequence is cut into twice as many pieces as ranks, and rank r holds the r-th and the
-r-th from the end. Causal attention then costs every rank the same: with one piece each, the first rank would be done when
-the last has hardly begun. Of the parts of two ranks, rows of queries and columns of keys, this is left to compute:
+With the ring and with all-gather a sequence is split into twice as many pieces as ranks, and rank r holds the r-th and the
+r-th from the end. Causal attention then costs every rank the same; with one piece each, the last rank would do most of the
+work. For the pieces of two ranks, rows of queries and columns of keys, this is computed:
 
     keys of     the rank itself     an earlier rank         a later rank
                 [x . ]              [x . ]  all queries,    [. . ]  second half of the queries,
                 [x x ]              [x . ]  first half      [x x ]  all keys
                 as if one sequence          of the keys
 
-Ulysses exchanges heads for sequence instead: a rank attends with some of the heads over whole sequences, which is even
-however they are cut.
+Ulysses exchanges heads for sequence instead: a rank attends with some of the heads over whole sequences, which is always
+balanced.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .attention_parts import (
     choose_kernel,
 )
 
-# torch 2.13 has given them new names, and warns of the old ones.
+# torch 2.13 renamed them, and warns about the old names.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
@@ -44,7 +44,7 @@ PIECES = {"allgather": 2, "ring": 2, "ulysses": 1}  # of a sequence on each rank
 
 @dataclass(frozen=True)
 class Context:
-    """The ranks that share sequences, and which part this one holds."""
+    """The ranks that share sequences, and the part of this one."""
 
     group: dist.ProcessGroup
     method: str
@@ -59,9 +59,9 @@ class Context:
         return self.group.size()
 
     def loss(self, compute: Callable[[Tensor], Tensor], targets_bt: Tensor) -> Tensor:
-        """`compute` of this rank's targets, such that its mean over the ranks is the mean over all targets.
+        """The loss of this rank's targets, scaled so that its mean over the ranks is the mean over all targets.
 
-        Ranks need not have the same number of targets that count, and one may have none.
+        Ranks may have different numbers of targets that count, or none.
         """
         part = self.places.cut(targets_bt)
         mine, everyone = count_targets(part), count_targets(targets_bt)
@@ -70,10 +70,10 @@ class Context:
 
 
 def join_context(mesh: DeviceMesh, size: int, method: str, length: int) -> Context:
-    """Neighbours along the shard dimension of the mesh, `size` of them, share sequences of `length` tokens."""
+    """Groups `size` neighbours along the mesh's shard dimension, which share sequences of `length` tokens."""
     axis = (mesh.mesh_dim_names or ()).index("shard")
     mine = None
-    # Every process takes part in making every group, in the same order.
+    # Every process must create every group, in the same order.
     for members in mesh.mesh.movedim(axis, -1).reshape(-1, size).tolist():
         group = dist.new_group(members)
         if dist.get_rank() in members:
@@ -90,7 +90,7 @@ def places_of(method: str, length: int, rank: int, size: int) -> Places:
 
 
 def spread_context(part: nn.Module, context: Context) -> None:
-    """Gives a decoder, or a stage of one, its places in the sequence and its attention the reach over all of it."""
+    """Sets the positions that a decoder, or a stage of one, holds, and makes its attention reach the whole sequence."""
     part.places = context.places  # type: ignore[assignment]
     for module in part.modules():
         if isinstance(module, Attention):
@@ -100,10 +100,10 @@ def spread_context(part: nn.Module, context: Context) -> None:
 def _attend(attention: Attention, context: Context) -> Callable[..., Tensor]:
     alone, scale = attention.attend, attention.scale
 
-    # What waits for other ranks stays outside of compiled code.
+    # Communication stays outside compiled code.
     @torch.compiler.disable
     def attend(q_bhtq: Tensor, k_bgtq: Tensor, v_bgtq: Tensor, documents_bt: Tensor | None = None) -> Tensor:
-        assert documents_bt is None, "documents are not kept apart across ranks"
+        assert documents_bt is None, "separate documents are not supported across ranks"
         if context.method == "ulysses":
             return _exchange_heads(alone, q_bhtq, k_bgtq, v_bgtq, context.group)
         function = RingAttention if context.method == "ring" else GatherAttention
@@ -114,14 +114,16 @@ def _attend(attention: Attention, context: Context) -> Callable[..., Tensor]:
 
 
 def rows_and_keys(rank: int, source: int, length: int) -> tuple[slice, slice]:
-    """Which of a rank's queries see which of another rank's keys, of the `length` that each holds."""
+    """Which of a rank's queries attend to which of another rank's keys; each rank holds `length` of both."""
     half, whole = length // 2, slice(0, length)
     return (whole, slice(0, half)) if source < rank else (slice(half, length), whole)
 
 
 class RingAttention(torch.autograd.Function):
-    """Keys and values go round from rank to rank, each step while the last ones are attended to. No rank holds more than two
-    ranks' keys at a time. In the backward pass they go round again, with their gradients behind them."""
+    """Passes keys and values from rank to rank, while the previous ones are attended to.
+
+    No rank holds more than two ranks' keys at a time. In the backward pass they are passed again, followed by their gradients.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup, scale: float) -> Tensor:
@@ -139,13 +141,15 @@ class RingAttention(torch.autograd.Function):
             keys, dkv_part = _piece_backward(ctx, dq, dout, q, source, kv, whole)
             dkv = following.arrived()
             dkv[..., keys, :] += dkv_part
-        dk, dv = _Hop(dkv, group, tag=1).arrived().to(q.dtype)  # home
+        dk, dv = _Hop(dkv, group, tag=1).arrived().to(q.dtype)  # back at their own rank
         return dq.to(q.dtype), dk, dv, None, None
 
 
 class GatherAttention(torch.autograd.Function):
-    """Every rank is given all keys and values of a layer at once, for the forward and again for the backward pass: fewer and
-    larger messages than the ring's, and the keys and values of whole sequences in memory meanwhile."""
+    """Gathers all keys and values of a layer on every rank, for the forward and again for the backward pass.
+
+    There are fewer and larger messages than with the ring, and whole sequences of keys and values in memory.
+    """
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, group: dist.ProcessGroup, scale: float) -> Tensor:
@@ -169,7 +173,7 @@ class GatherAttention(torch.autograd.Function):
         return dq.to(q.dtype), dk, dv, None, None
 
 
-Pieces = Iterator[tuple[int, Tensor]]  # whose keys and values, and they themselves; this rank's own first
+Pieces = Iterator[tuple[int, Tensor]]  # the rank they belong to, and its keys and values; this rank's own first
 
 
 def _around(kv: Tensor, group: dist.ProcessGroup) -> Pieces:
@@ -202,7 +206,7 @@ def _forward(
         rows, keys = rows_and_keys(group.rank(), source, q.size(2))
         found.add(rows, attend_part(q[:, :, rows], kv[..., keys, :], ctx.settings, causal=False))
     whole = found.part()
-    # The inputs as they came, not the copy of keys and values that was sent: they share their storage with one another.
+    # The inputs themselves, not the stacked copy of keys and values, which would take more memory.
     ctx.save_for_backward(q, k, v, whole.out_bhtq, whole.log_sum_bht, *whole.rest)
     return whole.out_bhtq
 
@@ -210,7 +214,7 @@ def _forward(
 def _piece_backward(
     ctx: Any, dq: Tensor, dout: Tensor, q: Tensor, source: int, kv: Tensor, whole: AttentionPart
 ) -> tuple[slice, Tensor]:
-    """Adds to `dq` what the keys and values of rank `source` give it. Returns which of them were seen, and their gradients."""
+    """Adds to `dq` the gradient by rank `source`'s keys and values. Returns which of them were used, and their gradients."""
     rows, keys = rows_and_keys(ctx.group.rank(), source, q.size(2))
     seen = AttentionPart(whole.out_bhtq[:, :, rows], whole.log_sum_bht[:, :, rows], whole.rest)
     dq_part, dkv_part = attend_part_backward(
@@ -226,12 +230,12 @@ def _saved(ctx: Any) -> tuple[tuple[Tensor, Tensor, Tensor], AttentionPart]:
 
 
 class _Hop:
-    """A tensor on its way to the next rank, while the previous one's comes here."""
+    """Sends a tensor to the next rank while receiving the previous rank's."""
 
     def __init__(self, sent: Tensor, group: dist.ProcessGroup, tag: int) -> None:
         rank, size = group.rank(), group.size()
         to, source = (dist.get_global_rank(group, (rank + i) % size) for i in (1, -1))
-        self._sent, self._received = sent, torch.empty_like(sent)  # both are kept until the exchange is over
+        self._sent, self._received = sent, torch.empty_like(sent)  # both are kept until the exchange ends
         self._works = dist.batch_isend_irecv(
             [
                 dist.P2POp(dist.isend, sent, to, group, tag),
@@ -248,9 +252,9 @@ class _Hop:
 def _exchange_heads(
     attend: Callable[..., Tensor], q_bhtq: Tensor, k_bgtq: Tensor, v_bgtq: Tensor, group: dist.ProcessGroup
 ) -> Tensor:
-    """`attend` over whole sequences with a share of the heads."""
+    """Calls `attend` over whole sequences with a share of the heads."""
     size = group.size()
-    # With fewer key-value groups than ranks each is copied to the ranks that have its queries.
+    # With fewer key-value groups than ranks, each is copied to the ranks that have its queries.
     copies = size // math.gcd(k_bgtq.size(1), size)
     k_bgtq, v_bgtq = (x.repeat_interleave(copies, dim=1) if copies > 1 else x for x in (k_bgtq, v_bgtq))
     dealt = [x.unflatten(1, (size, -1)).movedim(1, 0) for x in (q_bhtq, k_bgtq, v_bgtq)]
@@ -262,7 +266,7 @@ def _exchange_heads(
 
 
 class _AllToAll(torch.autograd.Function):
-    """The i-th slice goes to rank i; the i-th slice of what comes is from it."""
+    """Sends the i-th slice to rank i, and receives the i-th slice from it."""
 
     @staticmethod
     def forward(ctx: Any, x_n: Tensor, group: dist.ProcessGroup) -> Tensor:

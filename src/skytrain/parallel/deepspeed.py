@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO through Lightning's strategy: our model, optimizer, clipping and checkpoints around its engine."""
+"""DeepSpeed's ZeRO as a Lightning strategy, with Skytrain's model, optimizer, clipping and checkpoints."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from .deepspeed_state import ADAM_SETTINGS, NamedState, partition_sizes, put_sta
 from .lightning_internals import DeepSpeedBase, ends_step, set_module_device
 from .strategy import InitialValue
 
-TAG = "zero"  # of the only checkpoint in a folder that DeepSpeed writes to
+TAG = "zero"  # DeepSpeed's name for the only checkpoint in a folder
 
 
 class ZeroStrategy(DeepSpeedBase):
-    """ZeRO-1, -2 and -3, with state in this machine's memory or on its disk where asked for.
+    """ZeRO-1, -2 and -3, optionally with state in host memory or on a disk.
 
     Lightning's strategy is for GPUs and for a process group of its own; here the group is there already, and a CPU serves too.
     `initial_value(name, shape)` gives the parameters of a model on the meta device their first value.
@@ -62,7 +62,7 @@ class ZeroStrategy(DeepSpeedBase):
         self._saves = 0
         self._group: Any = None  # over the CPU, for checkpoints
 
-    # What Lightning would do for GPUs and for a process group of its own.
+    # Lightning's own versions are for GPUs, and create the process group.
 
     def setup_environment(self) -> None:
         assert self.accelerator is not None
@@ -73,9 +73,9 @@ class ZeroStrategy(DeepSpeedBase):
         import deepspeed
 
         self.set_world_ranks()
-        # On a CPU DeepSpeed would compile collectives over shared memory, for minutes; gloo's are there.
+        # On a CPU DeepSpeed would compile collectives over shared memory, which takes minutes; gloo has them.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        set_default("LOCAL_RANK", str(self.local_rank))  # DeepSpeed reads it even where it stands alone
+        set_default("LOCAL_RANK", str(self.local_rank))  # DeepSpeed reads it in a single process too
         deepspeed.init_distributed(dist_backend=dist.get_backend(), auto_mpi_discovery=False, verbose=False)
 
     def make_engine(self, model: Any, optimizer: Any, lr_scheduler: Any) -> tuple[Any, Any]:
@@ -95,8 +95,8 @@ class ZeroStrategy(DeepSpeedBase):
         return engine, zero_optimizer
 
     def teardown(self) -> None:
-        """Not Lightning's, which would gather on the CPU what is divided, or was never made."""
-        nn.functional.linear = self._linear  # ZeRO-3 puts another in its place, for the whole process
+        """Replaces Lightning's, which would move sharded parameters to the CPU."""
+        nn.functional.linear = self._linear  # ZeRO-3 replaces it for the whole process
         self.precision_plugin.teardown()
         assert self.accelerator is not None
         self.accelerator.teardown()
@@ -111,18 +111,18 @@ class ZeroStrategy(DeepSpeedBase):
         if self.settings.offload_folder:
             load_operation("AsyncIOBuilder")
         recompute(blocks_of(model), self.settings.recompute)
-        # Made while parameters have their shapes, by which they are grouped: ZeRO-3 leaves them without.
+        # Created while parameters have their shapes, by which they are grouped: ZeRO-3 removes them.
         outline = module.build_optimizer(fused=False)
         groups = state.names_in_groups(outline, dict(model.named_parameters()))
         exact = self._exact_weights(model)
         self._give_weights(model)
         module.build_optimizer = lambda *, fused: self._optimizer(outline, groups, model, fused)
-        # The engine clips within its step, and tells the norm after it.
+        # The engine clips within its step, and the norm is known after it.
         module.configure_gradient_clipping = _do_nothing
-        set_module_device(module, self.root_device)  # read when the optimizer is made
+        set_module_device(module, self.root_device)  # read when the optimizer is created
         super().setup(trainer)
         if self.settings.bf16:
-            # The engine has made its float32 weights from lowered ones.
+            # The engine has made its float32 weights from bf16 ones.
             self._put(NamedState(exact))
 
     def _configure(self, model: nn.Module) -> None:
@@ -132,7 +132,7 @@ class ZeroStrategy(DeepSpeedBase):
         self.config = engine_config(self.settings, block_elements=max(blocks, default=whole), vector_elements=vectors)
 
     def _exact_weights(self, model: nn.Module) -> InitialValue:
-        """First values in float32, by the engine's names."""
+        """Initial values in float32, by the engine's names."""
         given = {
             MODULE + name: parameter.detach().clone()
             for name, parameter in model.named_parameters()
@@ -148,14 +148,14 @@ class ZeroStrategy(DeepSpeedBase):
         return value
 
     def _give_weights(self, model: nn.Module) -> None:
-        """Parameters where they belong, with first values where they have none.
+        """Puts parameters on their device, with initial values for those on the meta device.
 
-        Under ZeRO-3 they are divided a block at a time, so that no rank ever holds them all.
+        Under ZeRO-3 they are sharded one block at a time, so that no rank ever holds them all.
         """
         originals = dict(model.named_parameters())  # kept until the end: a new parameter must not get an old one's id
         names = {id(parameter): name for name, parameter in originals.items()}
         made: dict[int, nn.Parameter] = {}
-        swapper: Any = None  # of all blocks: each new one would begin with an empty folder
+        swapper: Any = None  # shared by all blocks: each new one would start with an empty folder
 
         def give(part: nn.Module) -> None:
             nonlocal swapper
@@ -184,15 +184,15 @@ class ZeroStrategy(DeepSpeedBase):
     def _placed(self, name: str, old: nn.Parameter) -> nn.Parameter:
         value = old.detach()
         if old.is_meta:
-            assert self._initial_value is not None, "a model without weights needs to be told their first values"
+            assert self._initial_value is not None, "a model on the meta device needs initial values"
             value = self._initial_value(name, old.shape)
-        # The engine lowers weights itself, but not those that were divided before it came.
+        # The engine casts weights to bf16, but not those that were sharded before.
         lowered = self.settings.bf16 and self.settings.stage == 3
         value = value.to(self.root_device, torch.bfloat16 if lowered else torch.float32)
         return nn.Parameter(value, requires_grad=old.requires_grad)
 
     def _optimizer(self, outline: Any, groups: list[list[str]], model: nn.Module, fused: bool) -> torch.optim.Optimizer:
-        """The optimizer that was outlined, over the parameters that there are now."""
+        """The outlined optimizer, with the current parameters."""
         named = dict(model.named_parameters())
         for group, names in zip(outline.param_groups, groups, strict=True):
             group["params"] = [named[name] for name in names]
@@ -211,7 +211,7 @@ class ZeroStrategy(DeepSpeedBase):
         return super().backward(closure_loss, optimizer, *args, scale_wrt_gas=False, **kwargs)
 
     def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
-        """Called for each micro-batch; at the last one of a step the engine updates the weights, unless a gradient is not finite."""
+        """Called for each micro-batch. At the last one of a step the engine updates the weights if all gradients are finite."""
         result = super().optimizer_step(optimizer, closure, model, **kwargs)
         module: Any = self.lightning_module
         if ends_step(module.trainer):
@@ -220,7 +220,7 @@ class ZeroStrategy(DeepSpeedBase):
         return result
 
     def most_rows(self, rows: int) -> int:
-        """How many rows a validation batch needs, given this rank's own, so that no rank waits for another for ever.
+        """The number of rows that a validation batch needs on every rank, so that ranks make the same collectives.
 
         Under ZeRO-3 every call of the head gathers its weights, and with a chunked loss the number of calls follows
         from the number of rows.
@@ -233,7 +233,7 @@ class ZeroStrategy(DeepSpeedBase):
         dist.all_reduce(most, op=dist.ReduceOp.MAX)
         return int(most)
 
-    # Checkpoints: DeepSpeed's own format, which the same preset on as many ranks continues; ours, which any other wrote.
+    # Checkpoints: writes DeepSpeed's format, which the same preset on as many ranks reads; reads Skytrain's format too.
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         return {}
@@ -253,7 +253,7 @@ class ZeroStrategy(DeepSpeedBase):
         )
 
     def _engine_state(self) -> AbstractContextManager[None]:
-        """While the engine saves or loads."""
+        """The context in which the engine saves or loads."""
         return through_memory(self.deepspeed_engine) if self.settings.offload_folder else nullcontext()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any | None = None) -> None:
@@ -270,7 +270,7 @@ class ZeroStrategy(DeepSpeedBase):
             save_files(target, Path(scratch), rest, self._layout, rank_zero_warn)
 
     def _check_room(self, folder: Path) -> None:
-        """On all ranks: one that fails in the midst of DeepSpeed's saving would leave the others waiting for it."""
+        """Raises on all ranks if one has too little disk space: a failure while DeepSpeed saves would leave the others waiting."""
         held = sum(partition_sizes(self.deepspeed_engine.optimizer, self.settings.stage))
         weights = sum(parameter.numel() * parameter.element_size() for parameter in self.deepspeed_engine.parameters())
         needed, free = 12 * held + weights, shutil.disk_usage(folder).free
@@ -278,7 +278,7 @@ class ZeroStrategy(DeepSpeedBase):
         dist.all_reduce(short, op=dist.ReduceOp.MAX, group=self._group)
         if short:
             raise SaveFailed(
-                f"a rank has too little room in {folder.parent} for its part of a DeepSpeed checkpoint, about {needed} bytes; "
+                f"a rank has too little disk space in {folder.parent} for its part of a DeepSpeed checkpoint, about {needed} bytes; "
                 f"rank {self.global_rank} has {free}\n  free some, or set TMPDIR to a larger disk"
             )
 
@@ -301,11 +301,11 @@ class ZeroStrategy(DeepSpeedBase):
         return {**opened.saved.rest(), "state_dict": {}, "optimizer_states": [], "random": opened.saved.random}
 
     def _check_layout(self, opened: DeepSpeedCheckpoint, key: str) -> None:
-        """DeepSpeed's partitions fit only what wrote them."""
+        """Raises unless the same preset on as many ranks wrote the checkpoint."""
         if opened.layout != self._layout:
             raise CheckpointError(
                 f"{self._io.store.url(key)} is in DeepSpeed's own format, of {opened.layout}; this run is {self._layout}\n"
-                "  turn it into a checkpoint that every mode continues: skytrain checkpoints convert"
+                "  convert it, so that every mode can resume from it: skytrain checkpoints convert"
             )
 
     def _put(self, named: NamedState) -> None:
@@ -323,7 +323,7 @@ def _do_nothing(*_: Any, **__: Any) -> None:
 
 
 def _quieten() -> None:
-    """DeepSpeed tells of each of its parts; what a user must know, our own lines say."""
+    """Silences DeepSpeed's messages about its components."""
     set_default("DS_LOG_LEVEL", "warning")
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", ".*torch.distributed.*_tensor. is deprecated.*")

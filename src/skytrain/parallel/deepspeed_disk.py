@@ -1,8 +1,8 @@
-"""What DeepSpeed keeps on a disk, in and out of checkpoints.
+"""Checkpoints of state that DeepSpeed keeps on a disk.
 
-Its own saving copies the disk's files beside a checkpoint that lacks what was too small for the disk, and its loading leaves
-out all but those files: such a run would go on with other weights, and with an optimizer that counts its steps anew. Here a
-checkpoint holds the same as one that was offloaded to memory, one group of parameters at a time.
+DeepSpeed's own saving copies the disk's files next to a checkpoint that lacks all tensors too small for the disk, and its
+loading reads only those files: a resumed run would have other weights, and an optimizer whose step count starts again. Here
+a checkpoint is the same as with offloading to memory, written one group of parameters at a time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 
 @contextmanager
 def through_memory(engine: Any) -> Iterator[None]:
-    """For the time being the engine saves and loads as if it offloaded to memory."""
+    """Makes the engine save and load as if it offloaded to memory, within the context."""
     zero = engine.optimizer
     whole = zero.state_dict
     engine.zero_nvme_offload_optimizer = lambda: False  # which would copy the disk's files
@@ -33,7 +33,7 @@ def through_memory(engine: Any) -> Iterator[None]:
 
 
 def _read(zero: Any, state: dict[str, Any]) -> dict[str, Any]:
-    """`state` with what is on the disk in its place: mapped, so that it need not fit into memory."""
+    """`state` with the tensors on the disk, memory-mapped, so that they need not fit into memory."""
     folder = Path(zero.optimizer_swapper.swap_folder)
     flats = list(state["fp32_flat_groups"])
     slots = dict(state["optimizer_state_dict"]["state"])
@@ -57,7 +57,7 @@ def _mapped(path: Path, elements: int) -> Tensor:
 
 @torch.no_grad()
 def _write(zero: Any, state: Mapping[str, Any], with_optimizer: bool) -> None:
-    """Gives weights and optimizer the values in `state`, and the disk what belongs there."""
+    """Loads weights and optimizer from `state`, and writes those that belong on the disk."""
     zero.loss_scaler, zero.overflow = state["loss_scaler"], state["overflow"]
     saved = state["optimizer_state_dict"]
     if with_optimizer:
@@ -80,6 +80,6 @@ def _write(zero: Any, state: Mapping[str, Any], with_optimizer: bool) -> None:
 
 
 def _on_disk(zero: Any) -> set[int]:
-    """The groups that are: DeepSpeed leaves what is smaller than a megabyte in memory."""
+    """The groups on the disk: DeepSpeed keeps those below a megabyte in memory."""
     groups = range(len(zero.fp32_partitioned_groups_flat))
     return {number for number in groups if zero._swappable_optimizer_subgroup(number)}

@@ -1,4 +1,4 @@
-"""What DeepSpeed is asked for and what it needs on this machine: its settings, its optimizer for the CPU, its disk library."""
+"""DeepSpeed's configuration, and what it needs on this machine: its optimizer for the CPU, its disk library."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from ..config import (
 if TYPE_CHECKING:
     from ..models import Recompute
 
-LARGEST_BUCKET = 500_000_000  # elements; DeepSpeed's own default, which a small model would pay for in memory
+LARGEST_BUCKET = 500_000_000  # elements; DeepSpeed's default, too large for a small model
 
 
 @dataclass(frozen=True)
 class ZeroSettings:
-    """How DeepSpeed divides the work; sizes of the model are in elements."""
+    """How DeepSpeed shards the state; sizes of the model are in elements."""
 
     stage: int
     clip_norm: float | None
@@ -62,9 +62,9 @@ def zero_settings(config: Config, device: str) -> ZeroSettings:
 
 
 def engine_config(settings: ZeroSettings, *, block_elements: int, vector_elements: int) -> dict[str, Any]:
-    """DeepSpeed's own configuration. Buffers are as large as one block, not as large as its defaults, which hold 500M elements.
+    """DeepSpeed's configuration. Buffers are as large as one block; the default is 500M elements.
 
-    Vectors, up to `vector_elements` long, stay whole under ZeRO-3: there is little to save and much to send.
+    Vectors, up to `vector_elements` long, stay whole under ZeRO-3: sharding them would save little and send much.
     """
     block = min(LARGEST_BUCKET, block_elements + block_elements % 2)
     half = block // 2 + block // 2 % 2
@@ -79,8 +79,8 @@ def engine_config(settings: ZeroSettings, *, block_elements: int, vector_element
         zero |= {
             "reduce_bucket_size": half,
             "stage3_prefetch_bucket_size": half // 2,
-            "stage3_max_live_parameters": block,  # one layer's worth is gathered, what is fetched ahead included
-            "stage3_max_reuse_distance": 0,  # which would keep a layer past its use
+            "stage3_max_live_parameters": block,  # one layer's worth is gathered, including prefetches
+            "stage3_max_reuse_distance": 0,  # otherwise a layer is kept after its use
             "stage3_param_persistence_threshold": vector_elements + 1,
         }
     if settings.cpu_offload:
@@ -92,19 +92,19 @@ def engine_config(settings: ZeroSettings, *, block_elements: int, vector_element
             zero["offload_param"] = {**there, "buffer_size": max(block, vector_elements)}
     found: dict[str, Any] = {
         "zero_optimization": zero,
-        "zero_allow_untested_optimizer": True,  # whatever works on each element alone works on a part of them
+        "zero_allow_untested_optimizer": True,  # an elementwise optimizer works on a partition
         "train_micro_batch_size_per_gpu": settings.micro_batch,
         "gradient_clipping": settings.clip_norm or 0.0,
         "steps_per_print": sys.maxsize,
     }
     if settings.bf16:
-        # Gradients add up and travel in float32, as on our own mesh.
+        # Gradients are accumulated and reduced in float32, as on a mesh.
         found |= {"communication_data_type": "fp32", "data_types": {"grad_accum_dtype": "fp32"}}
     return found
 
 
 def check_deepspeed(config: Config, device: str) -> None:
-    """Raise where this machine lacks what a DeepSpeed preset needs."""
+    """Raises if this machine lacks what a DeepSpeed preset needs."""
     if device == "cpu":
         set_variables({"DS_ACCELERATOR": "cpu"})  # read when deepspeed is first imported, here or later
     parallel = config.parallel
@@ -117,7 +117,7 @@ def check_deepspeed(config: Config, device: str) -> None:
 
 
 def _check_compiler(operation: str) -> None:
-    """DeepSpeed's operations come as source: they are there from its installation, or a compiler makes them when first used."""
+    """Raises without a compiler for an operation that was not built when DeepSpeed was installed."""
     from deepspeed.git_version_info import installed_ops
 
     if installed_ops.get(operation):
@@ -125,7 +125,7 @@ def _check_compiler(operation: str) -> None:
     compiler = cpp_compiler()
     if shutil.which(compiler) is None:
         raise SkytrainError(
-            f"parallel.cpu_offload=true needs DeepSpeed's {operation}, which is compiled when first used, and there is no C++ compiler {compiler!r} here\n"
+            f"parallel.cpu_offload=true needs DeepSpeed's {operation}, which is compiled when first used, and the C++ compiler {compiler!r} is missing\n"
             "  install one (apt-get install g++, yum install gcc-c++), "
             f"or install DeepSpeed where there is one with DS_BUILD_{operation.upper()}=1 pip install deepspeed"
         )
@@ -133,20 +133,20 @@ def _check_compiler(operation: str) -> None:
 
 def _check_disk(folder: Path) -> None:
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError("parallel.offload_folder", f"{str(folder)!r} is no folder that can be written to")
+        raise ConfigError("parallel.offload_folder", f"{str(folder)!r} is not a writable folder")
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
     with compiling():
         possible = AsyncIOBuilder().is_compatible(verbose=False)
     if not possible:
         raise SkytrainError(
-            f"parallel.offload_folder={folder} needs the library libaio and its headers, which are not here\n"
+            f"parallel.offload_folder={folder} needs the library libaio and its headers, which are missing\n"
             "  install them (apt-get install libaio-dev, yum install libaio-devel), or leave parallel.offload_folder out to offload to memory"
         )
 
 
 def cpu_adam() -> Any:
-    """DeepSpeed's AdamW for the CPU, compiled first where it is not there: two minutes on one core, once per machine."""
+    """DeepSpeed's AdamW for the CPU. It is compiled first if needed: two minutes on one core, once per machine."""
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
     load_operation("CPUAdamBuilder")
@@ -154,7 +154,7 @@ def cpu_adam() -> Any:
 
 
 def load_operation(builder: str) -> None:
-    """Compiles one of DeepSpeed's operations where it is not there, and loads it: DeepSpeed, which would compile it in a place of its own, then finds it loaded."""
+    """Loads one of DeepSpeed's operations, compiled first if needed. DeepSpeed would compile it in another folder."""
     import deepspeed.ops.op_builder as builders
 
     made = getattr(builders, builder)()
@@ -164,23 +164,23 @@ def load_operation(builder: str) -> None:
         except (RuntimeError, subprocess.CalledProcessError) as error:
             raise SkytrainError(
                 f"DeepSpeed's {made.name} cannot be compiled here: {str(error).splitlines()[0]}\n"
-                "  deepspeed's ds_report tells what it misses"
+                "  deepspeed's ds_report shows what is missing"
             ) from error
 
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """One process of a machine compiles at a time, in a folder of its own.
+    """Lets one process of a machine compile at a time, in Skytrain's own folder.
 
-    torch locks with a file that outlives a killed process, and then waits for ever; this lock ends with its process, and
-    whoever holds it may remove what a dead one left. The folder is named by all that decides what is compiled, since
-    torch's own would hand an old library to a new torch, or one processor's to another.
+    torch's lock is a file that outlives a killed process, and others wait for it for ever. This lock ends with its process,
+    and its holder removes torch's leftover files. The folder's name depends on all that decides what is compiled, since
+    torch's own folder would offer an old library to a new torch, or one processor's to another.
     """
     import fcntl  # not on Windows
 
     folder = operations_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    # Where ninja's program is, which need not be on the path of a command that was called by its full name.
+    # The folder of ninja, which may not be on PATH if Python was called by its full name.
     path = os.pathsep.join([str(Path(sys.executable).parent), variable("PATH") or ""])
     with (
         temporarily({"TORCH_EXTENSIONS_DIR": str(folder), "PATH": path}),

@@ -1,4 +1,4 @@
-"""Whole tensors by name into the flat partitions that DeepSpeed keeps of them."""
+"""Loads whole tensors by name into DeepSpeed's flat partitions."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Read = Callable[[str, torch.Size], Tensor]  # a parameter's whole value, or that
 
 @dataclass(frozen=True)
 class NamedState:
-    """Where whole values come from. Without `slots` the optimizer begins anew."""
+    """Reads whole values by name. Without `slots` the optimizer starts from scratch."""
 
     weight: Read
     slots: Mapping[str, Read] = field(default_factory=dict)
-    steps: float = 0.0  # that the optimizer has taken
-    group_settings: Callable[[str], Mapping[str, Any]] = lambda name: {}  # of the group that a parameter is in
+    steps: float = 0.0  # of the optimizer so far
+    group_settings: Callable[[str], Mapping[str, Any]] = lambda name: {}  # of a parameter's group
 
 
 def read_named_state(model: nn.Module, weights: SavedTensors, optimizers: list[dict[str, Any]]) -> NamedState:
@@ -63,10 +63,10 @@ class _Share:
 
     rank: int
     world_size: int
-    each_cut: bool  # ZeRO-3 cuts each parameter, the others the row of all
+    each_cut: bool  # ZeRO-3 splits each parameter, ZeRO-1 and -2 the row of all parameters
 
     def pieces(self, shapes: Mapping[str, torch.Size], size: int) -> Iterator[tuple[str, torch.Size, slice, int]]:
-        """Name, shape, which of its elements are ours, and where they begin in our partition of `size` elements."""
+        """Name, shape, this rank's elements, and their start in this rank's partition of `size` elements."""
         start = 0
         for name, shape in shapes.items():
             count = math.prod(shape)
@@ -90,19 +90,19 @@ class _Share:
 
 @torch.no_grad()
 def put_state(engine: Any, stage: int, named: NamedState, *, plain_steps: bool) -> None:
-    """Gives the engine's weights, and its optimizer where there are slots, other values, as loading a checkpoint does.
+    """Sets the engine's weights, and its optimizer state if there are slots, as loading a checkpoint does.
 
-    One whole tensor is in memory at a time. `plain_steps`: the optimizer counts steps in a number, not in a tensor.
+    One whole tensor is in memory at a time. `plain_steps`: the optimizer's step count is a number, not a tensor.
     """
     zero, key = engine.optimizer, "optimizer_state_dict" if stage == 3 else "base_optimizer_state"
     share = _Share(engine.global_rank, engine.world_size, stage == 3)
-    shapes = engine._get_zero_param_shapes()  # what it writes into its own checkpoints
+    shapes = engine._get_zero_param_shapes()  # as written into its own checkpoints
     saved = zero.state_dict()
     flats = "fp32_flat_groups" if stage == 3 else "single_partition_of_fp32_groups"
     sizes = partition_sizes(zero, stage)
     saved[flats] = [share.flat(group, size, named.weight) for group, size in zip(shapes, sizes, strict=True)]
     if named.slots:
-        count = int if plain_steps else torch.tensor  # a tensor for each group, since it is counted up in place
+        count = int if plain_steps else torch.tensor  # one tensor for each group, since it is incremented in place
         slots = {
             number: {
                 "step": count(named.steps),
@@ -120,14 +120,14 @@ def put_state(engine: Any, stage: int, named: NamedState, *, plain_steps: bool) 
     everyone = [saved if rank == share.rank else None for rank in range(share.world_size)]
     zero.load_state_dict(everyone, load_optimizer_states=bool(named.slots), load_from_fp32_weights=True)
     if stage == 3:
-        zero.checkpoint_event_epilogue()  # which gathers again what is kept whole, and lowers the rest
+        zero.checkpoint_event_epilogue()  # gathers what is kept whole, and casts the rest
         return
     for name, parameter in engine.module.named_parameters():
         parameter.copy_(named.weight(name, parameter.shape))
 
 
 def partition_sizes(zero: Any, stage: int) -> list[int]:
-    """Elements of the float32 partitions that the optimizer works on, wherever they are."""
+    """The sizes of the optimizer's float32 partitions, in elements."""
     if stage == 3:
         return [int(size) for size in zero.fp16_partitioned_groups_flat_numel]
     return [group["params"][0].numel() for group in zero.optimizer.param_groups]

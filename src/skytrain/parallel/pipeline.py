@@ -1,4 +1,4 @@
-"""Pipeline parallelism: which stages a rank holds, how micro-batches go through them, and weights that two stages share."""
+"""Pipeline parallelism: the stages of a rank, the schedule of micro-batches, and weights that two stages share."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def stages_of_rank(schedule: str, ranks: int, rank: int) -> tuple[list[int], int
 def cut_stages(model: nn.Module, mesh: DeviceMesh, settings: Settings) -> list[nn.Module]:
     """This rank's stages of the model, in order."""
     if not isinstance(model, Decoder):
-        raise ConfigError("parallel.pipeline", f"{type(model).__name__} cannot be cut into stages")
+        raise ConfigError("parallel.pipeline", f"{type(model).__name__} cannot be split into stages")
     mine, count = stages_of_rank(settings.schedule, mesh.size(), mesh.get_local_rank())
     layers = stage_layers(model.config.layers, count)
     return [
@@ -55,7 +55,7 @@ def cut_stages(model: nn.Module, mesh: DeviceMesh, settings: Settings) -> list[n
 
 
 class StageParts(nn.Module):
-    """The stages of one rank as one module, whose parameters have the names that they have in the whole model."""
+    """The stages of one rank as one module. Parameters have their names in the whole model."""
 
     def __init__(self, stages: list[nn.Module], whole: Decoder) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class Pipeline:
     def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of a batch of any number of rows, on every rank; forward only.
 
-        Not by the schedule: torch's cannot do without the backward pass where a rank holds two neighbouring stages.
+        torch's schedules are not used: with two neighbouring stages on a rank they need a backward pass.
         """
         total = torch.zeros((), device=tokens.device)
         for rows, wanted in zip(*(x.split(self._settings.micro_batch) for x in (tokens, targets)), strict=True):
@@ -136,7 +136,7 @@ class Pipeline:
         return total
 
     def logits(self, rows: Tensor) -> Tensor | None:
-        """The forward pass of a micro-batch or less, through all ranks; None on those without the last stage."""
+        """The forward pass of at most one micro-batch through all ranks; None on ranks without the last stage."""
         x, logits = rows, None
         for stage in self._stages:
             if not stage.is_first and not self._holds(stage.stage_index - 1):
@@ -171,7 +171,7 @@ def _width(part: nn.Module) -> int:
 
 
 def _examples(part: nn.Module, index: int, count: int, settings: Settings, tensor: int) -> tuple[Tensor, Tensor]:
-    """Examples of what a stage takes and gives. Without them torch would run it once to see, and again after each validation."""
+    """Example input and output of a stage. Without them torch would run it to find the shapes, again after each validation."""
     assert isinstance(part, Stage)
     batch, length, width = settings.micro_batch, settings.part_length, _width(part)
 
@@ -188,8 +188,8 @@ def _examples(part: nn.Module, index: int, count: int, settings: Settings, tenso
 class TiedWeights:
     """A weight that the first and the last stage both hold: one in the whole model, two parameters here.
 
-    Each gets half of the gradient in its own stage. Their sum, put in both before the optimizer step, keeps the two
-    equal to the last bit, since both start equal and addition of two numbers does not depend on their order.
+    Each stage computes a part of the gradient. Both get the sum before the optimizer step. So the two stay equal bit for
+    bit, since they start equal and the sum of two numbers does not depend on their order.
     """
 
     def __init__(

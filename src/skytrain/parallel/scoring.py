@@ -1,4 +1,4 @@
-"""What evaluators ask of a model that is spread over a mesh: log-probabilities of given targets, logits of one position.
+"""Scores for evaluators from a model on a mesh: log-probabilities of given targets, and logits of one position.
 
 A rank may hold a part of the vocabulary, of the sequence or of the layers. It fills in what it holds and leaves the rest
 zero; sums over the groups that share the work then give every rank the whole.
@@ -27,7 +27,7 @@ class VocabularyPart:
 
 @dataclass(frozen=True)
 class SharedScores:
-    """Turns this rank's part of the logits (None without the last pipeline stage) into what every rank wants to know."""
+    """Combines the ranks' parts of the logits (None without the last pipeline stage) into scores on every rank."""
 
     mesh: DeviceMesh
     context: Context | None
@@ -47,7 +47,7 @@ class SharedScores:
         return whole
 
     def log_probs(self, local: Tensor | None, targets_bt: Tensor) -> Tensor:
-        """Of each target of the whole sequences, given those before it."""
+        """The log-probability of each target of the whole sequences."""
         whole = torch.zeros(targets_bt.shape, device=targets_bt.device)
         if local is not None:
             places = self._places(targets_bt.size(1)).to(targets_bt.device)
@@ -73,7 +73,7 @@ class SharedScores:
         if not isinstance(local, DTensor):
             return VocabularyPart(local, 0)
         tensor = self.mesh["tensor"]
-        each = -(-local.size(-1) // tensor.size())  # DTensor gives all ranks but the last as many
+        each = -(-local.size(-1) // tensor.size())  # DTensor gives all ranks but the last the same number
         return VocabularyPart(local.to_local(), each * tensor.get_local_rank())
 
     def _places(self, length: int) -> Tensor:
@@ -81,7 +81,7 @@ class SharedScores:
         return torch.arange(length) if self.context is None else self.context.places.tensor(torch.device("cpu"))
 
     def _groups(self) -> list[dist.ProcessGroup]:
-        """Those whose ranks hold other positions, or no logits at all."""
+        """The groups whose ranks hold other positions, or no logits."""
         return [self.mesh["pipeline"].get_group(), *([self.context.group] if self.context is not None else [])]
 
     def _device(self, local: Tensor | None) -> torch.device:

@@ -1,4 +1,4 @@
-"""State by parameter name: put on a mesh part by part, and named for a checkpoint."""
+"""State by parameter name: initializing shards, and the names in checkpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Named = Mapping[str, nn.Parameter]
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
-    """Each name under which a parameter appears a second time, and the first."""
+    """Maps each further name of a parameter to its first name."""
     first: dict[int, str] = {}
     again: dict[str, str] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -39,7 +39,7 @@ def put(target: Tensor, whole: Tensor) -> None:
 def local_part_of(target: DTensor, whole: Tensor) -> Tensor:
     """What this rank would hold of `whole` if it were placed as `target` is."""
     part = whole
-    # Sharding cuts what tensor parallelism has cut before, so the last dimension of the mesh comes first.
+    # Sharding splits what tensor parallelism has split before, so the last dimension of the mesh comes first.
     for axis in reversed(range(target.device_mesh.ndim)):
         placement = target.placements[axis]
         if not placement.is_replicate():
@@ -51,13 +51,13 @@ def local_part_of(target: DTensor, whole: Tensor) -> Tensor:
 
 
 def fill(named: Named, value: Callable[[str, torch.Size], Tensor]) -> None:
-    """Gives each parameter its value, one whole tensor in memory at a time."""
+    """Sets each parameter to its value, with one whole tensor in memory at a time."""
     for name, parameter in named.items():
         put(parameter, value(name, parameter.shape))
 
 
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters, under all their names, and the buffers that belong to a model's state."""
+    """Parameters, under all their names, and persistent buffers."""
     found: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
     for path, module in model.named_modules():
         for name, buffer in module.named_buffers(recurse=False):
@@ -69,13 +69,13 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
 def empty_slots(
     named: Named, tied: Mapping[str, str], saved: Mapping[str, SavedTensor]
 ) -> dict[str, dict[str, Tensor]]:
-    """Room for what was saved of an optimizer's state, placed as the parameter that it belongs to."""
+    """Empty tensors for an optimizer's saved state, each sharded like its parameter."""
     slots: dict[str, dict[str, Tensor]] = {}
     by_name = unflatten_slots(saved)
     for name, parameter in named.items():
         for slot, described in by_name.get(tied.get(name, name), {}).items():
             dtype = getattr(torch, described.dtype)
-            # A count of steps is no larger than a number, and stays on the CPU unless the optimizer wants it elsewhere.
+            # The step count is a scalar, which stays on the CPU; the optimizer moves it if it needs to.
             value = (
                 torch.zeros_like(parameter, dtype=dtype, memory_format=torch.preserve_format, requires_grad=False)
                 if described.shape == tuple(parameter.shape)
@@ -103,7 +103,7 @@ def names_in_groups(optimizer: torch.optim.Optimizer, named: Named) -> list[list
 
 
 def merge_groups(everyone: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """The groups of all stages as those of one optimizer: what has the same settings is one group."""
+    """Merges the parameter groups of all stages: groups with the same settings become one."""
     merged: list[dict[str, Any]] = []
     for group in (group for groups in everyone for group in groups):
         settings = {key: value for key, value in group.items() if key != "params"}
@@ -116,13 +116,13 @@ def merge_groups(everyone: Iterable[list[dict[str, Any]]]) -> list[dict[str, Any
 
 
 def group_settings(saved: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Learning rate, decay and the like of the saved group that a parameter is in."""
+    """The settings of the saved group that contains a parameter: learning rate, weight decay and so on."""
     group = next(group for group in saved["param_groups"] if name in group["params"])
     return {key: value for key, value in group.items() if key != "params"}
 
 
 def numbers_to_names(state: Mapping[str, Any], groups: list[list[str]]) -> dict[str, Any]:
-    """A torch optimizer's own state_dict, which numbers the parameters of its groups, with their names instead."""
+    """A torch optimizer's state_dict with parameter names instead of numbers."""
     names = [name for group in groups for name in group]
     return {
         "state": {names[index]: slot for index, slot in state["state"].items()},

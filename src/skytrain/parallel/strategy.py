@@ -39,7 +39,7 @@ from .lightning_internals import (
 from .pipeline import Pipeline, StageParts, TiedWeights
 from .scoring import SharedScores
 
-# Ranks that share sequences divide the state too: along "shard" each of the mesh's shards has its context's ranks in a row.
+# Ranks that share sequences shard the state too: "shard" includes the context dimension, as its inner part.
 DIMENSIONS = ("pipeline", "replicate", "shard", "tensor")
 InitialValue = Callable[[str, torch.Size], Tensor]
 
@@ -62,7 +62,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
         self._loss: Callable[..., Tensor] = token_loss
         self._loss_settings = LossSettings()
 
-    # What Lightning asks of a strategy of several processes.
+    # What Lightning requires of a strategy with several processes.
 
     @property
     def is_distributed(self) -> bool:
@@ -88,7 +88,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
             self.context = join_context(self.mesh, spec.context, settings.context_method, settings.sequence_length)
 
     def model_to_device(self) -> None:
-        return  # each part was made where it belongs
+        return  # each part was created on its device
 
     def barrier(self, name: str | None = None) -> None:
         dist.barrier()
@@ -105,7 +105,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
         self._contexts.close()
         module = self.lightning_module
         if module is not None and any(weight.is_meta for weight in module.parameters()):
-            # Something went wrong before there were weights. Lightning would move them, and its error would hide that one.
+            # An error occurred before the weights existed. Lightning would move them, and hide it by another error.
             forget_module(self)
         super().teardown()
 
@@ -116,7 +116,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
         self.accelerator.setup(trainer)
         self._build(self._module)
         if self.spec.tensor > 1:
-            # Logits stay divided over the vocabulary through the loss and its gradient, and may meet plain tensors there.
+            # Logits stay sharded over the vocabulary through the loss and its gradient, together with plain tensors.
             self._contexts.enter_context(loss_parallel())
             self._contexts.enter_context(implicit_replication())
         if is_fitting(trainer):
@@ -135,7 +135,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
         from_meta = any(parameter.is_meta for parameter in whole.parameters())
         self._parts = parallelize(whole, self.mesh, self.settings, self.context)
         if from_meta:
-            assert self._initial_value is not None, "a model without weights needs to be told their first values"
+            assert self._initial_value is not None, "a model on the meta device needs initial values"
             for part in self._parts:
                 part.to_empty(device="cpu" if self.settings.cpu_offload else self.root_device)
         pipelined = self.spec.pipeline > 1
@@ -172,7 +172,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
         return self._own_loss(compute, targets)
 
     def _own_loss(self, compute: Callable[[Tensor], Tensor], targets: Tensor) -> Tensor:
-        """Of the targets of whole sequences, what this rank computes; the mean over ranks is that of the batch."""
+        """The loss of this rank's part of the targets; its mean over ranks is the loss of the batch."""
         return compute(targets) if self.context is None else self.context.loss(compute, targets)
 
     def compute_loss(self, model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
@@ -190,7 +190,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
         runs = self._module.trainer.accumulate_grad_batches
         return self.pipeline.train(tokens, targets, runs, self._module.share_of_step(targets))
 
-    # What evaluators ask for, forward only and on all ranks together: of whole sequences, in any number of rows.
+    # Scores for evaluators: forward only, on all ranks together, for whole sequences in any number of rows.
 
     def log_probs(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
         """The log-probability of each target after the tokens up to its position."""
@@ -207,7 +207,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
         return SharedScores(self.mesh, self.context, self._module.model.config.vocab_size)
 
     def _logits(self, tokens_bt: Tensor) -> Tensor | None:
-        """This rank's part of them; None where it has not the last pipeline stage."""
+        """This rank's part of the logits; None without the last pipeline stage."""
         if self.context is not None:
             tokens_bt = self.context.places.cut(tokens_bt)
         if self.pipeline is not None:
@@ -219,7 +219,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
     def backward(self, closure_loss: Tensor, optimizer: Any, *args: Any, **kwargs: Any) -> Tensor:
         if self.pipeline is None:
             return super().backward(closure_loss, optimizer, *args, **kwargs)
-        # Done within the schedule; what is left are the hooks around it.
+        # The schedule has done it; only the hooks around it are left.
         closure_loss = self.precision_plugin.pre_backward(closure_loss, self._module)
         if ends_step(self._module.trainer):
             for tied in self._tied:
@@ -234,7 +234,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        """Entered for all micro-batches of a step but the last."""
+        """Entered for all micro-batches of a step except the last."""
         if self.pipeline is not None or not self.settings.reduce_once:
             yield
             return
@@ -253,7 +253,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
         return clip_gradients(parameters, limit, stage_ranks=stage_ranks, repeated=copies)
 
     def on_validation_end(self) -> None:
-        """Without a backward pass some weights are still whole; from here on they are parts again."""
+        """Reshards weights, some of which stay gathered when no backward pass follows."""
         self._reshard()
 
     def _reshard(self) -> None:
@@ -262,7 +262,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
                 if isinstance(module, FSDPModule):
                     module.reshard()
 
-    # Checkpoints: each rank its own parts, by the names that they have in the whole model.
+    # Checkpoints: each rank saves its parts, under the names of the whole model.
 
     def _same_names(self) -> Mapping[str, str]:
         return self._same

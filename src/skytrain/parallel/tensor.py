@@ -1,4 +1,4 @@
-"""Tensor parallelism from a model's plan: what each of its words does to a module."""
+"""Tensor parallelism by a model's plan: what each word of the plan does to a module."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ SEQUENCE = Shard(1)  # of (batch, sequence, features)
 
 
 class Gather(ParallelStyle):
-    """The module's first input, a part of the sequence, becomes the whole. It stays a DTensor, so that the gradients of
-    the layers that read it are summed and divided in one operation."""
+    """Gathers the module's first input from parts of the sequence.
+
+    It stays a DTensor, so that the gradients of the layers that read it are reduced and scattered in one operation.
+    """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
         def gather(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -38,9 +40,9 @@ class Gather(ParallelStyle):
 
 
 class Divide(ParallelStyle):
-    """The module's output becomes this rank's part of the sequence.
+    """Splits the module's output: this rank keeps its part of the sequence.
 
-    Its dropout moves behind the cut: ahead of it every rank would have to draw the same mask.
+    Its dropout moves behind the split; before it, every rank would have to draw the same mask.
     """
 
     def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
@@ -73,7 +75,7 @@ STYLES: dict[str, Callable[[], ParallelStyle]] = {
 
 
 def divide_tensors(part: nn.Module, plan: TensorPlan, mesh: DeviceMesh) -> None:
-    """Divides the modules of a model, or of one of its stages, among the ranks of a one-dimensional mesh."""
+    """Shards the modules of a model, or of one of its stages, over a one-dimensional mesh."""
     for word in plan.values():
         if word not in STYLES:
             raise SkytrainError(f"tensor plan: {word!r} is not one of {', '.join(STYLES)}")
