@@ -43,7 +43,10 @@ class Slice(NamedTuple):
 def write_corpus(
     store: Store, data: DataConfig, source: Any, version: str, progress: ShowProgress | None = None
 ) -> CorpusManifest:
-    """Killed at any moment and called again, it goes on after the last finished chunk, and ends with the very same bytes."""
+    """Clean the source and write its parts and manifest.
+
+    Killed at any moment and called again, it resumes after the last finished chunk and writes the same bytes.
+    """
     folder = corpus_folder(data.name, version)
     scratch = Path(tempfile.mkdtemp(prefix="skytrain-corpus-"))
     try:

@@ -1,6 +1,6 @@
 """Characters as numbers: the tables and the packing that the compiled rules share.
 
-The stages in this room are also meant to run inside Spark on an older Python, so these modules import
+The rules in this package are also meant to run inside Spark on an older Python, so these modules import
 nothing but numpy and numba and use no syntax newer than Python 3.9.
 """
 

@@ -79,7 +79,7 @@ def clean_source(
     """The source's documents, cleaned, a chunk at a time and in order. `folder` keeps what is finished for the next run.
 
     `needed_bytes` of text is when the caller will probably stop. Who reads the files is a question of speed, and changes no byte.
-    `arrived` has each chunk as soon as it is finished: workers that read files of their own finish them out of order.
+    `arrived` has each chunk as soon as it is finished: workers that read their own files finish out of order.
     """
     examples = evaluation_examples(data)
     done = {stat.key.rpartition("/")[2] for stat in store.list(folder)}
@@ -96,7 +96,7 @@ def clean_source(
 
 
 def _files_apart(source: Any, pieces: list[Any], workers: int, needed_bytes: int | None) -> bool:
-    """Whether each process reads files of its own: there are enough of them, and the ones read first will all be needed."""
+    """Whether each process reads its own files: there are enough of them, and the ones read first will all be needed."""
     sizes = [getattr(piece, "size", 0) for piece in pieces]
     if workers == 1 or len(pieces) < 2 * workers or (needed_bytes and needed_bytes < 2 * sum(sizes[:workers])):
         return False
@@ -110,7 +110,7 @@ def _files_apart(source: Any, pieces: list[Any], workers: int, needed_bytes: int
 def _store(store: Store, folder: str, made: Made) -> Stored:
     if made.file is None:
         return Stored(_read_head(store, f"{folder}/{made.name}"), False)
-    store.write(f"{folder}/{made.name}", made.file)  # whole or not at all, so what is there is finished
+    store.write(f"{folder}/{made.name}", made.file)  # atomic, so an existing file is complete
     return Stored(_unpack_head(made.file), True)
 
 
@@ -197,7 +197,7 @@ def _cut(
             documents, bad, chars = [], [], 0
         if isinstance(record, BadRecord):
             if data.bad_records == "stop":
-                raise SkytrainError(f"{record.problem}\n  data.bad_records=skip counts such records and goes on")
+                raise SkytrainError(f"{record.problem}\n  data.bad_records=skip counts such records and continues")
             bad.append(record)
         else:
             documents.append(record)

@@ -90,10 +90,10 @@ def _hashed(hashes: np.ndarray, seconds: np.ndarray, numbers: np.ndarray) -> np.
 
 def _append(scratch: Path, name: str, records: np.ndarray, documents: int) -> None:
     files = _files(documents)
-    homes = (records["hash"] >> np.uint64(40)) % np.uint64(files)
-    for home in range(files):
-        mine = records[homes == home] if files > 1 else records
-        with (scratch / f"{name}-{home:06d}").open("ab") as file:
+    targets = (records["hash"] >> np.uint64(40)) % np.uint64(files)
+    for target in range(files):
+        mine = records[targets == target] if files > 1 else records
+        with (scratch / f"{name}-{target:06d}").open("ab") as file:
             mine.tofile(file)
 
 
@@ -160,7 +160,7 @@ def _flatten(parent):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _candidates(hashes, documents, parent, pairs, at):  # type: ignore[no-untyped-def]
-    """Fills `pairs` with documents of one bucket that are not joined yet; `at` is where to go on: bucket's start, its member, the partner."""
+    """Fills `pairs` with documents of one bucket that are not joined yet; `at` is where to continue: bucket's start, its member, the partner."""
     count = 0
     start, member, partner = at
     while start < len(hashes):

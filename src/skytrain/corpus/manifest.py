@@ -31,7 +31,7 @@ class CorpusPart:
 
 @dataclass(frozen=True)
 class StageTotals:
-    """What went into a stage and what came out."""
+    """Documents and bytes into and out of a stage."""
 
     name: str
     documents_in: int

@@ -66,7 +66,7 @@ def ordered_streams(
     given: tuple[Any, ...],
     arrived: Callable[[Result], None],
 ) -> Iterator[Result]:
-    """All that `function` yields for each task, task by task in order; each process works on a task of its own.
+    """All that `function` yields for each task, task by task in order; each process works on its own task.
 
     Results of later tasks wait here meanwhile, so they should be small; `arrived` has each as soon as it is there.
     """
@@ -76,7 +76,7 @@ def ordered_streams(
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, function, *_for_start(setup, given)), daemon=True)
         process.start()
-        theirs.close()  # so that its end is told by the pipe
+        theirs.close()  # so that the pipe reports when it ends
         processes.append(process)
         idle.append(ours)
     try:
@@ -139,7 +139,7 @@ def _serve(
             pipe.send(("end", None))
     except SkytrainError as error:
         pipe.send(("error", (type(error), error.args, error.__dict__)))
-    except (EOFError, BrokenPipeError):  # nobody waits for this any more
+    except (EOFError, BrokenPipeError):  # the parent no longer waits for this result
         return
 
 
@@ -160,7 +160,7 @@ def _context() -> ForkServerContext:
 
 
 def _for_start(setup: Callable[..., None], given: tuple[Any, ...]) -> tuple[dict[str, str], bytes]:
-    """What `_start` needs: the environment as it is now, which a store may look at when it is unpickled."""
+    """What `_start` needs: the environment as it is now, which a store may read when it is unpickled."""
     return child_environment(), pickle.dumps((setup, given))
 
 

@@ -1,4 +1,4 @@
-"""What a person looks at after a preparation: examples of what each rule took, and near-duplicates side by side."""
+"""The report of a preparation: examples of what each rule removed, and pairs of near-duplicates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def keep_examples(examples: Examples, more: Examples) -> None:
 def write_report(
     store: Store, folder: str, data: DataConfig, chunks: list[Chunk], duplicates: Duplicates, examples: Examples
 ) -> None:
-    """report.json beside the parts; the same work writes the same bytes."""
+    """Write report.json next to the parts; the same input writes the same bytes."""
     exact, near = np.flatnonzero(duplicates.fate == EXACT), np.flatnonzero(duplicates.fate == NEAR)
     sampled = near[np.linspace(0, len(near) - 1, min(SAMPLED_PAIRS, len(near))).astype(np.int64)]
     texts = _fetch(store, f"{folder}/clean", chunks, [*exact[:EXAMPLES], *sampled, *duplicates.twin[sampled]])

@@ -26,7 +26,7 @@ def corpus_version(data: DataConfig, fingerprint: dict[str, Any]) -> str:
 
 
 def fingerprint_of(data: DataConfig, source: Any) -> dict[str, Any]:
-    """What decides the bytes beside the settings: the source, and the evaluation sets that are kept out of it."""
+    """What decides the bytes in addition to the settings: the source, and the evaluation sets that are kept out of it."""
     fingerprint: dict[str, Any] = source.fingerprint()
     if data.cleaning.decontaminate.enabled:
         fingerprint = {**fingerprint, "decontaminate": [file.fingerprint() for file in _evaluation_files(data)]}

@@ -21,7 +21,7 @@ def _separator_warning(source: Any, corpus: CorpusManifest) -> str | None:
     if separator is None or not hasattr(source, "pieces"):
         return None
     files = source.pieces()
-    # Files of several documents hold the separator; only where each is one document is a look at the files needed.
+    # Files of several documents hold the separator; the files are read only where each is one document.
     if corpus.documents_read > len(files) or any(has_separator_line(file, separator) for file in files):
         return None
     return (

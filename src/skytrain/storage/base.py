@@ -125,6 +125,6 @@ def check_prefix(root: str, prefix: str) -> str:
 
 
 def refuse_root(root: str, prefix: str) -> None:
-    """A slip in a prefix must not delete everything."""
+    """Refuse to delete the whole store, which an empty prefix would mean."""
     if not check_prefix(root, prefix):
         raise StoreError("delete", root, "that is the whole store", hint="name a folder below it")

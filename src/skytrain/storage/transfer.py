@@ -72,7 +72,7 @@ def write_whole(
 
 @functools.cache  # once for each folder and process: a writer that is killed now is the next process's business
 def _clear_dead(folder: Path) -> None:
-    """Removes what writers that were killed left here, when nobody has written to it for a day."""
+    """Removes temporary files of killed writers, once they have not changed for a day."""
     for left in folder.glob(f"{TEMPORARY_PREFIX}*"):
         with suppress(OSError):  # gone by now, or another user's
             if time.time() - left.stat().st_mtime > DEAD_SECONDS:

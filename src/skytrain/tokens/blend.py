@@ -133,7 +133,7 @@ class Blend:
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        # To a worker process: it reads the windows it is told to, and asks for no order.
+        # To a worker process: it reads the windows it is given, and needs no order.
         return {**self.__dict__, "orders": [], "mixture": None}
 
     def check_cache(self) -> None:

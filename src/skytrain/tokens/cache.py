@@ -93,8 +93,8 @@ WAIT = Waiting()
 @dataclass(frozen=True)
 class ShardCache:
     folder: Path = field(default_factory=default_folder)
-    limit_bytes: int | None = None  # of all shards in the folder, whoever put them there; None: what the disk holds
-    wait_seconds: float = 600.0  # for a store that does not answer, or for room that other runs take up
+    limit_bytes: int | None = None  # of all shards in the folder, of every run; None: what the disk holds
+    wait_seconds: float = 600.0  # for a store that does not respond, or for space that other runs use
 
     def path(self, sha256: str) -> Path:
         return self.folder / sha256 / "tokens.bin"
@@ -123,7 +123,7 @@ class ShardCache:
         lock = self._open_lock(path.parent / "lock")
         try:
             while True:
-                # Shared first: what is there already, many may use at once.
+                # Shared first: many processes may use a finished file at once.
                 if not _flock(lock, fcntl.LOCK_SH, waiting.allowed):
                     return None
                 if path.exists() and _is_verified(path, sha256, stamp):
@@ -141,7 +141,7 @@ class ShardCache:
                         make(path)
                     os.ftruncate(lock, 0)
                     assert verify_once(path, sha256, stamp, known_good=True)
-                # Turning the lock into a shared one lets go of it for a moment, in which an eviction may slip in: look again.
+                # Converting the lock to a shared one releases it for a moment, in which the file may be evicted: check again.
         finally:
             os.close(lock)
 

@@ -28,7 +28,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """What must agree between the tokens and whoever reads them."""
+    """What must agree between the tokens and their reader."""
 
     name: str
     hash: str

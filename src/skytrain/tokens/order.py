@@ -75,7 +75,7 @@ class SampleOrder(Protocol):
 
 @dataclass(frozen=True)
 class GlobalOrder:
-    """Every window may follow every other: the best shuffle, which needs the whole split at hand."""
+    """Every window may follow every other: the best shuffle, which needs the whole split on the node."""
 
     seed: int | str
     windows: int

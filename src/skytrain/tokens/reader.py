@@ -33,7 +33,7 @@ class TokenFile:
     tokens: int
     bytes: int
     key: str  # in the store
-    sha256: str  # of the content; for a file of another making, whose hash nobody wrote down, a name for it
+    sha256: str  # of the content; for a file of another project, whose hash is unknown, a name for it
     kind: Literal["shard", "foreign", "tar"] = "shard"
 
 

@@ -1,4 +1,4 @@
-"""The bytes of a shard: an llm.c header, then tokens; beside it the ends of its documents. And the rule that splits documents."""
+"""The bytes of a shard: an llm.c header, then tokens; and next to it the ends of its documents. Also the rule that assigns documents to splits."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class ShardStream:
 
     The run is looked at in chunks of positions; the shards of a chunk come from the order itself, so nothing is
     fetched that will not be used next. Chunks behind the reader are let go of. Every rank of a node does the same
-    for the same positions, so together they hold one such set; where one is busy with a shard, the others go on to the next.
+    for the same positions, so together they hold one such set; where one is busy with a shard, the others take the next.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ShardStream:
         chunk: int,
         wait_seconds: float = 600.0,
     ) -> None:
-        """`supply(shard, cancelled)` makes one local, or returns None while others are at it or take up the room;
+        """`supply(shard, cancelled)` makes one local, or returns None while other processes fetch it or use the space;
         `shards_of(start, end)` are those of a range of positions, first used first, and none past the end of the run.
         `wait_seconds` is for others, not for the store, which `supply` waits for itself."""
         self._supply, self._shards_of, self._bytes = supply, shards_of, shard_bytes

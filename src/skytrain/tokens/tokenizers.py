@@ -33,7 +33,7 @@ LONG_WORDS_CHARS = 1 << 21  # of longer words, in all: the trainer takes some 10
 
 
 class Tokenizer(Protocol):
-    """What the other rooms need of a tokenizer."""
+    """What other packages need of a tokenizer."""
 
     name: str
     id: str  # its folder in the store

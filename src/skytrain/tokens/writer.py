@@ -18,7 +18,7 @@ from .shards import HEADER_BYTES, MAX_SHARD_TOKENS, Split, dtype_for, pack_heade
 
 
 class TokenizerLike(Protocol):
-    """What the writer must know of a tokenizer; every tokenizer of this room, and TokenizerFacts, offer it."""
+    """What the writer must know of a tokenizer; every tokenizer of this package, and TokenizerFacts, have it."""
 
     @property
     def name(self) -> str: ...
@@ -34,7 +34,7 @@ class ShardWriter:
     """Writes one split under `prefix`.
 
     A document is never cut: a shard closes before the document that would take it past `shard_tokens`,
-    and a document longer than that has a shard of its own. Tokens wait in a local temporary file,
+    and a longer document has its own shard. Tokens wait in a local temporary file,
     so memory does not grow with the shard.
     """
 

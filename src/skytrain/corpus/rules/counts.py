@@ -36,7 +36,7 @@ BEGIN, END, LINE_WORDS, LONGEST_WORD, IS_TERMINAL, SENTENCES, FOUND = range(7)
 class Group(NamedTuple):
     """Texts that were scanned together, and every line of theirs that is not blank: rows and hashes, from `firsts[i]` on for text i."""
 
-    places: list[int]  # -1 for one that nobody asks about any more
+    places: list[int]  # in the batch; -1 for a text that was removed
     packed: Packed
     rows: np.ndarray  # int32, the columns above
     hashes: np.ndarray

@@ -42,7 +42,7 @@ class LineRule(NamedTuple):
 class Joined(NamedTuple):
     texts: list[str]
     sentences: np.ndarray
-    counts: Counts  # those of words and lines that FineWeb looks at
+    counts: Counts  # of words and lines, for FineWeb
 
 
 def join_lines(group: Group, wanted: np.ndarray, rule: LineRule, short_line_chars: int) -> Joined:

@@ -29,7 +29,7 @@ def slot_of(keys, mask, key):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def repeats(hashes, chars, count, keys):  # type: ignore[no-untyped-def]
-    """How many of `count` pieces were seen before, and their characters. `keys` is room for a table."""
+    """How many of `count` pieces were seen before, and their characters. `keys` is scratch space for a table."""
     if count < 2:
         return 0, 0
     size = table_size(count)
@@ -51,12 +51,12 @@ def repeats(hashes, chars, count, keys):  # type: ignore[no-untyped-def]
 def count_ngrams(hashes, ends, count, prefix, places, slots, keys, seen, firsts, row):  # type: ignore[no-untyped-def]
     """Characters in the most frequent 2-, 3- and 4-gram and in repeated 5- to 10-grams, into `row`.
 
-    `hashes` and `ends` (characters in the words so far) are of the words; all from `prefix` to `firsts` is room to work in.
+    `hashes` and `ends` (characters in the words so far) are of the words; all from `prefix` to `firsts` is scratch space.
     """
     prefix[0] = 0
     for i in range(count):
         prefix[i + 1] = prefix[i] * COMBINE + mix(hashes[i])
-    # An n-gram can occur twice only where the shorter ones that it starts and ends with do, so each length looks at fewer places.
+    # An n-gram can occur twice only where the shorter ones that it starts and ends with do, so each length has fewer candidates.
     candidates = count - 1
     for i in range(candidates):
         places[i] = i

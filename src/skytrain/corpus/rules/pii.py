@@ -13,11 +13,11 @@ IP = re.compile(rf"(?<![\d.])(?:{OCTET}\.){{3}}{OCTET}(?![\d.]*\d)")
 # Begins with a plain character, which makes the search several times faster.
 IP_INSIDE = re.compile(r"\.\d{1,3}\.\d{1,3}\.\d")
 EMAIL_STAND_IN = "email@example.com"
-IP_STAND_IN = "192.0.2.1"  # reserved for documentation, so it is nobody's
+IP_STAND_IN = "192.0.2.1"  # reserved for documentation
 
 
 def hide_personal(text: str, settings: Any) -> str:
-    """E-mail addresses and IPv4 addresses replaced by ones that are nobody's."""
+    """E-mail addresses and IPv4 addresses replaced by reserved ones."""
     if settings.emails and "@" in text:
         text = "\n".join([EMAIL.sub(EMAIL_STAND_IN, line) if "@" in line else line for line in text.split("\n")])
     if settings.ips and IP_INSIDE.search(text):

@@ -81,7 +81,7 @@ def url(address: str | None, settings: Any) -> str | None:
 
 
 def hide_personal(text: str, settings: Any) -> str:
-    """Each e-mail address and IPv4 address, from left to right, replaced by one that is nobody's."""
+    """Each e-mail address and IPv4 address, from left to right, replaced by a reserved one."""
     if settings.emails:
         text = _replace_each(text, _email_end, "email@example.com")
     return _replace_each(text, _ip_end, "192.0.2.1") if settings.ips else text

@@ -1,4 +1,4 @@
-"""Quick looks at a whole batch, compiled, that spare most texts the slow stages: is there anything to tidy, is it English?"""
+"""Compiled checks of a whole batch that spare most texts the slow rules: would normalizing change it, is it English?"""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ LINE_ENDS = b"\r\n"
 class TextFiles(UserFiles):
     """UTF-8 text, .gz and .zst too.
 
-    `separator` is a line of its own that ends a document, as `<|endoftext|>` does in TinyStories V2; without one each file is a document.
+    `separator` is a line that ends a document, as `<|endoftext|>` does in TinyStories V2; without one each file is a document.
     """
 
     separator: str | None = None

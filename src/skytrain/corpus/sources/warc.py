@@ -39,7 +39,7 @@ class WebArchive(UserFiles):
         except ImportError:
             raise MissingExtra("fastwarc", "data") from None
         kinds = WarcRecordType.response | WarcRecordType.conversion
-        with file.open(decompress=False) as stream:  # each record is a gzip member of its own, which fastwarc knows
+        with file.open(decompress=False) as stream:  # each record is a separate gzip member, which fastwarc handles
             try:
                 for record in ArchiveIterator(stream, record_types=kinds, parse_http=True):
                     body = record.reader.read()
