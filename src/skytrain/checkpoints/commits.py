@@ -160,7 +160,7 @@ def read_manifest(store: Store, commit: Commit) -> tuple[str, CheckpointManifest
 
 
 def save_folder(attempt: int, number: int) -> str:
-    """The folder of a save's files, within the step's folder. `number` counts the saves of an attempt, failed ones too."""
+    """The folder of a save's files, within the step's. `number` counts an attempt's saves, failed ones too."""
     return f"{attempt}.{number}"
 
 

@@ -297,7 +297,7 @@ class StoreReader(StorageReader):
             planner.commit_tensor(item, target)
 
     def _whole(self, span: Sequence[_Wanted]) -> memoryview:
-        """The bytes of a span, as they were committed. Bytes with a wrong hash are read again, since the network may be at fault."""
+        """The bytes of a span, as committed. Bytes with a wrong hash are read again: the network may be at fault."""
         key, start, end = f"{self._folder}/{span[0].file}", span[0].start, max(want.end for want in span)
         for _ in range(READS):
             data = memoryview(read_exactly(self._store, key, start, end - start))
@@ -323,7 +323,7 @@ class _IntoTensors(DefaultLoadPlanner):
 
 
 def load(store: Store, folder: str, manifest: CheckpointManifest, targets: Mapping[str, Tensor]) -> None:
-    """Fills each target, a whole tensor or this rank's part, from the tensor of that name. Ranks do not wait for each other."""
+    """Fills each target, a tensor or this rank's part, from the tensor of that name. Ranks do not wait for others."""
     try:
         torch_dcp.load(
             # Detached, since no_grad would apply to this thread only, and others read.

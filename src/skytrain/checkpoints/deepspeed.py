@@ -1,4 +1,4 @@
-"""Checkpoints in DeepSpeed's own format: commits, reading without executing pickles, and conversion to Skytrain's format.
+"""Checkpoints in DeepSpeed's own format: commits, reading without executing pickles, conversion to Skytrain's.
 
     step-000001000/3.7/deepspeed/mp_rank_00_model_states.pt                   and so on: DeepSpeed's files
     step-000001000/3.7/rank-00000.bin, manifest.json                          the trainer's state, as in Skytrain's checkpoints
@@ -70,7 +70,7 @@ class _Ignored:
 
 
 def read_file(path: Path, classes: Mapping[str, Any] | None = None, *, mapped: bool = False) -> Any:
-    """Reads one of DeepSpeed's files. Without `classes`, by their full names, stand-ins serve, and DeepSpeed is not needed.
+    """Reads one of DeepSpeed's files. `classes` are by full name; without them stand-ins serve, without DeepSpeed.
 
     `mapped` leaves tensors in the file until they are read, for files that may not fit into memory.
     """
@@ -155,7 +155,7 @@ def open_deepspeed(store: Store, key: str) -> DeepSpeedCheckpoint | None:
 
 
 def convert_deepspeed(store: Store, key: str, target_key: str, *, attempt: int = 0) -> None:
-    """Writes the DeepSpeed checkpoint `key` in Skytrain's format: weights, optimizer, schedule, data position, random states.
+    """Converts the DeepSpeed checkpoint `key`: weights, optimizer, schedule, data position, random states.
 
     Needs memory for the whole state, in one process, and no DeepSpeed.
     """

@@ -1,4 +1,4 @@
-"""A checkpoint's manifest: every tensor, the pieces it is stored in with their hashes, and all state that is not a tensor.
+"""A checkpoint's manifest: every tensor, its stored pieces with their hashes, and all state that is not a tensor.
 
 It is JSON, so reading it executes no code.
 """

@@ -72,7 +72,7 @@ def _folders(store: Store, commit: Commit) -> list[str]:
 
 
 def _delete_marker(store: Store, key: str) -> None:
-    """Deletes a marker and checks that it is gone: some servers accept a damaged request, which may name another key."""
+    """Deletes a marker and checks that it is gone: some servers accept damaged requests, for another key."""
     for _ in range(DELETES):
         store.delete(key)
         if not store.exists(key):

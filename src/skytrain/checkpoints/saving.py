@@ -42,7 +42,7 @@ class SaveOptions:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What is saved: this rank's tensors by name, the rest (saved by rank 0), and what each rank adds to the manifest."""
+    """What is saved: this rank's tensors by name, the rest (by rank 0), and each rank's share of the manifest."""
 
     tensors: Mapping[str, Tensor]
     rest: Mapping[str, Any] = field(default_factory=dict)

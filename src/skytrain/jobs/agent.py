@@ -11,8 +11,8 @@ from typing import Any
 from .lifeline import tie_to_supervisor
 from .supervision import ResumeProgress, Supervision
 
-# The supervisor passes these on to the workers. torchrun must not act on them, as when a scheduler sends SIGTERM to every
-# process of a job: it would kill the workers after 30 seconds, in the middle of their last checkpoint.
+# The supervisor passes these on to the workers. torchrun must not act on them: when a scheduler sends SIGTERM to every
+# process of a job, it would kill the workers after 30 seconds, during their last checkpoint.
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 
 

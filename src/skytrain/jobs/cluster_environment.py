@@ -8,7 +8,7 @@ from .ranks import Ranks
 
 
 class RanksEnvironment(ClusterEnvironment):
-    """The ranks that torchrun started, or the single process. Their process group is joined before Lightning is used."""
+    """The ranks that torchrun started, or one process. Their process group exists before Lightning is used."""
 
     def __init__(self, ranks: Ranks) -> None:
         super().__init__()

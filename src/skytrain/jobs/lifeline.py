@@ -59,7 +59,7 @@ def die_with_parent() -> None:
 
 
 def is_supervised(supervisor: str) -> bool:
-    """Whether the supervisor is alive and an ancestor of this process; a process whose parent has ended gets another one."""
+    """Whether the supervisor is alive and an ancestor of this process; an orphan gets another parent."""
     return is_alive(supervisor) and (not _has_proc() or int(supervisor.partition("-")[0]) in _ancestors())
 
 

@@ -1,4 +1,4 @@
-"""What the processes of a job do before they form a group: find the rendezvous, wait for each other, compare their setup."""
+"""Before the processes of a job form a group: find the rendezvous, wait for each other, compare setups."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def _own_folder() -> Path | None:
 
 
 def _sweep(above: Path) -> None:
-    """Removes empty groups of former supervisors. Nothing is killed: one may live in a namespace where its pid is not visible."""
+    """Removes empty groups of former supervisors. Kills nothing: one may live where its pid is not visible."""
     for folder in above.glob(f"{CONTROL_GROUPS}*"):
         if not is_alive(folder.name.removeprefix(CONTROL_GROUPS)):
             ControlGroup(folder).remove()

@@ -72,7 +72,7 @@ class Supervision:
             raise SystemExit(CRASH)
 
     def report_resume(self, step: int) -> None:
-        """From which step this attempt resumes, by which the supervisor sees whether the one before it made progress."""
+        """Reports the step this attempt resumes from, which shows whether the one before made progress."""
         self._put("resumed", str(step))
 
     def report_outcome(self, outcome: str) -> None:

@@ -1,4 +1,4 @@
-"""The supervisor: starts the workers of this machine, passes signals on, restarts them after a crash, sets the exit code.
+"""The supervisor: starts this machine's workers, passes signals on, restarts after a crash, sets the exit code.
 
 It does not import torch, so that it stays small and little in it can fail.
 """
@@ -126,7 +126,7 @@ def torchrun(layout: ProcessLayout, max_restarts: int) -> list[str]:
 
 
 def restart_wait_seconds(failures: int) -> float:
-    """The wait before the restart after so many crashes in a row; with jitter, so that not all jobs retry at the same time."""
+    """The wait before a restart after so many crashes in a row; with jitter, so that jobs do not retry together."""
     return random.uniform(0.5, 1.0) * min(LONGEST_WAIT_SECONDS, FIRST_WAIT_SECONDS * 2.0 ** (failures - 1))
 
 
@@ -145,7 +145,7 @@ class Restarts:
         self._allowed, self._failures, self._progress = allowed, 0, ResumeProgress()
 
     def crashed(self, resumed_step: int | None) -> int | None:
-        """The number of the next restart, from 1; None when none is left. The attempt had resumed from `resumed_step`."""
+        """The number of the next restart; None when none is left. The attempt resumed from `resumed_step`."""
         if self._progress.made(resumed_step):
             self._failures = 0
         if self._failures >= self._allowed:
@@ -273,7 +273,7 @@ class Supervisor:
         return code
 
     def _check_other_nodes(self) -> None:
-        """Raises if the other nodes do not join: torchrun starts workers when all nodes have, and would wait silently."""
+        """Raises if the other nodes do not join: torchrun would wait for them silently."""
         if self._rendezvous is None:
             return
         if any(lives(pid) for pid in self._workers):
@@ -285,7 +285,7 @@ class Supervisor:
             )
 
     def _pass_on(self) -> None:
-        """Sends a received signal to the workers themselves: torchrun would kill them after 30 seconds, even during a save."""
+        """Sends a received signal to the workers: torchrun would kill them after 30 seconds, even during a save."""
         if self._asked is None:
             return
         if self._deadline is None:

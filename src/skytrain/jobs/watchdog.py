@@ -48,7 +48,7 @@ class Beat:
 
 
 class Watchdog:
-    """Watches the job from one of its ranks. Call `at_step` after each step; `end_process` is called when the job cannot continue."""
+    """Watches the job from one rank. Call `at_step` after each step; `end_process` ends a job that cannot continue."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Watchdog:
 
     @contextmanager
     def guarding(self) -> Iterator[None]:
-        """Publishes an error to the other ranks. One that means that another rank is lost is raised as LostRank, with its name."""
+        """Publishes an error to the other ranks. If it means that another rank is lost, raises LostRank."""
         try:
             yield
         except RuntimeError as error:
@@ -228,7 +228,7 @@ class Watchdog:
         return beat.ended not in (None, "lost") or (here and not lives(beat.process))
 
     def _stop(self, text: str) -> None:
-        """One rank of each node prints the message; the others wait, since torchrun ends a node's ranks when one of them ends."""
+        """Prints the message on one rank of each node; the others wait, since torchrun ends them when one ends."""
         first = self._ranks.node * self._ranks.local_size
         here = range(first, first + self._ranks.local_size)
         heard = [
@@ -256,8 +256,8 @@ class Watchdog:
         return any(silent >= set(range(node * size, (node + 1) * size)) for node in range(self._ranks.nodes))
 
     def _end_agent(self) -> None:
-        """Kills torchrun's agent, which would wait for the lost node to restart with it; if the rendezvous host is lost, it
-        would wait in the store's socket and ignore signals."""
+        """Kills torchrun's agent, which would wait for the lost node; if the rendezvous host is lost, it would
+        wait in the store's socket and ignore signals."""
         under_torchrun = has_torchrun_agent() and os.getppid() == self._parent
         if under_torchrun and self._ranks.nodes > 1:
             time.sleep(2.0)  # all ranks of this node have printed and ended by then

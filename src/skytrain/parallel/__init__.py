@@ -1,4 +1,4 @@
-"""Parallelism: the job's processes, the mesh they form, and the one function and one Lightning strategy that apply it to a model."""
+"""Parallelism: the function that spreads a model over a mesh of processes, and the Lightning strategies around it."""
 
 from ..lazy import public_names
 

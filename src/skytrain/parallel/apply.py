@@ -85,7 +85,7 @@ def tie(part: nn.Module, tied: Mapping[str, str]) -> None:
 
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
-    """The repeated layers: the model's `blocks`, or else its longest list of modules (Hugging Face's `layers` or `h`)."""
+    """The repeated layers: the model's `blocks`, or else its longest list of modules (Hugging Face's `layers`)."""
     own = getattr(model, "blocks", None)
     if isinstance(own, nn.ModuleDict):
         return list(own.values())
@@ -94,7 +94,7 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 
 
 def recompute(blocks: Iterable[nn.Module], how: Recompute) -> None:
-    """Adds activation checkpointing. `forward` is replaced and the module not wrapped, so that parameters keep their names."""
+    """Adds activation checkpointing. It replaces `forward`, so that parameters keep their names."""
     if how != "none":
         for block in blocks:
             block.forward = functools.partial(run_block, block.forward, how)

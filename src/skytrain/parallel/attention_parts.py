@@ -39,7 +39,7 @@ def choose_kernel(q_bhtq: Tensor) -> Kernel:
         return "cpu"
     if q_bhtq.dtype not in (torch.bfloat16, torch.float16) or size % 8 or size > 256:
         return "plain"
-    # cuDNN's is the fastest measured on Hopper; older GPUs, and heads that it does not support, use torch's flash kernel.
+    # cuDNN's is the fastest measured on Hopper; older GPUs, and heads it does not support, use torch's flash kernel.
     hopper = torch.cuda.get_device_capability(q_bhtq.device) >= (9, 0)
     return "cudnn" if hopper and size <= 128 else "flash"
 
@@ -72,7 +72,7 @@ def attend_part_backward(
     *,
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
-    """This part's gradients of the queries, and of keys and values. `whole` is the attention of the queries to all keys."""
+    """This part's gradients of queries, and of keys and values. `whole` is the attention to all keys."""
     scale, kernel = settings.scale, settings.kernel
     q, (k, v) = q_bhtq.contiguous(), _for_each_query(kv_2bgsq, q_bhtq)
     dout, out, log_sum = (x.contiguous() for x in (dout_bhtq, whole.out_bhtq, whole.log_sum_bht))

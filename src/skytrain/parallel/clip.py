@@ -36,8 +36,8 @@ def clip_gradients(
     total = torch.zeros((), dtype=torch.float32, device=local[0].device)
     for holders, parts in counted.items():
         total += torch.stack(torch._foreach_norm(parts)).float().square().sum() / holders
-    # One sum over all ranks, so that every rank has the same bits. Sums of replicated tensors may differ between ranks in
-    # the last bit, which depends on memory alignment, and weights that must stay equal would then differ.
+    # One sum over all ranks, so that every rank has the same bits. Sums of replicated tensors may differ between ranks
+    # in the last bit, which depends on memory alignment, and weights that must stay equal would then differ.
     dist.all_reduce(total)
     norm = total.sqrt()
     if math.isfinite(limit):

@@ -214,7 +214,7 @@ def _forward(
 def _piece_backward(
     ctx: Any, dq: Tensor, dout: Tensor, q: Tensor, source: int, kv: Tensor, whole: AttentionPart
 ) -> tuple[slice, Tensor]:
-    """Adds to `dq` the gradient by rank `source`'s keys and values. Returns which of them were used, and their gradients."""
+    """Adds the part of rank `source`'s keys and values to `dq`. Returns which were used, and their gradients."""
     rows, keys = rows_and_keys(ctx.group.rank(), source, q.size(2))
     seen = AttentionPart(whole.out_bhtq[:, :, rows], whole.log_sum_bht[:, :, rows], whole.rest)
     dq_part, dkv_part = attend_part_backward(

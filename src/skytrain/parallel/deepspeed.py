@@ -211,7 +211,7 @@ class ZeroStrategy(DeepSpeedBase):
         return super().backward(closure_loss, optimizer, *args, scale_wrt_gas=False, **kwargs)
 
     def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
-        """Called for each micro-batch. At the last one of a step the engine updates the weights if all gradients are finite."""
+        """Called for each micro-batch. At the last one of a step the engine updates the weights, if all are finite."""
         result = super().optimizer_step(optimizer, closure, model, **kwargs)
         module: Any = self.lightning_module
         if ends_step(module.trainer):
@@ -270,7 +270,7 @@ class ZeroStrategy(DeepSpeedBase):
             save_files(target, Path(scratch), rest, self._layout, rank_zero_warn)
 
     def _check_room(self, folder: Path) -> None:
-        """Raises on all ranks if one has too little disk space: a failure while DeepSpeed saves would leave the others waiting."""
+        """Raises on all ranks if one has too little disk space: if it failed later, the others would wait for ever."""
         held = sum(partition_sizes(self.deepspeed_engine.optimizer, self.settings.stage))
         weights = sum(parameter.numel() * parameter.element_size() for parameter in self.deepspeed_engine.parameters())
         needed, free = 12 * held + weights, shutil.disk_usage(folder).free

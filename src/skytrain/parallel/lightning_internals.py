@@ -90,7 +90,7 @@ def dump_checkpoint(trainer: pl.Trainer) -> dict[str, Any]:
 
 
 def start_at_step(trainer: pl.Trainer, step: int) -> None:
-    """Makes `trainer.global_step`, and the count of batches that ends steps, start at `step`; called in `on_fit_start`."""
+    """Starts `trainer.global_step`, and the count of batches that ends steps, at `step`; for `on_fit_start`."""
     loop = trainer.fit_loop.epoch_loop
     steps = loop.automatic_optimization.optim_progress.optimizer.step.total
     steps.ready = steps.completed = step

@@ -108,9 +108,9 @@ class Pipeline:
         return loss * (self._weight if isinstance(self._weight, float) else self._weight * count_targets(targets))
 
     def train(self, tokens: Tensor, targets: Tensor, runs: int, share: Tensor | None = None) -> Tensor:
-        """Gradients of the mean loss over all targets, divided by the `runs` of a step; returns that mean, on every rank.
+        """Computes gradients of the mean loss, divided by the `runs` of a step; returns that mean on every rank.
 
-        `share` is what this run's mean counts for in the step's, where runs have different numbers of targets.
+        `share` is the weight of this run's mean in the step's, if runs have different numbers of targets.
         """
         if share is None:
             self._weight = 1.0 / (self._settings.micro_batches * runs)
@@ -171,7 +171,7 @@ def _width(part: nn.Module) -> int:
 
 
 def _examples(part: nn.Module, index: int, count: int, settings: Settings, tensor: int) -> tuple[Tensor, Tensor]:
-    """Example input and output of a stage. Without them torch would run it to find the shapes, again after each validation."""
+    """Example input and output of a stage. Without them torch would run it once more to find the shapes."""
     assert isinstance(part, Stage)
     batch, length, width = settings.micro_batch, settings.part_length, _width(part)
 

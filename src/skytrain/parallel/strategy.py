@@ -155,7 +155,7 @@ class MeshStrategy(StateByName, ParallelStrategy):
                 TiedWeights(named.get(first), named.get(again), self.mesh, self.settings.schedule)
                 for again, first in self._same.items()
             ]
-            # The schedule runs forward and backward inside the training step, and Lightning would clear gradients after it.
+            # The schedule runs forward and backward in the training step, after which Lightning would clear gradients.
             module.optimizer_zero_grad = _do_nothing
         set_module_device(module, self.root_device)
 
