@@ -10,7 +10,7 @@ import pytest
 
 from skytrain.config import Config, SkytrainError
 from skytrain.config.composition import compose
-from skytrain.pipelines.plan import Trials, compose_plan, plan_run, plan_tokens
+from skytrain.pipelines.plan import Trials, compose_plan, plan_run, plan_tokens, planned_workload
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.choice import choose, costly_settings, explain, refuse
 from skytrain.planning.communication import Node
@@ -146,8 +146,50 @@ def test_a_setting_that_costs_money_is_told_with_the_dollars(words: list[str], t
     workload = workload_of(config)
     choice = choose(find_offers(workload, CATALOG, replace(ONE_G5, instance="p5.4xlarge")))
     assert choice
-    lines = costly_settings(config, workload, choice)
+    lines = costly_settings(config, choice, workload_of)
     assert all(any(part in line for line in lines) for part in told) and bool(lines) == bool(told)
+
+
+def test_a_cheaper_setting_is_advised_only_where_train_accepts_it(tmp_path: Path) -> None:
+    def advised(preset: str) -> str:
+        composed, open_mesh = compose_plan(
+            ["model=llama-3.1-8b", "tokenizer.vocab_size=257", "trainer.tokens=1B", preset], [], None
+        )
+        request = PlanRequest(instance="p5.48xlarge", nodes=1, market="spot", region="us-east-2")
+        return " ".join(plan_run(composed, open_mesh, request, Trials(0, 500), tmp_path / "plan.json").costly)
+
+    assert "trainer.compile=true" in advised("parallel=fsdp")
+    assert "trainer.compile=true" not in advised("parallel=deepspeed-zero3")
+
+
+@pytest.mark.parametrize(
+    ("mesh", "instance", "reason"),
+    [
+        # 12 heads do not divide among 7 ranks, nor among the 8 that two of these machines have.
+        ("tensor=7", "g5.12xlarge", "model.heads, which is 12, does not divide among 7 ranks; try --mesh tensor=4,shard=-1"),
+        ("tensor=8", "p5.48xlarge", "model.heads, which is 12, does not divide among 8 ranks; try --mesh tensor=4,shard=-1"),
+        ("pipeline=3", "g5.12xlarge", "the mesh pipeline 3 is for 3 GPUs, not 8; try --mesh pipeline=2,shard=-1"),
+        ("tensor=7", "g7e.48xlarge", "model.heads, which is 12, does not divide among 7 ranks"),
+    ],
+)  # fmt: skip
+def test_a_mesh_that_fits_nothing_is_refused_for_its_own_reason_with_one_that_fits(
+    mesh: str, instance: str, reason: str
+) -> None:
+    composed, open_mesh = compose_plan(GPT2, [], mesh)
+    workload = planned_workload(composed, open_mesh)
+    machines = CATALOG.instance(instance), 8 // CATALOG.instance(instance).gpus
+    refused = place(workload, *machines)
+    assert isinstance(refused, NoPlacement) and refused.reason.endswith(reason)
+    if "--mesh" in reason:
+        instead, _ = compose_plan(GPT2, [], reason.split("--mesh ")[1])
+        assert isinstance(place(planned_workload(instead, False), *machines), Placement)
+
+
+def test_the_reason_why_no_offer_fits_is_not_that_a_speed_is_unknown() -> None:
+    composed, open_mesh = compose_plan(GPT2, [], "pipeline=3")
+    request = PlanRequest(nodes=1, region="us-east-2", market="spot")
+    error = refuse(find_offers(planned_workload(composed, open_mesh), CATALOG, request), request)
+    assert "the mesh pipeline 3 is for 3 GPUs, not 8" in str(error)
 
 
 def test_trials_that_pass_the_budget_leave_no_plan_behind(tmp_path: Path) -> None:

@@ -65,6 +65,7 @@ from .mesh_resolution import (
     advice as advice,
     check_job as check_job,
     mesh_problem as mesh_problem,
+    model_size_problem as model_size_problem,
     resolve_mesh as resolve_mesh,
     step_batches as step_batches,
     uses_deepspeed as uses_deepspeed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from .capabilities import COMBINATION_RULES, Device, Setup, broken_rule
+from .capabilities import COMBINATION_RULES, MODEL_SIZE_RULES, Device, Setup, broken_rule
 from .errors import ConfigError
 from .mesh import DEEPSPEED, DIMENSIONS, Mesh, make_mesh, resolve_degrees
 from .schema import Config
@@ -41,6 +41,14 @@ def mesh_problem(config: Config, world_size: int) -> str | None:
     """What keeps a mesh whose degrees are all given from working; None for one that works."""
     mesh = make_mesh(config.parallel, resolve_degrees(config.parallel, world_size, nodes=1))
     broken = broken_rule(Setup(config, mesh, world_size))
+    return f"{broken[0].key}: {broken[1]}" if broken else None
+
+
+def model_size_problem(config: Config) -> str | None:
+    """Why the degrees that are given cannot divide the model, whatever the number of processes; None where they can."""
+    given = {name: getattr(config.parallel, name) for name in DIMENSIONS}
+    least = {name: 1 if degree in (-1, None) else degree for name, degree in given.items()}
+    broken = broken_rule(Setup(config, make_mesh(config.parallel, least)), MODEL_SIZE_RULES)
     return f"{broken[0].key}: {broken[1]}" if broken else None
 
 

@@ -83,11 +83,13 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
     if choice is None:
         return Planned(offers, refusal=refuse(offers, request))
     why = explain(choice, offers, request)
-    costly = tuple(costly_settings(composed.config, workload, choice))
+    costly = costly_settings(
+        composed.config, choice, lambda changed: planned_workload(replace(composed, config=changed), open_mesh)
+    )
     sheet = _sheet(composed.config, choice, trials) if trials.count else None
     written = plan_dict(composed.values, request, choice, why, catalog, datetime.now(UTC).date().isoformat())
     write_plan(written, out)
-    return Planned(offers, choice, None, why, costly, sheet, written)
+    return Planned(offers, choice, None, why, tuple(costly), sheet, written)
 
 
 def plan_tokens(composed: Composed, open_mesh: bool, request: PlanRequest, rows: int) -> list[Purchase]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from skytrain.config import Config, SkytrainError, format_seconds
 
-from .costs import work_of
 from .offers import LONGEST_HOURS, Offer, PlanRequest, estimate_offer, place
 from .search import Placement
-from .workload import Workload, job_of
+from .workload import Workload
 
 WORTH_TELLING = 0.01  # of the run's dollars that another setting saves
 
@@ -53,8 +52,12 @@ def explain(choice: Offer, found: Sequence[Offer], request: PlanRequest) -> str:
     return " ".join(sentences)
 
 
-def costly_settings(config: Config, workload: Workload, choice: Offer) -> list[str]:
-    """Settings that make the choice dearer than it has to be, with the dollars."""
+def costly_settings(config: Config, choice: Offer, workload_for: Callable[[Config], Workload]) -> list[str]:
+    """Settings that make the choice dearer than it has to be, with the dollars.
+
+    `workload_for` makes the workload of a changed configuration: an alternative that `train` would refuse has no
+    placement there, and is not advised.
+    """
     assert choice.estimate and choice.placement
     trainer = config.trainer
     cheaper: list[tuple[str, str, dict[str, Any]]] = []
@@ -67,7 +70,7 @@ def costly_settings(config: Config, workload: Workload, choice: Offer) -> list[s
     lines = []
     for setting, instead, changes in cheaper:
         changed = replace(config, trainer=replace(trainer, **changes))
-        other = replace(workload, job=job_of(changed), work=work_of(changed))
+        other = workload_for(changed)
         placement = place(other, choice.instance, choice.nodes)
         if not isinstance(placement, Placement):
             continue
@@ -85,7 +88,7 @@ def refuse(found: Sequence[Offer], request: PlanRequest) -> SkytrainError:
     if not any(offer.placement for offer in found):
         if not found:
             return SkytrainError("the catalogue has no such instance")
-        least = min(found, key=lambda offer: (offer.problem is None, -offer.nodes * offer.instance.gpu_memory_mib))
+        least = min(found, key=_distance_from_fitting)
         return SkytrainError(
             f"the model fits no offer: on {least.nodes} x {least.instance.type}: {least.problem}\n  try more nodes (--nodes), a larger instance, another mesh, or a smaller model"
         )
@@ -107,6 +110,11 @@ def refuse(found: Sequence[Offer], request: PlanRequest) -> SkytrainError:
     return SkytrainError(
         f"budget.usd={request.budget_usd:g} is too small for every offer: the least that works is ${cheapest.estimate.usd_p90:,.2f} ({cheapest.name})\n  try: budget.usd={math.ceil(cheapest.estimate.usd_p90)}, or fewer tokens: skytrain plan --how-many-tokens"
     )
+
+
+def _distance_from_fitting(offer: Offer) -> tuple[bool, int]:
+    """Orders offers on which nothing fits: the largest first, those whose speed is unknown last."""
+    return offer.instance.device.peak_flops is None, -offer.nodes * offer.instance.gpu_memory_mib
 
 
 def _too_slow(priced: Sequence[Offer], hours: float, request: PlanRequest) -> SkytrainError:

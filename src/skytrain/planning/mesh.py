@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 
 from skytrain.config import (
     CHUNKS,
+    DEEPSPEED,
     DIMENSIONS,
     ConfigError,
     Mesh,
@@ -17,7 +19,16 @@ from skytrain.config import (
     resolve_degrees,
 )
 
-__all__ = ["CHUNKS", "DIMENSIONS", "Mesh", "mesh_words", "overrides", "parallel_settings", "requested_mesh"]
+__all__ = [
+    "CHUNKS",
+    "DIMENSIONS",
+    "Mesh",
+    "mesh_words",
+    "near_meshes",
+    "overrides",
+    "parallel_settings",
+    "requested_mesh",
+]
 
 
 def mesh_words(text: str) -> list[str]:
@@ -48,19 +59,20 @@ def requested_mesh(parallel: ParallelConfig, gpus: int, nodes: int) -> Mesh:
     needed = math.prod(degrees.values())
     if needed != gpus:
         product = " x ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "single"
-        raise ConfigError("parallel", f"the mesh {product} is for {needed} GPUs, not {gpus}{_instead(degrees, gpus)}")
+        raise ConfigError("parallel", f"the mesh {product} is for {needed} GPUs, not {gpus}")
     return make_mesh(parallel, degrees)
 
 
-def _instead(degrees: dict[str, int], gpus: int) -> str:
-    """A mesh near one that does not divide so many GPUs, as `--mesh` takes it."""
+def near_meshes(parallel: ParallelConfig, gpus: int, nodes: int) -> Iterator[tuple[str, Mesh]]:
+    """Meshes of so many GPUs near a requested one that divides one dimension, nearest first, as `--mesh` takes them."""
+    degrees = resolve_degrees(parallel, gpus, nodes)
     used = [name for name in DIMENSIONS if degrees[name] > 1]
-    if len(used) != 1:
-        return ""
+    if len(used) != 1 or parallel.name in DEEPSPEED:
+        return
+    wanted, rest = used[0], "replicate" if used[0] == "shard" else "shard"
     whole = [degree for degree in range(1, gpus + 1) if gpus % degree == 0]
-    near = min(whole, key=lambda degree: abs(degree - degrees[used[0]]))
-    rest = "replicate" if used[0] == "shard" else "shard"
-    return f"; try --mesh {used[0]}={near},{rest}=-1"
+    for degree in sorted(whole, key=lambda degree: abs(degree - degrees[wanted])):
+        yield f"{wanted}={degree},{rest}=-1", make_mesh(parallel, degrees | {wanted: degree, rest: gpus // degree})
 
 
 def parallel_settings(mesh: Mesh) -> dict[str, str | int]:

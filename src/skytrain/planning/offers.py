@@ -13,7 +13,7 @@ from .communication import Node
 from .costs import BOOT_SECONDS, Estimate, estimate
 from .flops import decoder_flops_per_token
 from .host import disk_problem
-from .mesh import requested_mesh
+from .mesh import Mesh, near_meshes, requested_mesh
 from .search import Machines, NoPlacement, Placement, best_placement
 from .workload import Workload
 
@@ -128,25 +128,47 @@ def node_counts(workload: Workload, instance: Instance) -> Iterator[int]:
 def place(workload: Workload, instance: Instance, nodes: int) -> Placement | NoPlacement:
     """The layout of the workload on so many of these machines that `train` would run, or the fastest that it could."""
     node, gpus = Node.of(instance), nodes * instance.gpus
-    if node.gpu.peak_flops is None and workload.job.precision != "32-true":
-        return NoPlacement(f"{node.gpu.name} has no verified bf16 peak; measure there: skytrain plan --measure")
-    fixed = workload.fixed
+    mesh: Mesh | None = None
     if workload.parallel is not None:
         try:
-            fixed = replace(fixed, mesh=requested_mesh(workload.parallel, gpus, nodes))
+            mesh = requested_mesh(workload.parallel, gpus, nodes)
         except ConfigError as error:
-            return NoPlacement(str(error))
+            return NoPlacement((workload.unfit or str(error)) + _instead(workload, instance, nodes))
+        if workload.unfit:
+            return NoPlacement(workload.unfit + _instead(workload, instance, nodes))
+    if not _has_known_speed(workload, node):
+        return NoPlacement(f"{node.gpu.name} has no verified bf16 peak; measure there: skytrain plan --measure")
+    return _laid_out(workload, instance, nodes, mesh)
+
+
+def _has_known_speed(workload: Workload, node: Node) -> bool:
+    return node.gpu.peak_flops is not None or workload.job.precision == "32-true"
+
+
+def _laid_out(workload: Workload, instance: Instance, nodes: int, mesh: Mesh | None) -> Placement | NoPlacement:
+    node = Node.of(instance)
     found = best_placement(
         workload.job,
-        Machines(node, gpus, instance.gpu_memory_mib),
+        Machines(node, nodes * instance.gpus, instance.gpu_memory_mib),
         workload.batch_tokens,
         measurements=workload.measurements,
         problem=workload.problem,
-        fixed=fixed,
+        fixed=replace(workload.fixed, mesh=mesh),
     )
     if isinstance(found, Placement) and (reason := disk_problem(found.job, found.mesh, node, workload.work)):
         return NoPlacement(reason)
     return found
+
+
+def _instead(workload: Workload, instance: Instance, nodes: int) -> str:
+    """The mesh nearest to one that does not fit which `train` would run on these machines, to add to the reason."""
+    assert workload.parallel is not None
+    if not _has_known_speed(workload, Node.of(instance)):
+        return ""
+    near = near_meshes(workload.parallel, nodes * instance.gpus, nodes)
+    fitting = (words for words, mesh in near if isinstance(_laid_out(workload, instance, nodes, mesh), Placement))
+    words = next(fitting, None)
+    return f"; try --mesh {words}" if words else ""
 
 
 def estimate_offer(workload: Workload, placement: Placement, offer: Offer) -> Estimate:

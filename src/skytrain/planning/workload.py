@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from skytrain.config import Config, ConfigError, DecoderConfig, ParallelConfig, fused_settings_problem
+from skytrain.config import (
+    Config,
+    ConfigError,
+    DecoderConfig,
+    ParallelConfig,
+    fused_settings_problem,
+    model_size_problem,
+)
 
 from .costs import Work, work_of
 from .measurements import Measurement
@@ -22,6 +29,7 @@ class Workload:
     batch_tokens: int
     fixed: Fixed
     parallel: ParallelConfig | None  # the mesh that `train` would form; None leaves the mesh to the search
+    unfit: str | None  # why that mesh cannot divide the model on any machine
     measurements: Sequence[Measurement]
     problem: Callable[[Placement], str | None]  # why `train` could not run a layout; None for one that it can
 
@@ -43,6 +51,7 @@ def workload_of(
         batch_tokens=config.trainer.batch_tokens,
         fixed=fixed_of(config, given),
         parallel=None if open_mesh else config.parallel,
+        unfit=None if open_mesh else model_size_problem(config),
         measurements=measurements,
         problem=problem,
     )

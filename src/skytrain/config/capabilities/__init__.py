@@ -22,6 +22,7 @@ from .sizes import JOB_SIZE_RULES, MODEL_SIZE_RULES
 
 __all__ = [
     "COMBINATION_RULES",
+    "MODEL_SIZE_RULES",
     "RULES",
     "Device",
     "Rule",
