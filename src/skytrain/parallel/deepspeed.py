@@ -211,7 +211,7 @@ class ZeroStrategy(DeepSpeedBase):
         return super().backward(closure_loss, optimizer, *args, scale_wrt_gas=False, **kwargs)
 
     def optimizer_step(self, optimizer: Any, closure: Callable[[], Any], model: Any = None, **kwargs: Any) -> Any:
-        """Called for each micro-batch. At the last one of a step the engine updates the weights, if all are finite."""
+        """Called for each micro-batch. After a step's last one the engine updates the weights if gradients are finite."""
         result = super().optimizer_step(optimizer, closure, model, **kwargs)
         module: Any = self.lightning_module
         if ends_step(module.trainer):
