@@ -1,8 +1,10 @@
 """Every `skytrain` command that README, the documentation and the help show is parsed as a user would type it."""
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +30,9 @@ def commands(text: str) -> dict[str, bool]:
 
 
 def typed(command: str) -> list[str]:
-    """The arguments as a shell passes them: variables replaced, without comments and ellipses."""
+    """The arguments as a shell passes them: variables replaced, without comments, redirections and ellipses."""
     words = shlex.split(re.sub(r"\$[A-Z_]+", "0", command), comments=True)
-    return [word for word in words if not word.endswith("...")]
+    return [word for word in takewhile(lambda word: word not in (">", "|"), words) if not word.endswith("...")]
 
 
 def parse(words: list[str]) -> dict[str, Any]:
@@ -45,12 +47,17 @@ def parse(words: list[str]) -> dict[str, Any]:
     return command.make_context(name, list(words), parent=context).params
 
 
+@functools.cache
+def compose_once(overrides: tuple[str, ...]) -> None:
+    compose(list(overrides))
+
+
 def problems_of(text: str) -> list[str]:
     problems = []
     for command, whole in commands(text).items():
         try:
             if overrides := parse(typed(command)).get("overrides"):
-                compose(overrides)
+                compose_once(tuple(overrides))
         except Exception as error:  # reported with its command
             if whole or not re.search("Missing|requires an argument", str(error)):
                 problems.append(f"skytrain {command}\n  {type(error).__name__}: {error}")
