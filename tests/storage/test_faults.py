@@ -371,6 +371,7 @@ def test_a_denial_is_an_outage_where_the_same_was_allowed_before(faulty_store: S
     faulty_store.write("key", CONTENT)
     fault_proxy.inject("denied", times=8)
     faulty_store.write("key", b"new")
+    assert not faulty_store.failing
     fault_proxy.inject("denied", times=1)
     with pytest.raises(AccessDenied):
         faulty_store.read("key")  # nothing was read before: the credentials may never have allowed it
@@ -381,6 +382,7 @@ def test_a_denial_is_an_outage_where_the_same_was_allowed_before(faulty_store: S
     fault_proxy.inject("denied")
     with pytest.raises(AccessDenied, match="tried for"):
         faulty_store.patient(BRIEFLY).write("key", b"newer")
+    assert faulty_store.failing
 
 
 def test_an_outage_is_outlived_however_many_requests_fail(faulty_store: Store, fault_proxy: FaultProxy) -> None:

@@ -134,6 +134,22 @@ def test_a_save_waits_for_the_one_before_it(store, monkeypatch):
     assert most == [1]
 
 
+def test_a_save_that_is_due_while_the_store_fails_the_one_before_it_is_postponed(store, monkeypatch):
+    """The save of step 1 is retried until step 4 is reached, so waiting for it would never get there."""
+    works, written = threading.Event(), FolderStore.write_parts
+
+    def retried(self, key, parts):
+        if not works.wait(30):
+            raise StoreError("write", self.url(key), "training stood still")
+        written(self, key, parts)
+
+    monkeypatch.setattr(FolderStore, "write_parts", retried)
+    monkeypatch.setattr(FolderStore, "failing", property(lambda self: not works.is_set()), raising=False)
+    _, _, said = fit(store, SavePolicy(Interval(steps=1), Keep(last=10)), lambda step: step == 4 and works.set())
+    assert said == []
+    assert committed_steps(store, "r") == [1, 4, 5, 6]
+
+
 def failing(monkeypatch, times: int, kind: type[StoreError] = StoreError) -> None:
     left, written = [times], FolderStore.write_parts
 

@@ -34,6 +34,11 @@ class Store(ABC):
     root: str
     patience_seconds: float  # that an operation keeps trying while the store cannot be reached
 
+    @property
+    def failing(self) -> bool:
+        """Whether operations are failing at present, and are retried."""
+        return False
+
     def url(self, key: str) -> str:
         return f"{self.root}/{key}" if key else self.root
 

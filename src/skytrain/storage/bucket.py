@@ -69,6 +69,10 @@ class BucketStore(Store):
     def patience_seconds(self) -> float:  # type: ignore[override]
         return self._retry.seconds
 
+    @property
+    def failing(self) -> bool:
+        return bool(self._history.failing)
+
     def read(self, key: str) -> bytes:
         attempts = self._attempts("read", key)
         while True:

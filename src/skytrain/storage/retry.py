@@ -91,6 +91,7 @@ class ServerHistory:
 
     responded: bool = False
     granted: set[str] = field(default_factory=set)  # permissions that an operation has succeeded with
+    failing: set[str] = field(default_factory=set)  # permissions whose last operation has failed, and may be retried
 
 
 class Attempts:
@@ -114,6 +115,7 @@ class Attempts:
     def succeeded(self) -> None:
         self._history.responded = True
         self._history.granted.add(self._permission)
+        self._history.failing.discard(self._permission)
 
     def failed(self, error: Exception) -> None:
         explained, transient = self._explain(error)
@@ -121,6 +123,7 @@ class Attempts:
         granted = self._permission in self._history.granted
         if not transient and not (isinstance(explained, AccessDenied) and granted):
             raise explained from error
+        self._history.failing.add(self._permission)
         limit_seconds = self._retry.seconds
         if not self._history.responded and limit_seconds > FIRST_RESPONSE_SECONDS:
             limit_seconds, explained.hint = FIRST_RESPONSE_SECONDS, NEVER_RESPONDED_HINT

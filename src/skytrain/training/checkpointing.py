@@ -33,6 +33,7 @@ from .module import CausalLM
 FIRST_SAVE_SECONDS = 60.0  # until the first save of an adaptive interval, which depends on how long a save takes
 # After a save has failed, while training continues.
 FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 60.0
+POLL_SECONDS = 0.1  # while a save waits for the one before it
 FINAL_RETRY_SECONDS = 5.0  # after the last step, when nothing else is left to do
 ENOUGH_INTERRUPTIONS = 3  # to estimate how often a run is interrupted
 
@@ -142,6 +143,9 @@ class Checkpoints(AtStep):
         began = time.monotonic()
         if self._under_way is not None:
             before = self._under_way
+            if not self._wait_while_the_store_works(trainer):
+                self._soon = True  # postponed: training continues
+                return
             self._finish(trainer)
             waited = time.monotonic() - began
             if waited >= 1:
@@ -155,6 +159,14 @@ class Checkpoints(AtStep):
             self._failed(step, error)
         self.stall_seconds = max(self.stall_seconds, time.monotonic() - began)
 
+    def _wait_while_the_store_works(self, trainer: pl.Trainer) -> bool:
+        """Waits for the save under way; returns False, on all ranks alike, if the store fails on any of them."""
+        while not self._is_done(trainer):
+            if self._ranks.any(self._store.failing):
+                return False
+            trainer.strategy.checkpoint_io.pending.ended_within(POLL_SECONDS)  # type: ignore[attr-defined]
+        return True
+
     def _start(self, trainer: pl.Trainer, step: int, *, background: bool) -> None:
         self._under_way = step
         options = SaveOptions(self._policy.attempt, background, self._policy.before_commit, self._after_commit)
@@ -165,11 +177,13 @@ class Checkpoints(AtStep):
 
     def _finish_if_done(self, trainer: pl.Trainer) -> None:
         """Finishes the save under way once it has ended on rank 0."""
-        if self._under_way is None:
-            return
-        pending = getattr(trainer.strategy.checkpoint_io, "pending", None)
-        if self._ranks.any(self._ranks.first and (pending is None or pending.done)):
+        if self._under_way is not None and self._is_done(trainer):
             self._finish(trainer)
+
+    def _is_done(self, trainer: pl.Trainer) -> bool:
+        """Whether the save under way has ended on rank 0."""
+        pending = getattr(trainer.strategy.checkpoint_io, "pending", None)
+        return self._ranks.any(self._ranks.first and (pending is None or pending.done))
 
     def _finish(self, trainer: pl.Trainer) -> None:
         """Waits for the save under way; one that failed is reported, and tried again later."""
@@ -195,7 +209,7 @@ class Checkpoints(AtStep):
 
     def _failed(self, step: int, error: SaveFailed, *, last: bool = False) -> None:
         """Reports it and schedules the next try; raises when saves have failed for too long. On all ranks alike."""
-        self._under_way = None
+        self._under_way, self._soon = None, False  # the retry saves the weights of its own time
         wait = self._patience.failed()
         # Steps that are lost with the last save can be trained again; dollars beyond the budget are gone.
         give_up = wait is None or (last and not self._policy.affordable())
