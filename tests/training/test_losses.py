@@ -1,0 +1,26 @@
+"""Which loss runs, and that the module runs it."""
+
+import pytest
+
+from skytrain.config.composition import compose
+from skytrain.models import lm_loss
+from skytrain.training import make_module, outline, plan_training
+from skytrain.training.losses import choose_loss
+from tests.support.tiny import ONE_LAYER
+
+
+@pytest.mark.parametrize(
+    ("compile_model", "kind", "label"), [(False, "eager", "plain torch"), (True, "compiled", "torch.compile")]
+)
+def test_a_cpu_runs_plain_torch_or_what_torch_compiles(compile_model, kind, label):
+    path = choose_loss(compose([*ONE_LAYER, f"trainer.compile={compile_model}"]).config, "cpu")
+    assert (path.kind, path.label, path.kernels) == (kind, label, None)
+    assert (path.loss is lm_loss) == (kind == "eager")
+    assert not path.lowers_precision
+
+
+def test_the_module_has_the_loss_that_was_chosen_and_its_label_is_reported():
+    config, notes = compose([*ONE_LAYER]).config, []
+    module = make_module(config, plan_training(config), outline(config), notes.append)
+    assert module.loss is choose_loss(config, "cpu").loss
+    assert notes == ["compute: plain torch"]
