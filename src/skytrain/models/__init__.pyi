@@ -27,7 +27,7 @@ from .parametrization import UpdateScales as UpdateScales, update_scales as upda
 from .places import Places as Places
 from .recompute import Recompute as Recompute, nothing_kept as nothing_kept, run_block as run_block
 from .sizes import describe_sizes as describe_sizes
-from .stages import Stage as Stage, stage_layers as stage_layers
+from .stages import DecoderStage as DecoderStage, stage_layers as stage_layers
 from .tensor_plans import (
     TensorPlan as TensorPlan,
     check_tensor_degree as check_tensor_degree,

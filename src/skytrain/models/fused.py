@@ -1,4 +1,4 @@
-"""The fast path: a decoder's loss through fused kernels, over the very same parameters.
+"""The fast path: a decoder's loss through fused kernels, over the same parameters.
 
 Master weights stay in float32; products, the residual stream and activations are bf16; softmax, norms and the loss are
 computed in float32; weight gradients leave their products in float32. Each technique has its switch, and with all of
@@ -44,9 +44,29 @@ class Kernels:
     epilogue: bool = False  # bias and GELU inside the products, instead of `gelu`'s kernels; on a GPU
 
 
-# The residual stream, the output of the last branch that is still to be added to it, and that branch's bias.
+@dataclass(frozen=True)
+class FusedPass:
+    """What all blocks of one forward pass share."""
+
+    batch: int  # sequences
+    kernels: Kernels
+    documents: Documents | None = None
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """How `QKVAttention` computes."""
+
+    batch: int  # sequences
+    head_size: int
+    scale: float
+    backend: Backend
+    tuned: bool  # products by algorithms that were chosen by measurement
+
+
+# The residual stream, the output of the last branch, which is not yet added to it, and that branch's bias.
 Stream = tuple[Tensor, Tensor | None, Tensor | None]
-RunBlock = Callable[[Block, Tensor, Tensor | None, Tensor | None, int, Kernels, Documents | None], Stream]
+RunBlock = Callable[[Block, Tensor, Tensor | None, Tensor | None, FusedPass], Stream]
 
 
 def fused_loss(
@@ -71,11 +91,12 @@ def fused_loss(
         documents = model.documents(ids_bt)
     stream_dtype = torch.float32 if kernels.fp32_residual else dtype
     x = lookup(tokens_bt, model.embedding.tokens.weight, positions.weight, stream_dtype, places_bt)
+    shared = FusedPass(len(tokens_bt), kernels, documents)
     branch: Tensor | None = None
     bias: Tensor | None = None
     for block in model.blocks.values():
         assert isinstance(block, Block)
-        x, branch, bias = run(block, x, branch, bias, len(tokens_bt), kernels, documents)
+        x, branch, bias = run(block, x, branch, bias, shared)
     x, y = _norm(kernels, model.head.norm, x, branch, bias)
     weight, vocab = model.head.projection.weight, model.config.vocab_size
     if targets_bt is None:
@@ -87,9 +108,10 @@ def fused_loss(
 
 
 def fuse(model: Decoder, kernels: Kernels, dtype: torch.dtype) -> None:
-    """Makes `model(tokens, targets)` this loss and `model(tokens, None)` its logits, block by block, so that what is wrapped around their calls later still sees them.
+    """Make `model(tokens, targets)` this loss and `model(tokens, None)` its logits.
 
-    That is how weights may be gathered for a block's own time only. Its last bias is used by the next block, so it is copied.
+    Blocks are still called as modules, so that FSDP can gather the weights of one block at a time. A block's last bias is
+    used by the next block, so it is copied.
     """
 
     def forward(block: Block, *args: Any) -> Stream:
@@ -106,16 +128,12 @@ def fuse(model: Decoder, kernels: Kernels, dtype: torch.dtype) -> None:
 
 
 def fused_block(
-    block: Block,
-    x_nd: Tensor,
-    branch_nd: Tensor | None,
-    bias_d: Tensor | None,
-    batch: int,
-    kernels: Kernels,
-    documents: Documents | None = None,
+    block: Block, x_nd: Tensor, branch_nd: Tensor | None, bias_d: Tensor | None, shared: FusedPass
 ) -> Stream:
+    """One block: adds the branch before it to the stream, and returns its own last branch without adding it."""
+    kernels = shared.kernels
     x, y = _norm(kernels, block.attention_norm, x_nd, branch_nd, bias_d)
-    mixed = attend(y, block.attention, batch, kernels, documents)
+    mixed = attend(y, block.attention, shared)
     x, y = _norm(kernels, block.mlp_norm, x, mixed, block.attention.out.bias)
     return x, _mlp(y, block.mlp, kernels), block.mlp.down.bias
 
@@ -145,14 +163,15 @@ def _mlp(y_nd: Tensor, mlp: Any, kernels: Kernels) -> Tensor:
     return linear(hidden, down.weight, down_low, kernels.products)
 
 
-def attend(y_nd: Tensor, attention: Any, batch: int, kernels: Kernels, documents: Documents | None = None) -> Tensor:
-    qkv, out = attention.qkv, attention.out
-    if documents is not None:
+def attend(y_nd: Tensor, attention: Any, shared: FusedPass) -> Tensor:
+    """The output of attention, without its bias."""
+    qkv, out, kernels, batch = attention.qkv, attention.out, shared.kernels, shared.batch
+    if shared.documents is not None:
         packed = linear(y_nd, qkv.weight, _low(qkv.weight, y_nd.dtype), kernels.products)
         packed = add_bias(packed, qkv.bias).view(
             batch, -1, packed.shape[1] // (3 * attention.head_size), 3, attention.head_size
         )
-        within = attention.attend(*(part.transpose(1, 2) for part in packed.unbind(3)), documents)
+        within = attention.attend(*(part.transpose(1, 2) for part in packed.unbind(3)), shared.documents)
         mixed = within.transpose(1, 2).reshape(len(y_nd), -1)
         return linear(mixed, out.weight, _low(out.weight, y_nd.dtype), kernels.products)
     mixed = QKVAttention.apply(
@@ -161,11 +180,7 @@ def attend(y_nd: Tensor, attention: Any, batch: int, kernels: Kernels, documents
         _low(qkv.weight, y_nd.dtype),
         qkv.bias,
         _low(qkv.bias, y_nd.dtype),
-        batch,
-        attention.head_size,
-        attention.scale,
-        kernels.attention,
-        kernels.products,
+        AttentionCall(batch, attention.head_size, attention.scale, kernels.attention, kernels.products),
     )
     return linear(mixed, out.weight, _low(out.weight, y_nd.dtype), kernels.products)
 
@@ -185,16 +200,13 @@ class QKVAttention(torch.autograd.Function):
         low: Tensor,
         bias: Tensor,
         bias_low: Tensor,
-        batch: int,
-        size: int,
-        scale: float,
-        backend: Backend,
-        tuned: bool,
+        call: AttentionCall,
     ) -> Tensor:
-        packed = product(x_nd, low.t(), tuned, bias_low)
-        q, k, v = packed.view(batch, -1, packed.shape[1] // (3 * size), 3, size).unbind(3)
+        size, scale, backend = call.head_size, call.scale, call.backend
+        packed = product(x_nd, low.t(), call.tuned, bias_low)
+        q, k, v = packed.view(call.batch, -1, packed.shape[1] // (3 * size), 3, size).unbind(3)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-        ctx.backend, ctx.scale, ctx.tuned = backend, scale, tuned
+        ctx.backend, ctx.scale, ctx.tuned = backend, scale, call.tuned
         wants = any(ctx.needs_input_grad)
         if backend == "cudnn":
             results = torch.ops.aten._scaled_dot_product_cudnn_attention(
@@ -260,7 +272,7 @@ class QKVAttention(torch.autograd.Function):
                 )
         dpacked, dbias = pack_qkv(*(part.transpose(1, 2) for part in (dq, dk, dv)))
         dx, dweight = product(dpacked, low, ctx.tuned), product_fp32(dpacked.t(), x_nd, ctx.tuned)
-        return dx, dweight, None, dbias, None, None, None, None, None, None
+        return dx, dweight, None, dbias, None, None
 
 
 def _recomputed(q: Tensor, k: Tensor, v: Tensor, dout: Tensor, scale: float) -> tuple[Tensor, ...]:

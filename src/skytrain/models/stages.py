@@ -1,4 +1,4 @@
-"""A decoder cut into consecutive stages: each is a module of its own, its parameters named as in the whole."""
+"""Pipeline stages of a decoder: consecutive blocks, with parameters named as in the whole model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .places import Places
 from .rope import rotation, rotation_at
 
 
-class Stage(nn.Module):
-    """Some blocks of a decoder, with the embedding where it is the first and the head where it is the last.
+class DecoderStage(nn.Module):
+    """Some blocks of a decoder, with the embedding in the first stage and the head in the last.
 
-    The first takes tokens, the others what the one before gave. `length` is that of the whole sequence: a later stage
-    could not tell it from its input, which may be a part of one.
+    The first stage takes tokens, the others the output of the stage before. `length` is that of the whole sequence:
+    a later stage cannot derive it from its input, which may be a part of one.
     """
 
     def __init__(self, model: Decoder, layers: range, length: int, *, first: bool, last: bool) -> None:
@@ -40,10 +40,13 @@ class Stage(nn.Module):
 
 
 def stage_layers(layers: int, stages: int) -> list[range]:
-    """Consecutive layers for each stage, as even as can be; where they differ the first and last, which carry embedding and head, have fewer."""
+    """Consecutive layers for each stage, as even as possible.
+
+    Where they differ, the first and last stages have fewer, since they also hold the embedding and the head.
+    """
     assert 1 <= stages <= layers
     each, more = divmod(layers, stages)
-    begin = (stages - more + 1) // 2  # the stages with one layer more stand in the middle
+    begin = (stages - more + 1) // 2  # the stages with one layer more are in the middle
     found, start = [], 0
     for stage in range(stages):
         stop = start + each + (begin <= stage < begin + more)

@@ -19,7 +19,7 @@ from torch.distributed.pipelining.schedules import (
 )
 
 from ..config import ConfigError
-from ..models import Decoder, Stage, count_targets, stage_layers
+from ..models import Decoder, DecoderStage, count_targets, stage_layers
 from .clip import local_part
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ def cut_stages(model: nn.Module, mesh: DeviceMesh, settings: Settings) -> list[n
     mine, count = stages_of_rank(settings.schedule, mesh.size(), mesh.get_local_rank())
     layers = stage_layers(model.config.layers, count)
     return [
-        Stage(model, layers[i], settings.sequence_length, first=i == 0, last=i == count - 1).train(model.training)
+        DecoderStage(model, layers[i], settings.sequence_length, first=i == 0, last=i == count - 1).train(
+            model.training
+        )
         for i in mine
     ]
 
@@ -62,7 +64,7 @@ class StageParts(nn.Module):
         self.config = whole.config
         self.blocks = nn.ModuleDict()
         for stage in stages:
-            assert isinstance(stage, Stage)
+            assert isinstance(stage, DecoderStage)
             self.blocks.update(dict(stage.blocks.items()))
             for name in ("embedding", "head"):
                 if getattr(stage, name) is not None:
@@ -166,13 +168,13 @@ class Pipeline:
 
 
 def _width(part: nn.Module) -> int:
-    assert isinstance(part, Stage)
+    assert isinstance(part, DecoderStage)
     return part.config.width
 
 
 def _examples(part: nn.Module, index: int, count: int, settings: Settings, tensor: int) -> tuple[Tensor, Tensor]:
     """Example input and output of a stage. Without them torch would run it once more to find the shapes."""
-    assert isinstance(part, Stage)
+    assert isinstance(part, DecoderStage)
     batch, length, width = settings.micro_batch, settings.part_length, _width(part)
 
     def between() -> Tensor:

@@ -123,7 +123,7 @@ class Extras:
     factor: Tensor | None = None  # of the whole product: one float32 on the device
 
 
-class Plan:
+class ProductPlan:
     """One shape of product, its descriptors and its algorithms, best guess first."""
 
     def __init__(self, shape: Shape, extras: Extras) -> None:
@@ -230,7 +230,7 @@ class Plan:
         return start.elapsed_time(end) / runs
 
 
-_plans: dict[Shape, Plan] = {}
+_plans: dict[Shape, ProductPlan] = {}
 
 
 def shape_of(x: Tensor, y: Tensor, out_dtype: torch.dtype, epilogue: Epilogue, scaled: bool = False) -> Shape:
@@ -259,7 +259,7 @@ def product(
     out = torch.empty(shape.rows, shape.columns, dtype=shape.out_dtype, device=x.device)
     plan = _plans.get(shape)
     if plan is None:
-        plan = _plans[shape] = Plan(shape, extras)
+        plan = _plans[shape] = ProductPlan(shape, extras)
         if not torch.cuda.is_current_stream_capturing():
             plan.tune(x, y, out, extras)
     plan.run(x, y, out, extras)
