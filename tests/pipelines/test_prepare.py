@@ -130,6 +130,51 @@ def test_what_is_odd_about_a_corpus_is_told(tmp_path: Path) -> None:
     assert "1 documents" not in text
 
 
+@pytest.mark.parametrize("documents", [2, 40])
+def test_the_fraction_suggested_where_a_split_is_empty_gives_both_splits(tmp_path: Path, documents: int) -> None:
+    for i in range(documents):
+        (tmp_path / f"{i}.txt").write_text(f"document {i}")
+    notes = Notes()
+    prepare(text_config(tmp_path, "data.validation_fraction=0.000001"), notes)
+    suggested = notes.said[-1].split("so does ")[1]
+    both = prepare(text_config(tmp_path, suggested), Silent())
+    assert both.validation and both.validation.documents + both.train.documents == documents
+    with pytest.raises(SkytrainError, match=f"training split is empty.*\n.*{suggested}"):
+        prepare(text_config(tmp_path, "data.validation_fraction=1"), Silent())
+
+
+def test_a_single_document_needs_a_separator_or_further_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one\n<|endoftext|>\ntwo\n<|endoftext|>\nthree\n")
+    notes = Notes()
+    prepare(text_config(tmp_path), notes)
+    assert "give more documents, or name the line that ends a document" in notes.said[-1]
+    with pytest.raises(SkytrainError, match="a single document cannot be divided"):
+        prepare(text_config(tmp_path, "data.validation_fraction=1"), Silent())
+
+
+def test_the_last_line_of_progress_is_printed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(story, "REPORT_SECONDS", -1.0)
+    (tmp_path / "a.txt").write_text("one two three")
+    reported: list[tuple[float, float | None]] = []
+
+    class Watched(Silent):
+        def progress(self, stage: str, done: float, total: float | None, *_: Any) -> None:
+            if stage == "tokens":
+                reported.append((done, total))
+
+    prepared = prepare(text_config(tmp_path), Watched())
+    assert reported.count((prepared.train.tokens, prepared.train.tokens)) == 1
+
+
+def test_a_tokenizer_of_bytes_is_not_said_to_be_trained(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one two three four " * 50)
+    notes = Notes()
+    prepare(text_config(tmp_path), notes)
+    prepare(text_config(tmp_path, "tokenizer.vocab_size=262", "tokenizer.name=t"), notes)
+    told = [line for line in notes.said if line.startswith("tokenizer ")]
+    assert ["trained on the corpus" in line for line in told] == [False, True]
+
+
 def test_an_ordinary_corpus_gives_no_warning(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(f"document {i}\n<|endoftext|>\n" for i in range(100)))
     (tmp_path / "b.txt").write_text("one document\n<|endoftext|>\n")

@@ -52,8 +52,10 @@ from ..tokens import (
     trained_tokenizer_id,
     trained_tokenizer_key,
 )
+from .split_hints import no_training, no_validation
 
 REPORT_SECONDS = 0.5  # between two lines of progress
+BYTES_ALONE = 257  # tokens of a byte-level BPE without merges: the bytes and the end of text
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ def prepare(config: Config, reporter: Reporter) -> Prepared:
             reporter.note(f"warning: {warning}")
     reporter.note(describe(work.store, prepared))
     if prepared.validation is None:
-        reporter.note(_no_validation(work.data, prepared.train.documents))
+        documents = prepared.train.documents
+        reporter.note(no_validation(work.data, work.source, documents, _document_ids(work, corpus, documents)))
     return prepared
 
 
@@ -95,17 +98,6 @@ def _start(config: Config, reporter: Reporter) -> Preparation:
     source = make(config.data.source.target, config.data.source.args, key="data.source")
     version = corpus_version(config.data, fingerprint_of(config.data, source))
     return Preparation(config, store, source, version, reporter)
-
-
-def _no_validation(data: DataConfig, documents: int) -> str:
-    if not data.validation_fraction:
-        return "no validation split: data.validation_fraction=0"
-    enough = min(0.5, max(0.1, 2 * data.validation_fraction))
-    return (
-        f"no validation split: by chance, none of {plural(documents, 'document')} is in it "
-        f"at data.validation_fraction={data.validation_fraction:g}\n"
-        f"  more documents or a larger fraction give one, for example data.validation_fraction={enough:g}"
-    )
 
 
 def outline(config: Config) -> list[tuple[str, str]]:
@@ -202,7 +194,8 @@ def _make_tokenizer(work: Preparation, corpus: CorpusManifest | None) -> Tokeniz
     tokenizer = train_bpe(settings, _sample(store, corpus, settings.sample_bytes))
     key = trained_tokenizer_key(corpus.dataset, corpus.version, settings)
     store.write(key, store_tokenizer(tokenizer, store).encode())
-    work.reporter.note(f"tokenizer {tokenizer.id}: {tokenizer.vocab_size} tokens, trained on the corpus")
+    made = "trained on the corpus" if settings.vocab_size > BYTES_ALONE else "one for each byte and the end of text"
+    work.reporter.note(f"tokenizer {tokenizer.id}: {tokenizer.vocab_size} tokens, {made}")
     return tokenizer
 
 
@@ -275,7 +268,9 @@ def _write_splits(work: Preparation, folder: str, tokenizer: Tokenizer, corpus: 
         else:
             parts = tokenize_corpus(store, corpus, tokenizer, data.workers, splits.first_part, splits.wanted)
         _fill(work, splits, parts, corpus)
-        _check(data, corpus, train)
+        if not train.tokens:
+            raise SkytrainError(no_training(data, work.source, _document_ids(work, corpus, validation.documents)))
+        _check_target(data, corpus, train)
         work.reporter.progress("tokens", train.tokens, train.tokens)
         # The training split last: a folder that has it is complete.
         if validation.tokens:
@@ -308,6 +303,8 @@ def _fill(work: Preparation, splits: _Splits, parts: Iterator[TokenizedSlice], c
             total: float | None = data.target_tokens
             if corpus and not total:
                 total = train.tokens + made * (corpus.text_bytes - before - done_bytes) / max(1, done_bytes)
+            if total is not None and train.tokens >= total:
+                continue  # the last line is printed once, when the stage ends
             detail = f"{format_count(speed)} tokens/s" if speed else ""
             work.reporter.progress("tokens", train.tokens, total, detail, pace.seconds_left(train.tokens, total))
 
@@ -317,12 +314,14 @@ def _synthetic(source: Any, tokenizer: Tokenizer) -> Iterator[TokenizedSlice]:
         yield TokenizedSlice(0, i, [f"{i}"], ids, np.array([len(ids)]), np.zeros(1, np.int64))
 
 
-def _check(data: DataConfig, corpus: CorpusManifest | None, train: ShardWriter) -> None:
-    if not train.tokens:
-        raise SkytrainError(
-            f"data={data.name}: the training split is empty\n"
-            f"  data.validation_fraction={data.validation_fraction} took every document"
-        )
+def _document_ids(work: Preparation, corpus: CorpusManifest | None, documents: int) -> Iterator[str]:
+    """The ids that decide which split each document is in, in the order of the documents."""
+    if corpus is None:
+        return (str(i) for i in range(documents))
+    return (document.id for part in corpus.parts for document in read_part(work.store, corpus.folder, part))
+
+
+def _check_target(data: DataConfig, corpus: CorpusManifest | None, train: ShardWriter) -> None:
     if data.target_tokens and corpus is not None and not corpus.complete and train.tokens < data.target_tokens:
         better = data.bytes_per_token * data.target_tokens / train.tokens * 1.05
         raise SkytrainError(

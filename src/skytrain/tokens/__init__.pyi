@@ -47,7 +47,12 @@ from .prepared import (
     trained_tokenizer_key as trained_tokenizer_key,
 )
 from .reader import TokenSplit as TokenSplit
-from .shards import Split as Split, dtype_for as dtype_for, split_of as split_of
+from .shards import (
+    Split as Split,
+    dividing_fraction as dividing_fraction,
+    dtype_for as dtype_for,
+    split_of as split_of,
+)
 from .tokenizers import (
     ByteLevelBPE as ByteLevelBPE,
     Tokenizer as Tokenizer,

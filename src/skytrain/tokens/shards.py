@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -43,8 +45,26 @@ def unpack_header(data: bytes) -> tuple[str, int] | None:
 
 def split_of(document_id: str, validation_fraction: float) -> Split:
     """The split a document belongs to; decided by its id alone, so that no order, no rerun and no added document moves it."""
-    point = int.from_bytes(hashlib.sha256(document_id.encode()).digest()[:8], "big") / 2**64
-    return "validation" if point < validation_fraction else "train"
+    return "validation" if _split_point(document_id) < validation_fraction else "train"
+
+
+def dividing_fraction(document_ids: Iterable[str], share: float) -> float | None:
+    """A validation fraction with which about `share` of the documents, at least one and not all, are in validation.
+
+    It has as few decimals as possible. None where there are fewer than two documents.
+    """
+    points = sorted({_split_point(each) for each in document_ids})
+    if len(points) < 2:
+        return None
+    count = min(max(1, round(share * len(points))), len(points) - 1)
+    decimals = 1
+    while (fraction := (math.floor(points[count - 1] * 10**decimals) + 1) / 10**decimals) > points[count]:
+        decimals += 1
+    return fraction
+
+
+def _split_point(document_id: str) -> float:
+    return int.from_bytes(hashlib.sha256(document_id.encode()).digest()[:8], "big") / 2**64
 
 
 def sha256_of_file(path: Path) -> str:
