@@ -14,7 +14,7 @@ from benchmarks.parallel.document import insert
 
 from skytrain.config import DecoderConfig
 from skytrain.config.composition import compose
-from skytrain.planning.memory import Job, rank_memory
+from skytrain.planning.memory import TrainingJob, rank_memory
 from skytrain.planning.mesh import Mesh
 
 MODELS = {"gpt2-355m": 1024, "llama-3.1-8b": 4096, "llama-2-13b": 4096}  # and the sequence length
@@ -48,7 +48,7 @@ def main() -> None:
             if decoder.heads % mesh.tensor or decoder.groups % mesh.tensor:
                 cells.append("heads do not divide")
                 continue
-            job = Job(decoder, sequence_length=length, micro_batch=1, accumulation=mesh.pipeline, compiled=True)
+            job = TrainingJob(decoder, sequence_length=length, micro_batch=1, accumulation=mesh.pipeline, compiled=True)
             memory = rank_memory(job, mesh)
             state = memory.parameters + memory.gradients + memory.optimizer
             cells.append(f"{memory.total / 1e9:.1f} (state {state / 1e9:.1f})")

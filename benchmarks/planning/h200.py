@@ -31,7 +31,7 @@ import tables
 from shapes import GPT2, LLAMA, MEDIUM, SINGLE, TINY
 
 from skytrain.config import DecoderConfig
-from skytrain.planning.memory import Job, path_of, rank_memory
+from skytrain.planning.memory import TrainingJob, path_of, rank_memory
 from skytrain.planning.search import largest_micro_batch
 
 Row = dict[str, Any]
@@ -90,12 +90,12 @@ class Bench:
         part.replace(self.out / "planning.json")
 
 
-def name_of(job: Job) -> str:
+def name_of(job: TrainingJob) -> str:
     again = ", checkpointing" if job.checkpointing else ""
     return f"{job.model.name}, {path_of(job, SINGLE)}, {job.precision}{again}"
 
 
-def fields_of(job: Job) -> Row:
+def fields_of(job: TrainingJob) -> Row:
     return {
         "model": job.model.name,
         "length": job.sequence_length,
@@ -105,25 +105,25 @@ def fields_of(job: Job) -> Row:
     }
 
 
-def modes(model: DecoderConfig, length: int, fused: bool) -> Iterator[Job]:
-    yield Job(model, length, 1)
-    yield Job(model, length, 1, checkpointing=True)
+def modes(model: DecoderConfig, length: int, fused: bool) -> Iterator[TrainingJob]:
+    yield TrainingJob(model, length, 1)
+    yield TrainingJob(model, length, 1, checkpointing=True)
     if fused:
-        yield Job(model, length, 1, fused=True)
+        yield TrainingJob(model, length, 1, fused=True)
 
 
-def memory(bench: Bench, job: Job, sizes: list[tuple[int, int]], limit: float = 25) -> None:
+def memory(bench: Bench, job: TrainingJob, sizes: list[tuple[int, int]], limit: float = 25) -> None:
     what = f"memory of {name_of(job)}"
     for row in bench.run(what, limit, probe.memory, job, sizes):
         keep_memory(bench, job, row)
 
 
-def keep_memory(bench: Bench, job: Job, row: Row) -> None:
+def keep_memory(bench: Bench, job: TrainingJob, row: Row) -> None:
     told = replace(job, micro_batch=row["micro_batch"], accumulation=row["accumulation"])
     bench.found["memory"].append(fields_of(job) | row | {"predicted_bytes": rank_memory(told, SINGLE).allocated})
 
 
-def largest(bench: Bench, job: Job, total_bytes: float) -> None:
+def largest(bench: Bench, job: TrainingJob, total_bytes: float) -> None:
     """The largest micro-batch that the planner calls fitting must run, and a quarter more must not.
 
     Where it does not run, smaller ones are tried, so that one visit to the GPU tells how wrong the planner was.
@@ -136,7 +136,7 @@ def largest(bench: Bench, job: Job, total_bytes: float) -> None:
     attempt(bench, job, math.ceil(QUARTER_MORE * first), "a quarter more")
 
 
-def attempt(bench: Bench, job: Job, micro_batch: int, why: str) -> bool:
+def attempt(bench: Bench, job: TrainingJob, micro_batch: int, why: str) -> bool:
     tried = replace(job, micro_batch=micro_batch)
     for row in bench.run(f"{name_of(job)} at {micro_batch}, {why}", 25, probe.runs, tried):
         predicted = rank_memory(tried, SINGLE)
@@ -148,7 +148,7 @@ def attempt(bench: Bench, job: Job, micro_batch: int, why: str) -> bool:
     return True  # nothing was learned: no reason to try a smaller one
 
 
-def seconds(bench: Bench, job: Job, at: list[tuple[int, int]], limit: float = 45) -> None:
+def seconds(bench: Bench, job: TrainingJob, at: list[tuple[int, int]], limit: float = 45) -> None:
     """The first (length, micro-batch) calibrates the planner for the others."""
     for row in bench.run(f"time of {name_of(job)}", limit, probe.seconds, job, at):
         bench.found["time"].append(fields_of(job) | row | {"calibrates": (row["length"], row["micro_batch"]) == at[0]})
@@ -156,7 +156,7 @@ def seconds(bench: Bench, job: Job, at: list[tuple[int, int]], limit: float = 45
 
 def on_a_gpu(bench: Bench, total_bytes: float) -> None:
     shapes = [(GPT2, 1024, True), (LLAMA, 2048, False), (MEDIUM, 1024, True)]
-    compiled = Job(GPT2, 1024, 64, compiled=True)
+    compiled = TrainingJob(GPT2, 1024, 64, compiled=True)
     # Compiling is the host's work and leaves its results on disk; memory can be measured meanwhile, time cannot.
     background = bench.start("compiles in the background", probe.memory, compiled, [(64, 1)])
     began = time.monotonic()
@@ -171,18 +171,18 @@ def on_a_gpu(bench: Bench, total_bytes: float) -> None:
         for job in modes(model, length, fused):
             largest(bench, replace(job, accumulation=2), total_bytes)
     # Calibrated where the device is clearly the limit: a step that the host holds up says little about the GPU.
-    fused = Job(GPT2, 1024, 1, fused=True)
+    fused = TrainingJob(GPT2, 1024, 1, fused=True)
     seconds(bench, fused, [(1024, 64), (1024, 16), (1024, 4), (1024, 32), (256, 64), (2048, 8), (4096, 4), (2048, 32)])
-    seconds(bench, Job(LLAMA, 2048, 1), [(2048, 4), (2048, 1), (2048, 8), (4096, 2), (1024, 8)])
-    seconds(bench, Job(GPT2, 1024, 1), [(1024, 64), (1024, 16), (1024, 4), (2048, 8), (4096, 8)])
+    seconds(bench, TrainingJob(LLAMA, 2048, 1), [(2048, 4), (2048, 1), (2048, 8), (4096, 2), (1024, 8)])
+    seconds(bench, TrainingJob(GPT2, 1024, 1), [(1024, 64), (1024, 16), (1024, 4), (2048, 8), (4096, 8)])
     seconds(bench, replace(fused, model=MEDIUM), [(1024, 16), (1024, 4), (1024, 32), (2048, 8)])
-    seconds(bench, Job(GPT2, 1024, 1, compiled=True), [(1024, 64)])
+    seconds(bench, TrainingJob(GPT2, 1024, 1, compiled=True), [(1024, 64)])
     for precision in ("bf16-true", "16-mixed", "32-true"):
-        seconds(bench, Job(GPT2, 1024, 1, precision=precision), [(1024, 16), (1024, 4)])
+        seconds(bench, TrainingJob(GPT2, 1024, 1, precision=precision), [(1024, 16), (1024, 4)])
 
 
 def on_a_cpu(bench: Bench, total_bytes: float) -> None:
-    job = Job(TINY, 64, 1)
+    job = TrainingJob(TINY, 64, 1)
     background = bench.start("compiles in the background", probe.memory, replace(job, checkpointing=True), [(2, 1)])
     memory(bench, job, [(1, 1), (2, 2)])
     for row in bench.listen("the background", *background, time.monotonic() + 30):

@@ -20,7 +20,7 @@ from skytrain.models.decoder import Decoder
 from skytrain.models.fused import Kernels, fused_loss
 from skytrain.models.kernels import cublaslt
 from skytrain.models.loss import lm_loss
-from skytrain.planning.memory import Job, path_of
+from skytrain.planning.memory import TrainingJob, path_of
 from skytrain.training.master_weights import MasterWeights
 from skytrain.training.memory import grow_segments
 from skytrain.training.optimizers import make_optimizer
@@ -34,7 +34,7 @@ TIMED_STEPS = 30  # the worst of steps 10 to 19, as `--measure` has it, and a me
 class Trained:
     """A model, its optimizer and its loss on one device."""
 
-    job: Job
+    job: TrainingJob
     device: torch.device
     model: Decoder = field(init=False)
 
@@ -87,7 +87,7 @@ def _fused() -> Any:
     return lambda model, tokens, targets: fused_loss(model, tokens, targets, kernels)
 
 
-def memory(job: Job, sizes: list[tuple[int, int]], device: str, tell: Tell) -> None:
+def memory(job: TrainingJob, sizes: list[tuple[int, int]], device: str, tell: Tell) -> None:
     """The peak of each (micro-batch, accumulation), smallest first, so that the last one's process state is the largest's."""
     trained = _start(job, device)
     for micro_batch, accumulation in sizes:
@@ -98,7 +98,7 @@ def memory(job: Job, sizes: list[tuple[int, int]], device: str, tell: Tell) -> N
         tell({"micro_batch": micro_batch, "accumulation": accumulation} | _attempt(trained, micro_batch, accumulation))
 
 
-def runs(job: Job, device: str, tell: Tell) -> None:
+def runs(job: TrainingJob, device: str, tell: Tell) -> None:
     """Whether this very job runs three optimizer steps in a process that has done nothing else."""
     began = time.perf_counter()
     try:
@@ -108,7 +108,7 @@ def runs(job: Job, device: str, tell: Tell) -> None:
     tell(found | {"seconds": time.perf_counter() - began})
 
 
-def seconds(job: Job, at: list[tuple[int, int]], device: str, tell: Tell) -> None:
+def seconds(job: TrainingJob, at: list[tuple[int, int]], device: str, tell: Tell) -> None:
     """Step times at each (length, micro-batch) with one model; the first row's shape runs once more before, to warm the chip."""
     trained = _start(job, device)
     length, micro_batch = at[0]
@@ -136,7 +136,7 @@ def machine(device: str, tell: Tell) -> None:
     })  # fmt: skip
 
 
-def _start(job: Job, device: str) -> Trained:
+def _start(job: TrainingJob, device: str) -> Trained:
     if device == "cuda":
         torch.cuda.init()  # as in training, which has looked at the GPU by then
         grow_segments()

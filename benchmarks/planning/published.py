@@ -24,7 +24,7 @@ from skytrain.config import DecoderConfig
 from skytrain.config.composition import compose
 from skytrain.planning.communication import Node
 from skytrain.planning.hardware import Gpu, find_gpu
-from skytrain.planning.memory import Job
+from skytrain.planning.memory import TrainingJob
 from skytrain.planning.mesh import Mesh
 from skytrain.planning.throughput import Software, step_time, tokens_per_step
 
@@ -117,7 +117,7 @@ def predict(row: Run, models: dict[str, DecoderConfig], fitted: dict[str, float]
     node = Node(
         device(row["gpu"], fitted), int(row["gpus_per_node"]), NETWORK_BYTES_PER_S[row["gpu"].split("-")[0]], efa=True
     )
-    job = Job(
+    job = TrainingJob(
         models[row["model"]],
         int(row["sequence_length"]),
         int(row["micro_batch"]),

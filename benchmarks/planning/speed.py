@@ -18,7 +18,7 @@ from skytrain.config import DecoderConfig
 from skytrain.config.composition import compose
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.communication import Node
-from skytrain.planning.memory import Job
+from skytrain.planning.memory import TrainingJob
 from skytrain.planning.search import Machines, Placement, best_placement
 
 PLAN = [
@@ -55,7 +55,7 @@ def search_70b() -> tuple[float, Placement]:
     p5 = packaged_catalog().instance("p5.48xlarge")
     began = time.perf_counter()
     found = best_placement(
-        Job(model, 8192, 1, compiled=True), Machines(Node.of(p5), 2048, p5.gpu_memory_mib), 2048 * 8192
+        TrainingJob(model, 8192, 1, compiled=True), Machines(Node.of(p5), 2048, p5.gpu_memory_mib), 2048 * 8192
     )
     seconds = time.perf_counter() - began
     assert isinstance(found, Placement)

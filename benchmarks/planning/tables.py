@@ -15,7 +15,7 @@ from shapes import MODELS, SINGLE
 
 from skytrain.planning.communication import Node
 from skytrain.planning.measurements import Measurement, Prediction, decoder_fields, predict
-from skytrain.planning.memory import Job, rank_memory
+from skytrain.planning.memory import TrainingJob, rank_memory
 from skytrain.planning.search import largest_micro_batch
 
 HERE = Path(__file__).parent
@@ -26,8 +26,8 @@ MODE = ("model", "length", "path", "precision", "checkpointing")
 Row = dict[str, Any]
 
 
-def job_of(row: Row) -> Job:
-    return Job(
+def job_of(row: Row) -> TrainingJob:
+    return TrainingJob(
         MODELS[row["model"]],
         row["length"],
         row["micro_batch"],

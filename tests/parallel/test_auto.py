@@ -12,7 +12,7 @@ from skytrain.jobs import Ranks
 from skytrain.parallel.auto import LocalMachine, choose_layout, this_machine
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.communication import Node
-from skytrain.planning.memory import Job, rank_memory
+from skytrain.planning.memory import TrainingJob, rank_memory
 
 CATALOG = packaged_catalog()
 
@@ -54,7 +54,7 @@ def test_a_model_that_no_gpu_holds_is_divided_and_fits() -> None:
     mesh = resolve_mesh(chosen, 8)
     assert mesh.shard * mesh.tensor * mesh.pipeline * mesh.context == 8
     trainer = chosen.trainer
-    job = Job(
+    job = TrainingJob(
         chosen.model, trainer.sequence_length, trainer.micro_batch, 2,
         checkpointing=trainer.activation_checkpointing == "full", reduce_once=chosen.parallel.reduce_once,
     )  # fmt: skip

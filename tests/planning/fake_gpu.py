@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_iter
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from skytrain.models import decoder, recompute
-from skytrain.planning.memory import Job
+from skytrain.planning.memory import TrainingJob
 
 
 class CudaAutocast(TorchFunctionMode):
@@ -75,7 +75,7 @@ class Live(TorchDispatchMode):
         return result
 
 
-def peak_bytes(job: Job, monkeypatch: Any) -> int:
+def peak_bytes(job: TrainingJob, monkeypatch: Any) -> int:
     """The peak of one optimizer step with AdamW's state in place."""
     monkeypatch.setattr(decoder, "check_tokens", lambda *args, **kwargs: None)  # it reads values, and there are none
     precision = CudaAutocast if job.precision in ("bf16-mixed", "16-mixed") else contextlib.nullcontext

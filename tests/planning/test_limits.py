@@ -16,7 +16,7 @@ from skytrain.planning.choice import choose, costly_settings, explain, refuse
 from skytrain.planning.communication import Node
 from skytrain.planning.host import host_bytes
 from skytrain.planning.measurements import Measurement, decoder_fields
-from skytrain.planning.memory import Job, path_of
+from skytrain.planning.memory import TrainingJob, path_of
 from skytrain.planning.mesh import Mesh
 from skytrain.planning.offers import LONGEST_HOURS, Offer, PlanRequest, find_offers, node_counts, place
 from skytrain.planning.search import NoPlacement, Placement
@@ -119,7 +119,7 @@ def test_a_slow_measurement_cannot_be_escaped_by_a_mode_that_nobody_measured() -
 
 
 def test_a_choice_whose_speed_is_assumed_names_the_cheapest_that_was_measured() -> None:
-    job = Job(workload_of(CONFIG).job.model, 1024, 16, fused=True)
+    job = TrainingJob(workload_of(CONFIG).job.model, 1024, 16, fused=True)
     g5 = Node.of(CATALOG.instance("g5.xlarge"))
     known = Measurement(
         "NVIDIA A10G", 1, "gpt2-124m", decoder_fields(job.model), 1024, 16, 1, "single", "bf16-mixed",

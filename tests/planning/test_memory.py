@@ -17,8 +17,8 @@ from skytrain.models.loss import lm_loss
 from skytrain.planning.flops import decoder_size
 from skytrain.planning.memory import (
     WORKSPACE_BYTES,
-    Job,
     Precision,
+    TrainingJob,
     block_activation_bytes,
     path_of,
     rank_memory,
@@ -76,7 +76,7 @@ def test_parameters_in_closed_form_are_those_of_the_model_on_the_meta_device(nam
 def test_the_peak_is_what_autograd_holds(
     model: DecoderConfig, checkpointing: bool, micro_batch: int, accumulation: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Job(model, 256, micro_batch, accumulation, checkpointing=checkpointing)
+    job = TrainingJob(model, 256, micro_batch, accumulation, checkpointing=checkpointing)
     predicted = rank_memory(job, Mesh()).allocated - WORKSPACE_BYTES
     held = peak_bytes(job, monkeypatch)
     assert 0.97 * held <= predicted <= 1.10 * held
@@ -86,7 +86,7 @@ def test_the_peak_is_what_autograd_holds(
 def test_selective_recomputation_holds_what_products_and_attention_return(
     model: DecoderConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Job(model, 256, 16, 2, selective=True)
+    job = TrainingJob(model, 256, 16, 2, selective=True)
     held = peak_bytes(job, monkeypatch)
     predicted = rank_memory(job, Mesh()).allocated - WORKSPACE_BYTES
     assert 0.95 * held <= predicted <= 1.10 * held
@@ -100,7 +100,7 @@ def test_selective_recomputation_holds_what_products_and_attention_return(
 def test_the_peak_of_a_tiny_micro_batch_is_the_loss_while_autocast_holds_a_copy_of_every_weight(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    job = Job(replace(decoder("llama-3.2-1b"), layers=4, vocab_size=32000), 2048, 1, 2, checkpointing=True)
+    job = TrainingJob(replace(decoder("llama-3.2-1b"), layers=4, vocab_size=32000), 2048, 1, 2, checkpointing=True)
     predicted = rank_memory(job, Mesh()).allocated - WORKSPACE_BYTES
     assert predicted == pytest.approx(peak_bytes(job, monkeypatch), rel=0.01)
 
@@ -110,13 +110,13 @@ def test_the_peak_of_a_tiny_micro_batch_is_the_loss_while_autocast_holds_a_copy_
 def test_the_peak_in_each_precision_is_what_autograd_and_the_optimizer_hold(
     precision: Precision, micro_batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job = Job(SMALL, 256, micro_batch, 2, precision=precision)
+    job = TrainingJob(SMALL, 256, micro_batch, 2, precision=precision)
     predicted = rank_memory(job, Mesh()).allocated - WORKSPACE_BYTES
     assert predicted == pytest.approx(peak_bytes(job, monkeypatch), rel=0.05)
 
 
 def test_adam_in_mixed_precision_holds_16_bytes_a_parameter() -> None:
-    memory = rank_memory(Job(GPT2, 1024, 8, accumulation=4), Mesh())
+    memory = rank_memory(TrainingJob(GPT2, 1024, 8, accumulation=4), Mesh())
     states = memory.parameters + memory.gradients + memory.optimizer
     assert states == pytest.approx(16 * decoder_size(GPT2).parameters, rel=0.001)  # and the padding of the vocabulary
 
@@ -136,12 +136,12 @@ def test_adam_in_mixed_precision_holds_16_bytes_a_parameter() -> None:
 def test_each_way_of_sharding_divides_its_part_of_the_state(
     name: str, parameters: float, gradients: float, optimizer: float
 ) -> None:
-    state = training_state(Job(GPT2, 1024, 1), preset(name, 8), held=1.0)
+    state = training_state(TrainingJob(GPT2, 1024, 1), preset(name, 8), held=1.0)
     assert (state.parameters, state.gradients, state.optimizer) == pytest.approx((parameters, gradients, optimizer))
 
 
 def test_state_in_the_machines_own_memory_is_none_on_the_gpu_but_for_what_is_gathered() -> None:
-    job = Job(GPT2, 1024, 1)
+    job = TrainingJob(GPT2, 1024, 1)
     here, there = rank_memory(job, Mesh(shard=8)), rank_memory(job, Mesh(shard=8, offload=True))
     assert there.parameters == there.optimizer == 0 and there.buffers == here.buffers > 0
 
@@ -149,7 +149,7 @@ def test_state_in_the_machines_own_memory_is_none_on_the_gpu_but_for_what_is_gat
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_has_a_memory_of_all_its_parts(name: str) -> None:
     mesh = preset(name, 1 if name == "single" else 16, 2)
-    memory = rank_memory(Job(decoder("llama-3.1-8b"), 8192, 1, accumulation=16), mesh)
+    memory = rank_memory(TrainingJob(decoder("llama-3.1-8b"), 8192, 1, accumulation=16), mesh)
     assert memory.total > memory.allocated > memory.parameters
     assert (memory.parameters == 0) == (memory.optimizer == 0) == name.endswith("offload")
 
@@ -157,14 +157,15 @@ def test_every_preset_has_a_memory_of_all_its_parts(name: str) -> None:
 def test_gradients_that_travel_once_a_step_are_whole_between_micro_batches() -> None:
     mesh = Mesh(shard=8)
     once, each = (
-        rank_memory(Job(GPT2, 1024, 1, accumulation=4, reduce_once=how), mesh).gradients for how in (True, False)
+        rank_memory(TrainingJob(GPT2, 1024, 1, accumulation=4, reduce_once=how), mesh).gradients
+        for how in (True, False)
     )
     assert once == 8 * each
-    assert rank_memory(Job(GPT2, 1024, 1, accumulation=1), mesh).gradients == pytest.approx(each)
+    assert rank_memory(TrainingJob(GPT2, 1024, 1, accumulation=1), mesh).gradients == pytest.approx(each)
 
 
 def test_tensor_context_and_pipeline_ranks_each_hold_a_part_of_the_activations() -> None:
-    job = Job(decoder("llama-3.1-8b"), 8192, 1, accumulation=1)
+    job = TrainingJob(decoder("llama-3.1-8b"), 8192, 1, accumulation=1)
     whole = rank_memory(job, Mesh(shard=2)).activations
     assert (
         whole / 8 < rank_memory(job, Mesh(tensor=8)).activations < whole / 3
@@ -174,7 +175,7 @@ def test_tensor_context_and_pipeline_ranks_each_hold_a_part_of_the_activations()
 
 
 def test_gathering_a_sequence_holds_the_keys_of_all_its_parts_and_a_ring_those_of_two() -> None:
-    job, mesh = Job(decoder("llama-3.1-8b"), 65536, 1, accumulation=2), Mesh(context=8)
+    job, mesh = TrainingJob(decoder("llama-3.1-8b"), 65536, 1, accumulation=2), Mesh(context=8)
     ring, gather, heads = (
         rank_memory(replace(job, context_method=method), mesh).buffers for method in ("ring", "allgather", "ulysses")
     )
@@ -185,7 +186,7 @@ def test_gathering_a_sequence_holds_the_keys_of_all_its_parts_and_a_ring_those_o
 def test_deepspeeds_buffers_hold_one_blocks_gradients() -> None:
     model = decoder("llama-3.1-8b")
     few, many = (
-        rank_memory(Job(replace(model, layers=layers), 4096, 1, 2), preset("deepspeed-zero2", 8)).buffers
+        rank_memory(TrainingJob(replace(model, layers=layers), 4096, 1, 2), preset("deepspeed-zero2", 8)).buffers
         for layers in (8, 32)
     )
     assert few == pytest.approx(many)
@@ -193,24 +194,24 @@ def test_deepspeeds_buffers_hold_one_blocks_gradients() -> None:
 
 def test_the_largest_micro_batch_fits_and_one_more_does_not() -> None:
     limit = usable_bytes(22888)
-    job = Job(GPT2, 1024, 1, accumulation=2)
+    job = TrainingJob(GPT2, 1024, 1, accumulation=2)
     largest = largest_micro_batch(job, Mesh(), limit)
     assert rank_memory(replace(job, micro_batch=largest), Mesh()).total <= limit
     assert rank_memory(replace(job, micro_batch=largest + 1), Mesh()).total > limit
 
 
 def test_a_model_too_large_for_the_gpu_has_no_micro_batch() -> None:
-    assert largest_micro_batch(Job(decoder("llama-3.1-8b"), 8192, 1), Mesh(), usable_bytes(22888)) == 0
+    assert largest_micro_batch(TrainingJob(decoder("llama-3.1-8b"), 8192, 1), Mesh(), usable_bytes(22888)) == 0
 
 
 def test_a_chunked_loss_holds_the_logits_of_one_chunk() -> None:
-    job = Job(GPT2, 1024, 16, accumulation=2, loss_chunk_tokens=2048)
+    job = TrainingJob(GPT2, 1024, 16, accumulation=2, loss_chunk_tokens=2048)
     assert rank_memory(job, Mesh()).logits in (0, 2048 * 50304 * 12)
     assert rank_memory(job, Mesh()).total < rank_memory(replace(job, loss_chunk_tokens=None), Mesh()).total
 
 
 def test_fused_kernels_hold_less_and_work_where_layers_are_whole() -> None:
-    job = Job(GPT2, 1024, 16, accumulation=2, fused=True)
+    job = TrainingJob(GPT2, 1024, 16, accumulation=2, fused=True)
     assert [path_of(job, mesh) for mesh in (Mesh(), Mesh(replicate=4), Mesh(shard=4), Mesh(tensor=4))] == [
         "fused",
         "fused",
@@ -252,5 +253,5 @@ def test_a_compiled_block_keeps_what_the_partitioner_leaves_it(model: DecoderCon
 
     sizes = [decoder_size(replace(model, layers=layers)).matmul_parameters for layers in (1, 2)]
     copies = 2 * (sizes[1] - sizes[0])  # of the weights, in bfloat16
-    block = block_activation_bytes(Job(model, length, micro_batch, compiled=True), Mesh())
+    block = block_activation_bytes(TrainingJob(model, length, micro_batch, compiled=True), Mesh())
     assert kept(2) - kept(1) == pytest.approx(block + copies, rel=0.03)

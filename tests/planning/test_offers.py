@@ -14,8 +14,8 @@ from skytrain.config.composition import compose
 from skytrain.planning.catalog import Catalog, Price, packaged_catalog
 from skytrain.planning.chinchilla import BESIROGLU, HOFFMANN
 from skytrain.planning.choice import choose, explain, refuse
-from skytrain.planning.costs import Work, estimate
-from skytrain.planning.experiments import Trial, cost_sheet, cost_trial, planned_trials
+from skytrain.planning.costs import RunWork, estimate
+from skytrain.planning.experiments import PlannedTrial, cost_sheet, cost_trial, planned_trials
 from skytrain.planning.offers import Offer, PlanRequest, find_offers
 from skytrain.planning.plan_file import plan_dict, read_plan, train_overrides, write_plan
 from skytrain.planning.tables import prices_note
@@ -49,8 +49,8 @@ def offers_for(config: Config, request: PlanRequest, catalog: Catalog = CATALOG,
     return find_offers(workload_of(config, **workload), catalog, request)
 
 
-def work(**changes: Any) -> Work:
-    plain = Work(
+def work(**changes: Any) -> RunWork:
+    plain = RunWork(
         steps=1000,
         tokens=10**9,
         data_bytes=0,
@@ -218,7 +218,7 @@ def test_stale_prices_say_how_old_they_are() -> None:
 
 
 def test_a_cost_sheet_multiplies_out_and_refuses_what_would_pass_the_budget() -> None:
-    trial = Trial("lr 6e-4", steps=300, step_seconds=12.0, overhead_seconds=0.0, source="measured")
+    trial = PlannedTrial("lr 6e-4", steps=300, step_seconds=12.0, overhead_seconds=0.0, source="measured")
     costed = cost_trial(trial, 1.0, margin=0.1)
     assert (costed.usd_per_hour, costed.hours, costed.usd) == pytest.approx((1.1, 1.0, 1.1))
     sheet = cost_sheet([trial] * 3, 1.0, budget_usd=3.5)

@@ -22,7 +22,7 @@ from skytrain.planning.measurements import (
     save_measurement,
     warm_worst,
 )
-from skytrain.planning.memory import Job, path_of, usable_bytes
+from skytrain.planning.memory import TrainingJob, path_of, usable_bytes
 from skytrain.planning.mesh import Mesh, mesh_words, requested_mesh
 from skytrain.planning.search import Fixed, Machines, NoPlacement, Placement, best_placement
 from skytrain.planning.throughput import launch_seconds, mfu, step_time, together, tokens_per_step
@@ -45,7 +45,7 @@ GPT2 = replace(decoder("gpt2-124m"), vocab_size=50257)
 LLAMA70B = decoder("llama-3.1-70b")
 
 
-def measured(job: Job, seconds: float, **changes: Any) -> Measurement:
+def measured(job: TrainingJob, seconds: float, **changes: Any) -> Measurement:
     fields = {
         "device": "NVIDIA H200", "gpus": 1, "model": job.model.name, "decoder": decoder_fields(job.model), "sequence_length": job.sequence_length,
         "micro_batch": job.micro_batch, "accumulation": job.accumulation, "preset": "single", "precision": job.precision, "path": path_of(job, Mesh()),
@@ -56,28 +56,28 @@ def measured(job: Job, seconds: float, **changes: Any) -> Measurement:
 
 def test_data_parallel_ranks_exchange_their_gradients_once_a_step_however_many_micro_batches() -> None:
     for accumulation in (1, 8):
-        (found,) = exchanges(Job(GPT2, 1024, 8, accumulation), Mesh(replicate=8), G5)
+        (found,) = exchanges(TrainingJob(GPT2, 1024, 8, accumulation), Mesh(replicate=8), G5)
         assert found.bytes == pytest.approx(2 * 7 / 8 * 4 * decoder_size(GPT2).parameters)
         assert found.link == "efa"  # two machines of four
 
 
 def test_sharded_weights_travel_twice_in_each_micro_batch_and_gradients_there_or_once_a_step() -> None:
-    (found,) = exchanges(Job(GPT2, 1024, 8, 3, reduce_once=False), Mesh(shard=4), G5)
+    (found,) = exchanges(TrainingJob(GPT2, 1024, 8, 3, reduce_once=False), Mesh(shard=4), G5)
     assert found.bytes == pytest.approx(3 * 3 / 4 * (2 + 2 + 4) * decoder_size(GPT2).parameters)
     assert found.link == "pcie"
-    (fewer,) = exchanges(Job(GPT2, 1024, 8, 3), Mesh(shard=4), G5)
+    (fewer,) = exchanges(TrainingJob(GPT2, 1024, 8, 3), Mesh(shard=4), G5)
     assert fewer.bytes == pytest.approx(3 / 4 * (3 * (2 + 2) + 4) * decoder_size(GPT2).parameters)
 
 
 def test_tensor_ranks_gather_and_scatter_activations_four_times_a_layer() -> None:
-    (found,) = exchanges(Job(GPT2, 1024, 8), Mesh(tensor=4), G5)
+    (found,) = exchanges(TrainingJob(GPT2, 1024, 8), Mesh(tensor=4), G5)
     assert found.bytes == pytest.approx(12 * 4 * 2 * 3 / 4 * 2 * 8 * 1024 * 768)
     assert not found.overlapped
 
 
 def test_a_divided_sequence_sends_keys_and_their_gradients_or_heads_by_its_method() -> None:
     model, tokens = replace(decoder("llama-3.1-8b"), layers=1), 65536 / 8
-    job = Job(model, 65536, 1)
+    job = TrainingJob(model, 65536, 1)
 
     def found(method: str) -> Exchange:
         (one,) = (
@@ -95,13 +95,15 @@ def test_a_divided_sequence_sends_keys_and_their_gradients_or_heads_by_its_metho
 
 
 def test_a_ring_that_leaves_the_machine_shares_its_network_with_the_other_rings() -> None:
-    (together,) = exchanges(Job(GPT2, 1024, 8), Mesh(shard=8), G5)
-    (apart,) = (one for one in exchanges(Job(GPT2, 1024, 8), Mesh(shard=2, tensor=4), G5) if one.dimension == "shard")
+    (together,) = exchanges(TrainingJob(GPT2, 1024, 8), Mesh(shard=8), G5)
+    (apart,) = (
+        one for one in exchanges(TrainingJob(GPT2, 1024, 8), Mesh(shard=2, tensor=4), G5) if one.dimension == "shard"
+    )
     assert apart.bytes / apart.seconds < together.bytes / together.seconds / 2
 
 
 def test_the_bubble_is_that_of_1f1b_and_shrinks_with_interleaving() -> None:
-    job = Job(GPT2, 1024, 1, 32)
+    job = TrainingJob(GPT2, 1024, 1, 32)
     assert bubble_fraction(job, Mesh(pipeline=8)) == pytest.approx(7 / 39)
     assert bubble_fraction(job, Mesh(pipeline=8, chunks=2)) == pytest.approx(7 / 71)
     assert bubble_fraction(job, Mesh()) == 0
@@ -110,7 +112,7 @@ def test_the_bubble_is_that_of_1f1b_and_shrinks_with_interleaving() -> None:
 
 
 def test_a_step_takes_its_parts_and_mfu_counts_model_flops_only() -> None:
-    job, mesh = Job(GPT2, 1024, 64, compiled=True), Mesh(replicate=8)
+    job, mesh = TrainingJob(GPT2, 1024, 64, compiled=True), Mesh(replicate=8)
     step = step_time(job, mesh, P5)
     assert step.seconds == pytest.approx(sum(vars(step).values()))
     utilisation = mfu(job, mesh, P5, step.seconds)
@@ -121,19 +123,19 @@ def test_a_step_takes_its_parts_and_mfu_counts_model_flops_only() -> None:
 
 
 def test_fused_kernels_move_as_much_where_copies_are_whole_as_where_they_are_sharded() -> None:
-    job = Job(GPT2, 1024, 64, fused=True)
+    job = TrainingJob(GPT2, 1024, 64, fused=True)
     assert step_time(job, Mesh(replicate=8), P5).traffic == step_time(job, Mesh(shard=8), P5).traffic
 
 
 def test_small_micro_batches_wait_for_the_host() -> None:
-    job = Job(GPT2, 128, 1)
+    job = TrainingJob(GPT2, 128, 1)
     small, large = step_time(job, Mesh(), P5), step_time(replace(job, micro_batch=64, sequence_length=1024), Mesh(), P5)
     assert small.host > 0.5 * small.seconds
     assert large.host < 0.001 * large.seconds
 
 
 def test_a_small_micro_batch_of_one_gpu_is_a_graph_and_does_not_wait_for_the_host() -> None:
-    job = Job(GPT2, 1024, 4, fused=True, graphs=True)
+    job = TrainingJob(GPT2, 1024, 4, fused=True, graphs=True)
     plain = replace(job, graphs=False)
     assert step_time(job, Mesh(), P5).seconds < 0.7 * step_time(plain, Mesh(), P5).seconds
     for mesh, tokens in ((Mesh(replicate=2), 4), (Mesh(), 64)):
@@ -149,7 +151,7 @@ def test_host_and_device_that_take_as_long_make_a_step_longer_than_either() -> N
 
 def test_a_prediction_says_whether_it_is_measured_calibrated_or_assumed() -> None:
     assert H200 is not None
-    job = Job(GPT2, 1024, 48)
+    job = TrainingJob(GPT2, 1024, 48)
     roofline = step_time(job, Mesh(), H200).seconds
     slow = [measured(job, 2 * roofline)]
     assert predict(job, Mesh(), H200).source == "assumed"
@@ -164,7 +166,7 @@ def test_a_prediction_says_whether_it_is_measured_calibrated_or_assumed() -> Non
 
 def test_the_measurement_nearest_in_model_then_length_then_micro_batch_decides() -> None:
     assert H200 is not None
-    job = Job(GPT2, 1024, 24)
+    job = TrainingJob(GPT2, 1024, 24)
     roofline = step_time(job, Mesh(), H200).seconds
     elsewhere = replace(job, model=decoder("gpt2-355m"))
     known = [
@@ -177,7 +179,7 @@ def test_the_measurement_nearest_in_model_then_length_then_micro_batch_decides()
 
 def test_a_step_that_waits_for_the_host_calibrates_the_host_and_not_the_device() -> None:
     assert H200 is not None
-    small, large = Job(GPT2, 1024, 1), Job(GPT2, 1024, 64)
+    small, large = TrainingJob(GPT2, 1024, 1), TrainingJob(GPT2, 1024, 64)
     launch = launch_seconds(small, Mesh())
     assert step_time(small, Mesh(), H200).seconds == pytest.approx(launch, rel=0.01)
     slow_host = [measured(small, 2 * launch)]
@@ -197,7 +199,7 @@ def test_a_step_that_waits_for_the_host_calibrates_the_host_and_not_the_device()
 
 def test_what_the_host_added_to_a_measured_step_is_not_taken_for_the_devices_time() -> None:
     assert H200 is not None
-    near, far = Job(GPT2, 1024, 16, fused=True), Job(GPT2, 1024, 64, fused=True)
+    near, far = TrainingJob(GPT2, 1024, 16, fused=True), TrainingJob(GPT2, 1024, 64, fused=True)
     truth = {
         job: together(1.3 * step_time(job, Mesh(), H200).device, launch_seconds(job, Mesh())) for job in (near, far)
     }
@@ -205,7 +207,7 @@ def test_what_the_host_added_to_a_measured_step_is_not_taken_for_the_devices_tim
 
 
 def test_measurements_come_back_from_the_cache_and_a_newer_one_replaces_the_older(tmp_path: Path) -> None:
-    job = Job(GPT2, 1024, 16)
+    job = TrainingJob(GPT2, 1024, 16)
     save_measurement(measured(job, 1.0), tmp_path)
     save_measurement(measured(job, 2.0), tmp_path)
     save_measurement(measured(replace(job, micro_batch=4), 3.0), tmp_path)
@@ -222,7 +224,7 @@ def test_the_worst_of_steps_10_to_19_counts_and_fewer_steps_are_refused() -> Non
 def test_the_search_finds_a_mesh_for_70b_on_2048_gpus_within_memory_and_batch() -> None:
     instance = CATALOG.instance("p5.48xlarge")
     found = best_placement(
-        Job(LLAMA70B, 8192, 1, compiled=True), Machines(P5, 2048, instance.gpu_memory_mib), 2048 * 8192
+        TrainingJob(LLAMA70B, 8192, 1, compiled=True), Machines(P5, 2048, instance.gpu_memory_mib), 2048 * 8192
     )
     assert isinstance(found, Placement)
     assert found.mesh.gpus == 2048 and found.mesh.tensor <= 8
@@ -231,13 +233,13 @@ def test_the_search_finds_a_mesh_for_70b_on_2048_gpus_within_memory_and_batch() 
 
 
 def test_the_search_says_what_is_missing_where_nothing_fits() -> None:
-    found = best_placement(Job(LLAMA70B, 8192, 1), Machines(G5, 4, 22888), 64 * 8192)
+    found = best_placement(TrainingJob(LLAMA70B, 8192, 1), Machines(G5, 4, 22888), 64 * 8192)
     assert isinstance(found, NoPlacement)
     assert "per GPU" in found.reason
 
 
 def test_the_search_keeps_a_given_mesh_and_leaves_out_what_cannot_run() -> None:
-    job, machines = Job(GPT2, 1024, 1), Machines(G5, 4, 22888)
+    job, machines = TrainingJob(GPT2, 1024, 1), Machines(G5, 4, 22888)
     free = best_placement(job, machines, 524288, problem=lambda one: "no copies" if one.mesh.preset == "ddp" else None)
     fixed = best_placement(job, machines, 524288, fixed=Fixed(mesh=Mesh(tensor=4)))
     nothing = best_placement(job, machines, 524288, problem=lambda _: "not today")
@@ -248,7 +250,7 @@ def test_the_search_keeps_a_given_mesh_and_leaves_out_what_cannot_run() -> None:
 
 
 def test_a_pipeline_is_planned_only_with_micro_batches_that_fill_it() -> None:
-    job = Job(GPT2, 1024, 1, schedule="interleaved-1f1b")
+    job = TrainingJob(GPT2, 1024, 1, schedule="interleaved-1f1b")
     found = best_placement(job, Machines(P5, 4, 81920), 96 * 1024, fixed=Fixed(mesh=Mesh(pipeline=4, chunks=2)))
     assert isinstance(found, Placement) and found.job.accumulation % 4 == 0
     refused = best_placement(job, Machines(P5, 4, 81920), 6 * 1024, fixed=Fixed(mesh=Mesh(pipeline=4, chunks=2)))

@@ -8,7 +8,7 @@ import pytest
 from skytrain.jobs import Ranks
 from skytrain.runs import Cause, Meter, Silent, Superseded, meter
 from skytrain.runs.imds import Metadata, Notice
-from skytrain.runs.meter import Machine
+from skytrain.runs.meter import MeteredMachine
 from skytrain.storage import Patience, Retry
 from skytrain.training.interruptions import BudgetWatch, Interruptions, NoticeWatch, Signals, StepAction, StopSources
 from tests.support.imds import fake_metadata
@@ -183,7 +183,7 @@ def test_the_budget_stops_while_a_step_and_a_checkpoint_can_still_be_paid(monkey
     clock = SimpleNamespace(seconds=0.0)
     monkeypatch.setattr(meter, "boot_clock", lambda: clock.seconds)
     monkeypatch.setattr("skytrain.training.interruptions.time", SimpleNamespace(monotonic=lambda: clock.seconds))
-    running = Meter([Machine("a", "boot", 0.0, 0.0)], 3600.0)  # a dollar a second
+    running = Meter([MeteredMachine("a", "boot", 0.0, 0.0)], 3600.0)  # a dollar a second
     running.note_save(10.0)
     budget = BudgetWatch(running, usd=100.0, margin_seconds=20.0)
     callback, reporter, trainer = interruptions(budget=budget)

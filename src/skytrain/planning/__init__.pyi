@@ -4,7 +4,7 @@ from .communication import Node as Node
 from .costs import work_of as work_of
 from .experiments import (
     CostSheet as CostSheet,
-    Trial as Trial,
+    PlannedTrial as PlannedTrial,
     cost_sheet as cost_sheet,
     planned_trials as planned_trials,
 )
@@ -26,8 +26,8 @@ from .measurements import (
 from .memory import (
     DRIVER_FRACTION as DRIVER_FRACTION,
     MIB as MIB,
-    Job as Job,
     Memory as Memory,
+    TrainingJob as TrainingJob,
     rank_memory as rank_memory,
     usable_bytes as usable_bytes,
 )

@@ -32,7 +32,7 @@ QUOTA_CODES: dict[tuple[str, Market], str | None] = {
 
 
 @dataclass(frozen=True)
-class Instance:
+class InstanceType:
     type: str
     gpu: str  # a name of hardware.GPUS
     gpus: int
@@ -77,7 +77,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Catalog:
-    instances: tuple[Instance, ...]
+    instances: tuple[InstanceType, ...]
     prices: tuple[Price, ...]
     origin: Literal["packaged", "refreshed"]
 
@@ -97,7 +97,7 @@ class Catalog:
     def age_days(self, today: datetime.date) -> int:
         return (today - datetime.date.fromisoformat(self.date)).days
 
-    def instance(self, type: str) -> Instance:
+    def instance(self, type: str) -> InstanceType:
         for instance in self.instances:
             if instance.type == type:
                 return instance
@@ -157,7 +157,7 @@ def save_catalog(catalog: Catalog, folder: Path | None = None) -> Path:
 
 def _parse(instances_csv: str, prices_csv: str, origin: Literal["packaged", "refreshed"]) -> Catalog:
     instances = [
-        Instance(
+        InstanceType(
             type=row["instance_type"],
             gpu=row["gpu"],
             gpus=int(row["gpus"]),

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .catalog import Instance
+from .catalog import InstanceType
 from .flops import decoder_size
 from .hardware import Gpu, find_gpu
-from .memory import Job, narrow_bytes
+from .memory import TrainingJob, narrow_bytes
 from .mesh import DIMENSIONS, Mesh
 
 # Fraction of a link's nominal rate that large collectives reach, and seconds before a collective's first byte. Assumed.
@@ -37,7 +37,7 @@ class Node:
     disk_bytes: float = math.inf
 
     @classmethod
-    def of(cls, instance: Instance) -> Node:
+    def of(cls, instance: InstanceType) -> Node:
         return cls(
             instance.device,
             instance.gpus,
@@ -71,7 +71,7 @@ class Exchange:
     once: bool  # in a step, after the last micro-batch's gradients, and not in each micro-batch
 
 
-def exchanges(job: Job, mesh: Mesh, node: Node) -> list[Exchange]:
+def exchanges(job: TrainingJob, mesh: Mesh, node: Node) -> list[Exchange]:
     """Everything that ranks say to each other in one optimizer step."""
     size = decoder_size(job.model)
     held = size.parameters / mesh.tensor / mesh.pipeline
@@ -113,7 +113,9 @@ def exchanges(job: Job, mesh: Mesh, node: Node) -> list[Exchange]:
     return found
 
 
-def _shard_traffic(job: Job, mesh: Mesh, held: float, layers: float, narrow: int) -> tuple[str, float, float, bool]:
+def _shard_traffic(
+    job: TrainingJob, mesh: Mesh, held: float, layers: float, narrow: int
+) -> tuple[str, float, float, bool]:
     """What moves, bytes, collectives, and whether it does so once a step."""
     share = _share(mesh.sharing)
     if mesh.zero < 3:
@@ -127,7 +129,7 @@ def _shard_traffic(job: Job, mesh: Mesh, held: float, layers: float, narrow: int
     return "all-gather of weights, reduce-scatter of gradients", volume, (gathers + scatters) * layers, False
 
 
-def _host_traffic(job: Job, mesh: Mesh, node: Node, held: float) -> list[Exchange]:
+def _host_traffic(job: TrainingJob, mesh: Mesh, node: Node, held: float) -> list[Exchange]:
     """An update that the host makes on the `held` parameters of each rank: over PCIe and back, in memory or on its disks."""
     moved = 8 * held
     ranks = min(node.gpus, mesh.gpus)
@@ -139,7 +141,7 @@ def _host_traffic(job: Job, mesh: Mesh, node: Node, held: float) -> list[Exchang
     ]
 
 
-def _context_traffic(job: Job, mesh: Mesh, narrow: int) -> tuple[str, float, float, bool]:
+def _context_traffic(job: TrainingJob, mesh: Mesh, narrow: int) -> tuple[str, float, float, bool]:
     """What moves, bytes for each token of a rank and messages in one layer and micro-batch, and whether attention hides it."""
     others, passes = mesh.context - 1, 2 if job.checkpointing else 1  # the forward pass, and again
     queries = job.model.heads * job.model.head_width / mesh.tensor
@@ -157,7 +159,7 @@ def _context_traffic(job: Job, mesh: Mesh, narrow: int) -> tuple[str, float, flo
     return "keys and values around the ring, their gradients back", forth + 4 * keys * mesh.context, messages, True
 
 
-def bubble_fraction(job: Job, mesh: Mesh) -> float:
+def bubble_fraction(job: TrainingJob, mesh: Mesh) -> float:
     """Part of a step in which a stage waits: (p-1)/(m·v+p-1), for m micro-batches that go through together in v chunks a stage.
 
     zbv fills two thirds of that with the gradients of weights (Qi et al. 2024, arXiv 2401.10241; assumed for ours).

@@ -14,7 +14,7 @@ import numpy as np
 
 from skytrain.config import Config, DecoderConfig, Interval, total_steps
 
-from .catalog import Instance, Price
+from .catalog import InstanceType, Price
 from .flops import decoder_size
 from .measurements import SIGMA
 from .throughput import Source
@@ -49,7 +49,7 @@ ASSUMPTIONS = {
 
 
 @dataclass(frozen=True)
-class Work:
+class RunWork:
     """What a run has to do besides its steps."""
 
     steps: int
@@ -77,7 +77,7 @@ class Estimate:
     parts_usd: dict[str, float]  # means
 
 
-def work_of(config: Config, steps: int | None = None) -> Work:
+def work_of(config: Config, steps: int | None = None) -> RunWork:
     """The traffic and the evaluations that a configuration asks for, over its own or so many steps."""
     trainer, model = config.trainer, config.model
     assert isinstance(model, DecoderConfig)
@@ -86,7 +86,7 @@ def work_of(config: Config, steps: int | None = None) -> Work:
     split = min(tokens, config.data.target_tokens or tokens)
     data_bytes = float(split * (2 if model.vocab_size <= 2**16 else 4))
     evaluations = steps // trainer.validate_every if trainer.validate_every else 0
-    return Work(
+    return RunWork(
         steps=steps,
         tokens=tokens,
         data_bytes=data_bytes,
@@ -102,13 +102,15 @@ def work_of(config: Config, steps: int | None = None) -> Work:
     )
 
 
-def s3_seconds(size: float, instance: Instance, nodes: int = 1) -> float:
+def s3_seconds(size: float, instance: InstanceType, nodes: int = 1) -> float:
     """To move so many bytes between S3 and the machines, which share the work."""
     rate = min(S3_BYTES_PER_S_MOST, S3_FRACTION * instance.network_gbps * 1e9 / 8) * nodes
     return size / rate
 
 
-def estimate(work: Work, step_seconds: float, source: Source, instance: Instance, nodes: int, price: Price) -> Estimate:
+def estimate(
+    work: RunWork, step_seconds: float, source: Source, instance: InstanceType, nodes: int, price: Price
+) -> Estimate:
     """Hours and dollars of a whole run at one price, over the distributions above."""
     draw = _draws()
     usd_per_hour = price.usd_per_hour_min + (price.usd_per_hour_max - price.usd_per_hour_min) * draw["price"]
@@ -163,7 +165,7 @@ def estimate(work: Work, step_seconds: float, source: Source, instance: Instance
     )
 
 
-def _interval_seconds(work: Work, step: Any, save_seconds: float) -> Any:
+def _interval_seconds(work: RunWork, step: Any, save_seconds: float) -> Any:
     every = work.checkpoint_every
     if every is None:
         return None

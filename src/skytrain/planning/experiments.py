@@ -18,7 +18,7 @@ MARGIN = 0.10  # on the price: spot moves while a sweep runs
 
 
 @dataclass(frozen=True)
-class Trial:
+class PlannedTrial:
     name: str
     steps: int
     step_seconds: float  # the worst that is expected, not the mean
@@ -28,7 +28,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class CostedTrial:
-    trial: Trial
+    trial: PlannedTrial
     usd_per_hour: float  # with the margin
     hours: float
     usd: float
@@ -45,13 +45,13 @@ class CostSheet:
         return self.budget_usd - self.usd
 
 
-def cost_trial(trial: Trial, usd_per_hour: float, margin: float = MARGIN) -> CostedTrial:
+def cost_trial(trial: PlannedTrial, usd_per_hour: float, margin: float = MARGIN) -> CostedTrial:
     hours = (trial.steps * trial.step_seconds + trial.overhead_seconds) / 3600
     price = usd_per_hour * (1 + margin)
     return CostedTrial(trial, price, hours, price * hours)
 
 
-def planned_trials(config: Config, offer: Offer, trials: int, trial_steps: int) -> list[Trial]:
+def planned_trials(config: Config, offer: Offer, trials: int, trial_steps: int) -> list[PlannedTrial]:
     """The run itself first, so that its dollars are reserved, then so many trials of `trial_steps` steps, at p90 of everything.
 
     Machine and data are there after the first start; a trial pays for a new process and its own evaluation.
@@ -63,7 +63,7 @@ def planned_trials(config: Config, offer: Offer, trials: int, trial_steps: int) 
     restart = START_SECONDS[1] + (COMPILE_SECONDS[1] if job.compiled else 0.0)
     once = BOOT_SECONDS[1] + s3_seconds(work_of(config).data_bytes, offer.instance)
 
-    def trial(name: str, steps: int, start: float) -> Trial:
+    def trial(name: str, steps: int, start: float) -> PlannedTrial:
         work = work_of(config, steps)
         evaluation = (
             max(work.evaluation_tokens, config.trainer.validate_tokens)
@@ -72,13 +72,15 @@ def planned_trials(config: Config, offer: Offer, trials: int, trial_steps: int) 
             * EVALUATION_COST
         )
         saving = s3_seconds(work.checkpoint_bytes, offer.instance, offer.nodes)
-        return Trial(name, steps, worst, start + evaluation + saving, prediction.source)
+        return PlannedTrial(name, steps, worst, start + evaluation + saving, prediction.source)
 
     last = trial("the run", total_steps(config), once + restart)
     return [last, *(trial(f"trial {number + 1}", trial_steps, restart) for number in range(trials))]
 
 
-def cost_sheet(trials: Sequence[Trial], usd_per_hour: float, budget_usd: float, margin: float = MARGIN) -> CostSheet:
+def cost_sheet(
+    trials: Sequence[PlannedTrial], usd_per_hour: float, budget_usd: float, margin: float = MARGIN
+) -> CostSheet:
     """All trials, costed. Raises SkytrainError, naming the first trial that no longer fits, where they would pass the budget."""
     rows: list[CostedTrial] = []
     spent = 0.0

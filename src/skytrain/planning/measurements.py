@@ -19,7 +19,7 @@ from skytrain.config import DecoderConfig, SkytrainError, skytrain_cache_folder
 
 from .communication import Node
 from .hardware import find_gpu
-from .memory import Job, Path as KernelPath, Precision, path_of
+from .memory import Path as KernelPath, Precision, TrainingJob, path_of
 from .mesh import Mesh
 from .throughput import SHARPNESS, Source, StepTime, launch_seconds, step_time, together
 
@@ -56,11 +56,11 @@ class Measurement:
     def tokens_per_s(self) -> float:
         return self.micro_batch * self.sequence_length * self.accumulation * self.gpus / self.step_seconds
 
-    def job(self) -> Job | None:
+    def job(self) -> TrainingJob | None:
         """What was measured, as the roofline takes it."""
         if self.decoder is None:
             return None
-        return Job(
+        return TrainingJob(
             DecoderConfig(**self.decoder),
             self.sequence_length,
             self.micro_batch,
@@ -123,10 +123,10 @@ def load_measurements(folder: Path | None = None) -> list[Measurement]:
     return found
 
 
-def predict(job: Job, mesh: Mesh, node: Node, measurements: Sequence[Measurement] = ()) -> Prediction:
+def predict(job: TrainingJob, mesh: Mesh, node: Node, measurements: Sequence[Measurement] = ()) -> Prediction:
     """Seconds of one optimizer step, by arithmetic and, where something near was measured, by how the arithmetic erred there."""
     step = step_time(job, mesh, node)
-    here = [one for one in measurements if _same_gpu(one, node)]
+    here = [one for one in measurements if is_of_gpu(one, node)]
     known = [one for one in here if (one.precision, one.path) == (job.precision, path_of(job, mesh))]
     if not known:
         return _by_neighbours(job, mesh, node, here, step)
@@ -150,7 +150,7 @@ def predict(job: Job, mesh: Mesh, node: Node, measurements: Sequence[Measurement
     return Prediction(step, seconds, "calibrated", _what(limit))
 
 
-def _by_neighbours(job: Job, mesh: Mesh, node: Node, here: Sequence[Measurement], step: StepTime) -> Prediction:
+def _by_neighbours(job: TrainingJob, mesh: Mesh, node: Node, here: Sequence[Measurement], step: StepTime) -> Prediction:
     """A mode that was not measured on this GPU: as much slower or faster than arithmetic as the nearest measured mode was.
 
     Without this a GPU that measures slow would be chosen in the one mode that nobody measured.
@@ -164,7 +164,7 @@ def _by_neighbours(job: Job, mesh: Mesh, node: Node, here: Sequence[Measurement]
     return Prediction(step, ratio * step.seconds, "assumed", because)
 
 
-def _mode(job: Job, mesh: Mesh) -> str:
+def _mode(job: TrainingJob, mesh: Mesh) -> str:
     return f"{job.precision}, {path_of(job, mesh)}"
 
 
@@ -174,7 +174,8 @@ def _slower(measured: float, longer: float, shorter: float) -> float:
     return measured * rest ** (1 / SHARPNESS) / longer if rest > 0.5 else measured / together(longer, shorter)
 
 
-def _same_gpu(one: Measurement, node: Node) -> bool:
+def is_of_gpu(one: Measurement, node: Node) -> bool:
+    """Whether it was measured on this node's GPU, with a model whose shape is known."""
     gpu = find_gpu(one.device)
     return gpu is not None and gpu.name == node.gpu.name and one.decoder is not None
 
@@ -192,7 +193,7 @@ def _what(one: Measurement) -> str:
     )
 
 
-def _distance(one: Measurement, job: Job, mesh: Mesh) -> tuple[float, ...]:
+def _distance(one: Measurement, job: TrainingJob, mesh: Mesh) -> tuple[float, ...]:
     """How unlike a measurement is, the worst difference first; accumulation only repeats what was measured."""
     return (
         float(one.decoder != decoder_fields(job.model)),

@@ -36,7 +36,7 @@ DRIVER_FRACTION = 0.985  # of the memory that EC2 states, what the driver offers
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """What decides memory and time on one rank besides the mesh."""
 
     model: DecoderConfig
@@ -98,7 +98,7 @@ def usable_bytes(gpu_memory_mib: int) -> float:
     return gpu_memory_mib * MIB * DRIVER_FRACTION
 
 
-def path_of(job: Job, mesh: Mesh) -> Path:
+def path_of(job: TrainingJob, mesh: Mesh) -> Path:
     """How the loss is computed there."""
     if (
         job.fused
@@ -111,20 +111,27 @@ def path_of(job: Job, mesh: Mesh) -> Path:
     return "compiled" if job.compiled else "eager"
 
 
-def residual_bytes(job: Job, mesh: Mesh) -> int:
+def residual_bytes(job: TrainingJob, mesh: Mesh) -> int:
     """Of one number in the residual stream."""
     return 4 if job.precision == "32-true" or autocasts(job, mesh) else 2
 
 
-def autocasts(job: Job, mesh: Mesh) -> bool:
+def autocasts(job: TrainingJob, mesh: Mesh) -> bool:
     """Whether torch lowers precision op by op, beside weights and a residual stream in float32."""
     mixed = job.precision in ("bf16-mixed", "16-mixed")
     return mixed and not mesh.divides and path_of(job, mesh) != "fused"
 
 
-def block_activation_bytes(job: Job, mesh: Mesh) -> float:
+def block_activation_bytes(job: TrainingJob, mesh: Mesh) -> float:
     """What one block keeps for its backward pass, for one micro-batch."""
-    model, wide = job.model, residual_bytes(job, mesh)
+    return activation_bytes_on(path_of(job, mesh), job, mesh)
+
+
+def activation_bytes_on(path: Path, job: TrainingJob, mesh: Mesh) -> float:
+    """What one block would keep if the loss were computed that way."""
+    model = job.model
+    mixed = job.precision in ("bf16-mixed", "16-mixed")
+    wide = 4 if job.precision == "32-true" or (mixed and not mesh.divides and path != "fused") else 2
     narrow = narrow_bytes(job.precision)
     width, heads, groups, head, mlp = model.width, model.heads, model.groups, model.head_width, model.hidden_width
     queries, keys = heads * head, groups * head
@@ -142,7 +149,7 @@ def block_activation_bytes(job: Job, mesh: Mesh) -> float:
     if model.attention_softcap is not None:  # no flash kernel: scores, weights in float32 and in bfloat16
         attention += (8 if narrow == 2 else 12) * heads * job.sequence_length
     hidden = narrow * mlp * (4 if model.gated_mlp else 2)
-    if path_of(job, mesh) == "compiled":
+    if path == "compiled":
         # The partitioner keeps what products made and what they read, once, and computes a gate's activation again.
         inputs = 2 * narrow * width
         hidden = narrow * mlp * (3 if model.gated_mlp else 2)
@@ -152,7 +159,7 @@ def block_activation_bytes(job: Job, mesh: Mesh) -> float:
     return tokens * (norms + inputs + attention + hidden) / mesh.tensor
 
 
-def selective_activation_bytes(job: Job, mesh: Mesh) -> float:
+def selective_activation_bytes(job: TrainingJob, mesh: Mesh) -> float:
     """What one block keeps under selective recomputation: its input, and what products and attention return."""
     model, narrow = job.model, narrow_bytes(job.precision)
     queries, keys = model.heads * model.head_width, model.groups * model.head_width
@@ -162,7 +169,7 @@ def selective_activation_bytes(job: Job, mesh: Mesh) -> float:
     return tokens * (residual_bytes(job, mesh) * model.width + narrow * products + attention) / mesh.tensor
 
 
-def in_flight(job: Job, mesh: Mesh) -> float:
+def in_flight(job: TrainingJob, mesh: Mesh) -> float:
     """Micro-batches whose activations the first stage of a pipeline holds at once."""
     if mesh.pipeline == 1:
         return 1
@@ -173,7 +180,7 @@ def in_flight(job: Job, mesh: Mesh) -> float:
     return min(mesh.pipeline * more, job.together)
 
 
-def kept_activation_bytes(job: Job, mesh: Mesh) -> float:
+def kept_activation_bytes(job: TrainingJob, mesh: Mesh) -> float:
     """What waits for the backward pass on the rank that keeps most: the first stage of a pipeline."""
     layers = -(-job.model.layers // mesh.pipeline)
     wide = residual_bytes(job, mesh)
@@ -186,7 +193,7 @@ def kept_activation_bytes(job: Job, mesh: Mesh) -> float:
     return layers * block * in_flight(job, mesh) + ends
 
 
-def logit_bytes(job: Job, mesh: Mesh) -> float:
+def logit_bytes(job: TrainingJob, mesh: Mesh) -> float:
     """The loss at its worst, in the cross-entropy's backward pass: log-probabilities, their gradient, the logits' gradient.
 
     Compiled, it keeps the logits as they are and makes their gradient beside them in one kernel; fused, in their own place.
@@ -202,7 +209,7 @@ def logit_bytes(job: Job, mesh: Mesh) -> float:
 
 
 @dataclass(frozen=True)
-class State:
+class RankState:
     """What a rank holds between steps, in bytes, and what the optimizer's step takes beside it."""
 
     parameters: float
@@ -211,7 +218,7 @@ class State:
     step: float
 
 
-def optimizer_state_bytes(job: Job) -> float:
+def optimizer_state_bytes(job: TrainingJob) -> float:
     """Bytes of optimizer state per parameter, averaged over all parameters."""
     facts = job.optimizer
     if facts.matrix_state_bytes is None:
@@ -221,17 +228,17 @@ def optimizer_state_bytes(job: Job) -> float:
     return facts.state_bytes - (facts.state_bytes - facts.matrix_state_bytes) * matrices
 
 
-def training_state(job: Job, mesh: Mesh, held: float) -> State:
+def training_state(job: TrainingJob, mesh: Mesh, held: float) -> RankState:
     """Of `held` parameters that tensor ranks and stages leave to this one; the others of its group may hold parts of it."""
     if mesh.offload and mesh.zero == 3:
-        return State(0.0, 0.0, 0.0, 0.0)
+        return RankState(0.0, 0.0, 0.0, 0.0)
     ranks = mesh.sharing
     narrow = job.precision == "bf16-true" or (mesh.deepspeed and job.precision != "32-true")
     # DeepSpeed keeps a float32 copy of its part whatever the weights are, and adds gradients up in float32.
     state = 0.0 if mesh.offload else optimizer_state_bytes(job) + (4 if narrow or mesh.deepspeed else 0)
     # Gradients in float32 for the copies, or the temporaries of an optimizer that is not one fused kernel.
     unfused = job.precision == "16-mixed" or not job.optimizer.fused
-    return State(
+    return RankState(
         parameters=(2 if narrow else 4) * held / (ranks if mesh.zero == 3 else 1),
         gradients=(2 if job.precision == "bf16-true" else 4) * held / (ranks if mesh.zero >= 2 else 1),
         optimizer=state * held / ranks,
@@ -239,7 +246,7 @@ def training_state(job: Job, mesh: Mesh, held: float) -> State:
     )
 
 
-def context_bytes(job: Job, mesh: Mesh) -> float:
+def context_bytes(job: TrainingJob, mesh: Mesh) -> float:
     """Keys and values of other parts of a sequence, and their gradients in float32, while one layer attends to them."""
     if (
         mesh.context == 1 or job.context_method == "ulysses"
@@ -251,7 +258,7 @@ def context_bytes(job: Job, mesh: Mesh) -> float:
     return parts * tokens * keys * (narrow_bytes(job.precision) + 4)
 
 
-def rank_memory(job: Job, mesh: Mesh) -> Memory:
+def rank_memory(job: TrainingJob, mesh: Mesh) -> Memory:
     """The parts on the fullest rank at its fullest moment: the loss, the first block's backward pass, the last gradients, the update."""
     size, width = decoder_size(job.model), job.model.width
     table = job.model.padded_vocab * width / mesh.tensor  # the embedding, and the head where it is not tied
@@ -318,5 +325,5 @@ def rank_memory(job: Job, mesh: Mesh) -> Memory:
     )
 
 
-def fits(job: Job, mesh: Mesh, gpu_memory_mib: int) -> bool:
+def fits(job: TrainingJob, mesh: Mesh, gpu_memory_mib: int) -> bool:
     return rank_memory(job, mesh).total <= usable_bytes(gpu_memory_mib)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from skytrain.config import ConfigError
 
-from .catalog import MARKETS, Catalog, Instance, Market, Price
+from .catalog import MARKETS, Catalog, InstanceType, Market, Price
 from .communication import Node
 from .costs import BOOT_SECONDS, Estimate, estimate
 from .flops import decoder_flops_per_token
@@ -49,7 +49,7 @@ class PlanRequest:
 @dataclass(frozen=True)
 class Offer:
     region: str
-    instance: Instance
+    instance: InstanceType
     nodes: int
     market: Market
     price: Price | None
@@ -88,7 +88,7 @@ def find_offers(workload: Workload, catalog: Catalog, request: PlanRequest) -> l
     return sorted(found, key=_rank)
 
 
-def _counts(workload: Workload, instance: Instance, catalog: Catalog, request: PlanRequest) -> Iterable[int]:
+def _counts(workload: Workload, instance: InstanceType, catalog: Catalog, request: PlanRequest) -> Iterable[int]:
     if request.nodes:
         return (request.nodes,)
     if not request.tokens_open:
@@ -103,13 +103,13 @@ def _counts(workload: Workload, instance: Instance, catalog: Catalog, request: P
     ]
 
 
-def _sensible(instance: Instance, nodes: int) -> bool:
+def _sensible(instance: InstanceType, nodes: int) -> bool:
     """Many machines need many GPUs each and a network between them."""
     fast = nodes <= SLOW_NETWORK_MOST or instance.network_gbps >= FAST_NETWORK_GBPS
     return fast and (nodes <= SMALL_NODES_MOST or instance.gpus >= SMALL_NODES_MOST)
 
 
-def node_counts(workload: Workload, instance: Instance) -> Iterator[int]:
+def node_counts(workload: Workload, instance: InstanceType) -> Iterator[int]:
     """Powers of two, until perfect hardware would need less than ten minutes for the steps.
 
     What is tried follows from the run alone, so that a later deadline or a larger budget never has fewer offers to choose from.
@@ -125,7 +125,7 @@ def node_counts(workload: Workload, instance: Instance) -> Iterator[int]:
             return
 
 
-def place(workload: Workload, instance: Instance, nodes: int) -> Placement | NoPlacement:
+def place(workload: Workload, instance: InstanceType, nodes: int) -> Placement | NoPlacement:
     """The layout of the workload on so many of these machines that `train` would run, or the fastest that it could."""
     node, gpus = Node.of(instance), nodes * instance.gpus
     mesh: Mesh | None = None
@@ -181,7 +181,7 @@ def estimate_offer(workload: Workload, placement: Placement, offer: Offer) -> Es
 def _priced(
     workload: Workload,
     placement: Placement | NoPlacement,
-    instance: Instance,
+    instance: InstanceType,
     nodes: int,
     catalog: Catalog,
     request: PlanRequest,

@@ -12,7 +12,7 @@ from skytrain.config import SkytrainError
 
 from .catalog import Catalog
 from .costs import ASSUMPTIONS
-from .memory import Job, path_of
+from .memory import TrainingJob, path_of
 from .mesh import DIMENSIONS, overrides
 from .offers import Offer, PlanRequest
 from .tokens import Purchase
@@ -83,7 +83,7 @@ def train_overrides(choice: Offer) -> list[str]:
     return [*overrides(choice.placement.mesh), *kinds, f"trainer.micro_batch={job.micro_batch}"]
 
 
-def recomputation(job: Job) -> str:
+def recomputation(job: TrainingJob) -> str:
     """As `trainer.activation_checkpointing` has it."""
     return "full" if job.checkpointing else "selective" if job.selective else "none"
 

@@ -10,7 +10,7 @@ from skytrain.config import DecoderConfig, ModelConfig, SkytrainError
 from .catalog import Catalog, Market
 from .communication import Node
 from .flops import decoder_flops_per_token
-from .memory import Job
+from .memory import TrainingJob
 from .search import Machines, Placement, best_placement
 from .tables import text_table
 
@@ -78,7 +78,7 @@ def _mfu(type: str, catalog: Catalog, model: DecoderConfig) -> float | None:
     node, length = Node.of(instance), min(2048, model.max_length)
     batch_tokens = SEQUENCES_PER_GPU * instance.gpus * length
     found = best_placement(
-        Job(model, length, 1, compiled=True),
+        TrainingJob(model, length, 1, compiled=True),
         Machines(node, instance.gpus, instance.gpu_memory_mib),
         batch_tokens,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from skytrain.config import MissingExtra, SkytrainError
 
-from .catalog import FAMILIES, REGIONS, Catalog, Instance, Price
+from .catalog import FAMILIES, REGIONS, Catalog, InstanceType, Price
 from .hardware import find_gpu
 
 PRICING_REGION = "us-east-1"  # the price list has endpoints in three regions only
@@ -28,7 +28,7 @@ def refresh_catalog(
     has no price there.
     """
     today = datetime.now(UTC).date().isoformat()
-    instances: dict[str, Instance] = {}
+    instances: dict[str, InstanceType] = {}
     prices: list[Price] = []
     with _aws_errors_for_people():
         clients = clients or _boto3_clients()
@@ -52,13 +52,13 @@ def refresh_catalog(
     return Catalog(tuple(order), tuple(prices), "refreshed")
 
 
-def _instance_types(ec2: Any, today: str) -> Iterator[Instance]:
+def _instance_types(ec2: Any, today: str) -> Iterator[InstanceType]:
     wanted = [{"Name": "instance-type", "Values": [f"{family}.*" for family in FAMILIES]}]
     for page in ec2.get_paginator("describe_instance_types").paginate(Filters=wanted):
         for item in page["InstanceTypes"]:
             gpu = item["GpuInfo"]["Gpus"][0]
             network = item["NetworkInfo"]
-            yield Instance(
+            yield InstanceType(
                 type=item["InstanceType"],
                 gpu=_gpu_name(gpu["Name"], gpu["MemoryInfo"]["SizeInMiB"]),
                 gpus=gpu["Count"],

@@ -5,14 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from skytrain.config import format_bytes
 
 from .communication import Node
 from .flops import decoder_size
 from .host import host_problem
-from .measurements import Measurement, Prediction, predict
-from .memory import Job, Memory, rank_memory, usable_bytes
+from .measurements import Measurement, Prediction, is_of_gpu, predict
+from .memory import Memory, TrainingJob, path_of, rank_memory, usable_bytes
 from .mesh import CHUNKS, Mesh
 from .throughput import tokens_per_step
 
@@ -27,7 +28,7 @@ SIMPLER = 0.01  # of speed that each further dimension must win: below it a simp
 class Placement:
     """A job laid out on GPUs, with what it needs and how fast it goes."""
 
-    job: Job
+    job: TrainingJob
     mesh: Mesh
     memory: Memory
     prediction: Prediction
@@ -63,7 +64,7 @@ class Machines:
     gpu_memory_mib: int
 
 
-def largest_micro_batch(job: Job, mesh: Mesh, limit_bytes: float) -> int:
+def largest_micro_batch(job: TrainingJob, mesh: Mesh, limit_bytes: float) -> int:
     """The most sequences of a micro-batch that fit, 0 where not even one does."""
 
     def fits(micro_batch: int) -> bool:
@@ -83,7 +84,7 @@ def largest_micro_batch(job: Job, mesh: Mesh, limit_bytes: float) -> int:
 
 
 def best_placement(
-    job: Job,
+    job: TrainingJob,
     machines: Machines,
     batch_tokens: int,
     *,
@@ -110,7 +111,7 @@ def best_placement(
 
 @dataclass(frozen=True)
 class _Search:
-    job: Job
+    job: TrainingJob
     machines: Machines
     batch_tokens: int
     measurements: Sequence[Measurement]
@@ -122,8 +123,7 @@ class _Search:
         best: Placement | None = None
         best_rate, least = 0.0, float("inf")
         reason: str | None = None  # that something which fits a GPU still cannot be
-        for tried, layout in self._candidates(layouts):
-            memory = rank_memory(tried, layout)
+        for tried, layout, memory in self._candidates(layouts):
             if memory.total > limit:
                 least = min(least, memory.total)
                 continue
@@ -145,15 +145,32 @@ class _Search:
         sequences = self.batch_tokens // self.job.sequence_length
         return NoPlacement(f"a batch of {sequences} sequences cannot be split over {self.machines.gpus} GPUs")
 
-    def _candidates(self, layouts: Sequence[Mesh]) -> Iterator[tuple[Job, Mesh]]:
+    def _candidates(self, layouts: Sequence[Mesh]) -> Iterator[tuple[TrainingJob, Mesh, Memory]]:
         limit = usable_bytes(self.machines.gpu_memory_mib)
+        by_arithmetic = not any(is_of_gpu(one, self.machines.node) for one in self.measurements)
         for layout in layouts:
+            roomy: list[TrainingJob] = []  # that fit with memory to spare
             for kind in _kinds(self.job, layout, self.fixed):
-                for micro_batch, accumulation in _splits(kind, layout, self.batch_tokens, limit, self.fixed):
-                    yield replace(kind, micro_batch=micro_batch, accumulation=accumulation), layout
+                for tried, memory in _splits(kind, layout, self.batch_tokens, limit, self.fixed):
+                    if by_arithmetic and any(_is_never_slower(other, tried, layout) for other in roomy):
+                        continue
+                    if memory.total <= TIGHT * limit:
+                        roomy.append(tried)
+                    yield tried, layout, memory
 
 
-def meshes(job: Job, gpus: int, gpus_per_node: int) -> Iterator[Mesh]:
+def _is_never_slower(one: TrainingJob, other: TrainingJob, mesh: Mesh) -> bool:
+    """Whether `one` is the same job with less to compute again and less to send, by the arithmetic alone."""
+    return (
+        one.micro_batch == other.micro_batch
+        and one.checkpointing <= other.checkpointing
+        and one.selective == other.selective
+        and one.reduce_once >= other.reduce_once
+        and path_of(one, mesh) == path_of(other, mesh)
+    )
+
+
+def meshes(job: TrainingJob, gpus: int, gpus_per_node: int) -> Iterator[Mesh]:
     """Every mesh worth trying: tensor ranks inside a node, pipelines of whole layers, context only where a sequence is long."""
     model = job.model
     for tensor in _divisors(min(gpus, gpus_per_node)):
@@ -185,13 +202,13 @@ def _data_meshes(mesh: Mesh, data: int, gpus_per_node: int) -> Iterator[Mesh]:
             yield replace(mesh, replicate=data // shard, shard=shard)
 
 
-def _fp8_problem(job: Job, node: Node) -> str | None:
+def _fp8_problem(job: TrainingJob, node: Node) -> str | None:
     """Why products cannot be fp8 there; None where they can, or need not."""
     unable = job.fp8 and not node.gpu.generation.fp8
     return f"trainer.fp8: {node.gpu.name} does not multiply fp8" if unable else None
 
 
-def _kinds(job: Job, mesh: Mesh, fixed: Fixed) -> Iterator[Job]:
+def _kinds(job: TrainingJob, mesh: Mesh, fixed: Fixed) -> Iterator[TrainingJob]:
     """With and without computing blocks again (only with, where `job` asks for it), gradients whole between micro-batches or not."""
     free = (True,) if job.checkpointing else (False, True)
     shards = mesh.shard > 1 and mesh.pipeline == 1 and not mesh.deepspeed
@@ -203,25 +220,30 @@ def _kinds(job: Job, mesh: Mesh, fixed: Fixed) -> Iterator[Job]:
             )
 
 
-def _splits(job: Job, mesh: Mesh, batch_tokens: int, limit: float, fixed: Fixed) -> list[tuple[int, int]]:
-    """(micro-batch, accumulation) pairs that make the batch: the largest that fits and the next smaller ones."""
+def _splits(
+    job: TrainingJob, mesh: Mesh, batch_tokens: int, limit: float, fixed: Fixed
+) -> list[tuple[TrainingJob, Memory]]:
+    """The job with micro-batches and accumulation that make the batch: the largest that fits and the next smaller ones."""
     sequences, remainder = divmod(batch_tokens, job.sequence_length)
     if remainder or sequences % mesh.data:
         return []
     each = sequences // mesh.data
     choices = [micro for micro in _divisors(each) if _fills_pipeline(job, mesh, each // micro)]
+    known: dict[int, tuple[TrainingJob, Memory]] = {}
+
+    def split(micro_batch: int) -> tuple[TrainingJob, Memory]:
+        if micro_batch not in known:
+            tried = replace(job, micro_batch=micro_batch, accumulation=each // micro_batch)
+            known[micro_batch] = tried, rank_memory(tried, mesh)
+        return known[micro_batch]
+
     if fixed.micro_batch is not None:
-        return [(fixed.micro_batch, each // fixed.micro_batch)] if fixed.micro_batch in choices else []
-
-    def too_large(micro_batch: int) -> bool:
-        tried = replace(job, micro_batch=micro_batch, accumulation=each // micro_batch)
-        return rank_memory(tried, mesh).total > limit
-
-    fitting = choices[: max(1, bisect_left(choices, True, key=too_large))]
-    return [(micro, each // micro) for micro in fitting[-3:]]
+        return [split(fixed.micro_batch)] if fixed.micro_batch in choices else []
+    fitting = choices[: max(1, bisect_left(choices, True, key=lambda micro: split(micro)[1].total > limit))]
+    return [split(micro) for micro in fitting[-3:]]
 
 
-def _fills_pipeline(job: Job, mesh: Mesh, accumulation: int) -> bool:
+def _fills_pipeline(job: TrainingJob, mesh: Mesh, accumulation: int) -> bool:
     """Whether so many micro-batches a step go through the pipeline as its schedule needs them."""
     if mesh.pipeline == 1:
         return True
@@ -230,9 +252,10 @@ def _fills_pipeline(job: Job, mesh: Mesh, accumulation: int) -> bool:
     return whole and (mesh.chunks == 1 or together % mesh.pipeline == 0)
 
 
-def _divisors(number: int) -> list[int]:
+@cache
+def _divisors(number: int) -> tuple[int, ...]:
     small = [value for value in range(1, int(number**0.5) + 1) if number % value == 0]
-    return sorted({*small, *(number // value for value in small)})
+    return tuple(sorted({*small, *(number // value for value in small)}))
 
 
 def _parts(mesh: Mesh) -> int:

@@ -8,7 +8,7 @@ backward pass. The fractions depend on the software; `benchmarks/planning/publis
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
@@ -16,7 +16,7 @@ from skytrain.config import DecoderConfig
 
 from .communication import Exchange, Node, bubble_fraction, exchanges
 from .flops import decoder_flops_per_token, decoder_size
-from .memory import Job, Precision, block_activation_bytes, narrow_bytes, path_of
+from .memory import Precision, TrainingJob, activation_bytes_on, narrow_bytes, path_of
 from .mesh import Mesh
 
 Source = Literal["measured", "calibrated", "assumed"]
@@ -84,11 +84,11 @@ class StepTime:
         return self.device + self.host
 
 
-def software_for(job: Job, mesh: Mesh) -> Software:
+def software_for(job: TrainingJob, mesh: Mesh) -> Software:
     return {"eager": EAGER, "compiled": COMPILED, "fused": FUSED}[path_of(job, mesh)]
 
 
-def launch_seconds(job: Job, mesh: Mesh, software: Software | None = None) -> float:
+def launch_seconds(job: TrainingJob, mesh: Mesh, software: Software | None = None) -> float:
     """What the host needs to launch one optimizer step's kernels, however small they are."""
     software = software or software_for(job, mesh)
     small = job.micro_batch * job.sequence_length <= GRAPHED_TOKENS
@@ -104,7 +104,7 @@ def together(device_seconds: float, host_seconds: float) -> float:
     return longer * (1 + (shorter / longer) ** SHARPNESS) ** (1 / SHARPNESS)
 
 
-def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None) -> StepTime:
+def step_time(job: TrainingJob, mesh: Mesh, node: Node, software: Software | None = None) -> StepTime:
     """One optimizer step of `job.accumulation` micro-batches on every data rank. Raises nothing: the device's peak must be known."""
     software = software or software_for(job, mesh)
     peak = node.gpu.fp32_flops if job.precision == "32-true" else node.gpu.peak_flops
@@ -133,7 +133,7 @@ def step_time(job: Job, mesh: Mesh, node: Node, software: Software | None = None
 
     # The software's factor says what it saves of this. Fused kernels move the same bytes on every mesh that they serve.
     laid_out = Mesh() if path_of(job, mesh) == "fused" else mesh
-    kept = block_activation_bytes(replace(job, compiled=False, fused=False), laid_out)
+    kept = activation_bytes_on("eager", job, laid_out)
     logits = 12 * tokens * model.padded_vocab / mesh.tensor
     traffic = software.traffic * (layers * traffic_again * kept + share * logits) / memory
     held = decoder_size(model).parameters / mesh.tensor / mesh.pipeline
@@ -162,11 +162,11 @@ def optimizer_bytes(precision: Precision) -> float:
     return OPTIMIZER_BYTES + more.get(precision, 0)
 
 
-def tokens_per_step(job: Job, mesh: Mesh) -> int:
+def tokens_per_step(job: TrainingJob, mesh: Mesh) -> int:
     return job.micro_batch * job.sequence_length * job.accumulation * mesh.data
 
 
-def mfu(job: Job, mesh: Mesh, node: Node, step_seconds: float) -> float | None:
+def mfu(job: TrainingJob, mesh: Mesh, node: Node, step_seconds: float) -> float | None:
     """Model FLOPs utilisation against the dense bf16 peak, as DESIGN counts FLOPs; None for a device without a known peak."""
     if node.gpu.peak_flops is None:
         return None
@@ -174,7 +174,7 @@ def mfu(job: Job, mesh: Mesh, node: Node, step_seconds: float) -> float | None:
     return flops / step_seconds / (node.gpu.peak_flops * mesh.gpus)
 
 
-def _uncovered(found: list[Exchange], computing: float, job: Job, software: Software) -> float:
+def _uncovered(found: list[Exchange], computing: float, job: TrainingJob, software: Software) -> float:
     """Communication in the way: what cannot overlap, and what is longer than the computing it hides under."""
     exposed = sum(exchange.seconds for exchange in found if not exchange.overlapped) * (1 - software.tensor_hidden)
     steady = sum(exchange.seconds for exchange in found if exchange.overlapped and not exchange.once)

@@ -10,13 +10,14 @@ from skytrain.config import (
     ConfigError,
     DecoderConfig,
     ParallelConfig,
+    fused_model_problem,
     fused_settings_problem,
     model_size_problem,
 )
 
-from .costs import Work, work_of
+from .costs import RunWork, work_of
 from .measurements import Measurement
-from .memory import Job
+from .memory import TrainingJob
 from .search import Fixed, Placement
 
 
@@ -24,8 +25,8 @@ from .search import Fixed, Placement
 class Workload:
     """A run to be placed: what it computes, what it moves, and what the search may not change."""
 
-    job: Job
-    work: Work
+    job: TrainingJob
+    work: RunWork
     batch_tokens: int
     fixed: Fixed
     parallel: ParallelConfig | None  # the mesh that `train` would form; None leaves the mesh to the search
@@ -77,7 +78,7 @@ def fixed_of(config: Config, given: Collection[str]) -> Fixed:
     )
 
 
-def job_of(config: Config) -> Job:
+def job_of(config: Config) -> TrainingJob:
     """What the configuration trains, as memory and time see it."""
     model, trainer, parallel = config.model, config.trainer, config.parallel
     if not isinstance(model, DecoderConfig):
@@ -86,14 +87,14 @@ def job_of(config: Config) -> Job:
             f"{model.name} is a plugged-in model, whose size is not known without building it",
             hint="plan with the built-in decoder of a similar shape, or measure it here: skytrain plan --measure",
         )
-    return Job(
+    return TrainingJob(
         model,
         trainer.sequence_length,
         trainer.micro_batch or 1,
         precision="bf16-mixed" if trainer.precision == "auto" else trainer.precision,  # GPUs of the catalogue have it
         optimizer=config.optimizer.facts,
         compiled=trainer.compile,
-        fused=trainer.fused != "off" and fused_settings_problem(config) is None,
+        fused=trainer.fused != "off" and fused_settings_problem(config) is None and fused_model_problem(model) is None,
         graphs=trainer.cuda_graphs != "off" and not config.loader.separate_documents,
         loss_chunk_tokens=trainer.loss_chunk_tokens,
         checkpointing=trainer.activation_checkpointing == "full",

@@ -24,7 +24,7 @@ from .exits import (
 )
 from .failures import failures_recorded as failures_recorded
 from .imds import (
-    Instance as Instance,
+    Ec2Instance as Ec2Instance,
     Metadata as Metadata,
     Notice as Notice,
     find_metadata as find_metadata,

@@ -37,7 +37,7 @@ class Notice:
 
 
 @dataclass(frozen=True)
-class Instance:
+class Ec2Instance:
     id: str
     type: str
     region: str
@@ -85,11 +85,11 @@ class Metadata:
             raise OSError(f"{request.full_url}: the answer is empty")
         return text
 
-    def instance(self) -> Instance | None:
+    def instance(self) -> Ec2Instance | None:
         """None where this is no EC2 instance after all. Tried for `START_RETRY`, then raises OSError."""
         return patiently(self._instance, START_RETRY)
 
-    def _instance(self) -> Instance | None:
+    def _instance(self) -> Ec2Instance | None:
         document = self.get("dynamic/instance-identity/document")
         if document is None:
             return None
@@ -97,7 +97,7 @@ class Metadata:
         try:
             facts: dict[str, Any] = json.loads(document)
             launched = facts.get("pendingTime")
-            return Instance(
+            return Ec2Instance(
                 id=facts["instanceId"],
                 type=facts["instanceType"],
                 region=facts["region"],

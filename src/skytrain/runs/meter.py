@@ -22,14 +22,14 @@ from ..config import BudgetConfig, SkytrainError
 from ..planning import load_catalog
 from ..storage import Store
 from .attempts import attempt_numbers, read_outcome
-from .imds import Instance
+from .imds import Ec2Instance
 from .reading import read_lines
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True)
-class Machine:
+class MeteredMachine:
     """One machine as it is when an attempt starts on it."""
 
     key: str  # the same from its launch to its end
@@ -67,19 +67,19 @@ def boot_clock() -> float:
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
-def this_machine(instance: Instance | None) -> Machine:
+def this_machine(instance: Ec2Instance | None) -> MeteredMachine:
     boot = BOOT_ID.read_text().strip() if BOOT_ID.exists() else uuid.uuid4().hex
     up = boot_clock()
     if instance is None:
-        return Machine(boot, boot, up, 0.0, rented=False)
+        return MeteredMachine(boot, boot, up, 0.0, rented=False)
     if instance.launched_at is None or instance.read_at is None:
-        return Machine(instance.id, boot, up, up)
+        return MeteredMachine(instance.id, boot, up, up)
     # An instance is at least as old as it is up.
     age = (instance.read_at - instance.launched_at).total_seconds()
-    return Machine(f"{instance.id} {instance.launched_at.isoformat()}", boot, up, max(age, up))
+    return MeteredMachine(f"{instance.id} {instance.launched_at.isoformat()}", boot, up, max(age, up))
 
 
-def machine_price(budget: BudgetConfig, instance: Instance | None) -> float | None:
+def machine_price(budget: BudgetConfig, instance: Ec2Instance | None) -> float | None:
     """Dollars per hour of one machine: as configured, or the catalogue's; None where nobody can tell."""
     if budget.usd_per_hour is not None:
         return budget.usd_per_hour
@@ -99,7 +99,9 @@ def machine_price(budget: BudgetConfig, instance: Instance | None) -> float | No
 class Meter:
     """Counts while an attempt runs. `machines` are all that it runs on; `before` is what the store knows of the run's."""
 
-    def __init__(self, machines: Sequence[Machine], usd_per_hour: float | None, before: Spend = NOTHING_SPENT) -> None:
+    def __init__(
+        self, machines: Sequence[MeteredMachine], usd_per_hour: float | None, before: Spend = NOTHING_SPENT
+    ) -> None:
         machines = list({machine.key: machine for machine in machines}.values())  # one may run several nodes of a test
         self._began = boot_clock()
         self._usd_per_second = (usd_per_hour or 0.0) / 3600
@@ -109,7 +111,7 @@ class Meter:
         self._others = {key: count for key, count in before.counts.items() if key not in {m.key for m in machines}}
         self._starts = {machine.key: self._start(machine, before) for machine in machines}
 
-    def _start(self, machine: Machine, before: Spend) -> Count:
+    def _start(self, machine: MeteredMachine, before: Spend) -> Count:
         known = before.counts.get(machine.key)
         if known is None:
             new = machine.age_seconds

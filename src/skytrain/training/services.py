@@ -14,8 +14,8 @@ from ..config import BudgetConfig, SkytrainError, format_seconds
 from ..jobs import Ranks
 from ..runs import (
     CloudWatch,
+    Ec2Instance,
     EventFiles,
-    Instance,
     Lines,
     LoggedReporter,
     Metadata,
@@ -50,7 +50,7 @@ class Host:
     """This machine as AWS describes it; empty on ranks other than local rank 0."""
 
     metadata: Metadata | None = None  # of an EC2 instance, even if it does not answer now
-    instance: Instance | None = None
+    instance: Ec2Instance | None = None
     on_ec2: bool = False
 
 
