@@ -88,6 +88,7 @@ from .schema import (
     DataConfig as DataConfig,
     DecoderConfig as DecoderConfig,
     DynamicRope as DynamicRope,
+    EvaluatorConfig as EvaluatorConfig,
     GPT2TokenizerConfig as GPT2TokenizerConfig,
     HFModelConfig as HFModelConfig,
     LinearRope as LinearRope,

@@ -1,4 +1,10 @@
-from .evaluators import Evaluator as Evaluator, Samples as Samples, Scorer as Scorer, ValidationLoss as ValidationLoss
+from .evaluators import (
+    Evaluator as Evaluator,
+    Samples as Samples,
+    Scorer as Scorer,
+    ValidationLoss as ValidationLoss,
+    plugged_in_evaluator as plugged_in_evaluator,
+)
 from .generation import Sampling as Sampling, generate as generate
 from .loading import PlacedModel as PlacedModel, place_model as place_model
 from .loss import (

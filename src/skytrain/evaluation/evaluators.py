@@ -6,12 +6,14 @@ distributed over ranks; where it is distributed, all ranks run the evaluator tog
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from ..config import ConfigError, EvaluatorConfig, load_class, make
 from ..tokens import Tokenizer
 from .generation import Sampling, generate
 from .scorer import Scorer
@@ -63,6 +65,17 @@ class Samples:
         pieces = generate(model, self._tokenizer, self._prompt, self._sampling, max_tokens=self._max_tokens)
         self._tell(f"sample: {self._prompt + ''.join(pieces)!r}")
         return {}
+
+
+def plugged_in_evaluator(config: EvaluatorConfig, tokenizer: Tokenizer) -> Evaluator:
+    """The evaluator that `trainer.evaluators` names. A class that takes `tokenizer` gets the run's."""
+    parameters = inspect.signature(load_class(config.target, "trainer.evaluators")).parameters
+    given = {"tokenizer": tokenizer} if "tokenizer" in parameters else {}
+    evaluator: Evaluator = make(config.target, config.args, key="trainer.evaluators", **given)
+    missing = [name for name in ("name", "prepare", "run") if not hasattr(evaluator, name)]
+    if missing:
+        raise ConfigError("trainer.evaluators", f"{config.target} has no {missing[0]!r}", hint="see docs/extending.md")
+    return evaluator
 
 
 def padded(tokens_bt: Tensor, length: int) -> Tensor:

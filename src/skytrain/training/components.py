@@ -12,7 +12,7 @@ import torch
 from .. import __version__
 from ..checkpoints import Keep
 from ..config import Interval
-from ..evaluation import Samples, Sampling, ValidationLoss
+from ..evaluation import Samples, Sampling, ValidationLoss, plugged_in_evaluator
 from ..models import flops_per_token
 from ..planning import device_peak
 from ..runs import plain, was_measured
@@ -76,6 +76,8 @@ def make_evaluations(attempt: Attempt) -> list[Scheduled]:
         note = attempt.services.reporter.note
         samples = Samples(attempt.run.tokenizer, trainer.sample_prompt, sampling, trainer.sample_tokens, note)
         scheduled.append(Scheduled(samples, trainer.sample_every))
+    for each in trainer.evaluators:
+        scheduled.append(Scheduled(plugged_in_evaluator(each, attempt.run.tokenizer), each.every))
     return scheduled
 
 

@@ -29,6 +29,7 @@ from .tokens import (
 from .training import (
     ConstantScheduleConfig,
     DecayScheduleConfig,
+    EvaluatorConfig,
     LRScheduleConfig,
     ParallelConfig,
     TrainerConfig,
@@ -54,6 +55,7 @@ __all__ = [
     "Declared",
     "DecoderConfig",
     "DynamicRope",
+    "EvaluatorConfig",
     "Field",
     "GPT2TokenizerConfig",
     "HFModelConfig",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from ..units import parse_seconds
 from .declare import EXECUTION, NUMBERS, setting, settings
@@ -14,6 +14,7 @@ from .kinds import (
     Fraction,
     MicroBatch,
     NonNegative,
+    OtherKeys,
     Positive,
     PositiveFloat,
     Precision,
@@ -109,6 +110,17 @@ class KernelsConfig:
 
 
 @settings
+class EvaluatorConfig:
+    """An evaluator of the user's own; further keys are arguments of its class."""
+
+    target: str = setting(EXECUTION, "Path of the class, such as `my_package.MyEvaluator`.")
+    every: Positive = setting(EXECUTION, "Steps between its runs.")
+    args: Annotated[dict[str, Any], OtherKeys()] = setting(
+        EXECUTION, "Arguments of that class, written directly beside `target`."
+    )
+
+
+@settings
 class TrainerConfig:
     """Batches, length, precision and reporting of a training."""
 
@@ -158,6 +170,9 @@ class TrainerConfig:
     sample_every: Positive | None = setting(EXECUTION, "Steps between samples of text; null: never.")
     sample_prompt: str = setting(EXECUTION, "How samples begin.")
     sample_tokens: Positive = setting(EXECUTION, "Length of a sample.")
+    evaluators: list[EvaluatorConfig] = setting(
+        EXECUTION, "Further evaluators, such as [{target: my_package.MyEvaluator, every: 500}]; see docs/extending.md."
+    )
     checkpoint_every: Every | None = setting(
         EXECUTION,
         "Steps or time between checkpoints, or auto: by what a save costs and how often machines vanish; null: only at the end.",

@@ -1,0 +1,84 @@
+"""docs/extending.md works as it is written: its files are put into a copy of the source, and its commands are run there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from skytrain.pipelines.prepare import prepare
+from skytrain.runs import Silent, read_metrics
+from skytrain.storage import open_store
+from tests.support.tiny import TINY, tiny_config
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/extending.md").read_text()
+FILES = re.findall(r"^`([\w./-]+)`\n```\w+\n(.*?)```", PAGE, flags=re.MULTILINE | re.DOTALL)
+SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL))
+SHORT = [word for word in TINY if not word.startswith(("model", "optimizer.lr"))]
+TINY_TRAINING = [*SHORT, "trainer.steps=4", "trainer.validate_every=null", "trainer.sample_every=null"]
+TINY_TRAINING += ["trainer.log_every=1", "trainer.max_restarts=0"]
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the source with all of the page's files in it, and prepared data."""
+    folder = tmp_path_factory.mktemp("extended")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    for path, text in FILES:
+        assert not (folder / path).exists(), "the page adds files, and changes none"
+        (folder / path).write_text(text)
+    prepare(tiny_config(folder / "store"), Silent())
+    return folder
+
+
+def run(folder: Path, section: str) -> str:
+    """The section's commands as they stand, with a tiny model and data set where they train; what they print."""
+    printed = ""
+    for block in re.findall(r"```bash\n(.*?)```", SECTIONS[section], flags=re.DOTALL):
+        for line in block.splitlines():
+            words = shlex.split(line)
+            if words[:2] == ["skytrain", "train"]:
+                words += [*TINY_TRAINING, f"store.root={folder}/store"]
+            words[0:1] = [sys.executable, "-m", "skytrain"] if words[0] == "skytrain" else [sys.executable]
+            environment = {**os.environ, "PYTHONPATH": str(folder / "src")}
+            done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stdout + done.stderr
+            printed += done.stdout
+    return printed
+
+
+def metrics(folder: Path, run_name: str) -> list[dict[str, float]]:
+    return read_metrics(open_store(str(folder / "store")), run_name)
+
+
+def test_the_optimizers_train(changed: Path) -> None:
+    assert "optimizer.name=signum" in run(changed, "An optimizer")
+    for name in ("signed", "mine"):
+        assert [record["step"] for record in metrics(changed, name) if "train/loss" in record] == [1, 2, 3, 4]
+
+
+def test_an_optimizer_is_at_most_two_source_files() -> None:
+    section = SECTIONS["An optimizer"].split("**Without touching Skytrain**")[0]
+    assert len(re.findall(r"^`src/.*\.py`$", section, flags=re.MULTILINE)) == 2
+
+
+def test_the_family_agrees_with_transformers(changed: Path) -> None:
+    assert "SeedOssForCausalLM agrees" in run(changed, "A model family")
+
+
+def test_the_evaluators_metrics_are_written(changed: Path) -> None:
+    run(changed, "An evaluator")
+    found = {
+        record["step"]: record["copying/log_prob"]
+        for record in metrics(changed, "copies")
+        if "copying/log_prob" in record
+    }
+    assert list(found) == [2, 4]
+    assert all(value < 0 for value in found.values())
