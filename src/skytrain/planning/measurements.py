@@ -19,7 +19,7 @@ from skytrain.config import DecoderConfig, SkytrainError, skytrain_cache_folder
 
 from .communication import Node
 from .hardware import find_gpu
-from .memory import Path as KernelPath, Precision, TrainingJob, path_of
+from .memory import KernelPath, Precision, TrainingJob, path_of
 from .mesh import Mesh
 from .throughput import SHARPNESS, Source, StepTime, launch_seconds, step_time, together
 

@@ -17,7 +17,7 @@ from .flops import decoder_size
 from .mesh import Mesh
 
 MIB = 2**20
-Path = Literal["eager", "compiled", "fused"]
+KernelPath = Literal["eager", "compiled", "fused"]
 ContextMethod = Literal["allgather", "ring", "ulysses"]
 Schedule = Literal["gpipe", "1f1b", "interleaved-1f1b", "zbv"]
 
@@ -98,7 +98,7 @@ def usable_bytes(gpu_memory_mib: int) -> float:
     return gpu_memory_mib * MIB * DRIVER_FRACTION
 
 
-def path_of(job: TrainingJob, mesh: Mesh) -> Path:
+def path_of(job: TrainingJob, mesh: Mesh) -> KernelPath:
     """How the loss is computed there."""
     if (
         job.fused
@@ -127,7 +127,7 @@ def block_activation_bytes(job: TrainingJob, mesh: Mesh) -> float:
     return activation_bytes_on(path_of(job, mesh), job, mesh)
 
 
-def activation_bytes_on(path: Path, job: TrainingJob, mesh: Mesh) -> float:
+def activation_bytes_on(path: KernelPath, job: TrainingJob, mesh: Mesh) -> float:
     """What one block would keep if the loss were computed that way."""
     model = job.model
     mixed = job.precision in ("bf16-mixed", "16-mixed")
@@ -258,50 +258,65 @@ def context_bytes(job: TrainingJob, mesh: Mesh) -> float:
     return parts * tokens * keys * (narrow_bytes(job.precision) + 4)
 
 
+@dataclass(frozen=True)
+class RankBuffers:
+    """What a rank holds besides its state, activations and logits, in bytes."""
+
+    fixed: float  # at any moment: workspaces, gathered weights, buckets
+    copies: float = 0.0  # of weights in bfloat16, from the forward to the backward pass
+    every_copy: float = 0.0  # of them, while the forward pass holds all that autocast makes
+
+
+def rank_buffers(job: TrainingJob, mesh: Mesh, held: float, table: float, block: float) -> RankBuffers:
+    """`held`, `table` and `block`: parameters of this rank, of an embedding table and of one block."""
+    size, fused = decoder_size(job.model), path_of(job, mesh) == "fused"
+    fixed = WORKSPACE_BYTES + context_bytes(job, mesh)
+    if mesh.deepspeed:
+        fixed += DEEPSPEED_BUCKET_BYTES * min(block, DEEPSPEED_BUCKET)
+    if gathers_weights(mesh):
+        # Whole in bfloat16: the tables, and two blocks; a pipeline's stage keeps all of its blocks gathered over the step.
+        gathered = held if mesh.pipeline > 1 else 2 * block + table * (1 if job.model.tied_head else 2)
+        fixed += narrow_bytes(job.precision) * gathered + 4 * block  # and a block's gradients while they are sent
+        return RankBuffers(fixed, copies=4 * table if fused else 0.0)  # the head's gradient, which the loss computes
+    if fused:
+        return RankBuffers(fixed, copies=2 * size.matmul_parameters + 4 * table)
+    if not autocasts(job, mesh):
+        return RankBuffers(fixed)
+    # Autocast's copies of weights, held by the graph; a block that is computed again makes its own again.
+    every_copy = 2 * size.matmul_parameters / mesh.tensor / mesh.pipeline
+    return RankBuffers(fixed, 2 * (table + block) if job.checkpointing or job.selective else every_copy, every_copy)
+
+
+def gathers_weights(mesh: Mesh) -> bool:
+    return mesh.zero == 3 and (mesh.sharing > 1 or mesh.offload)
+
+
 def rank_memory(job: TrainingJob, mesh: Mesh) -> Memory:
-    """The parts on the fullest rank at its fullest moment: the loss, the first block's backward pass, the last gradients, the update."""
+    """Memory of the fullest rank at its peak: in the loss, the first block's backward pass, the last gradients or the update."""
     size, width = decoder_size(job.model), job.model.width
     table = job.model.padded_vocab * width / mesh.tensor  # the embedding, and the head where it is not tied
     padding = (job.model.padded_vocab - job.model.vocab_size) * width * (1 if job.model.tied_head else 2)
     held = (size.parameters + padding) / mesh.tensor / mesh.pipeline
     block_weights = (size.matmul_parameters - job.model.vocab_size * width) / job.model.layers / mesh.tensor
-    gathers = mesh.zero == 3 and (mesh.sharing > 1 or mesh.offload)
+    state, buffers = training_state(job, mesh, held), rank_buffers(job, mesh, held, table, block_weights)
+    gradients, copies = state.gradients, buffers.copies
+    whole_until_reduced = job.accumulation > 1 and (job.reduce_once or mesh.pipeline > 1) and not mesh.deepspeed
+    if gathers_weights(mesh) and whole_until_reduced:
+        gradients = 4 * held
 
-    state = training_state(job, mesh, held)
-    gradients, narrow = state.gradients, narrow_bytes(job.precision)
-    fixed = WORKSPACE_BYTES + context_bytes(job, mesh)
-    copies = every_copy = 0.0
-    if gathers:
-        # Whole in bfloat16: the tables, and two blocks; a pipeline's stage keeps all of its blocks gathered over the step.
-        gathered = held if mesh.pipeline > 1 else 2 * block_weights + table * (1 if job.model.tied_head else 2)
-        fixed += narrow * gathered + 4 * block_weights  # and a block's gradients on their way
-        if job.accumulation > 1 and (job.reduce_once or mesh.pipeline > 1) and not mesh.deepspeed:
-            gradients = 4 * held
-        if path_of(job, mesh) == "fused":
-            copies = 4 * table  # the head's gradient, which the loss makes at once
-    elif path_of(job, mesh) == "fused":
-        # Weights in bfloat16, and the head's gradient, which the loss makes at once.
-        copies = 2 * size.matmul_parameters + 4 * table
-    elif autocasts(job, mesh):
-        # Autocast's copies of weights, held by the graph; a block that is computed again makes its own again.
-        every_copy = 2 * size.matmul_parameters / mesh.tensor / mesh.pipeline
-        copies = 2 * (table + block_weights) if job.checkpointing or job.selective else every_copy
-    if mesh.deepspeed:
-        fixed += DEEPSPEED_BUCKET_BYTES * min(block_weights, DEEPSPEED_BUCKET)
-
-    # Gradients of an earlier micro-batch wait beside this one's activations; with one micro-batch a step there are none yet.
+    # Gradients of an earlier micro-batch exist during this one's passes; with one micro-batch per step there are none yet.
     waiting = gradients if job.accumulation > 1 or mesh.gpus > 1 else 0.0
     kept, logits = kept_activation_bytes(job, mesh), logit_bytes(job, mesh)
     last_kept = kept if job.schedule == "gpipe" else kept / in_flight(job, mesh)
     block = block_activation_bytes(job, mesh)
     table_gradient = (2 if job.precision == "bf16-true" else 4) * table
-    # A tied table's two gradients meet before they are added, and are added to an earlier micro-batch's where there is one.
+    # A tied table's two gradients exist before they are added, and are added to an earlier micro-batch's where there is one.
     ends = table_gradient * (job.model.tied_head + (waiting > 0))
     moments = (
         (waiting, last_kept, logits, copies),  # the loss' backward pass, on the last stage
-        # Its forward pass, on the eager path: logits as the head makes them, in float32, and their logarithms; autocast still
-        # holds a copy of every weight, also of those that will be copied again.
-        (waiting, last_kept, 10 / 12 * logits, every_copy if path_of(job, mesh) == "eager" else 0.0),
+        # Its forward pass, on the eager path: logits as the head computes them, in float32, and their logarithms. Autocast
+        # still holds a copy of every weight, also of those that will be copied again.
+        (waiting, last_kept, 10 / 12 * logits, buffers.every_copy if path_of(job, mesh) == "eager" else 0.0),
         (
             max(waiting, min(gradients, table_gradient)),
             kept + (block if job.checkpointing or job.selective else 0.5 * block),
@@ -312,18 +327,15 @@ def rank_memory(job: TrainingJob, mesh: Mesh) -> Memory:
         (gradients, 0.0, 0.0, state.step),  # the update
     )
     at_gradients, at_activations, at_logits, at_copies = max(moments, key=sum)
-    allocated = state.parameters + at_gradients + state.optimizer + at_activations + at_logits + at_copies + fixed
+    at_buffers = at_copies + buffers.fixed
+    allocated = state.parameters + at_gradients + state.optimizer + at_activations + at_logits + at_buffers
     return Memory(
         parameters=state.parameters,
         gradients=at_gradients,
         optimizer=state.optimizer,
         activations=at_activations,
         logits=at_logits,
-        buffers=at_copies + fixed,
+        buffers=at_buffers,
         fragmentation=allocated * FRAGMENTATION,
         runtime=CONTEXT_BYTES + (NCCL_BYTES if mesh.gpus > 1 else 0),
     )
-
-
-def fits(job: TrainingJob, mesh: Mesh, gpu_memory_mib: int) -> bool:
-    return rank_memory(job, mesh).total <= usable_bytes(gpu_memory_mib)
