@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from skytrain.corpus import open_corpus
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent, read_metrics
 from skytrain.storage import open_store
@@ -19,7 +21,8 @@ from tests.support.tiny import TINY, tiny_config
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/extending.md").read_text()
-FILES = re.findall(r"^`([\w./-]+)`\n```\w+\n(.*?)```", PAGE, flags=re.MULTILINE | re.DOTALL)
+FILES = re.findall(r"^`([\w./-]+)`\n```(?:python|yaml)\n(.*?)```", PAGE, flags=re.MULTILINE | re.DOTALL)
+CHANGES = re.findall(r"^`([\w./-]+)`\n((?:```diff\n.*?```\n\s*)+)", PAGE, flags=re.MULTILINE | re.DOTALL)
 SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL))
 SHORT = [word for word in TINY if not word.startswith(("model", "optimizer.lr"))]
 TINY_TRAINING = [*SHORT, "trainer.steps=4", "trainer.validate_every=null", "trainer.sample_every=null"]
@@ -34,8 +37,19 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path, text in FILES:
         assert not (folder / path).exists(), "the page adds files, and changes none"
         (folder / path).write_text(text)
+    for path, blocks in CHANGES:
+        for block in re.findall(r"```diff\n(.*?)```", blocks, flags=re.DOTALL):
+            change(folder / path, block.splitlines())
     prepare(tiny_config(folder / "store"), Silent())
     return folder
+
+
+def change(path: Path, diff: list[str]) -> None:
+    """Apply added lines of a diff where its other lines are, all of them once."""
+    before, after = ("".join(f"{line[1:]}\n" for line in diff if line[0] in kinds) for kinds in (" -", " +"))
+    text = path.read_text()
+    assert text.count(before) == 1, before
+    path.write_text(text.replace(before, after))
 
 
 def run(folder: Path, section: str) -> str:
@@ -44,8 +58,8 @@ def run(folder: Path, section: str) -> str:
     for block in re.findall(r"```bash\n(.*?)```", SECTIONS[section], flags=re.DOTALL):
         for line in block.splitlines():
             words = shlex.split(line)
-            if words[:2] == ["skytrain", "train"]:
-                words += [*TINY_TRAINING, f"store.root={folder}/store"]
+            words += TINY_TRAINING if words[:2] == ["skytrain", "train"] else []
+            words += [f"store.root={folder}/store"] if words[1] in ("train", "prepare") else []
             words[0:1] = [sys.executable, "-m", "skytrain"] if words[0] == "skytrain" else [sys.executable]
             environment = {**os.environ, "PYTHONPATH": str(folder / "src")}
             done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
@@ -82,3 +96,16 @@ def test_the_evaluators_metrics_are_written(changed: Path) -> None:
     }
     assert list(found) == [2, 4]
     assert all(value < 0 for value in found.values())
+
+
+def test_the_rule_removes_documents_that_shout(changed: Path) -> None:
+    texts = [f"Post {number}: what a calm and quiet remark." for number in range(30)] + ["WHY DOES NOBODY LISTEN TO ME"]
+    (changed / "forum.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    run(changed, "A quality rule")
+    store = open_store(str(changed / "store"))
+    [version] = store.folders("corpora/forum")
+    assert open_corpus(store, "forum", version).removed["shouting.capitals"] == 1
+
+
+def test_a_rule_is_two_source_files() -> None:
+    assert len(set(re.findall(r"^`(src/.*\.py)`$", SECTIONS["A quality rule"], flags=re.MULTILINE))) == 2

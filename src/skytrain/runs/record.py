@@ -127,8 +127,8 @@ def new_record(
     tokenizer_id: str,
     parameters: int,
     hardware: dict[str, Any],
-    started_from: str | None = None,
 ) -> RunRecord:
+    """The record of a run that begins now, with this code on this host."""
     return RunRecord(
         name=name,
         config=plain(config),
@@ -140,7 +140,6 @@ def new_record(
         parameters=parameters,
         hardware={"host": platform.node(), "python": platform.python_version(), **hardware},
         started_at=now(),
-        started_from=started_from,
     )
 
 

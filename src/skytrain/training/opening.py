@@ -102,15 +102,15 @@ def _make_record(context: RunContext, sources: list[Prepared], parameters: int) 
     if context.store.exists(f"runs/{context.run}/run.json"):
         record = load_run(context.store, context.run)
         return dataclasses.replace(record, config=plain(config), data=data_hashes(sources), hardware=hardware)
-    return new_record(
+    record = new_record(
         config,
         name=context.run,
         data=data_hashes(sources),
         tokenizer_id=sources[0].tokenizer_id,
         parameters=parameters,
         hardware=hardware,
-        started_from=start.label if start.source else None,
     )
+    return dataclasses.replace(record, started_from=start.label) if start.source else record
 
 
 def _has_outcome(context: RunContext) -> bool:
