@@ -145,7 +145,7 @@ def _has_known_speed(workload: Workload, node: Node) -> bool:
     return node.gpu.peak_flops is not None or workload.job.precision == "32-true"
 
 
-def _laid_out(workload: Workload, instance: Instance, nodes: int, mesh: Mesh | None) -> Placement | NoPlacement:
+def _laid_out(workload: Workload, instance: InstanceType, nodes: int, mesh: Mesh | None) -> Placement | NoPlacement:
     node = Node.of(instance)
     found = best_placement(
         workload.job,
@@ -160,7 +160,7 @@ def _laid_out(workload: Workload, instance: Instance, nodes: int, mesh: Mesh | N
     return found
 
 
-def _instead(workload: Workload, instance: Instance, nodes: int) -> str:
+def _instead(workload: Workload, instance: InstanceType, nodes: int) -> str:
     """The mesh nearest to one that does not fit which `train` would run on these machines, to add to the reason."""
     assert workload.parallel is not None
     if not _has_known_speed(workload, Node.of(instance)):
