@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import sys
 import tempfile
 import time
@@ -32,11 +33,24 @@ from benchmarks.runs.outages import MetadataFaults, StoreOutages
 from benchmarks.runs.rank_kills import RankKills
 from tests.support.tiny import tiny_config
 
-from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent
 
 ALL = (RankKills, SupervisorKills, GroupSignals, StoreOutages, MetadataFaults)
 KINDS: dict[str, type[Campaign[Any]]] = {each.kind: each for each in ALL}
+
+
+def prepare_data(root: Path, prepared: Path | None) -> None:
+    """In a process of its own, so that the campaign forks without the threads that preparing starts."""
+    if prepared is not None:
+        shutil.copytree(prepared, root, dirs_exist_ok=True)
+        return
+    child = os.fork()
+    if not child:
+        from skytrain.pipelines.prepare import prepare
+
+        prepare(tiny_config(root, *SETTINGS), Silent())
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def main() -> None:
@@ -45,6 +59,9 @@ def main() -> None:
     arguments.add_argument("--kinds", default=",".join(KINDS))
     arguments.add_argument("--modes", default=",".join(MODES))
     arguments.add_argument("--seed", type=int, default=0)
+    arguments.add_argument(
+        "--prepared", type=Path, help="a store that holds the data, where this machine cannot prepare it"
+    )
     arguments.add_argument("--log", type=Path, help="also write what is said there")
     given = arguments.parse_args()
     if given.log:
@@ -64,11 +81,7 @@ def main() -> None:
     parts = [(KINDS[kind], mode) for kind in given.kinds.split(",") for mode in KINDS[kind].modes if mode in modes]
     with tempfile.TemporaryDirectory(prefix="skytrain-kills-") as folder:
         root = Path(folder)
-        prepared = os.fork()
-        if not prepared:
-            prepare(tiny_config(root, *SETTINGS), Silent())
-            os._exit(0)
-        assert os.waitpid(prepared, 0)[1] == 0
+        prepare_data(root, given.prepared)
         campaigns = []
         for number, (kind, mode) in enumerate(parts):
             wanted = given.kills // len(parts) + (number < given.kills % len(parts))
