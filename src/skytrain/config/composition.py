@@ -66,7 +66,7 @@ def compose(
 ) -> Composed:
     """The configuration that `key=value` overrides select, checked against the schema.
 
-    `config_dirs` are folders of the user's own groups (`recipe/mine.yaml`), found beside the built-in ones.
+    `config_dirs` are folders of the user's own groups (`recipe/mine.yaml`), searched in addition to the built-in ones.
     `adopt` reads the model of weights to start from; it replaces the default model, but nothing that the user has set.
     """
     parsed = _parse(overrides)

@@ -58,7 +58,7 @@ class Mesh:
 
     @cached_property
     def preset(self) -> str:
-        """The name that people know, as `parallel=` takes it beside the degrees."""
+        """The common name, which `parallel=` takes together with the degrees."""
         if self.deepspeed:
             return f"deepspeed-zero{self.zero}" + ("-offload" if self.offload and self.zero == 3 else "")
         used = tuple(name for name in DIMENSIONS if getattr(self, name) > 1)
@@ -131,7 +131,7 @@ def check_degrees(parallel: ParallelConfig) -> None:
 
 
 def make_mesh(parallel: ParallelConfig, degrees: dict[str, int]) -> Mesh:
-    """The mesh of these degrees, with what `parallel` says beside them. DeepSpeed's ranks, all of them, are shards."""
+    """The mesh of these degrees, with the other settings of `parallel`. DeepSpeed's ranks, all of them, are shards."""
     chunks = CHUNKS[parallel.schedule] if degrees["pipeline"] > 1 else 1
     pipeline, replicate, shard, context, tensor = (degrees[name] for name in DIMENSIONS)
     mesh = Mesh(pipeline, replicate, shard, context, tensor, chunks=chunks, offload=parallel.cpu_offload)

@@ -1,4 +1,4 @@
-"""Plugged-in classes: `target` names one, its own signature says which arguments it takes."""
+"""Plugged-in classes: `target` is the path of one, and its signature defines the arguments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def load_class(target: str, key: str) -> Any:
     if not module_name:
         raise ConfigError(key, f"{target!r} is not package.module.Class")
     if "" not in sys.path:
-        sys.path.insert(0, "")  # a user's own module beside the command, as with `python -m`
+        sys.path.insert(0, "")  # modules in the current folder, as with `python -m`
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:

@@ -151,7 +151,7 @@ def _context_traffic(job: TrainingJob, mesh: Mesh, narrow: int) -> tuple[str, fl
         copies = mesh.context / math.gcd(job.model.groups // mesh.tensor, mesh.context)
         volume = (passes + 1) * narrow * (2 * queries + keys * copies) * _share(mesh.context)
         return "heads for tokens and back", volume, 2 * (passes + 1), False
-    # Keys and values for each pass, and their gradients in float32 on the way home.
+    # Keys and values for each pass, and their gradients in float32 on the way back.
     forth = (passes + 1) * narrow * keys * others
     if job.context_method == "allgather":
         return "keys and values of all, their gradients back", forth + 4 * keys * others, passes + 2, False

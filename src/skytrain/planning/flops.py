@@ -1,4 +1,4 @@
-"""Parameters and FLOPs of the built-in decoder in closed form; the model room's tests hold these against the real modules."""
+"""Parameters and FLOPs of the built-in decoder in closed form; tests of `models` compare these with the real modules."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def residual_bytes(job: TrainingJob, mesh: Mesh) -> int:
 
 
 def autocasts(job: TrainingJob, mesh: Mesh) -> bool:
-    """Whether torch lowers precision op by op, beside weights and a residual stream in float32."""
+    """Whether torch lowers precision op by op, with weights and residual stream in float32."""
     mixed = job.precision in ("bf16-mixed", "16-mixed")
     return mixed and not mesh.divides and path_of(job, mesh) != "fused"
 
@@ -196,7 +196,7 @@ def kept_activation_bytes(job: TrainingJob, mesh: Mesh) -> float:
 def logit_bytes(job: TrainingJob, mesh: Mesh) -> float:
     """The loss at its worst, in the cross-entropy's backward pass: log-probabilities, their gradient, the logits' gradient.
 
-    Compiled, it keeps the logits as they are and makes their gradient beside them in one kernel; fused, in their own place.
+    Compiled, it keeps the logits as they are and computes their gradient in one kernel; fused, in place.
     """
     narrow = narrow_bytes(job.precision)
     per_logit = {"eager": 12.0, "compiled": 2.0 * narrow, "fused": 2.0}[path_of(job, mesh)]
@@ -210,7 +210,7 @@ def logit_bytes(job: TrainingJob, mesh: Mesh) -> float:
 
 @dataclass(frozen=True)
 class RankState:
-    """What a rank holds between steps, in bytes, and what the optimizer's step takes beside it."""
+    """What a rank holds between steps, in bytes, and what the optimizer's step needs in addition."""
 
     parameters: float
     gradients: float

@@ -79,7 +79,7 @@ def find_offers(workload: Workload, catalog: Catalog, request: PlanRequest) -> l
     found: list[Offer] = []
     for instance in instances:
         for nodes in _counts(workload, instance, catalog, request):
-            # Instances that differ in nothing which decides speed or room share one search.
+            # Instance types with the same speed and memory share one search.
             network = 0.0 if nodes == 1 else instance.network_gbps
             key = (replace(Node.of(instance), network_bytes_per_s=network), instance.gpu_memory_mib, nodes)
             if key not in placed:

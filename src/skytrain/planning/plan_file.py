@@ -74,7 +74,7 @@ def plan_dict(
 
 
 def train_overrides(choice: Offer) -> list[str]:
-    """What `train` must be told beyond the configuration to do what the plan says."""
+    """Overrides that `train` needs to run the plan."""
     assert choice.placement
     job = choice.placement.job
     kinds = ["trainer.activation_checkpointing=full"] if job.checkpointing else []

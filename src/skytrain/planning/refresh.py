@@ -1,4 +1,4 @@
-"""Today's instance types and prices from AWS, into a Catalog. The only module of this room that uses the network."""
+"""Today's instance types and prices from AWS, into a Catalog. The only module of this package that uses the network."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ BANDWIDTH = 0.85  # of the datasheet's memory rate, reached by streaming kernels
 # By which a product ends late, for each element of its inner dimension: its last tiles leave half of the processors idle on average.
 # Half of what one of Hopper's 132 processors needs for a tile of 128 x 256, at the rate that it sustains; assumed alike elsewhere.
 TAIL_SECONDS = 6.7e-9
-FP8_SPEED = 1.53  # of products in fp8 beside bf16, rounding included; fitted on published runs (published.log)
+FP8_SPEED = 1.53  # of products in fp8 relative to bf16, rounding included; fitted on published runs (published.log)
 FP32_FRACTION = 0.8  # of the float32 peak, reached by products without tensor cores
 OVERLAP = 0.8  # of the computing time, the part that can cover communication; the first and last block cannot
 BACKWARD = 2 / 3  # of a micro-batch's time
@@ -47,7 +47,7 @@ class Software:
     """What an implementation makes of the hardware."""
 
     name: str
-    gemm: float  # speed of large matrix products beside what the GPU sustains in bfloat16; above 1 for fp8
+    gemm: float  # speed of large matrix products relative to what the GPU sustains in bfloat16; above 1 for fp8
     traffic: float  # bytes moved outside products, per byte kept for the backward pass
     host_seconds: float  # to launch a step's kernels, by layer; the GPU waits where this is longer than its work
     tensor_hidden: float = (

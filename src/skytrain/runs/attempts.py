@@ -1,7 +1,7 @@
 """Attempts at a run: each start of its processes is one, and only the newest may add to the run.
 
 Nobody can stop an older attempt that was cut off and wakes up, so nothing depends on its good behaviour: a new attempt
-writes down from which step it goes on, and what an older one commits beyond that step does not count.
+records the step from which it resumes, and what an older one commits beyond that step does not count.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def check_newest(store: Store, run: str, attempt: int) -> None:
 
 
 def record_resume(store: Store, run: str, attempt: int, step: int) -> None:
-    """Writes down, once and before any training, after which step this attempt goes on.
+    """Records, once and before any training, after which step this attempt resumes.
 
     And where those before it did, so that a reader needs the newest one's word alone, however many there were.
     """
     body = {"step": step, "before": read_fence(store, run).resumed}
     created = store.create(f"{attempt_key(run, attempt)}/resumed.json", json.dumps(body).encode())
-    assert created, f"attempt {attempt} of {run} says twice where it goes on"
+    assert created, f"attempt {attempt} of {run} records twice where it resumes"
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Fence:
 
 
 def read_fence(store: Store, run: str) -> Fence:
-    """As the newest attempt wrote it down. One that has not said where it goes on has trained nothing, and bars nothing;
+    """As the newest attempt wrote it down. One that has not recorded where it resumes has trained nothing, and bars nothing;
     nor does one that says so when a newer attempt has already begun to train.
     """
     for number in reversed(attempt_numbers(store, run)):
@@ -117,7 +117,7 @@ def write_outcome(store: Store, run: str, attempt: int, outcome: str, step: int,
 
 
 def read_outcome(store: Store, run: str, attempt: int) -> dict[str, Any] | None:
-    """None while it goes on, and after a crash."""
+    """None while it runs, and after a crash."""
     return _read(store, run, attempt, "outcome.json") or None
 
 

@@ -161,7 +161,7 @@ def find_metadata() -> Metadata | None:
         if isinstance(error.reason, ConnectionRefusedError | socket.gaierror) and not on_ec2():
             return None  # a variable that leads nowhere
     except OSError:
-        pass  # it is in trouble, but there: whoever asks next tries again
+        pass  # the service exists but failed; the next call tries again
     return metadata
 
 

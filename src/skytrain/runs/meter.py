@@ -152,7 +152,7 @@ class Meter:
         }
 
     def usd(self, *, in_seconds: float = 0.0) -> float:
-        """What the run has cost, or will have if it goes on for so long."""
+        """What the run has cost, or will have cost after so long."""
         ahead = in_seconds * self._usd_per_second * len(self._starts)
         return sum(count.usd for count in self.counts().values()) + ahead
 

@@ -86,7 +86,7 @@ def check_run_name(name: str) -> None:
 
 
 def run_name(config: Config, start: Start | None = None) -> str:
-    """The name given, or one that says model and data and changes with anything that decides the result.
+    """The name given, or one that contains model and data and changes with anything that decides the result.
 
     So the same command continues the same run, and another learning rate starts another.
     """
@@ -148,7 +148,7 @@ def save_run(store: Store, record: RunRecord) -> None:
 
 
 def create_run(store: Store, record: RunRecord) -> bool:
-    """False when there is a run of that name already; of two who begin one at the same moment, one wins."""
+    """False when there is a run of that name already; of two attempts to create it at the same moment, one succeeds."""
     return store.create(f"runs/{record.name}/run.json", _to_bytes(record))
 
 

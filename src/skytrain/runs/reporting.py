@@ -20,7 +20,7 @@ class Reporter(Protocol):
     ) -> None:
         """`done` of `total` units; a stage ends when done reaches total.
 
-        `seconds_left` is for work that knows its pace better than a clock beside it does.
+        `seconds_left` is for work that knows its pace better than the clock does.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What a run writes as it goes reaches the store from a thread of its own, every few seconds, so that no step waits for it.
+"""A thread uploads what a run writes to the store every few seconds, so that no step waits for it.
 
 A stream is numbered parts, since objects are not appended to. The newest part is written again, whole, until it is
 large: so a week of seconds makes hundreds of objects, and a reader is never more than seconds behind.

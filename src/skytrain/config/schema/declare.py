@@ -29,7 +29,7 @@ RESULT = frozenset({NUMBERS, WEIGHTS, DATA})  # prepared data and weights decide
 
 @dataclass(frozen=True)
 class Declared:
-    """What a schema field says of itself beside its type."""
+    """What a schema field declares in addition to its type."""
 
     decides: Decides
     meaning: str
@@ -47,6 +47,6 @@ def settings(group: type[Group]) -> type[Group]:
 
 
 def declared(of: dataclasses.Field[Any]) -> Declared | None:
-    """What the field says of itself; None for a nested group."""
+    """The field's declaration; None for a nested group."""
     found: Declared | None = of.metadata.get(METADATA_KEY)
     return found

@@ -81,7 +81,7 @@ class ParallelConfig:
         EXECUTION, "Reduce gradients once per step, not once per micro-batch; they are held whole meanwhile."
     )
     timeout: Annotated[float, Unit(parse_seconds, TIME), Range(min=5)] = setting(
-        EXECUTION, "When nothing moves for so long, the job stops and says where."
+        EXECUTION, "The job stops after so long without progress, and reports where it waited."
     )
     cpu_offload: bool = setting(
         EXECUTION,
@@ -116,7 +116,7 @@ class EvaluatorConfig:
     target: str = setting(EXECUTION, "Path of the class, such as `my_package.MyEvaluator`.")
     every: Positive = setting(EXECUTION, "Steps between its runs.")
     args: Annotated[dict[str, Any], OtherKeys()] = setting(
-        EXECUTION, "Arguments of that class, written directly beside `target`."
+        EXECUTION, "Arguments of that class, written directly next to `target`."
     )
 
 
@@ -186,7 +186,7 @@ class TrainerConfig:
     keep_best: Whole = setting(EXECUTION, "Also keep so many checkpoints with the lowest validation loss.")
     log_every: Positive = setting(EXECUTION, "Steps between lines of the log.")
     loggers: list[Literal["tensorboard", "wandb", "cloudwatch"]] = setting(
-        EXECUTION, "Where metrics go, beside the metrics files that are always written."
+        EXECUTION, "Where metrics go, in addition to the metrics files that are always written."
     )
     workers: Whole = setting(EXECUTION, "Data loader processes per rank.")
     max_restarts: Whole = setting(EXECUTION, "Restarts after crashes, each time from the last committed checkpoint.")

@@ -15,7 +15,7 @@ from .kinds import OneOf, OtherKeys
 
 @dataclasses.dataclass(frozen=True)
 class Field:
-    """One field of a group: its type with marks, and what it says of itself (None for a nested group)."""
+    """One field of a group: its annotated type, and its declaration (None for a nested group)."""
 
     name: str
     type: Any
