@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all."""
+"""A folder that is created atomically."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..config import SkytrainError
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A temporary sibling to write into; renamed to `target` when the block ends well, removed when it does not."""
+    """A temporary sibling to write into: renamed to `target` when the block succeeds, removed when it raises."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise SkytrainError(f"{target} exists and is not an empty folder\n  choose another, or remove it first")
     try:
@@ -34,9 +34,9 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def follow_umask(path: Path) -> None:
-    """Gives a file, or a folder and all in it, the modes that plain `open` and `mkdir` would have given.
+    """Set the modes of a file, or of a folder and its contents, to those of plain `open` and `mkdir`.
 
-    mkdtemp, and safetensors' own writer, make what only its owner may read.
+    mkdtemp and safetensors' writer create files that only their owner can read.
     """
     mask = os.umask(0)
     os.umask(mask)

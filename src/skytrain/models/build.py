@@ -1,4 +1,4 @@
-"""From a configuration to a model: the built-in decoder, or a class of the user's that follows the contract."""
+"""Build a model from its configuration: the built-in decoder, a Hugging Face model or a user's class."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .weights import load_weights
 def build_model(config: ModelConfig, seed: int, *, start_weights: bool = True) -> nn.Module:
     """The model on the CPU in float32, with its initial weights.
 
-    Without `start_weights` those that the configuration says to start from are not read: a checkpoint will follow.
+    Without `start_weights`, `model.weights` is not read: the caller loads a checkpoint.
     """
     if isinstance(config, DecoderConfig):
         check_decoder(config)

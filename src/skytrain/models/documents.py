@@ -25,7 +25,7 @@ class Documents:
 
 
 def make_documents(ids_bt: Tensor, windows: Sequence[int | None], head_size: int) -> Documents:
-    """Made once for all layers of a forward pass."""
+    """Computed once for all layers of a forward pass."""
     if not ids_bt.is_cuda or head_size < SMALLEST_HEAD:
         return Documents(ids_bt, {})
     from .flex import block_masks  # brings the compiler with it, which takes seconds to load

@@ -21,7 +21,7 @@ Scaling = Literal["tensorwise", "rowwise"]
 
 
 def use_fp8(model: Decoder, scaling: Scaling) -> None:
-    """Makes the blocks' linear layers multiply in fp8; embedding and head stay as they are. Names and parameters do not change."""
+    """Make the blocks' linear layers multiply in fp8. Embedding, head, names and parameters do not change."""
     for block in model.blocks.values():
         for module in block.modules():
             if type(module) is nn.Linear:

@@ -22,7 +22,7 @@ def load_hf_folder(
 ) -> Decoder:
     """The decoder in a folder that `save_pretrained` or our export wrote, on the CPU.
 
-    Streams: beside the model itself one tensor is in memory at a time.
+    Streams: in addition to the model, one tensor is in memory at a time.
     """
     folder = Path(path)
     config = read_hf_decoder(folder, pad_vocab_to=pad_vocab_to, max_length=max_length)
@@ -35,7 +35,7 @@ def load_hf_folder(
 def read_hf_weights(
     model: Decoder, folder: Path, dtype: torch.dtype = torch.float32, *, family: str | None = None
 ) -> None:
-    """Gives a decoder, on the meta device or not, the weights in a folder, whose names are those of `family`."""
+    """Load the weights of a folder, named as in `family`, into a decoder, on the meta device or not."""
     weights = SafetensorsFolder(folder)
     config = dataclasses.replace(model.config, family=family or model.config.family)
     for pair in match_weights(config, weights.shapes):
@@ -48,7 +48,7 @@ def read_hf_weights(
 def save_hf_folder(model: Decoder, folder: Path, *, eot: int | None = None) -> None:
     """Writes config.json and the weights into an existing folder, tensor by tensor, without the vocabulary's padding.
 
-    What another parametrization multiplies in the forward pass becomes part of the weights.
+    Multipliers of other parametrizations become part of the weights.
     """
     form = hf_form(folded_config(model.config))
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Initial weights: each a function of the seed and the parameter's own name, so never of order or of how a model is split."""
+"""Initial weights: each depends on the seed and the parameter's name only, not on order or on how a model is divided."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VOCABULARY = ("embedding.tokens.weight", "head.projection.weight")
 
 
 def initialise(model: Decoder, seed: int, device: torch.device | str = "cpu") -> None:
-    """Gives every parameter of a model on the meta device its storage and its initial value."""
+    """Allocate every parameter of a model on the meta device, with its initial value."""
     for name, parameter in list(model.named_parameters()):
         owner, _, leaf = name.rpartition(".")
         value = initial_value(model.config, name, parameter.shape, seed)

@@ -52,7 +52,7 @@ def load_llmc(path: str | Path, *, dtype: torch.dtype = torch.float32) -> Decode
 
 
 def read_llmc_weights(model: Decoder, path: Path, dtype: torch.dtype = torch.float32) -> None:
-    """Gives a decoder of the file's shape, on the meta device or not, the weights in a file."""
+    """Load the weights of a file into a decoder of the same shape, on the meta device or not."""
     header, config = read_llmc_header(path), model.config
     with path.open("rb") as file:
         file.seek(4 * HEADER_INTS)
@@ -139,7 +139,7 @@ def read_llmc_header(path: Path) -> Header:
 
 
 def _check_family(config: DecoderConfig) -> None:
-    """llm.c's trainer is GPT-2 alone, and what its header cannot say must be as GPT-2 has it."""
+    """Raise for what llm.c cannot load: it trains GPT-2 only, and its header holds sizes only."""
     traits = model_file("_gpt2")
     free = {"vocab_size", "pad_vocab_to", "max_length", "dropout", "weights"}
     plain: DecoderConfig = build(

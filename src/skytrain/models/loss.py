@@ -33,7 +33,7 @@ def token_loss(logits_btv: Tensor, targets_bt: Tensor, z_loss: float = 0.0) -> T
 def head_loss(
     head: Callable[[Tensor], Tensor], x_btd: Tensor, targets_bt: Tensor, settings: LossSettings, training: bool
 ) -> Tensor:
-    """The loss from what the head reads; the z-loss belongs to training alone."""
+    """The loss from the head's input; the z-loss is added in training only."""
     z_loss = settings.z_loss if training else 0.0
     if settings.chunk_tokens is None:
         return token_loss(head(x_btd), targets_bt, z_loss)
@@ -68,7 +68,7 @@ def _summed_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
 
 
 def count_targets(targets: Tensor) -> Tensor:
-    """How many of them count."""
+    """The number of targets that are not -100."""
     return (targets != IGNORED).sum()
 
 

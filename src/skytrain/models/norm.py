@@ -1,4 +1,4 @@
-"""Normalisation layers of the decoder."""
+"""Norms of the decoder."""
 
 from __future__ import annotations
 

@@ -65,14 +65,14 @@ def multipliers(config: DecoderConfig) -> Multipliers:
 
 
 def initial_std(config: DecoderConfig, name: str) -> float:
-    """Of one matrix."""
+    """Standard deviation of one matrix's initial values."""
     if config.parametrization == "standard":
         return STD / (2 * config.layers) ** 0.5 if name.endswith(RESIDUAL) else STD
     return STD / width_ratio(config) ** 0.5 if name.startswith("blocks.") else STD
 
 
 def update_scales(config: DecoderConfig, name: str, dimensions: int) -> UpdateScales:
-    """For the parameter `name` of so many dimensions."""
+    """The factors for parameter `name`, which has this many dimensions."""
     m = width_ratio(config)
     eps = 1.0 / (m * depth_ratio(config))
     return UpdateScales(1.0 / m, m, eps) if name.startswith("blocks.") and dimensions > 1 else UpdateScales(eps=eps)

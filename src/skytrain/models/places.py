@@ -1,4 +1,4 @@
-"""Where the tokens of a batch stand in their sequences."""
+"""Positions of a batch's tokens in their sequences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Places:
-    """The places that a batch holds of each sequence, where it holds a part only."""
+    """The positions of each sequence that a batch holds, where it holds only a part."""
 
     length: int  # of the whole sequence
     ranges: tuple[range, ...]

@@ -1,4 +1,4 @@
-"""Activation checkpointing: what a block keeps for its backward pass, and what it computes again instead."""
+"""Activation checkpointing: what a block keeps for its backward pass, and what it recomputes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 Recompute = Literal["none", "selective", "full"]
 
 _ATEN = torch.ops.aten
-# The results that are dear to compute: matrix products and attention. Norms, activations, casts and sums are computed again.
+# Expensive results: matrix products and attention. Norms, activations, casts and sums are recomputed.
 KEPT = {
     op
     for packet in (
@@ -41,7 +41,7 @@ def run_block(block: Callable[..., Any], recompute: Recompute, *inputs: Any, **n
 
 @contextmanager
 def nothing_kept() -> Iterator[None]:
-    """Within, `selective` computes everything again: for what is put together from many results, each as large as the whole."""
+    """A context in which `selective` recomputes everything: for results combined from many parts, each as large as the whole."""
     global _keeping
     _keeping = False
     try:

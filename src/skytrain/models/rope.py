@@ -1,4 +1,4 @@
-"""Rotary positions and the ways to stretch them beyond the length that a model was trained for."""
+"""Rotary positions, and the ways to extend them beyond the length that a model was trained for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rotation(config: DecoderConfig, start: int, length: int, device: torch.devic
 
 
 def rotation_at(whole: Rotation, places_bt: Tensor) -> Rotation:
-    """The angles at given places, for all heads."""
+    """The angles at given positions, for all heads."""
     cos, sin = whole
     return cos[places_bt].unsqueeze(1), sin[places_bt].unsqueeze(1)
 
@@ -41,7 +41,7 @@ def rotate(x_bhtq: Tensor, by: Rotation) -> Tensor:
 
 
 def stable_length(config: DecoderConfig) -> int:
-    """Up to here a position's angles do not depend on how long the sequence is, so cached keys stay true."""
+    """The length up to which angles do not depend on the length of the sequence, so that cached keys stay valid."""
     scaling = config.rope_scaling
     return scaling.original_length if isinstance(scaling, DynamicRope) else config.max_length
 
@@ -64,7 +64,7 @@ def _frequencies(config: DecoderConfig, length: int, device: torch.device) -> tu
 
 
 def _llama3(plain: Tensor, scaling: Llama3Rope) -> Tensor:
-    """Wavelengths longer than the original context are stretched, those much shorter stay."""
+    """Wavelengths longer than the original context are extended, much shorter ones are kept."""
     turns = scaling.original_length * plain / (2 * math.pi)  # over the original context
     keep = ((turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)).clamp(0, 1)
     return (1 - keep) * plain / scaling.factor + keep * plain

@@ -1,4 +1,4 @@
-"""safetensors files tensor by tensor: neither reading nor writing ever holds more than one tensor beside the model."""
+"""safetensors files tensor by tensor: reading and writing hold at most one tensor in addition to the model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", to
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor before its values are asked for."""
+    """Name, dtype and shape of a tensor that is to be written."""
 
     name: str
     dtype: torch.dtype

@@ -1,4 +1,4 @@
-"""The model files of the configuration as decoders, without a run around them. No torch."""
+"""The models of the configuration's group `model`, without a run. No torch."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _way_out(word: str, known: Collection[str]) -> str:
 
 @functools.cache
 def model_file(stem: str) -> dict[str, Any]:
-    """What a file sets, with the files it builds on beneath it."""
+    """The settings of a file, merged over those of its `defaults`."""
     text = (resources.files("skytrain.config.groups") / "model" / f"{stem}.yaml").read_text(encoding="utf-8")
     values: Any = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
     merged: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Weights to start from: a Hugging Face folder or an llm.c file, into a decoder that must compute what they were trained for."""
+"""Initial weights from a Hugging Face folder or an llm.c file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .llmc import read_llmc_header, read_llmc_weights
 
 
 def load_weights(model: Decoder, source: str) -> None:
-    """Gives the decoder the weights at `source`, after a check that shapes and arithmetic are theirs."""
+    """Load the weights at `source`, after a check that the decoder has their shapes and arithmetic."""
     path = Path(source)
     if path.is_dir():
         found = read_hf_decoder(path)

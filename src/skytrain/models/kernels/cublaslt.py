@@ -58,7 +58,7 @@ class _Heuristic(ctypes.Structure):
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    """The very library that torch computes with: another version beside it would hold a second context and other kernels."""
+    """The library that torch itself loaded: a second version would hold a second context and other kernels."""
     try:
         maps = Path("/proc/self/maps").read_text().splitlines()
     except OSError:  # not Linux
