@@ -12,7 +12,7 @@ help:
 	@echo "make quickstart  the whole pipeline on this machine, offline, in minutes"
 	@echo "make test        the tests"
 	@echo "make test-slow   the heavier tests"
-	@echo "make lint        check formatting, lint, types, imports"
+	@echo "make lint        check formatting, lint, types, imports, sizes and names"
 	@echo "make format      fix formatting"
 	@echo "make bench       measure the figures of the documentation again; takes hours, some need a GPU"
 	@echo "make clean       remove .venv and the tools' caches; your data in skytrain-store stays"
@@ -37,6 +37,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python scripts/check_codebase.py
 
 format: $(READY)
 	$(BIN)/ruff format .
