@@ -3,6 +3,7 @@ from hypothesis import given, strategies as st
 
 from skytrain.config.units import (
     Interval,
+    format_bytes,
     format_count,
     format_seconds,
     parse_bytes,
@@ -57,6 +58,23 @@ def test_a_formatted_count_reads_back_within_three_digits(value):
     shown = format_count(value)
     number, suffix = (float(shown[:-1]), shown[-1]) if shown[-1].isalpha() else (float(shown), "")
     assert number * {"": 1, "K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}[suffix] == pytest.approx(value, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(999.6, "1K"), (999_600, "1M"), (999_817_216, "1B"), (-999_999_999_999, "-1T"), (9.996e14, "1000T"), (994_000, "994K")],
+)  # fmt: skip
+def test_a_count_just_below_a_unit_is_shown_in_that_unit(value, shown):
+    assert format_count(value) == shown
+
+
+def test_bytes_just_below_a_unit_are_shown_in_that_unit():
+    assert [format_bytes(size) for size in (999, 1000, 995_000_001, 999_999_999)] == [
+        "999 B",
+        "1.00 KB",
+        "995.00 MB",
+        "1.00 GB",
+    ]
 
 
 def test_seconds_are_shown_as_a_person_says_them():

@@ -93,6 +93,14 @@ def test_an_unknown_architecture_is_named():
         read_hf_config({"model_type": "gpt3"}, name="x", pad_vocab_to=1)
 
 
+def test_a_name_is_suggested_only_for_an_architecture_that_is_near():
+    with pytest.raises(SkytrainError, match="no architecture 'opt'") as raised:
+        read_hf_config({"model_type": "opt"}, name="x", pad_vocab_to=1)
+    assert "did you mean" not in str(raised.value)
+    with pytest.raises(SkytrainError, match=r"^no model_type in x/config\.json"):
+        read_hf_config({}, name="x", pad_vocab_to=1)
+
+
 def test_what_hugging_face_cannot_say_is_refused(decoder_config):
     with pytest.raises(ConfigError, match=r"model.qk_norm: True has no form in Hugging Face's GPT2LMHeadModel"):
         hf_config(decoder_config(qk_norm=True))

@@ -80,7 +80,7 @@ def test_a_budget_that_buys_no_step_names_the_least_that_does() -> None:
         plan_tokens(composed, open_mesh, replace(ONE_G5, budget_usd=0.01), rows=3)
     enough = float(str(raised.value).split("try: budget.usd=")[1].split(" ")[0])
     assert plan_tokens(composed, open_mesh, replace(ONE_G5, budget_usd=enough), rows=3)
-    with pytest.raises(SkytrainError, match="no offer makes one step within"):
+    with pytest.raises(SkytrainError, match="no offer makes one step within 3m:"):
         plan_tokens(composed, open_mesh, replace(ONE_G5, budget_usd=40, deadline_hours=0.05), rows=3)
 
 

@@ -34,7 +34,7 @@ class MissingExtra(SkytrainError):
         )
 
 
-def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice that a typist most likely meant, or None when nothing is near."""
-    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=0.5)
+def nearest(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str | None:
+    """The choice that a typist most likely meant, or None when nothing is near (1 is equal, 0 has no letter in common)."""
+    found = difflib.get_close_matches(word, list(choices), n=1, cutoff=cutoff)
     return found[0] if found else None

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Any, get_type_hints
 
 from omegaconf import OmegaConf
 
 from .composition import FREE_KEYS, GROUPS, GROUPS_MODULE, compose
 from .errors import ConfigError, nearest
+from .plugins import load_class
 from .schema import Config, Declared, fields_of, flatten, tag_of
 from .schema.types import type_in_words
 
@@ -67,12 +69,26 @@ def explain(key: str) -> list[Explained] | list[Section]:
     if sections := [one for one in all_sections() if one.key == key or one.key.startswith(f"{key}.")]:
         return sections
     if free := next((name for name in FREE_KEYS if key.startswith(f"{name}.")), None):
-        holder = _settings().get(free) or _settings()[f"{free}.args"]
-        return [replace(holder[0], key=key)]
+        holder = replace((_settings().get(free) or _settings()[f"{free}.args"])[0], key=key)
+        return _arguments(holder) or [holder]
     same_name = [name for name in _settings() if name.rpartition(".")[2] == key.rpartition(".")[2]]
     guess = same_name[0] if same_name else nearest(key, [*_settings(), *(one.key for one in all_sections())])
     hint = f"did you mean {guess}?" if guess else "`skytrain config show` lists every setting"
     raise ConfigError(key, "no such setting", hint=hint)
+
+
+def _arguments(holder: Explained) -> list[Explained]:
+    """An argument of plugged-in classes as each class that built-in files choose takes it; none where no file sets it."""
+    group, _, name = holder.key.rpartition(".")
+    chosen = (leaves.get(f"{group}.target") for leaves in _group_files().values() if holder.key in leaves)
+    found = []
+    for target in dict.fromkeys(each for each in chosen if each):
+        cls = load_class(target, f"{group}.target")
+        words = " ".join((inspect.getdoc(cls) or "").split())
+        declared = replace(holder.declared, meaning=f"Argument of {cls.__name__}: {words}")
+        kind = type_in_words(get_type_hints(cls).get(name, Any))
+        found.append(Explained(holder.key, declared, kind, Variant(f"{group}.target", (target,))))
+    return found
 
 
 def default_of(setting: Explained) -> tuple[Any, str] | None:

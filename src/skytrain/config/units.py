@@ -117,9 +117,10 @@ def parse_interval(value: object) -> Interval:
 
 def format_count(value: float) -> str:
     """12,345 as `12.3K`; three significant digits, for tables."""
+    rounded = float(f"{value:.3g}")  # 999,999 is 1M, not 1000K
     for suffix, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
-        if abs(value) >= scale:
-            digits = f"{value / scale:.3g}" if abs(value / scale) < 1000 else f"{value / scale:.0f}"
+        if abs(rounded) >= scale:
+            digits = f"{rounded / scale:.3g}" if abs(rounded / scale) < 1000 else f"{value / scale:.0f}"
             return f"{digits}{suffix}"
     return f"{value:.3g}" if value != int(value) else str(int(value))
 
@@ -131,7 +132,7 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 
 def format_bytes(value: float) -> str:
     for suffix, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if abs(value) >= scale:
+        if round(abs(value) / scale * 1000, 2) >= 1000:  # as the smaller unit would show it
             return f"{value / scale:.2f} {suffix}"
     return f"{int(value)} B"
 

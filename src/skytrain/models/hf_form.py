@@ -89,7 +89,11 @@ def _family_of(data: Mapping[str, Any], name: str) -> ModelFamily:
     found = data.get("model_type")
     if isinstance(found, str) and found in FAMILIES:
         return FAMILIES[found]
-    guess = nearest(str(found), FAMILIES)
+    if found is None:
+        raise SkytrainError(
+            f"no model_type in {name}/config.json, which names the architecture\n  add one of {', '.join(FAMILIES)}"
+        )
+    guess = nearest(str(found), FAMILIES, cutoff=0.7)  # below it short names resemble each other: opt and gpt2
     raise SkytrainError(
         f"{name}: the built-in decoder has no architecture {found!r} (model_type in config.json);"
         f" it has {', '.join(FAMILIES)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 
-from skytrain.config import Config, format_bytes, format_count, total_steps
+from skytrain.config import Config, format_bytes, format_count, format_seconds, total_steps
 
 from .catalog import STALE_DAYS, Catalog
 from .chinchilla import BESIROGLU, HOFFMANN
@@ -163,7 +163,7 @@ def tokens_table(bought: Sequence[Purchase], config: Config, request: PlanReques
             ]
         )
     head = ("where", "instance", "nodes", "market", "mesh", "tok/s", "hours", "$", "tokens", "steps", "speed")
-    within = f" within {request.deadline_hours:g} h" if request.deadline_hours is not None else ""
+    within = f" within {format_seconds(3600 * request.deadline_hours)}" if request.deadline_hours is not None else ""
     return (
         f"${request.budget_usd:,.2f} buys{within}, at p90 of cost and time (hours and $ are medians):\n"
         + text_table(head, rows, left=frozenset({0, 1, 3, 4, 10}))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from skytrain.config import Config, SkytrainError
+from skytrain.config import Config, SkytrainError, format_seconds
 
 from .communication import Node
 from .costs import Estimate, estimate, work_of
@@ -86,10 +86,12 @@ def _buys_nothing(
         return SkytrainError("nothing that fits is sold that way\n  try another --region, --market or --instance")
     first_step = [(estimate_steps(config, offer, 1), offer) for offer in priced]
     in_time = [(one, offer) for one, offer in first_step if deadline_hours is None or one.hours_p90 <= deadline_hours]
-    if not in_time:
+    if deadline_hours is not None and not in_time:
         soonest, offer = min(first_step, key=lambda pair: pair[0].hours_p90)
         return SkytrainError(
-            f"no offer makes one step within {deadline_hours:g} h: the soonest takes {soonest.hours_p90:.2f} h at p90 ({offer.name})\n  a machine has to boot first; try a later --deadline"
+            f"no offer makes one step within {format_seconds(3600 * deadline_hours)}: the soonest takes "
+            f"{format_seconds(3600 * soonest.hours_p90)} at p90 ({offer.name})\n"
+            "  a machine has to boot first; try a later --deadline"
         )
     least, offer = min(in_time, key=lambda pair: pair[0].usd_p90)
     return SkytrainError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import types
 import typing
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from .kinds import OneOf, Range, Unit
@@ -21,7 +22,7 @@ def type_in_words(schema: Any) -> str:
         return _marked(args[0], args[1:])
     if origin is Literal:
         return " | ".join(f"`{word}`" for word in args)
-    if origin is list:
+    if origin in (list, Sequence):
         return f"list of: {type_in_words(args[0])}"
     if origin is dict:
         return f"mapping of names to: {type_in_words(args[1])}" if args[1] is not Any else "mapping"
