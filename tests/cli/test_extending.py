@@ -21,7 +21,6 @@ from tests.support.tiny import TINY, tiny_config
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/extending.md").read_text()
-FILES = re.findall(r"^`([\w./-]+)`\n```(?:python|yaml)\n(.*?)```", PAGE, flags=re.MULTILINE | re.DOTALL)
 CHANGES = re.findall(r"^`([\w./-]+)`\n((?:```diff\n.*?```\n\s*)+)", PAGE, flags=re.MULTILINE | re.DOTALL)
 SECTIONS = dict(re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", PAGE, flags=re.MULTILINE | re.DOTALL))
 SHORT = [word for word in TINY if not word.startswith(("model", "optimizer.lr"))]
@@ -29,19 +28,26 @@ TINY_TRAINING = [*SHORT, "trainer.steps=4", "trainer.validate_every=null", "trai
 TINY_TRAINING += ["trainer.log_every=1", "trainer.max_restarts=0"]
 
 
-@pytest.fixture(scope="module")
-def changed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the source with all of the page's files in it, and prepared data."""
-    folder = tmp_path_factory.mktemp("extended")
+def copy_with_page(folder: Path, section: str) -> None:
+    """A copy of the source with the section's files and changes in it."""
     shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    for path, text in FILES:
-        assert not (folder / path).exists(), "the page adds files, and changes none"
+    for path, text in files_in(section):
+        assert not (folder / path).exists(), "the page adds files, and replaces none"
         (folder / path).write_text(text)
     for path, blocks in CHANGES:
-        for block in re.findall(r"```diff\n(.*?)```", blocks, flags=re.DOTALL):
+        for block in re.findall(r"```diff\n(.*?)```", blocks, flags=re.DOTALL) if path in SECTIONS[section] else ():
             change(folder / path, block.splitlines())
-    prepare(tiny_config(folder / "store"), Silent())
-    return folder
+
+
+def files_in(section: str) -> list[tuple[str, str]]:
+    return re.findall(r"^`([\w./-]+)`\n```(?:python|yaml)\n(.*?)```", SECTIONS[section], flags=re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    """A folder with a prepared data set in its store."""
+    prepare(tiny_config(tmp_path / "store"), Silent())
+    return tmp_path
 
 
 def change(path: Path, diff: list[str]) -> None:
@@ -54,6 +60,7 @@ def change(path: Path, diff: list[str]) -> None:
 
 def run(folder: Path, section: str) -> str:
     """The section's commands as they stand, with a tiny model and data set where they train; what they print."""
+    copy_with_page(folder, section)
     printed = ""
     for block in re.findall(r"```bash\n(.*?)```", SECTIONS[section], flags=re.DOTALL):
         for line in block.splitlines():
@@ -72,10 +79,10 @@ def metrics(folder: Path, run_name: str) -> list[dict[str, float]]:
     return read_metrics(open_store(str(folder / "store")), run_name)
 
 
-def test_the_optimizers_train(changed: Path) -> None:
-    assert "optimizer.name=signum" in run(changed, "An optimizer")
+def test_the_optimizers_train(prepared: Path) -> None:
+    assert "optimizer.name=signum" in run(prepared, "An optimizer")
     for name in ("signed", "mine"):
-        assert [record["step"] for record in metrics(changed, name) if "train/loss" in record] == [1, 2, 3, 4]
+        assert [record["step"] for record in metrics(prepared, name) if "train/loss" in record] == [1, 2, 3, 4]
 
 
 def test_an_optimizer_is_at_most_two_source_files() -> None:
@@ -83,26 +90,26 @@ def test_an_optimizer_is_at_most_two_source_files() -> None:
     assert len(re.findall(r"^`src/.*\.py`$", section, flags=re.MULTILINE)) == 2
 
 
-def test_the_family_agrees_with_transformers(changed: Path) -> None:
-    assert "SeedOssForCausalLM agrees" in run(changed, "A model family")
+def test_the_family_agrees_with_transformers(prepared: Path) -> None:
+    assert "SeedOssForCausalLM agrees" in run(prepared, "A model family")
 
 
-def test_the_evaluators_metrics_are_written(changed: Path) -> None:
-    run(changed, "An evaluator")
+def test_the_evaluators_metrics_are_written(prepared: Path) -> None:
+    run(prepared, "An evaluator")
     found = {
         record["step"]: record["copying/log_prob"]
-        for record in metrics(changed, "copies")
+        for record in metrics(prepared, "copies")
         if "copying/log_prob" in record
     }
     assert list(found) == [2, 4]
     assert all(value < 0 for value in found.values())
 
 
-def test_the_rule_removes_documents_that_shout(changed: Path) -> None:
+def test_the_rule_removes_documents_that_shout(prepared: Path) -> None:
     texts = [f"Post {number}: what a calm and quiet remark." for number in range(30)] + ["WHY DOES NOBODY LISTEN TO ME"]
-    (changed / "forum.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    run(changed, "A quality rule")
-    store = open_store(str(changed / "store"))
+    (prepared / "forum.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    run(prepared, "A quality rule")
+    store = open_store(str(prepared / "store"))
     [version] = store.folders("corpora/forum")
     assert open_corpus(store, "forum", version).removed["shouting.capitals"] == 1
 
