@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skytrain.planning import device_peak
+from skytrain.planning.hardware import A100_CHIP, ADA, BLACKWELL, GA102, GPUS, HOPPER
 
 
 @pytest.mark.parametrize(
@@ -37,3 +38,8 @@ def test_an_unknown_device_has_no_peak_rather_than_a_guess(device_name: str) -> 
 
 def test_a_device_without_a_verified_peak_has_none() -> None:
     assert device_peak("NVIDIA RTX PRO 6000 Blackwell Server Edition") is None
+
+
+def test_every_gpu_of_the_table_computes_in_bf16_as_plans_of_an_open_precision_assume() -> None:
+    # A chip before Ampere (T4, V100) trains trainer.precision=auto in float32: one in the table needs plans that say so.
+    assert {gpu.generation for gpu in GPUS} <= {A100_CHIP, GA102, ADA, HOPPER, BLACKWELL}

@@ -30,7 +30,9 @@ def explain(choice: Offer, found: Sequence[Offer], request: PlanRequest) -> str:
             f" within ${request.budget_usd:,.0f} even at its p90 of ${choice.estimate.usd_p90:,.0f}"
             if request.budget_usd is not None
             else "",
-            f" within {format_seconds(3600 * request.deadline_hours)}" if request.deadline_hours is not None else "",
+            f" in at most {format_seconds(3600 * request.deadline_hours)}"
+            if request.deadline_hours is not None
+            else "",
         ]
     )
     sentences = [f"{choice.name} is the cheapest offer that finishes{limit}."]

@@ -91,7 +91,9 @@ def job_of(config: Config) -> TrainingJob:
         model,
         trainer.sequence_length,
         trainer.micro_batch or 1,
-        precision="bf16-mixed" if trainer.precision == "auto" else trainer.precision,  # GPUs of the catalogue have it
+        precision="bf16-mixed"
+        if trainer.precision == "auto"
+        else trainer.precision,  # as every GPU of the table has it
         optimizer=config.optimizer.facts,
         compiled=trainer.compile,
         fused=trainer.fused != "off" and fused_settings_problem(config) is None and fused_model_problem(model) is None,
