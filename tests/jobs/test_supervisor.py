@@ -1,6 +1,7 @@
 """The supervisor with workers that keep its protocol and compute nothing; training itself is in test_supervised_training."""
 
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -20,6 +21,8 @@ from skytrain.jobs.nodes import NoRendezvous
 from skytrain.jobs.processes import descendants, supervised_by
 from skytrain.jobs.supervision import Supervision
 from skytrain.jobs.supervisor import Limits, ProcessLayout, Restarts, Supervisor, choose_processes, count_gpus, torchrun
+from skytrain.runs import EXIT_CODES, UNCOMMITTED, read_outcome
+from skytrain.storage import open_store
 
 WORKER = """
 import os, signal, sys, time
@@ -32,7 +35,7 @@ from skytrain.jobs.supervision import Supervision
 here = Path(__file__).parent
 supervision = Supervision.from_environment()
 asked = []
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
     signal.signal(number, lambda number, frame: asked.append(number))
 starts = len(list(here.glob("start-*")))
 (here / f"start-{starts}").write_text(str(os.getpid()))
@@ -149,15 +152,51 @@ def test_a_signal_while_a_restart_is_waited_for_ends_the_job(supervised, monkeyp
     assert supervised("sys.exit(1)", max_restarts=1, before=after_the_crash) == 12
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_a_signal_is_passed_on_once_and_the_worker_may_save(supervised, number):
     lines = """
     wait()
     time.sleep(0.3)
-    supervision.report_outcome("interrupted" if len(asked) == 1 else "done")
+    supervision.report_outcome("interrupted" if asked == [NUMBER] else "done")
     """
     send = lambda: when(supervised.folder / "supervision/pid-0", lambda _: os.kill(os.getpid(), number))  # noqa: E731
-    assert supervised(lines, before=send) == 7
+    assert supervised(lines.replace("NUMBER", str(int(number))), before=send) == 7
+
+
+def test_an_attempt_that_had_to_be_killed_is_recorded_as_interrupted(tmp_path, monkeypatch):
+    script, said = tmp_path / "worker.py", list[str]()
+    lines = """
+    from skytrain.jobs.supervision import ClaimedAttempt, report_attempt
+    report_attempt(0, ClaimedAttempt("r", 3, 7))
+    (here / "ready").write_text("yes")
+    time.sleep(600)
+    """
+    script.write_text(WORKER + textwrap.dedent(lines))
+    monkeypatch.setattr(module, "Supervisor", lambda command, *rest: Supervisor([str(script)], *rest))
+    send = lambda: when(tmp_path / "ready", lambda _: os.kill(os.getpid(), signal.SIGTERM))  # noqa: E731
+    threading.Thread(target=send, daemon=True).start()
+    config = compose([f"store.root={tmp_path}/store", "trainer.stop_within=0.2s"]).config
+    assert module.supervise(config, [], ProcessLayout(), said.append) == 12
+    late = "not stopped within 0.2s (trainer.stop_within): killed"
+    assert said == [f"{late}; the last commit remains"]
+    outcome = read_outcome(open_store(config.store), "r", 3)
+    assert outcome is not None
+    assert (outcome["outcome"], outcome["step"], outcome["host"]) == ("interrupted", 7, platform.node())
+    assert outcome["cause"] == f"SIGTERM received; {late}"
+
+
+def test_a_signal_before_the_supervisor_starts_ends_train_with_its_own_code(tmp_path):
+    """The import of typer, which every command needs, stands for all that takes time."""
+    (tmp_path / "typer.py").write_text("print('importing', flush=True)\nimport time\ntime.sleep(600)\n")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-m", "skytrain", "train"]
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
+    assert process.stdout is not None and process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (EXIT_CODES[UNCOMMITTED], "SIGTERM received: stopping\n")
 
 
 def test_a_worker_that_crashes_while_stopping_is_not_started_again(supervised):

@@ -5,7 +5,15 @@ import pytest
 
 from skytrain.config.composition import compose
 from skytrain.pipelines.status import describe_status, failure_lines
-from skytrain.runs import MetricsWriter, claim_attempt, record_resume, save_run, write_outcome
+from skytrain.runs import (
+    MetricsWriter,
+    Superseded,
+    claim_attempt,
+    read_outcome,
+    record_resume,
+    save_run,
+    write_outcome,
+)
 from skytrain.runs.failures import failures_recorded
 from skytrain.runs.record import new_record
 from skytrain.runs.status import run_status
@@ -95,6 +103,16 @@ def test_an_attempt_that_ends_with_an_error_has_failed_at_once_and_says_why(stor
     assert failure_lines([found]) == ["r failed: the loss is nan"]
     claim_attempt(store, "r")
     assert run_status(store, "r", 100).reason is None
+
+
+def test_a_superseded_attempt_has_an_outcome_and_no_failure(store):
+    number = attempt(store, 0, {5: {"train/loss": 3.0}}, usd=1.0, heard=1)
+    with pytest.raises(Superseded), failures_recorded(store, "r", number):
+        raise Superseded("r", number, 1, "other-host")
+    outcome = read_outcome(store, "r", number)
+    assert outcome is not None and outcome["outcome"] == "superseded"
+    assert "attempt 1 on other-host has taken over" in outcome["cause"]
+    assert run_status(store, "r", 100).state == "superseded"
 
 
 def test_a_killed_attempt_has_no_failure(store):

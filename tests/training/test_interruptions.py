@@ -48,7 +48,7 @@ def interruptions(ranks: Ranks = ALONE, signals=None, notices=None, budget=None,
     return callback, reporter, SimpleNamespace(should_stop=False)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_a_signal_stops_after_the_step_and_says_which(number):
     with Signals() as signals:
         callback, reporter, trainer = interruptions(signals=signals)

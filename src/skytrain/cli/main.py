@@ -6,6 +6,10 @@ import os
 import sys
 from typing import Annotated
 
+from ..jobs import handle_early_signals
+
+handle_early_signals(sys.argv[1:])  # before anything that takes time is imported
+
 import typer
 
 from .. import __version__

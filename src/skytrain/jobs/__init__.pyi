@@ -1,8 +1,13 @@
 from .cluster_environment import RanksEnvironment as RanksEnvironment
+from .early_signals import handle_early_signals as handle_early_signals, handled_signals as handled_signals
 from .lifeline import tie_to_supervisor as tie_to_supervisor
 from .nodes import host_name as host_name, node_facts as node_facts
 from .ranks import JoinedJob as JoinedJob, LostRank as LostRank, Ranks as Ranks, ToldByFirstRank as ToldByFirstRank
-from .supervision import Supervision as Supervision, report_resume as report_resume
+from .supervision import (
+    ClaimedAttempt as ClaimedAttempt,
+    Supervision as Supervision,
+    report_attempt as report_attempt,
+)
 from .supervisor import (
     ProcessLayout as ProcessLayout,
     choose_processes as choose_processes,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..config import SkytrainError, variable
@@ -24,6 +24,15 @@ class JobError:
 
     exit_code: int
     message: str
+
+
+@dataclass(frozen=True)
+class ClaimedAttempt:
+    """The attempt that the workers make at a run, and the step from which it resumes."""
+
+    run: str
+    number: int
+    step: int
 
 
 class ResumeProgress:
@@ -75,6 +84,10 @@ class Supervision:
         """Reports the step this attempt resumes from, which shows whether the one before made progress."""
         self._put("resumed", str(step))
 
+    def report_claim(self, claim: ClaimedAttempt) -> None:
+        """Which attempt the workers make, so that the supervisor can record its end if it has to kill them."""
+        self._put("attempt", json.dumps(asdict(claim)))
+
     def report_outcome(self, outcome: str) -> None:
         self._put("outcome", outcome)
 
@@ -99,7 +112,7 @@ class Supervision:
 
     def forget(self) -> None:
         """Removes the reports of former workers, before new ones are started."""
-        for name in ("pid-*", "error"):
+        for name in ("pid-*", "error", "attempt"):
             for path in self.folder.glob(name):
                 path.unlink(missing_ok=True)
 
@@ -114,13 +127,19 @@ class Supervision:
         text = self._get("resumed")
         return None if text is None else int(text)
 
+    def claim(self) -> ClaimedAttempt | None:
+        """None if the workers have claimed no attempt since the last `forget`."""
+        text = self._get("attempt")
+        return None if text is None else ClaimedAttempt(**json.loads(text))
+
     def _get(self, name: str) -> str | None:
         path = self.folder / name
         return path.read_text() if path.exists() else None
 
 
-def report_resume(local_rank: int, step: int) -> None:
-    """Tells this node's supervisor, if there is one, from which step the attempt resumes; called on every rank."""
+def report_attempt(local_rank: int, claim: ClaimedAttempt) -> None:
+    """Tells this node's supervisor, if there is one, which attempt was claimed; called on every rank."""
     supervision = Supervision.from_environment()
     if supervision is not None and local_rank == 0:
-        supervision.report_resume(step)
+        supervision.report_claim(claim)
+        supervision.report_resume(claim.step)

@@ -28,6 +28,8 @@ from ..config import (
     visible_gpus,
 )
 from ..runs import EXIT_CODES, UNCOMMITTED
+from .early_signals import handled_signals
+from .killed_attempts import record_interruption
 from .lifeline import die_with_parent, lives
 from .network import address_towards
 from .nodes import START_SECONDS, NoRendezvous, check_reachable
@@ -39,7 +41,6 @@ FIRST_NODE_SECONDS = 5.0  # that node 0 may be late before this is reported
 # For the other nodes to join, at the start or after a crash, and for a cold import of torch.
 OTHERS_SECONDS = START_SECONDS + 60.0
 LEAVE_SECONDS = 60.0  # for workers to exit after they have reported how they ended
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 FIRST_WAIT_SECONDS = 2.0  # before a restart; doubled after each further crash without progress
 LONGEST_WAIT_SECONDS = 120.0
 
@@ -96,7 +97,11 @@ def supervise(config: Config, words: Sequence[str], layout: ProcessLayout, tell:
     with tempfile.TemporaryDirectory(prefix="skytrain-supervise-", ignore_cleanup_errors=True) as folder:
         limits = Limits(max_restarts, config.trainer.stop_within)
         supervision = Supervision.begin(Path(folder))
-        return Supervisor(command, supervision, tell, limits, layout.processes, layout.rendezvous).run()
+        supervisor = Supervisor(command, supervision, tell, limits, layout.processes, layout.rendezvous)
+        code, claim = supervisor.run(), supervision.claim()
+        if code == EXIT_CODES[UNCOMMITTED] and claim is not None:
+            record_interruption(config.store, claim, supervisor.interruption, tell)
+        return code
 
 
 def _find_first_node(rendezvous: str, tell: Callable[[str], None]) -> None:
@@ -170,6 +175,7 @@ class Supervisor:
         self._limits, self._processes = limits, processes
         self._group = ControlGroup.create(supervision.supervisor)
         self._asked: signal.Signals | None = None  # to stop
+        self.interruption = ""  # which signal was received, and whether the workers were killed after it
         self._deadline: float | None = None
         self._at_once = False
         self._workers: set[int] = (
@@ -188,7 +194,7 @@ class Supervisor:
         return environment
 
     def run(self) -> int:
-        former = {number: signal.signal(number, self._handle) for number in SIGNALS}
+        former = {number: signal.signal(number, self._handle) for number in handled_signals()}
         try:
             return self._run()
         finally:
@@ -226,8 +232,10 @@ class Supervisor:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._asked is not None and number == signal.SIGINT:
-            self._at_once = True
-        self._asked = self._asked or signal.Signals(number)
+            self._at_once, self.interruption = True, "SIGINT received twice: killed without a save"
+        if self._asked is None:
+            self._asked = signal.Signals(number)
+            self.interruption = f"{self._asked.name} received"
 
     def _how_it_ended(self, error: JobError | None) -> int | None:
         """The exit code if the workers ended on purpose or were stopped; None if they crashed."""
@@ -295,18 +303,18 @@ class Supervisor:
                 self._at_once = True
         if self._at_once or time.monotonic() > self._deadline:
             if not self._at_once:
-                self._tell(
-                    f"not stopped within {format_seconds(self._limits.stop_seconds)} (trainer.stop_within): killed; the last commit remains"
-                )
+                self._at_once = True
+                late = f"not stopped within {format_seconds(self._limits.stop_seconds)} (trainer.stop_within): killed"
+                self.interruption += f"; {late}"
+                self._tell(f"{late}; the last commit remains")
             kill_job(self._supervision.supervisor, self._group)
             return
-        number = signal.SIGTERM if self._asked is signal.SIGHUP else self._asked
         for pid in self._workers - self._told:
             self._told.add(pid)
             with contextlib.suppress(
                 ProcessLookupError
             ):  # crashed meanwhile; the worker that replaces it gets the signal
-                os.kill(pid, number)
+                os.kill(pid, self._asked)
 
 
 def describe_exit(code: int) -> str:

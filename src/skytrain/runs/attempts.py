@@ -14,14 +14,14 @@ from typing import Any
 
 from ..config import SkytrainError
 from ..storage import NotFound, Store
-from .exits import EXIT_CODES, OUTCOMES
+from .exits import EXIT_CODES, OUTCOMES, SUPERSEDED
 from .reading import DamagedRecord, read_object
 
 
 class Superseded(SkytrainError):
     """A newer attempt at the run has begun, so this one must stop."""
 
-    exit_code = EXIT_CODES["superseded"]
+    exit_code = EXIT_CODES[SUPERSEDED]
 
     def __init__(self, run: str, attempt: int, newest: int, newest_host: str) -> None:
         super().__init__(
@@ -108,8 +108,10 @@ class Cause:
     host: str = field(default_factory=platform.node)
 
 
-def write_outcome(store: Store, run: str, attempt: int, outcome: str, step: int, cause: Cause | None = None) -> None:
-    """How an attempt ended on purpose: `done`, `stopped` (early, as asked), `budget` or `interrupted`."""
+def write_outcome(
+    store: Store, run: str, attempt: int, outcome: str, step: int | None, cause: Cause | None = None
+) -> None:
+    """How an attempt ended on purpose: `done`, `stopped` (early, as asked), `budget`, `interrupted` or `superseded`."""
     assert outcome in OUTCOMES, outcome
     cause = cause or Cause(outcome)
     body = {"outcome": outcome, "cause": cause.text, "host": cause.host, "step": step, "ended_at": now()}

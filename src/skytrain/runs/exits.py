@@ -19,6 +19,7 @@ class Exit:
 
 
 DONE, STOPPED, BUDGET, INTERRUPTED, UNCOMMITTED = "done", "stopped", "budget", "interrupted", "uncommitted"
+SUPERSEDED = "superseded"
 RESUME = "run the same command again: it resumes from the last commit"
 
 EXITS = (
@@ -32,7 +33,7 @@ EXITS = (
         6, BUDGET, "`budget.usd` is nearly spent; a checkpoint was committed", "raise it and run the same command again"
     ),
     Exit(7, INTERRUPTED, "interrupted after a commit", RESUME),
-    Exit(8, "superseded", "a newer attempt at the run has taken over", "leave it to that attempt, or choose run=NAME"),
+    Exit(8, SUPERSEDED, "a newer attempt at the run has taken over", "leave it to that attempt, or choose run=NAME"),
     Exit(9, "damaged", "a checkpoint or a record of the run is damaged", "follow the message; see `--fall-back`"),
     Exit(10, "store", "the store was unreachable for longer than we wait", RESUME),
     Exit(
@@ -41,7 +42,7 @@ EXITS = (
     Exit(12, UNCOMMITTED, "interrupted without a commit", "the same command: it resumes from the commit before"),
 )
 EXIT_CODES = {each.cause: each.code for each in EXITS}
-OUTCOMES = frozenset({DONE, STOPPED, BUDGET, INTERRUPTED})  # of an attempt that ended on purpose
+OUTCOMES = frozenset({DONE, STOPPED, BUDGET, INTERRUPTED, SUPERSEDED})  # of an attempt that has not failed
 
 
 def exit_code_of(error: SkytrainError) -> int:

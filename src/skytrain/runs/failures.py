@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 from ..storage import NotFound, Store, StoreError, StoreUnreachable
-from .attempts import attempt_key, now
+from .attempts import Cause, Superseded, attempt_key, now, write_outcome
+from .exits import SUPERSEDED
 from .reading import DamagedRecord, read_object
 
 FAILURE_SECONDS = 5.0  # that a store which may be the cause of the failure is waited for
@@ -33,6 +34,11 @@ def failures_recorded(store: Store, run: str, attempt: int) -> Iterator[None]:
     """Writes down the error that ends this block. A process that is killed writes nothing, and its run goes stale."""
     try:
         yield
+    except Superseded as error:
+        with contextlib.suppress(StoreError):
+            cause = Cause(str(error).partition("\n")[0])
+            write_outcome(store.hurried(FAILURE_SECONDS), run, attempt, SUPERSEDED, None, cause)
+        raise
     except Exception as error:
         failure = Failure(str(error) or type(error).__name__, platform.node(), now())
         # Other ranks fail because of the first one, and later: only the first is kept.

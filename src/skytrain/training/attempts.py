@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ..config import advice
-from ..jobs import Supervision, report_resume
+from ..jobs import ClaimedAttempt, Supervision, report_attempt
 from ..runs import (
     Cause,
     claim_attempt,
@@ -71,7 +71,7 @@ def begin_attempt(context: RunContext, run: OpenedRun) -> Iterator[Attempt]:
     spent = ranks.first_does(lambda: spent_before(store, context.run, point.key if point.own else None))
     meter = start_meter(context, host, spent)
     claim = ranks.first_does(lambda: _claim(context, run))
-    report_resume(ranks.local_rank, claim.resume.step)
+    report_attempt(ranks.local_rank, ClaimedAttempt(context.run, claim.number, claim.resume.step))
     with (
         failures_recorded(store, context.run, claim.number),
         run_services(context, claim.number, host, meter) as services,

@@ -16,7 +16,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 
-from ..jobs import Ranks, ToldByFirstRank
+from ..jobs import Ranks, ToldByFirstRank, handled_signals
 from ..runs import Cause, Metadata, Meter, Notice, Reporter, Superseded
 from ..storage import Patience, Retry
 from .callbacks import AtStep
@@ -24,7 +24,6 @@ from .module import CausalLM
 
 POLL_SECONDS = 5.0  # as AWS advises
 SILENCE = Retry(seconds=60.0)  # of the metadata service, before a warning
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Slurm sends USR1 before a job ends
 
 
 class StepAction(IntEnum):
@@ -50,14 +49,14 @@ class Signals:
         self._former: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
-        self._former = {number: signal.getsignal(number) for number in SIGNALS}
+        self._former = {number: signal.getsignal(number) for number in handled_signals()}
         self.install()
         return self
 
     def install(self) -> None:
         # Python allows it in the main thread only; a program that trains in another one has its own way to stop.
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
+            for number in handled_signals():
                 signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: Any) -> None:

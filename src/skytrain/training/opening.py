@@ -11,7 +11,7 @@ from torch import nn
 
 from ..config import SkytrainError
 from ..models import count_parameters
-from ..runs import RunRecord, attempt_numbers, load_run, new_record, plain, read_outcome
+from ..runs import INTERRUPTED, RunRecord, attempt_numbers, load_run, new_record, plain, read_outcome
 from ..tokens import (
     BatchSettings,
     Prepared,
@@ -39,7 +39,7 @@ class OpenedRun:
     data: TokenDataModule
     model: nn.Module
     resume: ResumeCheck
-    has_ended: bool  # it is at its last step, and its newest attempt has reported an outcome
+    has_ended: bool  # it is at its last step, and its newest attempt was not interrupted
 
 
 def open_run(context: RunContext) -> OpenedRun:
@@ -115,4 +115,6 @@ def _make_record(context: RunContext, sources: list[Prepared], parameters: int) 
 
 def _has_outcome(context: RunContext) -> bool:
     newest = attempt_numbers(context.store, context.run)[-1]
-    return read_outcome(context.store, context.run, newest) is not None
+    outcome = read_outcome(context.store, context.run, newest)
+    # One that was killed after its last commit has not closed the run's record.
+    return outcome is not None and outcome["outcome"] != INTERRUPTED
