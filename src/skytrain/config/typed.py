@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -125,6 +126,8 @@ class _Builder:
                 value = unit.parse(value)
             except ValueError as error:
                 raise self.fail(key, f"{value!r}: {error}") from None
+            if isinstance(value, float):
+                value = self.finite(value, key)
         else:
             value = self.scalar(base, value, key)
         for mark in marks:
@@ -140,6 +143,13 @@ class _Builder:
         if bounds.max is not None and not value <= bounds.max:
             raise self.fail(key, f"{value!r} must be at most {bounds.max:g}")
 
+    def finite(self, value: float, key: str) -> float:
+        """The number, if it is one that can be calculated with."""
+        if not math.isfinite(value):
+            hint = "give a finite number; for no limit, use null where the setting takes it"
+            raise self.fail(key, f"{value!r} is not a finite number", hint)
+        return value
+
     def scalar(self, schema: type, value: Any, key: str) -> Any:
         if schema is Any:
             return value
@@ -148,12 +158,13 @@ class _Builder:
         if schema is int and isinstance(value, int) and not isinstance(value, bool):
             return value
         if schema is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-            return float(value)
+            return self.finite(float(value), key)
         if schema is float and isinstance(value, str):
             try:
-                return float(value)  # YAML reads 6e-4 as text
+                number = float(value)  # YAML reads 6e-4 as text
             except ValueError:
                 raise self.fail(key, f"{value!r} is not a number") from None
+            return self.finite(number, key)
         if schema is str and isinstance(value, (str, int, float)) and not isinstance(value, bool):
             return str(value)
         words = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}

@@ -110,6 +110,8 @@ def parse_interval(value: object) -> Interval:
     if match:
         return parse_interval(int(match[1]))
     seconds = parse_seconds(value)
+    if not math.isfinite(seconds):
+        raise ValueError("must be a finite time")
     if seconds <= 0:
         raise ValueError("must be longer than 0 s")
     return Interval(seconds=seconds)

@@ -50,8 +50,8 @@ class Guard:
         if self._action == "stop":
             raise SkytrainError(
                 f"step {step + 1}: {problem}; the update was not made\n"
-                "  the newest checkpoint is from before it; try a lower optimizer.lr, "
-                "a longer lr_schedule.warmup_steps or trainer.on_anomaly=skip"
+                "  no checkpoint contains this step; try a lower optimizer.lr, a longer"
+                " lr_schedule.warmup_steps or trainer.on_anomaly=skip"
             )
         if self.skipped_in_a_row >= PATIENCE:
             raise SkytrainError(
