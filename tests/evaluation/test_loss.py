@@ -111,7 +111,9 @@ def test_a_gpu_that_is_not_there_is_refused_and_auto_takes_what_is_there():
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     root = tmp_path_factory.mktemp("store")
-    config = tiny_config(root, "trainer.steps=3", "trainer.precision=bf16-mixed", "trainer.validate_every=null")
+    config = tiny_config(
+        root, "trainer.steps=3", "trainer.precision=bf16-mixed", "trainer.validate_every=null", "trainer.device=cpu"
+    )
     prepare(config, Silent())
     train(config, Silent())
     return root, config
@@ -120,7 +122,7 @@ def trained(tmp_path_factory):
 def test_a_folder_is_evaluated_although_the_micro_batch_is_auto(trained, tmp_path):
     root, config = trained
     export(config, None, tmp_path / "exported")
-    auto = tiny_config(root, "trainer.micro_batch=auto")
+    auto = tiny_config(root, "trainer.micro_batch=auto", "trainer.device=cpu")
     _, of_folder = evaluate(auto, LossRequest(str(tmp_path / "exported")), Silent())
     _, of_run = evaluate(config, LossRequest(), Silent())
     assert of_folder.loss == pytest.approx(of_run.loss, abs=1e-5)

@@ -54,6 +54,13 @@ def test_auto_becomes_a_size_that_divides_the_step_and_is_told():
     assert f"micro-batch: {config.trainer.micro_batch}, the fastest measured here" in told[0]
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_auto_becomes_a_size_for_the_fused_kernels_too():
+    fused = ("trainer.device=auto", "trainer.precision=bf16-mixed", "model.width=64", "trainer.micro_batch=auto")
+    config = compose([*TINY, *fused]).config
+    assert with_micro_batch(config, "cuda", lambda text: None).trainer.micro_batch in SIZES
+
+
 def test_a_size_that_is_given_is_kept():
     config = compose([*TINY, "trainer.micro_batch=2"]).config
     assert with_micro_batch(config, "cpu", print) is config

@@ -213,7 +213,8 @@ def _estimate(config: Config, device: str, plan: TrainingPlan | None = None) -> 
 
 
 def _compiles(config: Config, device: str) -> bool:
-    return choose_loss(config, device).kind == "compiled"
+    """The size of the micro-batch does not decide it, so any will do."""
+    return choose_loss(with_size(config, 1), device).kind == "compiled"
 
 
 def _sizes(config: Config) -> list[int]:
