@@ -27,6 +27,7 @@ from skytrain.runs import (
     read_metrics,
     read_outcome,
     save_run,
+    write_outcome,
 )
 from skytrain.runs.meter import read_spend
 from skytrain.storage import Retry, Store, open_store
@@ -119,6 +120,15 @@ def test_an_interrupted_run_stops_without_a_validation_and_makes_up_for_it(root)
     train(tiny_config(root, "run=cut", *options), Silent())
     assert validations(root, "cut") == validations(root, "whole-validated")
     assert losses(root, "cut") == losses(root, "whole-validated")
+
+
+def test_a_run_that_was_killed_after_its_last_commit_is_closed_by_the_same_command(root):
+    config, store = tiny_config(root, "run=cut", *SHORT, "trainer.stop_at_step=2"), open_store(str(root))
+    train(config, Silent())
+    write_outcome(store, "cut", 0, "interrupted", 2)  # as the supervisor does
+    assert train(config, Silent()).outcome == "stopped"
+    closed = read_outcome(store, "cut", 1)
+    assert closed is not None and closed["outcome"] == "stopped"
 
 
 def validations(root: Path, run: str) -> dict[int, float]:
