@@ -52,7 +52,7 @@ def test_the_examples_file_says_the_same(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "conf/data").mkdir(parents=True)
     (tmp_path / "conf/data/notes.yaml").write_text(block("yaml"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     data = compose(["data=notes"], config_dirs=["conf"]).config.data
     source = make(data.source.target, data.source.args, key="data.source")
     assert (data.name, data.bad_records, len(list(source.documents()))) == ("notes", "skip", 21)

@@ -162,7 +162,8 @@ def test_a_run_that_another_attempt_takes_over_stops_and_overwrites_nothing(root
     with pytest.raises(SkytrainError, match=r"attempt 1 on .* has taken over from this one, attempt 0"):
         train(tiny_config(root, "run=both", *SHORT), Notes(take_over))
     assert claimed == [1]
-    assert read_outcome(store, "both", 0) is None
+    superseded = read_outcome(store, "both", 0)
+    assert superseded is not None and superseded["outcome"] == "superseded"
     assert max(committed_steps(store, "both"), default=0) <= 2
     assert train(tiny_config(root, "run=both", *SHORT), Silent()).outcome == "done"
     assert losses(root, "both") == losses(root, "whole")

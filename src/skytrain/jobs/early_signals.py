@@ -7,7 +7,7 @@ import signal
 from collections.abc import Sequence
 from types import FrameType
 
-from ..config import is_worker
+from ..config import is_worker, variable
 from .lifeline import SUPERVISOR
 
 # Slurm sends USR1 before a job ends; HUP comes from a terminal that is closed.
@@ -18,7 +18,7 @@ INTERRUPTED_EXIT_CODE = 12  # as in EXIT_CODES, whose module takes too long to i
 def handle_early_signals(arguments: Sequence[str]) -> None:
     """Makes a signal end `skytrain train` with its own exit code. Workers handle signals themselves, once they arrive."""
     command = next((word for word in arguments if word != "--debug"), None)
-    if command == "train" and SUPERVISOR not in os.environ and not is_worker():
+    if command == "train" and variable(SUPERVISOR) is None and not is_worker():
         for number in handled_signals():
             signal.signal(number, _exit)
 
