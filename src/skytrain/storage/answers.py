@@ -1,4 +1,4 @@
-"""What S3's errors mean to a user, and which of them may pass."""
+"""Translates S3 errors into store errors, and decides which of them are transient."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from .aws import NO_CREDENTIALS_HINT
 from .errors import AccessDenied, NoResponse, NotFound, StoreError, StoreUnreachable
 
-# What the server found wrong with the bytes that reached it; the next try sends them again.
+# The server received corrupted bytes; a retry sends them again.
 DAMAGED = {"BadDigest", "IncompleteBody", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"}
-# NoSuchUpload: the upload was completed and the answer lost, or it was cleaned away; either way it starts again.
+# NoSuchUpload: the upload completed but the response was lost, or it was cleaned up; either way it is restarted.
 MAY_PASS = {"InternalError", "NoSuchUpload", "OperationAborted", "RequestTimeout", "ServiceUnavailable", "SlowDown"}
 EXPIRED = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
 WRONG_KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch"}
@@ -18,28 +18,28 @@ TROUBLE_HINT = "the service or the network is in trouble: run it again later; ev
 
 
 class CutShort(Exception):
-    """The answer's body ended before its last byte."""
+    """The response body ended before its last byte."""
 
 
 class Damaged(Exception):
-    """The answer's bytes are not the ones that were stored."""
+    """The received bytes differ from the stored ones."""
 
 
 class Contended(Exception):
-    """S3 refused to create an object because another writer was at it, and that one did not finish."""
+    """S3 refused to create an object because of a concurrent writer, which then did not finish."""
 
 
 class Replaced(StoreError):
-    """Another writer put a new object there while we read the old one."""
+    """Another writer replaced the object while it was being read."""
 
 
 def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, bool]:
-    """The error as ours, and whether it may pass when we try again."""
+    """Return the error as a `StoreError`, and whether it is transient (worth a retry)."""
     from obstore import exceptions
 
     text = str(error).partition("\n\nDebug source")[0].strip()
     code, status = _first(r"<Code>([^<]+)</Code>", text), _first(r"status code: (\d{3})", text)
-    # One of several objects that could not be deleted: S3's answer is 200, and obstore puts its code at the end.
+    # A bulk delete that failed for some objects: S3 responds with 200, and obstore puts the error code at the end.
     code = code or _first(r"DeleteObjects request failed .*\(code: (\w+)\)$", text)
     said = _said(error, code, text)
     bucket = url.removeprefix("s3://").partition("/")[0]
@@ -47,21 +47,21 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
         return StoreError(operation, url, f"there is no bucket {bucket!r}", hint="create it, or mend store.root"), False
     if isinstance(error, FileNotFoundError) and code not in MAY_PASS:
         return NotFound(operation, url, "there is no such object"), False
-    # A key may hold any word: only the host of the request, or obstore's own phrase, tells of credentials.
+    # A key may contain any word, so match only the request's host or obstore's own phrase for credential errors.
     if (
         re.search(r"Error performing \w+ \w+://[^/ ]+/latest/(api/token|meta-data)", text)
         or "credential provider: " in text
     ):
-        # A role's credentials come from a service of their own, which may be in trouble as any other.
+        # Role credentials come from a separate metadata service, which can have outages too.
         troubled = status is not None and status.startswith("5")
         return AccessDenied(operation, url, f"no AWS credentials: {said}", hint=NO_CREDENTIALS_HINT), troubled
-    # obstore has an error class for a denied read or write, but a denied list is only told by its status.
+    # obstore has an error class for a denied read or write; a denied list is recognizable only by its status.
     denied = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
     if denied or status in ("401", "403") or code in {"AccessDenied", *EXPIRED, *WRONG_KEYS}:
         return AccessDenied(operation, url, said, hint=_denied_hint(code, operation)), False
     if isinstance(error, exceptions.PreconditionError):
         return Replaced(operation, url, "another writer replaced it meanwhile", hint="run it again"), False
-    if "redirect without LOCATION" in text:  # obstore keeps S3's own words, PermanentRedirect, to itself
+    if "redirect without LOCATION" in text:  # obstore hides S3's error code, PermanentRedirect
         return StoreError(
             operation, url, f"bucket {bucket!r} is in another region", hint="set AWS_REGION to the bucket's region"
         ), False
@@ -76,7 +76,7 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
 
 
 def _said(error: Exception, code: str | None, text: str) -> str:
-    """The server's own words, or the network's."""
+    """Return the reason given by the server, or by the network stack."""
     message = _first(r"<Message>([^<]+)</Message>", text)
     if code:
         return f"{code}: {message}" if message else code
@@ -91,7 +91,7 @@ def _said(error: Exception, code: str | None, text: str) -> str:
         .strip(": ")
         .replace("Server returned non-2xx status code:", "the server answered")
     )
-    if "kind: Connect," in str(error):  # obstore's short text leaves out why no connection was made
+    if "kind: Connect," in str(error):  # obstore's short message omits why the connection failed
         reason = (
             _first(r'(?:message|error): "(?:failed to lookup address information: )?([^"]+)"', str(error)) or reason
         )

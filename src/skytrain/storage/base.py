@@ -1,4 +1,4 @@
-"""The one interface to a folder and to a bucket."""
+"""The interface shared by folder and bucket stores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TEMPORARY_PREFIX = ".skytrain-"
 
 @dataclass(frozen=True)
 class Stat:
-    """One object. `etag` changes whenever the object does; nothing else may be read from it."""
+    """Metadata of one object. `etag` is opaque: it changes whenever the object does and has no other meaning."""
 
     key: str
     size: int
@@ -26,17 +26,17 @@ class Stat:
 
 
 class Store(ABC):
-    """Objects under one root, by key: `runs/a/run.json`. Keys are relative, with `/` between their parts.
+    """Objects under one root, addressed by relative keys with `/` as the separator: `runs/a/run.json`.
 
-    A reader sees an object whole or not at all, also while another process replaces it, and after a crash.
+    Writes are atomic: a reader sees a complete object or none, even during a concurrent replacement or after a crash.
     """
 
     root: str
-    patience_seconds: float  # that an operation keeps trying while the store cannot be reached
+    patience_seconds: float  # how long an operation retries while the store is unreachable
 
     @property
     def failing(self) -> bool:
-        """Whether operations are failing at present, and are retried."""
+        """Whether operations are currently failing and being retried."""
         return False
 
     def url(self, key: str) -> str:
@@ -44,62 +44,65 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, key: str) -> bytes:
-        """The whole object. NotFound when there is none."""
+        """Return the whole object. Raises `NotFound` if it does not exist."""
 
     @abstractmethod
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        """The same bytes as `read(key)[start : start + length]`: fewer at the end, none past it."""
+        """Return `read(key)[start : start + length]`: fewer bytes near the end of the object, none past it."""
 
     @abstractmethod
     def write(self, key: str, data: bytes) -> None:
-        """Put `data` at `key`, in place of what was there."""
+        """Store `data` at `key`, replacing any existing object."""
 
     @abstractmethod
     def write_parts(self, key: str, parts: Sequence[memoryview]) -> None:
-        """As `write`, from several buffers one after the other, which are never joined in memory."""
+        """Store several buffers as one object, like `write`. Large objects are not joined in memory."""
 
     @abstractmethod
     def create(self, key: str, data: bytes) -> bool:
-        """Put `data` at `key` only if nothing is there; False if something is. Of many who try, one wins."""
+        """Store `data` at `key` if no object exists there, and return whether it was stored.
+
+        Exactly one of several concurrent writers gets `True`.
+        """
 
     @abstractmethod
     def list(self, prefix: str = "") -> list[Stat]:
-        """Every object below the folder `prefix`, at any depth, sorted by key."""
+        """Return every object below the folder `prefix`, at any depth, sorted by key."""
 
     @abstractmethod
     def folders(self, prefix: str = "") -> builtins.list[str]:
-        """Names of the folders right below the folder `prefix`, sorted."""
+        """Return the names of the immediate subfolders of `prefix`, sorted."""
 
     @abstractmethod
     def stat(self, key: str) -> Stat | None:
-        """The object's size and etag; None when there is none."""
+        """Return the object's size and etag, or None if it does not exist."""
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Remove the object; nothing happens when there is none."""
+        """Delete the object. A missing object is not an error."""
 
     @abstractmethod
     def delete_all(self, prefix: str) -> None:
-        """Remove every object below the folder `prefix`."""
+        """Delete every object below the folder `prefix`."""
 
     @abstractmethod
     def upload(self, path: Path | str, key: str, progress: Progress | None = None) -> str:
-        """Copy a local file to `key`; returns the sha256 of what was stored."""
+        """Copy a local file to `key` and return the sha256 of the stored bytes."""
 
     @abstractmethod
     def download(self, key: str, path: Path | str, sha256: str | None = None, progress: Progress | None = None) -> None:
-        """Copy the object to a local file, which appears only when it is whole and has the given sha256."""
+        """Copy the object to a local file, which appears only when it is complete and matches `sha256`, if given."""
 
     @abstractmethod
     def local_path(self, key: str) -> Path | None:
-        """Where the object or folder is on this machine's disks; None for a bucket."""
+        """Return the object's or folder's path on the local file system; None for a bucket."""
 
     @abstractmethod
     def patient(self, seconds: float) -> Store:
-        """The same store, whose operations keep trying for so long while it cannot be reached."""
+        """Return a view of this store whose operations retry for `seconds` while it is unreachable."""
 
     def hurried(self, seconds: float) -> Store:
-        """The same store, whose operations give up after so long at the latest."""
+        """Return a view of this store whose operations retry for at most `seconds`."""
         return self.patient(min(seconds, self.patience_seconds))
 
     def exists(self, key: str) -> bool:
@@ -107,7 +110,7 @@ class Store(ABC):
 
 
 def check_key(root: str, key: str) -> str:
-    """The key, if it names one object below the root and nothing else."""
+    """Return the key, or raise `StoreError` unless it names a single object below the root."""
     parts = key.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in key or not key.isprintable():
         raise StoreError(
@@ -124,12 +127,12 @@ def check_key(root: str, key: str) -> str:
 
 
 def check_prefix(root: str, prefix: str) -> str:
-    """The prefix without its last slash; the root itself is ''."""
+    """Return the validated prefix without its trailing slash; the root itself is ''."""
     prefix = prefix.removesuffix("/")
     return check_key(root, prefix) if prefix else ""
 
 
 def refuse_root(root: str, prefix: str) -> None:
-    """Refuse to delete the whole store, which an empty prefix would mean."""
+    """Raise `StoreError` for an empty prefix, which would delete the whole store."""
     if not check_prefix(root, prefix):
         raise StoreError("delete", root, "that is the whole store", hint="name a folder below it")

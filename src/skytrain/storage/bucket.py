@@ -1,4 +1,4 @@
-"""A bucket, or a folder in one, as a store: obstore's S3 client, and what it leaves to us."""
+"""A store in an S3 bucket or a prefix of one: obstore's client plus retries, integrity checks and atomic creation."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ PART_BYTES = 8 << 20
 MOST_PARTS = 9_000  # S3 allows 10,000
 CONCURRENT_PARTS = 8
 
-# Metadata of our own: with KMS or several parts an etag is no hash of the bytes, and with neither it is only MD5.
+# User metadata. An etag cannot verify content: with KMS or multipart it is not a hash, otherwise only MD5.
 SHA256_NAME = "skytrain-sha256"
 WRITER_NAME = "skytrain-writer"
 
-# Operations that share a permission: where one of them succeeded, the others are allowed too.
+# Operations that share a permission: if one has succeeded, the others are allowed too.
 PERMISSIONS = {"create": "write", "upload": "write", "stat": "read", "download": "read"}
 
 _runtime_pid: int | None = None
 
 
 class BucketStore(Store):
-    """Objects are S3 objects below `s3://bucket/prefix`."""
+    """A store whose objects are S3 objects below `s3://bucket/prefix`."""
 
     def __init__(self, root: str, retry: Retry, sse: str | None = None, kms_key: str | None = None) -> None:
         from obstore.store import S3Store
@@ -56,13 +56,13 @@ class BucketStore(Store):
         self._client = S3Store(bucket, prefix=prefix or None, **s3_arguments(self.root, retry, sse, kms_key))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A spawned data loader worker makes its own connections, and knows what worked before.
+        # A spawned data loader worker opens its own connections but inherits the server history.
         return type(self), self._made_from, {"_retry": self._retry, "_history": self._history}
 
     def patient(self, seconds: float) -> BucketStore:
         other: BucketStore = object.__new__(type(self))
         retry = dataclasses.replace(self._retry, seconds=seconds)
-        other.__dict__.update({**self.__dict__, "_retry": retry})  # one client, one history
+        other.__dict__.update({**self.__dict__, "_retry": retry})  # shares the client and the history
         return other
 
     @property
@@ -79,7 +79,7 @@ class BucketStore(Store):
             try:
                 data, sha256 = self._fetch("read", key)
             except Replaced:
-                continue  # the new object is as good as the old one, but only whole
+                continue  # start over with the new object: pieces of two versions must not be mixed
             if sha256 is None or sha256 == hashlib.sha256(data).hexdigest():
                 return data
             attempts.failed(Damaged())
@@ -106,7 +106,7 @@ class BucketStore(Store):
             try:
                 client.put(check_key(self.root, key), data, mode="create", attributes=attributes)
             except AlreadyExistsError:
-                # Perhaps by us: it was stored, the answer was lost, and the next try met our own object.
+                # It may be our own object: an earlier attempt stored it, but its response was lost.
                 try:
                     return client.get(key).attributes.get(WRITER_NAME) == writer
                 except FileNotFoundError:
@@ -118,7 +118,7 @@ class BucketStore(Store):
     def list(self, prefix: str = "") -> list[Stat]:
         prefix = check_prefix(self.root, prefix)
         found = self._call("list", prefix, lambda client: client.list(prefix or None).collect())
-        # S3's console makes empty objects that stand for folders: `a/`, which obstore lists as `a`.
+        # S3's console creates empty objects as folder markers: `a/`, which obstore lists as `a`.
         folders = {str(folder) for meta in found for folder in PurePosixPath(meta["path"]).parents} | {prefix}
         return sorted((_stat(meta) for meta in found if meta["path"] not in folders), key=lambda stat: stat.key)
 
@@ -183,7 +183,7 @@ class BucketStore(Store):
                     return write_whole(Path(path), transfer.through(self._in_order(_stat(meta))), publish)
             except Damaged as error:
                 assert sha256 is not None
-                if transfer.sha256 == last:  # the network does not damage twice in the same way
+                if transfer.sha256 == last:  # the same wrong hash twice: the stored object is wrong, not the transfer
                     raise altered(self.url(key), sha256, last) from error
                 last = transfer.sha256
                 attempts.failed(error)
@@ -192,7 +192,7 @@ class BucketStore(Store):
         return None
 
     def _in_order(self, stat: Stat) -> Iterator[bytes]:
-        """The object's parts, one after the other, with several on their way."""
+        """Yield the object's parts in order, downloading several concurrently."""
         with ThreadPoolExecutor(CONCURRENT_PARTS) as pool:
             coming: deque[Future[tuple[bytes, str | None]]] = deque()
             for start in range(0, stat.size, PART_BYTES):
@@ -206,9 +206,9 @@ class BucketStore(Store):
     def _fetch(
         self, operation: str, key: str, start: int = 0, length: int | None = None, etag: str | None = None
     ) -> tuple[bytes, str | None]:
-        """Bytes of one object, and its sha256 if we wrote one; a body cut half-way continues where it was cut.
+        """Return bytes of one object, and its sha256 if stored as metadata.
 
-        The etag holds the pieces together: when the object is replaced meanwhile, S3 refuses the next piece.
+        An interrupted download resumes where it broke off. Each request after the first requires the same etag, so S3 rejects it if the object was replaced.
         """
         check_key(self.root, key)
         chunks: builtins.list[bytes] = []
@@ -235,13 +235,13 @@ class BucketStore(Store):
             except Exception as error:
                 if "status code: 416" in str(error) and here == start:
                     attempts.succeeded()
-                    return b"", None  # the range begins past the end
+                    return b"", None  # the range starts past the end
                 attempts.failed(error)
 
     def _put(
         self, operation: str, key: str, source: Callable[[], Any], size: int, attributes: Any = None
     ) -> str | None:
-        """Store one object, in parts when it is large; the answer is its etag. Each part carries its sha256, which S3 checks."""
+        """Store one object, in parts if it is large, and return its etag. S3 verifies the sha256 of each part."""
         check_key(self.root, key)
         part_bytes = max(PART_BYTES, -(-size // MOST_PARTS))
         put = self._call(
@@ -270,7 +270,10 @@ class BucketStore(Store):
         return Attempts(self._retry, lambda error: explain(error, operation, self.url(key)), self._history, permission)
 
     def _running_client(self) -> S3Store:
-        """The client, unless this process was forked off one that used it: its threads stayed there, and it would hang."""
+        """Return the client, or raise in a process forked after S3 was used.
+
+        The client's threads do not survive a fork, so a request in the child would hang.
+        """
         global _runtime_pid
         _runtime_pid = _runtime_pid or os.getpid()
         if _runtime_pid != os.getpid():

@@ -1,4 +1,7 @@
-"""A folder as a store. Plain system calls: obstore's runtime would hang in the forked workers of a data loader."""
+"""A store in a local folder.
+
+It uses plain system calls, because obstore's runtime would hang in forked data loader workers.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from .transfer import Transfer, altered, file_chunks, write_whole
 
 
 class FolderStore(Store):
-    """Objects are files below `folder`."""
+    """A store whose objects are files below `folder`."""
 
     def __init__(self, folder: Path, patience_seconds: float = Retry().seconds) -> None:
         self.folder, self.patience_seconds = folder, patience_seconds
@@ -56,7 +59,7 @@ class FolderStore(Store):
             if path.exists():
                 return False
             try:
-                # A link, unlike a rename, fails when the name is taken: of many who try, one wins.
+                # Unlike a rename, a link fails if the name exists, so exactly one concurrent writer succeeds.
                 write_whole(path, [data], publish=os.link)
             except FileExistsError:
                 return False
@@ -68,7 +71,7 @@ class FolderStore(Store):
             for folder, _, names in os.walk(top, onerror=_raise_unless_missing):
                 for name in names:
                     path = Path(folder, name)
-                    with suppress(FileNotFoundError):  # deleted since the folder was read
+                    with suppress(FileNotFoundError):  # deleted after the folder was listed
                         if not name.startswith(TEMPORARY_PREFIX):
                             found.append(_stat(path.relative_to(self.folder).as_posix(), path))
         return sorted(found, key=lambda stat: stat.key)
@@ -120,7 +123,7 @@ class FolderStore(Store):
         return self._path_of_prefix(key)
 
     def patient(self, seconds: float) -> FolderStore:
-        # For callers that wait by themselves: what fails on a disk does not pass within one operation.
+        # Only recorded for callers that do their own waiting: a disk error is not retried within an operation.
         other = copy.copy(self)
         other.patience_seconds = seconds
         return other
@@ -132,8 +135,8 @@ class FolderStore(Store):
         return self.folder / check_prefix(self.root, prefix)
 
     def _remove_empty(self, folder: Path) -> None:
-        """A bucket has no empty folders; neither has this store."""
-        with suppress(OSError):  # not empty, or gone already: both are fine
+        """Remove empty parent folders: like a bucket, this store has no empty folders."""
+        with suppress(OSError):  # not empty, or already removed: both are fine
             while folder != self.folder:
                 folder.rmdir()
                 folder = folder.parent
@@ -151,7 +154,7 @@ def _raise_unless_missing(error: OSError) -> None:
 
 @contextmanager
 def source_opened(path: Path | str, url: str) -> Iterator[BinaryIO]:
-    """The local file of an upload."""
+    """Open the local file to upload, raising `StoreError` if it cannot be read."""
     with ExitStack() as stack:
         try:
             file = stack.enter_context(Path(path).open("rb"))
@@ -162,7 +165,7 @@ def source_opened(path: Path | str, url: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def explained(operation: str, url: str, target: Path | None = None) -> Iterator[None]:
-    """The system's errors as ours. `target` is the local file that is written, where that is not the object itself."""
+    """Convert `OSError` into `StoreError`. `target` is the local file being written, if that is not the object."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The one retry policy: how long to keep trying, and how long to wait in between."""
+"""The retry policy of all stores: the time limit and the backoff."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .errors import AccessDenied, NoResponse, StoreError
 if TYPE_CHECKING:
     from obstore.store import RetryConfig
 
-REPORT_SECONDS = 10.0  # of failures, after which a log line says what is being waited for
-FIRST_RESPONSE_SECONDS = 60.0  # for a server that has never responded: most likely its address is wrong
+REPORT_SECONDS = 10.0  # of continuous failure before a warning is logged
+FIRST_RESPONSE_SECONDS = 60.0  # time limit for a server that has never responded: its address is probably wrong
 NEVER_RESPONDED_HINT = (
     "nothing has ever responded at this endpoint: check AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL (or endpoint_url of "
     "the AWS profile), AWS_REGION and the network; store.patience is for a store that responded before"
@@ -27,9 +27,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Retry:
-    """How long to keep trying, counted from the first failure in a row, and the waits in between.
+    """A time limit, counted from the first of consecutive failures, and the waits between attempts.
 
-    Waits grow exponentially with full jitter, so that a thousand workers do not come back at the same moment.
+    Waits grow exponentially with full jitter, so that a thousand workers do not retry at the same moment.
     """
 
     seconds: float = 60.0
@@ -41,15 +41,15 @@ class Retry:
         return random.uniform(0, min(self.longest_wait_seconds, self.first_wait_seconds * 2 ** min(failures, 30)))
 
     def for_requests(self) -> RetryConfig:
-        """Quick retries for obstore, so that a short failure of one part does not start a whole upload again.
+        """Return obstore's own quick retries, so that a brief failure of one part does not restart a whole upload.
 
-        obstore draws each wait from [first wait, base x the wait before], whatever `max_backoff` allows: with base 2
-        the waits do not grow on average, and nine retries took 1.3 to 3.6 s. Base 4 grows, to about 5 s over these
-        four. Longer outages are for `Patience`, which every operation of the store goes through.
+        obstore draws each wait from [first wait, base x previous wait], however large `max_backoff` is: with
+        base 2 the waits do not grow on average, and nine retries took 1.3 to 3.6 s. With base 4 they grow, to about
+        5 s over these four. `Patience`, which every store operation uses, handles longer outages.
         """
         return {
             "max_retries": 4,
-            "retry_timeout": timedelta(minutes=5),  # S3 refuses requests signed much earlier
+            "retry_timeout": timedelta(minutes=5),  # S3 rejects requests with an old signature
             "backoff": {
                 "init_backoff": timedelta(seconds=self.first_wait_seconds),
                 "max_backoff": timedelta(seconds=self.longest_wait_seconds),
@@ -59,7 +59,7 @@ class Retry:
 
 
 class Patience:
-    """Counts the failures in a row of one piece of work, and the time since the first of them."""
+    """Counts consecutive failures of one task, and the time since the first of them."""
 
     def __init__(self, retry: Retry) -> None:
         self._retry, self._failures, self._since = retry, 0, 0.0
@@ -70,11 +70,14 @@ class Patience:
 
     @property
     def seconds(self) -> float:
-        """Since the first failure in a row."""
+        """Seconds since the first of the current consecutive failures; 0 if there are none."""
         return time.monotonic() - self._since if self.failing else 0.0
 
     def failed(self, limit_seconds: float | None = None) -> float | None:
-        """Seconds to wait before the next try; None when the time is up (the retry's, or `limit_seconds`)."""
+        """Record a failure and return the seconds to wait before the next attempt.
+
+        Returns None once the time limit is exceeded: `limit_seconds` if given, else the retry policy's.
+        """
         if not self.failing:
             self._since = time.monotonic()
         self._failures += 1
@@ -87,19 +90,19 @@ class Patience:
 
 @dataclass
 class ServerHistory:
-    """What a server has done for this process; copies of a store share one, and spawned workers receive it."""
+    """Which operations a server has accepted so far; shared by views of a store and passed to spawned workers."""
 
     responded: bool = False
-    granted: set[str] = field(default_factory=set)  # permissions that an operation has succeeded with
-    failing: set[str] = field(default_factory=set)  # permissions whose last operation has failed, and may be retried
+    granted: set[str] = field(default_factory=set)  # permissions with at least one successful operation
+    failing: set[str] = field(default_factory=set)  # permissions whose last operation failed and may be retried
 
 
 class Attempts:
-    """Tries of one store operation: `failed` waits and returns, or raises when trying again is useless.
+    """The attempts of one store operation: `failed` waits before a retry, or raises if a retry is useless.
 
-    `explain` turns an error into the StoreError that a user would see, and says whether it may pass. A denial is
-    taken for an outage (credentials being renewed, a policy being replaced) where `permission` was granted before;
-    credentials that never worked are reported at once. A server that has never responded is given up early.
+    `explain` converts an error into the StoreError shown to the user, and says whether it is transient. A denial is
+    treated as an outage (credentials being renewed, a policy being replaced) if `permission` was granted before;
+    credentials that never worked are reported at once. A server that has never responded gets a shorter limit.
     """
 
     def __init__(
@@ -137,5 +140,5 @@ class Attempts:
         time.sleep(wait)
 
     def progressed(self) -> None:
-        """Bytes arrived, so the time limit starts again: a long transfer may be cut more often than a short one."""
+        """Restart the time limit because bytes arrived: a long transfer may be interrupted many times."""
         self._patience.recovered()
