@@ -1,7 +1,7 @@
-"""Whether a configuration computes what given weights were trained to compute. No torch.
+"""Check that a model configuration matches the weights it is loaded with. Does not import torch.
 
-Weights mean something only together with the arithmetic they were trained with: the same tensors under another RoPE base
-or another soft cap are another model. So every field of the decoder is compared, but for those listed here.
+The same tensors with a different RoPE base or soft cap are a different model, so every field of the decoder
+configuration is compared except those in `NOT_COMPARED`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOT_ADOPTED = ("pad_vocab_to", "dropout", "weights", "parametrization", "base_wi
 
 
 def read_hf_decoder(folder: Path, *, pad_vocab_to: int = 128, max_length: int | None = None) -> DecoderConfig:
-    """The decoder that a folder's config.json describes."""
+    """Return the decoder configuration that a folder's config.json describes."""
     try:
         data: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
@@ -37,7 +37,10 @@ def read_hf_decoder(folder: Path, *, pad_vocab_to: int = 128, max_length: int | 
 
 
 def adopt_model(source: str | None) -> tuple[str, dict[str, Any]] | None:
-    """config.json of a folder and its decoder as settings of the group `model`, without those that the training chooses."""
+    """Return the path of a folder's config.json and the `model` settings it implies.
+
+    Training choices (`NOT_ADOPTED`) are left out. None if `source` is not a folder with a config.json.
+    """
     if source is None or not (Path(source) / "config.json").is_file():
         return None
     values = dataclasses.asdict(read_hf_decoder(Path(source)))
@@ -45,16 +48,19 @@ def adopt_model(source: str | None) -> tuple[str, dict[str, Any]] | None:
 
 
 def check_model(config: ModelConfig, start: str | None = None) -> None:
-    """Raise ConfigError where a decoder is not that of the folder it starts from: `start`, else its own `weights`."""
+    """Raise ConfigError if a decoder configuration does not match the folder it starts from.
+
+    The folder is `start` if given, otherwise `config.weights`. Other kinds of model are not checked.
+    """
     source = start or (config.weights if isinstance(config, DecoderConfig) else None)
     if isinstance(config, DecoderConfig) and source is not None and (Path(source) / "config.json").is_file():
         check_agreement(config, read_hf_decoder(Path(source)), source)
 
 
 def check_agreement(config: DecoderConfig, found: DecoderConfig, source: str) -> None:
-    """Raise ConfigError, with a line for each field, where the configuration is not the weights' own."""
+    """Raise ConfigError, with one line per field, if the configuration does not match that of the weights."""
     wanted, there = explicit(config), explicit(found)
-    # The length of rotary positions is only the longest sequence that may be asked for.
+    # With rotary positions max_length only limits the sequence length; no weight depends on it.
     free = {*NOT_COMPARED, *(() if found.positions == "learned" else ("max_length",))}
     lines = [
         f"  model.{field.name}: configured {_written(getattr(wanted, field.name))}, the weights have"
@@ -71,7 +77,7 @@ def check_agreement(config: DecoderConfig, found: DecoderConfig, source: str) ->
 
 
 def _written(value: Any) -> str:
-    """A value as it is typed on the command line."""
+    """Format a value as it is typed on the command line."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = dataclasses.asdict(value)
     if isinstance(value, Mapping):

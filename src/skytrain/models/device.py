@@ -1,4 +1,4 @@
-"""Which device a model runs on, and which precisions that device has."""
+"""Choose the device of a model, and check which precisions it supports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from ..config import ConfigError, Precision
 
 
 def choose_device_type(wanted: str) -> str:
-    """`cuda` or `cpu` for trainer.device; a request that this machine cannot meet is an error, not a quiet fallback."""
+    """Return `cuda` or `cpu` for the value of trainer.device.
+
+    Raises ConfigError if `cuda` is requested and torch sees no GPU; there is no silent fallback to the CPU.
+    """
     present = torch.cuda.is_available()
     if wanted == "cuda" and not present:
         raise ConfigError(
@@ -20,14 +23,14 @@ def choose_device_type(wanted: str) -> str:
 
 
 def resolve_precision(device: str, precision: Literal["auto", Precision]) -> Precision:
-    """`auto` as a precision of this device: bf16-mixed where a GPU computes in bf16, else 32-true."""
+    """Resolve `auto` to bf16-mixed on a GPU that supports bf16, otherwise to 32-true."""
     if precision != "auto":
         return precision
     return "bf16-mixed" if device == "cuda" and _has_bf16() else "32-true"
 
 
 def check_precision(device: str, precision: str, key: str = "trainer.precision") -> None:
-    """Raises ConfigError, naming `key`, where the device does not compute in this precision."""
+    """Raise ConfigError, naming `key`, if the device does not support this precision."""
     if device == "cuda" and precision in ("bf16-mixed", "bf16-true") and not _has_bf16():
         raise ConfigError(
             key,

@@ -1,4 +1,4 @@
-"""Hugging Face folders: a decoder from config.json and safetensors, and back."""
+"""Load and save decoders as Hugging Face folders (config.json and safetensors)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .safetensors_io import SafetensorsFolder, TensorSpec, write_folder
 def load_hf_folder(
     path: str | Path, *, dtype: torch.dtype = torch.float32, pad_vocab_to: int = 128, max_length: int | None = None
 ) -> Decoder:
-    """The decoder in a folder that `save_pretrained` or our export wrote, on the CPU.
+    """Load a decoder on the CPU from a folder written by `save_pretrained` or `skytrain export`.
 
-    Streams: in addition to the model, one tensor is in memory at a time.
+    Weights are streamed: in addition to the model, one tensor is in memory at a time.
     """
     folder = Path(path)
     config = read_hf_decoder(folder, pad_vocab_to=pad_vocab_to, max_length=max_length)
@@ -35,7 +35,10 @@ def load_hf_folder(
 def read_hf_weights(
     model: Decoder, folder: Path, dtype: torch.dtype = torch.float32, *, family: str | None = None
 ) -> None:
-    """Load the weights of a folder, named as in `family`, into a decoder, on the meta device or not."""
+    """Load the weights of a folder into a decoder, which may be on the meta device.
+
+    `family` sets the naming scheme of the tensors; by default it is the decoder's own family.
+    """
     weights = SafetensorsFolder(folder)
     config = dataclasses.replace(model.config, family=family or model.config.family)
     for pair in match_weights(config, weights.shapes):
@@ -46,9 +49,9 @@ def read_hf_weights(
 
 
 def save_hf_folder(model: Decoder, folder: Path, *, eot: int | None = None) -> None:
-    """Writes config.json and the weights into an existing folder, tensor by tensor, without the vocabulary's padding.
+    """Write config.json and the weights into an existing folder, one tensor at a time.
 
-    Multipliers of other parametrizations become part of the weights.
+    Vocabulary padding is dropped, and the multipliers of muP and CompleteP are folded into the weights.
     """
     form = hf_form(folded_config(model.config))
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""Any Hugging Face causal language model behind the model contract."""
+"""Adapter that makes any Hugging Face causal language model follow the model contract."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from .documents import documents_of
 from .loss import LossSettings, head_loss, matmul_parameters, token_loss
 
 SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
-# How architectures call the number of their experts, and of those that a token goes through.
+# Names that architectures use for the number of experts, and for the number of experts active per token.
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ACTIVE_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k")
-CHECKED_TOKENS = 3  # of each of two documents, by which a model is tried
+CHECKED_TOKENS = 3  # tokens per document in the trial batches of the checks below
 
 
 class HFCausalLM(nn.Module):
-    """transformers' model as `model`; what is added is our forward, our loss and FLOPs."""
+    """Wraps a transformers model (`model`) and adds Skytrain's forward, loss and FLOP count."""
 
     def __init__(self, config: HFModelConfig, model: nn.Module) -> None:
         super().__init__()
         self.config = config
         self.model = model
         self.loss_settings = LossSettings()
-        self.separator: int | None = None  # the token that begins a document, where documents are kept apart
+        self.separator: int | None = None  # the token that starts a document; None: attention crosses documents
 
     def forward(self, tokens_bt: Tensor, *, targets_bt: Tensor | None = None) -> Tensor:
-        """Logits, or the loss where there are targets."""
+        """Return the logits, or the loss if targets are given."""
         inputs = self._inputs(tokens_bt)
         if targets_bt is None:
             return self.model(**inputs).logits
@@ -40,9 +40,9 @@ class HFCausalLM(nn.Module):
         return head_loss(head, body(**inputs).last_hidden_state, targets_bt, self.loss_settings, self.training)
 
     def loss(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
-        """Mean cross-entropy in nats; in training with the routers' loss and what `loss_settings` adds.
+        """Return the mean cross-entropy in nats; in training, plus the router loss and the terms of `loss_settings`.
 
-        By a call of the model itself: what is wrapped around it (FSDP gathers weights there) sees all of the work.
+        Calls the module itself, so that its forward hooks run (FSDP gathers the weights in them).
         """
         return self(tokens_bt, targets_bt=targets_bt)
 
@@ -51,19 +51,19 @@ class HFCausalLM(nn.Module):
         weight = self.router_loss_weight if self.training else 0.0
         if not weight:
             return token_loss(self.model(**inputs).logits, targets_bt, z_loss)
-        # transformers adds it where `output_router_logits` is set, which inference leaves off; training always wants it.
+        # transformers computes the router loss only if `output_router_logits` is set, which is off by default.
         output = self.model(**inputs, output_router_logits=True)
         return token_loss(output.logits, targets_bt, z_loss) + weight * output.aux_loss
 
     @property
     def router_loss_weight(self) -> float:
-        """`router_aux_loss_coef` of a mixture of experts; 0 for a model without a routers' loss."""
+        """`router_aux_loss_coef` of a mixture-of-experts model; 0 for a model without a router loss."""
         return float(getattr(self.model, "router_aux_loss_coef", None) or 0.0)
 
     def _inputs(self, tokens_bt: Tensor) -> dict[str, Any]:
         if self.separator is None:
             return {"input_ids": tokens_bt, "use_cache": False}
-        # From positions that begin anew transformers makes a mask that keeps documents apart, windows included.
+        # transformers builds a mask that separates documents from positions that restart at 0; windows are respected.
         tokens_bt, _, places_bt = documents_of(tokens_bt, self.separator)
         return {"input_ids": tokens_bt, "position_ids": places_bt, "use_cache": False}
 
@@ -73,7 +73,10 @@ class HFCausalLM(nn.Module):
 
     @torch.no_grad()
     def check_chunks(self) -> None:
-        """Raise where the loss is more than that of what the output layer makes of the body's result."""
+        """Raise ConfigError if the loss cannot be computed in chunks.
+
+        Chunks need logits that are exactly the output layer applied to the last hidden state, and no router loss.
+        """
         tokens, problem = torch.arange(CHECKED_TOKENS)[None], None
         body, head = self._body_and_head()
         if self.router_loss_weight:
@@ -89,7 +92,10 @@ class HFCausalLM(nn.Module):
 
     @torch.no_grad()
     def check_documents(self) -> None:
-        """Raise where the second of two documents sees the first: not every model of transformers takes positions."""
+        """Raise ConfigError if attention crosses from one document into the next.
+
+        Not every transformers model uses the positions it is given.
+        """
         assert self.separator is not None
         document = torch.arange(CHECKED_TOKENS)[None]
         document[:, 0] = self.separator
@@ -102,7 +108,10 @@ class HFCausalLM(nn.Module):
             )
 
     def flops_per_token(self, sequence_length: int) -> int:
-        """Of experts, those that a token goes through. Attention counts where transformers' configuration says its shape in the usual words."""
+        """Return the training FLOPs per token, counting only the experts that are active for a token.
+
+        Attention is counted if the transformers configuration has its shape under the usual names.
+        """
         theirs: Any = self.model.config
         layers = getattr(theirs, "num_hidden_layers", 0)
         heads = getattr(theirs, "num_attention_heads", 0)
@@ -112,14 +121,14 @@ class HFCausalLM(nn.Module):
 
 
 def idle_expert_parameters(model: nn.Module) -> int:
-    """Weights of experts that a token does not go through; 0 for a model that is no mixture of experts."""
+    """Count the expert weights that are inactive for a token; 0 for a model without experts."""
     experts, active = (_first_of(model.config, words) for words in (EXPERTS, ACTIVE_EXPERTS))
     if not experts or not active:
         return 0
     weights = [
         parameter
         for name, parameter in model.named_parameters()
-        # Stacked into one tensor in most architectures; a list of modules in others.
+        # Most architectures stack the experts into one tensor; others have a list of modules.
         if parameter.ndim >= 2 and ("experts" in name.split(".") or (parameter.ndim == 3 and len(parameter) == experts))
     ]
     return sum(parameter.numel() for parameter in weights) * (experts - min(active, experts)) // experts
@@ -135,7 +144,10 @@ def _close(a: Tensor, b: Tensor) -> bool:
 
 
 def build_hf(config: HFModelConfig, seed: int, start_weights: bool) -> HFCausalLM:
-    """The model in float32: its architecture with new weights from the seed, or its own where the configuration says so."""
+    """Build the model in float32, with new weights from the seed or with its pretrained weights.
+
+    Pretrained weights are loaded only if the configuration asks for them and `start_weights` is set.
+    """
     try:
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError:
@@ -157,7 +169,7 @@ def build_hf(config: HFModelConfig, seed: int, start_weights: bool) -> HFCausalL
                 )
     except ConfigError:
         raise
-    except Exception as error:  # code of any architecture ran, also a user's own: it fails in any way
+    except Exception as error:  # arbitrary model code ran, possibly remote: it can raise anything
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ConfigError(
             "model.name",
@@ -171,14 +183,14 @@ def build_hf(config: HFModelConfig, seed: int, start_weights: bool) -> HFCausalL
             hint="model.weights=random makes a table of any size",
         )
     if config.weights == "random":
-        # Its padding token is an ordinary one to our tokenizer: left as it is, that token's row would get no gradient.
+        # The id of its padding token is an ordinary token of our tokenizer, whose row would otherwise get no gradient.
         embeddings: Any = model.get_input_embeddings()
         embeddings.padding_idx = None
     return HFCausalLM(config, model)
 
 
 def _drop_special_tokens(theirs: Any) -> None:
-    """Forgets special tokens beyond the vocabulary, which transformers' embedding takes for an error."""
+    """Unset special token ids outside the vocabulary, which transformers' embedding rejects."""
     for name in SPECIAL_TOKENS:
         ids = getattr(theirs, name, None)
         if ids is not None and max(ids if isinstance(ids, list) else [ids]) >= theirs.vocab_size:

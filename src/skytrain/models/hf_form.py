@@ -1,4 +1,4 @@
-"""config.json of Hugging Face: the decoder that it describes, and the architecture that a decoder is exported as. No torch."""
+"""Convert between decoder configurations and Hugging Face's config.json. Does not import torch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from .families import FAMILIES, ModelFamily
 from .families._family import need
 from .sizes import model_file
 
-# Fields that config.json does not have (name, padding), has in another form (dropout), or that only matter in training.
+# Fields that config.json lacks (name, padding), represents differently (dropout), or that only matter in training.
 NOT_IN_CONFIG = ("name", "family", "pad_vocab_to", "dropout", "weights", "base_width", "base_layers")
 
 
 def read_hf_config(
     data: Mapping[str, Any], *, name: str, pad_vocab_to: int, max_length: int | None = None
 ) -> DecoderConfig:
-    """The decoder that a config.json describes. `max_length` changes its longest sequence (rotary positions only)."""
+    """Return the decoder configuration that a config.json describes.
+
+    `max_length` overrides the maximum sequence length; with learned positions a different length raises.
+    """
     family = _family_of(data, name)
     data = family.with_defaults(data)
     values = {
@@ -41,12 +44,12 @@ def read_hf_config(
 
 
 def hf_config(config: DecoderConfig, *, eot: int | None = None, dtype: str = "float32") -> dict[str, Any]:
-    """config.json of this decoder; raises ConfigError where no Hugging Face architecture computes the same."""
+    """Return the config.json of this decoder; raises ConfigError if no Hugging Face architecture is equivalent."""
     return {
         **_written(hf_form(config)),
         "bos_token_id": eot,
         "eos_token_id": eot,
-        # The default of some architectures lies outside a small vocabulary, and no token of ours is padding.
+        # Some architectures default to an id outside a small vocabulary, and our tokenizers have no padding token.
         "pad_token_id": None,
         "initializer_range": 0.02,
         "dtype": dtype,
@@ -56,9 +59,10 @@ def hf_config(config: DecoderConfig, *, eot: int | None = None, dtype: str = "fl
 
 
 def hf_form(config: DecoderConfig) -> DecoderConfig:
-    """The decoder under a family whose Hugging Face architecture computes the same: its own, else the first that does.
+    """Return the same decoder under a family whose Hugging Face architecture is equivalent.
 
-    So EXAONE becomes Llama, and Llama with an uneven width Mistral without a window. Raises where there is none.
+    Its own family is preferred, then the first one that fits: EXAONE becomes Llama, and Llama with a width that is not
+    a multiple of its heads becomes Mistral without a window. Raises ConfigError if no family fits.
     """
     own = FAMILIES[config.family].export_as or config.family
     problems = []
@@ -74,7 +78,7 @@ def hf_form(config: DecoderConfig) -> DecoderConfig:
 
 
 def explicit(config: DecoderConfig) -> DecoderConfig:
-    """The same decoder with derived values filled in, so that two of them can be compared."""
+    """Fill in the derived values, so that two decoder configurations can be compared field by field."""
     return dataclasses.replace(
         config,
         kv_heads=config.groups,
@@ -93,7 +97,9 @@ def _family_of(data: Mapping[str, Any], name: str) -> ModelFamily:
         raise SkytrainError(
             f"no model_type in {name}/config.json, which names the architecture\n  add one of {', '.join(FAMILIES)}"
         )
-    guess = nearest(str(found), FAMILIES, cutoff=0.7)  # below it short names resemble each other: opt and gpt2
+    guess = nearest(
+        str(found), FAMILIES, cutoff=0.7
+    )  # a lower cutoff matches unrelated short names, such as opt and gpt2
     raise SkytrainError(
         f"{name}: the built-in decoder has no architecture {found!r} (model_type in config.json);"
         f" it has {', '.join(FAMILIES)}"
@@ -103,7 +109,7 @@ def _family_of(data: Mapping[str, Any], name: str) -> ModelFamily:
 
 
 def _export_problem(form: DecoderConfig) -> ConfigError | None:
-    """Why transformers would not load this decoder as its family, or would compute something else."""
+    """Return why transformers cannot load this decoder as its family with equal results, or None if it can."""
     family = FAMILIES[form.family]
     hint = "such a model trains and generates here, but cannot be exported to Hugging Face"
     if refused := family.export_problem(form):
@@ -111,10 +117,10 @@ def _export_problem(form: DecoderConfig) -> ConfigError | None:
         return ConfigError(key, f"{problem} {family.architecture}", hint=hint)
     try:
         again = read_hf_config(_written(form), name=form.name, pad_vocab_to=form.pad_vocab_to)
-    except SkytrainError as error:  # the family has no key for it: GPT-2 has none for the size of a head
+    except SkytrainError as error:  # the family has no key for a field: GPT-2 has none for the head size
         return ConfigError("model.family", f"has no form in Hugging Face's {family.architecture}: {error}", hint=hint)
     ours, theirs = (dataclasses.asdict(explicit(each)) for each in (form, again))
-    # With dynamic positions config.json has only the length that they extend from.
+    # With dynamic RoPE config.json holds only the original length that is extended.
     ignored = (*NOT_IN_CONFIG, "max_length") if isinstance(form.rope_scaling, DynamicRope) else NOT_IN_CONFIG
     for field, value in ours.items():
         if field not in ignored and theirs[field] != value:

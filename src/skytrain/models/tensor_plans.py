@@ -1,17 +1,17 @@
-"""How each part of a model may be divided among tensor-parallel ranks: a pattern of module names, and a word for it.
+"""Tensor-parallel plans: for each pattern of module names, how those modules are sharded.
 
-In the decoder's plan the sequence is divided between the parts named, so that norms and dropout are not done twice. Hugging
-Face's own plans divide layers only. The words:
+The decoder's plan also uses sequence parallelism: outside attention and MLP each rank holds a part of the sequence, so
+that norms and dropout are not computed twice. Hugging Face's own plans shard layers only. The styles:
 
-columns     a linear layer by its outputs; takes the whole sequence, gives this rank's outputs
-rows        a linear layer by its inputs; takes this rank's, gives the sum as this rank's part of the sequence
-vocabulary  an embedding by its rows; takes and gives whole sequences
-logits      the last linear layer by its outputs; takes a part of the sequence, gives logits that stay divided
-sequence    a norm over features: works on this rank's part of the sequence, with all of its own weights
-heads       a norm within each head: works on this rank's heads
-rows whole, columns whole   as above, but what they give is whole on every rank
-gather      the module's first input becomes the whole sequence
-divide      the module's output becomes this rank's part of the sequence
+columns     a linear layer sharded by outputs; takes the whole sequence, returns this rank's outputs
+rows        a linear layer sharded by inputs; takes this rank's inputs, returns the sum, scattered over the sequence
+vocabulary  an embedding sharded by rows; takes and returns whole sequences
+logits      the last linear layer sharded by outputs; takes a part of the sequence, returns sharded logits
+sequence    a norm over features, with replicated weights, on this rank's part of the sequence
+heads       a norm within each head, on this rank's heads
+rows whole, columns whole   as above, but the output is replicated on every rank
+gather      the module's first input is gathered to the whole sequence
+divide      the module's output is scattered: each rank keeps its part of the sequence
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DECODER: TensorPlan = {
     "embedding": "divide",
     "blocks.*.attention_norm": "sequence",
     "blocks.*.attention": "gather",
-    # Rows of qkv are ordered by key-value group, so that a plain split gives each rank whole groups.
+    # Rows of qkv are ordered by key-value group, so a contiguous split gives each rank whole groups.
     "blocks.*.attention.qkv": "columns",
     "blocks.*.attention.q_norm": "heads",
     "blocks.*.attention.k_norm": "heads",
@@ -58,7 +58,10 @@ HUGGING_FACE = {
 
 
 def tensor_plan(model: nn.Module) -> TensorPlan | None:
-    """The model's own `tensor_plan`, the decoder's, or that of the Hugging Face model inside; None for one that cannot be divided."""
+    """Return the tensor-parallel plan of a model, or None if it cannot be sharded.
+
+    A `tensor_plan` attribute of the model comes first, then the plan of the wrapped Hugging Face model or the decoder.
+    """
     own: Any = getattr(model, "tensor_plan", None)
     if own is not None:
         return own
@@ -70,7 +73,10 @@ def tensor_plan(model: nn.Module) -> TensorPlan | None:
 
 
 def check_tensor_degree(model: nn.Module, degree: int) -> None:
-    """Raise ConfigError where a Hugging Face model's heads do not divide among the ranks; the decoder's are checked as configured."""
+    """Raise ConfigError if the heads or MLP of a Hugging Face model do not divide evenly among `degree` ranks.
+
+    The built-in decoder is checked with its configuration instead.
+    """
     if not isinstance(model, HFCausalLM):
         return
     theirs: Any = model.model.config
