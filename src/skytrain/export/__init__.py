@@ -1,4 +1,4 @@
-"""Export: a trained model in the forms that other programs load. Loads torch when a name is asked for."""
+"""Export trained models to the formats of other programs. torch is imported when a public name is first used."""
 
 from ..lazy import public_names
 

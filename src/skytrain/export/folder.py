@@ -1,4 +1,4 @@
-"""A folder that is created atomically."""
+"""Atomic creation of folders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from ..config import SkytrainError
 
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
-    """A temporary sibling to write into: renamed to `target` when the block succeeds, removed when it raises."""
+    """Yield a temporary folder that is renamed to `target` if the block succeeds and removed if it raises.
+
+    Raises SkytrainError if `target` exists and is not an empty folder, or cannot be written.
+    """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise SkytrainError(f"{target} exists and is not an empty folder\n  choose another, or remove it first")
     try:
@@ -25,7 +28,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     try:
         yield draft
         follow_umask(draft)
-        draft.replace(target)  # an empty folder may be replaced; one that filled up meanwhile is an error
+        draft.replace(target)  # replaces an empty folder; raises if files were added meanwhile
     except BaseException as error:
         shutil.rmtree(draft, ignore_errors=True)
         if isinstance(error, OSError):
@@ -34,7 +37,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def follow_umask(path: Path) -> None:
-    """Set the modes of a file, or of a folder and its contents, to those of plain `open` and `mkdir`.
+    """Set the modes of a file, or of a folder and its contents, to those that `open` and `mkdir` would give.
 
     mkdtemp and safetensors' writer create files that only their owner can read.
     """

@@ -1,4 +1,4 @@
-"""To Hugging Face: a folder that AutoModelForCausalLM and AutoTokenizer load."""
+"""Export to Hugging Face: a folder that AutoModelForCausalLM and AutoTokenizer load."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .folder import new_folder
 
 
 def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path) -> Path:
-    """Writes the model and its tokenizer to a new folder, which appears only when it is complete."""
+    """Write the model and its tokenizer to a new folder, which appears only once it is complete."""
     if not isinstance(model, Decoder | HFCausalLM):
         raise SkytrainError(
             f"{type(model).__name__} is a model of your own; only the built-in decoder and model=hf have a Hugging Face form"

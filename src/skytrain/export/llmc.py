@@ -1,4 +1,4 @@
-"""To llm.c: one model file."""
+"""Export to llm.c: a single model file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..models import Decoder, save_llmc
 
 
 def export_llmc(model: nn.Module, path: str | Path) -> Path:
-    """Writes a new model file, which appears only when it is complete."""
+    """Write a new model file, which appears only once it is complete."""
     if not isinstance(model, Decoder):
         raise SkytrainError(
             f"{type(model).__name__} is a model of your own; only the built-in decoder has a form in llm.c"

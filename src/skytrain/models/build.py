@@ -25,9 +25,9 @@ from .weights import load_weights
 
 
 def build_model(config: ModelConfig, seed: int, *, start_weights: bool = True) -> nn.Module:
-    """The model on the CPU in float32, with its initial weights.
+    """Build the model on the CPU in float32, with its initial weights.
 
-    Without `start_weights`, `model.weights` is not read: the caller loads a checkpoint.
+    With `start_weights=False`, `model.weights` is not read: the caller loads a checkpoint afterwards.
     """
     if isinstance(config, DecoderConfig):
         check_decoder(config)
@@ -44,7 +44,7 @@ def build_model(config: ModelConfig, seed: int, *, start_weights: bool = True) -
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Parameters as `skytrain models` and Hugging Face count them: a tied weight once, the vocabulary's padding not."""
+    """Count parameters as `skytrain models` and Hugging Face do: tied weights once, without vocabulary padding."""
     if isinstance(model, Decoder):
         return decoder_size(model.config).parameters
     return sum(parameter.numel() for parameter in model.parameters())
@@ -82,7 +82,7 @@ def _broken(config: CustomModelConfig, problem: str) -> ConfigError:
 
 
 def _check_contract(model: nn.Module, config: CustomModelConfig) -> None:
-    """Raise ConfigError where a plugged-in model cannot be trained; tries it on two tokens."""
+    """Raise ConfigError if a custom model cannot be trained; runs it on two tokens."""
     if not hasattr(model, "config"):
         model.config = config  # type: ignore[assignment]  # torch types attributes as tensors or modules
     elif getattr(model.config, "max_length", None) is None or getattr(model.config, "vocab_size", None) is None:

@@ -1,4 +1,7 @@
-"""The loss and the FLOPs of any model that follows the contract: the model's own where it has one, a plain fallback otherwise."""
+"""Loss and FLOPs of any model that follows the model contract.
+
+The model's own `loss` and `flops_per_token` are used if it defines them, otherwise a generic fallback.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,19 @@ from torch.utils.checkpoint import checkpoint
 
 from ..planning import training_flops_per_token
 
-IGNORED = -100  # torch's own: a target that does not count
+IGNORED = -100  # torch's default ignore_index: targets excluded from the loss
 
 
 @dataclass(frozen=True)
 class LossSettings:
-    """How a model's own `loss` is computed while it trains."""
+    """How a model's own `loss` is computed in training."""
 
-    z_loss: float = 0.0  # weight of the mean squared log of the softmax's sum, which keeps logits from drifting
-    chunk_tokens: int | None = None  # logits of so many tokens exist at a time; null: of all
+    z_loss: float = 0.0  # weight of the mean squared log-partition function, which keeps logits from drifting
+    chunk_tokens: int | None = None  # tokens whose logits are in memory at a time; None: all of them
 
 
 def token_loss(logits_btv: Tensor, targets_bt: Tensor, z_loss: float = 0.0) -> Tensor:
-    """Mean cross-entropy in nats, in float32 whatever the logits are; targets of -100 do not count."""
+    """Return the mean cross-entropy in nats, computed in float32; targets of -100 are ignored."""
     if z_loss:
         return _summed_loss(logits_btv, targets_bt, z_loss) / count_targets(targets_bt)
     return F.cross_entropy(logits_btv.flatten(0, -2).float(), targets_bt.flatten())
@@ -33,7 +36,7 @@ def token_loss(logits_btv: Tensor, targets_bt: Tensor, z_loss: float = 0.0) -> T
 def head_loss(
     head: Callable[[Tensor], Tensor], x_btd: Tensor, targets_bt: Tensor, settings: LossSettings, training: bool
 ) -> Tensor:
-    """The loss from the head's input; the z-loss is added in training only."""
+    """Compute the loss from the input of the head; the z-loss is added in training only."""
     z_loss = settings.z_loss if training else 0.0
     if settings.chunk_tokens is None:
         return token_loss(head(x_btd), targets_bt, z_loss)
@@ -43,10 +46,10 @@ def head_loss(
 def chunked_loss(
     head: Callable[[Tensor], Tensor], x_btd: Tensor, targets_bt: Tensor, chunk_tokens: int, z_loss: float = 0.0
 ) -> Tensor:
-    """The same loss from the head's input, with logits of `chunk_tokens` tokens at a time.
+    """Compute the same loss as `token_loss` from the input of the head, `chunk_tokens` tokens at a time.
 
-    Logits are the largest tensor of a small model. Here each chunk's are made, used and dropped, and made again in the
-    backward pass: one more product with the head for memory that does not grow with the batch.
+    Logits are the largest tensor of a small model. Each chunk's logits are freed after use and recomputed in the
+    backward pass: this costs one more matrix product with the head, and memory for logits does not grow with the batch.
     """
 
     def chunk(x_nd: Tensor, targets_n: Tensor) -> Tensor:
@@ -68,28 +71,28 @@ def _summed_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
 
 
 def count_targets(targets: Tensor) -> Tensor:
-    """The number of targets that are not -100."""
+    """Count the targets that are not -100."""
     return (targets != IGNORED).sum()
 
 
 def lm_loss(model: nn.Module, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
-    """The model's own `loss(tokens, targets)` where it has one, else the cross-entropy of its logits."""
+    """Return the model's own `loss(tokens, targets)` if it defines one, else the cross-entropy of its logits."""
     own = getattr(model, "loss", None)
     return own(tokens_bt, targets_bt) if callable(own) else token_loss(model(tokens_bt), targets_bt)
 
 
 def flops_per_token(model: nn.Module, sequence_length: int) -> int:
-    """The model's own `flops_per_token(sequence_length)` where it has one, else 6 for each weight that is a matrix.
+    """Return the model's own `flops_per_token(sequence_length)` if it defines one, else 6 per matrix weight.
 
-    The fallback knows neither attention nor which tables are only looked up; an `nn.Embedding` that no other module
-    shares is left out. A model that wants a true MFU says its own.
+    The fallback does not count attention, and of lookup tables it excludes only an `nn.Embedding` that no `nn.Linear`
+    shares. Define `flops_per_token` on the model for an accurate MFU.
     """
     own = getattr(model, "flops_per_token", None)
     return int(own(sequence_length)) if callable(own) else training_flops_per_token(matmul_parameters(model), 0, 0, [])
 
 
 def matmul_parameters(model: nn.Module) -> int:
-    """Weights that are matrices, but for tables that are only looked up."""
+    """Count the weights used in matrix products: all matrices except embeddings that no linear layer shares."""
     lookups = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     products = {id(module.weight) for module in model.modules() if isinstance(module, nn.Linear)}
     weights = [p for p in model.parameters() if p.ndim >= 2 and (id(p) not in lookups or id(p) in products)]

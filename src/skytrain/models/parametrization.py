@@ -1,8 +1,8 @@
-"""How a model follows its size: standard, muP and CompleteP, for optimizers of Adam's kind.
+"""Parametrizations for Adam-like optimizers: standard, muP and CompleteP.
 
-muP (Yang et al. 2022, arXiv 2203.03466) keeps what one step does to the activations the same at every width, CompleteP
-(Dey et al. 2025, arXiv 2505.01618) at every depth too, so that a learning rate found on a small model serves a large one.
-With m = width / base_width and n = layers / base_layers:
+muP (Yang et al. 2022, arXiv 2203.03466) keeps the effect of one step on the activations independent of width, and
+CompleteP (Dey et al. 2025, arXiv 2505.01618) of depth too, so that a learning rate tuned on a small model transfers to
+a large one. With m = width / base_width and n = layers / base_layers:
 
                       standard                  muP                 CompleteP
 hidden matrices       0.02, rate η, decay λ     0.02/√m, η/m, λm    as muP
@@ -11,11 +11,11 @@ tables, head          0.02, η, λ                the same            the same
 vectors               η, no decay               the same            the same
 attention scale       1/√head                   8/head              8/head
 logits                1                         1/m                 1/m
-added to the stream   1                         1                   1/n
+residual branches     1                         1                   1/n
 Adam's eps            ε                         ε/m                 ε/(m·n)
 
-The attention scale is the standard one at the usual head of 64. Decay grows as the rate shrinks, because AdamW multiplies the
-two. The logits' factor stands before the head, so the head may be tied.
+At the usual head size of 64 the attention scale equals the standard one. Weight decay grows as the learning rate
+shrinks, because AdamW multiplies the two. The logit factor is applied before the head, so the head may be tied.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from torch import Tensor
 from ..config import DecoderConfig
 
 STD = 0.02  # GPT-2's
-RESIDUAL = (".attention.out.weight", ".mlp.down.weight")  # what is added to the residual stream, twice a layer
+RESIDUAL = (".attention.out.weight", ".mlp.down.weight")  # projections whose output is added to the residual stream
 
 
 @dataclass(frozen=True)
 class Multipliers:
-    """Factors in the forward pass."""
+    """Multipliers in the forward pass."""
 
     attention_scale: float
     residual: float
@@ -43,7 +43,7 @@ class Multipliers:
 
 @dataclass(frozen=True)
 class UpdateScales:
-    """Factors on the optimizer's settings for one parameter."""
+    """Multipliers of the optimizer's settings for one parameter."""
 
     lr: float = 1.0
     weight_decay: float = 1.0
@@ -65,27 +65,27 @@ def multipliers(config: DecoderConfig) -> Multipliers:
 
 
 def initial_std(config: DecoderConfig, name: str) -> float:
-    """Standard deviation of one matrix's initial values."""
+    """Return the standard deviation of the initial values of the matrix `name`."""
     if config.parametrization == "standard":
         return STD / (2 * config.layers) ** 0.5 if name.endswith(RESIDUAL) else STD
     return STD / width_ratio(config) ** 0.5 if name.startswith("blocks.") else STD
 
 
 def update_scales(config: DecoderConfig, name: str, dimensions: int) -> UpdateScales:
-    """The factors for parameter `name`, which has this many dimensions."""
+    """Return the optimizer multipliers for the parameter `name` with this number of dimensions."""
     m = width_ratio(config)
     eps = 1.0 / (m * depth_ratio(config))
     return UpdateScales(1.0 / m, m, eps) if name.startswith("blocks.") and dimensions > 1 else UpdateScales(eps=eps)
 
 
 def folded_config(config: DecoderConfig) -> DecoderConfig:
-    """The standard decoder that computes the same from folded weights."""
+    """Return the standard-parametrization configuration that is equivalent once the weights are folded."""
     return dataclasses.replace(config, parametrization="standard", base_width=None, base_layers=None)
 
 
 @torch.no_grad()
 def folded(config: DecoderConfig, name: str, value: Tensor) -> Tensor:
-    """One parameter with the forward pass's factors made part of it; the standard parametrization's stays as it is."""
+    """Fold the forward-pass multipliers into one parameter; unchanged under the standard parametrization."""
     if config.parametrization == "standard":
         return value
     factors = multipliers(config)
@@ -105,7 +105,7 @@ def folded(config: DecoderConfig, name: str, value: Tensor) -> Tensor:
 
 
 def _adds_to_stream(config: DecoderConfig, name: str) -> bool:
-    """The last parameters before a sum: the post-norms where there are some, else the projections."""
+    """Whether a parameter is in the last module of a residual branch: a post-norm if there is one, else a projection."""
     last = ("attention_post_norm", "mlp_post_norm") if config.post_norms else ("attention.out", "mlp.down")
     return name.rpartition(".")[0].endswith(last)
 

@@ -1,4 +1,4 @@
-"""Positions of a batch's tokens in their sequences."""
+"""Positions of a batch's tokens within their sequences."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Places:
-    """The positions of each sequence that a batch holds, where it holds only a part."""
+    """The positions that a batch holds of each sequence, for batches that hold only a part of it."""
 
-    length: int  # of the whole sequence
+    length: int  # tokens in the whole sequence
     ranges: tuple[range, ...]
 
     def tensor(self, device: torch.device) -> Tensor:
         return torch.cat([torch.arange(each.start, each.stop, device=device) for each in self.ranges])
 
     def cut(self, x_bt: Tensor) -> Tensor:
-        """This part of whole sequences."""
+        """Select these positions from whole sequences."""
         return torch.cat([x_bt[:, each.start : each.stop] for each in self.ranges], dim=1)

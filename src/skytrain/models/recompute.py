@@ -1,4 +1,4 @@
-"""Activation checkpointing: what a block keeps for its backward pass, and what it recomputes."""
+"""Activation checkpointing: what a block saves for its backward pass, and what it recomputes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 Recompute = Literal["none", "selective", "full"]
 
 _ATEN = torch.ops.aten
-# Expensive results: matrix products and attention. Norms, activations, casts and sums are recomputed.
+# Expensive operations, whose results are saved. Norms, activations, casts and sums are recomputed.
 KEPT = {
     op
     for packet in (
@@ -30,7 +30,10 @@ _keeping = True
 
 
 def run_block(block: Callable[..., Any], recompute: Recompute, *inputs: Any, **named: Any) -> Any:
-    """The block's output; under `full` only its inputs are kept, under `selective` the results of products and attention too."""
+    """Run a block with activation checkpointing.
+
+    `full` saves only the block's inputs; `selective` also saves the results of matrix products and attention.
+    """
     if recompute == "none" or not torch.is_grad_enabled():
         return block(*inputs, **named)
     if recompute == "full":
@@ -41,7 +44,10 @@ def run_block(block: Callable[..., Any], recompute: Recompute, *inputs: Any, **n
 
 @contextmanager
 def nothing_kept() -> Iterator[None]:
-    """A context in which `selective` recomputes everything: for results combined from many parts, each as large as the whole."""
+    """Make `selective` recompute everything within this context.
+
+    For results that are combined from many partial ones, each as large as the whole.
+    """
     global _keeping
     _keeping = False
     try:

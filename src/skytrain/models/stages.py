@@ -12,17 +12,17 @@ from .rope import rotation, rotation_at
 
 
 class DecoderStage(nn.Module):
-    """Some blocks of a decoder, with the embedding in the first stage and the head in the last.
+    """Consecutive blocks of a decoder, with the embedding in the first stage and the head in the last.
 
-    The first stage takes tokens, the others the output of the stage before. `length` is that of the whole sequence:
-    a later stage cannot derive it from its input, which may be a part of one.
+    The first stage takes tokens, the others the output of the previous stage. `length` is the length of the whole
+    sequence, which a later stage cannot derive from its input: that may be only a part of the sequence.
     """
 
     def __init__(self, model: Decoder, layers: range, length: int, *, first: bool, last: bool) -> None:
         super().__init__()
         self.config, self.length = model.config, length
-        self.places: Places | None = None  # as the decoder's
-        # Copied, so that stages on one device share nothing: each is wrapped on its own.
+        self.places: Places | None = None  # as in Decoder
+        # Copied, so that stages on one device share no parameters: each is wrapped separately.
         self.embedding = copy.deepcopy(model.embedding) if first else None
         self.blocks = nn.ModuleDict({str(layer): copy.deepcopy(model.blocks[str(layer)]) for layer in layers})
         self.head = copy.deepcopy(model.head) if last else None
@@ -40,13 +40,13 @@ class DecoderStage(nn.Module):
 
 
 def stage_layers(layers: int, stages: int) -> list[range]:
-    """Consecutive layers for each stage, as even as possible.
+    """Assign consecutive layers to each stage, as evenly as possible.
 
-    Where they differ, the first and last stages have fewer, since they also hold the embedding and the head.
+    If the counts differ, the first and last stages get fewer, since they also hold the embedding and the head.
     """
     assert 1 <= stages <= layers
     each, more = divmod(layers, stages)
-    begin = (stages - more + 1) // 2  # the stages with one layer more are in the middle
+    begin = (stages - more + 1) // 2  # stages with one extra layer are in the middle
     found, start = [], 0
     for stage in range(stages):
         stop = start + each + (begin <= stage < begin + more)
