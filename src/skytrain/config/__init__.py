@@ -1,4 +1,4 @@
-"""Settings: YAML groups, typed schemas, units, composition, and errors that name the bad key and the nearest good one."""
+"""Settings: YAML groups, typed schemas, units, composition, and errors that suggest the nearest valid key."""
 
 from ..lazy import public_names
 

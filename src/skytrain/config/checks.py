@@ -1,4 +1,4 @@
-"""Rules that join several settings; each names the keys and the numbers, before any work begins."""
+"""Checks across several settings, made before any work starts; each error names the keys and their values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
 
 
 def _check_sizes(config: Config, fail: Fail) -> None:
-    """Whether sequences, vocabulary and batches fit each other."""
+    """Check that sequence length, vocabulary and batch sizes are consistent."""
     model, trainer = config.model, config.trainer
     if trainer.sequence_length > model.max_length:
         raise fail(
@@ -49,7 +49,7 @@ def _check_sizes(config: Config, fail: Fail) -> None:
             if own
             else f"set model.vocab_size={config.tokenizer.vocab_size}",
         )
-    micro_tokens = trainer.sequence_length * (trainer.micro_batch or 1)  # auto divides whatever a step has
+    micro_tokens = trainer.sequence_length * (trainer.micro_batch or 1)  # `auto` divides any batch
     if trainer.batch_tokens % micro_tokens:
         near = max(1, round(trainer.batch_tokens / micro_tokens)) * micro_tokens
         raise fail(
@@ -79,7 +79,7 @@ def _check_length_of_run(config: Config, fail: Fail) -> None:
 
 
 def check_decoder(model: DecoderConfig, origins: Mapping[str, str] | None = None) -> None:
-    """Raise ConfigError where the decoder's own settings do not fit each other."""
+    """Raise ConfigError if the decoder's settings are inconsistent."""
 
     def fail(key: str, problem: str, hint: str | None = None) -> ConfigError:
         return ConfigError(key, problem, origin=(origins or {}).get(key), hint=hint)
@@ -121,7 +121,7 @@ def _nearest_divisor(whole: int, wanted: int) -> int:
 
 
 def total_steps(config: Config) -> int:
-    """The schedule's horizon in optimizer steps."""
+    """Return the length of the schedule in optimizer steps."""
     if config.trainer.steps is not None:
         return config.trainer.steps
     assert config.trainer.tokens is not None

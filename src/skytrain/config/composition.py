@@ -1,4 +1,4 @@
-"""Hydra composition: YAML groups, then what the user typed, then the typed schema; and where each value came from."""
+"""Hydra composition: YAML groups, then the user's overrides, then the typed schema, with the origin of each value."""
 
 from __future__ import annotations
 
@@ -39,11 +39,14 @@ GROUPS = (
     "budget",
 )
 GROUPS_MODULE = "skytrain.config.groups"
-FREE_KEYS = ("model.args", "data.source")  # their keys belong to a plugged-in class, which checks them itself
-OWN_SOURCES = "skytrain."  # ours list all their keys in their files, so that a new one is a typing error
+FREE_KEYS = ("model.args", "data.source")  # arguments of a plugged-in class, which checks them itself
+OWN_SOURCES = "skytrain."  # built-in sources list all their keys in their files, so an unknown key is a typo
 COMMAND_LINE = "command line"
-ALTERNATIVES = {"trainer.steps": "trainer.tokens", "trainer.tokens": "trainer.steps"}  # one sets the other to null
-# From `model.weights`: the file that describes them and the settings of the group `model` there; None: no such file.
+ALTERNATIVES = {
+    "trainer.steps": "trainer.tokens",
+    "trainer.tokens": "trainer.steps",
+}  # setting one makes the other null
+# Maps `model.weights` to the file that describes them and its `model` settings; None if there is no such file.
 Adopt = Callable[[str | None], tuple[str, Mapping[str, Any]] | None]
 
 
@@ -57,17 +60,17 @@ class Composed:
 
     @property
     def given(self) -> frozenset[str]:
-        """The settings that the user has made, on the command line or in files of their own; the others are our defaults."""
+        """The settings made by the user, on the command line or in their own files; all others are defaults."""
         return _given(self.origins)
 
 
 def compose(
     overrides: Sequence[str] = (), config_dirs: Sequence[str | Path] = (), adopt: Adopt | None = None
 ) -> Composed:
-    """The configuration that `key=value` overrides select, checked against the schema.
+    """Compose the configuration that `key=value` overrides select and check it against the schema.
 
     `config_dirs` are folders of the user's own groups (`recipe/mine.yaml`), searched in addition to the built-in ones.
-    `adopt` reads the model of weights to start from; it replaces the default model, but nothing that the user has set.
+    `adopt` reads the model settings of the initial weights; they replace the default model, but no user setting.
     """
     parsed = _parse(overrides)
     choices = [override for override in parsed if override.key_or_group in GROUPS]
@@ -111,7 +114,10 @@ def _parse(overrides: Sequence[str]) -> list[Override]:
 
 
 def _parse_one(parser: OverridesParser, text: str) -> Override:
-    """One override in Hydra's grammar; a value that this grammar rejects is plain text, unless it begins as a list, mapping or quote."""
+    """Parse one override in Hydra's grammar.
+
+    A value that the grammar rejects is plain text, unless it starts like a list, a mapping or a quoted string.
+    """
     key, _, value = text.partition("=")
     quote = "'" if "'" not in value else '"'
     quoted = f"{key}={quote}{value}{quote}"
@@ -128,7 +134,7 @@ def _parse_one(parser: OverridesParser, text: str) -> Override:
 
 
 def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -> tuple[DictConfig, dict[str, str]]:
-    """What the YAML files say, before any setting of the user's, and which file said it."""
+    """Compose the YAML files, before the user's settings, and return the file that set each value."""
     GlobalHydra.instance().clear()
     folders = [Path(folder).resolve() for folder in config_dirs]
     for folder in folders:
@@ -144,11 +150,11 @@ def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -
             defaults = loader.compute_defaults_list("config", lines, RunMode.RUN)
         except HydraException as error:
             raise _bad_choice(loader, choices, error, folders) from None
-        except ValueError as error:  # Hydra's own check that a group's choice is a name
+        except ValueError as error:  # Hydra rejects a group choice that is not a name
             raise SkytrainError(f"{' '.join(lines)}: {error}") from None
         except (OmegaConfBaseException, YAMLError) as error:
             raise SkytrainError(f"a configuration file cannot be read: {' '.join(str(error).split())}") from None
-        # Hydra keeps no record of which file set a value; its own loader, asked file by file in order, tells.
+        # Hydra does not record which file set a value, so load the files one by one, in order.
         _, repository = loader._parse_overrides_and_create_caching_repo("config", lines)
         origins: dict[str, str] = {}
         replaced: list[str] = []
@@ -168,12 +174,12 @@ def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -
 
 
 def _replaced(leaves: Mapping[str, Any]) -> list[str]:
-    """The keys that are null because their alternative is given, and they are not."""
+    """Return the keys that are null because only their alternative is set."""
     return [other for key, other in ALTERNATIVES.items() if leaves.get(key) is not None and other not in leaves]
 
 
 def _name(repository: Any, config_path: str) -> str:
-    """The file as a reader would look for it: short for ours, a path for the user's."""
+    """Return the displayed name of a file: short for a built-in file, a path for a user's file."""
     for source in repository.get_sources():
         path = Path(source.path) / f"{config_path}.yaml"
         if source.scheme() == "file" and path.is_file():
@@ -231,7 +237,7 @@ def _set_origin(origins: dict[str, str], key: str, value: Any, origin: str) -> N
 
 
 def _adopt(tree: DictConfig, origins: dict[str, str], adopt: Adopt) -> None:
-    if "layers" not in tree.model:  # model=hf and model=custom, from a recipe, say for themselves what they are
+    if "layers" not in tree.model:  # a recipe's model=hf or model=custom defines the model itself
         return
     found = adopt(tree.model.weights)
     if found is None:
@@ -258,7 +264,7 @@ def _known(tree: DictConfig, key: str) -> bool:
 
 
 def _belongs_to_plugin(tree: DictConfig, key: str) -> bool:
-    """Whether the key is an argument of a plugged-in class, which checks it itself."""
+    """Return whether the key is an argument of a plugged-in class, which checks it itself."""
     if key.startswith("optimizer."):
         return "target" in tree.optimizer
     own_source = key.startswith("data.source.") and str(tree.data.source.get("target", "")).startswith(OWN_SOURCES)

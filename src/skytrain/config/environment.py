@@ -1,6 +1,6 @@
-"""Environment variables: the one place that reads and sets them, so that this file lists all that Skytrain depends on.
+"""All access to environment variables, so that this file lists every variable that Skytrain depends on.
 
-`jobs/lifeline.py` alone reads its own variable: it runs before anything is imported.
+The one exception is `jobs/lifeline.py`, which reads its variable itself because it runs before anything is imported.
 """
 
 from __future__ import annotations
@@ -26,38 +26,38 @@ CREDENTIAL_VARIABLES = (
 
 
 def user_cache_folder() -> Path:
-    """Where the desktop's convention puts caches: $XDG_CACHE_HOME, or ~/.cache."""
+    """Return the XDG cache folder: $XDG_CACHE_HOME, or ~/.cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 
 
 def skytrain_cache_folder() -> Path:
-    """Where this user's refreshed prices and measurements live: $SKYTRAIN_CACHE, or skytrain in the user's cache."""
+    """Return the folder of refreshed prices and measurements: $SKYTRAIN_CACHE, or skytrain in the user's cache."""
     own = os.environ.get("SKYTRAIN_CACHE")
     return Path(own) if own else user_cache_folder() / "skytrain"
 
 
 def visible_gpus() -> list[str] | None:
-    """The GPUs that CUDA_VISIBLE_DEVICES names; None where it is not set, and all are visible."""
+    """Return the GPUs listed in CUDA_VISIBLE_DEVICES, or None if it is not set and all GPUs are visible."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return None if visible is None else [word for word in visible.split(",") if word.strip() not in ("", "-1")]
 
 
 def cpp_compiler() -> str:
-    """The C++ compiler as build tools find it."""
+    """Return the C++ compiler that build tools would use."""
     return os.environ.get("CXX", "c++")
 
 
 def triton_is_interpreted() -> bool:
-    """Whether Triton's interpreter runs kernels on the CPU, slowly: for tests."""
+    """Return whether Triton's interpreter runs kernels on the CPU; it is slow and meant for tests."""
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-# torchrun, which tells each process its place in the job.
+# Variables that torchrun sets in each worker: ranks, world size, restarts.
 
 
 @dataclass(frozen=True)
 class TorchrunPlace:
-    """This process among those that torchrun started."""
+    """The rank of this process among those that torchrun started."""
 
     rank: int
     world_size: int
@@ -66,7 +66,7 @@ class TorchrunPlace:
 
 
 def torchrun_place() -> TorchrunPlace | None:
-    """None for a process that nobody gave a rank."""
+    """Return this process's rank information, or None if it was started without a rank."""
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
         return None
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -75,7 +75,7 @@ def torchrun_place() -> TorchrunPlace | None:
 
 
 def is_worker() -> bool:
-    """Whether this process was started as one of a job's."""
+    """Return whether this process was started as a worker of a job."""
     return "WORLD_SIZE" in os.environ
 
 
@@ -84,17 +84,17 @@ def has_torchrun_agent() -> bool:
 
 
 def agent_keeps_store() -> bool:
-    """Whether torchrun's agent, and not rank 0, holds the store through which the ranks meet."""
+    """Return whether torchrun's agent, rather than rank 0, hosts the rendezvous store."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def torchrun_restarts() -> int:
-    """How often torchrun has started this job's workers again."""
+    """Return how many times torchrun has restarted this job's workers."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def master_address() -> str | None:
-    """The host on which the ranks meet."""
+    """Return the rendezvous host."""
     return os.environ.get("MASTER_ADDR") or None
 
 
@@ -102,7 +102,7 @@ def master_port() -> str | None:
     return os.environ.get("MASTER_PORT") or None
 
 
-# AWS, by the variables that its own tools read.
+# AWS: the same variables that AWS's own tools read.
 
 
 def s3_endpoint() -> str | None:
@@ -122,17 +122,17 @@ def metadata_is_disabled() -> bool:
 
 
 def has_aws_credentials() -> bool:
-    """Whether variables lead to credentials, without AWS's shared files."""
+    """Return whether environment variables provide credentials, without AWS's shared files."""
     return any(os.environ.get(name) for name in CREDENTIAL_VARIABLES)
 
 
 def has_aws_profile() -> bool:
-    """Whether AWS's shared files have a say: one is chosen by a variable, or is there."""
+    """Return whether AWS's shared files apply: a variable selects one, or one exists."""
     shared = (Path(os.environ.get(name, default)).expanduser() for name, default in SHARED_FILES.items())
     return any(os.environ.get(name) for name in PROFILE_VARIABLES) or any(file.is_file() for file in shared)
 
 
-# Variables of other programs that are passed on, kept or set.
+# Variables of other programs that Skytrain passes on, preserves or sets.
 
 
 def variable(name: str) -> str | None:
@@ -140,28 +140,28 @@ def variable(name: str) -> str | None:
 
 
 def variables(names: Iterable[str]) -> dict[str, str]:
-    """Those that are set."""
+    """Return the variables among `names` that are set."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def child_environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a process to be started: this one's, and more."""
+    """Return the environment for a child process: this process's variables, updated with `more`."""
     return {**os.environ, **(more or {})}
 
 
 def set_variables(values: Mapping[str, str]) -> None:
-    """For libraries that read them later, and for processes that this one starts."""
+    """Set variables for libraries that read them later and for child processes."""
     os.environ.update(values)
 
 
 def set_default(name: str, value: str) -> None:
-    """Unless the user has set it."""
+    """Set a variable unless the user has set it."""
     os.environ.setdefault(name, value)
 
 
 @contextlib.contextmanager
 def temporarily(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets variables, and puts back what was there."""
+    """Set variables inside a `with` block and restore their previous values afterwards."""
     before = variables(values)
     os.environ.update(values)
     try:

@@ -1,4 +1,4 @@
-"""Errors a user can mend: one message that names the value, where it came from and what to do."""
+"""Errors that a user can fix: one message with the value, its origin and what to do."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class SkytrainError(ValueError):
-    """A problem with what the user gave us. The command line prints it without a traceback and exits with `exit_code`."""
+    """A problem with the user's input. The command line prints it without a traceback and exits with `exit_code`."""
 
     exit_code = 2
 
@@ -35,6 +35,6 @@ class MissingExtra(SkytrainError):
 
 
 def nearest(word: str, choices: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """The choice that a typist most likely meant, or None when nothing is near (1 is equal, 0 has no letter in common)."""
+    """Return the choice closest to a mistyped word, or None if no similarity reaches `cutoff` (1 means equal)."""
     found = difflib.get_close_matches(word, list(choices), n=1, cutoff=cutoff)
     return found[0] if found else None

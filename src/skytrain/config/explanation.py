@@ -1,4 +1,7 @@
-"""What each setting means, takes and decides, and which files set it: for `skytrain config explain` and docs/settings.md."""
+"""Meaning, type and default of each setting and the files that set it.
+
+Used by `skytrain config explain` and docs/settings.md.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ from .plugins import load_class
 from .schema import Config, Declared, fields_of, flatten, tag_of
 from .schema.types import type_in_words
 
-GLOBAL_PACKAGE = "# @package _global_"  # Hydra's mark of a file whose keys begin at the root
+GLOBAL_PACKAGE = "# @package _global_"  # Hydra's directive for a file whose keys start at the root
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the forms of a group, and the words that choose it: `optimizer.name` is `adamw`."""
+    """One variant of a group and the setting that selects it: `optimizer.name` is `adamw`."""
 
     key: str
     words: tuple[str, ...]
@@ -34,17 +37,17 @@ class Variant:
 
 @dataclass(frozen=True)
 class Explained:
-    """One setting, as one form of its group declares it."""
+    """One setting, as one variant of its group declares it."""
 
     key: str
     declared: Declared
     type: str
-    variant: Variant | None  # None where the group has one form
+    variant: Variant | None  # None if the group has only one variant
 
 
 @dataclass(frozen=True)
 class Section:
-    """A group of settings, or one form of it."""
+    """A group of settings, or one variant of it."""
 
     key: str
     meaning: str
@@ -54,14 +57,14 @@ class Section:
 
 @cache
 def all_sections() -> tuple[Section, ...]:
-    """Every group in the order of the schema, the root's own settings first."""
+    """Return every group in schema order, starting with the top-level settings."""
     return tuple(_sections(Config, "", None))
 
 
 def explain(key: str) -> list[Explained] | list[Section]:
-    """The setting of that name, as each form of its group declares it, or the sections of a group.
+    """Return a setting as each variant of its group declares it, or the sections of a group.
 
-    Raises ConfigError with the nearest name for one that is neither.
+    Raises ConfigError, suggesting the nearest name, if `key` is neither.
     """
     key = key.replace("/", ".")
     if found := _settings().get(key):
@@ -78,7 +81,10 @@ def explain(key: str) -> list[Explained] | list[Section]:
 
 
 def _arguments(holder: Explained) -> list[Explained]:
-    """An argument of plugged-in classes as each class that built-in files choose takes it; none where no file sets it."""
+    """Return an argument of plugged-in classes, as declared by each class that a built-in file selects.
+
+    Empty if no file sets it.
+    """
     group, _, name = holder.key.rpartition(".")
     chosen = (leaves.get(f"{group}.target") for leaves in _group_files().values() if holder.key in leaves)
     found = []
@@ -92,7 +98,7 @@ def _arguments(holder: Explained) -> list[Explained]:
 
 
 def default_of(setting: Explained) -> tuple[Any, str] | None:
-    """The value without a word of the user's, and its file; for a form that is no default, as the form's own file has it."""
+    """Return the default value and the file that sets it; a non-default variant has the value of its own file."""
     values, origins = _defaults()
     form = setting.variant
     if setting.key in values and (form is None or values[form.key] in form.words):
@@ -104,19 +110,19 @@ def default_of(setting: Explained) -> tuple[Any, str] | None:
 
 
 def set_by(key: str) -> dict[str, Any]:
-    """The built-in files that set the key, with the value of each."""
+    """Return the built-in files that set the key, with their values."""
     return {file: leaves[key] for file, leaves in _group_files().items() if key in leaves}
 
 
 def group_choices(section: Section) -> list[str]:
-    """What can be typed to choose a file of the group that the section is the first of."""
+    """Return the names that select a file of the section's group; empty except for the group's first section."""
     group = section.key.replace(".", "/")
     if group not in GROUPS or section != next(one for one in all_sections() if one.key == section.key):
         return []
     names = (file.name for file in files(GROUPS_MODULE).joinpath(group).iterdir() if file.name.endswith(".yaml"))
     return sorted(
         f"{group}={name.removesuffix('.yaml')}" for name in names if not name.startswith("_")
-    )  # a base of others
+    )  # a file that others inherit from
 
 
 def _sections(group: type, key: str, variant: Variant | None) -> Iterator[Section]:
@@ -145,7 +151,7 @@ def _settings() -> dict[str, list[Explained]]:
 
 
 def _without_repeats(settings: list[Explained]) -> list[Explained]:
-    """Forms that declare a setting alike are told together."""
+    """Merge variants that declare a setting identically."""
     merged: dict[tuple[Declared, str], Explained] = {}
     for one in settings:
         known = merged.setdefault((one.declared, one.type), one)
@@ -163,7 +169,7 @@ def _defaults() -> tuple[Mapping[str, Any], Mapping[str, str]]:
 
 @cache
 def _group_files() -> dict[str, dict[str, Any]]:
-    """The settings of each built-in file, by their full keys."""
+    """Return the settings of each built-in file by their full keys."""
     found: dict[str, dict[str, Any]] = {}
     root = files(GROUPS_MODULE)
     for group in ("", *GROUPS):

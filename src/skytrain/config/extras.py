@@ -1,4 +1,4 @@
-"""Which extra of Skytrain brings a package that is not installed."""
+"""Find the Skytrain extra that installs a missing package."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from importlib.metadata import PackageNotFoundError, requires
 
 from .errors import MissingExtra
 
-# Packages that come with one of ours and are imported by their own names.
+# Packages installed as dependencies of an extra's package but imported under their own names.
 BROUGHT_BY = {"botocore": "boto3"}
 
 
 def extra_with(package: str) -> str | None:
-    """As Skytrain's own metadata has it; None for a package that no extra names."""
+    """Return the extra that lists the package in Skytrain's metadata, or None."""
     wanted = BROUGHT_BY.get(package, package).replace("-", "_").lower()
     try:
         requirements = requires("skytrain") or []
-    except PackageNotFoundError:  # it runs from a folder, and was never installed
+    except PackageNotFoundError:  # running from a source folder, not installed
         return None
     for requirement in requirements:
         found = re.match(r"""([\w.-]+)[^;]*;.*\bextra == ["']([\w-]+)["']""", requirement)
@@ -29,7 +29,7 @@ def extra_with(package: str) -> str | None:
 
 @contextmanager
 def naming_extras() -> Iterator[None]:
-    """An import that fails because an extra is not installed says which one."""
+    """Turn an import error inside the block into MissingExtra if an extra provides the package."""
     try:
         yield
     except ModuleNotFoundError as error:
