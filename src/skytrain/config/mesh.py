@@ -1,4 +1,4 @@
-"""The mesh: how ranks are laid out, what each holds, and the names people know for it."""
+"""The mesh: the layout of ranks, what each rank holds, and the common names of layouts."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Zero = Literal[0, 1, 2, 3]
 class Mesh:
     """Degrees by dimension, outermost first: pipeline stages are furthest apart, tensor ranks share a node.
 
-    `zero` says what the shard dimension divides, as DeepSpeed numbers it: 1 optimizer state, 2 gradients too, 3 parameters too
-    (which is what FSDP does). With `offload` all of that lives in the machine's own memory.
+    `zero` is the ZeRO stage of the shard dimension: 1 shards optimizer state, 2 also gradients, 3 also parameters
+    (as FSDP does). With `offload` the sharded state is kept in host memory.
     """
 
     pipeline: int = 1
@@ -27,7 +27,7 @@ class Mesh:
     shard: int = 1
     context: int = 1
     tensor: int = 1
-    chunks: int = 1  # of the model on each pipeline stage; more than one is the interleaved schedule
+    chunks: int = 1  # model chunks per pipeline stage; more than one means an interleaved schedule
     zero: Zero = 3
     offload: bool = False
     deepspeed: bool = False
@@ -43,28 +43,28 @@ class Mesh:
 
     @property
     def data(self) -> int:
-        """Ranks that read different sequences."""
+        """The number of data-parallel ranks, which read different sequences."""
         return self.replicate * self.shard
 
     @property
     def sharing(self) -> int:
-        """Ranks that divide one copy of the training state: those of a sequence's parts hold the same weights, so they take part."""
+        """The number of ranks that shard one copy of the training state; context-parallel ranks are included."""
         return self.shard * self.context
 
     @property
     def divides(self) -> bool:
-        """Whether more than data is divided: a strategy of our own or DeepSpeed then holds the model, in lower precision."""
+        """Whether more than data is divided: Skytrain's mesh strategy or DeepSpeed then holds low-precision weights."""
         return self.deepspeed or self.offload or self.gpus != self.replicate
 
     @cached_property
     def preset(self) -> str:
-        """The common name, which `parallel=` takes together with the degrees."""
+        """The preset name that `parallel=` accepts together with the degrees."""
         if self.deepspeed:
             return f"deepspeed-zero{self.zero}" + ("-offload" if self.offload and self.zero == 3 else "")
         used = tuple(name for name in DIMENSIONS if getattr(self, name) > 1)
         if used in _PRESET_OF:
             return _PRESET_OF[used]
-        # Products that have no name of their own: the preset's dimensions take other degrees.
+        # Combinations without a preset: use the nearest preset with other degrees.
         if self.context > 1:
             return "cp"
         if self.pipeline > 1:
@@ -95,12 +95,12 @@ DEEPSPEED: dict[str, Zero] = {
     "deepspeed-zero3-offload": 3,
 }
 PRESETS = (*_PRESET_OF.values(), *DEEPSPEED)
-CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zbv": 2}  # of the model that each pipeline rank holds
-SEVERAL = 2  # what "the rest of the processes" is taken for while their number is unknown
+CHUNKS = {"gpipe": 1, "1f1b": 1, "interleaved-1f1b": 2, "zbv": 2}  # model chunks per pipeline rank
+SEVERAL = 2  # stands for "the remaining processes" while their number is unknown
 
 
 def resolve_degrees(parallel: ParallelConfig, processes: int, nodes: int) -> dict[str, int]:
-    """The degrees that `parallel` asks for on so many processes; they need not multiply to their number."""
+    """Return the degrees that `parallel` requests; their product may differ from the number of processes."""
     check_degrees(parallel)
     degrees: dict[str, int] = {name: getattr(parallel, name) for name in DIMENSIONS}
     if parallel.replicate is None:
@@ -112,7 +112,7 @@ def resolve_degrees(parallel: ParallelConfig, processes: int, nodes: int) -> dic
 
 
 def check_degrees(parallel: ParallelConfig) -> None:
-    """Raise ConfigError where a degree is 0, or more than one takes the rest of the processes."""
+    """Raise ConfigError if a degree is 0 or more than one degree is -1 (the remaining processes)."""
     degrees = {name: getattr(parallel, name) for name in DIMENSIONS}
     for name, degree in degrees.items():
         if degree == 0:
@@ -131,7 +131,7 @@ def check_degrees(parallel: ParallelConfig) -> None:
 
 
 def make_mesh(parallel: ParallelConfig, degrees: dict[str, int]) -> Mesh:
-    """The mesh of these degrees, with the other settings of `parallel`. DeepSpeed's ranks, all of them, are shards."""
+    """Return the mesh with these degrees and the other settings of `parallel`. With DeepSpeed every rank is a shard."""
     chunks = CHUNKS[parallel.schedule] if degrees["pipeline"] > 1 else 1
     pipeline, replicate, shard, context, tensor = (degrees[name] for name in DIMENSIONS)
     mesh = Mesh(pipeline, replicate, shard, context, tensor, chunks=chunks, offload=parallel.cpu_offload)
@@ -142,7 +142,7 @@ def make_mesh(parallel: ParallelConfig, degrees: dict[str, int]) -> Mesh:
 
 
 def assumed_mesh(parallel: ParallelConfig) -> Mesh:
-    """The mesh as far as it is known before the number of processes is: a degree that takes the rest stands for several."""
+    """Return the mesh as far as it is known before the number of processes is; a degree of -1 counts as several."""
     if parallel.name == "auto":
         return Mesh()
     given = {name: getattr(parallel, name) for name in DIMENSIONS}

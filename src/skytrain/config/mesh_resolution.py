@@ -1,4 +1,4 @@
-"""From settings to a mesh that fits the processes, the model and the batch; or a message with the ones that would."""
+"""Resolve settings to a mesh that fits the processes, the model and the batch, or suggest meshes that would."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .errors import ConfigError
 from .mesh import DEEPSPEED, DIMENSIONS, Mesh, make_mesh, resolve_degrees
 from .schema import Config
 
-SHOWN = 3  # meshes offered in place of one that does not fit
+SHOWN = 3  # number of meshes suggested in place of one that does not fit
 
 
 def resolve_mesh(config: Config, world_size: int, nodes: int = 1, device: Device | None = None) -> Mesh:
-    """The mesh that `parallel` asks for on so many processes. Raises ConfigError where it cannot be."""
+    """Return the mesh that `parallel` requests on `world_size` processes. Raises ConfigError if it is impossible."""
     if config.parallel.name == "auto":
         raise ConfigError(
             "parallel.name",
@@ -32,20 +32,20 @@ def resolve_mesh(config: Config, world_size: int, nodes: int = 1, device: Device
 
 
 def check_job(config: Config, world_size: int, nodes: int = 1) -> None:
-    """Raise ConfigError where so many processes cannot form the mesh: before any of them starts, and without torch."""
-    if config.parallel.name != "auto":  # which is chosen by the processes themselves
+    """Raise ConfigError if `world_size` processes cannot form the mesh. Needs neither running workers nor torch."""
+    if config.parallel.name != "auto":  # the workers choose the mesh for `auto`
         resolve_mesh(config, world_size, nodes)
 
 
 def mesh_problem(config: Config, world_size: int) -> str | None:
-    """What keeps a mesh whose degrees are all given from working; None for one that works."""
+    """Return why a mesh whose degrees are all given cannot work, or None if it can."""
     mesh = make_mesh(config.parallel, resolve_degrees(config.parallel, world_size, nodes=1))
     broken = broken_rule(Setup(config, mesh, world_size))
     return f"{broken[0].key}: {broken[1]}" if broken else None
 
 
 def model_size_problem(config: Config) -> str | None:
-    """Why the degrees that are given cannot divide the model, whatever the number of processes; None where they can."""
+    """Return why the given degrees cannot divide the model on any number of processes, or None if they can."""
     given = {name: getattr(config.parallel, name) for name in DIMENSIONS}
     least = {name: 1 if degree in (-1, None) else degree for name, degree in given.items()}
     broken = broken_rule(Setup(config, make_mesh(config.parallel, least)), MODEL_SIZE_RULES)
@@ -53,10 +53,10 @@ def model_size_problem(config: Config) -> str | None:
 
 
 def step_batches(config: Config, mesh: Mesh) -> tuple[int, int]:
-    """How a step's batch is cut on each rank: micro-batches that go through together, and how often that is done.
+    """Return how each rank splits a step's batch: micro-batches per pipeline pass, and passes per step.
 
-    Without a pipeline one goes at a time. A pipeline takes the whole step's at once unless told otherwise: the more go
-    together, the less it stands idle.
+    Without a pipeline, a pass is one micro-batch. A pipeline runs all micro-batches of a step in one pass by default:
+    the more micro-batches per pass, the smaller the bubble.
     """
     trainer = config.trainer
     count = trainer.batch_tokens // trainer.sequence_length // (trainer.micro_sequences * mesh.data)
@@ -65,9 +65,9 @@ def step_batches(config: Config, mesh: Mesh) -> tuple[int, int]:
 
 
 def uses_mesh_strategy(config: Config) -> bool:
-    """Whether more than data is divided, or could be: one device and copies of the model are Lightning's own strategies.
+    """Return whether Skytrain's mesh strategy is used; a single device and DDP use Lightning's own strategies.
 
-    Degrees that take the rest of the processes count, also where there is one process and nothing is left to divide.
+    A degree of -1 (the remaining processes) counts as dividing, even if there is only one process.
     """
     parallel = config.parallel
     degrees = (getattr(parallel, name) for name in DIMENSIONS if name != "replicate")
@@ -75,18 +75,18 @@ def uses_mesh_strategy(config: Config) -> bool:
 
 
 def uses_deepspeed(config: Config) -> bool:
-    """Whether DeepSpeed's engine trains the model."""
+    """Return whether DeepSpeed's engine trains the model."""
     return config.parallel.name in DEEPSPEED
 
 
 def uses_process_group(config: Config) -> bool:
-    """Whether the processes of the job, or the only one, meet in a group."""
+    """Return whether the job needs a process group, even with one process."""
     return config.parallel.name == "auto" or config.parallel.replicate != 1 or uses_mesh_strategy(config)
 
 
 def advice(mesh: Mesh, ranks_per_node: int) -> list[str]:
-    """What fits but is likely not meant."""
-    if ranks_per_node % mesh.tensor:  # tensor ranks are neighbours, so they share a node where they divide it
+    """Return warnings about a mesh that works but is probably not intended."""
+    if ranks_per_node % mesh.tensor:  # tensor ranks are adjacent, so they share a node if the degree divides its ranks
         return [
             f"parallel.tensor={mesh.tensor} crosses nodes of {ranks_per_node}: its ranks talk in every layer, over the network "
             f"between nodes this is slow; try parallel.tensor={math.gcd(mesh.tensor, ranks_per_node)} parallel.shard=-1"
@@ -95,13 +95,13 @@ def advice(mesh: Mesh, ranks_per_node: int) -> list[str]:
 
 
 def _offer(config: Config, wanted: Mesh, world_size: int) -> str:
-    """The possible meshes nearest to the one that was wanted, as overrides to paste."""
+    """Return the valid meshes nearest to the requested one, as overrides to paste."""
     fitting = [mesh for mesh in _meshes(config, world_size) if broken_rule(Setup(config, mesh, world_size)) is None]
     if not fitting:
         return f"no mesh of {world_size} processes fits this model and batch"
 
     def distance(mesh: Mesh) -> tuple[float, int]:
-        # As near, but with its sequences divided, is rarely what was meant.
+        # Of equally near meshes, prefer those without context parallelism, which is rarely intended.
         return sum(abs(math.log2(getattr(mesh, name) / getattr(wanted, name))) for name in DIMENSIONS), mesh.context
 
     near = sorted(fitting, key=distance)[:SHOWN]

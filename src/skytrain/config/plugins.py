@@ -1,4 +1,4 @@
-"""Plugged-in classes: `target` is the path of one, and its signature defines the arguments."""
+"""Plugged-in classes: `target` is the import path of a class, and its signature defines the arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .errors import ConfigError, nearest
 
 
 def load_class(target: str, key: str) -> Any:
-    """The class that `package.module.Name` names; `key` is the setting that an error should point at."""
+    """Import the class `package.module.Name`; errors refer to the setting `key`."""
     module_name, _, name = target.rpartition(".")
     if not module_name:
         raise ConfigError(key, f"{target!r} is not package.module.Class")
@@ -21,7 +21,7 @@ def load_class(target: str, key: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
-        # A missing module of the target's own path is the user's typo; one that the module imports is its own failure.
+        # A missing module in the target's path is a typo; a missing module that the target imports is its own error.
         if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
             raise ConfigError(
                 key, f"{target!r}: no module named {error.name!r}", hint="is it installed, or in this folder?"
@@ -38,7 +38,7 @@ def load_class(target: str, key: str) -> Any:
 
 
 def make(target: str, args: Mapping[str, Any], key: str, **given: Any) -> Any:
-    """An instance of `target`; arguments it does not know, or that are missing, are named with their key."""
+    """Create an instance of `target`. Raises ConfigError with the key of an unknown or missing argument."""
     cls = load_class(target, key)
     signature = inspect.signature(cls)
     free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in signature.parameters.values())

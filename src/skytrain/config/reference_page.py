@@ -1,4 +1,4 @@
-"""docs/settings.md: every setting, from the schema that checks it."""
+"""Generate docs/settings.md, the list of all settings, from the schema."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHORT = {
 
 
 def settings_page() -> str:
-    """The whole page, as Markdown."""
+    """Return the whole page as Markdown."""
     kinds = "".join(f"- **{SHORT[decides]}**: {decides.value}.\n" for decides in Decides)
     return (
         "# Settings\n\n"
@@ -31,7 +31,7 @@ def settings_page() -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as it would be typed."""
+    """Format a value as a user would type it."""
     if value is None or value == MISSING:
         return "null" if value is None else "must be given"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""From plain mappings to the schema's dataclasses, with errors that name the key, the value and the nearest right one."""
+"""Convert plain mappings to the schema's dataclasses; errors name the key, the value and the nearest valid one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .errors import ConfigError, nearest
 from .schema import OtherKeys, Range, Unit, fields_of, groups_in, other_keys_of, tag_of
 
 Origins = Mapping[str, str]
-MISSING = "???"  # OmegaConf's word for a value that the user must give
+MISSING = "???"  # OmegaConf's marker for a value that the user must provide
 
 
 def build(schema: Any, value: Any, key: str = "", origins: Origins | None = None) -> Any:
-    """`value` as an instance of `schema`, which is a dataclass, a scalar, a Literal, a list or a union of these."""
+    """Convert `value` to `schema`, which is a dataclass, a scalar, a Literal, a list or a union of these."""
     return _Builder(origins or {}).any(schema, value, key)
 
 
@@ -29,7 +29,7 @@ class _Builder:
         return ConfigError(key, problem, origin=self.origin(key), hint=hint)
 
     def origin(self, key: str) -> str | None:
-        """Where the key was set, or, for a key that holds others, where its nearest parent was."""
+        """Return where the key, or its nearest parent with a known origin, was set."""
         while key:
             if key in self.origins:
                 return self.origins[key]
@@ -66,7 +66,7 @@ class _Builder:
         for name in value:
             if name not in hints:
                 raise self.unknown(_join(key, str(name)), str(name), hints)
-        # Records of earlier versions lack the settings that came later, which have defaults.
+        # Records of earlier versions lack settings that were added later; those have defaults.
         optional = {field.name for field in fields_of(schema) if field.default is not dataclasses.MISSING}
         missing = [name for name in hints if name not in value and name not in optional]
         if missing:
@@ -93,7 +93,7 @@ class _Builder:
         return value
 
     def variant(self, options: tuple[Any, ...], value: Any, key: str) -> Any:
-        """Variants of one group share a Literal field (`family`, `kind`, `name`) that tells them apart."""
+        """Select a group's variant by the Literal field that all variants share (`family`, `kind`, `name`)."""
         by_word: dict[str, Any] = {}
         for option in options:
             field, words = tag_of(option)
@@ -144,7 +144,7 @@ class _Builder:
             raise self.fail(key, f"{value!r} must be at most {bounds.max:g}")
 
     def finite(self, value: float, key: str) -> float:
-        """The number, if it is one that can be calculated with."""
+        """Return the number if it is finite; raise ConfigError otherwise."""
         if not math.isfinite(value):
             hint = "give a finite number; for no limit, use null where the setting takes it"
             raise self.fail(key, f"{value!r} is not a finite number", hint)
@@ -172,7 +172,7 @@ class _Builder:
 
 
 def _with_other_keys(value: Mapping[str, Any], known: Mapping[str, Any], others: str) -> dict[str, Any]:
-    """The mapping with the keys that are no fields moved into the field `others`."""
+    """Return the mapping with all keys that are not fields moved into the field `others`."""
     moved = {name: item for name, item in value.items() if name not in known or name == others}
     return {**{name: item for name, item in value.items() if name not in moved}, others: moved}
 

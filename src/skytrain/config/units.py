@@ -1,4 +1,4 @@
-"""Numbers as people write them: `2.5B` tokens, `512MiB`, `90s`, and back again for tables and logs."""
+"""Parse and format numbers with units: `2.5B` tokens, `512MiB`, `90s`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-
 
 @dataclass(frozen=True)
 class Interval:
-    """How often something happens: every so many optimizer steps or seconds; with neither, as often as pays (`auto`)."""
+    """An interval in optimizer steps or seconds; with neither set, it is chosen automatically (`auto`)."""
 
     steps: int | None = None
     seconds: float | None = None
@@ -51,7 +51,7 @@ def _whole(value: float, what: str) -> int:
 
 
 def parse_count(value: object) -> int:
-    """`2.5B`, `300_000`, `1e9` or a plain integer, as an integer."""
+    """Parse `2.5B`, `300_000`, `1e9` or a plain integer."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, float):
@@ -63,7 +63,7 @@ def parse_count(value: object) -> int:
 
 
 def parse_micro_batch(value: object) -> int | None:
-    """A number of sequences; None for `auto`, which has no size until one is found."""
+    """Parse a number of sequences; None for `auto`, whose size is determined later."""
     if value is None or value == "auto":
         return None
     size = parse_count(value)
@@ -73,7 +73,7 @@ def parse_micro_batch(value: object) -> int | None:
 
 
 def parse_bytes(value: object) -> int:
-    """`512MiB`, `2GB` or a plain integer, as bytes."""
+    """Parse `512MiB`, `2GB` or a plain integer as bytes."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     number, suffix = _split(str(value), "512MiB or 2GB")
@@ -83,7 +83,7 @@ def parse_bytes(value: object) -> int:
 
 
 def parse_seconds(value: object) -> float:
-    """`90s`, `10m`, `2h`, `1d` or a plain number of seconds."""
+    """Parse `90s`, `10m`, `2h`, `1d` or a plain number of seconds."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     number, suffix = _split(str(value), "90s, 10m or 2h")
@@ -95,7 +95,7 @@ def parse_seconds(value: object) -> float:
 
 
 def parse_interval(value: object) -> Interval:
-    """A whole number (of steps), a time such as `10m`, or `auto`."""
+    """Parse a whole number (of steps), a time such as `10m`, or `auto`."""
     if isinstance(value, Interval):
         return value
     if value == "auto":
@@ -118,7 +118,7 @@ def parse_interval(value: object) -> Interval:
 
 
 def format_count(value: float) -> str:
-    """12,345 as `12.3K`; three significant digits, for tables."""
+    """Format 12,345 as `12.3K`, with three significant digits, for tables."""
     rounded = float(f"{value:.3g}")  # 999,999 is 1M, not 1000K
     for suffix, scale in (("T", 1e12), ("B", 1e9), ("M", 1e6), ("K", 1e3)):
         if abs(rounded) >= scale:
@@ -128,7 +128,7 @@ def format_count(value: float) -> str:
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
-    """`1 document`, `2 documents`, `1,000 documents`; `nouns` is for a plural that is not the noun with an s."""
+    """Format `1 document`, `2 documents`, `1,000 documents`; `nouns` is an irregular plural."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
