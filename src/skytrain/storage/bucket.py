@@ -208,7 +208,8 @@ class BucketStore(Store):
     ) -> tuple[bytes, str | None]:
         """Return bytes of one object, and its sha256 if stored as metadata.
 
-        An interrupted download resumes where it broke off. Each request after the first requires the same etag, so S3 rejects it if the object was replaced.
+        An interrupted download resumes where it broke off. Each request after the first requires the same etag, so
+        S3 rejects it if the object was replaced.
         """
         check_key(self.root, key)
         chunks: builtins.list[bytes] = []

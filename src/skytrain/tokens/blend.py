@@ -1,4 +1,4 @@
-"""What a run reads, whole: one split or a mixture of several, cut into windows and put in order."""
+"""All training data of a run: one split or a mixture of several, divided into windows and ordered."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Shuffle = Literal["global", "blocks"]
 
 
 class Blend:
-    """The windows of one or several splits under one numbering, and the window at each position of the run.
+    """The windows of one or more splits, and the window at each position of the run.
 
-    Windows and shards are numbered through all sources, one source after the other.
+    Windows and shards are numbered consecutively across sources, one source after the other.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Blend:
         self.mixture = Mixture(self.names, phases) if len(sources) > 1 else None
         if shuffle == "blocks":
             for split in self.splits:
-                split.most_maps = 2 * block_shards + 2  # a batch may touch two blocks, and workers are a little behind
+                split.most_maps = 2 * block_shards + 2  # a batch may span two blocks, and workers lag a little
 
     @property
     def windows(self) -> int:
@@ -61,7 +61,7 @@ class Blend:
         return sum(split.manifest.tokens for split in self.splits)
 
     def summary(self) -> str:
-        """How many windows there are, and what they leave or add."""
+        """Describe the number of windows, and the leftover tokens or padding."""
         packed = [split for split in self.splits if isinstance(split, PackedSplit)]
         if packed:
             rest = ", ".join(f"{split.padding_fraction(self.sequence_length):.2%}" for split in packed) + " padding"
@@ -71,7 +71,7 @@ class Blend:
         return f"{plural(self.windows, 'window')} ({rest})"
 
     def at(self, positions: np.ndarray) -> np.ndarray:
-        """The windows at these positions of the run."""
+        """Return the windows at these positions of the run."""
         if self.mixture is None:
             return self.orders[0].at(positions)
         sources, indices = self.mixture.at(positions)
@@ -82,12 +82,12 @@ class Blend:
         return windows
 
     def epochs(self, position: int) -> dict[str, float]:
-        """How often each source has been gone through before this position."""
+        """Return the number of epochs of each source completed before this position."""
         given = {self.names[0]: position} if self.mixture is None else self.mixture.counts(position)
         return {name: given[name] / order.windows for name, order in zip(self.names, self.orders, strict=True)}
 
     def batch(self, windows: np.ndarray) -> np.ndarray:
-        """The tokens of these windows, int64 of shape (len(windows), sequence_length + 1)."""
+        """Return the tokens of these windows as int64 of shape (len(windows), sequence_length + 1)."""
         if len(self.splits) == 1:
             return self.splits[0].batch(windows, self.sequence_length)
         batch = np.empty((len(windows), self.sequence_length + 1), dtype=np.int64)
@@ -99,7 +99,10 @@ class Blend:
         return batch
 
     def targets(self, positions: np.ndarray) -> int | None:
-        """How many tokens are predicted in the windows at these positions; None where it is all but the first of each."""
+        """Return the number of target tokens in the windows at these positions.
+
+        None means all tokens but the first of each window.
+        """
         if not any(isinstance(split, PackedSplit) for split in self.splits):
             return None
         windows = self.at(positions)
@@ -123,7 +126,7 @@ class Blend:
         return np.array([file.bytes for split in self.splits for file in split.files], dtype=np.int64)
 
     def identity(self) -> dict[str, Any]:
-        """What a position means nothing without."""
+        """Return the settings that define the order: a saved position is valid only if they are unchanged."""
         phases = [] if self.mixture is None else [[phase.start, *phase.weights] for phase in self.mixture.phases]
         order = f"blocks of {self.block_shards}" if self.shuffle == "blocks" else "global"
         return {
@@ -133,11 +136,14 @@ class Blend:
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        # To a worker process: it reads the windows it is given, and needs no order.
+        # A data loader worker reads the windows that it is given and does not need the order.
         return {**self.__dict__, "orders": [], "mixture": None}
 
     def check_cache(self) -> None:
-        """Raise where the cache cannot hold two blocks of every source: a run passes from one to the next without a gap."""
+        """Raise if the cache cannot hold two blocks of every source.
+
+        The next block must be fetched while the current one is read.
+        """
         limit = self.splits[0].cache.limit_bytes
         if self.shuffle == "global" or limit is None:
             return
@@ -152,7 +158,7 @@ class Blend:
             )
 
     def supply(self, shard: int, cancelled: Callable[[], bool]) -> Pin | None:
-        """Make a shard local and verified, or None while another process is at it."""
+        """Make a shard local and verified; returns None while another process is fetching it or uses the space."""
         source = int(np.searchsorted(self.first_shard, shard, side="right")) - 1
         return self.splits[source].supply(shard - int(self.first_shard[source]), cancelled=cancelled)
 

@@ -1,10 +1,10 @@
-"""Shards on this machine's disk: one download a node, verified, within a limit of bytes, shared by ranks and runs.
+"""A local disk cache of shards: one verified download per node, within a size limit, shared by ranks and runs.
 
-The folder holds one folder a shard, named by the hash of its content, so two runs that read the same data share it:
-    <sha256>/tokens.bin   appears whole and verified, or not at all
-    <sha256>/verified     what the file looked like when its hash was last computed
-    <sha256>/lock         held exclusively by the process that downloads or evicts, shared by those that read;
-                          the kernel releases it when its holder dies, however it dies
+Each shard has a folder named by the hash of its content, so runs that read the same data share it:
+    <sha256>/tokens.bin   appears only when complete and verified
+    <sha256>/verified     the file's size, times and inode when its hash was last computed
+    <sha256>/lock         exclusive lock while downloading or evicting, shared lock while reading;
+                          the kernel releases it when the process dies for any reason
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from .shards import sha256_of_file
 
 log = logging.getLogger("skytrain.tokens")
 
-# Bytes that arrive wrong this often were not damaged on their way: the object itself is wrong.
+# After this many downloads with a wrong hash, the stored object is considered wrong, not the transfer.
 DAMAGED_DOWNLOADS = 8
 POLL_SECONDS = 0.1
-TRY_SECONDS = 10.0  # that one download keeps trying; between two of them a caller that has gone is noticed
+TRY_SECONDS = 10.0  # retry time of one download call; cancellation is checked between calls
 NVME = Path("/opt/dlami/nvme")
 STAMP = "verified"
 
 
 class Cancelled(Exception):
-    """Nobody wants the shard any more."""
+    """The caller cancelled the request for a shard."""
 
 
 class Pin:
-    """A shard that this process reads: it stays in the cache until the pin is released."""
+    """A shard in use by this process: it cannot be evicted until the pin is released."""
 
     _all: ClassVar[weakref.WeakSet[Pin]] = weakref.WeakSet()
 
@@ -52,7 +52,7 @@ class Pin:
 
     @classmethod
     def of_nothing(cls, path: Path) -> Pin:
-        """For a file that is read in place, which no cache can evict."""
+        """Return a pin without a lock, for a file that is read in place and never evicted."""
         return cls(path, -1)
 
     def release(self) -> None:
@@ -64,7 +64,7 @@ class Pin:
 
     @classmethod
     def forget_in_child(cls) -> None:
-        # A forked loader worker shares our locks: while it kept its copies, we could never give one up.
+        # A forked data loader worker inherits our locks; they stay held until its copies are closed too.
         for pin in cls._all:
             pin.release()
 
@@ -73,7 +73,7 @@ os.register_at_fork(after_in_child=Pin.forget_in_child)
 
 
 def default_folder() -> Path:
-    """The NVMe that AWS's deep learning images mount, where there is one; else where the desktop's convention puts caches."""
+    """Return a folder on the NVMe disk that AWS deep learning images mount, if any, else in the user's cache folder."""
     if os.access(NVME, os.W_OK):
         return NVME / "skytrain" / "tokens"
     return user_cache_folder() / "skytrain" / "tokens"
@@ -81,7 +81,7 @@ def default_folder() -> Path:
 
 @dataclass(frozen=True)
 class Waiting:
-    """Whether a caller waits for other processes, and when it stops: `Cancelled` is raised once `cancelled()`."""
+    """Whether a caller may wait for other processes. `Cancelled` is raised once `cancelled()` returns true."""
 
     allowed: bool = True
     cancelled: Callable[[], bool] = lambda: False
@@ -93,8 +93,8 @@ WAIT = Waiting()
 @dataclass(frozen=True)
 class ShardCache:
     folder: Path = field(default_factory=default_folder)
-    limit_bytes: int | None = None  # of all shards in the folder, of every run; None: what the disk holds
-    wait_seconds: float = 600.0  # for a store that does not respond, or for space that other runs use
+    limit_bytes: int | None = None  # for all shards in the folder, across runs; None: the free disk space
+    wait_seconds: float = 600.0  # for an unresponsive store, or for space that other runs use
 
     def path(self, sha256: str) -> Path:
         return self.folder / sha256 / "tokens.bin"
@@ -108,10 +108,10 @@ class ShardCache:
         waiting: Waiting = WAIT,
         make: Callable[[Path], None] | None = None,
     ) -> Pin | None:
-        """The object, local and verified; None where it is not to wait, and another process is busy with it or uses the space.
+        """Make the object local and verified, and return a pin on it.
 
-        An object of unknown hash comes with `make`, which writes the file at the given path; `sha256` is then only a
-        name for the result.
+        Returns None if waiting is not allowed while another process fetches the object or uses the space. For an
+        object of unknown hash, pass `make`, which writes the file at the given path; `sha256` then only names it.
         """
         if self.limit_bytes is not None and size > self.limit_bytes:
             raise SkytrainError(
@@ -123,7 +123,7 @@ class ShardCache:
         lock = self._open_lock(path.parent / "lock")
         try:
             while True:
-                # Shared first: many processes may use a finished file at once.
+                # Shared lock first: many processes may use a complete file at once.
                 if not _flock(lock, fcntl.LOCK_SH, waiting.allowed):
                     return None
                 if path.exists() and _is_verified(path, sha256, stamp):
@@ -141,7 +141,7 @@ class ShardCache:
                         make(path)
                     os.ftruncate(lock, 0)
                     assert verify_once(path, sha256, stamp, known_good=True)
-                # Converting the lock to a shared one releases it for a moment, in which the file may be evicted: check again.
+                # Converting to a shared lock releases it briefly, and the file may be evicted meanwhile: check again.
         finally:
             os.close(lock)
 
@@ -150,7 +150,10 @@ class ShardCache:
             return sum(entry.bytes for entry in self._entries())
 
     def _make_room(self, lock: int, size: int, url: str, waiting: Waiting) -> bool:
-        """Evict until `size` more bytes fit, and reserve them; where others hold too much, wait for them, or say so."""
+        """Evict shards until `size` more bytes fit, reserve them, and return True.
+
+        If other processes hold too much, wait for them; returns False if waiting is not allowed.
+        """
         deadline, said = time.monotonic() + self.wait_seconds, False
         while True:
             with self._folder_lock():
@@ -188,32 +191,32 @@ class ShardCache:
         return max(over_disk, sum(entry.bytes for entry in self._entries()) + size - self.limit_bytes)
 
     def _entries(self) -> list[_Entry]:
-        """What is in the folder; call with the folder's lock."""
+        """Return the cache entries. The caller must hold the folder lock."""
         found = []
         for folder in self.folder.iterdir():
             lock_path, path = folder / "lock", folder / "tokens.bin"
             with suppress(FileNotFoundError):
                 if lock_path.exists():
-                    # A download in progress counts with the bytes that it reserved.
+                    # A download in progress counts as the bytes that it reserved.
                     size = path.stat().st_size if path.exists() else int(lock_path.read_text() or 0)
                     found.append(_Entry(folder, size, lock_path.stat().st_mtime_ns))
         return found
 
     def _evict(self, entry: _Entry) -> int:
-        """Bytes freed: none where a process reads or downloads it."""
+        """Evict a shard and return the bytes freed: 0 if a process is reading or downloading it."""
         lock = self._open_lock(entry.folder / "lock")
         try:
             if not entry.bytes or not _flock(lock, fcntl.LOCK_EX, wait=False):
                 return 0
             self._remove(entry.folder)
-            os.ftruncate(lock, 0)  # a reservation without its holder is of a process that died
+            os.ftruncate(lock, 0)  # drop the reservation of a process that died
             return entry.bytes
         finally:
             os.close(lock)
 
     @staticmethod
     def _remove(folder: Path) -> None:
-        """Everything but the lock: the file, its stamp, and what a killed download left. Call with the shard's lock."""
+        """Delete the file, its stamp and leftovers of a killed download, but not the lock, which the caller must hold."""
         for path in folder.iterdir():
             if path.name != "lock":
                 path.unlink()
@@ -221,7 +224,7 @@ class ShardCache:
     def download(
         self, store: Store, key: str, path: Path, sha256: str | None, cancelled: Callable[[], bool] = lambda: False
     ) -> None:
-        """Copy an object to a file, with patience."""
+        """Copy an object to a local file, retrying for up to `wait_seconds` while the store is unavailable."""
         quick = store.hurried(min(TRY_SECONDS, self.wait_seconds))
         patience = Patience(Retry(self.wait_seconds, POLL_SECONDS, longest_wait_seconds=5.0))
         failures = 0
@@ -234,7 +237,7 @@ class ShardCache:
                 ) from None
             except StoreError as error:
                 if isinstance(error, AccessDenied) and error.tried_seconds is None:
-                    raise  # it was never allowed
+                    raise  # access was never granted
                 if isinstance(error.__cause__, OSError) and error.__cause__.errno in (
                     errno.ENOSPC,
                     errno.EDQUOT,
@@ -290,12 +293,12 @@ class _Entry:
 
 
 def verify_once(path: Path, sha256: str, stamp: Path, known_good: bool = False) -> bool:
-    """Whether the file has this hash; computed again only when the file was touched since `stamp` was written."""
+    """Return whether the file has this hash. The hash is recomputed only if the file changed since `stamp`."""
     if _is_verified(path, sha256, stamp):
         return True
     if not known_good and sha256_of_file(path) != sha256:
         return False
-    with suppress(OSError):  # a place that cannot be written only means that the next process computes it again
+    with suppress(OSError):  # without a stamp, the next process only recomputes the hash
         stamp.parent.mkdir(parents=True, exist_ok=True)
         temporary = stamp.with_name(f"{stamp.name}.{os.getpid()}")
         temporary.write_text(_identity(path, sha256))
@@ -312,7 +315,7 @@ def _is_verified(path: Path, sha256: str, stamp: Path) -> bool:
 
 def _identity(path: Path, sha256: str) -> str:
     status = path.stat()
-    # The change time moves with every write, and no user can set it back.
+    # Every write updates the change time, and users cannot reset it.
     return f"{sha256} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
 
 

@@ -1,6 +1,7 @@
-"""Conversions: prepared tokens into the files of other projects, and theirs into ours.
+"""Converts prepared tokens to and from the file formats of other projects.
 
-llm.c begins a document with the end-of-text token, as we do; nanoGPT and Megatron end it with one. Documents are handed on without it.
+llm.c and Skytrain put the end-of-text token before each document; nanoGPT and Megatron put it after. Between reader
+and writer, documents are passed without it.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from .shards import HEADER_BYTES, MAX_SHARD_TOKENS, pack_header, sha256_of_file,
 TokenFormat = Literal["llmc", "nanogpt", "megatron", "parquet", "webdataset"]
 TAR_DOCUMENTS = 100_000
 ROW_GROUP_DOCUMENTS = 10_000
-MEGATRON_SMALL_VOCABULARY = 65_500  # below it Megatron itself writes uint16, else int32
+MEGATRON_SMALL_VOCABULARY = 65_500  # below this size Megatron writes uint16, otherwise int32
 
 
 def split_documents(store: Store, prefix: str, manifest: Manifest, scratch: Path) -> Iterator[np.ndarray]:
-    """Every document of a prepared split, without the end-of-text token; each shard is verified before its first one."""
+    """Yield every document of a prepared split without the end-of-text token. Each shard is verified before use."""
     for shard in manifest.shards:
         key = f"{prefix}/{shard.name}.bin"
         path = store.local_path(key)
@@ -48,7 +49,7 @@ def split_documents(store: Store, prefix: str, manifest: Manifest, scratch: Path
 def write_token_files(
     documents: Iterable[np.ndarray], format: TokenFormat, target: Path, manifest: Manifest
 ) -> list[Path]:
-    """Writes `target` with the format's ending, and what belongs to it; returns the files."""
+    """Write `target` with the format's extension, plus any companion files, and return the paths written."""
     target.parent.mkdir(parents=True, exist_ok=True)
     return _WRITERS[format](documents, target, manifest)
 
@@ -154,7 +155,8 @@ _WRITERS: dict[str, Callable[[Iterable[np.ndarray], Path, Manifest], list[Path]]
 class TokenFiles:
     """A source of token files that another project wrote; `prepare` turns them into shards of ours.
 
-    `eot` is the end-of-text token that separates documents in llm.c's and nanoGPT's files; null means the vocabulary's last.
+    `eot` is the end-of-text token that separates documents in llm.c's and nanoGPT's files; null means
+    the vocabulary's last.
     `dtype` is for nanoGPT's files, which do not say theirs.
     """
 
@@ -206,7 +208,7 @@ def _read_llmc(path: Path, eot: int) -> Iterator[np.ndarray]:
 
 
 def _cut(tokens: np.ndarray, eot: int) -> Iterator[np.ndarray]:
-    """What lies between end-of-text tokens, whether they begin or end a document."""
+    """Yield the documents between end-of-text tokens, whether these precede or follow a document."""
     places = np.flatnonzero(tokens == eot)
     for start, end in zip([0, *(places + 1).tolist()], [*places.tolist(), len(tokens)], strict=True):
         if end > start:

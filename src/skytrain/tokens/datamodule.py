@@ -1,4 +1,4 @@
-"""Batches for Lightning: the same global batches on any number of ranks and workers, from any position."""
+"""The Lightning data module: identical global batches for any number of ranks and workers, from any position."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .mixture import Phase
 from .reader import TokenSplit
 from .stream import ShardStream
 
-# The order is computed for this many sequences at a time: a call for eight would cost as much as reading them.
+# The order is computed for this many sequences at a time; for only eight, a call would cost as much as reading them.
 ORDER_CHUNK = 8192
-# A stream of shards looks this many sequences ahead at a time; the shards of three such pieces must be local at once.
+# Shard streams plan in chunks of this many sequences; the shards of three chunks must be local at once.
 STREAM_CHUNK = 256
-# Batches that each worker has in hand ahead of the trainer.
+# Batches that each data loader worker prefetches.
 PREFETCH = 2
 
 
@@ -41,28 +41,28 @@ class Windows(Dataset[torch.Tensor]):
         return self.__getitems__(np.array([window]))[0]
 
     def __getitems__(self, windows: np.ndarray) -> torch.Tensor:
-        """A whole batch by one gather; DataLoader asks for it by this name."""
+        """Return a whole batch with one gather. `DataLoader` calls this method by name."""
         return torch.from_numpy(self.blend.batch(windows))
 
 
 class TrainBatches(Sampler[np.ndarray]):
-    """This rank's micro-batches of the whole run, across epochs, from the module's position on.
+    """This rank's micro-batches from the module's position to the end of the run, across epochs.
 
-    Step s of the run is positions [s * S, (s + 1) * S) of the global order, S sequences a step. Each global micro-batch
-    is the next `world * micro_batch` of them, of which rank r takes the r-th slice: the union over ranks and over
-    accumulation is the step's positions, whatever the world.
+    With S sequences per step, step s covers positions [s * S, (s + 1) * S) of the global order. Each global
+    micro-batch is the next `world * micro_batch` positions, and rank r takes the r-th slice. The union over ranks
+    and accumulation steps is therefore the same for any world size.
     """
 
     def __init__(self, module: TokenDataModule, rank: int, world: int) -> None:
         self.module, self.rank, self.world = module, rank, world
 
     def __len__(self) -> int:
-        # Of the whole run, wherever it starts: Lightning counts the batches before a resume as already fetched.
+        # Counts the whole run, also on resume: Lightning treats the batches before the resume as already fetched.
         return self.module.total_steps * self.module.batch_sequences // (self.module.micro_batch * self.world)
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        # The position is read now, not when the loader was made: Lightning may make it before it restores our state,
-        # and begins another "epoch" of ours where a checkpoint's count of batches came from another number of ranks.
+        # Read the position now, not in the constructor: Lightning may create the loader before it restores our state,
+        # and starts another "epoch" if the checkpoint's batch count came from a different number of ranks.
         module, stride = self.module, self.module.micro_batch * self.world
         position, end = module.position_now, module.end_position
         mine = np.arange(self.rank * module.micro_batch, (self.rank + 1) * module.micro_batch)
@@ -79,7 +79,7 @@ class TrainBatches(Sampler[np.ndarray]):
                 if stream is None:
                     yield from windows
                     continue
-                # Here, in the trainer's own process, so that a worker only ever meets shards that are there.
+                # Wait here, in the trainer's process, so that workers only read shards that are already local.
                 shards = module.blend.shards_of(windows.ravel()).reshape(positions.shape)
                 for first, batch, needed in zip(firsts.tolist(), windows, shards, strict=True):
                     stream.wait_for(first, set(needed.tolist()))
@@ -88,10 +88,10 @@ class TrainBatches(Sampler[np.ndarray]):
     def _stream(self, position: int, end: int) -> ShardStream | None:
         module, blend = self.module, self.module.blend
         if blend.shuffle == "global":
-            return None  # all of it was made local when the split was opened
+            return None  # the whole split was made local when it was opened
 
         def shards_of(start: int, stop: int) -> list[int]:
-            # The chunks of a run do not depend on where it resumed: ranks that resumed elsewhere plan the same ones.
+            # Chunk boundaries do not depend on the resume position, so all ranks plan the same chunks.
             found = blend.shards_of(blend.at(np.arange(max(start, position), min(stop, end))))
             firsts = np.unique(found, return_index=True)[1]
             return found[np.sort(firsts)].tolist()
@@ -105,8 +105,8 @@ class TrainBatches(Sampler[np.ndarray]):
 class ValidationBatches(Sampler[np.ndarray]):
     """This rank's share of the first `windows` windows, in order.
 
-    Every rank has the same number of batches, as collectives need it, so the last ones may be smaller, even empty:
-    a mean over them must be a sum over tokens divided by their number.
+    Collectives require the same number of batches on every rank, so the last ones may be smaller or even empty.
+    Compute a mean as the sum over tokens divided by their number.
     """
 
     def __init__(self, windows: int, micro_batch: int, rank: int, world: int) -> None:
@@ -118,13 +118,13 @@ class ValidationBatches(Sampler[np.ndarray]):
     def __iter__(self) -> Iterator[np.ndarray]:
         stride = self.micro_batch * self.world
         for start in range(0, self.windows, stride):
-            # Dealt one at a time, so that a last short round is spread over the ranks.
+            # Windows are dealt one at a time, so that a short last round is spread over the ranks.
             yield np.arange(start + self.rank, min(self.windows, start + stride), self.world)
 
 
 @dataclass(frozen=True)
 class BatchSettings:
-    """The size of batches and the order of sequences."""
+    """Settings that determine the batch size and the sequence order."""
 
     sequence_length: int
     micro_batch: int
@@ -142,9 +142,9 @@ class TokenDataModule(L.LightningDataModule):
     """Training and validation batches, int64 of shape (micro_batch, sequence_length + 1).
 
     The only state is a global position, in sequences. The trainer needs `use_distributed_sampler=False`:
-    Lightning would otherwise put its own sampler in place of ours.
-    Data-parallel rank and world come from the trainer's strategy, so that tensor, pipeline and context peers share a batch;
-    without a trainer there is one rank.
+    Lightning would otherwise replace our sampler.
+    The data-parallel rank and world size come from the trainer's strategy, so that tensor, pipeline and context
+    parallel peers share a batch. Without a trainer there is one rank.
     """
 
     def __init__(
@@ -174,13 +174,16 @@ class TokenDataModule(L.LightningDataModule):
             self.validation_windows = min(self.validation_blend.windows, wanted)
             last = validation.shards_of(np.array([self.validation_windows - 1]), sequence_length)[0]
             validation.supply_all(range(last + 1))
-        self.waited_seconds = 0.0  # that the trainer spent waiting for training batches
+        self.waited_seconds = 0.0  # time that the trainer spent waiting for training batches
         self.position = 0  # in sequences, where this attempt starts
         self.position_step = 0  # the optimizer step that it belongs to
 
     @property
     def position_now(self) -> int:
-        """Counted from the optimizer steps done, never from what a loader has handed out: prefetched batches were not trained on."""
+        """The current position, derived from completed optimizer steps.
+
+        Batches handed out by a loader do not count: prefetched ones have not been trained on.
+        """
         return self.position + (self._step_now - self.position_step) * self.batch_sequences
 
     @property
@@ -189,10 +192,10 @@ class TokenDataModule(L.LightningDataModule):
         return self.position + (self.total_steps - self.position_step) * self.batch_sequences
 
     def targets_in_step(self, step: int) -> int | None:
-        """How many tokens the batch of optimizer step `step` (from 0) predicts, over all ranks and micro-batches.
+        """Return the number of target tokens in optimizer step `step` (from 0), over all ranks and micro-batches.
 
-        None where every position of every sequence is predicted. A pure function of the order, like the batch itself, so each
-        rank knows the number without asking the others, and before the first micro-batch.
+        None means that every position of every sequence is predicted. The number is a pure function of the order, so
+        each rank knows it without communication, before the first micro-batch.
         """
         first = self.position + (step - self.position_step) * self.batch_sequences
         return self.blend.targets(np.arange(first, first + self.batch_sequences))
@@ -232,11 +235,11 @@ class TokenDataModule(L.LightningDataModule):
 
     @property
     def _step_now(self) -> int:
-        # A trainer that has not restored its own counters yet is behind the position that we were given.
+        # A trainer that has not yet restored its counters is behind the restored position.
         return max(self.position_step, self.trainer.global_step) if self.trainer is not None else self.position_step
 
     def _order_identity(self) -> dict[str, Any]:
-        """What a position means nothing without."""
+        """Return the settings that define the order: a saved position is valid only if they are unchanged."""
         return {"seed": self.seed, "sequence_length": self.sequence_length, **self.blend.identity()}
 
     def _data_parallel(self) -> tuple[int, int]:
@@ -251,19 +254,19 @@ class TokenDataModule(L.LightningDataModule):
             "num_workers": self.workers,
             "prefetch_factor": PREFETCH if self.workers else None,
             "pin_memory": torch.cuda.is_available(),
-            # Its own generator: the loader would otherwise draw from the global one, and change dropout after a resume.
+            # A separate generator: drawing from the global one would change dropout after a resume.
             "generator": torch.Generator(),
         }
 
 
 class TrainLoader(DataLoader[torch.Tensor]):
-    """The training loader, with the state that Lightning looks for on a loader; it is the module's, one for all ranks."""
+    """The training loader, with the `state_dict` that Lightning expects: the module's state, the same on all ranks."""
 
     def __init__(self, module: TokenDataModule, **settings: Any) -> None:
         super().__init__(**settings)
         self.module = module
 
-    def __iter__(self) -> Iterator[torch.Tensor]:  # type: ignore[override]  # begun by the first batch, not before
+    def __iter__(self) -> Iterator[torch.Tensor]:  # type: ignore[override]  # starts with the first batch
         batches = super().__iter__() if self.num_workers else self._in_this_process()
         while True:
             began = time.perf_counter()
@@ -276,7 +279,7 @@ class TrainLoader(DataLoader[torch.Tensor]):
             yield batch
 
     def _in_this_process(self) -> Iterator[torch.Tensor]:
-        # torch's own iterator takes as long to come round as we take to gather a batch.
+        # The overhead of torch's own iterator is as large as the time to gather a batch.
         assert self.batch_sampler is not None
         for windows in self.batch_sampler:
             batch = self.dataset.__getitems__(windows)  # type: ignore[attr-defined]

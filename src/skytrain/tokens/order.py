@@ -1,4 +1,4 @@
-"""The order of samples: a pure function of (seed, epoch, position), the same on every rank, worker and restart."""
+"""The sample order: a pure function of (seed, epoch, position), identical on all ranks and workers and on resume."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from typing import Protocol
 
 import numpy as np
 
-# Each half of the Feistel network is changed four times: fewer rounds leave neighbours visibly together.
+# Each half of the Feistel network is updated four times: with fewer rounds, neighbours visibly stay together.
 ROUNDS = 8
 
 
 @dataclass(frozen=True)
 class Permutation:
-    """A bijection of range(count) that is computed, never stored."""
+    """A permutation of range(count) that is computed on demand, never stored."""
 
     count: int
     keys: tuple[int, ...]
 
     def __call__(self, positions: np.ndarray) -> np.ndarray:
-        """The images of `positions`, each in range(count)."""
-        # A grid of rows x columns barely larger than `count`, so that almost no position has to walk.
+        """Return the images of `positions`, each in range(count)."""
+        # The grid of rows x columns is barely larger than `count`, so almost no position needs cycle walking.
         rows = math.isqrt(self.count - 1) + 1 if self.count > 1 else 1
         columns = -(-self.count // rows)
         images = _feistel(np.asarray(positions).astype(np.uint64), rows, columns, self.keys)
         outside = np.flatnonzero(images >= self.count)
-        # Cycle walking: a cell of the grid that is no position is permuted again, until it lands on one.
+        # Cycle walking: a result outside range(count) is permuted again until it falls inside.
         while len(outside):
             images[outside] = _feistel(images[outside], rows, columns, self.keys)
             outside = outside[images[outside] >= self.count]
@@ -37,16 +37,16 @@ class Permutation:
 
 
 def window_order(seed: int | str, epoch: int, count: int) -> Permutation:
-    """The order of `count` windows in one epoch, the same on every rank.
+    """Return the order of `count` windows in one epoch, the same on every rank.
 
-    A Feistel network, so that any position can be asked for without holding the whole permutation:
-    a billion windows cost no memory, and a resumed run starts anywhere in constant time.
+    A Feistel network computes any position without storing the permutation: a billion windows cost no memory,
+    and a resumed run starts anywhere in constant time.
     """
     return permutation(f"window-order/{seed}/{epoch}", count)
 
 
 def permutation(label: str, count: int) -> Permutation:
-    """The permutation of range(count) that belongs to a label; labels that differ give unrelated ones."""
+    """Return the permutation of range(count) for a label; different labels give unrelated permutations."""
     assert count > 0
     digest = hashlib.shake_256(label.encode()).digest(8 * ROUNDS)
     keys = tuple(int.from_bytes(digest[8 * i : 8 * i + 8], "little") for i in range(ROUNDS))
@@ -54,7 +54,7 @@ def permutation(label: str, count: int) -> Permutation:
 
 
 def windows_at(positions: np.ndarray, seed: int | str, count: int) -> np.ndarray:
-    """The windows at global positions of a run that goes through `count` windows epoch after epoch."""
+    """Return the windows at global positions of a run that repeats `count` windows for any number of epochs."""
     positions = np.asarray(positions, dtype=np.int64)
     epochs = positions // count
     windows = np.empty_like(positions)
@@ -65,7 +65,7 @@ def windows_at(positions: np.ndarray, seed: int | str, count: int) -> np.ndarray
 
 
 class SampleOrder(Protocol):
-    """Which window stands at each position of a run without end."""
+    """Maps each position of a run of any length to a window."""
 
     @property
     def windows(self) -> int: ...  # in one epoch
@@ -75,7 +75,7 @@ class SampleOrder(Protocol):
 
 @dataclass(frozen=True)
 class GlobalOrder:
-    """Every window may follow every other: the best shuffle, which needs the whole split on the node."""
+    """Shuffles all windows of the split together: the best shuffle, but the whole split must be local."""
 
     seed: int | str
     windows: int
@@ -85,10 +85,10 @@ class GlobalOrder:
 
 
 class BlockOrder:
-    """Shards in random order, the windows of a few shards at a time in random order: a cache of two blocks is enough.
+    """Shuffles the shards, then the windows within blocks of a few shards, so a cache of two blocks is enough.
 
-    The first block of an epoch is one shard, the next two, and so on up to `block_shards`: the first batch waits
-    for one download, and each block lasts as long as the downloads for the next one may take.
+    Blocks start at one shard per epoch and double up to `block_shards`: the first batch waits for a single
+    download, and each block takes long enough to read that the next one can be downloaded meanwhile.
     """
 
     def __init__(self, seed: int | str, shard_windows: Sequence[int], block_shards: int) -> None:
@@ -96,7 +96,7 @@ class BlockOrder:
         self.windows = sum(shard_windows)
         self._first_window = np.concatenate([[0], np.cumsum(shard_windows)])[:-1].astype(np.int64)
         self._shard_windows = np.asarray(shard_windows, dtype=np.int64)
-        self._shards = np.flatnonzero(self._shard_windows)  # one too short for a window has no place in the order
+        self._shards = np.flatnonzero(self._shard_windows)  # shards too short for one window are skipped
         self._blocks = block_bounds(len(self._shards), block_shards)
         self._layout = lru_cache(maxsize=2)(self._epoch_layout)
 
@@ -122,7 +122,7 @@ class BlockOrder:
         return self._first_window[shards[at]] + shuffled - shard_starts[at]
 
     def _epoch_layout(self, epoch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The shards in this epoch's order, the first place of each in it, and the first place of each block."""
+        """Return the shards in this epoch's order, the first position of each shard, and that of each block."""
         order = permutation(f"shard-order/{self.seed}/{epoch}", len(self._shards))
         shards = self._shards[order(np.arange(len(self._shards)))]
         starts = np.concatenate([[0], np.cumsum(self._shard_windows[shards])]).astype(np.int64)
@@ -130,7 +130,7 @@ class BlockOrder:
 
 
 def block_bounds(shards: int, block_shards: int) -> np.ndarray:
-    """Where blocks of 1, 2, 4, ... and then `block_shards` shards begin, and where the last one ends."""
+    """Return the starts of blocks of 1, 2, 4, ... up to `block_shards` shards, followed by the end of the last."""
     bounds, size = [0], 1
     while bounds[-1] < shards:
         bounds.append(min(shards, bounds[-1] + min(size, block_shards)))
@@ -149,7 +149,10 @@ def _feistel(cells: np.ndarray, rows: int, columns: int, keys: tuple[int, ...]) 
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
-    """The finaliser of splitmix64; halved so that adding a row or a column cannot wrap, which would break the bijection."""
+    """The finalizer of splitmix64, shifted right by one bit.
+
+    The shift keeps the sum with a row or column from overflowing, which would break the bijection.
+    """
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return (x ^ (x >> np.uint64(31))) >> np.uint64(1)

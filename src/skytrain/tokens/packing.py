@@ -1,7 +1,8 @@
-"""Whole documents in a window: best-fit packing, and where documents begin in a batch.
+"""Best-fit packing of whole documents into windows.
 
-In a packed batch a negative value v stands for the token ~v that is read but never predicted: padding, and the first
-token of a piece whose document began in another window. One tensor says it all, and plain windows have no negative value.
+In a packed batch a negative value v encodes the token ~v, which is an input but never a target: padding, and the
+first token of a piece whose document began in another window. Inputs and mask thus share one tensor; unpacked
+windows have no negative values.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ from .reader import TokenSplit
 if TYPE_CHECKING:
     import torch
 
-IGNORED_TARGET = -100  # cross_entropy's own
+IGNORED_TARGET = -100  # the default ignore_index of cross_entropy
 
 
 @dataclass(frozen=True)
 class Packing:
-    """The windows of one shard: window w holds pieces [first[w], first[w + 1]), each a run of the shard's tokens."""
+    """The windows of one shard: window w holds pieces [first[w], first[w + 1]), each a span of the shard's tokens."""
 
     first: np.ndarray
     starts: np.ndarray
     lengths: np.ndarray
-    begins: np.ndarray  # whether the piece begins its document
+    begins: np.ndarray  # whether the piece is the start of its document
 
     @property
     def windows(self) -> int:
@@ -40,25 +41,28 @@ class Packing:
 
     @cached_property
     def tokens(self) -> np.ndarray:
-        """That each window holds, without its padding."""
+        """The number of tokens in each window, without padding."""
         return np.add.reduceat(self.lengths, self.first[:-1])
 
     @cached_property
     def continued(self) -> np.ndarray:
-        """Pieces of each window, but its first, that do not begin their document: their first token is not predicted."""
+        """The number of pieces in each window, except the first, that continue a document from another window.
+
+        The first token of such a piece is not predicted.
+        """
         return np.add.reduceat(~self.begins, self.first[:-1], dtype=np.int64) - ~self.begins[self.first[:-1]]
 
 
 class PackedSplit(TokenSplit):
-    """A split whose windows hold whole documents, as many as fit.
+    """A split whose windows hold as many whole documents as fit; the rest of a window is padding.
 
-    Only a document longer than a window is cut; its pieces share one token, so that every token but the first of each document
-    is predicted exactly once. What no document fills is padding.
+    Only a document longer than a window is split. Consecutive pieces overlap by one token, so every token except the
+    first of each document is predicted exactly once.
     """
 
     def __init__(self, *arguments: Any, ends: list[np.ndarray]) -> None:
         super().__init__(*arguments)
-        self.ends = ends  # of the documents of each shard, in tokens
+        self.ends = ends  # for each shard, the end offset of each document, in tokens
         self._packings: dict[int, list[Packing]] = {}
 
     @classmethod
@@ -81,7 +85,7 @@ class PackedSplit(TokenSplit):
         return 0
 
     def padding_fraction(self, sequence_length: int) -> float:
-        """The part of all windows that is padding."""
+        """The fraction of all window positions that is padding."""
         packings = self.packings(sequence_length)
         held = sum(int(packing.lengths.sum()) for packing in packings)
         return 1 - held / (sum(packing.windows for packing in packings) * (sequence_length + 1))
@@ -93,7 +97,7 @@ class PackedSplit(TokenSplit):
             packing, here = self.packings(sequence_length)[shard], shards == shard
             inside = windows[here] - bounds[shard]
             held = packing.tokens[inside]
-            # Where there is room, the end of the last document is predicted too; the first token of a window never is.
+            # If there is room, the end of the last document is predicted too; a window's first token never is.
             found[here] = held + (held <= sequence_length) - 1 - packing.continued[inside]
         return found
 
@@ -110,7 +114,7 @@ class PackedSplit(TokenSplit):
                 at += length
             row[at:] = ~eot
             if at < len(row):
-                row[at] = eot  # the last document's end is learnt like any other
+                row[at] = eot  # the model learns to predict the end of the last document too
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(PackedSplit, ends=self.ends), self.arguments
@@ -132,12 +136,12 @@ def _document_ends(split: TokenSplit, number: int) -> np.ndarray:
 
 
 def pack_documents(ends: np.ndarray, sequence_length: int) -> Packing:
-    """Best-fit decreasing: the longest piece first, each into the fullest window that still has room for it."""
+    """Pack documents by best-fit decreasing: longest piece first, each into the fullest window with room for it."""
     starts, lengths, begins = _pieces(ends, sequence_length)
     window_of = np.empty(len(lengths), dtype=np.int64)
     order = np.argsort(-lengths, kind="stable")
     distinct, first = np.unique(-lengths[order], return_index=True)
-    spaces: list[int] = []  # sorted; windows with this much room are in `open_windows`
+    spaces: list[int] = []  # sorted; `open_windows` lists the windows with each amount of room
     open_windows: dict[int, list[int]] = {}
     count = 0
     capacity = sequence_length + 1
@@ -146,7 +150,7 @@ def pack_documents(ends: np.ndarray, sequence_length: int) -> Packing:
         while done < len(group):
             at = bisect.bisect_left(spaces, length)
             space = spaces[at] if at < len(spaces) else capacity
-            each = space // length  # once it has one, a window is the fullest that fits, until nothing more does
+            each = space // length  # a window that took one piece stays the best fit until it is full
             wanted = -(-(len(group) - done) // each)
             if at < len(spaces):
                 taken = open_windows[space][-wanted:]
@@ -172,7 +176,7 @@ def pack_documents(ends: np.ndarray, sequence_length: int) -> Packing:
 
 
 def _pieces(ends: np.ndarray, sequence_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Documents as pieces of at most a window; those of one document share the token at which it was cut."""
+    """Split documents into pieces of at most one window; consecutive pieces overlap by one token."""
     document_starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
     counts = np.maximum(1, -(-(ends - document_starts - 1) // sequence_length))
     document = np.repeat(np.arange(len(ends)), counts)
@@ -183,9 +187,9 @@ def _pieces(ends: np.ndarray, sequence_length: int) -> tuple[np.ndarray, np.ndar
 
 
 def inputs_and_targets(batch_bt: torch.Tensor, *, keep_marks: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a model reads and what it should predict, from a batch of (sequences, length + 1).
+    """Split a batch of shape (sequences, length + 1) into model inputs and targets.
 
-    `keep_marks` leaves a piece's first token negative, for a model that keeps documents apart by it.
+    `keep_marks` leaves the first token of a continued piece negative, for models that use it to separate documents.
     """
     inputs, targets = batch_bt[:, :-1], batch_bt[:, 1:]
     if not keep_marks:

@@ -1,4 +1,4 @@
-"""Shards ahead of their use: a thread that makes local what the order asks for next, and lets go of what it has passed."""
+"""Prefetches shards in a thread: fetches the ones that the sample order needs next and releases those already read."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Releasable(Protocol):
 
 
 class ShardStream:
-    """Holds the shards of the positions around the reader, in the order of use, within `limit_bytes`.
+    """Keeps the shards around the reader's position local, in order of use, within `limit_bytes`.
 
-    The run is looked at in chunks of positions; the shards of a chunk come from the order itself, so nothing is
-    fetched that will not be used next. Chunks behind the reader are let go of. Every rank of a node does the same
-    for the same positions, so together they hold one such set; where one is busy with a shard, the others take the next.
+    The stream plans in chunks of positions. The shards of a chunk come from the sample order, so only shards that
+    are used next are fetched. Chunks behind the reader are released. Every rank of a node streams the same
+    positions, so together they hold one set of shards; while one rank fetches a shard, the others fetch the next.
     """
 
     def __init__(
@@ -44,17 +44,20 @@ class ShardStream:
         chunk: int,
         wait_seconds: float = 600.0,
     ) -> None:
-        """`supply(shard, cancelled)` makes one local, or returns None while other processes fetch it or use the space;
-        `shards_of(start, end)` are those of a range of positions, first used first, and none past the end of the run.
-        `wait_seconds` is for others, not for the store, which `supply` waits for itself."""
+        """Create a stream; `start` begins fetching.
+
+        `supply(shard, cancelled)` makes a shard local, or returns None while other processes fetch it or use the
+        space. `shards_of(start, end)` returns the shards of a range of positions in order of first use, none past
+        the end of the run. `wait_seconds` limits the wait for other processes; `supply` itself waits for the store.
+        """
         self._supply, self._shards_of, self._bytes = supply, shards_of, shard_bytes
         self._limit, self._chunk, self._wait_seconds = limit_bytes, chunk, wait_seconds
         self._reader_waits = False
-        self._stuck_since: float | None = None  # nothing can be had but from others
+        self._stuck_since: float | None = None  # since when progress depends on other processes only
         self._planned: deque[tuple[int, list[int]]] = (
             deque()
-        )  # chunks and their shards, from the reader's on, as far as they fit
-        self._uses: dict[int, int] = {}  # in how many planned chunks each shard is; first used first
+        )  # (chunk, its shards), starting near the reader, as many as fit
+        self._uses: dict[int, int] = {}  # how many planned chunks use each shard, in order of first use
         self._planned_bytes = 0
         self._held: dict[int, Releasable] = {}
         self._reader_chunk = 0
@@ -69,7 +72,7 @@ class ShardStream:
         self._thread.start()
 
     def wait_for(self, position: int, shards: Iterable[int]) -> None:
-        """Returns when these shards are local. What lies before `position` will not be read again."""
+        """Block until these shards are local. Positions before `position` will not be read again."""
         with self._changed:
             if position // self._chunk > self._reader_chunk:
                 self._reader_chunk = position // self._chunk
@@ -100,7 +103,7 @@ class ShardStream:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        # A download in hand may take minutes: the thread lets go of it when it ends.
+        # A download in progress may take minutes: the thread releases its shard when it ends.
         self._thread.join(CLOSE_SECONDS)
 
     def _run(self) -> None:
@@ -112,7 +115,7 @@ class ShardStream:
                     if not missing and not self._plan_another():
                         self._changed.wait()
                         continue
-                # Nothing that can take long happens under the lock.
+                # Slow work is done without holding the lock.
                 got = next(
                     (
                         (shard, pin)
@@ -128,11 +131,11 @@ class ShardStream:
                         self._changed.notify_all()
                     elif missing:
                         self._stuck_since = self._stuck_since or time.monotonic()
-                        # What is only fetched ahead can wait until the reader has moved on and let go of something.
+                        # A prefetch can wait until the reader has moved on and released a shard.
                         self._changed.wait(BUSY_SECONDS if self._reader_waits else IDLE_SECONDS)
         except Cancelled:
             pass
-        except BaseException as error:  # handed to the reader, which raises it
+        except BaseException as error:  # passed to the reader thread, which raises it
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
@@ -141,7 +144,7 @@ class ShardStream:
                 pin.release()
 
     def _let_go(self) -> None:
-        # A chunk is kept until the reader is a whole one past it: batches that workers have in hand are behind the reader.
+        # Keep one chunk behind the reader: data loader workers may still be reading earlier batches.
         while self._planned and self._planned[0][0] < self._reader_chunk - 1:
             for shard in self._planned.popleft()[1]:
                 self._uses[shard] -= 1
@@ -155,7 +158,7 @@ class ShardStream:
         return [shard for shard in self._uses if shard not in self._held]
 
     def _plan_another(self) -> bool:
-        """Look one chunk further, if it fits; false when there is nothing more to do now."""
+        """Plan one more chunk if it fits; returns False if there is nothing more to do now."""
         chunk = self._planned[-1][0] + 1 if self._planned else self._reader_chunk
         if len(self._uses) == len(self._bytes) and chunk > self._reader_chunk + 1:
             return False
@@ -164,7 +167,7 @@ class ShardStream:
             return False
         more = sum(int(self._bytes[shard]) for shard in shards if shard not in self._uses)
         if self._limit is not None and self._planned_bytes + more > self._limit:
-            # Ranks drift apart by less than a chunk: all of them need the reader's chunk, the one before and the one after.
+            # Ranks drift apart by less than a chunk, so each needs the reader's chunk, the previous and the next one.
             if chunk <= self._reader_chunk + 1:
                 raise SkytrainError(
                     f"the cache may hold {format_bytes(self._limit)}, and this order of samples needs {format_bytes(self._planned_bytes + more)} at once\n"
