@@ -53,7 +53,7 @@ class Mesh:
 
     @property
     def divides(self) -> bool:
-        """Whether more than data is divided: Skytrain's mesh strategy or DeepSpeed then holds low-precision weights."""
+        """Whether more than data is divided; the mesh strategy or DeepSpeed then holds low-precision weights."""
         return self.deepspeed or self.offload or self.gpus != self.replicate
 
     @cached_property
@@ -131,7 +131,7 @@ def check_degrees(parallel: ParallelConfig) -> None:
 
 
 def make_mesh(parallel: ParallelConfig, degrees: dict[str, int]) -> Mesh:
-    """Return the mesh with these degrees and the other settings of `parallel`. With DeepSpeed every rank is a shard."""
+    """Return the mesh with these degrees and the settings of `parallel`. With DeepSpeed every rank is a shard."""
     chunks = CHUNKS[parallel.schedule] if degrees["pipeline"] > 1 else 1
     pipeline, replicate, shard, context, tensor = (degrees[name] for name in DIMENSIONS)
     mesh = Mesh(pipeline, replicate, shard, context, tensor, chunks=chunks, offload=parallel.cpu_offload)

@@ -1,4 +1,4 @@
-"""Runs: what was asked for, each attempt at it, what it costs, its metrics and logs, and how progress is reported."""
+"""Runs: the run record, attempts, cost metering, metrics, logs, status and progress reporting."""
 
 from ..lazy import public_names
 

@@ -1,7 +1,7 @@
-"""Attempts at a run: each start of its processes is one, and only the newest may add to the run.
+"""Attempts at a run: each start of its processes is one attempt, and only the newest may add to the run.
 
-Nobody can stop an older attempt that was cut off and wakes up, so nothing depends on its good behaviour: a new attempt
-records the step from which it resumes, and what an older one commits beyond that step does not count.
+An older attempt that was cut off may wake up and keep writing, and cannot be stopped. So a new attempt records the
+step from which it resumes, and whatever an older attempt commits beyond that step is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .reading import DamagedRecord, read_object
 
 
 class Superseded(SkytrainError):
-    """A newer attempt at the run has begun, so this one must stop."""
+    """A newer attempt at the run has started, so this one must stop."""
 
     exit_code = EXIT_CODES[SUPERSEDED]
 
@@ -39,12 +39,12 @@ def attempt_key(run: str, attempt: int) -> str:
 
 
 def attempt_numbers(store: Store, run: str) -> list[int]:
-    """The numbers of all attempts, in order."""
+    """Return the numbers of all attempts in ascending order."""
     return sorted(int(name) for name in store.folders(f"runs/{run}/attempts/") if name.isdigit())
 
 
 def claim_attempt(store: Store, run: str, **facts: Any) -> int:
-    """The next attempt number, ours alone: two starters never get the same one. `facts` are kept with it."""
+    """Claim the next attempt number atomically: concurrent callers never get the same one. Stores `facts` with it."""
     number = 1 + max(attempt_numbers(store, run), default=-1)
     body = json.dumps({"started_at": now(), "host": platform.node(), **facts}).encode()
     while not store.create(f"{attempt_key(run, number)}/attempt.json", body):
@@ -53,21 +53,21 @@ def claim_attempt(store: Store, run: str, **facts: Any) -> int:
 
 
 def read_attempt(store: Store, run: str, attempt: int) -> dict[str, Any]:
-    """What was written down when it was claimed: `started_at`, `host` and its facts."""
+    """Return what was recorded when the attempt was claimed: `started_at`, `host` and its facts."""
     return _read(store, run, attempt, "attempt.json")
 
 
 def check_newest(store: Store, run: str, attempt: int) -> None:
-    """Raise Superseded when another attempt came after this one."""
+    """Raise Superseded if there is a newer attempt."""
     newest = max(attempt_numbers(store, run), default=attempt)
     if newest > attempt:
         raise Superseded(run, attempt, newest, str(_read(store, run, newest, "attempt.json").get("host", "?")))
 
 
 def record_resume(store: Store, run: str, attempt: int, step: int) -> None:
-    """Records, once and before any training, after which step this attempt resumes.
+    """Record the step from which this attempt resumes, once and before any training.
 
-    And where those before it did, so that a reader needs the newest one's word alone, however many there were.
+    The record includes the steps of earlier attempts, so a reader needs only the newest record.
     """
     body = {"step": step, "before": read_fence(store, run).resumed}
     created = store.create(f"{attempt_key(run, attempt)}/resumed.json", json.dumps(body).encode())
@@ -76,18 +76,20 @@ def record_resume(store: Store, run: str, attempt: int, step: int) -> None:
 
 @dataclass(frozen=True)
 class Fence:
-    """Where each attempt of a run went on."""
+    """The step from which each attempt of a run resumed."""
 
     resumed: dict[int, int]  # attempt -> step
 
     def admits(self, attempt: int, step: int) -> bool:
-        """Whether what `attempt` made at `step` belongs to the run: no later attempt went on from before it."""
+        """Return whether output of `attempt` at `step` belongs to the run: no later attempt resumed before it."""
         return all(step <= start for later, start in self.resumed.items() if later > attempt)
 
 
 def read_fence(store: Store, run: str) -> Fence:
-    """As the newest attempt wrote it down. One that has not recorded where it resumes has trained nothing, and bars nothing;
-    nor does one that says so when a newer attempt has already begun to train.
+    """Read the fence that the newest attempt recorded.
+
+    An attempt without a record has trained nothing and excludes nothing. Neither does an attempt that records its step
+    after a newer attempt has started to train.
     """
     for number in reversed(attempt_numbers(store, run)):
         found = _read(store, run, number, "resumed.json")
@@ -102,7 +104,7 @@ def read_fence(store: Store, run: str) -> Fence:
 
 @dataclass(frozen=True)
 class Cause:
-    """What ended an attempt, in words, and on which host."""
+    """The reason why an attempt ended, as text, and the host."""
 
     text: str
     host: str = field(default_factory=platform.node)
@@ -111,7 +113,7 @@ class Cause:
 def write_outcome(
     store: Store, run: str, attempt: int, outcome: str, step: int | None, cause: Cause | None = None
 ) -> None:
-    """How an attempt ended on purpose: `done`, `stopped` (early, as asked), `budget`, `interrupted` or `superseded`."""
+    """Record an orderly end: `done`, `stopped` (early, on request), `budget`, `interrupted` or `superseded`."""
     assert outcome in OUTCOMES, outcome
     cause = cause or Cause(outcome)
     body = {"outcome": outcome, "cause": cause.text, "host": cause.host, "step": step, "ended_at": now()}
@@ -119,7 +121,7 @@ def write_outcome(
 
 
 def read_outcome(store: Store, run: str, attempt: int) -> dict[str, Any] | None:
-    """None while it runs, and after a crash."""
+    """Return the recorded outcome; None while the attempt runs and after a crash."""
     return _read(store, run, attempt, "outcome.json") or None
 
 

@@ -1,4 +1,4 @@
-"""CloudWatch, when asked for: log lines, and metrics as EMF, which CloudWatch makes metrics of when it reads the line."""
+"""Optional CloudWatch output: log lines, and metrics as EMF lines, from which CloudWatch extracts metrics."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..config import MissingExtra, SkytrainError, aws_region
 
 NAMESPACE = "Skytrain"
 TIMEOUT_SECONDS = 5.0
-# Limits of one PutLogEvents: 10,000 events and 1 MiB, of which each event takes 26 bytes more than its text.
+# Limits of one PutLogEvents call: 10,000 events and 1 MiB, where each event counts 26 bytes more than its text.
 MAX_EVENTS, MAX_BYTES, EVENT_BYTES, LINE_BYTES = 10_000, 1_000_000, 26, 250_000
 
 
@@ -46,7 +46,7 @@ class CloudWatch:
             if not self._made:
                 self._make()
             while batch := self._next_batch():
-                # The order of time is demanded, and a clock may have been set back between two lines.
+                # Events must be in chronological order, and the clock may have been set back between two lines.
                 events = [{"timestamp": at, "message": text} for at, text in sorted(batch, key=lambda event: event[0])]
                 self._client.put_log_events(logGroupName=self._group, logStreamName=self._stream, logEvents=events)
                 with self._lock:
@@ -65,7 +65,7 @@ class CloudWatch:
                 size += len(text.encode()) + EVENT_BYTES
                 if batch and size > MAX_BYTES:
                     break
-                batch.append((at, text or " "))  # an empty event is refused
+                batch.append((at, text or " "))  # CloudWatch rejects empty events
             return batch
 
     def _make(self) -> None:
@@ -82,7 +82,7 @@ class CloudWatch:
 
 
 def emf_line(run: str, step: int, values: Mapping[str, float], at_ms: int) -> str:
-    values = {name: value for name, value in values.items() if math.isfinite(value)}  # JSON has no others
+    values = {name: value for name, value in values.items() if math.isfinite(value)}  # JSON has no NaN or infinity
     metrics = [{"Name": name} for name in values]
     meta = {
         "Timestamp": at_ms,
@@ -98,12 +98,12 @@ def _client() -> Any:
         import botocore.exceptions
     except ImportError:
         raise MissingExtra("boto3", "aws") from None
-    # A checkpoint's commit waits for what is being sent, and all of it is tried again every few seconds anyway.
+    # Keep this short: a checkpoint commit waits for it, and a failed upload is retried every few seconds anyway.
     patience = botocore.config.Config(
         connect_timeout=TIMEOUT_SECONDS, read_timeout=TIMEOUT_SECONDS, retries={"total_max_attempts": 1}
     )
     try:
-        # boto3 itself reads AWS_DEFAULT_REGION alone, unlike AWS's other tools and our store.
+        # boto3 reads only AWS_DEFAULT_REGION, unlike AWS's other tools and Skytrain's store.
         return boto3.client("logs", region_name=aws_region(), config=patience)
     except botocore.exceptions.BotoCoreError as error:  # no region, a profile that does not exist
         raise SkytrainError(f"trainer.loggers: cloudwatch cannot be used: {error}\n  set AWS_REGION") from None

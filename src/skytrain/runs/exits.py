@@ -1,4 +1,4 @@
-"""How a command ends: the one table of causes and exit codes, which the command line, the help and the docs share."""
+"""The table of outcomes and exit codes, shared by the command line, the help and the docs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..storage import AccessDenied, StoreUnreachable
 
 @dataclass(frozen=True)
 class Exit:
-    """One way to end. `remedy` is what the user does next."""
+    """One outcome of a command. `remedy` tells the user what to do next."""
 
     code: int
     cause: str
@@ -46,7 +46,7 @@ OUTCOMES = frozenset({DONE, STOPPED, BUDGET, INTERRUPTED, SUPERSEDED})  # of an 
 
 
 def exit_code_of(error: SkytrainError) -> int:
-    """The exit code of an error. The store's own errors know nothing of runs, so their codes are decided here."""
+    """Return the exit code of an error. Codes of store errors are assigned here: the store does not know about runs."""
     if isinstance(error, AccessDenied):
         return EXIT_CODES["credentials"]
     if isinstance(error, StoreUnreachable):
@@ -55,12 +55,12 @@ def exit_code_of(error: SkytrainError) -> int:
 
 
 def exit_codes_text() -> str:
-    """The table for a command's help, one line for each code. `\\b` keeps the lines from being joined."""
+    """Return the table for a command's help, one line per code. `\\b` keeps the lines from being joined."""
     rows = [f"  {each.code:>2}  {each.meaning.replace('`', '')}" for each in EXITS if each.cause != STOPPED]
     return "\n".join(["\b", "Exit codes:", *rows])
 
 
 def exit_codes_table() -> str:
-    """The table in Markdown, for the docs."""
+    """Return the table in Markdown, for the docs."""
     rows = [f"| {each.code} | {each.cause} | {each.meaning} | {each.remedy} |" for each in EXITS]
     return "\n".join(["| code | cause | meaning | what to do |", "| --- | --- | --- | --- |", *rows])

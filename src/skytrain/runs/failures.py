@@ -1,4 +1,4 @@
-"""Attempts that ended with an error: what it was, so that `status` says so at once and need not wait for silence."""
+"""Record the error that ended an attempt, so that `status` reports it at once instead of after a timeout."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .attempts import Cause, Superseded, attempt_key, now, write_outcome
 from .exits import SUPERSEDED
 from .reading import DamagedRecord, read_object
 
-FAILURE_SECONDS = 5.0  # that a store which may be the cause of the failure is waited for
+FAILURE_SECONDS = 5.0  # timeout of the write: the store itself may be the cause of the failure
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The first error of an attempt, of whichever rank."""
+    """The first error of an attempt, on any rank."""
 
     reason: str
     host: str
@@ -31,7 +31,7 @@ def _key(run: str, attempt: int) -> str:
 
 @contextlib.contextmanager
 def failures_recorded(store: Store, run: str, attempt: int) -> Iterator[None]:
-    """Writes down the error that ends this block. A process that is killed writes nothing, and its run goes stale."""
+    """Record the error that ends this block. A killed process records nothing, and its run becomes stale."""
     try:
         yield
     except Superseded as error:
@@ -41,15 +41,15 @@ def failures_recorded(store: Store, run: str, attempt: int) -> Iterator[None]:
         raise
     except Exception as error:
         failure = Failure(str(error) or type(error).__name__, platform.node(), now())
-        # Other ranks fail because of the first one, and later: only the first is kept.
-        if not isinstance(error, StoreUnreachable):  # it was waited for long enough
+        # Other ranks fail later, as a consequence of the first failure: only the first is recorded.
+        if not isinstance(error, StoreUnreachable):  # the store has already timed out
             with contextlib.suppress(StoreError):  # the error itself matters more
                 store.hurried(FAILURE_SECONDS).create(_key(run, attempt), json.dumps(asdict(failure)).encode())
         raise
 
 
 def read_failure(store: Store, run: str, attempt: int) -> Failure | None:
-    """None for an attempt that runs, ended on purpose, or was killed."""
+    """Return the recorded failure; None if the attempt is running, ended in an orderly way or was killed."""
     try:
         return Failure(**read_object(store, _key(run, attempt)))
     except NotFound:

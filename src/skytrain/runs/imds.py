@@ -1,4 +1,4 @@
-"""What an EC2 instance knows about itself, by IMDSv2: its kind and price class, its launch, and notices of its end."""
+"""EC2 instance metadata by IMDSv2: instance type, market, launch time and interruption notices."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ T = TypeVar("T")
 
 ENDPOINT = "http://169.254.169.254"
 TIMEOUT_SECONDS = 2.0
-TOKEN_SECONDS = 21600  # the longest that IMDS gives
+TOKEN_SECONDS = 21600  # the maximum that IMDS allows
 DMI = Path("/sys/class/dmi/id")
-# What is asked once, at the start of an attempt: AWS throttles the service (503), and a container's route may come late.
+# For the request at the start of an attempt: AWS throttles the service (503), and a container's route may come up late.
 START_RETRY = Retry(seconds=20.0, first_wait_seconds=0.1, longest_wait_seconds=2.0)
 
 
 @dataclass(frozen=True)
 class Notice:
-    """EC2's word that this instance will be taken away (`at`), or is likely to be."""
+    """EC2's notice that this instance will be interrupted (`at`) or is at elevated risk of interruption."""
 
     kind: Literal["spot", "rebalance"]
     text: str
@@ -47,17 +47,17 @@ class Ec2Instance:
 
 
 class Metadata:
-    """One instance's metadata service. Every request carries a token: version 1, which any program can trick, is not used."""
+    """Client of the instance metadata service. Uses IMDSv2 tokens only: IMDSv1 is open to request forgery."""
 
     def __init__(self, endpoint: str) -> None:
         self._base = endpoint.rstrip("/") + "/latest/"
-        # Never through a proxy: the address means this very machine.
+        # Never use a proxy: the address is link-local.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
         self._token: str | None = None
-        self._date: datetime | None = None  # of the last answer
+        self._date: datetime | None = None  # Date header of the last response
 
     def get(self, path: str) -> str | None:
-        """The text at `path`, None where there is none. Raises OSError when the service does not answer."""
+        """Return the text at `path`, or None if it does not exist. Raises OSError if the service does not respond."""
         for last in (False, True):
             if self._token is None:
                 self._token = self._request(
@@ -70,7 +70,7 @@ class Metadata:
                     return None
                 if error.code != 401 or last:
                     raise
-                self._token = None  # it ran out
+                self._token = None  # expired
         raise AssertionError("the second answer was returned or raised")
 
     def _request(self, method: str, path: str, headers: dict[str, str]) -> str:
@@ -79,14 +79,14 @@ class Metadata:
             with self._open(request, timeout=TIMEOUT_SECONDS) as answer:
                 text = str(answer.read().decode())
                 self._date = _date(answer.headers.get("Date"))
-        except (http.client.HTTPException, UnicodeDecodeError) as error:  # cut short, or not HTTP at all
+        except (http.client.HTTPException, UnicodeDecodeError) as error:  # truncated, or not HTTP
             raise OSError(f"{request.full_url}: {error!r}") from error
-        if not text.strip():  # what does not exist is a 404: this is a failure of the service
+        if not text.strip():  # a missing path is a 404, so an empty response is a service failure
             raise OSError(f"{request.full_url}: the answer is empty")
         return text
 
     def instance(self) -> Ec2Instance | None:
-        """None where this is no EC2 instance after all. Tried for `START_RETRY`, then raises OSError."""
+        """Return this instance, or None if it is not on EC2. Retries for `START_RETRY`, then raises OSError."""
         return patiently(self._instance, START_RETRY)
 
     def _instance(self) -> Ec2Instance | None:
@@ -109,7 +109,7 @@ class Metadata:
             raise OSError(f"the instance identity document cannot be read: {error!r}") from error
 
     def notice(self) -> Notice | None:
-        """The most serious notice there is. Raises OSError when the service does not answer."""
+        """Return the most serious current notice. Raises OSError if the service does not respond."""
         action = self.get("meta-data/spot/instance-action")
         if action is not None:
             try:
@@ -132,7 +132,7 @@ def _date(header: str | None) -> datetime | None:
 
 
 def patiently(ask: Callable[[], T], retry: Retry) -> T:
-    """What `ask` returns, tried again while it raises OSError and time is left."""
+    """Return the result of `ask`, retrying on OSError until `retry` is exhausted."""
     patience = Patience(retry)
     while True:
         try:
@@ -145,9 +145,9 @@ def patiently(ask: Callable[[], T], retry: Retry) -> T:
 
 
 def find_metadata() -> Metadata | None:
-    """This instance's metadata service, whether it answers now or not; None off EC2, where nothing is asked.
+    """Return this instance's metadata service, even if it does not respond now; None (without a request) off EC2.
 
-    AWS's own variables decide first: AWS_EC2_METADATA_SERVICE_ENDPOINT and AWS_EC2_METADATA_DISABLED.
+    AWS_EC2_METADATA_SERVICE_ENDPOINT and AWS_EC2_METADATA_DISABLED take precedence.
     """
     if metadata_is_disabled():
         return None
@@ -159,14 +159,14 @@ def find_metadata() -> Metadata | None:
         metadata.get("meta-data/instance-id")
     except urllib.error.URLError as error:
         if isinstance(error.reason, ConnectionRefusedError | socket.gaierror) and not on_ec2():
-            return None  # a variable that leads nowhere
+            return None  # the variable's endpoint is not reachable
     except OSError:
         pass  # the service exists but failed; the next call tries again
     return metadata
 
 
 def on_ec2() -> bool:
-    """Whether the machine's firmware says that it is an EC2 instance."""
+    """Return whether the machine's firmware identifies it as an EC2 instance."""
     for name in ("sys_vendor", "board_vendor", "bios_vendor"):
         try:
             if (DMI / name).read_text().strip() == "Amazon EC2":

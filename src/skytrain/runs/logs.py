@@ -1,4 +1,4 @@
-"""The log of each rank: all that it reports, warnings and errors of the libraries, and the trace that it died of."""
+"""The log of each rank: its reports, warnings and errors of libraries, and the traceback of a fatal error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Write = Callable[[str], None]
 
 
 class LoggedReporter:
-    """Passes everything on to another reporter, and writes it down."""
+    """A reporter that forwards everything to another reporter and writes it to the log."""
 
     def __init__(self, reporter: Reporter, write: Write) -> None:
         self._reporter, self._write = reporter, write
@@ -49,7 +49,7 @@ class _Handler(logging.Handler):
 
 @contextmanager
 def libraries_logged(write: Write) -> Iterator[None]:
-    """What libraries log as a warning or worse, and an error that ends this, are written too."""
+    """Also log warnings and errors of libraries, and the error that ends this block."""
     handler = _Handler(write)
     logging.getLogger().addHandler(handler)
     try:

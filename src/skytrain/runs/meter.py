@@ -1,12 +1,12 @@
-"""The meter: what a run has cost so far, over every attempt and every machine, from the store alone.
+"""The meter: the cost of a run so far, over all attempts and machines, from records in the store.
 
-Each machine has its own count, and an attempt continues the count that it finds. So the time between a kill and the next
-start on a machine that lived on is counted, a restart resets nothing, and two attempts on one machine count it once.
-An EC2 instance is counted from its launch, and also while the run was stopped on purpose: it is rented all the while.
+Each machine has its own count, and an attempt continues the count that it finds. So the time between a kill and the
+next start on the same machine is counted, a restart resets nothing, and two attempts on one machine count it once.
+An EC2 instance is counted from its launch, including the time while the run was stopped: it is billed all the time.
 Any other machine is counted from the run's first start, and not while the run was stopped.
 
-Clocks: seconds since the machine booted, which nobody sets, and the metadata service's own for the age of an instance.
-The machine's time of day is never used: it may be days ahead before it is set.
+Clocks: seconds since boot, which cannot be set, and the metadata service's clock for the age of an instance.
+The machine's wall clock is never used: before it is synchronized it may be days off.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class MeteredMachine:
-    """One machine as it is when an attempt starts on it."""
+    """The state of one machine when an attempt starts on it."""
 
-    key: str  # the same from its launch to its end
+    key: str  # constant for the lifetime of the machine
     boot: str
     boot_seconds: float  # since it booted
-    age_seconds: float  # since it was launched, for EC2; elsewhere 0, since nobody pays before the run begins
-    rented: bool = True  # by the hour, whether the run uses it or not: an EC2 instance
+    age_seconds: float  # since launch, for EC2; 0 elsewhere, where cost starts with the run
+    rented: bool = True  # billed by the hour even while the run is stopped: an EC2 instance
 
 
 @dataclass(frozen=True)
 class Count:
-    """What one machine has cost a run, and when, by its own clock."""
+    """The cost of one machine for a run, with times by the machine's own clock."""
 
     usd: float
     seconds: float
@@ -51,18 +51,18 @@ class Count:
 
 @dataclass(frozen=True)
 class Spend:
-    """What a run has cost before an attempt."""
+    """The cost of a run before an attempt."""
 
     counts: Mapping[str, Count]
-    save_seconds: float = 0.0  # that its slowest save took
-    stopped: bool = False  # the attempt before ended on purpose
+    save_seconds: float = 0.0  # duration of its slowest save
+    stopped: bool = False  # whether the previous attempt ended in an orderly way
 
 
 NOTHING_SPENT = Spend({})
 
 
 def boot_clock() -> float:
-    """Seconds since this machine booted, sleep included where the system can tell."""
+    """Return the seconds since this machine booted, including sleep where the system reports it."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
@@ -74,20 +74,20 @@ def this_machine(instance: Ec2Instance | None) -> MeteredMachine:
         return MeteredMachine(boot, boot, up, 0.0, rented=False)
     if instance.launched_at is None or instance.read_at is None:
         return MeteredMachine(instance.id, boot, up, up)
-    # An instance is at least as old as it is up.
+    # An instance's age is at least its uptime.
     age = (instance.read_at - instance.launched_at).total_seconds()
     return MeteredMachine(f"{instance.id} {instance.launched_at.isoformat()}", boot, up, max(age, up))
 
 
 def machine_price(budget: BudgetConfig, instance: Ec2Instance | None) -> float | None:
-    """Dollars per hour of one machine: as configured, or the catalogue's; None where nobody can tell."""
+    """Return the dollars per hour of one machine, from the configuration or the catalogue; None if unknown."""
     if budget.usd_per_hour is not None:
         return budget.usd_per_hour
     if instance is None:
         return None
     price = load_catalog().price(instance.type, instance.region, instance.market)
     if price is not None:
-        return price.usd_per_hour_max  # of the region's zones: a stop too early can be undone
+        return price.usd_per_hour_max  # the most expensive zone: stopping too early can be undone
     if budget.usd is None:
         return None
     raise SkytrainError(
@@ -97,17 +97,19 @@ def machine_price(budget: BudgetConfig, instance: Ec2Instance | None) -> float |
 
 
 class Meter:
-    """Counts while an attempt runs. `machines` are all that it runs on; `before` is what the store knows of the run's."""
+    """Counts cost while an attempt runs on `machines`; `before` is the run's recorded cost so far."""
 
     def __init__(
         self, machines: Sequence[MeteredMachine], usd_per_hour: float | None, before: Spend = NOTHING_SPENT
     ) -> None:
-        machines = list({machine.key: machine for machine in machines}.values())  # one may run several nodes of a test
+        machines = list(
+            {machine.key: machine for machine in machines}.values()
+        )  # in tests, one machine may run several nodes
         self._began = boot_clock()
         self._usd_per_second = (usd_per_hour or 0.0) / 3600
         self.usd_per_hour = None if usd_per_hour is None else usd_per_hour * len(machines)
-        self.idle_seconds = 0.0  # the longest that one of them was paid for while the run was stopped
-        self.save_seconds = before.save_seconds  # that the run's slowest save took
+        self.idle_seconds = 0.0  # longest time that a machine was billed while the run was stopped
+        self.save_seconds = before.save_seconds  # duration of the run's slowest save
         self._others = {key: count for key, count in before.counts.items() if key not in {m.key for m in machines}}
         self._starts = {machine.key: self._start(machine, before) for machine in machines}
 
@@ -128,15 +130,15 @@ class Meter:
         return Count(usd, seconds, machine.boot, machine.boot_seconds)
 
     def note_save(self, seconds: float) -> None:
-        """How long a save took, for this attempt and those after it."""
+        """Record the duration of a save, for this attempt and later ones."""
         self.save_seconds = max(self.save_seconds, seconds)
 
     def elapsed_seconds(self) -> float:
-        """Of this attempt."""
+        """Return the seconds since this attempt started."""
         return boot_clock() - self._began
 
     def counts(self) -> dict[str, Count]:
-        """All machines' counts as of now."""
+        """Return the current counts of all machines."""
         passed = self.elapsed_seconds()
         return {
             **self._others,
@@ -152,12 +154,12 @@ class Meter:
         }
 
     def usd(self, *, in_seconds: float = 0.0) -> float:
-        """What the run has cost, or will have cost after so long."""
+        """Return the cost of the run now, or `in_seconds` from now."""
         ahead = in_seconds * self._usd_per_second * len(self._starts)
         return sum(count.usd for count in self.counts().values()) + ahead
 
     def record(self) -> dict[str, Any]:
-        """As a line of the attempt's spend: the whole run's counts, so that the newest line is enough."""
+        """Return a line of the attempt's spend stream with the counts of the whole run, so the newest line is enough."""
         return {
             "usd": self.usd() if self.usd_per_hour is not None else None,
             "usd_per_hour": self.usd_per_hour,
@@ -167,7 +169,7 @@ class Meter:
 
 
 def read_spend(store: Store, run: str, saved: Mapping[str, Any] | None = None) -> Spend:
-    """What all attempts left, and at least what the checkpoint that is resumed from says (`saved`)."""
+    """Return the spend recorded by all attempts, at least that of the checkpoint to resume from (`saved`)."""
     records = [*last_records(store, run, "spend").values(), *([saved] if saved else [])]
     numbers = attempt_numbers(store, run)
     return Spend(
@@ -178,7 +180,7 @@ def read_spend(store: Store, run: str, saved: Mapping[str, Any] | None = None) -
 
 
 def largest_counts(spends: Iterable[Mapping[str, Any]]) -> dict[str, Count]:
-    """By machine, the largest count of all records."""
+    """Return the largest recorded count of each machine."""
     counts: dict[str, Count] = {}
     for record in spends:
         for key, fields in record.get("machines", {}).items():
@@ -189,7 +191,7 @@ def largest_counts(spends: Iterable[Mapping[str, Any]]) -> dict[str, Count]:
 
 
 def last_records(store: Store, run: str, stream: str) -> dict[int, dict[str, Any]]:
-    """By attempt, the newest line of a stream."""
+    """Return the newest line of a stream for each attempt."""
     parts: dict[int, str] = {}
     for stat in store.list(f"runs/{run}/attempts/"):
         number, _, rest = stat.key.removeprefix(f"runs/{run}/attempts/").partition("/")

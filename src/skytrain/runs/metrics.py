@@ -1,4 +1,4 @@
-"""Metrics of a run as they lie in the store: numbered parts of JSON lines under each attempt."""
+"""Metrics of a run in the store: numbered parts of JSON lines under each attempt."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .attempts import attempt_key, read_fence
 from .reading import read_lines
 from .sync import Lines
 
-LAST_PARTS = 4  # hold far more steps than lie between two validations
+LAST_PARTS = 4  # enough for far more steps than there are between two validations
 
 
 class MetricsWriter:
-    """Records of metrics by step; they travel when the stream is flushed."""
+    """Writes metrics by step; they are uploaded when the stream is flushed."""
 
     def __init__(self, store: Store, run: str, attempt: int) -> None:
         self.lines = Lines(store, f"{attempt_key(run, attempt)}/metrics/")
@@ -24,7 +24,7 @@ class MetricsWriter:
 
 
 def read_metrics(store: Store, run: str) -> list[dict[str, Any]]:
-    """Every record of a run in order of step; where attempts overlap, the newest attempt's word counts."""
+    """Return all records of a run in order of step; where attempts overlap, those of the newest attempt."""
     by_step: dict[tuple[int, tuple[str, ...]], dict[str, Any]] = {}
     fence = read_fence(store, run)
     for attempt, record in _records(store, run):
@@ -34,7 +34,7 @@ def read_metrics(store: Store, run: str) -> list[dict[str, Any]]:
 
 
 def last_metrics(store: Store, run: str) -> dict[str, Any]:
-    """The newest value of each metric, and the newest step, from the last few parts alone."""
+    """Return the newest step and the newest value of each metric, reading only the last few parts."""
     fence, last = read_fence(store, run), dict[str, Any]()
     for number, key in reversed(_parts(store, run)[-LAST_PARTS:]):
         for record in reversed(read_lines(store, key)):
@@ -44,7 +44,7 @@ def last_metrics(store: Store, run: str) -> dict[str, Any]:
 
 
 def was_measured(store: Store, run: str, name: str, step: int) -> bool:
-    """Whether any attempt has left this metric of this step."""
+    """Return whether any attempt has recorded this metric at this step."""
     for _, key in reversed(_parts(store, run)):
         records = read_lines(store, key)
         if any(record["step"] == step and name in record for record in records):
@@ -61,7 +61,7 @@ def _records(store: Store, run: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _parts(store: Store, run: str) -> list[tuple[int, str]]:
-    """By attempt and part. By number: as text, attempt 10 would come before attempt 2."""
+    """Return the parts sorted by attempt and part number (as text, attempt 10 would come before attempt 2)."""
     parts: list[tuple[int, str]] = []
     for stat in store.list(f"runs/{run}/attempts/"):
         folder, _, rest = stat.key.removeprefix(f"runs/{run}/attempts/").partition("/")

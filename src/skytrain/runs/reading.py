@@ -1,4 +1,4 @@
-"""Reading the JSON that a run leaves in the store: objects, and streams of lines. What is damaged is named, with what to do."""
+"""Read the JSON objects and JSON-lines streams of a run from the store; damage raises DamagedRecord with a remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .exits import EXIT_CODES
 
 
 class DamagedRecord(SkytrainError):
-    """A record of a run that does not hold what was written there."""
+    """A record of a run whose content is damaged."""
 
     exit_code = EXIT_CODES["damaged"]
 
@@ -24,12 +24,12 @@ class DamagedRecord(SkytrainError):
 
 
 def read_object(store: Store, key: str) -> dict[str, Any]:
-    """NotFound where there is none."""
+    """Read a JSON object. Raises NotFound if there is none."""
     return _parse(store, key, store.read(key))
 
 
 def read_lines(store: Store, key: str) -> list[dict[str, Any]]:
-    """The records of one part. A part is written whole or not at all, so a line that is no record means damage."""
+    """Return the records of one part. Parts are written atomically, so a line that is not a record means damage."""
     return [_parse(store, key, line, number) for number, line in enumerate(store.read(key).splitlines(), 1)]
 
 
@@ -38,6 +38,6 @@ def _parse(store: Store, key: str, text: bytes, line: int | None = None) -> dict
         found = json.loads(text)
         if not isinstance(found, dict):
             raise TypeError("it is not a JSON object")
-    except (ValueError, TypeError) as error:  # ValueError: no JSON, or no UTF-8
+    except (ValueError, TypeError) as error:  # ValueError: not JSON, or not UTF-8
         raise DamagedRecord(store, key, error, line) from None
     return found

@@ -1,4 +1,4 @@
-"""The record of a run (`run.json`), in the store and nowhere else."""
+"""The run record (`run.json`), which is kept only in the store."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ class RunRecord:
     finished_at: str | None = None
     train_seconds: float | None = None
     step: int = 0
-    started_from: str | None = None  # what --from named
+    started_from: str | None = None  # the value of --from
     former_names: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a new run starts from: another run's checkpoint, a Hugging Face folder or an llm.c file; by default, nothing."""
+    """The start of a new run: from scratch, another run's checkpoint, a Hugging Face folder or an llm.c file."""
 
     source: str | None = None
-    weights_only: bool = False  # leave the optimizer's state, the schedule and the position in the data
-    at_step: int | None = None  # of the schedule and of the data, for weights alone
-    fall_back: bool = False  # where the run's own newest checkpoint is damaged, resume from the newest whole one
+    weights_only: bool = False  # without optimizer state, schedule and data position
+    at_step: int | None = None  # step of the schedule and the data, with weights_only
+    fall_back: bool = False  # if the run's newest checkpoint is damaged, resume from the newest intact one
 
     def __post_init__(self) -> None:
         if self.source is None and (self.weights_only or self.at_step is not None):
@@ -65,30 +65,30 @@ class Start:
 
 
 def plain(config: Any) -> Any:
-    """A configuration as JSON would hold it."""
+    """Convert a configuration to plain JSON values."""
     return json.loads(json.dumps(dataclasses.asdict(config), default=str))
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a plain configuration that decide the result, by dotted key.
+    """Return the settings of a plain configuration that determine the result, by dotted key.
 
-    The others may change between attempts, among them the mesh and the micro-batch: sums are then rounded in another
-    order, but mean the same.
+    All others may change between attempts. Among them are the mesh and the micro-batch: changing them only changes
+    the order of summation, and with it the rounding.
     """
     return flatten(select(Config, config, RESULT))
 
 
 def check_run_name(name: str) -> None:
-    """Raises SkytrainError for what cannot be a run's folder."""
+    """Raise SkytrainError if the name cannot be a run's folder."""
     if "/" in name or name in {"", ".", ".."}:
         better = name.replace("/", "-").strip(".-") or "NAME"
         raise SkytrainError(f"run: {name!r} cannot be a folder's name\n  try run={better}")
 
 
 def run_name(config: Config, start: Start | None = None) -> str:
-    """The name given, or one that contains model and data and changes with anything that decides the result.
+    """Return the configured name, or one made of model, data and a hash of all settings that determine the result.
 
-    So the same command continues the same run, and another learning rate starts another.
+    So the same command resumes the same run, and another learning rate starts a new one.
     """
     if config.run:
         check_run_name(config.run)
@@ -97,19 +97,19 @@ def run_name(config: Config, start: Start | None = None) -> str:
     if start is not None and start.source is not None:
         decides["--from"] = start.label
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
-    model = config.model.name.rstrip("/").rpartition("/")[2]  # on Hugging Face's hub a name has its owner before it
+    model = config.model.name.rstrip("/").rpartition("/")[2]  # names on the Hugging Face Hub start with the owner
     return f"{model}-{config.data.name}-{digest[:8]}"
 
 
 def config_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """One line for each setting that decides the result and differs."""
+    """Return one line for each changed setting that determines the result."""
     return _differences(identity(before), identity(now))
 
 
 def other_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """One line for each setting that differs and decides no number; those that a version added are no change."""
+    """Return one line for each changed setting that does not affect the result; settings new in a version are skipped."""
     old, new = (flatten(select(Config, config, {EXECUTION})) for config in (before, now))
-    old.pop("run", None)  # a run that is continued has its name, given or made
+    old.pop("run", None)  # a resumed run has its name, configured or generated
     return _differences(old, {key: value for key, value in new.items() if key in old})
 
 
@@ -128,7 +128,7 @@ def new_record(
     parameters: int,
     hardware: dict[str, Any],
 ) -> RunRecord:
-    """The record of a run that begins now, with this code on this host."""
+    """Return the record of a run that starts now, with this code on this host."""
     return RunRecord(
         name=name,
         config=plain(config),
@@ -148,7 +148,7 @@ def save_run(store: Store, record: RunRecord) -> None:
 
 
 def create_run(store: Store, record: RunRecord) -> bool:
-    """False when there is a run of that name already; of two attempts to create it at the same moment, one succeeds."""
+    """Create a run; False if the name is taken. Of several concurrent callers, exactly one succeeds."""
     return store.create(f"runs/{record.name}/run.json", _to_bytes(record))
 
 
@@ -166,7 +166,7 @@ def load_run(store: Store, name: str) -> RunRecord:
 
 
 def _instead(store: Store, name: str) -> str:
-    """For a name that is no run's: the run that once had it, the nearest name, or all names."""
+    """Return a hint for an unknown run name: the run that formerly had it, the nearest name, or all names."""
     runs = _names(store)
     if renamed := _renamed_to(store, name, runs):
         return f"it was renamed to {renamed}"
@@ -175,7 +175,7 @@ def _instead(store: Store, name: str) -> str:
 
 
 def check_not_renamed(store: Store, name: str) -> None:
-    """Raises for the former name of a run: a new run of that name would start from step 0 unnoticed."""
+    """Raise if `name` is the former name of a run: a new run of that name would silently start at step 0."""
     if renamed := _renamed_to(store, name, _names(store)):
         raise SkytrainError(
             f"no run {name!r} in {store.root}: it was renamed to {renamed}\n"
@@ -192,7 +192,7 @@ def _names(store: Store) -> list[str]:
 
 
 def run_names(store: Store) -> list[str]:
-    """All runs of the store, also those whose record is damaged. Raises where there is none."""
+    """Return the names of all runs in the store, including damaged ones. Raises if there is none."""
     names = _names(store)
     if not names:
         raise SkytrainError(f"no run in {store.root} yet\n  start one: skytrain train, or skytrain quickstart")
@@ -200,7 +200,7 @@ def run_names(store: Store) -> list[str]:
 
 
 def list_runs(store: Store) -> list[RunRecord]:
-    """The runs whose record can be read, the one that started last first. A damaged one is logged."""
+    """Return the runs with a readable record, newest first. Damaged records are logged."""
     return sorted(_readable(store, run_names(store)), key=lambda record: record.started_at, reverse=True)
 
 
@@ -213,7 +213,7 @@ def _readable(store: Store, runs: Iterable[str]) -> Iterator[RunRecord]:
 
 
 def _code_revision() -> str | None:
-    """The git commit of the code that runs, when it runs from a checkout."""
+    """Return the git commit of the running code, or None if it does not run from a checkout."""
     here = Path(__file__).parent
     try:
         found = subprocess.run(

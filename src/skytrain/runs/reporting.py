@@ -1,4 +1,4 @@
-"""How long work tells its watcher what it is doing. The command line draws it; a library caller may stay silent."""
+"""Progress reporting of long operations. The command line displays it; library callers may use `Silent`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..config import format_seconds
 
 
 class Reporter(Protocol):
-    """What a story needs of its surroundings: a line, a table, and progress of a named stage."""
+    """Receives the output of a long operation: lines of text, tables, and the progress of named stages."""
 
     def note(self, text: str) -> None: ...
 
@@ -18,15 +18,15 @@ class Reporter(Protocol):
     def progress(
         self, stage: str, done: float, total: float | None, detail: str = "", seconds_left: float | None = None
     ) -> None:
-        """`done` of `total` units; a stage ends when done reaches total.
+        """Report `done` of `total` units; a stage ends when `done` reaches `total`.
 
-        `seconds_left` is for work that knows its pace better than the clock does.
+        `seconds_left` overrides the estimate from elapsed time.
         """
         ...
 
 
 class Silent:
-    """A reporter for programs and tests."""
+    """A reporter without output, for programs and tests."""
 
     def note(self, text: str) -> None:
         return
@@ -43,7 +43,7 @@ class Silent:
 def progress_line(
     stage: str, done: float, total: float | None, detail: str = "", seconds_left: float | None = None
 ) -> str:
-    """Progress as one line of text: `train 20/300 | loss 4.2 | 3m10s to go`."""
+    """Format progress as one line of text: `train 20/300 | loss 4.2 | 3m10s to go`."""
     of = f"/{total:.0f}" if total is not None else ""
     left = f"{format_seconds(round(seconds_left))} to go" if seconds_left else ""
     return " | ".join(part for part in (f"{stage} {done:.0f}{of}", detail, left) if part)

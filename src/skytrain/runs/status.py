@@ -1,4 +1,4 @@
-"""How a run stands, from what it has left in the store: no process of it is asked."""
+"""The status of a run, from its records in the store; its processes are not contacted."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .metrics import last_metrics
 from .record import load_run
 
 STALE_SECONDS = 60.0  # a running attempt writes every five
-START_SECONDS = 600.0  # before its first word it may have a checkpoint to fetch
+START_SECONDS = 600.0  # before its first heartbeat it may have to download a checkpoint
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """One run. What is not known is None."""
+    """The status of one run; unknown values are None."""
 
     run: str
     # starting, running, stale (silent for a while), failed, done, stopped, budget, interrupted, not started, damaged
     state: str
-    reason: str | None = None  # of a failure, or what is damaged
-    since: str | None = None  # when it was last heard of, or ended
+    reason: str | None = None  # of the failure, or which record is damaged
+    since: str | None = None  # time of the last heartbeat, or of the end
     step: int = 0
     total_steps: int = 0
     loss: float | None = None
@@ -41,14 +41,14 @@ class RunStatus:
     checkpoint_step: int | None = None
     checkpoint_age_seconds: float | None = None
     attempts: int = 0
-    interruptions: int = 0  # ends that the run did not choose: signals, notices, errors, crashes, lost machines
+    interruptions: int = 0  # involuntary ends: signals, notices, errors, crashes, lost machines
     slowest_rank: int | None = None
     straggler_ratio: float | None = None
     host: str | None = None
 
 
 def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int, str] | None = None) -> RunStatus:
-    """`checkpoint` is the newest committed one: its step, and when it was committed."""
+    """Return the status of a run. `checkpoint` is the step and commit time of the newest committed checkpoint."""
     record, numbers, now = load_run(store, name), attempt_numbers(store, name), datetime.now(UTC)
     outcomes = {number: read_outcome(store, name, number) for number in numbers}
     beats = last_records(store, name, "spend")
@@ -102,14 +102,14 @@ def _state(
         return outcome["outcome"], outcome["ended_at"]
     starting = newest not in beats
     heard = begun["started_at"] if starting else beats[newest]["at"]
-    # A clock that is ahead of ours does not make a run stale.
+    # A host whose clock is ahead does not make a run stale.
     if (now - datetime.fromisoformat(heard)).total_seconds() > (START_SECONDS if starting else STALE_SECONDS):
         return "stale", heard
     return ("starting", None) if starting else ("running", heard)
 
 
 def _usd(counts: dict[str, Count], beat: dict[str, Any]) -> float | None:
-    """None where no attempt knew a price."""
+    """Return the dollars spent, or None if no attempt knew a price."""
     known = beat.get("usd") is not None or any(count.usd for count in counts.values())
     return sum(count.usd for count in counts.values()) if known else None
 

@@ -1,7 +1,7 @@
-"""A thread uploads what a run writes to the store every few seconds, so that no step waits for it.
+"""A thread that uploads a run's output to the store every few seconds, so that no step waits for it.
 
-A stream is numbered parts, since objects are not appended to. The newest part is written again, whole, until it is
-large: so a week of seconds makes hundreds of objects, and a reader is never more than seconds behind.
+A stream is a sequence of numbered parts, because objects cannot be appended to. The newest part is rewritten until it
+is large: a week of uploads makes only hundreds of objects, and readers lag by a few seconds at most.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from ..storage import Store
 
 EVERY_SECONDS = 5.0
 PART_BYTES = 256 * 1024
-CLOSE_SECONDS = 60.0  # that a store which does not answer may hold up the end
+CLOSE_SECONDS = 60.0  # longest delay of the end by a store that does not respond
 
 
 class Stream(Protocol):
-    """Something that brings what is new to its place, whole or not at all, when the thread comes round."""
+    """A source of output whose `flush` uploads new data atomically; the thread calls it periodically."""
 
     def flush(self) -> None: ...
 
 
 class Lines:
-    """JSON records as numbered parts `<prefix><part>.jsonl`."""
+    """A stream of JSON records in numbered parts `<prefix><part>.jsonl`."""
 
     def __init__(self, store: Store, prefix: str) -> None:
         self._store, self._prefix = store, prefix
@@ -58,16 +58,16 @@ class Lines:
                 written += 1
         finally:
             with self._lock:
-                del self._sealed[: min(written, sealed)]  # not the part in hand, which may have been sealed since
+                del self._sealed[: min(written, sealed)]  # not the current part, which may have been sealed since
                 self._changed = self._changed or written < len(parts)
 
 
 class EventFiles:
-    """TensorBoard's files in a local folder, each as parts of whole records: readers take several files for one."""
+    """TensorBoard event files of a local folder, uploaded in parts of whole records; readers merge the parts."""
 
     def __init__(self, store: Store, folder: Path, key: str) -> None:
         self._store, self._folder, self._key = store, folder, key
-        self._begun: dict[Path, tuple[int, int]] = {}  # part in hand, and where in the file it begins
+        self._begun: dict[Path, tuple[int, int]] = {}  # current part, and its offset in the file
         self._sent: dict[Path, int] = {}  # bytes of the file that the store has
 
     def flush(self) -> None:
@@ -95,7 +95,7 @@ class EventFiles:
 
 
 def whole_records(data: bytes) -> int:
-    """Bytes of the complete records at the beginning: length (8), its checksum (4), the record, its checksum (4)."""
+    """Return the size of the leading complete records: length (8), its checksum (4), the record, its checksum (4)."""
     end = 0
     while end + 12 <= len(data):
         size = 16 + struct.unpack_from("<Q", data, end)[0]
@@ -106,7 +106,7 @@ def whole_records(data: bytes) -> int:
 
 
 class Sync:
-    """The thread. A stream whose store does not answer keeps what it has and tries again; that is said once, and its end too."""
+    """The upload thread. A failed stream keeps its data and is retried; failure and recovery are reported once each."""
 
     def __init__(self, tell: Callable[[str], None], every_seconds: float = EVERY_SECONDS) -> None:
         self._tell, self._every = tell, every_seconds
@@ -119,13 +119,13 @@ class Sync:
         self._thread = threading.Thread(target=self._work, name="skytrain-sync", daemon=True)
 
     def add(self, stream: Stream, *, essential: bool = False) -> None:
-        """`essential`: no checkpoint is committed before all of it is in the store."""
+        """Add a stream. No checkpoint is committed before all of an `essential` stream is in the store."""
         self._streams.append(stream)
         if essential:
             self._essential.append(stream)
 
     def each_time(self, work: Callable[[], None]) -> None:
-        """`work` is done by the thread before it flushes: a heartbeat, a look at the store."""
+        """Call `work` in the thread before each flush, for example for a heartbeat or to poll the store."""
         self._before.append(work)
 
     def start(self) -> None:
@@ -138,7 +138,10 @@ class Sync:
             self.flush()
 
     def flush(self, timeout_seconds: float = -1) -> bool:
-        """Whether everything has reached its place. A flush under way is waited for, without a limit by default."""
+        """Flush all streams and return whether all succeeded.
+
+        Waits for a flush in progress, by default without a timeout.
+        """
         if not self._flushing.acquire(timeout=timeout_seconds):
             return False
         try:
@@ -148,7 +151,7 @@ class Sync:
         return all(done)
 
     def flush_for_commit(self) -> None:
-        """Flushes, and raises where an essential stream has not reached the store."""
+        """Flush, and raise if an essential stream was not uploaded completely."""
         self.flush()
         for stream in self._essential:
             error = self._troubled.get(id(stream))
@@ -158,11 +161,11 @@ class Sync:
                 raise SkytrainError(f"metrics or spend did not reach the store: {error!r}") from error
 
     def _try(self, work: Callable[[], None]) -> bool:
-        # Which stream this is; a bound method is a new object each time.
+        # Identify the stream itself: a bound method is a new object each time.
         identity = id(getattr(work, "__self__", work))
         try:
             work()
-        except Exception as error:  # whatever it is, the thread must go on: other streams depend on it
+        except Exception as error:  # the thread must survive any error: other streams depend on it
             if identity not in self._troubled:
                 described = error if isinstance(error, SkytrainError | OSError) else repr(error)
                 self._tell(f"warning: {described}\n  training continues, and this is tried again every few seconds")
@@ -173,7 +176,7 @@ class Sync:
         return True
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
-        """A last flush, tried until it succeeds or time is up."""
+        """Stop the thread after a last flush, which is retried until it succeeds or times out."""
         self._closing = True
         self._wake.set()
         if self._thread.is_alive():
