@@ -1,6 +1,7 @@
-"""Kernels of the fast path. Each is a Triton kernel for a GPU and a plain torch reference that runs anywhere; tests compare the two.
+"""Kernels of the fast path: Triton kernels for GPUs, each with a plain torch reference that runs anywhere.
 
-`kernels_available` says whether the Triton forms can run on a device; everything here falls back to the references.
+`kernels_available` tells whether the Triton kernels can run on a device; otherwise the references are used. Tests
+compare the two.
 """
 
 from .backend import kernels_available

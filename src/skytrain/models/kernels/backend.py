@@ -1,4 +1,4 @@
-"""Whether Triton can serve a tensor: on a GPU that it supports, or anywhere under its interpreter."""
+"""Whether Triton kernels can run: on a GPU that Triton supports, or on any device under its interpreter."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ...config import triton_is_interpreted
 
 @dataclass(frozen=True)
 class Launch:
-    """The shape of a kernel's work, chosen by measurement (benchmarks/training/kernels.py)."""
+    """Launch parameters of a kernel, chosen by measurement (benchmarks/training/kernels.py)."""
 
-    tile: int  # rows of a program at a time, or elements where a kernel has no rows
+    tile: int  # rows per program and iteration, or elements for an elementwise kernel
     warps: int
-    per_multiprocessor: int = 0  # persistent programs, where the kernel sums over rows
-    stages: int = 1  # loads in flight ahead of their use, where the kernel loops
+    per_multiprocessor: int = 0  # persistent programs per multiprocessor, for kernels that sum over rows
+    stages: int = 1  # software-pipelining stages, for kernels with a loop
 
 
 @functools.cache
@@ -27,7 +27,7 @@ def has_triton() -> bool:
 
 
 def kernels_available(device: torch.device) -> bool:
-    """bf16 and Triton came with Ampere; older GPUs take the plain path."""
+    """Whether the kernels can run on a device: they need Triton and, on a GPU, bf16 (Ampere or later)."""
     if not has_triton():
         return False
     if device.type == "cuda":
@@ -36,7 +36,7 @@ def kernels_available(device: torch.device) -> bool:
 
 
 def programs(device: torch.device, per_multiprocessor: int) -> int:
-    """How many persistent programs to start: enough to fill the chip, few enough that partial sums stay small."""
+    """Return the number of persistent programs: enough to fill the GPU, few enough to keep partial sums small."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).multi_processor_count * per_multiprocessor
     return 2

@@ -1,10 +1,10 @@
-"""The projection to logits and its cross-entropy as one function.
+"""Fused projection to logits and cross-entropy.
 
-The logits are the largest tensor of a small model: 6.6 GB in bf16 for 65,536 tokens of GPT-2's vocabulary. They are
-written once by the product, and one kernel turns each row into its own gradient in place (softmax less one at the
-target) while its loss is summed in float32: nothing of that size exists in float32 or twice. The buffer is free before the
-blocks' own backward begins: the two products that read it run first there, and scale with the loss as they write, or run
-at once where products cannot do that.
+The logits are the largest tensor of a small model: 6.6 GB in bf16 for 65,536 tokens of GPT-2's vocabulary. The matrix
+product writes them once, and one kernel overwrites each row with its gradient (softmax minus one at the target) while
+it sums the loss in float32, so no second or float32 copy of the logits exists. The buffer is freed before the backward
+pass of the blocks starts. The two products that read it run first in the backward pass and apply the gradient of the
+loss as a scale factor; if the products cannot scale their output, they run in the forward pass instead.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from . import cublaslt, nvrtc
 from .backend import Launch, has_triton, kernels_available, programs
 from .linear import product, product_fp32
 
-IGNORED = -100  # a target that does not count, as in torch
+IGNORED = -100  # targets excluded from the loss, as in torch
 
 ROWS = Launch(tile=8192, warps=32, stages=2)
 IN_SHARED = Launch(tile=1, warps=16, per_multiprocessor=2)  # loss_rows.cu, which keeps a row in shared memory
-BESIDES_ROW = 2048  # bytes of shared memory that a block of that kernel takes besides a row
+BESIDES_ROW = 2048  # bytes of shared memory per block of that kernel, in addition to a row
 
 if has_triton():
     import triton
@@ -43,10 +43,10 @@ if has_triton():
         BLOCK: tl.constexpr,
         STAGES: tl.constexpr,
     ):
-        """One program a row: its maximum and sum in a first pass, its gradient in a second, which mostly reads the cache.
+        """One program per row: maximum and sum in a first pass, the gradient in a second, which mostly hits the cache.
 
-        Maximum and sum are kept for each lane and joined once at the end: a reduction in the loop would make every
-        warp wait for the others at every step.
+        Maximum and sum are kept per lane and combined once at the end: a reduction inside the loop would
+        synchronize the warps in every iteration.
         """
         row = tl.program_id(0).to(tl.int64)
         base = logits_ptr + row * columns
@@ -75,7 +75,7 @@ if has_triton():
 
 
 def reference(x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, vocab: int) -> Tensor:
-    """What the kernel computes, in plain torch: the mean over targets that count, in float32."""
+    """The reference in plain torch: the mean over targets that are not ignored, in float32."""
     logits = (x_nd @ weight_vd.to(x_nd.dtype).t()).float()
     padding = torch.arange(logits.shape[1], device=logits.device) >= vocab
     logits = logits.masked_fill(padding, float("-inf"))
@@ -84,7 +84,10 @@ def reference(x_nd: Tensor, weight_vd: Tensor, targets_n: Tensor, vocab: int) ->
 
 @functools.cache
 def _kernel_in_shared(columns: int) -> nvrtc.CudaKernel | None:
-    """The kernel that reads each row once, where a row fits in shared memory and the GPU copies in bulk (Hopper and later)."""
+    """Return the kernel that reads each row once, or None if it cannot run here.
+
+    It needs a row to fit in shared memory and a GPU with bulk copies (Hopper or later).
+    """
     if columns % 8 or torch.cuda.get_device_capability() < (9, 0) or not nvrtc.available():
         return None
     if columns * 2 + BESIDES_ROW > getattr(torch.cuda.get_device_properties(), "shared_memory_per_block_optin", 0):
@@ -98,7 +101,7 @@ def _kernel_in_shared(columns: int) -> nvrtc.CudaKernel | None:
 
 
 def loss_rows(logits_nv: Tensor, targets_n: Tensor, scale: Tensor, vocab: int, gradient: bool) -> Tensor:
-    """Each row's loss; with `gradient` the logits become their own gradient, times `scale`."""
+    """Return the loss of each row; with `gradient`, overwrite the logits with their gradient times `scale`."""
     rows, columns = logits_nv.shape
     losses = torch.empty(rows, dtype=torch.float32, device=logits_nv.device)
     in_shared = _kernel_in_shared(columns) if logits_nv.is_cuda and logits_nv.dtype == torch.bfloat16 else None
@@ -126,7 +129,7 @@ class HeadLoss(torch.autograd.Function):
         losses = loss_rows(logits, targets_n, scale, vocab, wants)
         ctx.at_once = not (tuned and logits.is_cuda)
         if wants:
-            # logits hold their own gradient now
+            # `loss_rows` has overwritten the logits with their gradient
             at_once = (product(logits, low_vd), product_fp32(logits.t(), x_nd)) if ctx.at_once else ()
             ctx.save_for_backward(*(at_once or (logits, low_vd, x_nd)))
         return losses.sum() * scale
@@ -150,7 +153,7 @@ def _block(columns: int) -> int:
 def head_loss(
     x_nd: Tensor, weight_vd: Tensor, low_vd: Tensor, targets_n: Tensor, vocab: int, tuned: bool = False
 ) -> Tensor:
-    """Mean cross-entropy of x @ weight.T over the first `vocab` columns; the rest is padding and cannot be predicted."""
+    """Return the mean cross-entropy of x @ weight.T over the first `vocab` columns; the rest is padding."""
     if kernels_available(x_nd.device):
         return HeadLoss.apply(x_nd, weight_vd, low_vd, targets_n, vocab, tuned)
     return reference(x_nd, weight_vd, targets_n, vocab)

@@ -1,8 +1,8 @@
-"""Matrix products through the cuBLASLt that torch has loaded already, for what torch does not offer: GELU and its gradient in a
-product's own epilogue, and a choice among cuBLASLt's algorithms by measurement instead of by its first guess.
+"""Matrix products through the cuBLASLt library that torch has already loaded.
 
-Only `available` may be called where there is no GPU. Matrices are row-major here as everywhere in torch; cuBLASLt counts by
-columns, so it is handed the transposed product, with the two factors exchanged.
+This offers what torch does not: GELU and its gradient in the epilogue of a product, and algorithms that are selected by
+timing instead of by cuBLASLt's heuristic. Without a GPU only `cublaslt_available` may be called. Matrices are row-major
+as in torch; cuBLASLt is column-major, so it computes the transposed product with the operands swapped.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ import torch
 from torch import Tensor
 
 WORKSPACE_BYTES = 64 * 2**20
-CANDIDATES = 16  # algorithms that are timed for a product
-TUNING_SECONDS = 0.004  # of each algorithm in a turn; short ones would be timed before the chip meets its power limit
+CANDIDATES = 16  # algorithms timed per product shape
+TUNING_SECONDS = 0.004  # per algorithm and round; shorter rounds end before the GPU reaches its power limit
 TUNING_TURNS = 2
 
 _DATA_TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
 _COMPUTE_FLOAT32 = 68
 _POINTER_MODE, _TRANS_A, _TRANS_B, _EPILOGUE, _BIAS_POINTER = 2, 3, 4, 7, 8
-_ON_DEVICE = 1  # factors are read from the device's memory
+_ON_DEVICE = 1  # pointer mode: scale factors are read from device memory
 _AUX_POINTER, _AUX_LD, _AUX_TYPE, _BIAS_TYPE = 11, 12, 22, 26
 _MAX_WORKSPACE = 1
 
 
 class Epilogue(IntEnum):
-    """What a product does to its result before it is written."""
+    """Operation applied to the result of a product before it is written."""
 
     NONE = 1
-    BIAS = 4  # + bias, a value for each column
-    GELU_AUX_BIAS = 164  # + bias, kept in `aux`, then tanh-GELU
-    DGELU = 192  # times GELU's slope at `aux`
-    DGELU_BGRAD = 208  # the same, and the sum of each column in `bias`
-    BGRAD_X = 512  # the sum over `inner` of each row of x in `bias`
+    BIAS = 4  # + bias, one value per column
+    GELU_AUX_BIAS = 164  # + bias, stored in `aux`, then tanh-GELU
+    DGELU = 192  # times the derivative of GELU at `aux`
+    DGELU_BGRAD = 208  # the same, and column sums written to `bias`
+    BGRAD_X = 512  # sums of the rows of x (over `inner`) written to `bias`
 
 
 class _Algorithm(ctypes.Structure):
@@ -58,7 +58,7 @@ class _Heuristic(ctypes.Structure):
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    """The library that torch itself loaded: a second version would hold a second context and other kernels."""
+    """Return the library that torch loaded: a second copy would have its own context and other kernels."""
     try:
         maps = Path("/proc/self/maps").read_text().splitlines()
     except OSError:  # not Linux
@@ -69,7 +69,10 @@ def _library() -> ctypes.CDLL | None:
 
 @functools.cache
 def cublaslt_available() -> bool:
-    """Whether products can be made here; asked once a GPU is in use, since torch loads the library with its first product."""
+    """Whether cuBLASLt can be used.
+
+    Call this once a GPU is in use: torch loads the library with its first matrix product.
+    """
     if not torch.cuda.is_available() or torch.version.hip:
         return False
     torch.mm(*torch.zeros(2, 16, 16, device="cuda", dtype=torch.bfloat16))
@@ -93,14 +96,14 @@ def _handle(device: int) -> c_void_p:
 
 @functools.cache
 def _workspace(device: int, stream: int) -> tuple[Tensor, Tensor]:
-    """One for each stream, since products on one stream follow each other; and a zero that the device can read."""
+    """Return a workspace and a zero in device memory; one per stream, since products on a stream run in order."""
     on = torch.device("cuda", device)
     return torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=on), torch.zeros((), device=on)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of `x @ y`: (rows, inner) @ (inner, columns), and which of the two is a transposed view."""
+    """Shape of `x @ y`, (rows, inner) @ (inner, columns), and which of the two operands is a transposed view."""
 
     rows: int
     columns: int
@@ -111,20 +114,20 @@ class Shape:
     out_dtype: torch.dtype
     epilogue: Epilogue
     device: int
-    scaled: bool = False  # by a factor that only the device knows
+    scaled: bool = False  # by a factor in device memory
 
 
 @dataclass(frozen=True)
 class Extras:
-    """What a product takes besides its two matrices."""
+    """Optional arguments of a product in addition to its two matrices."""
 
     bias: Tensor | None = None
     aux: Tensor | None = None
-    factor: Tensor | None = None  # of the whole product: one float32 on the device
+    factor: Tensor | None = None  # scales the product: one float32 on the device
 
 
 class ProductPlan:
-    """One shape of product, its descriptors and its algorithms, best guess first."""
+    """Descriptors and candidate algorithms for one product shape, in the order of cuBLASLt's heuristic."""
 
     def __init__(self, shape: Shape, extras: Extras) -> None:
         bias, aux = extras.bias, extras.aux
@@ -210,7 +213,7 @@ class ProductPlan:
         _check(status, f"a product of {self.shape}")
 
     def tune(self, x: Tensor, y: Tensor, out: Tensor, extras: Extras) -> list[float]:
-        """Times every algorithm on these tensors, in turns, and keeps the fastest; milliseconds of each."""
+        """Time every algorithm on these tensors in alternating rounds and select the fastest; returns milliseconds."""
         runs = max(2, round(TUNING_SECONDS * 1e3 / self._milliseconds(x, y, out, extras, 0, runs=2)))
         times = [0.0] * len(self.algorithms)
         for _ in range(TUNING_TURNS):
@@ -254,7 +257,7 @@ def product(
     aux: Tensor | None = None,
     factor: Tensor | None = None,
 ) -> Tensor:
-    """x @ y with an epilogue, by the algorithm that was the fastest when this shape was first seen."""
+    """Return x @ y with an epilogue; the algorithm is the one that was fastest when this shape was first used."""
     shape, extras = shape_of(x, y, out_dtype or x.dtype, epilogue, factor is not None), Extras(bias, aux, factor)
     out = torch.empty(shape.rows, shape.columns, dtype=shape.out_dtype, device=x.device)
     plan = _plans.get(shape)

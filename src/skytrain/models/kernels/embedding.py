@@ -1,4 +1,4 @@
-"""Token and position tables looked up and added in one pass; their gradients stay in float32."""
+"""Token and position embeddings, looked up and added in one pass, with gradients in float32."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ if has_triton():
 def reference(
     tokens_bt: Tensor, table_vd: Tensor, positions_td: Tensor, dtype: torch.dtype, places_bt: Tensor | None = None
 ) -> Tensor:
-    """What the kernel computes, in plain torch."""
+    """The reference in plain torch."""
     places = positions_td[: tokens_bt.shape[1]] if places_bt is None else positions_td[places_bt]
     return (table_vd[tokens_bt] + places).to(dtype).flatten(0, 1)
 
@@ -98,7 +98,7 @@ class Lookup(torch.autograd.Function):
 
 
 def table_gradient(tokens_bt: Tensor, dout_nd: Tensor, rows: int) -> Tensor:
-    if torch.are_deterministic_algorithms_enabled():  # atomic additions come in any order
+    if torch.are_deterministic_algorithms_enabled():  # the order of atomic additions is not deterministic
         wide = dout_nd.view(*tokens_bt.shape, -1).float()
         return torch.ops.aten.embedding_dense_backward(wide, tokens_bt, rows, -1, False)
     table = torch.zeros(rows, dout_nd.shape[1], dtype=torch.float32, device=dout_nd.device)
@@ -107,8 +107,10 @@ def table_gradient(tokens_bt: Tensor, dout_nd: Tensor, rows: int) -> Tensor:
 
 
 def scatter_rows(tokens: Tensor, dout_nd: Tensor, dtable_vd: Tensor) -> None:
-    """Adds each row to the table's row of its token. No sort: on a GPU an atomic addition costs what a plain one does until
-    many rows of a batch share a token."""
+    """Add each gradient row to the table row of its token.
+
+    The tokens are not sorted: on a GPU atomic additions are as fast as plain ones unless many rows share a token.
+    """
     rows, width = dout_nd.shape
     _scatter[(rows,)](tokens, dout_nd, dtable_vd, width, WIDTH=triton.next_power_of_2(width), num_warps=LOOKUP.warps)
 
@@ -116,7 +118,10 @@ def scatter_rows(tokens: Tensor, dout_nd: Tensor, dtable_vd: Tensor) -> None:
 def lookup(
     tokens_bt: Tensor, table_vd: Tensor, positions_td: Tensor, dtype: torch.dtype, places_bt: Tensor | None = None
 ) -> Tensor:
-    """(B*T, D) in `dtype`: each token's row plus that of its position, or of the place given."""
+    """Return token plus position embeddings, (B*T, D) in `dtype`.
+
+    Positions are those in `places_bt` if given, otherwise 0 to T-1.
+    """
     if kernels_available(table_vd.device):
         return Lookup.apply(tokens_bt, table_vd, positions_td, dtype, places_bt)
     return reference(tokens_bt, table_vd, positions_td, dtype, places_bt)

@@ -1,4 +1,4 @@
-"""Bias and tanh-GELU in one pass; backward makes the bias' gradient in the pass that it needs anyway."""
+"""Fused bias and tanh-GELU; the backward pass computes the bias gradient in the same kernel."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .sums import sum_partial
 
 FORWARD = Launch(tile=2048, warps=4)
 BACKWARD = Launch(tile=32, warps=4, per_multiprocessor=16, stages=3)
-STRIP = 128  # columns that a program of the backward pass owns
+STRIP = 128  # columns per program in the backward pass
 
 if has_triton():
     import triton
@@ -21,7 +21,7 @@ if has_triton():
 
     @triton.jit
     def _tanh(x):
-        # tanh by the exponential that the GPU has; exact at both ends, where exp overflows or vanishes.
+        # tanh from the GPU's exp; exact at both extremes, where exp overflows or underflows.
         return 1.0 - 2.0 / (tl.exp2(2.8853900817779268 * x) + 1.0)
 
     @triton.jit
@@ -45,7 +45,7 @@ if has_triton():
         COLUMNS: tl.constexpr,
         STAGES: tl.constexpr,
     ):
-        """A program owns a strip of columns and every n-th tile of rows, and sums its columns in registers."""
+        """Each program handles a strip of columns and every n-th tile of rows, and sums its columns in registers."""
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         column_inside = column < columns
         bias = tl.load(bias_ptr + column, mask=column_inside, other=0.0).to(tl.float32)
@@ -65,7 +65,7 @@ if has_triton():
 
 
 def reference(x_nf: Tensor, bias_f: Tensor) -> Tensor:
-    """What the kernels compute, in plain torch."""
+    """The reference in plain torch."""
     return F.gelu(x_nf.float() + bias_f.float(), approximate="tanh").to(x_nf.dtype)
 
 
@@ -95,7 +95,7 @@ class BiasGelu(torch.autograd.Function):
 
 
 def bias_gelu(x_nf: Tensor, bias_f: Tensor) -> Tensor:
-    """gelu(x + bias), rounded once."""
+    """Return gelu(x + bias), rounded only once."""
     if kernels_available(x_nf.device):
         return BiasGelu.apply(x_nf, bias_f)
     return reference(x_nf, bias_f)

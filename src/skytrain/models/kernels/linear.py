@@ -1,4 +1,4 @@
-"""A linear layer whose weight is kept in float32 and multiplied in a lower precision; its gradient leaves the product in float32."""
+"""Linear layer with a float32 weight that is multiplied in lower precision; the weight gradient is float32."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .sums import sum_rows
 
 
 def product(x: Tensor, y: Tensor, tuned: bool = False, bias: Tensor | None = None) -> Tensor:
-    """x @ y + bias; `tuned` picks cuBLASLt's fastest algorithm by measurement where torch would take its first guess."""
+    """Return x @ y + bias; `tuned` selects cuBLASLt's algorithm by timing instead of by its heuristic."""
     if tuned and x.is_cuda:
         return cublaslt.product(x, y, epilogue=Epilogue.NONE if bias is None else Epilogue.BIAS, bias=bias)
     return x @ y if bias is None else torch.addmm(bias, x, y)
 
 
 def product_fp32(x: Tensor, y: Tensor, tuned: bool = False) -> Tensor:
-    """x @ y accumulated and returned in float32, without a rounding to bf16 in between."""
+    """Return x @ y, accumulated and returned in float32 without intermediate rounding to bf16."""
     if x.dtype == torch.float32:
         return x @ y
     if not x.is_cuda:
@@ -42,7 +42,10 @@ class Linear(torch.autograd.Function):
 
 
 def linear(x_nd: Tensor, weight_md: Tensor, low_md: Tensor, tuned: bool = False) -> Tensor:
-    """x @ weight.T; `low_md` is the weight in x's precision, cast once for all its uses in a step. The bias is added by what follows."""
+    """Return x @ weight.T, without a bias: the operation that follows adds it.
+
+    `low_md` is the weight in the precision of x, cast once per step for all its uses.
+    """
     return Linear.apply(x_nd, weight_md, low_md, tuned)
 
 
@@ -57,5 +60,5 @@ class Bias(torch.autograd.Function):
 
 
 def add_bias(x_nm: Tensor, bias_m: Tensor) -> Tensor:
-    """x + bias, whose gradient is summed in float32."""
+    """Return x + bias; the bias gradient is summed in float32."""
     return Bias.apply(x_nm, bias_m)

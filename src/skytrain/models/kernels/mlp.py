@@ -1,4 +1,4 @@
-"""The two layers around a GELU, with bias and GELU in the epilogue of the first product and GELU's slope in that of its gradient."""
+"""GELU MLP with bias and GELU fused into the first product, and the derivative of GELU into its backward product."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from .sums import sum_rows
 
 
 class EpilogueMLP(torch.autograd.Function):
-    """`down(gelu(up(x) + bias))`, on a GPU, in bf16. What reaches memory between the two products is GELU's input and its output."""
+    """`down(gelu(up(x) + bias))` in bf16 on a GPU.
+
+    Between the two products only the input and the output of GELU are written to memory.
+    """
 
     @staticmethod
     def forward(

@@ -1,7 +1,7 @@
-"""Residual, bias and LayerNorm in one pass: x' = x + (branch + bias), y = norm(x').
+"""Fused residual addition, bias and LayerNorm: x' = x + (branch + bias), y = norm(x').
 
-The branch's last linear layer leaves its bias to this kernel, whose backward pass already holds the gradient that the
-bias needs summed: the three vectors' gradients (bias, gain, shift) cost no read of their own.
+The bias of the branch's last linear layer is added here, because the backward kernel already reads the gradient that
+has to be summed for it: the gradients of the three vectors (bias, gain, shift) need no extra read.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ if has_triton():
             x += tl.load(branch_ptr + at, mask=inside, other=0.0).to(tl.float32) + bias[None, :]
             rounded = x.to(sum_ptr.dtype.element_ty)
             tl.store(sum_ptr + at, rounded, mask=inside)
-            x = rounded.to(tl.float32)  # the norm is of what the next layers will read
+            x = rounded.to(tl.float32)  # normalize the rounded values, which are what later layers read
         mean = tl.sum(x, axis=1) / width
         centred = tl.where(inside, x - mean[:, None], 0.0)
         rstd = 1.0 / tl.sqrt(tl.sum(centred * centred, axis=1) / width + eps)
@@ -80,7 +80,7 @@ if has_triton():
         WIDTH: tl.constexpr,
         STAGES: tl.constexpr,
     ):
-        """A program takes every n-th tile of rows and sums the three vectors' gradients in registers."""
+        """Each program handles every n-th tile of rows and sums the gradients of the three vectors in registers."""
         column = tl.arange(0, WIDTH)
         column_inside = column < width
         gain = tl.load(gain_ptr + column, mask=column_inside, other=0.0).to(tl.float32)
@@ -123,7 +123,7 @@ def reference(
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """What the kernels compute, in plain torch."""
+    """The reference in plain torch."""
     if branch_nd is not None and bias_d is not None:
         x_nd = (x_nd.float() + (branch_nd.float() + bias_d.float())).to(x_nd.dtype)
     y_nd = F.layer_norm(x_nd.float(), gain_d.shape, gain_d.float(), shift_d.float(), eps)
@@ -163,7 +163,7 @@ class AddNorm(torch.autograd.Function):
         count = programs(sum_nd.device, BACKWARD.per_multiprocessor)
         dx_nd = torch.empty_like(sum_nd)
         partial = torch.empty(count, 3, width, dtype=torch.float32, device=sum_nd.device)
-        # A residual stream in float32 has its gradient in float32, and the branch, which is lower, wants a lower one.
+        # A float32 residual stream has a float32 gradient; the branch is in lower precision, and so is its gradient.
         dbranch_nd = dx_nd if ctx.branch_dtype == dx_nd.dtype else torch.empty_like(dx_nd, dtype=ctx.branch_dtype)
         passes = dsum_nd is not None
         _norm_backward[(count,)](
@@ -186,7 +186,10 @@ def add_norm(
     eps: float,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """The new residual stream, in x's precision, and its norm in `dtype`, the branch's; without a branch the stream stays as it is."""
+    """Return the new residual stream, in the precision of x, and its norm in `dtype`, the precision of the branch.
+
+    Without a branch the residual stream is unchanged.
+    """
     if kernels_available(x_nd.device):
         return AddNorm.apply(x_nd, branch_nd, bias_d, gain_d, shift_d, eps, dtype)
     return reference(x_nd, branch_nd, bias_d, gain_d, shift_d, eps, dtype)

@@ -1,4 +1,4 @@
-"""CUDA C++ compiled when it is first needed, by the NVRTC that torch brings: no toolkit and no build step on the user's side."""
+"""Compile CUDA C++ at first use with the NVRTC that ships with torch; users need no toolkit or build step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_DYNAMIC_SHARED_BYTES = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 @functools.cache
 def _nvrtc() -> ctypes.CDLL | None:
-    """The compiler that came with torch, wherever pip put it, or the system's of the same version."""
+    """Load the NVRTC installed with torch, or the system's NVRTC of the same version."""
     if not torch.version.cuda:
         return None
     name = f"libnvrtc.so.{torch.version.cuda.split('.')[0]}"
@@ -41,21 +41,21 @@ def available() -> bool:
 
 
 class CudaKernel:
-    """One compiled kernel on the current device."""
+    """A compiled kernel, loaded on the current device."""
 
     def __init__(self, file: str, name: str, defines: Mapping[str, int], shared_bytes: int) -> None:
         source = resources.files(__package__).joinpath(file).read_text(encoding="utf-8")
         self._shared_bytes = shared_bytes
         self._module, self._function = c_void_p(), c_void_p()
         image = _compile(source, file, defines)
-        torch.cuda.current_stream()  # the driver loads into a context, which torch makes with its first use of the device
+        torch.cuda.current_stream()  # makes torch create the CUDA context that the module is loaded into
         _check(_driver().cuModuleLoadData(byref(self._module), image), f"loading {file}")
         _check(_driver().cuModuleGetFunction(byref(self._function), self._module, name.encode()), f"finding {name}")
         status = _driver().cuFuncSetAttribute(self._function, _MAX_DYNAMIC_SHARED_BYTES, c_int(shared_bytes))
         _check(status, f"{shared_bytes} bytes of shared memory")
 
     def __call__(self, blocks: int, threads: int, *arguments: Tensor | int) -> None:
-        """Tensors are handed over as pointers, integers as int."""
+        """Launch the kernel; tensors are passed as pointers, integers as int."""
         values = [c_void_p(a.data_ptr()) if isinstance(a, Tensor) else c_int(a) for a in arguments]
         pointers = (c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
         stream = c_void_p(torch.cuda.current_stream().cuda_stream)

@@ -1,4 +1,4 @@
-"""Gradients of queries, keys and values packed for the product that follows, with the bias' gradient summed on the way."""
+"""Pack the gradients of queries, keys and values for the next product, and sum the bias gradient in the same pass."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ if has_triton():
         SIZE: tl.constexpr,
         ROWS: tl.constexpr,
     ):
-        """A program owns one of a head's three parts and every n-th tile of rows; inputs are (rows, heads, SIZE) by row stride."""
+        """Each program handles the query, key or value of one head and every n-th tile of rows.
+
+        Inputs have shape (rows, heads, SIZE), with a row stride.
+        """
         head, part = tl.program_id(1) // 3, tl.program_id(1) % 3
         column = tl.arange(0, SIZE)
         total = tl.zeros((SIZE,), dtype=tl.float32)
@@ -50,13 +53,16 @@ if has_triton():
 
 
 def reference(dq_bthq: Tensor, dk_bthq: Tensor, dv_bthq: Tensor) -> tuple[Tensor, Tensor]:
-    """What the kernel computes, in plain torch."""
+    """The reference in plain torch."""
     packed = torch.stack((dq_bthq, dk_bthq, dv_bthq), dim=3).flatten(2).flatten(0, 1)
     return packed, packed.sum(0, dtype=torch.float32)
 
 
 def pack_qkv(dq_bthq: Tensor, dk_bthq: Tensor, dv_bthq: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, T, H, Q) three times -> (B*T, H*3*Q) with a head's query, key and value side by side, and the sum of its rows."""
+    """Pack three (B, T, H, Q) tensors into (B*T, H*3*Q), and return it with the sum of its rows.
+
+    The query, key and value of a head are adjacent.
+    """
     batch, length, heads, size = dq_bthq.shape
     if not kernels_available(dq_bthq.device) or size & (size - 1):
         return reference(dq_bthq, dk_bthq, dv_bthq)

@@ -1,4 +1,4 @@
-"""Sums over the rows of a matrix in float32: gradients of biases, and the last step of kernels that leave partial sums."""
+"""Sums over the rows of a matrix in float32, for bias gradients and for the partial sums of other kernels."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 from .backend import Launch, has_triton, kernels_available, programs
 
 SUMS = Launch(tile=64, warps=4, per_multiprocessor=16)
-WIDE, NARROW = 128, 16  # columns of a program: of a large matrix, and of a few hundred rows
+WIDE, NARROW = 128, 16  # columns per program: for large matrices, and for a few hundred rows
 
 if has_triton():
     import triton
@@ -16,7 +16,7 @@ if has_triton():
 
     @triton.jit
     def _sum_rows(x_ptr, out_ptr, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-        """A program sums a strip of columns over every n-th tile of rows."""
+        """Each program sums a strip of columns over every n-th tile of rows."""
         column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
         total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
         for start in range(tl.program_id(1) * ROWS, rows, tl.num_programs(1) * ROWS):
@@ -28,7 +28,7 @@ if has_triton():
 
 
 def sum_partial(partial_pm: Tensor) -> Tensor:
-    """The sum of a few hundred contiguous rows; torch's own reduction has too few columns to fill a GPU with."""
+    """Return the sum of a few hundred contiguous rows, a shape for which torch's reduction does not fill the GPU."""
     rows, columns = len(partial_pm), partial_pm[0].numel()
     out = torch.empty(partial_pm.shape[1:], dtype=torch.float32, device=partial_pm.device)
     grid = (triton.cdiv(columns, NARROW), 1)
@@ -37,7 +37,7 @@ def sum_partial(partial_pm: Tensor) -> Tensor:
 
 
 def sum_rows(x_nm: Tensor) -> Tensor:
-    """The sum over the rows of a contiguous matrix, in float32."""
+    """Return the sum over the rows of a contiguous matrix, in float32."""
     if not kernels_available(x_nm.device):
         return x_nm.sum(0, dtype=torch.float32)
     rows, columns = x_nm.shape
