@@ -1,4 +1,4 @@
-"""A corpus from a source: clean in chunks, find duplicates over all of them, write what is left in parts, then the manifest."""
+"""Builds a corpus from a source: clean in chunks, find duplicates across them, write the parts, then the manifest."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from .progress import CleaningProgress, ShowProgress
 from .report import Examples, keep_examples, write_report
 from .versions import fingerprint_of, recipe_hash
 
-PARTS_AT_ONCE = 2  # one is written while another is made; more would only take memory
-TARGET_SLACK = 1.05  # text read beyond the target before duplicates are looked for
+PARTS_AT_ONCE = 2  # one is written while the next is assembled; more would only use memory
+TARGET_SLACK = 1.05  # text read beyond the target before searching for duplicates
 
 
 class Slice(NamedTuple):
-    """Documents of one chunk that go into a part: their numbers within the chunk."""
+    """The documents of one chunk that go into a part, as row numbers within the chunk."""
 
     chunk: int
     rows: np.ndarray
@@ -45,7 +45,7 @@ def write_corpus(
 ) -> CorpusManifest:
     """Clean the source and write its parts and manifest.
 
-    Killed at any moment and called again, it resumes after the last finished chunk and writes the same bytes.
+    If killed at any moment and called again, it resumes after the last finished chunk and writes the same bytes.
     """
     folder = corpus_folder(data.name, version)
     scratch = Path(tempfile.mkdtemp(prefix="skytrain-corpus-"))
@@ -55,9 +55,9 @@ def write_corpus(
         _check(store, folder, data, chunks, duplicates)
         parts = list(_parts(store, folder, data, chunks, duplicates, progress))
     except (StoreError, WorkerLost):
-        raise  # what is finished waits for the next call
+        raise  # keep finished chunks for the next call
     except SkytrainError:
-        store.delete_all(f"{folder}/clean")  # mending the input gives another version, which would never find this
+        store.delete_all(f"{folder}/clean")  # a corrected input has another version and would never reuse these chunks
         raise
     except OSError as error:
         if error.errno != errno.ENOSPC:
@@ -87,9 +87,9 @@ class CleanedCorpus(NamedTuple):
 def _clean_and_compare(
     store: Store, folder: str, data: DataConfig, source: Any, scratch: Path, progress: ShowProgress | None
 ) -> CleanedCorpus:
-    """Cleans chunks until the source ends or enough text is left without duplicates.
+    """Clean chunks until the source ends or enough text remains after deduplication.
 
-    How much is enough never depends on timing.
+    The stopping point does not depend on timing.
     """
     examples: Examples = {}
     needed = (
@@ -105,7 +105,7 @@ def _clean_and_compare(
         while True:
             for chunk, _ in stream:
                 keep_examples(examples, chunk.examples)
-                chunks.append(dataclasses.replace(chunk, examples={}))  # all of them would grow with the corpus
+                chunks.append(dataclasses.replace(chunk, examples={}))  # memory would otherwise grow with the corpus
                 size += chunk.bytes
                 if size >= goal:
                     break
@@ -205,7 +205,7 @@ def _parts(
 
 
 def _plan(facts: Iterator[np.ndarray], part_bytes: int, fate: np.ndarray) -> Iterator[list[Slice]]:
-    """Which documents make up each part: in order, until it holds `part_bytes`."""
+    """Assign documents to parts, in order; a part is full at `part_bytes`."""
     slices: list[Slice] = []
     size = first = 0
     for number, chunk in enumerate(facts):
@@ -213,7 +213,7 @@ def _plan(facts: Iterator[np.ndarray], part_bytes: int, fate: np.ndarray) -> Ite
         first += len(chunk)
         while len(rows):
             ends = size + np.cumsum(chunk["bytes"][rows].astype(np.int64))
-            take = int(np.searchsorted(ends, part_bytes)) + 1  # up to and with the document that fills the part
+            take = int(np.searchsorted(ends, part_bytes)) + 1  # including the document that fills the part
             slices.append(Slice(number, rows[:take]))
             size = int(ends[min(take, len(rows)) - 1])
             rows = rows[take:]
@@ -225,7 +225,10 @@ def _plan(facts: Iterator[np.ndarray], part_bytes: int, fate: np.ndarray) -> Ite
 
 
 def _assemble(store: Store, folder: str, chunks: list[Chunk], slices: list[Slice]) -> tuple[bytes, int, int]:
-    """A part, read and written chunk by chunk: only what is compressed is held whole."""
+    """Build a part chunk by chunk, so that only its compressed form is held in memory.
+
+    Returns the parquet bytes, the number of documents and the bytes of text.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq

@@ -1,4 +1,4 @@
-"""Chunks: the unit of cleaning and of restarting. What is cleaned is stored at once, and never cleaned again."""
+"""Chunks, the unit of cleaning and of resuming: a cleaned chunk is stored immediately and never cleaned again."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from .versions import evaluation_examples
 CHUNK_CHARS = 8 << 20
 CHUNK_DOCUMENTS = 50_000
 SEPARATOR_HINT = "a file of many documents needs data.source.separator, a whole line between them"
-EXAMPLES = 3  # kept of each rule
+EXAMPLES = 3  # kept per rule
 EXAMPLE_CHARS = 400
 WRITES_AT_ONCE = 3
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """What is known of a finished chunk. Its file holds this as JSON, then facts, signatures and the texts as parquet."""
+    """The header of a finished chunk. Its file holds this as JSON, then facts, signatures and texts as parquet."""
 
     name: str
-    input_bytes: int  # how far the file was read when this chunk was full; for the display alone
+    input_bytes: int  # read position in the input when this chunk was full; only for display
     documents_read: int
     bytes_read: int
     documents: int
@@ -50,7 +50,7 @@ class Chunk:
 
 
 class ChunkWork(NamedTuple):
-    """Documents to clean; None where an earlier run did."""
+    """Documents to clean; None if an earlier run cleaned them."""
 
     name: str
     documents: list[Document] | None
@@ -76,10 +76,10 @@ def clean_source(
     needed_bytes: int | None,
     arrived: Callable[[Stored], None],
 ) -> Iterator[Stored]:
-    """The source's documents, cleaned, a chunk at a time and in order. `folder` keeps what is finished for the next run.
+    """Clean the source's documents and yield the chunks in order. Finished chunks are kept in `folder` for a resume.
 
-    `needed_bytes` of text is when the caller will probably stop. Who reads the files is a question of speed, and changes no byte.
-    `arrived` has each chunk as soon as it is finished: workers that read their own files finish out of order.
+    `needed_bytes` estimates how much text the caller will take. Which process reads a file affects only speed, never
+    the result. `arrived` is called with each chunk as soon as it is finished, possibly out of order.
     """
     examples = evaluation_examples(data)
     done = {stat.key.rpartition("/")[2] for stat in store.list(folder)}
@@ -96,13 +96,16 @@ def clean_source(
 
 
 def _files_apart(source: Any, pieces: list[Any], workers: int, needed_bytes: int | None) -> bool:
-    """Whether each process reads its own files: there are enough of them, and the ones read first will all be needed."""
+    """Return whether each worker should read its own files.
+
+    It should if there are enough files and all of those read first will be needed.
+    """
     sizes = [getattr(piece, "size", 0) for piece in pieces]
     if workers == 1 or len(pieces) < 2 * workers or (needed_bytes and needed_bytes < 2 * sum(sizes[:workers])):
         return False
     try:
         pickle.dumps((source, pieces[0]))
-    except (pickle.PicklingError, AttributeError, TypeError):  # a source that cannot travel is read here
+    except (pickle.PicklingError, AttributeError, TypeError):  # not picklable: read in this process
         return False
     return True
 
@@ -125,12 +128,12 @@ def read_signatures(store: Store, folder: str, chunk: Chunk) -> bytes:
 
 
 def read_texts(store: Store, folder: str, chunk: Chunk) -> bytes:
-    """Parquet."""
+    """Return the cleaned texts of a chunk as parquet."""
     return _read_section(store, folder, chunk, 2)
 
 
 def _read_section(store: Store, folder: str, chunk: Chunk, number: int) -> bytes:
-    end = sum(chunk.sizes[number:])  # sections are counted from the end, behind a head of any length
+    end = sum(chunk.sizes[number:])  # offsets count from the end, because the header's length varies
     key = f"{folder}/{chunk.name}"
     stat = store.stat(key)
     assert stat is not None
@@ -162,7 +165,9 @@ def _work(data: DataConfig, source: Any, done: set[str]) -> Iterator[ChunkWork]:
 
 def _piece_work(number: int, piece: Any, data: DataConfig, source: Any, done: set[str]) -> Iterator[ChunkWork]:
     mine = sorted(name for name in done if name.startswith(f"{number:06d}-"))
-    if mine and mine[-1] == f"{number:06d}-{len(mine) - 1:06d}-last":  # a whole file that need not be read again
+    if (
+        mine and mine[-1] == f"{number:06d}-{len(mine) - 1:06d}-last"
+    ):  # the whole file is done and need not be read again
         yield from (ChunkWork(name, None, [], 0) for name in mine)
     else:
         yield from _named(number, source.read(piece), piece, data, done)
@@ -171,7 +176,10 @@ def _piece_work(number: int, piece: Any, data: DataConfig, source: Any, done: se
 def _named(
     number: int, records: Iterable[Document | BadRecord], piece: Any, data: DataConfig, done: set[str]
 ) -> Iterator[ChunkWork]:
-    """A chunk is named by its piece and its number in it; the last of a piece ends in -last, and tells how many there are."""
+    """Name each chunk by its piece and its number within it.
+
+    The name of a piece's last chunk ends in -last, which tells a resumed run how many chunks there are.
+    """
     for i, (documents, bad, last) in enumerate(_cut(records, data)):
         name = f"{number:06d}-{i:06d}" + ("-last" if last else "")
         position = getattr(piece, "size", 0) if last else piece.position() if hasattr(piece, "position") else 0
@@ -181,7 +189,7 @@ def _named(
 def _cut(
     records: Iterable[Document | BadRecord], data: DataConfig
 ) -> Iterator[tuple[list[Document], list[BadRecord], bool]]:
-    """Chunks of bounded size, cut where only the documents decide; the last one says so."""
+    """Yield chunks of bounded size as (documents, bad records, is last); boundaries depend only on the documents."""
     documents: list[Document] = []
     bad: list[BadRecord] = []
     chars = 0
@@ -251,7 +259,7 @@ def _clean_work(work: ChunkWork) -> Made:
         from .minhash import signatures
 
         rows = signatures(texts).tobytes()
-    parquet = to_parquet([documents[i] for i in kept], texts, "lz4")  # read once more, then deleted: speed before size
+    parquet = to_parquet([documents[i] for i in kept], texts, "lz4")  # temporary: prefer speed to size
     chunk = _summary(work, cleaned, kept, (len(facts), len(rows), len(parquet)))
     return Made(work.name, _pack(chunk, [facts, rows, parquet]))
 

@@ -1,7 +1,7 @@
-"""Duplicates over a whole corpus in bounded memory: records are spread over files on disk, and each file is sorted alone.
+"""Deduplicates a whole corpus in bounded memory: records are partitioned into files on disk, each sorted separately.
 
-Exact: equal hashes of the text. Near: MinHash bands give candidates, the signatures themselves decide, union-find joins them.
-The first document of a group stays, whatever the number of workers.
+Exact duplicates have equal text hashes. For near-duplicates, MinHash bands select candidates, the full signatures
+decide, and union-find merges them. The first document of a group is kept, for any number of workers.
 """
 
 from __future__ import annotations
@@ -16,13 +16,15 @@ from numba import njit
 
 from .minhash import BANDS, HASHES, band_hashes, has_words
 
-# Hash of the text, hash of the id, size.
+# Text hash, id hash, size.
 FACTS = np.dtype([("text", np.uint64, 2), ("id", np.uint64), ("bytes", np.uint64)])
 HASHED = np.dtype([("hash", np.uint64), ("second", np.uint64), ("document", np.int64)])
 BANDED = np.dtype([("hash", np.uint64), ("document", np.int64)])
-DOCUMENTS_PER_FILE = 1 << 18  # a file of this many records is sorted in some 20 MB
+DOCUMENTS_PER_FILE = 1 << 18  # sorting a file of this many records takes about 20 MB
 ROW_BYTES = HASHES * 4
-ALL_PAIRS = 32  # documents of one bucket that are all compared with each other; the rest of a large bucket with its first and its latest
+# The first ALL_PAIRS documents of a bucket are all compared with each other; later ones of a large bucket only with
+# its first and its latest.
+ALL_PAIRS = 32
 NEIGHBOURS = 8
 PAIRS_AT_ONCE = 1 << 16
 
@@ -30,11 +32,11 @@ KEPT, EXACT, NEAR, SAME_ID = 0, 1, 2, 3
 
 
 class Duplicates(NamedTuple):
-    """For each document its fate, and for one that goes the document it was found equal or similar to."""
+    """The fate of each document, and for a removed one the document that it duplicates."""
 
     fate: np.ndarray  # uint8: KEPT, EXACT, NEAR or SAME_ID
-    twin: np.ndarray  # int64, -1 for a kept one
-    cluster: np.ndarray  # int64: the first document of its near-duplicates
+    twin: np.ndarray  # int64, -1 for a kept document
+    cluster: np.ndarray  # int64: the first document of its near-duplicate cluster
 
 
 def find_duplicates(
@@ -46,7 +48,10 @@ def find_duplicates(
     signatures: Path | None,
     min_similarity: float,
 ) -> Duplicates:
-    """`facts` are chunks of FACTS in the order of the documents; `signatures` a file of one row of 112 uint32 a document."""
+    """Find exact and near-duplicates among all documents.
+
+    `facts` yields FACTS arrays in document order; `signatures` is a file with one row of 112 uint32 per document.
+    """
     fate = np.zeros(documents, np.uint8)
     twin = np.full(documents, -1, np.int64)
     _spread_facts(facts, documents, scratch, exact)
@@ -137,7 +142,7 @@ def _verify(pairs: np.ndarray, rows: int, min_similarity: float, parent: np.ndar
         return
     documents, places = np.unique(pairs, return_inverse=True)
     places = places.reshape(pairs.shape)
-    # Read row by row: a mapping of the whole file would count as our memory.
+    # Read row by row: mapping the whole file would count as memory of this process.
     table = np.frombuffer(
         b"".join(os.pread(rows, ROW_BYTES, int(number) * ROW_BYTES) for number in documents), np.uint32
     ).reshape(-1, HASHES)
@@ -160,7 +165,10 @@ def _flatten(parent):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _candidates(hashes, documents, parent, pairs, at):  # type: ignore[no-untyped-def]
-    """Fills `pairs` with documents of one bucket that are not joined yet; `at` is where to continue: bucket's start, its member, the partner."""
+    """Fill `pairs` with pairs of documents from the same bucket that are not yet merged.
+
+    `at` is where to continue: the bucket's start, its member, the partner.
+    """
     count = 0
     start, member, partner = at
     while start < len(hashes):

@@ -1,4 +1,4 @@
-"""The user's files, by path or glob, in a folder or in S3, compressed or not, as one kind of input."""
+"""Input files given by path or glob, local or in S3, compressed or not, behind one interface."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 
 @dataclass(frozen=True)
 class InputFile:
-    """One file; `name` is relative to the folder that all of them share, so that ids do not depend on the machine."""
+    """One file. `name` is relative to the inputs' common parent, so document ids do not depend on the machine."""
 
     name: str
     url: str
@@ -40,10 +40,10 @@ class InputFile:
     _opened: list[IO[bytes]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": []}  # an open file stays with the process that opened it
+        return {**self.__dict__, "_opened": []}  # open files are not pickled
 
     def position(self) -> int:
-        """How many of the file's bytes have been read, while it is being read."""
+        """Return the current read position in bytes; 0 if the file is not open."""
         return self._opened[-1].tell() if self._opened else 0
 
     def fingerprint(self) -> dict[str, Any]:
@@ -55,7 +55,10 @@ class InputFile:
 
     @contextmanager
     def open(self, decompress: bool = True) -> Iterator[IO[bytes]]:
-        """The file's bytes, decompressed by its ending; a cut or broken archive is an error that names the file."""
+        """Open the file for reading, decompressed according to its extension.
+
+        A truncated or corrupt archive raises an error that names the file.
+        """
         with self._tracked() as raw:
             codec = COMPRESSIONS.get(posixpath.splitext(self.name)[1])
             if codec is None or not decompress:
@@ -87,7 +90,7 @@ class InputFile:
 
 
 def buffered_ranges(read_range: Callable[[int, int], bytes], size: int) -> IO[bytes]:
-    """A remote object as a file; `read_range(start, length)` is one request."""
+    """Return a remote object as a buffered file; `read_range(start, length)` makes one request."""
     return cast(IO[bytes], io.BufferedReader(_Ranges(read_range, size), READ_BYTES))
 
 
@@ -118,11 +121,14 @@ class _Ranges(io.RawIOBase):
 
 
 class UnreadableFile(SkytrainError):
-    """A file that ends too early or is not of its kind."""
+    """A file is truncated or not of the expected format."""
 
 
 def find_files(paths: str | Sequence[str], key: str = KEY) -> list[InputFile]:
-    """Every file that the paths and globs name, in order of name; each must exist, match something and hold something."""
+    """Return all files that the paths and globs match, sorted by name.
+
+    Raises if a path does not exist, a glob matches nothing, or a file is empty.
+    """
     patterns = [paths] if isinstance(paths, str) else list(paths)
     if not patterns:
         raise ConfigError(key, "is an empty list", hint="give a path or a glob such as 'corpus/*.txt'")
@@ -139,7 +145,7 @@ def find_files(paths: str | Sequence[str], key: str = KEY) -> list[InputFile]:
 def _in_folder(pattern: str, key: str) -> list[InputFile]:
     path = Path(pattern.removeprefix("file://")).expanduser()
     try:
-        # Not Path.glob, which knows no absolute pattern.
+        # Path.glob does not support absolute patterns.
         names = [path] if path.is_file() else [Path(name) for name in glob.glob(str(path), recursive=True)]  # noqa: PTH207
         matches = [name.resolve() for name in names if name.is_file()]
         found = [InputFile(name="", url=str(match), size=match.stat().st_size) for match in matches]
@@ -172,7 +178,7 @@ def _in_store(pattern: str, key: str) -> list[InputFile]:
     store = open_store(f"s3://{bucket}")
     fixed = re.split(r"[*?\[]", path, maxsplit=1)[0]
     matcher = re.compile(_glob_to_regex(path))
-    # Listing is by folder: a prefix inside a name would miss its siblings.
+    # The store lists by folder, so a partial file name is not a valid prefix.
     matches = [stat for stat in store.list(posixpath.dirname(fixed)) if matcher.fullmatch(stat.key)]
     if not matches:
         raise ConfigError(key, _nothing_there(pattern))

@@ -1,4 +1,4 @@
-"""Work on every core: tasks go out a few ahead, results come back in order, so nothing depends on who was faster."""
+"""Parallel work on all cores with results in task order, so that nothing depends on timing."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from skytrain.config import SkytrainError, child_environment, set_variables
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
-AHEAD = 2  # tasks that wait beyond those being worked on: enough to keep every process busy, and a bound on memory
+AHEAD = 2  # queued tasks beyond the running ones: enough to keep every process busy, with bounded memory
 LOST = (
     "a worker process was killed, most likely for lack of memory\n"
     "  start again with fewer: data.workers=N; it continues where it was"
 )
-# What a process needs before its first task; loaded once, in the process that all workers are copies of.
+# Modules that every worker needs, imported once in the fork server.
 PRELOAD = ["skytrain.corpus.warm"]
 
 
 class WorkerLost(SkytrainError):
-    """A process was killed under us; what was finished is safe."""
+    """A worker process was killed. Finished chunks are already stored."""
 
 
 def worker_count(configured: int | None) -> int:
@@ -44,7 +44,10 @@ def ordered(
     setup: Callable[..., None],
     given: tuple[Any, ...],
 ) -> Iterator[Result]:
-    """`function` of each task in processes, in order. `setup(*given)` runs once in each, or here where one process is enough."""
+    """Yield `function(task)` for each task, in order, computed in worker processes.
+
+    `setup(*given)` runs once in each worker. With one worker or one task, everything runs in this process.
+    """
     tasks = iter(tasks)
     first = list(islice(tasks, 2))
     if workers == 1 or len(first) < 2:
@@ -66,9 +69,10 @@ def ordered_streams(
     given: tuple[Any, ...],
     arrived: Callable[[Result], None],
 ) -> Iterator[Result]:
-    """All that `function` yields for each task, task by task in order; each process works on its own task.
+    """Yield everything that `function(task)` yields, in task order; each worker process handles one task at a time.
 
-    Results of later tasks wait here meanwhile, so they should be small; `arrived` has each as soon as it is there.
+    Results of later tasks are buffered here, so they should be small. `arrived` is called with each result as soon
+    as it is received, in any order.
     """
     context = _context()
     processes, idle = [], []
@@ -76,14 +80,14 @@ def ordered_streams(
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, function, *_for_start(setup, given)), daemon=True)
         process.start()
-        theirs.close()  # so that the pipe reports when it ends
+        theirs.close()  # so that our end sees EOF when the worker ends
         processes.append(process)
         idle.append(ours)
     try:
         yield from _stream_in_order(enumerate(tasks), idle, arrived)
     finally:
         for process in processes:
-            process.kill()  # SIGTERM may be ignored here, and so in them; what they have not finished is made again
+            process.kill()  # workers may have inherited an ignored SIGTERM; unfinished work is redone
         for process in processes:
             process.join()
 
@@ -104,7 +108,7 @@ def _stream_in_order(
             return
         while waiting[current]:
             result = waiting[current].popleft()
-            if isinstance(result, SkytrainError):  # only now: the caller may have had enough before it
+            if isinstance(result, SkytrainError):  # raised in task order: the caller may stop before reaching it
                 raise result
             yield result
         if current in finished:
@@ -139,12 +143,12 @@ def _serve(
             pipe.send(("end", None))
     except SkytrainError as error:
         pipe.send(("error", (type(error), error.args, error.__dict__)))
-    except (EOFError, BrokenPipeError):  # the parent no longer waits for this result
+    except (EOFError, BrokenPipeError):  # the parent has closed the pipe
         return
 
 
 def _rebuild(kind: type[SkytrainError], args: tuple[Any, ...], state: dict[str, Any]) -> SkytrainError:
-    """An error as it was raised; pickle would call its class with the finished message."""
+    """Rebuild an error from its state. Unpickling would call its constructor with the formatted message."""
     error = kind.__new__(kind)
     error.args = args
     error.__dict__.update(state)
@@ -152,22 +156,23 @@ def _rebuild(kind: type[SkytrainError], args: tuple[Any, ...], state: dict[str, 
 
 
 def _context() -> ForkServerContext:
-    """Copies of a process that has loaded what they need, and nothing else: a fork of this one would copy the locks of
-    threads that are at work here (the store's, the tokenizer's), and fresh ones would each load for a second or two."""
+    """Return a fork server context, whose server has preloaded the modules that workers need.
+
+    Forking this process would copy locks held by its threads (the store's, the tokenizer's), and each spawned
+    process would take a second or two to import.
+    """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     return context
 
 
 def _for_start(setup: Callable[..., None], given: tuple[Any, ...]) -> tuple[dict[str, str], bytes]:
-    """What `_start` needs: the environment as it is now, which a store may read when it is unpickled."""
+    """Return the arguments of `_start`, with the current environment, which a store may read when unpickled."""
     return child_environment(), pickle.dumps((setup, given))
 
 
 def _start(environment: dict[str, str], pickled: bytes) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # the terminal tells every process; the one that gives the work stops it
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent stops the workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_variables(environment)
     setup, given = pickle.loads(pickled)
@@ -175,7 +180,7 @@ def _start(environment: dict[str, str], pickled: bytes) -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed parent cannot stop its workers, and they would wait for work for ever."""
+    """Exit when the parent dies: a killed parent cannot stop its workers, which would wait forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
@@ -183,7 +188,7 @@ def _end_with_parent() -> None:
 
 
 def ordered_threads(function: Callable[[Task], Result], tasks: Iterable[Task], at_once: int) -> Iterator[Result]:
-    """The same in threads, for work that is done outside of Python and lets other threads run; `at_once` bounds the memory."""
+    """Like `ordered`, but in threads, for work that releases the GIL. `at_once` bounds the memory."""
     yield from _in_order(ThreadPoolExecutor(at_once), function, tasks, at_once)
 
 

@@ -73,7 +73,7 @@ os.register_at_fork(after_in_child=Pin.forget_in_child)
 
 
 def default_folder() -> Path:
-    """Return a folder on the NVMe disk that AWS deep learning images mount, if any, else in the user's cache folder."""
+    """Return a folder on the NVMe disk of AWS deep learning images, if mounted, else in the user's cache folder."""
     if os.access(NVME, os.W_OK):
         return NVME / "skytrain" / "tokens"
     return user_cache_folder() / "skytrain" / "tokens"
@@ -216,7 +216,7 @@ class ShardCache:
 
     @staticmethod
     def _remove(folder: Path) -> None:
-        """Delete the file, its stamp and leftovers of a killed download, but not the lock, which the caller must hold."""
+        """Delete all files of a shard except the lock, which the caller must hold."""
         for path in folder.iterdir():
             if path.name != "lock":
                 path.unlink()
