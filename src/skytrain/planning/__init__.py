@@ -1,4 +1,4 @@
-"""What a run will cost and where: hardware and prices, FLOPs, memory, communication, throughput, offers. No torch."""
+"""Cost estimates for runs: hardware, prices, FLOPs, memory, communication, throughput, offers. Does not import torch."""
 
 from ..lazy import public_names
 

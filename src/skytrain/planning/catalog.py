@@ -18,9 +18,9 @@ Market = Literal["on-demand", "spot"]
 MARKETS: tuple[Market, ...] = ("on-demand", "spot")
 FAMILIES = ("g5", "g6", "g6e", "g7e", "p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300")
 REGIONS = ("us-east-1", "us-east-2", "us-west-2")
-STALE_DAYS = 30  # spot prices drift within weeks; past this every plan says how old its prices are
+STALE_DAYS = 30  # spot prices drift within weeks; beyond this age every plan states the age of its prices
 
-# Service Quotas count vCPUs by family and market. P6 spot has no code of its own that public sources agree on.
+# Service Quotas count vCPUs by family and market. Public sources do not agree on a code for P6 spot.
 QUOTA_CODES: dict[tuple[str, Market], str | None] = {
     ("g", "on-demand"): "L-DB2E81BA",
     ("g", "spot"): "L-3819A6DF",
@@ -36,7 +36,7 @@ class InstanceType:
     type: str
     gpu: str  # a name of hardware.GPUS
     gpus: int
-    gpu_memory_mib: int  # each, as EC2 states it; what a process can have is less
+    gpu_memory_mib: int  # per GPU, as EC2 states it; a process can use less
     vcpus: int
     memory_gib: float
     network_gbps: float  # sustained; small sizes burst higher
@@ -57,14 +57,14 @@ class InstanceType:
         return gpu
 
     def quota_code(self, market: Market) -> str | None:
-        """The Service Quotas code that limits this type's vCPUs, None where it is not known."""
+        """Return the Service Quotas code that limits this type's vCPUs, or None if it is unknown."""
         group = "g" if self.family.startswith("g") else "p" if market == "on-demand" else self.family[:2]
         return QUOTA_CODES[group, market]
 
 
 @dataclass(frozen=True)
 class Price:
-    """Dollars per instance hour over the zones of a region; on-demand has one price, so both ends are it."""
+    """Range of dollars per instance hour over a region's zones; for on-demand, minimum and maximum are equal."""
 
     type: str
     region: str
@@ -91,7 +91,7 @@ class Catalog:
 
     @property
     def date(self) -> str:
-        """The day of the oldest price."""
+        """The date of the oldest price."""
         return min(price.date for price in self.prices)
 
     def age_days(self, today: datetime.date) -> int:
@@ -109,7 +109,7 @@ class Catalog:
         )
 
     def price(self, type: str, region: str, market: Market) -> Price | None:
-        """None where it is not sold that way there: never 0."""
+        """Return the price, or None (never 0) if the type is not sold in that region and market."""
         return self._by_key.get((type, region, market))
 
     def check_region(self, region: str) -> None:
@@ -123,7 +123,7 @@ class Catalog:
 
 
 def load_catalog(folder: Path | None = None) -> Catalog:
-    """The user's refreshed catalogue where there is one, otherwise the packaged, dated one."""
+    """Load the user's refreshed catalogue if there is one, otherwise the packaged one."""
     cached = (folder or skytrain_cache_folder()) / "catalog"
     if (cached / "prices.csv").exists():
         try:
@@ -141,7 +141,7 @@ def packaged_catalog() -> Catalog:
 
 
 def save_catalog(catalog: Catalog, folder: Path | None = None) -> Path:
-    """Write the catalogue into the user's cache; returns the folder. Prices last: their file is what makes it count."""
+    """Write the catalogue into the user's cache and return the folder. Prices are last: their file makes it valid."""
     cached = (folder or skytrain_cache_folder()) / "catalog"
     cached.mkdir(parents=True, exist_ok=True)
     for name, rows in (("instances.csv", catalog.instances), ("prices.csv", catalog.prices)):

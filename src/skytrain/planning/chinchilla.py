@@ -1,7 +1,7 @@
-"""Compute-optimal tokens: L(N, D) = E + A/N^alpha + B/D^beta, and where it is least for the compute that 6·N·D costs.
+"""Compute-optimal tokens: the minimum of L(N, D) = E + A/N^alpha + B/D^beta at a fixed compute of 6·N·D.
 
-Constants: Hoffmann et al. 2022 (arXiv 2203.15556), approach 3, and its replication by Besiroglu et al. 2024 (arXiv 2404.10102),
-who show that the original fit is off. N counts all parameters.
+Constants: Hoffmann et al. 2022 (arXiv 2203.15556), approach 3, and the replication by Besiroglu et al. 2024
+(arXiv 2404.10102), who show that the original fit is off. N counts all parameters.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class LossLaw:
     beta: float
 
     def loss(self, parameters: float, tokens: float) -> float:
-        """Nats per token on the law's own data; its differences carry over to other data better than its level."""
+        """Return nats per token on the data of the fit; differences transfer to other data better than levels."""
         return self.e + self.a / parameters**self.alpha + self.b / tokens**self.beta
 
     def optimal_tokens(self, parameters: float) -> float:
-        """Tokens for which no other size would have used the same compute better: alpha·A/N^alpha = beta·B/D^beta."""
+        """Return the tokens for which this model size is compute-optimal: alpha·A/N^alpha = beta·B/D^beta."""
         return (self.beta * self.b * parameters**self.alpha / (self.alpha * self.a)) ** (1 / self.beta)
 
 

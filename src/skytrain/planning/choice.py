@@ -1,4 +1,4 @@
-"""The choice among offers: which one, why, what settings cost there, and what to do where there is none."""
+"""Choose an offer, explain the choice and the cost of settings, or say what to do if no offer is possible."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from .offers import LONGEST_HOURS, Offer, PlanRequest, estimate_offer, place
 from .search import Placement
 from .workload import Workload
 
-WORTH_TELLING = 0.01  # of the run's dollars that another setting saves
+WORTH_TELLING = 0.01  # smallest saving by another setting that is reported, as a fraction of the run's dollars
 
 
 def choose(found: Sequence[Offer]) -> Offer | None:
-    """The cheapest that keeps every limit."""
+    """Return the cheapest offer within all limits."""
     return next((offer for offer in found if offer.problem is None), None)
 
 
 def explain(choice: Offer, found: Sequence[Offer], request: PlanRequest) -> str:
-    """Why this one, and what else there was; where its speed is assumed, the cheapest whose speed was measured."""
+    """Explain the choice and its alternatives; if its speed is assumed, name the cheapest offer with a measured speed."""
     assert choice.estimate and choice.placement
     able = [offer for offer in found if offer.problem is None and offer is not choice]
     limit = "".join(
@@ -55,10 +55,10 @@ def explain(choice: Offer, found: Sequence[Offer], request: PlanRequest) -> str:
 
 
 def costly_settings(config: Config, choice: Offer, workload_for: Callable[[Config], Workload]) -> list[str]:
-    """Settings that make the choice dearer than it has to be, with the dollars.
+    """Return the settings that make the choice more expensive than necessary, with the dollars.
 
-    `workload_for` makes the workload of a changed configuration: an alternative that `train` would refuse has no
-    placement there, and is not advised.
+    `workload_for` returns the workload of a changed configuration. An alternative that `train` would refuse has no
+    placement and is not suggested.
     """
     assert choice.estimate and choice.placement
     trainer = config.trainer
@@ -85,7 +85,7 @@ def costly_settings(config: Config, choice: Offer, workload_for: Callable[[Confi
 
 
 def refuse(found: Sequence[Offer], request: PlanRequest) -> SkytrainError:
-    """Why there is no choice, with the least that would work."""
+    """Return an error that says why no offer can be chosen and what would be the minimum to make one possible."""
     priced = [offer for offer in found if offer.estimate]
     if not any(offer.placement for offer in found):
         if not found:
@@ -115,7 +115,7 @@ def refuse(found: Sequence[Offer], request: PlanRequest) -> SkytrainError:
 
 
 def _distance_from_fitting(offer: Offer) -> tuple[bool, int]:
-    """Orders offers on which nothing fits: the largest first, those whose speed is unknown last."""
+    """Sort key for offers that are too small: those with most memory first, those with unknown speed last."""
     return offer.instance.device.peak_flops is None, -offer.nodes * offer.instance.gpu_memory_mib
 
 
@@ -123,7 +123,7 @@ def _too_slow(priced: Sequence[Offer], hours: float, request: PlanRequest) -> Sk
     quick = min(priced, key=lambda offer: offer.estimate.hours_p90 if offer.estimate else 0.0)
     assert quick.estimate
     within = f"{LONGEST_HOURS / 24:.0f} days" if request.deadline_hours is None else format_seconds(3600 * hours)
-    # The next power of two, which batches and layers divide among.
+    # The next power of two, so that batches and layers divide evenly.
     needed = 2 ** math.ceil(math.log2(quick.nodes * quick.estimate.hours_p90 / hours))
     hint = (
         f"at the same speed a node, about {needed} nodes would do it: --nodes {needed}"

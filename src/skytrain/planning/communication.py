@@ -1,8 +1,9 @@
 """Bytes that ranks exchange in one optimizer step, over which link, and how long that takes.
 
-Volumes are per rank. Ring algorithms: an all-gather or reduce-scatter of S bytes over p ranks moves S(p-1)/p, an all-reduce twice
-that. DDP and ZeRO: Rajbhandari et al. 2020 (arXiv 1910.02054), section 7. Tensor and sequence parallelism: Korthikanti et al. 2022
-(arXiv 2205.05198), section 4. Pipeline bubble: Narayanan et al. 2021 (arXiv 2104.04473), section 2.2.
+Volumes are per rank. Ring algorithms: an all-gather or reduce-scatter of S bytes over p ranks moves S(p-1)/p,
+an all-reduce twice that. DDP and ZeRO: Rajbhandari et al. 2020 (arXiv 1910.02054), section 7. Tensor and sequence
+parallelism: Korthikanti et al. 2022 (arXiv 2205.05198), section 4. Pipeline bubble: Narayanan et al. 2021
+(arXiv 2104.04473), section 2.2.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from .hardware import Gpu, find_gpu
 from .memory import TrainingJob, narrow_bytes
 from .mesh import DIMENSIONS, Mesh
 
-# Fraction of a link's nominal rate that large collectives reach, and seconds before a collective's first byte. Assumed.
+# Fraction of a link's nominal rate that large collectives reach, and the latency of a collective in seconds. Assumed.
 LINK_EFFICIENCY = {"nvlink": 0.75, "pcie": 0.5, "efa": 0.7, "tcp": 0.6}
 LINK_LATENCY_SECONDS = {"nvlink": 15e-6, "pcie": 25e-6, "efa": 40e-6, "tcp": 100e-6}
-HOST_BYTES_PER_S = 20e9  # between one GPU and its machine's memory; assumed
-HOST_UPDATE_BYTES = 28  # of a parameter that AdamW reads and writes
-HOST_UPDATE_BYTES_PER_S = 100e9  # of a machine's memory, reached by an update on its cores; assumed
-DISK_BYTES_PER_S = 4e9  # of its NVMe disks; assumed
+HOST_BYTES_PER_S = 20e9  # between one GPU and host memory; assumed
+HOST_UPDATE_BYTES = 28  # per parameter, read and written by AdamW
+HOST_UPDATE_BYTES_PER_S = 100e9  # host memory bandwidth of an update on the CPU; assumed
+DISK_BYTES_PER_S = 4e9  # bandwidth of local NVMe disks; assumed
 
 
 @dataclass(frozen=True)
 class Node:
-    """One machine as collectives see it."""
+    """The properties of one machine that matter for collectives."""
 
     gpu: Gpu
     gpus: int
     network_bytes_per_s: float
     efa: bool
-    memory_bytes: float = math.inf  # of the machine, and of its local disks; unlimited where nobody knows
+    memory_bytes: float = math.inf  # host memory, then local disks; infinite if unknown
     disk_bytes: float = math.inf
 
     @classmethod
@@ -49,7 +50,7 @@ class Node:
 
     @classmethod
     def of_device(cls, device_name: str) -> Node | None:
-        """A single GPU with no neighbours, by torch's name for it; None when the table does not know it."""
+        """Return a node with one GPU of this torch device name, or None if the GPU is not in the table."""
         gpu = find_gpu(device_name)
         return cls(gpu, 1, 1.25e9, False) if gpu else None
 
@@ -67,12 +68,12 @@ class Exchange:
     link: str  # nvlink, pcie, efa or tcp
     bytes: float  # sent by each rank
     seconds: float
-    overlapped: bool  # whether computation can hide it
-    once: bool  # in a step, after the last micro-batch's gradients, and not in each micro-batch
+    overlapped: bool  # whether it can overlap with computation
+    once: bool  # once per step, after the last micro-batch, instead of in each micro-batch
 
 
 def exchanges(job: TrainingJob, mesh: Mesh, node: Node) -> list[Exchange]:
-    """Everything that ranks say to each other in one optimizer step."""
+    """Return all communication between ranks in one optimizer step."""
     size = decoder_size(job.model)
     held = size.parameters / mesh.tensor / mesh.pipeline
     layers = job.model.layers / mesh.pipeline
@@ -95,7 +96,7 @@ def exchanges(job: TrainingJob, mesh: Mesh, node: Node) -> list[Exchange]:
     if mesh.offload:
         found += _host_traffic(job, mesh, node, held / mesh.sharing)
     if mesh.tensor > 1:
-        passes = 6 if job.checkpointing else 4  # attention and MLP, forward and backward, and forward again
+        passes = 6 if job.checkpointing else 4  # attention and MLP: forward, backward, and recomputed forward
         volume = micro * layers * passes * 2 * narrow * tokens * job.model.width * _share(mesh.tensor)
         add(
             "tensor",
@@ -116,12 +117,12 @@ def exchanges(job: TrainingJob, mesh: Mesh, node: Node) -> list[Exchange]:
 def _shard_traffic(
     job: TrainingJob, mesh: Mesh, held: float, layers: float, narrow: int
 ) -> tuple[str, float, float, bool]:
-    """What moves, bytes, collectives, and whether it does so once a step."""
+    """Return a description, the bytes, the number of collectives, and whether they happen once per step."""
     share = _share(mesh.sharing)
     if mesh.zero < 3:
         return "reduce-scatter of gradients, all-gather of weights", 2 * 4 * held * share, 2 * layers, True
-    # Weights for the forward and for the backward pass in each micro-batch, gradients once or each time. Stages of a pipeline
-    # run many micro-batches through the same weights, so they gather once and scatter once.
+    # Weights are gathered for the forward and the backward pass of each micro-batch; gradients are reduced once per step
+    # or in each micro-batch. A pipeline stage gathers and scatters once for all its micro-batches.
     pipelined = mesh.pipeline > 1
     gathers = 1 if pipelined else 2 * job.accumulation
     scatters = 1 if pipelined or job.reduce_once else job.accumulation
@@ -130,7 +131,7 @@ def _shard_traffic(
 
 
 def _host_traffic(job: TrainingJob, mesh: Mesh, node: Node, held: float) -> list[Exchange]:
-    """An update that the host makes on the `held` parameters of each rank: over PCIe and back, in memory or on its disks."""
+    """Return the traffic of an offloaded update of each rank's `held` parameters: PCIe, and host memory or disk."""
     moved = 8 * held
     ranks = min(node.gpus, mesh.gpus)
     rate = DISK_BYTES_PER_S if job.offload_to_disk else HOST_UPDATE_BYTES_PER_S
@@ -142,16 +143,16 @@ def _host_traffic(job: TrainingJob, mesh: Mesh, node: Node, held: float) -> list
 
 
 def _context_traffic(job: TrainingJob, mesh: Mesh, narrow: int) -> tuple[str, float, float, bool]:
-    """What moves, bytes for each token of a rank and messages in one layer and micro-batch, and whether attention hides it."""
-    others, passes = mesh.context - 1, 2 if job.checkpointing else 1  # the forward pass, and again
+    """Return a description, bytes per token of a rank, messages per layer and micro-batch, and whether it overlaps."""
+    others, passes = mesh.context - 1, 2 if job.checkpointing else 1  # forward pass, and its recomputation
     queries = job.model.heads * job.model.head_width / mesh.tensor
     keys = 2 * job.model.groups * job.model.head_width / mesh.tensor
     if job.context_method == "ulysses":
-        # Queries, keys and values go out and what they found comes back; groups that are too few for the ranks are copied.
+        # Queries, keys and values are sent and outputs come back; if there are fewer KV groups than ranks, they are copied.
         copies = mesh.context / math.gcd(job.model.groups // mesh.tensor, mesh.context)
         volume = (passes + 1) * narrow * (2 * queries + keys * copies) * _share(mesh.context)
         return "heads for tokens and back", volume, 2 * (passes + 1), False
-    # Keys and values for each pass, and their gradients in float32 on the way back.
+    # Keys and values for each pass, and their float32 gradients in the backward pass.
     forth = (passes + 1) * narrow * keys * others
     if job.context_method == "allgather":
         return "keys and values of all, their gradients back", forth + 4 * keys * others, passes + 2, False
@@ -160,9 +161,9 @@ def _context_traffic(job: TrainingJob, mesh: Mesh, narrow: int) -> tuple[str, fl
 
 
 def bubble_fraction(job: TrainingJob, mesh: Mesh) -> float:
-    """Part of a step in which a stage waits: (p-1)/(m·v+p-1), for m micro-batches that go through together in v chunks a stage.
+    """Return the idle fraction of a stage: (p-1)/(m·v+p-1), for m micro-batches per pass and v chunks per stage.
 
-    zbv fills two thirds of that with the gradients of weights (Qi et al. 2024, arXiv 2401.10241; assumed for ours).
+    zbv fills two thirds of it with weight gradients (Qi et al. 2024, arXiv 2401.10241; assumed for this schedule).
     """
     idle = (mesh.pipeline - 1) / (3 if job.schedule == "zbv" else 1)
     return idle / (job.together * mesh.chunks + idle)
@@ -173,20 +174,20 @@ def _share(ranks: int) -> float:
 
 
 def _link(mesh: Mesh, node: Node, dimension: str) -> tuple[str, float]:
-    """The slowest link of this dimension's ring, and bytes per second that one rank gets of it.
+    """Return the slowest link of this dimension's ring and the bytes per second that one rank gets.
 
-    Ranks are numbered with tensor innermost. A ring that leaves the machine crosses its network once for all its members there,
-    and shares that network with the other rings of the machine.
+    Ranks are numbered with tensor innermost. A ring that spans machines crosses the network once for all its members in
+    a machine, and shares that network with the machine's other rings.
     """
     inside = 1
     for name in reversed(DIMENSIONS):
-        if name == dimension or (dimension == "shard" and name == "context"):  # which takes part in sharding
+        if name == dimension or (dimension == "shard" and name == "context"):  # context ranks take part in sharding
             break
         inside *= getattr(mesh, name)
     span = inside * (mesh.sharing if dimension == "shard" else getattr(mesh, dimension))
     if span <= node.gpus:
         return node.gpu.link, node.gpu.link_bytes_per_s * LINK_EFFICIENCY[node.gpu.link]
-    members = max(1, node.gpus // inside)  # of one ring, in one machine
+    members = max(1, node.gpus // inside)  # ranks of one ring in one machine
     rings = max(1, node.gpus // members)
     across = node.network_bytes_per_s / rings * LINK_EFFICIENCY[node.network]
     return node.network, min(across, node.gpu.link_bytes_per_s * LINK_EFFICIENCY[node.gpu.link])

@@ -1,6 +1,6 @@
-"""From a step's seconds to a run's hours and dollars, with everything that is not training, and how far it may stray.
+"""Hours and dollars of a run from the seconds of a step, including all overhead, with ranges.
 
-Each uncertain quantity has a named distribution; `ASSUMPTIONS` lists them for people, and every one that was not measured says so.
+Each uncertain quantity has a named distribution. `ASSUMPTIONS` lists them and marks those that were not measured.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .flops import decoder_size
 from .measurements import SIGMA
 from .throughput import Source
 
-SAMPLES = 1000  # quasi-random draws: the same for every offer, so that offers differ by what they are and not by luck
+SAMPLES = 1000  # quasi-random draws, the same for every offer, so that differences are not random
 
-BOOT_SECONDS = (300.0, 720.0)  # a GPU machine until its first step, without data; reported as 5 to 12 minutes
+BOOT_SECONDS = (300.0, 720.0)  # from launch to first step, without data; reported as 5 to 12 minutes
 COMPILE_SECONDS = (40.0, 180.0)  # torch.compile of a whole model
 START_SECONDS = (10.0, 40.0)  # interpreter, CUDA, process group, first allocation
-INTERRUPTIONS_PER_HOUR = 1 / 24  # of one spot machine
-S3_FRACTION = 0.5  # of a machine's network rate, reached between S3 and its disk
+INTERRUPTIONS_PER_HOUR = 1 / 24  # per spot machine
+S3_FRACTION = 0.5  # of a machine's network rate, reached by S3 transfers
 S3_BYTES_PER_S_MOST = 2e9
 EVALUATION_COST = 1 / 3  # of a training token: forward only
 GP3_GB, GP3_USD_PER_GB_MONTH = 200, 0.08
@@ -50,15 +50,15 @@ ASSUMPTIONS = {
 
 @dataclass(frozen=True)
 class RunWork:
-    """What a run has to do besides its steps."""
+    """The work of a run besides its steps."""
 
     steps: int
     tokens: int
     data_bytes: float
-    local_data_bytes: float  # of them, what must be on each machine's disk at once
+    local_data_bytes: float  # the part that must be on each machine's disk at once
     checkpoint_bytes: float
     checkpoint_every: Interval | None
-    interrupted_seconds: float  # between interruptions, for an interval of `auto`
+    interrupted_seconds: float  # mean time between interruptions, for the interval `auto`
     kept_checkpoints: int
     evaluation_tokens: float
     compiled: bool
@@ -78,7 +78,7 @@ class Estimate:
 
 
 def work_of(config: Config, steps: int | None = None) -> RunWork:
-    """The traffic and the evaluations that a configuration asks for, over its own or so many steps."""
+    """Return the data traffic and evaluations of a configuration over `steps`, by default its own number of steps."""
     trainer, model = config.trainer, config.model
     assert isinstance(model, DecoderConfig)
     steps = steps or min(total_steps(config), trainer.stop_at_step or total_steps(config))
@@ -103,7 +103,7 @@ def work_of(config: Config, steps: int | None = None) -> RunWork:
 
 
 def s3_seconds(size: float, instance: InstanceType, nodes: int = 1) -> float:
-    """To move so many bytes between S3 and the machines, which share the work."""
+    """Return the seconds to transfer `size` bytes between S3 and the machines, which share the work."""
     rate = min(S3_BYTES_PER_S_MOST, S3_FRACTION * instance.network_gbps * 1e9 / 8) * nodes
     return size / rate
 
@@ -111,12 +111,12 @@ def s3_seconds(size: float, instance: InstanceType, nodes: int = 1) -> float:
 def estimate(
     work: RunWork, step_seconds: float, source: Source, instance: InstanceType, nodes: int, price: Price
 ) -> Estimate:
-    """Hours and dollars of a whole run at one price, over the distributions above."""
+    """Estimate the hours and dollars of a whole run at one price, over the distributions above."""
     draw = _draws()
     usd_per_hour = price.usd_per_hour_min + (price.usd_per_hour_max - price.usd_per_hour_min) * draw["price"]
     step = step_seconds * np.exp(SIGMA[source] * draw["speed"])
     training = work.steps * step
-    # Every machine downloads all shards: order is global, and a window may lie in any of them.
+    # Every machine downloads all shards: the order is global, so a window may be in any of them.
     download = s3_seconds(work.data_bytes, instance)
     evaluation = step * work.steps * EVALUATION_COST * work.evaluation_tokens / work.tokens
     save_seconds = s3_seconds(work.checkpoint_bytes, instance, nodes)
@@ -171,7 +171,7 @@ def _interval_seconds(work: RunWork, step: Any, save_seconds: float) -> Any:
         return None
     if every.steps is not None:
         return every.steps * step
-    # `auto` is the interval that loses least (Young 1974, Daly 2006), as training chooses it; never below a step.
+    # `auto` is the interval with the least expected loss (Young 1974, Daly 2006), as in training; at least one step.
     young_daly = max(save_seconds, math.sqrt(2 * save_seconds * work.interrupted_seconds))
     return np.maximum(step, young_daly if every.seconds is None else every.seconds)
 
@@ -182,7 +182,7 @@ def _span(bounds: tuple[float, float], uniform: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _draws() -> dict[str, Any]:
-    """One fixed set of draws."""
+    """Return one fixed set of draws."""
     rng = np.random.default_rng(20260822)
 
     def stratified() -> Any:
@@ -200,12 +200,12 @@ def _draws() -> dict[str, Any]:
 
 
 def _normal(first: Any, second: Any) -> Any:
-    """Box and Muller's transform of two uniform draws."""
+    """Return normal draws from two uniform ones (Box-Muller transform)."""
     return np.sqrt(-2 * np.log(first)) * np.cos(2 * math.pi * second)
 
 
 def _poisson(mean: Any, uniform: Any, normal: Any) -> Any:
-    """The inverse of the distribution function, so that a larger mean never draws fewer; the normal limit where means are large."""
+    """Return Poisson draws by inverting the CDF, so that they grow with the mean; normal limit for large means."""
     if float(np.min(mean)) > 50:
         return np.maximum(0.0, np.round(mean + np.sqrt(mean) * normal))
     count = np.zeros_like(mean)

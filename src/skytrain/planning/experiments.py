@@ -1,4 +1,4 @@
-"""The cost sheet of an experiment: what each trial takes in hours and dollars, and a refusal before a budget is passed."""
+"""The cost sheet of an experiment: hours and dollars of each trial, and an error if they exceed the budget."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .throughput import Source
 from .workload import job_of
 
 Z90 = 1.2816  # standard deviations from the median to p90
-MARGIN = 0.10  # on the price: spot moves while a sweep runs
+MARGIN = 0.10  # on the price: spot prices change while a sweep runs
 
 
 @dataclass(frozen=True)
 class PlannedTrial:
     name: str
     steps: int
-    step_seconds: float  # the worst that is expected, not the mean
+    step_seconds: float  # the worst case, not the mean
     overhead_seconds: float  # start, compile, evaluation, checkpoint
     source: Source
 
@@ -29,7 +29,7 @@ class PlannedTrial:
 @dataclass(frozen=True)
 class CostedTrial:
     trial: PlannedTrial
-    usd_per_hour: float  # with the margin
+    usd_per_hour: float  # including the margin
     hours: float
     usd: float
 
@@ -52,9 +52,9 @@ def cost_trial(trial: PlannedTrial, usd_per_hour: float, margin: float = MARGIN)
 
 
 def planned_trials(config: Config, offer: Offer, trials: int, trial_steps: int) -> list[PlannedTrial]:
-    """The run itself first, so that its dollars are reserved, then so many trials of `trial_steps` steps, at p90 of everything.
+    """Return the run itself, so that its dollars are reserved first, then the trials of `trial_steps` steps, all at p90.
 
-    Machine and data are there after the first start; a trial pays for a new process and its own evaluation.
+    Machine and data are ready after the first start; a trial pays for a new process and its own evaluation.
     """
     assert offer.placement
     prediction = offer.placement.prediction
@@ -81,7 +81,7 @@ def planned_trials(config: Config, offer: Offer, trials: int, trial_steps: int) 
 def cost_sheet(
     trials: Sequence[PlannedTrial], usd_per_hour: float, budget_usd: float, margin: float = MARGIN
 ) -> CostSheet:
-    """All trials, costed. Raises SkytrainError, naming the first trial that no longer fits, where they would pass the budget."""
+    """Cost all trials. Raises SkytrainError with the first trial that exceeds the budget."""
     rows: list[CostedTrial] = []
     spent = 0.0
     for trial in trials:

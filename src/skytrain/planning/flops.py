@@ -1,4 +1,4 @@
-"""Parameters and FLOPs of the built-in decoder in closed form; tests of `models` compare these with the real modules."""
+"""Parameters and FLOPs of the built-in decoder in closed form; tests of `models` compare them with the modules."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..config import DecoderConfig
 
 @dataclass(frozen=True)
 class DecoderSize:
-    """Counts over the real vocabulary: padding rows are neither trained nor exported."""
+    """Parameter counts without vocabulary padding, which is neither trained nor exported."""
 
     parameters: int
     matmul_parameters: int  # weights of matrix products: a tied head counts, look-up tables, gains and biases do not
 
 
 def decoder_size(config: DecoderConfig) -> DecoderSize:
-    """How many parameters a decoder has, without building it."""
+    """Count the parameters of a decoder without building it."""
     width, head, mlp = config.width, config.head_width, config.hidden_width
     qkv_rows = (config.heads + 2 * config.groups) * head
     attention = width * qkv_rows + config.heads * head * width
@@ -46,15 +46,15 @@ def decoder_size(config: DecoderConfig) -> DecoderSize:
 def training_flops_per_token(
     matmul_parameters: int, heads: int, head_size: int, attended_lengths: Iterable[int]
 ) -> int:
-    """Forward and backward: 6 for each weight of a matrix product, 12·H·Q·T for the attention of each layer.
+    """Return forward and backward FLOPs: 6 per matmul weight, plus 12·H·Q·T for the attention of each layer.
 
-    `attended_lengths` holds one T a layer: the sequence length, or the window where that is shorter. The causal half of
-    the scores counts as if it were computed, as PaLM's and nanoGPT's MFU count it.
+    `attended_lengths` has one T per layer: the sequence length, or the attention window if it is shorter. Causal
+    masking is not deducted, as in the MFU of PaLM and nanoGPT.
     """
     return 6 * matmul_parameters + 12 * heads * head_size * sum(attended_lengths)
 
 
 def decoder_flops_per_token(config: DecoderConfig, sequence_length: int) -> int:
-    """Training FLOPs per token of the built-in decoder at this sequence length."""
+    """Return the training FLOPs per token of the built-in decoder at this sequence length."""
     lengths = [min(sequence_length, config.window_of(layer) or sequence_length) for layer in range(config.layers)]
     return training_flops_per_token(decoder_size(config).matmul_parameters, config.heads, config.head_width, lengths)

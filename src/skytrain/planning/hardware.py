@@ -1,6 +1,7 @@
-"""The one table of GPUs: dense bf16 peak, memory, bandwidth and links, and how torch spells each device's name.
+"""The table of GPUs: dense bf16 peak, memory, bandwidth, links, and torch's name for each device.
 
-Peaks are dense: NVIDIA's headline figures for Hopper and later count a sparsity that no training uses, and are twice these.
+Peaks are dense. NVIDIA's headline figures for Hopper and later include sparsity, which training does not use, and are
+twice as high.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ TERA = 1e12
 
 @dataclass(frozen=True)
 class Generation:
-    """What kernels reach of a chip's peak. Cards of one generation differ in memory and power, not in this."""
+    """Fractions of peak that kernels reach. They are the same for all cards of a generation."""
 
     gemm: float  # fraction of the bf16 peak that a large matrix product sustains in training, at the card's power limit
     attention: float  # the same for torch's attention kernel, on the causal half
-    fused_attention: float  # and for the kernel of the fused path: cuDNN's from Hopper on, torch's before
-    fp8: bool  # whether products can be fp8
+    fused_attention: float  # the same for the fused path's kernel: cuDNN's from Hopper on, torch's before
+    fp8: bool  # whether fp8 matrix products are supported
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class Gpu:
     name: str
     device_pattern: str  # a regular expression on torch.cuda.get_device_name()
     peak_flops: float | None  # dense bf16 per second; None where no trustworthy figure was found
-    fp32_flops: float  # per second without tensor cores, which is what full float32 products get
+    fp32_flops: float  # per second without tensor cores, as for full float32 products
     generation: Generation
-    power: float  # what its power limit leaves of the generation's fractions
+    power: float  # factor on the generation's fractions due to the power limit
     memory_bytes_per_s: float
     link: Literal["nvlink", "pcie"]  # between GPUs of one machine, as EC2 builds it
     link_bytes_per_s: float  # one direction, per GPU
@@ -41,21 +42,21 @@ class Gpu:
         return self.generation.gemm * self.power
 
     def attention(self, fused: bool) -> float:
-        """The fraction of the peak that attention reaches, by our fused path or by torch."""
+        """Return the fraction of peak that attention reaches, on the fused path or with torch's kernel."""
         return self.power * (self.generation.fused_attention if fused else self.generation.attention)
 
 
-# Ampere's data-center chip and Hopper are fitted on published runs (benchmarks/planning/published.log), Hopper's fused attention on steps of
-# our own on an H200 (benchmarks/planning/h200.md); the others are assumed.
+# A100 and Hopper are fitted on published runs (benchmarks/planning/published.log), Hopper's fused attention on
+# measured steps on an H200 (benchmarks/planning/h200.md); the others are assumed.
 A100_CHIP = Generation(gemm=0.74, attention=0.44, fused_attention=0.44, fp8=False)
 GA102 = Generation(gemm=0.68, attention=0.52, fused_attention=0.52, fp8=False)
 ADA = Generation(gemm=0.65, attention=0.35, fused_attention=0.35, fp8=True)
 HOPPER = Generation(gemm=0.68, attention=0.25, fused_attention=0.45, fp8=True)
 BLACKWELL = Generation(gemm=0.55, attention=0.20, fused_attention=0.36, fp8=True)
 
-# Datasheet peaks, checked against the tables of torchtitan and nanochat. A10G: 80 SM x 256 FMA x 2 x 1.71 GHz = 70 TFLOP/s;
-# the 125 that several libraries print for it belongs to the A10. Order matters where one name contains another.
-# PCIe figures are what NCCL moves between GPUs of a G machine, which go through the host's memory.
+# Datasheet peaks, checked against the tables of torchtitan and nanochat. A10G: 80 SM x 256 FMA x 2 x 1.71 GHz
+# = 70 TFLOP/s; the 125 that several libraries list is the A10's. Order matters where one name contains another.
+# PCIe figures are NCCL's rates between GPUs of a G instance, which go through host memory.
 # fmt: off
 GPUS = (
     #   name                   torch's device name  bf16 dense   fp32          generation power memory        link      link bytes/s  source
@@ -79,7 +80,7 @@ GPUS = (
 
 
 def find_gpu(device_name: str) -> Gpu | None:
-    """The row for a torch device name ("NVIDIA A100-SXM4-80GB") or a name of this table ("a100")."""
+    """Return the row for a torch device name ("NVIDIA A100-SXM4-80GB") or a name of this table ("a100")."""
     for gpu in GPUS:
         if device_name == gpu.name:
             return gpu
@@ -90,6 +91,6 @@ def find_gpu(device_name: str) -> Gpu | None:
 
 
 def device_peak(device_name: str) -> float | None:
-    """Dense bf16 FLOP/s of a torch device, or None when it is unknown: then no MFU may be printed."""
+    """Return the dense bf16 FLOP/s of a torch device, or None if it is unknown; then no MFU may be reported."""
     gpu = find_gpu(device_name)
     return gpu.peak_flops if gpu else None

@@ -1,4 +1,4 @@
-"""What a run needs of a machine besides its GPUs: memory for processes and offloaded state, disk for the data."""
+"""Host requirements of a run: memory for processes and offloaded state, disk for data."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from .flops import decoder_size
 from .memory import TrainingJob, optimizer_state_bytes
 from .mesh import Mesh
 
-PROCESS_BYTES = 4e9  # of one process: interpreter, torch, CUDA, loader; assumed
-USABLE = 0.92  # of memory or disk that EC2 states; the system has the rest
+PROCESS_BYTES = 4e9  # per process: interpreter, torch, CUDA, loader; assumed
+USABLE = 0.92  # fraction of the memory or disk stated by EC2; the system uses the rest
 
 
 def host_bytes(job: TrainingJob, mesh: Mesh, node: Node) -> float:
-    """Memory that the fullest machine needs."""
+    """Return the host memory needed by the fullest machine."""
     processes = min(node.gpus, mesh.gpus) * PROCESS_BYTES
     parameters = decoder_size(job.model).parameters * node_share(mesh, node)
     if mesh.offload:
         held = 0.0 if job.offload_to_disk else offloaded_bytes(job, mesh) * parameters
-    elif mesh.deepspeed:  # which writes from where the state is
+    elif mesh.deepspeed:  # DeepSpeed writes checkpoints directly from the state
         held = 0.0
     else:  # a checkpoint is copied to the host and written while training continues
         held = (4 + optimizer_state_bytes(job)) * parameters
@@ -28,30 +28,30 @@ def host_bytes(job: TrainingJob, mesh: Mesh, node: Node) -> float:
 
 
 def offloaded_bytes(job: TrainingJob, mesh: Mesh) -> float:
-    """Of a parameter: weights, gradients and optimizer state in float32, and DeepSpeed's bf16 weights at stage 3."""
+    """Return bytes per parameter: float32 weights, gradients and optimizer state, and DeepSpeed's stage-3 bf16 weights."""
     narrow = 2 if mesh.deepspeed and mesh.zero == 3 and job.precision != "32-true" else 0
     return 4 + 4 + optimizer_state_bytes(job) + narrow
 
 
 def node_share(mesh: Mesh, node: Node) -> float:
-    """The part of the training state that the ranks of one machine hold together, each piece counted once."""
+    """Return the fraction of the training state held by the ranks of one machine, counting each piece once."""
     return min(1.0, node.gpus * mesh.replicate / mesh.gpus)
 
 
 def disk_bytes(job: TrainingJob, mesh: Mesh, node: Node, work: RunWork) -> float:
-    """On the local disks of one machine: the shards that must be there, and state that is offloaded to it."""
+    """Return the local disk space needed on one machine, for data shards and offloaded state."""
     state = offloaded_bytes(job, mesh) * decoder_size(job.model).parameters * node_share(mesh, node)
     return work.local_data_bytes + (state if mesh.offload and job.offload_to_disk else 0.0)
 
 
 def host_problem(job: TrainingJob, mesh: Mesh, node: Node) -> str | None:
-    """Why the machine's memory does not do, or None."""
+    """Return why the machine's memory is insufficient, or None."""
     needed, there = host_bytes(job, mesh, node), USABLE * node.memory_bytes
     return f"needs {format_bytes(needed)} of host memory, of {format_bytes(there)}" if needed > there else None
 
 
 def disk_problem(job: TrainingJob, mesh: Mesh, node: Node, work: RunWork) -> str | None:
-    """Why the machine's disks do not do, or None."""
+    """Return why the machine's disks are insufficient, or None."""
     needed, there = disk_bytes(job, mesh, node, work), USABLE * node.disk_bytes
     if needed <= there:
         return None

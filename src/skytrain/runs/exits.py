@@ -46,7 +46,7 @@ OUTCOMES = frozenset({DONE, STOPPED, BUDGET, INTERRUPTED, SUPERSEDED})  # of an 
 
 
 def exit_code_of(error: SkytrainError) -> int:
-    """Return the exit code of an error. Codes of store errors are assigned here: the store does not know about runs."""
+    """Return the exit code of an error. Store errors get theirs here: the store does not know about runs."""
     if isinstance(error, AccessDenied):
         return EXIT_CODES["credentials"]
     if isinstance(error, StoreUnreachable):

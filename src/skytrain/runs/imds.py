@@ -24,7 +24,7 @@ ENDPOINT = "http://169.254.169.254"
 TIMEOUT_SECONDS = 2.0
 TOKEN_SECONDS = 21600  # the maximum that IMDS allows
 DMI = Path("/sys/class/dmi/id")
-# For the request at the start of an attempt: AWS throttles the service (503), and a container's route may come up late.
+# For the request at the start of an attempt: AWS throttles the service (503), and a container's route may be late.
 START_RETRY = Retry(seconds=20.0, first_wait_seconds=0.1, longest_wait_seconds=2.0)
 
 

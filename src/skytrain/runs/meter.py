@@ -159,7 +159,7 @@ class Meter:
         return sum(count.usd for count in self.counts().values()) + ahead
 
     def record(self) -> dict[str, Any]:
-        """Return a line of the attempt's spend stream with the counts of the whole run, so the newest line is enough."""
+        """Return a line of the attempt's spend stream: the counts of the whole run, so the newest line is enough."""
         return {
             "usd": self.usd() if self.usd_per_hour is not None else None,
             "usd_per_hour": self.usd_per_hour,

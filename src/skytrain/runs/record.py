@@ -107,7 +107,7 @@ def config_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
 
 
 def other_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return one line for each changed setting that does not affect the result; settings new in a version are skipped."""
+    """Return one line for each changed setting that does not affect the result, except those new in a version."""
     old, new = (flatten(select(Config, config, {EXECUTION})) for config in (before, now))
     old.pop("run", None)  # a resumed run has its name, configured or generated
     return _differences(old, {key: value for key, value in new.items() if key in old})

@@ -106,7 +106,7 @@ def whole_records(data: bytes) -> int:
 
 
 class Sync:
-    """The upload thread. A failed stream keeps its data and is retried; failure and recovery are reported once each."""
+    """The upload thread. A failed stream keeps its data and is retried; failure and recovery are each reported once."""
 
     def __init__(self, tell: Callable[[str], None], every_seconds: float = EVERY_SECONDS) -> None:
         self._tell, self._every = tell, every_seconds
@@ -176,7 +176,7 @@ class Sync:
         return True
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
-        """Stop the thread after a last flush, which is retried until it succeeds or times out."""
+        """Stop the thread, then flush once more, retrying until it succeeds or times out."""
         self._closing = True
         self._wake.set()
         if self._thread.is_alive():
