@@ -1,4 +1,4 @@
-"""Cost estimates for runs: hardware, prices, FLOPs, memory, communication, throughput, offers. Does not import torch."""
+"""Cost estimates for runs: hardware, prices, FLOPs, memory, communication, throughput, offers. No torch."""
 
 from ..lazy import public_names
 

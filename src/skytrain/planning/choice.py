@@ -22,7 +22,7 @@ def choose(found: Sequence[Offer]) -> Offer | None:
 
 
 def explain(choice: Offer, found: Sequence[Offer], request: PlanRequest) -> str:
-    """Explain the choice and its alternatives; if its speed is assumed, name the cheapest offer with a measured speed."""
+    """Explain the choice and its alternatives; if its speed is assumed, name the cheapest measured offer."""
     assert choice.estimate and choice.placement
     able = [offer for offer in found if offer.problem is None and offer is not choice]
     limit = "".join(

@@ -121,8 +121,8 @@ def _shard_traffic(
     share = _share(mesh.sharing)
     if mesh.zero < 3:
         return "reduce-scatter of gradients, all-gather of weights", 2 * 4 * held * share, 2 * layers, True
-    # Weights are gathered for the forward and the backward pass of each micro-batch; gradients are reduced once per step
-    # or in each micro-batch. A pipeline stage gathers and scatters once for all its micro-batches.
+    # Weights are gathered for the forward and the backward pass of each micro-batch; gradients are reduced once per
+    # step or in each micro-batch. A pipeline stage gathers and scatters once for all its micro-batches.
     pipelined = mesh.pipeline > 1
     gathers = 1 if pipelined else 2 * job.accumulation
     scatters = 1 if pipelined or job.reduce_once else job.accumulation
@@ -148,7 +148,7 @@ def _context_traffic(job: TrainingJob, mesh: Mesh, narrow: int) -> tuple[str, fl
     queries = job.model.heads * job.model.head_width / mesh.tensor
     keys = 2 * job.model.groups * job.model.head_width / mesh.tensor
     if job.context_method == "ulysses":
-        # Queries, keys and values are sent and outputs come back; if there are fewer KV groups than ranks, they are copied.
+        # Queries, keys and values are sent and outputs come back; KV groups are copied if there are fewer than ranks.
         copies = mesh.context / math.gcd(job.model.groups // mesh.tensor, mesh.context)
         volume = (passes + 1) * narrow * (2 * queries + keys * copies) * _share(mesh.context)
         return "heads for tokens and back", volume, 2 * (passes + 1), False
@@ -176,8 +176,8 @@ def _share(ranks: int) -> float:
 def _link(mesh: Mesh, node: Node, dimension: str) -> tuple[str, float]:
     """Return the slowest link of this dimension's ring and the bytes per second that one rank gets.
 
-    Ranks are numbered with tensor innermost. A ring that spans machines crosses the network once for all its members in
-    a machine, and shares that network with the machine's other rings.
+    Ranks are numbered with tensor innermost. A ring that spans machines crosses the network once for all its members
+    in a machine, and shares that network with the machine's other rings.
     """
     inside = 1
     for name in reversed(DIMENSIONS):

@@ -52,7 +52,7 @@ def cost_trial(trial: PlannedTrial, usd_per_hour: float, margin: float = MARGIN)
 
 
 def planned_trials(config: Config, offer: Offer, trials: int, trial_steps: int) -> list[PlannedTrial]:
-    """Return the run itself, so that its dollars are reserved first, then the trials of `trial_steps` steps, all at p90.
+    """Return the run itself, whose dollars are reserved first, then the trials of `trial_steps` steps, all at p90.
 
     Machine and data are ready after the first start; a trial pays for a new process and its own evaluation.
     """

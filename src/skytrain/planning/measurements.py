@@ -1,8 +1,9 @@
-"""Measured steps, kept in the user's cache, and the predictions they correct.
+"""Measured steps in the user's cache, and predictions corrected by them.
 
-A step takes as long as the device computes and the host launches, mostly the longer of them, and a measurement says how much slower
-or faster that one side was than the arithmetic had it. The same job again is then *measured*; the same device and mode at another
-micro-batch, length or model is *calibrated* by the nearest measurement of the side that limits it; anything else is *assumed*.
+The time of a step is roughly the longer of device time and host launch time. A measurement shows how much slower or
+faster than predicted that side was. A prediction for the same job is then *measured*; for the same device and mode
+with another micro-batch, length or model it is *calibrated* by the nearest measurement of the limiting side; any other
+prediction is *assumed*.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .throughput import SHARPNESS, Source, StepTime, launch_seconds, step_time, 
 
 WARM_STEPS = slice(10, 20)  # of 20: the first ones compile, allocate and fill caches
 
-# One standard deviation of the logarithm of a step's time. Assumed: from the error on published runs that the fit had not seen.
+# Standard deviation of the logarithm of a step's time. Assumed: from the error on held-out published runs.
 SIGMA: dict[Source, float] = {"measured": 0.03, "calibrated": 0.08, "assumed": 0.20}
 
 
@@ -34,7 +35,7 @@ class Measurement:
     device: str  # torch's name, or "cpu"
     gpus: int
     model: str
-    # The model's shape, so that the roofline can be asked about it again; None for a plugged-in model.
+    # The model's shape, from which the roofline can be recomputed; None for a plugged-in model.
     decoder: dict[str, Any] | None
     sequence_length: int
     micro_batch: int
@@ -47,7 +48,7 @@ class Measurement:
     peak_bytes: int | None
     date: str
     torch: str
-    # As a job has them; what was measured before there were any has none.
+    # As in TrainingJob; older measurements lack them.
     graphs: bool = False
     selective: bool = False
     fp8: bool = False
@@ -57,7 +58,7 @@ class Measurement:
         return self.micro_batch * self.sequence_length * self.accumulation * self.gpus / self.step_seconds
 
     def job(self) -> TrainingJob | None:
-        """What was measured, as the roofline takes it."""
+        """Return the measured job as input for the roofline, or None for a plugged-in model."""
         if self.decoder is None:
             return None
         return TrainingJob(
@@ -84,12 +85,12 @@ class Prediction:
 
 
 def decoder_fields(model: DecoderConfig) -> dict[str, Any]:
-    """What of a decoder decides its speed, as JSON keeps it. How positions are stretched and where weights come from do not."""
+    """Return the decoder settings that affect speed, as JSON values; excludes position scaling and weights' origin."""
     return asdict(replace(model, rope_scaling=None, weights=None))
 
 
 def warm_worst(step_seconds: Sequence[float]) -> float:
-    """The slowest of steps 10 to 19 of 20: what a budget has to reckon with."""
+    """Return the slowest of steps 10 to 19 of 20, the worst case for a budget."""
     warm = list(step_seconds)[WARM_STEPS]
     if len(warm) < WARM_STEPS.stop - WARM_STEPS.start:
         raise SkytrainError(f"a measurement needs {WARM_STEPS.stop} steps, and {len(step_seconds)} were taken")
@@ -97,7 +98,7 @@ def warm_worst(step_seconds: Sequence[float]) -> float:
 
 
 def save_measurement(measurement: Measurement, folder: Path | None = None) -> Path:
-    """A newer measurement of the same thing replaces the older."""
+    """Save a measurement, replacing an older one of the same job."""
     fields = asdict(measurement)
     key = [value for name, value in fields.items() if name not in ("step_seconds", "peak_bytes", "date", "torch")]
     place = (folder or skytrain_cache_folder()) / "measurements"
@@ -124,7 +125,7 @@ def load_measurements(folder: Path | None = None) -> list[Measurement]:
 
 
 def predict(job: TrainingJob, mesh: Mesh, node: Node, measurements: Sequence[Measurement] = ()) -> Prediction:
-    """Seconds of one optimizer step, by arithmetic and, where something near was measured, by how the arithmetic erred there."""
+    """Predict the seconds of one optimizer step by the roofline, corrected by near measurements if there are any."""
     step = step_time(job, mesh, node)
     here = [one for one in measurements if is_of_gpu(one, node)]
     known = [one for one in here if (one.precision, one.path) == (job.precision, path_of(job, mesh))]
@@ -137,7 +138,9 @@ def predict(job: TrainingJob, mesh: Mesh, node: Node, measurements: Sequence[Mea
 
     device, launch = step.device, launch_seconds(job, mesh)
     by_device = by_host = None
-    for one, (step_then, launch_then) in reversed(list(zip(known, then, strict=True))):  # the nearest has the last word
+    for one, (step_then, launch_then) in reversed(
+        list(zip(known, then, strict=True))
+    ):  # the nearest comes last and wins
         if step_then.device >= launch_then:
             device, by_device = step.device * _slower(one.step_seconds, step_then.device, launch_then), one
         else:
@@ -151,9 +154,9 @@ def predict(job: TrainingJob, mesh: Mesh, node: Node, measurements: Sequence[Mea
 
 
 def _by_neighbours(job: TrainingJob, mesh: Mesh, node: Node, here: Sequence[Measurement], step: StepTime) -> Prediction:
-    """A mode that was not measured on this GPU: as much slower or faster than arithmetic as the nearest measured mode was.
+    """Predict a mode that was not measured on this GPU, corrected like the nearest measured mode.
 
-    Without this a GPU that measures slow would be chosen in the one mode that nobody measured.
+    Without this, a GPU that measured slow would be chosen in a mode that was not measured.
     """
     unmeasured = f"nothing was measured on {node.gpu.name} in {_mode(job, mesh)}"
     if not here:
@@ -169,19 +172,22 @@ def _mode(job: TrainingJob, mesh: Mesh) -> str:
 
 
 def _slower(measured: float, longer: float, shorter: float) -> float:
-    """How much slower the longer side was than arithmetic has it, given the step; all of it where the shorter alone explains the step."""
+    """Return how much slower than predicted the longer side was, given the measured step.
+
+    The whole ratio is used if the shorter side alone explains the step.
+    """
     rest = 1 - (shorter / measured) ** SHARPNESS
     return measured * rest ** (1 / SHARPNESS) / longer if rest > 0.5 else measured / together(longer, shorter)
 
 
 def is_of_gpu(one: Measurement, node: Node) -> bool:
-    """Whether it was measured on this node's GPU, with a model whose shape is known."""
+    """Return whether it was measured on this node's GPU, with a model whose shape is known."""
     gpu = find_gpu(one.device)
     return gpu is not None and gpu.name == node.gpu.name and one.decoder is not None
 
 
 def _arithmetic(one: Measurement, node: Node) -> tuple[StepTime, float]:
-    """What was measured, as the arithmetic has it: its step, and the host's part of it."""
+    """Return the roofline's prediction for the measured job: its step time and the host's launch time."""
     then, mesh = one.job(), Mesh(replicate=one.gpus)
     assert then is not None
     return step_time(then, mesh, node), launch_seconds(then, mesh)
@@ -194,7 +200,7 @@ def _what(one: Measurement) -> str:
 
 
 def _distance(one: Measurement, job: TrainingJob, mesh: Mesh) -> tuple[float, ...]:
-    """How unlike a measurement is, the worst difference first; accumulation only repeats what was measured."""
+    """Return the distance between a measurement and a job, the most important difference first; ignores accumulation."""
     return (
         float(one.decoder != decoder_fields(job.model)),
         float((one.preset, one.gpus) != (mesh.preset, mesh.gpus)),

@@ -1,9 +1,10 @@
 """Peak memory of one rank, part by part, in closed form.
 
-What autograd keeps is counted tensor by tensor for the built-in decoder. Alone and under DDP that is torch's autocast: weights, the
-residual stream and norms in float32, matrix products and attention in bfloat16 or float16. Under a mesh that shards, weights are
-gathered in bfloat16 and everything follows them; so it is with bf16-true. Attention is a flash kernel, so no tensor grows with the square of the length. After
-Korthikanti et al. 2022 (arXiv 2205.05198), whose 34·s·b·h for a GPT block is 36 here.
+The tensors that autograd saves are counted one by one for the built-in decoder. On one GPU and under DDP, torch's
+autocast keeps weights, the residual stream and norms in float32, matrix products and attention in bfloat16 or float16.
+With sharding, and with bf16-true, weights and everything computed from them are in bfloat16. Attention is a flash
+kernel, so no tensor grows with the square of the length. After Korthikanti et al. 2022 (arXiv 2205.05198), whose
+34·s·b·h for a GPT block is 36 here.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ DEEPSPEED_BUCKET = (
     500_000_000  # gradients at most, of one block: in two buffers of bfloat16, and in float32 as they travel
 )
 DEEPSPEED_BUCKET_BYTES = 2 + 2 + 4
-# Of all that is allocated, what the allocator needs beyond it, with the growing segments that the trainer asks for: with it the largest
-# micro-batches that fit ran on an H200, and a quarter more did not (benchmarks/planning/h200.md).
+# Allocator overhead as a fraction of allocated memory, with the expandable segments that the trainer enables. With this
+# value the largest predicted micro-batches ran on an H200, and a quarter more did not (benchmarks/planning/h200.md).
 FRAGMENTATION = 0.03
 DRIVER_FRACTION = 0.985  # of the memory that EC2 states, what the driver offers (measured on an H200: 139.8 of 141 GiB)
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """What decides memory and time on one rank besides the mesh."""
+    """What determines memory and time on one rank, besides the mesh."""
 
     model: DecoderConfig
     sequence_length: int
@@ -46,22 +47,22 @@ class TrainingJob:
     precision: Precision = "bf16-mixed"
     optimizer: OptimizerFacts = ADAMW
     compiled: bool = False
-    fused: bool = False  # kernels of our own, which serve GPT-2's shape where layers are whole
-    graphs: bool = False  # on the fused path of one GPU, the kernels of a small micro-batch asked for at once
-    loss_chunk_tokens: int | None = None  # logits of so many tokens exist at a time, and are computed twice
-    checkpointing: bool = False  # keep only each block's input and compute the block again in the backward pass
-    selective: bool = False  # keep what products and attention return, and compute norms and activations again
+    fused: bool = False  # Skytrain's kernels, for GPT-2's shape with unsplit layers
+    graphs: bool = False  # CUDA graphs of small micro-batches, on the fused path of one GPU
+    loss_chunk_tokens: int | None = None  # compute logits in chunks of this many tokens, twice
+    checkpointing: bool = False  # save only each block's input and recompute the block in the backward pass
+    selective: bool = False  # save outputs of products and attention; recompute norms and activations
     fp8: bool = False  # products of the blocks
     schedule: Schedule = "1f1b"  # of a pipeline
-    pipeline_micro_batches: int | None = None  # that go through a pipeline together; None: all of a step's
-    offload: bool = False  # the state lives in the machine's own memory, on whichever mesh the search finds
-    offload_to_disk: bool = False  # what is offloaded is on the machine's disks and not in its memory
-    context_method: ContextMethod = "ring"  # how attention reaches over a divided sequence
-    reduce_once: bool = True  # sharded gradients travel once a step and are whole until then, or in each micro-batch
+    pipeline_micro_batches: int | None = None  # per pipeline pass; None: all of a step
+    offload: bool = False  # keep the training state in host memory, on any mesh that the search finds
+    offload_to_disk: bool = False  # offload to local disks instead of host memory
+    context_method: ContextMethod = "ring"  # how attention works across a divided sequence
+    reduce_once: bool = True  # reduce sharded gradients once per step (unsharded until then), or per micro-batch
 
     @property
     def together(self) -> int:
-        """Micro-batches that go through a pipeline before it is empty again."""
+        """The number of micro-batches per pipeline pass."""
         return self.pipeline_micro_batches or self.accumulation
 
 
@@ -89,17 +90,17 @@ class Memory:
 
 
 def narrow_bytes(precision: Precision) -> int:
-    """Of one number that products read and write."""
+    """Return the bytes per element of the inputs and outputs of matrix products."""
     return 4 if precision == "32-true" else 2
 
 
 def usable_bytes(gpu_memory_mib: int) -> float:
-    """What a process finds on a GPU that EC2 states as so many MiB."""
+    """Return the memory available to a process on a GPU whose memory EC2 states as `gpu_memory_mib`."""
     return gpu_memory_mib * MIB * DRIVER_FRACTION
 
 
 def path_of(job: TrainingJob, mesh: Mesh) -> KernelPath:
-    """How the loss is computed there."""
+    """Return the kernel path (eager, compiled or fused) of the job on this mesh."""
     if (
         job.fused
         and job.precision == "bf16-mixed"
@@ -112,23 +113,23 @@ def path_of(job: TrainingJob, mesh: Mesh) -> KernelPath:
 
 
 def residual_bytes(job: TrainingJob, mesh: Mesh) -> int:
-    """Of one number in the residual stream."""
+    """Return the bytes per element of the residual stream."""
     return 4 if job.precision == "32-true" or autocasts(job, mesh) else 2
 
 
 def autocasts(job: TrainingJob, mesh: Mesh) -> bool:
-    """Whether torch lowers precision op by op, with weights and residual stream in float32."""
+    """Return whether torch's autocast is used, with weights and residual stream in float32."""
     mixed = job.precision in ("bf16-mixed", "16-mixed")
     return mixed and not mesh.divides and path_of(job, mesh) != "fused"
 
 
 def block_activation_bytes(job: TrainingJob, mesh: Mesh) -> float:
-    """What one block keeps for its backward pass, for one micro-batch."""
+    """Return the bytes that one block saves for its backward pass, for one micro-batch."""
     return activation_bytes_on(path_of(job, mesh), job, mesh)
 
 
 def activation_bytes_on(path: KernelPath, job: TrainingJob, mesh: Mesh) -> float:
-    """What one block would keep if the loss were computed that way."""
+    """Return the bytes that one block saves for its backward pass on a given kernel path."""
     model = job.model
     mixed = job.precision in ("bf16-mixed", "16-mixed")
     wide = 4 if job.precision == "32-true" or (mixed and not mesh.divides and path != "fused") else 2
@@ -160,7 +161,7 @@ def activation_bytes_on(path: KernelPath, job: TrainingJob, mesh: Mesh) -> float
 
 
 def selective_activation_bytes(job: TrainingJob, mesh: Mesh) -> float:
-    """What one block keeps under selective recomputation: its input, and what products and attention return."""
+    """Return the bytes that one block saves under selective recomputation: input, product and attention outputs."""
     model, narrow = job.model, narrow_bytes(job.precision)
     queries, keys = model.heads * model.head_width, model.groups * model.head_width
     products = (queries + 2 * keys) + 2 * model.width + model.hidden_width * (2 if model.gated_mlp else 1)
@@ -170,7 +171,7 @@ def selective_activation_bytes(job: TrainingJob, mesh: Mesh) -> float:
 
 
 def in_flight(job: TrainingJob, mesh: Mesh) -> float:
-    """Micro-batches whose activations the first stage of a pipeline holds at once."""
+    """Return the number of micro-batches whose activations the first pipeline stage holds at once."""
     if mesh.pipeline == 1:
         return 1
     if job.schedule == "gpipe":
@@ -181,7 +182,7 @@ def in_flight(job: TrainingJob, mesh: Mesh) -> float:
 
 
 def kept_activation_bytes(job: TrainingJob, mesh: Mesh) -> float:
-    """What waits for the backward pass on the rank that keeps most: the first stage of a pipeline."""
+    """Return the activation bytes saved on the fullest rank, which is in the first pipeline stage."""
     layers = -(-job.model.layers // mesh.pipeline)
     wide = residual_bytes(job, mesh)
     tokens = job.micro_batch * job.sequence_length / mesh.context / mesh.tensor
@@ -194,9 +195,9 @@ def kept_activation_bytes(job: TrainingJob, mesh: Mesh) -> float:
 
 
 def logit_bytes(job: TrainingJob, mesh: Mesh) -> float:
-    """The loss at its worst, in the cross-entropy's backward pass: log-probabilities, their gradient, the logits' gradient.
+    """Return the peak bytes of the loss: log-probabilities, their gradient and the logits' gradient, in the backward pass.
 
-    Compiled, it keeps the logits as they are and computes their gradient in one kernel; fused, in place.
+    The compiled loss keeps the logits and computes their gradient in one kernel; the fused one works in place.
     """
     narrow = narrow_bytes(job.precision)
     per_logit = {"eager": 12.0, "compiled": 2.0 * narrow, "fused": 2.0}[path_of(job, mesh)]
@@ -210,7 +211,7 @@ def logit_bytes(job: TrainingJob, mesh: Mesh) -> float:
 
 @dataclass(frozen=True)
 class RankState:
-    """What a rank holds between steps, in bytes, and what the optimizer's step needs in addition."""
+    """Bytes that a rank holds between steps, and additional bytes during the optimizer step."""
 
     parameters: float
     gradients: float
@@ -229,7 +230,7 @@ def optimizer_state_bytes(job: TrainingJob) -> float:
 
 
 def training_state(job: TrainingJob, mesh: Mesh, held: float) -> RankState:
-    """Of `held` parameters that tensor ranks and stages leave to this one; the others of its group may hold parts of it."""
+    """Return the training state of a rank with `held` parameters after tensor and pipeline splits, before sharding."""
     if mesh.offload and mesh.zero == 3:
         return RankState(0.0, 0.0, 0.0, 0.0)
     ranks = mesh.sharing
@@ -247,7 +248,7 @@ def training_state(job: TrainingJob, mesh: Mesh, held: float) -> RankState:
 
 
 def context_bytes(job: TrainingJob, mesh: Mesh) -> float:
-    """Keys and values of other parts of a sequence, and their gradients in float32, while one layer attends to them."""
+    """Return the bytes of other ranks' keys and values, and their float32 gradients, during attention of one layer."""
     if (
         mesh.context == 1 or job.context_method == "ulysses"
     ):  # which exchanges heads for tokens, and holds as many numbers
@@ -260,7 +261,7 @@ def context_bytes(job: TrainingJob, mesh: Mesh) -> float:
 
 @dataclass(frozen=True)
 class RankBuffers:
-    """What a rank holds besides its state, activations and logits, in bytes."""
+    """Bytes that a rank holds besides its state, activations and logits."""
 
     fixed: float  # at any moment: workspaces, gathered weights, buckets
     copies: float = 0.0  # of weights in bfloat16, from the forward to the backward pass
@@ -268,7 +269,7 @@ class RankBuffers:
 
 
 def rank_buffers(job: TrainingJob, mesh: Mesh, held: float, table: float, block: float) -> RankBuffers:
-    """`held`, `table` and `block`: parameters of this rank, of an embedding table and of one block."""
+    """Return a rank's buffers, given the parameters of the rank, of an embedding table and of one block."""
     size, fused = decoder_size(job.model), path_of(job, mesh) == "fused"
     fixed = WORKSPACE_BYTES + context_bytes(job, mesh)
     if mesh.deepspeed:
@@ -292,7 +293,7 @@ def gathers_weights(mesh: Mesh) -> bool:
 
 
 def rank_memory(job: TrainingJob, mesh: Mesh) -> Memory:
-    """Memory of the fullest rank at its peak: in the loss, the first block's backward pass, the last gradients or the update."""
+    """Return the peak memory of the fullest rank: in the loss, the first block's backward pass, or the update."""
     size, width = decoder_size(job.model), job.model.width
     table = job.model.padded_vocab * width / mesh.tensor  # the embedding, and the head where it is not tied
     padding = (job.model.padded_vocab - job.model.vocab_size) * width * (1 if job.model.tied_head else 2)

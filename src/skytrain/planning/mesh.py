@@ -1,4 +1,4 @@
-"""The mesh as a plan asks for it: what `--mesh` stands for, what `train` would form, and the words that ask for it."""
+"""Meshes of plans: parse `--mesh`, resolve the mesh that `train` would form, and format it as overrides."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def mesh_words(text: str) -> list[str]:
-    """`--mesh` as overrides: a preset's name, or degrees such as `shard=2,tensor=4` (one may be -1, the rest of the GPUs)."""
+    """Convert `--mesh` to overrides: a preset, or degrees such as `shard=2,tensor=4` (-1: the remaining GPUs)."""
     if "=" not in text:
         return [f"parallel={text}"]
     degrees = dict.fromkeys(DIMENSIONS, "1")
@@ -54,7 +54,7 @@ def mesh_words(text: str) -> list[str]:
 
 
 def requested_mesh(parallel: ParallelConfig, gpus: int, nodes: int) -> Mesh:
-    """The mesh that `train` would form with these settings; raises ConfigError where it is not for so many GPUs."""
+    """Return the mesh that `train` would form. Raises ConfigError if it does not fit the number of GPUs."""
     degrees = resolve_degrees(parallel, gpus, nodes)
     needed = math.prod(degrees.values())
     if needed != gpus:
@@ -64,7 +64,7 @@ def requested_mesh(parallel: ParallelConfig, gpus: int, nodes: int) -> Mesh:
 
 
 def near_meshes(parallel: ParallelConfig, gpus: int, nodes: int) -> Iterator[tuple[str, Mesh]]:
-    """Meshes of so many GPUs near a requested one that divides one dimension, nearest first, as `--mesh` takes them."""
+    """Yield meshes near a requested one-dimensional mesh, nearest first, each with its `--mesh` text."""
     degrees = resolve_degrees(parallel, gpus, nodes)
     used = [name for name in DIMENSIONS if degrees[name] > 1]
     if len(used) != 1 or parallel.name in DEEPSPEED:
@@ -76,7 +76,7 @@ def near_meshes(parallel: ParallelConfig, gpus: int, nodes: int) -> Iterator[tup
 
 
 def parallel_settings(mesh: Mesh) -> dict[str, str | int]:
-    """The preset and the degrees that ask `train` for this mesh."""
+    """Return the preset and the degrees that make `train` form this mesh."""
     degrees: dict[str, str | int] = {name: getattr(mesh, name) for name in DIMENSIONS}
     if mesh.deepspeed:
         degrees |= {"replicate": mesh.shard, "shard": 1}
@@ -84,7 +84,7 @@ def parallel_settings(mesh: Mesh) -> dict[str, str | int]:
 
 
 def overrides(mesh: Mesh) -> list[str]:
-    """The same as words on the command line."""
+    """Return the same settings as command-line overrides."""
     settings = parallel_settings(mesh)
     name = settings.pop("name")
     degrees = [f"parallel.{key}={degree}" for key, degree in settings.items()] if mesh.gpus > 1 else []

@@ -1,4 +1,4 @@
-"""Offers: where a run could go, how long it would take and what it would cost."""
+"""Offers: the machines on which a run could be placed, with hours and dollars."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONGEST_HOURS = 90 * 24.0  # of a run that is offered where no deadline and no n
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What the user asks for beyond the configuration; None leaves it open."""
+    """The user's constraints beyond the configuration; None means unconstrained."""
 
     budget_usd: float | None = None
     deadline_hours: float | None = None
@@ -38,7 +38,7 @@ class PlanRequest:
 
     @property
     def longest_hours(self) -> float | None:
-        """The p90 hours that an offer may take."""
+        """The limit on an offer's p90 hours, or None."""
         if self.tokens_open:
             return None
         if self.deadline_hours is not None:
@@ -55,7 +55,7 @@ class Offer:
     price: Price | None
     placement: Placement | None
     estimate: Estimate | None
-    problem: str | None  # why it cannot be had, or breaks a limit; None for one that may be chosen
+    problem: str | None  # why it is unavailable or breaks a limit; None if it may be chosen
 
     @property
     def quota_vcpus(self) -> int:
@@ -71,7 +71,7 @@ class Offer:
 
 
 def find_offers(workload: Workload, catalog: Catalog, request: PlanRequest) -> list[Offer]:
-    """Every offer that the request leaves open, best first: those that may be chosen by dollars, then the others with their reasons."""
+    """Return all offers that match the request: valid ones by dollars, then the others with their problem."""
     if request.region:
         catalog.check_region(request.region)
     instances = [catalog.instance(request.instance)] if request.instance else list(catalog.instances)
@@ -104,15 +104,15 @@ def _counts(workload: Workload, instance: InstanceType, catalog: Catalog, reques
 
 
 def _sensible(instance: InstanceType, nodes: int) -> bool:
-    """Many machines need many GPUs each and a network between them."""
+    """Return whether the number of nodes suits the machine's GPU count and network."""
     fast = nodes <= SLOW_NETWORK_MOST or instance.network_gbps >= FAST_NETWORK_GBPS
     return fast and (nodes <= SMALL_NODES_MOST or instance.gpus >= SMALL_NODES_MOST)
 
 
 def node_counts(workload: Workload, instance: InstanceType) -> Iterator[int]:
-    """Powers of two, until perfect hardware would need less than ten minutes for the steps.
+    """Yield powers of two, until perfect hardware would need less than ten minutes for the steps.
 
-    What is tried follows from the run alone, so that a later deadline or a larger budget never has fewer offers to choose from.
+    The counts depend only on the run, so a later deadline or a larger budget never yields fewer offers.
     """
     device = instance.device
     peak = device.fp32_flops if workload.job.precision == "32-true" else device.peak_flops or device.fp32_flops
@@ -126,7 +126,7 @@ def node_counts(workload: Workload, instance: InstanceType) -> Iterator[int]:
 
 
 def place(workload: Workload, instance: InstanceType, nodes: int) -> Placement | NoPlacement:
-    """The layout of the workload on so many of these machines that `train` would run, or the fastest that it could."""
+    """Return the layout that `train` would use on these machines, or the fastest one if the mesh is open."""
     node, gpus = Node.of(instance), nodes * instance.gpus
     mesh: Mesh | None = None
     if workload.parallel is not None:
@@ -161,7 +161,7 @@ def _laid_out(workload: Workload, instance: InstanceType, nodes: int, mesh: Mesh
 
 
 def _instead(workload: Workload, instance: InstanceType, nodes: int) -> str:
-    """The mesh nearest to one that does not fit which `train` would run on these machines, to add to the reason."""
+    """Return a hint with the nearest mesh that `train` could run on these machines, for a mesh that does not fit."""
     assert workload.parallel is not None
     if not _has_known_speed(workload, Node.of(instance)):
         return ""
@@ -172,7 +172,7 @@ def _instead(workload: Workload, instance: InstanceType, nodes: int) -> str:
 
 
 def estimate_offer(workload: Workload, placement: Placement, offer: Offer) -> Estimate:
-    """Hours and dollars of the workload, laid out so, at the price of an offer."""
+    """Estimate the hours and dollars of the workload with this placement at the offer's price."""
     assert offer.price
     prediction = placement.prediction
     return estimate(workload.work, prediction.seconds, prediction.source, offer.instance, offer.nodes, offer.price)
@@ -186,7 +186,7 @@ def _priced(
     catalog: Catalog,
     request: PlanRequest,
 ) -> list[Offer]:
-    """One offer for each region and market."""
+    """Return one offer for each region and market."""
     rows = []
     for region in [request.region] if request.region else catalog.regions:
         for market in [request.market] if request.market else MARKETS:

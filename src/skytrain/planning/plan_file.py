@@ -1,4 +1,4 @@
-"""plan.json: the offer that was chosen, whole enough for `launch` to follow it exactly and for a reader to check it."""
+"""plan.json: the chosen offer, with everything that `launch` needs to follow it and a reader needs to check it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FORMAT = 2
 def plan_dict(
     values: Mapping[str, Any], request: PlanRequest, choice: Offer, why: str, catalog: Catalog, made_on: str
 ) -> dict[str, Any]:
-    """`values` is the composed configuration; what the plan decides beyond it is under `settings`."""
+    """Return the plan. `values` is the composed configuration; the plan's own decisions are under `settings`."""
     assert choice.placement and choice.estimate and choice.price
     placement, price = choice.placement, choice.price
     job, mesh = placement.job, placement.mesh
@@ -74,7 +74,7 @@ def plan_dict(
 
 
 def train_overrides(choice: Offer) -> list[str]:
-    """Overrides that `train` needs to run the plan."""
+    """Return the overrides that `train` needs to run the plan."""
     assert choice.placement
     job = choice.placement.job
     kinds = ["trainer.activation_checkpointing=full"] if job.checkpointing else []
@@ -84,7 +84,7 @@ def train_overrides(choice: Offer) -> list[str]:
 
 
 def recomputation(job: TrainingJob) -> str:
-    """As `trainer.activation_checkpointing` has it."""
+    """Return the job's value of `trainer.activation_checkpointing`."""
     return "full" if job.checkpointing else "selective" if job.selective else "none"
 
 
@@ -96,7 +96,7 @@ def write_plan(plan: Mapping[str, Any], path: Path) -> None:
 
 
 def read_plan(path: Path) -> dict[str, Any]:
-    """A plan as it was written; raises SkytrainError for anything else."""
+    """Read a plan. Raises SkytrainError if the file is not a valid plan."""
     try:
         plan = json.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -107,7 +107,7 @@ def read_plan(path: Path) -> dict[str, Any]:
 
 
 def purchase_rows(bought: Sequence[Purchase]) -> list[dict[str, Any]]:
-    """What a budget buys on each offer, for programs."""
+    """Return what a budget buys on each offer, as JSON rows."""
     return [
         {
             "region": one.offer.region,
@@ -123,7 +123,7 @@ def purchase_rows(bought: Sequence[Purchase]) -> list[dict[str, Any]]:
 
 
 def offer_rows(found: Sequence[Offer]) -> list[dict[str, Any]]:
-    """The table of offers, for programs."""
+    """Return the table of offers as JSON rows."""
     rows = []
     for offer in found:
         placement, estimate, price = offer.placement, offer.estimate, offer.price

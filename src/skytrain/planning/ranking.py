@@ -1,4 +1,4 @@
-"""The catalogue ranked by what a dollar buys: peak FLOPs are worth what a model makes of them."""
+"""The catalogue ranked by effective FLOPs per dollar: peak FLOPs times the MFU of a model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Ranked:
 
 
 def rank_catalog(catalog: Catalog, model: ModelConfig, market: Market, regions: Sequence[str]) -> list[Ranked]:
-    """One row for each type, in its cheapest region; what has no price or no known peak comes last, with None for it."""
+    """Return one row per type, in its cheapest region; types without a price or a known peak come last."""
     if not isinstance(model, DecoderConfig):
         raise SkytrainError("a plugged-in model has no known shape to rank by\n  try --model gpt2-124m")
     rows = []
@@ -73,7 +73,7 @@ def rank_catalog(catalog: Catalog, model: ModelConfig, market: Market, regions: 
 
 
 def _mfu(type: str, catalog: Catalog, model: DecoderConfig) -> float | None:
-    """What the model would reach there, compiled and in bfloat16; None where it does not fit."""
+    """Return the predicted MFU of the model, compiled and in bfloat16; None if it does not fit."""
     instance = catalog.instance(type)
     node, length = Node.of(instance), min(2048, model.max_length)
     batch_tokens = SEQUENCES_PER_GPU * instance.gpus * length

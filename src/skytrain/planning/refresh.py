@@ -1,4 +1,4 @@
-"""Today's instance types and prices from AWS, into a Catalog. The only module of this package that uses the network."""
+"""Fetch current instance types and prices from AWS. The only module of this package that uses the network."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def refresh_catalog(
     clients: Clients | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Catalog:
-    """Specifications, on-demand prices and current spot prices of the GPU families, for `regions`.
+    """Fetch specifications, on-demand prices and current spot prices of the GPU families in `regions`.
 
-    Needs ec2:DescribeInstanceTypes, ec2:DescribeSpotPriceHistory and pricing:GetProducts. A type that a region does not sell
-    has no price there.
+    Needs ec2:DescribeInstanceTypes, ec2:DescribeSpotPriceHistory and pricing:GetProducts. A type that is not sold in a
+    region has no price there.
     """
     today = datetime.now(UTC).date().isoformat()
     instances: dict[str, InstanceType] = {}
@@ -86,7 +86,7 @@ def _gpu_name(name: str, memory_mib: int) -> str:
 
 
 def _spot_prices(ec2: Any, region: str, types: list[str], today: str) -> Iterator[Price]:
-    """From the lowest to the highest zone, as they are now."""
+    """Yield the current range of spot prices over the zones of a region."""
     found: dict[str, list[float]] = {}
     pages = ec2.get_paginator("describe_spot_price_history").paginate(
         InstanceTypes=types,
@@ -139,7 +139,7 @@ def _boto3_clients() -> Clients:
 
 @contextmanager
 def _aws_errors_for_people() -> Iterator[None]:
-    """Turns what botocore raises into one line with what to do. The catalogue in use is untouched."""
+    """Turn botocore errors into one-line errors with a remedy. The current catalogue stays unchanged."""
     try:
         from botocore.exceptions import (
             BotoCoreError,

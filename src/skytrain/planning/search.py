@@ -1,4 +1,4 @@
-"""The best mesh, micro-batch and checkpointing for a model on so many GPUs, by predicted speed under the memory limit."""
+"""Search for the mesh, micro-batch and recomputation with the highest predicted speed within the memory limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIMPLER = 0.01  # of speed that each further dimension must win: below it a simp
 
 @dataclass(frozen=True)
 class Placement:
-    """A job laid out on GPUs, with what it needs and how fast it goes."""
+    """A layout of a job on GPUs, with its memory and predicted speed."""
 
     job: TrainingJob
     mesh: Mesh
@@ -40,14 +40,14 @@ class Placement:
 
 @dataclass(frozen=True)
 class NoPlacement:
-    """Why nothing fits: the least that any layout needs, against what there is."""
+    """No layout fits: the least memory that any layout needs, and the memory available."""
 
     reason: str
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """What the search is not to choose."""
+    """Settings that the search must not change."""
 
     micro_batch: int | None = None
     checkpointing: bool | None = None
@@ -57,7 +57,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Machines:
-    """GPUs to lay a job out on."""
+    """The GPUs available for a job."""
 
     node: Node
     gpus: int
@@ -65,7 +65,7 @@ class Machines:
 
 
 def largest_micro_batch(job: TrainingJob, mesh: Mesh, limit_bytes: float) -> int:
-    """The most sequences of a micro-batch that fit, 0 where not even one does."""
+    """Return the largest micro-batch in sequences that fits, or 0 if none does."""
 
     def fits(micro_batch: int) -> bool:
         return rank_memory(replace(job, micro_batch=micro_batch), mesh).total <= limit_bytes
@@ -92,16 +92,16 @@ def best_placement(
     problem: Callable[[Placement], str | None] = lambda _: None,
     fixed: Fixed = Fixed(),  # noqa: B008 - frozen
 ) -> Placement | NoPlacement:
-    """The fastest layout of `job` whose batch is exactly `batch_tokens`; `job`'s own micro-batch and accumulation do not matter.
+    """Return the fastest layout of `job` whose batch is exactly `batch_tokens`.
 
-    A layout for which `problem` names a reason does not count.
+    Micro-batch and accumulation of `job` are ignored. Layouts for which `problem` returns a reason are excluded.
     """
     search = _Search(job, machines, batch_tokens, measurements, problem, fixed)
     if fixed.mesh:
         return search.fastest([fixed.mesh])
     every = list(meshes(job, machines.gpus, machines.node.gpus))
     if SMALL * STATE_BYTES * decoder_size(job.model).parameters < usable_bytes(machines.gpu_memory_mib):
-        # Dividing layers costs traffic in each of them; a model that one GPU holds with ease has no use for it.
+        # Splitting layers costs traffic in each layer, which is pointless for a model that easily fits on one GPU.
         whole = [one for one in every if one.tensor == one.pipeline == one.context == 1]
         found = search.fastest(whole)
         if isinstance(found, Placement):
@@ -160,7 +160,7 @@ class _Search:
 
 
 def _is_never_slower(one: TrainingJob, other: TrainingJob, mesh: Mesh) -> bool:
-    """Whether `one` is the same job with less to compute again and less to send, by the arithmetic alone."""
+    """Return whether `one` is the same job with less recomputation and communication."""
     return (
         one.micro_batch == other.micro_batch
         and one.checkpointing <= other.checkpointing
@@ -171,7 +171,7 @@ def _is_never_slower(one: TrainingJob, other: TrainingJob, mesh: Mesh) -> bool:
 
 
 def meshes(job: TrainingJob, gpus: int, gpus_per_node: int) -> Iterator[Mesh]:
-    """Every mesh worth trying: tensor ranks inside a node, pipelines of whole layers, context only where a sequence is long."""
+    """Yield all candidate meshes: tensor within a node, pipelines of whole layers, context only for long sequences."""
     model = job.model
     for tensor in _divisors(min(gpus, gpus_per_node)):
         if gpus % tensor or model.groups % tensor or model.hidden_width % tensor or model.padded_vocab % tensor:
@@ -189,7 +189,7 @@ def meshes(job: TrainingJob, gpus: int, gpus_per_node: int) -> Iterator[Mesh]:
 
 
 def _data_meshes(mesh: Mesh, data: int, gpus_per_node: int) -> Iterator[Mesh]:
-    """All copies, all shards, and shards inside groups of nodes with copies between them."""
+    """Yield pure replication, full sharding, and hybrid sharding within groups of nodes."""
     if data == 1:
         yield mesh
         return
@@ -203,13 +203,13 @@ def _data_meshes(mesh: Mesh, data: int, gpus_per_node: int) -> Iterator[Mesh]:
 
 
 def _fp8_problem(job: TrainingJob, node: Node) -> str | None:
-    """Why products cannot be fp8 there; None where they can, or need not."""
+    """Return why fp8 is not supported on this node; None if it is, or is not requested."""
     unable = job.fp8 and not node.gpu.generation.fp8
     return f"trainer.fp8: {node.gpu.name} does not multiply fp8" if unable else None
 
 
 def _kinds(job: TrainingJob, mesh: Mesh, fixed: Fixed) -> Iterator[TrainingJob]:
-    """With and without computing blocks again (only with, where `job` asks for it), gradients whole between micro-batches or not."""
+    """Yield variants with and without recomputation (only with, if `job` requests it) and of gradient reduction."""
     free = (True,) if job.checkpointing else (False, True)
     shards = mesh.shard > 1 and mesh.pipeline == 1 and not mesh.deepspeed
     once = (True, False) if shards else (True,)
@@ -223,7 +223,7 @@ def _kinds(job: TrainingJob, mesh: Mesh, fixed: Fixed) -> Iterator[TrainingJob]:
 def _splits(
     job: TrainingJob, mesh: Mesh, batch_tokens: int, limit: float, fixed: Fixed
 ) -> list[tuple[TrainingJob, Memory]]:
-    """The job with micro-batches and accumulation that make the batch: the largest that fits and the next smaller ones."""
+    """Return the job with micro-batch sizes that divide the batch: the largest that fits and the next smaller ones."""
     sequences, remainder = divmod(batch_tokens, job.sequence_length)
     if remainder or sequences % mesh.data:
         return []
@@ -244,7 +244,7 @@ def _splits(
 
 
 def _fills_pipeline(job: TrainingJob, mesh: Mesh, accumulation: int) -> bool:
-    """Whether so many micro-batches a step go through the pipeline as its schedule needs them."""
+    """Return whether the number of micro-batches per step suits the pipeline schedule."""
     if mesh.pipeline == 1:
         return True
     together = job.pipeline_micro_batches or accumulation

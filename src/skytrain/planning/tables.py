@@ -1,4 +1,4 @@
-"""Plans and prices as text for people. Numbers that were not measured say so."""
+"""Plans and prices as text tables. Numbers that were not measured are marked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MARKS = {"measured": "measured", "calibrated": "calibrated", "assumed": "assumed
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: frozenset[int] = frozenset()) -> str:
-    """Columns by width; numbers to the right, the columns in `left` to the left."""
+    """Format a table with right-aligned columns, except those in `left`."""
     lines = [list(head), *(list(row) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     return "\n".join(
@@ -34,7 +34,7 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: frozens
 
 
 def run_lines(config: Config) -> list[str]:
-    """What is to be trained, and what compute-optimal training would be."""
+    """Describe the planned training and its compute-optimal number of tokens."""
     job = job_of(config)
     size, steps = decoder_size(job.model), total_steps(config)
     tokens = steps * config.trainer.batch_tokens
@@ -105,7 +105,7 @@ def _layout(placement: Placement) -> str:
 
 
 def choice_lines(choice: Offer) -> list[str]:
-    """The parts of the choice's dollars and memory, and how its speed is known."""
+    """Describe the breakdown of the choice's dollars and memory, and the source of its speed."""
     assert choice.placement and choice.estimate
     memory, prediction = choice.placement.memory, choice.placement.prediction
     dollars = ", ".join(f"{name} {usd:,.2f}" for name, usd in choice.estimate.parts_usd.items())
@@ -121,7 +121,7 @@ def choice_lines(choice: Offer) -> list[str]:
 
 
 def legend(request: PlanRequest) -> list[str]:
-    """What the table's columns mean and what was searched."""
+    """Explain the table's columns and the scope of the search."""
     lines = [
         "$/h is for all nodes together. total $ is the median; p10-p90: of 1,000 simulated runs one in ten costs less, one in ten more.",
         "A limit (budget, deadline) counts as kept where nine in ten keep it.",

@@ -1,8 +1,9 @@
-"""How long one optimizer step takes: a roofline of the decoder's own kernels, plus what communication and pipelines leave uncovered.
+"""Time of one optimizer step: a roofline of the decoder's kernels, plus exposed communication and pipeline bubbles.
 
-Each matrix product takes its FLOPs at a fraction of the peak plus its bytes at memory speed, so narrow models and fast GPUs lose
-efficiency without a table of exceptions. Everything that is not a product moves bytes in proportion to what it keeps for the
-backward pass. The fractions depend on the software; `benchmarks/planning/published.py` fits them on published runs.
+The time of a matrix product is its FLOPs at a fraction of peak plus its bytes at memory bandwidth, so the efficiency
+of narrow models and fast GPUs drops without special cases. All other kernels move bytes in proportion to what is saved
+for the backward pass. The fractions depend on the software; `benchmarks/planning/published.py` fits them on
+published runs.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ WEIGHT_BYTES = 20  # per parameter and micro-batch: casts to bfloat16 and back, 
 
 @dataclass(frozen=True)
 class Software:
-    """What an implementation makes of the hardware."""
+    """The efficiency of an implementation on given hardware."""
 
     name: str
     gemm: float  # speed of large matrix products relative to what the GPU sustains in bfloat16; above 1 for fp8
@@ -76,7 +77,7 @@ class StepTime:
 
     @property
     def device(self) -> float:
-        """What the step takes where the host is quick enough."""
+        """The step time if the host never delays the device."""
         return self.products + self.attention + self.traffic + self.optimizer + self.communication + self.bubble
 
     @property
@@ -89,7 +90,7 @@ def software_for(job: TrainingJob, mesh: Mesh) -> Software:
 
 
 def launch_seconds(job: TrainingJob, mesh: Mesh, software: Software | None = None) -> float:
-    """What the host needs to launch one optimizer step's kernels, however small they are."""
+    """Return the host's time to launch the kernels of one optimizer step, whatever their size."""
     software = software or software_for(job, mesh)
     small = job.micro_batch * job.sequence_length <= GRAPHED_TOKENS
     if job.graphs and small and mesh.gpus == 1 and path_of(job, mesh) == "fused":
@@ -99,13 +100,13 @@ def launch_seconds(job: TrainingJob, mesh: Mesh, software: Software | None = Non
 
 
 def together(device_seconds: float, host_seconds: float) -> float:
-    """A step whose kernels take one and whose launches take the other."""
+    """Return the time of a step from its device time and its host launch time."""
     longer, shorter = max(device_seconds, host_seconds), min(device_seconds, host_seconds)
     return longer * (1 + (shorter / longer) ** SHARPNESS) ** (1 / SHARPNESS)
 
 
 def step_time(job: TrainingJob, mesh: Mesh, node: Node, software: Software | None = None) -> StepTime:
-    """One optimizer step of `job.accumulation` micro-batches on every data rank. Raises nothing: the device's peak must be known."""
+    """Return the time of one optimizer step of `job.accumulation` micro-batches. The device's peak must be known."""
     software = software or software_for(job, mesh)
     peak = node.gpu.fp32_flops if job.precision == "32-true" else node.gpu.peak_flops
     assert peak is not None, f"{node.gpu.name} has no peak"
@@ -152,12 +153,12 @@ def step_time(job: TrainingJob, mesh: Mesh, node: Node, software: Software | Non
 
 
 def _update_flops(model: DecoderConfig, matrix_flops: Callable[[float, float], float]) -> float:
-    """FLOPs of one update of the blocks' matrices, on every rank that holds them."""
+    """Return the FLOPs of one update of the blocks' matrices, on every rank that holds them."""
     return model.layers * sum(matrix_flops(*sorted(shape)) for shape in _matrices(model, 1))
 
 
 def optimizer_bytes(precision: Precision) -> float:
-    """That an update moves, per parameter."""
+    """Return the bytes per parameter that an update moves."""
     more = {"16-mixed": UNFUSED_BYTES, "bf16-true": MASTER_BYTES}
     return OPTIMIZER_BYTES + more.get(precision, 0)
 
@@ -167,7 +168,7 @@ def tokens_per_step(job: TrainingJob, mesh: Mesh) -> int:
 
 
 def mfu(job: TrainingJob, mesh: Mesh, node: Node, step_seconds: float) -> float | None:
-    """Model FLOPs utilisation against the dense bf16 peak, as DESIGN counts FLOPs; None for a device without a known peak."""
+    """Return model FLOPs utilization of the dense bf16 peak; None for a device without a known peak."""
     if node.gpu.peak_flops is None:
         return None
     flops = decoder_flops_per_token(job.model, job.sequence_length) * tokens_per_step(job, mesh)
@@ -175,7 +176,7 @@ def mfu(job: TrainingJob, mesh: Mesh, node: Node, step_seconds: float) -> float 
 
 
 def _uncovered(found: list[Exchange], computing: float, job: TrainingJob, software: Software) -> float:
-    """Communication in the way: what cannot overlap, and what is longer than the computing it hides under."""
+    """Return exposed communication: what cannot overlap, and what exceeds the computation it overlaps with."""
     exposed = sum(exchange.seconds for exchange in found if not exchange.overlapped) * (1 - software.tensor_hidden)
     steady = sum(exchange.seconds for exchange in found if exchange.overlapped and not exchange.once)
     once = sum(exchange.seconds for exchange in found if exchange.overlapped and exchange.once)
@@ -185,7 +186,7 @@ def _uncovered(found: list[Exchange], computing: float, job: TrainingJob, softwa
 
 
 def _matrices(model: DecoderConfig, tensor: int) -> Iterator[tuple[float, float]]:
-    """(inputs, outputs) of each product of a block on one rank: the first of a pair is split by columns, the second by rows."""
+    """Yield (inputs, outputs) of a block's products on one rank; pairs are split by columns, then by rows."""
     queries, keys = model.heads * model.head_width, model.groups * model.head_width
     yield model.width, (queries + 2 * keys) / tensor
     yield queries / tensor, model.width
@@ -196,7 +197,7 @@ def _matrices(model: DecoderConfig, tensor: int) -> Iterator[tuple[float, float]
 
 @lru_cache(maxsize=64)
 def _attended(model: DecoderConfig, sequence_length: int) -> int:
-    """Tokens that attention looks back at, over all layers."""
+    """Return the number of attended tokens, summed over all layers."""
     return sum(min(sequence_length, model.window_of(layer) or sequence_length) for layer in range(model.layers))
 
 
@@ -214,7 +215,7 @@ class Products:
 
 @lru_cache(maxsize=4096)
 def _products(model: DecoderConfig, tokens: float, tensor: int, element: int) -> Products:
-    """Those of one block."""
+    """Return the products of one block."""
     flops = moved = inner = 0.0
     for inputs, outputs in _matrices(model, tensor):
         flops += 6 * tokens * inputs * outputs

@@ -1,4 +1,4 @@
-"""The question asked backwards: how many tokens a budget buys, and where it buys most."""
+"""The inverse of a plan: how many tokens a budget buys, and on which offers it buys most."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Purchase:
 
 
 def tokens_for_budget(config: Config, offer: Offer, budget_usd: float, deadline_hours: float | None = None) -> int:
-    """Tokens that cost at most the budget, and end before the deadline, at p90: whole optimizer steps, 0 where not one fits."""
+    """Return the tokens within budget and deadline at p90, in whole optimizer steps; 0 if not even one step fits."""
 
     assert offer.placement
     placement, node = offer.placement, Node.of(offer.instance)
@@ -47,7 +47,7 @@ def tokens_for_budget(config: Config, offer: Offer, budget_usd: float, deadline_
 
 
 def estimate_steps(config: Config, offer: Offer, steps: int) -> Estimate:
-    """Hours and dollars of so many steps on an offer."""
+    """Estimate the hours and dollars of `steps` steps on an offer."""
     assert offer.placement and offer.price
     prediction = offer.placement.prediction
     work = work_of(config, steps)
@@ -57,11 +57,11 @@ def estimate_steps(config: Config, offer: Offer, steps: int) -> Estimate:
 def most_tokens(
     config: Config, found: Sequence[Offer], budget_usd: float, deadline_hours: float | None, rows: int
 ) -> list[Purchase]:
-    """The offers on which the budget buys most, best first. Raises SkytrainError where it buys not one step."""
+    """Return the offers on which the budget buys most, best first. Raises SkytrainError if it buys no step at all."""
     priced = [offer for offer in found if offer.estimate]
 
     def at_most(offer: Offer) -> float:
-        """Tokens without boot, restarts and storage, at the cheapest price."""
+        """Return an upper bound of the tokens: no boot, restarts or storage, at the cheapest price."""
         assert offer.placement and offer.price
         hours = budget_usd / (offer.nodes * offer.price.usd_per_hour_min)
         return offer.placement.tokens_per_s * 3600 * min(hours, deadline_hours or math.inf)

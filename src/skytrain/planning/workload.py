@@ -1,4 +1,4 @@
-"""What a configuration asks of hardware, as the planner's arithmetic takes it."""
+"""Convert a configuration to the planner's description of its work."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .search import Fixed, Placement
 
 @dataclass(frozen=True)
 class Workload:
-    """A run to be placed: what it computes, what it moves, and what the search may not change."""
+    """A run to place: its computation, its data traffic, and what the search must not change."""
 
     job: TrainingJob
     work: RunWork
@@ -43,7 +43,7 @@ def workload_of(
     measurements: Sequence[Measurement] = (),
     problem: Callable[[Placement], str | None] = lambda _: None,
 ) -> Workload:
-    """`given` names the settings that the user has made, which are kept; the mesh is open unless `parallel` asks for one."""
+    """Return the workload of a configuration. Settings in `given` are kept; the mesh is open unless `parallel` sets it."""
     if open_mesh is None:
         open_mesh = leaves_mesh_open(config.parallel)
     return Workload(
@@ -59,7 +59,7 @@ def workload_of(
 
 
 def leaves_mesh_open(parallel: ParallelConfig) -> bool:
-    """Whether nothing but one device, the default, or `auto` is asked for."""
+    """Return whether `parallel` is `auto` or the default, a single device."""
     alone = all(
         degree == 1
         for degree in (parallel.pipeline, parallel.replicate, parallel.shard, parallel.context, parallel.tensor)
@@ -68,7 +68,7 @@ def leaves_mesh_open(parallel: ParallelConfig) -> bool:
 
 
 def fixed_of(config: Config, given: Collection[str]) -> Fixed:
-    """What the search must keep: what the user has set, and recomputation wherever it is asked for."""
+    """Return what the search must keep: the user's settings, and recomputation if it is requested."""
     trainer = config.trainer
     keeps_recomputation = "trainer.activation_checkpointing" in given or trainer.activation_checkpointing != "none"
     return Fixed(
@@ -79,7 +79,7 @@ def fixed_of(config: Config, given: Collection[str]) -> Fixed:
 
 
 def job_of(config: Config) -> TrainingJob:
-    """What the configuration trains, as memory and time see it."""
+    """Return the training job of a configuration, for the memory and time models."""
     model, trainer, parallel = config.model, config.trainer, config.parallel
     if not isinstance(model, DecoderConfig):
         raise ConfigError(

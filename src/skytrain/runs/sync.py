@@ -106,7 +106,7 @@ def whole_records(data: bytes) -> int:
 
 
 class Sync:
-    """The upload thread. A failed stream keeps its data and is retried; failure and recovery are each reported once."""
+    """The upload thread. A failed stream keeps its data and is retried; failure and recovery are reported once."""
 
     def __init__(self, tell: Callable[[str], None], every_seconds: float = EVERY_SECONDS) -> None:
         self._tell, self._every = tell, every_seconds
