@@ -22,8 +22,8 @@ HASHED = np.dtype([("hash", np.uint64), ("second", np.uint64), ("document", np.i
 BANDED = np.dtype([("hash", np.uint64), ("document", np.int64)])
 DOCUMENTS_PER_FILE = 1 << 18  # sorting a file of this many records takes about 20 MB
 ROW_BYTES = HASHES * 4
-# The first ALL_PAIRS documents of a bucket are all compared with each other; later ones of a large bucket only with
-# its first and its latest.
+# The first ALL_PAIRS documents of a bucket are all compared with each other; each later one only with the bucket's
+# first NEIGHBOURS documents and the NEIGHBOURS before it.
 ALL_PAIRS = 32
 NEIGHBOURS = 8
 PAIRS_AT_ONCE = 1 << 16

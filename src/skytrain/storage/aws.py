@@ -1,4 +1,4 @@
-"""How S3 is reached: endpoint, region and credentials, found where AWS's own tools find them."""
+"""S3 connection settings: endpoint, region and credentials, resolved the way AWS's own tools do."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..config import MissingExtra, aws_region, has_aws_credentials, has_aws_prof
 from .errors import AccessDenied, StoreError
 from .retry import Retry
 
-# Eight parts of 8 MiB share the line: at 3 Mbit/s they still arrive in time, and a dead connection is noticed.
+# Eight concurrent parts of 8 MiB still finish in time at 3 Mbit/s, and a dead connection is detected.
 REQUEST_TIMEOUT = "180s"
 
-# botocore renews credentials ten minutes before they end, so a copy of them is good for that long.
+# botocore renews credentials ten minutes before they expire, so a copy is valid for at least that long.
 CREDENTIALS_KEPT = timedelta(minutes=10)
 
 METADATA_ENDPOINT = "http://169.254.169.254"
@@ -25,7 +25,7 @@ NO_CREDENTIALS_HINT = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCE
 
 
 def s3_arguments(root: str, retry: Retry, sse: str | None = None, kms_key: str | None = None) -> dict[str, Any]:
-    """Arguments of obstore's S3Store, whatever the bucket. `root` is for error messages."""
+    """Return the arguments of obstore's `S3Store` that do not depend on the bucket. `root` is for error messages."""
     config: dict[str, Any] = {"checksum_algorithm": "SHA256"}
     if sse is not None:
         config["server_side_encryption"] = {"s3": "AES256", "kms": "aws:kms"}[sse]
@@ -33,7 +33,7 @@ def s3_arguments(root: str, retry: Retry, sse: str | None = None, kms_key: str |
         config["sse_kms_key_id"] = kms_key
     arguments: dict[str, Any] = {"config": config, "retry_config": retry.for_requests()}
     endpoint = s3_endpoint()
-    if has_aws_profile():  # obstore reads the environment and the machine's role, but not the shared files
+    if has_aws_profile():  # obstore reads the environment and the instance role, but not ~/.aws
         session = _botocore_session(root)
         arguments["credential_provider"] = _credential_provider(root, session)
         config["region"] = aws_region() or session.get_config_variable("region") or "us-east-1"
@@ -81,7 +81,10 @@ def _configured_endpoint(session: Any) -> str | None:
 
 
 def _metadata_endpoint(root: str) -> str:
-    """Where a machine on EC2 asks for its role. Asked here first: elsewhere, obstore would try for minutes."""
+    """Return the EC2 metadata endpoint after checking that it responds.
+
+    Outside EC2, obstore would retry for minutes.
+    """
     endpoint = metadata_endpoint() or METADATA_ENDPOINT
     parts = urlsplit(endpoint)
     try:

@@ -1,4 +1,4 @@
-"""What can go wrong in a store, in words that say what to do."""
+"""Store errors, with messages that say what to do."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from ..config import SkytrainError
 
 
 class StoreError(SkytrainError):
-    """An operation on a store that cannot succeed."""
+    """A store operation failed."""
 
     def __init__(
         self, operation: str, url: str, problem: str, *, hint: str | None = None, tried_seconds: float | None = None
     ) -> None:
         self.operation, self.url, self.problem, self.hint = operation, url, problem, hint
-        self.tried_seconds = tried_seconds  # None where trying again was useless
+        self.tried_seconds = tried_seconds  # None if the operation was not retried
         message = f"cannot {operation} {url}: {problem}"
         if tried_seconds is not None:
             message += f" (tried for {tried_seconds:.1f} s)"
@@ -23,20 +23,20 @@ class StoreError(SkytrainError):
         super().__init__(message)
 
     def after(self, seconds: float) -> Self:
-        """The same error, with the time that we kept trying."""
+        """Return the same error with the time spent retrying."""
         return type(self)(self.operation, self.url, self.problem, hint=self.hint, tried_seconds=seconds)
 
 
 class NotFound(StoreError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class AccessDenied(StoreError):
-    """The credentials, or the user who runs this, may not do that."""
+    """The credentials or the current user lack the permission."""
 
 
 class StoreUnreachable(StoreError):
-    """The store or the network failed for longer than we wait. It may work again later."""
+    """The store or the network failed for longer than the time limit. It may work again later."""
 
 
 class NoResponse(StoreUnreachable):

@@ -1,4 +1,4 @@
-"""From a root, as people write it, to a store."""
+"""Opens a store from its root path or URL."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .retry import Retry
 
 
 def open_store(config: StoreConfig | str, retry: Retry | None = None) -> Store:
-    """The store at a plain path, `file:///...` or `s3://bucket/prefix`. Nothing is made or asked until it is used.
+    """Return the store at a plain path, `file:///...` or `s3://bucket/prefix`, without accessing it yet.
 
-    Its operations keep trying for a minute, as suits a person who waits; long work asks for more: `store.patient`.
+    Its operations retry for a minute, which suits interactive use; long jobs use `store.patient`.
     """
     if isinstance(config, str):
         config = StoreConfig(root=config, sse=None, kms_key=None, patience=Retry().seconds)

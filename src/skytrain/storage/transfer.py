@@ -1,4 +1,4 @@
-"""Bytes on their way: counted, hashed and reported, and put where their name shows all of them or nothing."""
+"""Transfers: counting, hashing and progress reports, and atomic writes of local files."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from .base import TEMPORARY_PREFIX, Progress
 from .errors import StoreError
 
 CHUNK_BYTES = 1 << 20
-DEAD_SECONDS = 24 * 3600.0  # as a bucket's rule for uploads that were never completed
+DEAD_SECONDS = 24 * 3600.0  # like a bucket's lifecycle rule for incomplete uploads
 
 
 class Transfer:
-    """One object that passes through; a second pass starts the count and the hash again."""
+    """Counts and hashes the bytes of one object. A second pass restarts the count and the hash."""
 
     def __init__(self, key: str, progress: Progress | None) -> None:
         self._key, self._progress = key, progress
@@ -51,7 +51,7 @@ def file_chunks(file: BinaryIO) -> Iterator[bytes]:
 def write_whole(
     path: Path, chunks: Iterable[bytes | memoryview], publish: Callable[[Path, Path], object] = os.replace
 ) -> None:
-    """Write a file that is whole as soon as it has its name, also after a power cut."""
+    """Write a file atomically: it gets its name only when complete and on disk, so it survives a power failure."""
     temporary = path.with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
     try:
         with _open_new(temporary) as file:
@@ -65,16 +65,16 @@ def write_whole(
     _clear_dead(path.parent)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)  # the name is on the disk too
+        os.fsync(folder)  # makes the new name durable
     finally:
         os.close(folder)
 
 
-@functools.cache  # once for each folder and process: a writer that is killed now is the next process's business
+@functools.cache  # once per folder and process
 def _clear_dead(folder: Path) -> None:
-    """Removes temporary files of killed writers, once they have not changed for a day."""
+    """Delete temporary files of killed writers that have not changed for a day."""
     for left in folder.glob(f"{TEMPORARY_PREFIX}*"):
-        with suppress(OSError):  # gone by now, or another user's
+        with suppress(OSError):  # already deleted, or owned by another user
             if time.time() - left.stat().st_mtime > DEAD_SECONDS:
                 left.unlink()
 
@@ -82,7 +82,7 @@ def _clear_dead(folder: Path) -> None:
 def _open_new(path: Path) -> BinaryIO:
     for _ in range(100):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # between the two lines, a delete in another process removed the empty folder
+        with suppress(FileNotFoundError):  # another process removed the empty folder in between
             return path.open("xb")
     return path.open("xb")
 

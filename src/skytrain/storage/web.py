@@ -1,4 +1,4 @@
-"""The files of a web server, to be read: ranges, retries and pieces held together by their etag, as for a bucket."""
+"""Read-only access to files on a web server, with the same range requests, retries and etag checks as a bucket."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .retry import Retry, ServerHistory
 
 
 class WebFiles(BucketStore):
-    """`https://server`; keys are paths on it. Nothing can be listed or written."""
+    """A read-only store at `https://server`; keys are URL paths. Listing and writing are not supported."""
 
     def __init__(self, root: str, retry: Retry | None = None) -> None:
         from obstore.store import HTTPStore

@@ -1,4 +1,4 @@
-"""Tokens: tokenizers, shards with their manifest, the order of samples, and the batches that training reads."""
+"""Tokens: tokenizers, shards and their manifest, the sample order, and training batches."""
 
 from ..lazy import public_names
 

@@ -1,4 +1,4 @@
-"""The engines behind a byte-level BPE: fastokens where its ids are those of the reference, else the reference."""
+"""Byte-level BPE engines: fastokens if its ids match the reference implementation's, else the reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from skytrain.config import MissingExtra
 
 END_OF_TEXT = "<|endoftext|>"
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
-# What tokenizers get wrong: runs of white space, contractions, scripts, joined emoji, control characters, and a token spelled out.
+# Cases that tokenizers get wrong: white space, contractions, scripts, joined emoji, control characters, and the
+# spelling of a special token.
 TRICKY = (
     "Hello, world! It's 3.14159 and they'll say we've 10,000 I'Ds.",
     "  two  three   four    \t\ttabs\n\n\nlines \n \r\n end   ",
@@ -31,7 +32,10 @@ Encode = Callable[[list[str]], list[np.ndarray]]
 
 
 def fastest_encoder(definition: str, reference: Encode) -> Encode:
-    """fastokens if it is installed and agrees with `reference` on every tricky text, else `reference` and a warning."""
+    """Return fastokens if it is installed and matches `reference` on every tricky text.
+
+    Otherwise warns and returns `reference`.
+    """
     try:
         fast = fastokens_encoder(definition)
     except ImportError:
@@ -54,7 +58,7 @@ def fastest_encoder(definition: str, reference: Encode) -> Encode:
 def fastokens_encoder(definition: str) -> Encode:
     import fastokens
 
-    engine = fastokens.Tokenizer.from_json_str(definition)  # it holds no added token, so no text can become one
+    engine = fastokens.Tokenizer.from_json_str(definition)  # without added tokens, so no text encodes to one
 
     def encode(texts: list[str]) -> list[np.ndarray]:
         flat, offsets = engine.encode_batch_flat(texts)
@@ -65,7 +69,7 @@ def fastokens_encoder(definition: str) -> Encode:
 
 
 def tiktoken_encoder(pieces: list[bytes]) -> Encode:
-    """GPT-2's tokenizer by tiktoken; `pieces` in order of their ids, which in GPT-2's vocabulary is the order of the merges."""
+    """Return tiktoken's GPT-2 encoder. `pieces` are ordered by id, which for GPT-2 is also the merge order."""
     try:
         import tiktoken
     except ImportError:

@@ -1,4 +1,4 @@
-"""Bytes that others write: llm.c, nanoGPT and Megatron files, and tar files of tokens in the manner of WebDataset."""
+"""File formats of other projects: llm.c, nanoGPT, Megatron, and WebDataset-style tar files of tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from skytrain.storage import Store
 from .cache import ShardCache
 from .shards import HEADER_BYTES, MAX_SHARD_TOKENS, pack_header
 
-# Megatron's own numbers for the types of its .idx files; the floating ones hold no tokens.
+# Megatron's dtype codes in .idx files, without the floating-point ones.
 MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 MEGATRON_DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
 MEGATRON_HEADER_BYTES = 34
@@ -28,7 +28,7 @@ TOKEN_SUFFIXES = (".npy", ".json", ".json.gz")
 @dataclass(frozen=True)
 class MegatronIndex:
     dtype: str
-    lengths: np.ndarray  # tokens of each sequence, in the order of the .bin
+    lengths: np.ndarray  # tokens of each sequence, in the order of the .bin file
     documents: int
 
 
@@ -59,7 +59,7 @@ def parse_megatron_index(data: bytes, where: str) -> MegatronIndex:
 
 
 def copy_foreign(kind: str, store: Store, key: str, path: Path, cache: ShardCache, eot: int) -> None:
-    """Bring a file of another making to `path`: as it is, or a tar as a shard of its tokens."""
+    """Download another project's file to `path`; a tar is converted into a shard."""
     if kind == "foreign":
         return cache.download(store, key, path, sha256=None)
     assert kind == "tar"
@@ -75,9 +75,10 @@ def copy_foreign(kind: str, store: Store, key: str, path: Path, cache: ShardCach
 
 
 def write_tar_as_shard(source: Path, target: Path, where: str, eot: int) -> None:
-    """The tokens of a tar's samples, one after the other in the order of the tar, as uint32 behind our header.
+    """Write the tokens of a tar's samples, in tar order, as a uint32 shard.
 
-    A sample without any end-of-text token is one document, and is begun by one; a sample with some was cut from a stream.
+    A sample without an end-of-text token is one document and gets one prepended; a sample with some was cut from a
+    token stream and is copied unchanged.
     """
     tokens = 0
     with target.open("wb") as file:
@@ -100,10 +101,13 @@ def write_tar_as_shard(source: Path, target: Path, where: str, eot: int) -> None
 
 
 def tar_samples(source: Path, where: str) -> Iterator[tuple[str, np.ndarray]]:
-    """Each member that holds tokens: a .npy array, or a .json (.gz) list of integers. Other members of a sample are left alone."""
+    """Yield the name and tokens of each member that is a .npy array or a .json (.gz) list of integers.
+
+    Other members are ignored.
+    """
     others = set()
     try:
-        # As a stream: a tar has no index, and is read once from its beginning to its end.
+        # Stream mode: a tar has no index and is read once from start to end.
         with tarfile.open(source, "r|*") as tar:
             for member in tar:
                 name = member.name.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Token files of other projects, opened as they are."""
+"""Opens token files of other projects without conversion."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Format = Literal["llmc", "nanogpt", "megatron", "webdataset"]
 
 @dataclass(frozen=True)
 class FileLayout:
-    """How another project writes tokens; `dtype` is for nanoGPT's files, which do not say theirs."""
+    """The file format of another project; `dtype` is for nanoGPT files, which do not record theirs."""
 
     format: Format
     dtype: str = "uint16"
@@ -38,9 +38,9 @@ def open_token_files(
     *,
     vocab_size: int,
 ) -> TokenSplit:
-    """The files that a path or an s3:// URL with `*` in its last part names, in the order of their names.
+    """Open the files matching a path or s3:// URL, which may have `*` in its last part, sorted by name.
 
-    The hash of such files is unknown, so a change of their bytes is not found; a token outside `vocab_size` is.
+    Their hashes are unknown, so changed bytes go undetected; tokens outside `vocab_size` are detected.
     """
     format = layout.format
     store, stats = find_token_files(pattern, "*.bin" if format == "megatron" else None, cache.wait_seconds)
@@ -89,7 +89,7 @@ def find_token_files(pattern: str, only: str | None = None, patience_seconds: fl
 def _describe(
     store: Store, stat: Stat, format: Format, dtype: str, cache: ShardCache, tokenizer: TokenizerFacts
 ) -> tuple[TokenFile, int]:
-    """Where its tokens are and how many, and how many documents, as far as the format says."""
+    """Return the location and number of a file's tokens, and its number of documents if the format records it."""
     name = hashlib.sha256(
         f"{format} {tokenizer.eot} {store.url(stat.key)} {stat.size} {stat.etag}".encode()
     ).hexdigest()
@@ -118,7 +118,7 @@ def _describe(
 
 
 def _describe_tar(store: Store, stat: Stat, name: str, cache: ShardCache, tokenizer: TokenizerFacts) -> TokenFile:
-    # Its tokens are counted only by reading it, so it is copied to the cache, as a shard, before anything else.
+    # Counting the tokens of a tar requires reading it, so it is first converted into a shard in the cache.
     file = TokenFile(cache.path(name), "uint32", HEADER_BYTES, 0, 2 * stat.size, stat.key, name, "tar")
     facts = Manifest("train", "uint32", tokenizer, 0, 0, 0, (), {})
     pin = TokenSplit(facts, [file], store, cache).supply(0, wait=True)

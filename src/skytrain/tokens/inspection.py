@@ -1,4 +1,4 @@
-"""What is in a prepared split: its numbers, some of its documents, and whether its bytes are still what they were."""
+"""Inspects a prepared split: length statistics, sample documents and hash verification."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAMPLE_TOKENS = 200
 
 @dataclass(frozen=True)
 class LengthStatistics:
-    """Of documents, in tokens, end-of-text included."""
+    """Document lengths in tokens, including the end-of-text token."""
 
     mean: float
     shortest: int
@@ -32,7 +32,7 @@ class LengthStatistics:
 
 @dataclass(frozen=True)
 class Sample:
-    document: int  # counted through the split
+    document: int  # index within the split
     tokens: int
     text: str  # the beginning
 
@@ -50,7 +50,7 @@ def length_statistics(lengths: np.ndarray) -> LengthStatistics:
 def sample_documents(
     store: Store, prefix: str, manifest: Manifest, tokenizer: Tokenizer, count: int, seed: int
 ) -> list[Sample]:
-    """Documents from all over the split, the same ones for the same seed; only their own bytes are read."""
+    """Return documents sampled from the whole split, deterministic in the seed. Only their own bytes are read."""
     if not manifest.documents:
         return []
     bounds = np.concatenate([[0], np.cumsum([shard.documents for shard in manifest.shards])])
@@ -65,7 +65,7 @@ def sample_documents(
         item = np.dtype(manifest.dtype).newbyteorder("<")
         shown = min(end - start, SAMPLE_TOKENS + 1)
         data = store.read_range(f"{prefix}/{name}.bin", HEADER_BYTES + start * item.itemsize, shown * item.itemsize)
-        ids = np.frombuffer(data, item)[1:]  # without the end-of-text token that begins it
+        ids = np.frombuffer(data, item)[1:]  # without the leading end-of-text token
         samples.append(Sample(document, end - start, tokenizer.decode(ids.astype(np.int64))))
     return samples
 
@@ -73,7 +73,7 @@ def sample_documents(
 def check_hashes(
     store: Store, prefix: str, manifest: Manifest, progress: Callable[[float, float], None] | None = None
 ) -> list[str]:
-    """Read every byte of the split and name each file that is not what the manifest says."""
+    """Read every byte of the split and report each file that does not match the manifest."""
     problems, done, total = [], 0, sum(shard.bytes + 8 * shard.documents for shard in manifest.shards)
     for shard in manifest.shards:
         for key, size, sha256 in (

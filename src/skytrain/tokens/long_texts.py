@@ -1,4 +1,4 @@
-"""Long texts in pieces: BPE engines need tens of bytes of memory for each character that they take at once."""
+"""Encodes long texts in pieces, because BPE engines use tens of bytes of memory per input character."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .encoders import Encode
 
 PIECE_CHARS = 1 << 18
 PIECES_AT_ONCE = 4  # enough to keep the engine's threads busy
-SEARCH_CHARS = (1 << 8, 1 << 16)  # how far before a piece's end a place to cut is looked for, first and then
+SEARCH_CHARS = (1 << 8, 1 << 16)  # how far back from a piece's end to search for a boundary: first try, second try
 # GPT-2's pattern never puts a letter or digit and a following space or punctuation mark into one word, and BPE
-# merges within words only: a cut between the two leaves every id as it is. ASCII and CJK marks alone, because
-# newer versions of Unicode turn other code points into letters.
+# merges only within words, so a cut between the two does not change any id. Only ASCII and CJK marks are used,
+# because newer Unicode versions may reclassify other code points as letters.
 BOUNDARY = re.compile("(?<=[^\\W_])(?=[\t\n\r -/:-@\\[-`{-~\u3000-\u303f\uff01-\uff0f])")
 
 
 def cut_text(text: str, limit: int = PIECE_CHARS) -> Iterator[str]:
-    """`text` in pieces of at most `limit` characters, whose ids one after the other are the ids of the text.
+    """Split `text` into pieces of at most `limit` characters whose concatenated ids equal the ids of the text.
 
-    A word longer than `limit` is cut anyway: only there may the ids differ.
+    A word longer than `limit` is cut anyway; only there may the ids differ.
     """
     start = 0
     while len(text) - start > limit:
@@ -42,9 +42,9 @@ def _last_boundary(text: str, first: int, last: int) -> int | None:
 
 
 def cut_long_words(text: str, limit: int, keep: bool = True) -> list[str]:
-    """`text` with a cut after every `limit` letters, digits or marks in a row; without `keep`, those are left out.
+    """Split `text` after every `limit` consecutive letters, digits or marks; without `keep`, drop these runs.
 
-    One piece, the text itself, where no word is so long.
+    Returns the text as a single piece if no word is that long.
     """
     if all(len(word) <= limit for word in text.split()):
         return [text]
@@ -56,7 +56,7 @@ def cut_long_words(text: str, limit: int, keep: bool = True) -> list[str]:
 
 
 def encode_in_pieces(encode: Encode, texts: list[str], dtype: type[np.unsignedinteger[Any]]) -> list[np.ndarray]:
-    """The ids of the texts as `dtype`, with each long text encoded a few pieces at a time."""
+    """Return the ids of the texts as `dtype`; long texts are encoded a few pieces at a time."""
     short = iter(encode([text for text in texts if len(text) <= PIECE_CHARS]))
     return [
         _encode_long(encode, text, dtype) if len(text) > PIECE_CHARS else next(short).astype(dtype, copy=False)
@@ -67,5 +67,5 @@ def encode_in_pieces(encode: Encode, texts: list[str], dtype: type[np.unsignedin
 def _encode_long(encode: Encode, text: str, dtype: type[np.unsignedinteger[Any]]) -> np.ndarray:
     pieces, encoded = cut_text(text), list[np.ndarray]()
     while group := list(islice(pieces, PIECES_AT_ONCE)):
-        encoded += [ids.astype(dtype) for ids in encode(group)]  # a copy: the engine's buffers are freed
+        encoded += [ids.astype(dtype) for ids in encode(group)]  # copies, so that the engine's buffers are freed
     return np.concatenate(encoded)

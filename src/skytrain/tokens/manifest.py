@@ -1,4 +1,4 @@
-"""What a split consists of: `manifest.json`, written last, so that a split without one does not exist."""
+"""The manifest of a split, `manifest.json`. It is written last: a split without one is unfinished."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class TokenizerFacts:
-    """What must agree between the tokens and their reader."""
+    """The tokenizer properties that must match between the tokens and their reader."""
 
     name: str
     hash: str
@@ -41,21 +41,21 @@ class Manifest:
     split: Split
     dtype: str
     tokenizer: TokenizerFacts
-    tokens: int  # end-of-text tokens included, one a document
+    tokens: int  # including end-of-text tokens, one per document
     documents: int
     text_bytes: int  # UTF-8 bytes of the source text, for bits per byte
     shards: tuple[Shard, ...]
-    made_from: dict[str, Any]  # what decided the bytes: data set, corpus version, recipe hash
+    made_from: dict[str, Any]  # provenance: data set, corpus version, recipe hash
 
     def to_bytes(self) -> bytes:
-        """The same work gives the same bytes: sorted keys, no clock."""
+        """Serialize deterministically: sorted keys, no timestamps."""
         return (
             json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
         ).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Manifest:
-        """`where` names the file in an error."""
+        """Parse a manifest; `where` names the file in error messages."""
         try:
             fields = json.loads(data)
             if not isinstance(fields, dict) or fields.pop("format", None) != FORMAT:
@@ -76,7 +76,7 @@ def manifest_key(prefix: str) -> str:
 
 
 def find_manifest(store: Store, prefix: str) -> Manifest | None:
-    """The manifest of a finished split under `prefix`, or None while there is none."""
+    """Return the manifest of the finished split under `prefix`, or None if there is none."""
     key = manifest_key(prefix)
     try:
         data = store.read(key)

@@ -1,4 +1,4 @@
-"""Weighted blends: which source each sample of a run comes from, so that every prefix holds the exact proportions."""
+"""Weighted mixtures: assigns each sample of a run to a source so that every prefix has the exact proportions."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import numpy as np
 
 from skytrain.config import SkytrainError
 
-# One period of the pattern is computed and kept: a few seconds and some tens of megabytes at this length.
+# One period of the pattern is computed and stored: a few seconds and tens of megabytes at this length.
 LONGEST_PERIOD = 2**20
 
 
 @dataclass(frozen=True)
 class Phase:
-    """From sample `start` of the run on, sources are drawn with these weights (any positive scale)."""
+    """From sample `start` of the run, sources are drawn with these weights (any positive scale)."""
 
     start: int
     weights: tuple[float, ...]
 
 
 class Mixture:
-    """The source of each sample, and which of that source's samples it is: a pure function of the position.
+    """Maps each position to a source and an index within that source: a pure function of the position.
 
-    At every position each source's count is less than one sample away from the sum of its shares so far. A source's n-th sample
-    may come once its share exceeds n - 1 and must have come when its share reaches n; taking the most urgent one first
-    always meets that (it is how a single processor serves periodic tasks by earliest deadline).
+    At every position each source's count differs from the sum of its shares so far by less than one sample. A
+    source's n-th sample may come once its share exceeds n - 1 and must come by the time its share reaches n. Taking
+    the most urgent source first always satisfies this, as in earliest-deadline-first scheduling of periodic tasks.
     """
 
     def __init__(self, names: Sequence[str], phases: Sequence[Phase]) -> None:
@@ -52,7 +52,7 @@ class Mixture:
                 counts = counts + piece.counts_after(np.array([length]))[0]
 
     def at(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For each position the number of its source, and the index of the sample among that source's own."""
+        """Return the source number of each position, and the sample's index within that source."""
         positions = np.asarray(positions, dtype=np.int64)
         starts = np.array([piece.start for piece in self._pieces])
         which = np.searchsorted(starts, positions, side="right") - 1
@@ -63,7 +63,7 @@ class Mixture:
         return sources, indices
 
     def counts(self, position: int) -> dict[str, int]:
-        """How many samples each source has given before this position."""
+        """Return the number of samples drawn from each source before this position."""
         piece = [piece for piece in self._pieces if piece.start <= position][-1]
         after = piece.base + piece.counts_after(np.array([position - piece.start]))[0]
         return dict(zip(self.names, after.tolist(), strict=True))
@@ -71,12 +71,12 @@ class Mixture:
 
 @dataclass(frozen=True)
 class _Piece:
-    """A phase as a table: a beginning, then a part that repeats for ever."""
+    """A phase as a table: an initial part, then a period that repeats forever."""
 
     start: int
     base: np.ndarray  # counts of each source before `start`
-    sources: np.ndarray  # of the beginning and of one period
-    ranks: np.ndarray  # the index of each among the samples of its source in this table
+    sources: np.ndarray  # of the initial part and of one period
+    ranks: np.ndarray  # the index of each sample within its source, counted in this table
     beginning: int  # samples before the period
     per_period: np.ndarray  # samples of each source in one period
 
@@ -99,13 +99,13 @@ class _Piece:
 
 
 def exact_rates(names: Sequence[str], weights: Sequence[float]) -> list[Fraction]:
-    """The weights as they were written, in fractions of their sum."""
+    """Return the weights, exactly as written in decimal, as fractions of their sum."""
     for name, weight in zip(names, weights, strict=True):
         if not (math.isfinite(weight) and weight > 0):
             raise SkytrainError(
                 f"source {name!r} of the mixture has weight {weight}: it must be above 0\n  leave a source out if it is not wanted"
             )
-    # Through the shortest decimal: 0.1 means a tenth, not the double nearest to it.
+    # Via the shortest decimal representation: 0.1 means a tenth, not the nearest double.
     exact = [Fraction(repr(float(weight))) for weight in weights]
     rates = [weight / sum(exact) for weight in exact]
     period = math.lcm(*(rate.denominator for rate in rates))
@@ -124,8 +124,8 @@ def _make_piece(
     period = math.lcm(*(rate.denominator for rate in rates))
     drawn: list[int] = []
     have = counts.tolist()
-    # After a whole period every share has grown by an integer, so the pattern repeats once the counts stand to the shares
-    # as they stood at the beginning of an earlier period. From shares that are integers that is at once.
+    # After a whole period every share has grown by an integer, so the pattern repeats once the differences between
+    # counts and shares are those at the start of an earlier period. If the shares start as integers, that is at once.
     seen: dict[tuple[int, ...], int] = {}
     while True:
         rounds = len(drawn) // period
@@ -135,7 +135,7 @@ def _make_piece(
             break
         seen[state] = rounds
         if length is not None and len(drawn) >= length:
-            beginning = (rounds - 1) * period  # it will never be asked for more
+            beginning = (rounds - 1) * period  # no later position is ever requested
             break
         drawn += _one_period(rates, [shares[j] + rates[j] * period * rounds for j in range(len(rates))], have, period)
     sources = np.array(drawn, dtype=np.int64)
@@ -148,18 +148,18 @@ def _make_piece(
 
 
 def _one_period(rates: list[Fraction], shares: list[Fraction], have: list[int], period: int) -> list[int]:
-    """The next `period` sources; `have` is moved on."""
+    """Return the next `period` sources; `have` is updated in place."""
     # In units of 1/scale everything is an integer.
     scale = math.lcm(*(Fraction(value).denominator for value in [*shares, *rates]))
     share = [int(value * scale) for value in shares]
     rate = [int(value * scale) for value in rates]
 
     def ready(j: int) -> int:
-        """The first sample, from 1, after which source j may stand at one more than it has."""
+        """Return the first sample, from 1, at which source j may be drawn again."""
         return max(1, (have[j] * scale - share[j]) // rate[j] + 1)
 
     def due(j: int) -> int:
-        """The sample by which it must."""
+        """Return the sample by which source j must be drawn again."""
         return -((share[j] - (have[j] + 1) * scale) // rate[j])
 
     waiting = [(ready(j), j) for j in range(len(rates))]

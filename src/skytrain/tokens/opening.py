@@ -1,4 +1,4 @@
-"""From settings and what was prepared to splits that can be read."""
+"""Opens prepared or external token files as readable splits, according to the settings."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from .tokenizers import Tokenizer, open_tokenizer
 @dataclass(frozen=True)
 class TrainingData:
     train: Mapping[str, TokenSplit]
-    phases: tuple[Phase, ...]  # of the mixture, in sequences; none where there is one source
+    phases: tuple[Phase, ...]  # of the mixture, in sequences; empty for a single source
     validation: TokenSplit | None
 
 
 @dataclass(frozen=True)
 class TrainingSources:
-    """What a run reads: its prepared data, the data sets of its mixture (none without one), and their tokenizer."""
+    """The prepared data of a run, the data sets of its mixture (if any), and their tokenizer."""
 
     prepared: Prepared
     mixture: Mapping[str, Prepared]
@@ -45,7 +45,7 @@ def open_training_data(
     batch_sequences: int,
     validate: bool,
 ) -> TrainingData:
-    """The splits that a run reads: verified and local at once, or, with `shuffle: blocks`, when they are needed."""
+    """Open the splits of a run: made local and verified now, or, with `shuffle: blocks`, when needed."""
     cache = _cache(loader, store)
     if loader.files is not None:
         train, validation = _open_files(loader.files, sources.tokenizer, cache, vocab_size, validate)
@@ -59,12 +59,12 @@ def open_training_data(
         Phase(phase.from_step * batch_sequences, tuple(phase.weights[name] for name in sources.mixture))
         for phase in loader.mixture
     )
-    # Of the validation split only the first windows are read: the data module asks for their shards.
+    # Only the first windows of the validation split are read: the data module requests their shards.
     return TrainingData(train, phases, validation)
 
 
 def find_training_data(store: Store, config: Config) -> Prepared:
-    """What a run is to read: a preparation in the store, or the files of another project."""
+    """Find the data of a run: prepared data in the store, or another project's files."""
     if config.loader.files is None:
         return find_prepared(store, config.data, config.tokenizer)
     if config.loader.mixture:
@@ -81,7 +81,7 @@ def find_training_data(store: Store, config: Config) -> Prepared:
 
 
 def open_file_split(files: TokenFilesConfig, split: Split, tokenizer: Tokenizer) -> TokenSplit:
-    """One split of another project's files, all of it local."""
+    """Open one split of another project's files and make all of it local."""
     pattern = files.train if split == "train" else files.validation
     if pattern is None:
         raise SkytrainError(
@@ -143,7 +143,7 @@ def _make_local(splits: Mapping[str, TokenSplit], cache: ShardCache) -> None:
 
 
 def open_mixture(store: Store, loader: LoaderConfig, tokenizer_id: str) -> dict[str, Prepared]:
-    """The data sets that `loader.mixture` names; none where it is empty."""
+    """Open the data sets in `loader.mixture`; returns none if it is empty."""
     if not loader.mixture:
         return {}
     names = list(loader.mixture[0].weights)

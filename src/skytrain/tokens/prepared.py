@@ -1,4 +1,4 @@
-"""Finding what was prepared, on a machine that may not have the sources it was prepared from."""
+"""Finds prepared data, on machines that may not have its sources."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tokens_folder(dataset: str, version: str, tokenizer_id: str) -> str:
 
 
 def open_prepared(store: Store, folder: str) -> Prepared | None:
-    """What is in a folder, or None until its training split is finished; that one is written last."""
+    """Open the prepared data in a folder; None until its training split, which is written last, is finished."""
     train = find_manifest(store, f"{folder}/train")
     if train is None:
         return None
@@ -38,7 +38,7 @@ def open_prepared(store: Store, folder: str) -> Prepared | None:
 
 
 def find_prepared(store: Store, data: DataConfig, tokenizer: TokenizerConfig) -> Prepared:
-    """The preparation that these settings name; of several, the one of the sources as they are now."""
+    """Find the prepared data for these settings; of several versions, the one that matches the current sources."""
     recipe, top = recipe_hash(data), f"tokens/{data.name}"
     found: dict[str, list[Prepared]] = {}
     for version in store.folders(f"{top}/"):
@@ -61,7 +61,7 @@ def find_prepared(store: Store, data: DataConfig, tokenizer: TokenizerConfig) ->
 def _choose_tokenizer(
     store: Store, dataset: str, version: str, settings: TokenizerConfig, found: list[Prepared]
 ) -> Prepared:
-    """Tokenizers of one name and size differ where they were trained on samples of different size."""
+    """Choose by tokenizer: those of the same name and size differ if trained on samples of different sizes."""
     if len(found) == 1:
         return found[0]
     wanted = trained_tokenizer_id(store, dataset, version, settings)
@@ -76,13 +76,13 @@ def _choose_tokenizer(
 
 
 def trained_tokenizer_key(dataset: str, version: str, settings: BPETokenizerConfig) -> str:
-    """Where a corpus keeps the id of the tokenizer that was trained on it with these settings."""
+    """Return the key of the id of the tokenizer trained on this corpus with these settings."""
     name = f"tokenizer-{settings.name}-{settings.vocab_size}-{settings.sample_bytes}"
     return f"{corpus_folder(dataset, version)}/{name}"
 
 
 def trained_tokenizer_id(store: Store, dataset: str, version: str, settings: TokenizerConfig) -> str | None:
-    """The id of the tokenizer that was trained on a corpus with these settings, or None."""
+    """Return the id of the tokenizer trained on a corpus with these settings, or None."""
     if not isinstance(settings, BPETokenizerConfig):
         return None
     try:
@@ -92,7 +92,7 @@ def trained_tokenizer_id(store: Store, dataset: str, version: str, settings: Tok
 
 
 def find_mixture(store: Store, names: Sequence[str], tokenizer_id: str) -> dict[str, Prepared]:
-    """The data sets of a mixture, each `dataset` or `dataset@version`, made with one and the same tokenizer."""
+    """Find the data sets of a mixture, each `dataset` or `dataset@version`, all made with the same tokenizer."""
     found = {}
     for name in names:
         dataset, _, version = name.partition("@")

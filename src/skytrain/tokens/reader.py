@@ -1,4 +1,4 @@
-"""A split as windows of tokens: memory-mapped shards, checked before first use, cut when read."""
+"""Reads a split as windows of tokens from memory-mapped shards, which are verified before first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .shards import HEADER_BYTES, unpack_header
 
 @dataclass(frozen=True)
 class TokenFile:
-    """One shard: where its tokens are, or will be once it is supplied, on this machine."""
+    """One shard and the local path of its tokens, which may not exist until the shard is supplied."""
 
     path: Path
     dtype: str
@@ -33,7 +33,7 @@ class TokenFile:
     tokens: int
     bytes: int
     key: str  # in the store
-    sha256: str  # of the content; for a file of another project, whose hash is unknown, a name for it
+    sha256: str  # of the content; for another project's file, whose hash is unknown, a unique name
     kind: Literal["shard", "foreign", "tar"] = "shard"
 
 
@@ -41,7 +41,7 @@ class TokenSplit:
     """The windows of one split.
 
     A window is `sequence_length + 1` tokens, inputs and shifted targets, cut from one shard with a stride of
-    `sequence_length`; what is left at the end of a shard is shorter than a window and is not read.
+    `sequence_length`. The remainder at the end of a shard, shorter than a window, is not read.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class TokenSplit:
     ) -> None:
         self.manifest, self.files = manifest, files
         self.store, self.cache = store, cache
-        # A stream needs few at once, and what it has passed must not stay on the disk because it is still mapped.
+        # A stream needs few maps at once, and a shard that stays mapped would keep its disk space after eviction.
         self.most_maps = most_maps or len(files)
-        self.vocab_limit = vocab_limit  # checked in every batch of files that somebody else made
+        self.vocab_limit = vocab_limit  # checked in every batch from another project's files
         self._maps: OrderedDict[int, np.ndarray] = OrderedDict()
         self._bounds = lru_cache(maxsize=4)(self._window_bounds)
         self.pins: list[Pin] = []
@@ -73,10 +73,10 @@ class TokenSplit:
         cache: ShardCache | None = None,
         supply: bool = True,
     ) -> TokenSplit:
-        """The split under `prefix`, every shard local and verified; without `supply`, none until it is asked for.
+        """Open the split under `prefix` with every shard local and verified; without `supply`, only on demand.
 
         A `file://` store is read in place; any other is copied to the cache first.
-        `expect_tokenizer_hash` and `vocab_size` are the reader's own: tokens of another vocabulary are refused.
+        `expect_tokenizer_hash` and `vocab_size` are the reader's; tokens of another vocabulary raise an error.
         """
         manifest = find_manifest(store, prefix)
         if manifest is None:
@@ -97,12 +97,12 @@ class TokenSplit:
 
     @property
     def in_place(self) -> bool:
-        """Whether the store is a folder of this machine, whose files need no copy."""
+        """Whether the store is a local folder, whose files are read without a copy."""
         return self.store.local_path("") is not None
 
     def supply_all(self, shards: Iterable[int]) -> None:
-        """Make these shards local and verified, and keep them so."""
-        # Hashing and waiting for the network both leave the interpreter free.
+        """Make these shards local and verified, and pin them."""
+        # Hashing and network waits both release the GIL.
         shards = list(shards)
         _allow_open_files(2 * len(shards))
         with ThreadPoolExecutor(4) as pool:
@@ -111,9 +111,9 @@ class TokenSplit:
             ]
 
     def supply(self, shard: int, wait: bool = False, cancelled: Callable[[], bool] = lambda: False) -> Pin | None:
-        """Make one shard local and verified; the cache keeps it while the pin lives.
+        """Make one shard local and verified; the cache keeps it until the pin is released.
 
-        Without `wait`, None while another process is at it.
+        Without `wait`, returns None while another process is fetching it or uses the space.
         """
         file = self.files[shard]
         if file.kind == "tar" or not self.in_place:
@@ -144,39 +144,39 @@ class TokenSplit:
         return np.diff(self._bounds(sequence_length))
 
     def shards_of(self, windows: np.ndarray, sequence_length: int) -> np.ndarray:
-        """The shard that each of these windows lies in."""
+        """Return the shard of each of these windows."""
         return np.searchsorted(self._bounds(sequence_length), windows, side="right") - 1
 
     def leftover_tokens(self, sequence_length: int) -> int:
-        """Tokens at the ends of shards that no window of this length holds."""
+        """Return the number of tokens at the ends of shards that are in no window of this length."""
         counts = self.shard_windows(sequence_length)
         covered = counts * sequence_length + (counts > 0)
         return self.manifest.tokens - int(covered.sum())
 
     def batch(self, windows: np.ndarray, sequence_length: int) -> np.ndarray:
-        """The tokens of these windows, int64 of shape (len(windows), sequence_length + 1)."""
+        """Return the tokens of these windows as int64 of shape (len(windows), sequence_length + 1)."""
         batch = np.empty((len(windows), sequence_length + 1), dtype=np.int64)
         self.fill(batch, windows, sequence_length)
         return batch
 
     def targets(self, windows: np.ndarray, sequence_length: int) -> np.ndarray:
-        """How many tokens of each window are predicted."""
+        """Return the number of target tokens in each window."""
         return np.full(len(windows), sequence_length, dtype=np.int64)
 
     def fill(self, rows: Iterable[np.ndarray], windows: np.ndarray, sequence_length: int) -> None:
-        """Put the tokens of each window into its row."""
+        """Copy the tokens of each window into its row."""
         bounds, width = self._bounds(sequence_length), sequence_length + 1
         shards = np.searchsorted(bounds, windows, side="right") - 1
         starts = (windows - bounds[shards]) * sequence_length
-        # A copy a row beats one fancy index: rows are contiguous, and the cast to int64 happens on the way.
+        # Copying row by row beats one fancy index: rows are contiguous, and the copy casts to int64.
         for row, shard, start in zip(rows, shards.tolist(), starts.tolist(), strict=True):
             row[:] = self._map(shard)[start : start + width]
-            # Our own shards were checked when they were written, and their hash says that they still are as they were.
+            # Our own shards were checked when written, and their hash shows that they are unchanged.
             if self.vocab_limit is not None and not 0 <= row.min() <= row.max() < self.vocab_limit:
                 self._refuse_tokens(row, shard)
 
     def _window_bounds(self, sequence_length: int) -> np.ndarray:
-        """The first window of each shard, and after the last one the number of windows."""
+        """Return the first window of each shard, followed by the total number of windows."""
         counts = [max(0, file.tokens - 1) // sequence_length for file in self.files]
         return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
 
@@ -186,7 +186,7 @@ class TokenSplit:
             file = self.files[shard]
             _allow_open_files(2 * self.most_maps)
             dtype = np.dtype(file.dtype).newbyteorder("<")
-            # As a plain array: slicing a np.memmap costs several microseconds a time.
+            # A plain array: slicing an np.memmap costs several microseconds each time.
             tokens = np.asarray(np.memmap(file.path, dtype=dtype, mode="r", offset=file.offset, shape=(file.tokens,)))
             self._maps[shard] = tokens
             if len(self._maps) > self.most_maps:
@@ -194,7 +194,7 @@ class TokenSplit:
         return tokens
 
     def _check_shape(self, file: TokenFile) -> None:
-        """Size and header first: they name the trouble better than a hash that does not match."""
+        """Check size and header first: they explain a problem better than a hash mismatch."""
         where = self.store.url(file.key)
         if not file.path.exists():
             raise SkytrainError(
@@ -226,7 +226,7 @@ class TokenSplit:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """What makes this split again: where the files are, never what is mapped."""
+        """The constructor arguments, for pickling: file locations, never mapped memory."""
         return self.manifest, self.files, self.store, self.cache, self.most_maps, self.vocab_limit
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -248,7 +248,7 @@ def _check_tokenizer(manifest: Manifest, where: str, expected_hash: str | None, 
 
 
 def _allow_open_files(count: int) -> None:
-    """Python keeps a descriptor open for each map, we one for each pin, and a login shell allows 1024."""
+    """Raise the open file limit: each map and each pin uses a descriptor, and login shells allow only 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + 512
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,4 +1,4 @@
-"""The bytes of a shard: an llm.c header, then tokens; and next to it the ends of its documents. Also the rule that assigns documents to splits."""
+"""The shard format (an llm.c header, then tokens, with an index of document ends) and the assignment to splits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Split = Literal["train", "validation"]
 
 HEADER_INTS = 256
 HEADER_BYTES = 4 * HEADER_INTS
-# The header counts tokens in an int32.
+# The header stores the number of tokens as an int32.
 MAX_SHARD_TOKENS = 2**31 - 1
 # (magic, version) as llm.c writes them: the first for GPT-2's uint16, the second for Llama 3's uint32.
 MAGIC_OF_DTYPE = {"uint16": (20240520, 1), "uint32": (20240801, 7)}
@@ -22,7 +22,7 @@ DTYPE_OF_MAGIC = {magic: dtype for dtype, magic in MAGIC_OF_DTYPE.items()}
 
 
 def dtype_for(vocab_size: int) -> str:
-    """The narrowest token type that holds every id of the vocabulary."""
+    """Return the narrowest dtype that holds every id of the vocabulary."""
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
@@ -35,7 +35,7 @@ def pack_header(dtype: str, tokens: int) -> bytes:
 
 
 def unpack_header(data: bytes) -> tuple[str, int] | None:
-    """The dtype and the number of tokens that follow, or None where these bytes are no header of this family."""
+    """Return the dtype and the number of tokens, or None if these bytes are not an llm.c header."""
     if len(data) < HEADER_BYTES:
         return None
     magic, version, tokens = (int(value) for value in np.frombuffer(data, dtype="<i4", count=3))
@@ -44,14 +44,14 @@ def unpack_header(data: bytes) -> tuple[str, int] | None:
 
 
 def split_of(document_id: str, validation_fraction: float) -> Split:
-    """The split a document belongs to; decided by its id alone, so that no order, no rerun and no added document moves it."""
+    """Return a document's split. It depends only on the id, so reordering, rerunning or adding documents keeps it."""
     return "validation" if _split_point(document_id) < validation_fraction else "train"
 
 
 def dividing_fraction(document_ids: Iterable[str], share: float) -> float | None:
-    """A validation fraction with which about `share` of the documents, at least one and not all, are in validation.
+    """Return a validation fraction that puts about `share` of the documents, at least one and not all, in validation.
 
-    It has as few decimals as possible. None where there are fewer than two documents.
+    It has as few decimals as possible. Returns None if there are fewer than two documents.
     """
     points = sorted({_split_point(each) for each in document_ids})
     if len(points) < 2:

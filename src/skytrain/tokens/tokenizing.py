@@ -1,4 +1,4 @@
-"""A corpus into tokens on every core: parts go out, their tokens come back in order."""
+"""Tokenizes a corpus on all cores; results are returned in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skytrain.storage import Store
 
 from .tokenizers import Tokenizer
 
-SLICE_CHARS = 4 << 20  # texts that the tokenizer takes at once: a bound on memory, whatever the size of a part
+SLICE_CHARS = 4 << 20  # text passed to the tokenizer at once: bounds memory for parts of any size
 SLICES_AT_ONCE = 3
 
 
@@ -51,8 +51,11 @@ def tokenize_corpus(
     first_part: int = 0,
     wanted: Callable[[int, int, str], bool] = lambda part, number, id_: True,
 ) -> Iterator[TokenizedSlice]:
-    """Every document from `first_part` on, in order. One that is not `wanted` (by part, number in it and id) comes back without tokens."""
-    # Read by the tokenizer's own threads when they start. They do the work, and let our threads read and write meanwhile.
+    """Tokenize every document from `first_part` on, in order.
+
+    A document that is not `wanted(part, number in the part, id)` is returned without tokens.
+    """
+    # Read by the tokenizer's thread pool when it starts. It does the work while our threads read and write.
     set_default("RAYON_NUM_THREADS", str(worker_count(workers)))
     slices = _slices(store, corpus, first_part, wanted)
     yield from ordered_threads(partial(_tokenize, tokenizer), slices, SLICES_AT_ONCE)
@@ -79,7 +82,7 @@ def _slices(
             if chars >= SLICE_CHARS:
                 yield _Slice(part, first, ids, texts)
                 ids, texts, chars, first = [], [], 0, number + 1
-        if ids:  # none where the last document filled its slice
+        if ids:  # empty if the last document filled its slice
             yield _Slice(part, first, ids, texts)
 
 

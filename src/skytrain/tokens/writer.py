@@ -1,4 +1,4 @@
-"""Documents in, shards out: each shard is uploaded when it is full, the manifest last."""
+"""Writes documents into shards: each shard is uploaded when full, the manifest last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .shards import HEADER_BYTES, MAX_SHARD_TOKENS, Split, dtype_for, pack_heade
 
 
 class TokenizerLike(Protocol):
-    """What the writer must know of a tokenizer; every tokenizer of this package, and TokenizerFacts, have it."""
+    """The tokenizer properties that the writer needs; tokenizers and `TokenizerFacts` have them."""
 
     @property
     def name(self) -> str: ...
@@ -33,9 +33,8 @@ class TokenizerLike(Protocol):
 class ShardWriter:
     """Writes one split under `prefix`.
 
-    A document is never cut: a shard closes before the document that would take it past `shard_tokens`,
-    and a longer document has its own shard. Tokens wait in a local temporary file,
-    so memory does not grow with the shard.
+    A document is never split: a shard is closed before the document that would exceed `shard_tokens`, and a longer
+    document gets its own shard. Tokens are buffered in a local temporary file, so memory does not grow with the shard.
     """
 
     def __init__(self, store: Store, prefix: str, split: Split, tokenizer: TokenizerLike, shard_tokens: int) -> None:
@@ -47,7 +46,7 @@ class ShardWriter:
         self._begin = np.array([tokenizer.eot], self._stored).tobytes()
         self.text_bytes = 0
         self.shards: list[Shard] = []
-        # A finished split is never altered: what we write must be what its manifest already says.
+        # A finished split is never changed: what we write must match its existing manifest.
         self._finished = find_manifest(store, prefix)
         self._folder = tempfile.TemporaryDirectory(prefix="skytrain-shard-")
         self._open_shard()
@@ -56,7 +55,7 @@ class ShardWriter:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Removes the local file. A split left without `finish` has no manifest, so it does not exist."""
+        """Delete the local file. Without `finish`, the split has no manifest and counts as unfinished."""
         self._file.close()
         self._folder.cleanup()
 
@@ -69,7 +68,7 @@ class ShardWriter:
         return sum(shard.documents for shard in self.shards) + len(self._ends)
 
     def add(self, ids: np.ndarray, text_bytes: int) -> None:
-        """One document, without the end-of-text token that will begin it; `text_bytes` is its length in UTF-8."""
+        """Add one document, without its leading end-of-text token; `text_bytes` is its UTF-8 length."""
         length = len(ids) + 1
         if length > MAX_SHARD_TOKENS:
             raise SkytrainError(
@@ -90,7 +89,10 @@ class ShardWriter:
         self.text_bytes += text_bytes
 
     def finish(self, made_from: dict[str, Any]) -> Manifest:
-        """Upload what is left, then make the split visible. `made_from` says what decided the bytes; no clock belongs in it."""
+        """Upload the last shard, then the manifest, which makes the split visible.
+
+        `made_from` records the provenance; it must not contain timestamps.
+        """
         if self._tokens:
             self._close_shard()
         manifest = Manifest(
