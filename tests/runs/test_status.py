@@ -3,6 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from skytrain.checkpoints import TakenOver
 from skytrain.config.composition import compose
 from skytrain.pipelines.status import describe_status, failure_lines
 from skytrain.runs import (
@@ -105,10 +106,13 @@ def test_an_attempt_that_ends_with_an_error_has_failed_at_once_and_says_why(stor
     assert run_status(store, "r", 100).reason is None
 
 
-def test_a_superseded_attempt_has_an_outcome_and_no_failure(store):
+@pytest.mark.parametrize("by_commit", [False, True])
+def test_a_superseded_attempt_has_an_outcome_and_no_failure(store, by_commit):
     number = attempt(store, 0, {5: {"train/loss": 3.0}}, usd=1.0, heard=1)
-    with pytest.raises(Superseded), failures_recorded(store, "r", number):
-        raise Superseded("r", number, 1, "other-host")
+    noticed = Superseded("r", number, 1, "other-host")
+    error = TakenOver(str(noticed)) if by_commit else noticed
+    with pytest.raises(type(error)), failures_recorded(store, "r", number):
+        raise error
     outcome = read_outcome(store, "r", number)
     assert outcome is not None and outcome["outcome"] == "superseded"
     assert "attempt 1 on other-host has taken over" in outcome["cause"]

@@ -8,9 +8,10 @@ import platform
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
+from ..config import SkytrainError
 from ..storage import NotFound, Store, StoreError, StoreUnreachable
-from .attempts import Cause, Superseded, attempt_key, now, write_outcome
-from .exits import SUPERSEDED
+from .attempts import Cause, attempt_key, now, write_outcome
+from .exits import EXIT_CODES, SUPERSEDED, exit_code_of
 from .reading import DamagedRecord, read_object
 
 FAILURE_SECONDS = 5.0  # timeout of the write: the store itself may be the cause of the failure
@@ -34,12 +35,13 @@ def failures_recorded(store: Store, run: str, attempt: int) -> Iterator[None]:
     """Record the error that ends this block. A killed process records nothing, and its run becomes stale."""
     try:
         yield
-    except Superseded as error:
-        with contextlib.suppress(StoreError):
-            cause = Cause(str(error).partition("\n")[0])
-            write_outcome(store.hurried(FAILURE_SECONDS), run, attempt, SUPERSEDED, None, cause)
-        raise
     except Exception as error:
+        # Noticed between two steps, or by the commit of a checkpoint, which raises an error of its own.
+        if isinstance(error, SkytrainError) and exit_code_of(error) == EXIT_CODES[SUPERSEDED]:
+            with contextlib.suppress(StoreError):
+                cause = Cause(str(error).partition("\n")[0])
+                write_outcome(store.hurried(FAILURE_SECONDS), run, attempt, SUPERSEDED, None, cause)
+            raise
         failure = Failure(str(error) or type(error).__name__, platform.node(), now())
         # Other ranks fail later, as a consequence of the first failure: only the first is recorded.
         if not isinstance(error, StoreUnreachable):  # the store has already timed out
