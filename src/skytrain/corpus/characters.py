@@ -1,4 +1,4 @@
-"""Characters as numbers: the tables and the packing that the compiled rules share.
+"""Character tables and packed texts, shared by the compiled rules.
 
 The rules in this package are also meant to run inside Spark on an older Python, so these modules import
 nothing but numpy and numba and use no syntax newer than Python 3.9.
@@ -14,30 +14,30 @@ import numpy as np
 
 SPACE, LETTER, WORD = 1, 2, 4  # str.isspace, str.isalpha, str.isalnum
 TERMINAL, SENTENCE, CLOSER = 8, 16, 32  # may end a line of prose; ends a sentence; may follow the end of a sentence
-MARK, ANCHOR = 64, 128  # counted by itself; a letter that a phrase is looked for at
+MARK, ANCHOR = 64, 128  # counted individually; a letter at which a phrase search starts
 SENTENCE_ENDS = ".!?…。！？"
 CLOSERS = "\"'”’»)]」』）"
 TERMINALS = SENTENCE_ENDS + "\"'”’»"
 MARKS = ".…#{["
-ANCHORS = "vkfp"  # seldom letters, of which every phrase that the rules look for has one
+ANCHORS = "vkfp"  # rare letters; every phrase that the rules search for contains one
 TABLE_SIZE = 0x33480  # no letter, digit or space lies above the last CJK extension
 OTHER = TABLE_SIZE - 1  # stands for all of them
 GROUP_CHARS = 1 << 18
 
 
 class CharacterTables(NamedTuple):
-    """For each code point: what it is, and its lower case where that is one character."""
+    """For each code point: its class flags, and its lower case if that is a single character."""
 
     flags: np.ndarray  # uint8
     lower: np.ndarray  # uint32
 
 
 class Packed(NamedTuple):
-    """Texts end to end: text i is `codes[starts[i] : starts[i + 1]]`, one number a character."""
+    """Concatenated texts: text i is `codes[starts[i] : starts[i + 1]]`, one number per character."""
 
-    codes: np.ndarray  # uint8 where every text is ASCII, else uint32
+    codes: np.ndarray  # uint8 if every text is ASCII, else uint32
     starts: np.ndarray  # int64
-    exact: np.ndarray  # the codes, also of characters that the tables do not know
+    exact: np.ndarray  # the true code points, including characters outside the tables
 
 
 @lru_cache(maxsize=1)
@@ -69,14 +69,17 @@ def pack(texts: list[str]) -> Packed:
 
 
 def unpack(codes: np.ndarray, starts: np.ndarray) -> list[str]:
-    """The texts of packed exact codes."""
+    """Return the texts of packed exact codes."""
     spelling = "ascii" if codes.dtype == np.uint8 else "utf-32-le"
     bounds = starts.tolist()
     return [codes[bounds[i] : bounds[i + 1]].tobytes().decode(spelling) for i in range(len(bounds) - 1)]
 
 
 def pack_groups(texts: list[str]) -> Iterator[tuple[list[int], Packed]]:
-    """The texts in groups that fit the processor's cache, with their places; ASCII ones apart, at a byte a character instead of four."""
+    """Yield groups of texts that fit the CPU cache, with their indices.
+
+    ASCII texts are grouped separately, at one byte per character instead of four.
+    """
     for ascii_ones in (True, False):
         group: list[int] = []
         size = 0
@@ -97,5 +100,5 @@ def utf8_size(text: str) -> int:
 
 
 def simple_lower(text: str) -> str:
-    """Lower case that never changes the number of characters; the definition behind `CharacterTables.lower`."""
+    """Lower-case a text without changing its length; this defines `CharacterTables.lower`."""
     return "".join(low if len(low := letter.lower()) == 1 else letter for letter in text)

@@ -1,6 +1,6 @@
-"""Cleaning a batch of texts: the rules in their order, and how much each of them removed.
+"""Cleans a batch of texts: applies the rules in order and counts what each removed.
 
-A pure function over a batch, so that local processes and Spark run the same one.
+It is a pure function of the batch, so local processes and Spark run the same code.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Tally(NamedTuple):
 
 
 class Cleaned(NamedTuple):
-    """Text by text: what it became, its bytes, and the rule that removed it (`stage.check`), or None."""
+    """For each text: the cleaned text, its bytes, and the rule that removed it (`stage.check`) or None."""
 
     texts: list[str]
     sizes: list[int]
@@ -32,9 +32,9 @@ class Cleaned(NamedTuple):
 
 
 def stages_of(data: Any) -> list[str]:
-    """The stages that these settings switch on, in order: the rules, and the shortest length at two places.
+    """Return the enabled stages in order: the rules and the minimum length check.
 
-    It is checked once the text is normalized, and again where a later rule may have shortened it.
+    The length is checked after normalization, and again if a later rule may have shortened the text.
     """
     early, late = enabled_rules(data.cleaning, until="normalize")
     again = [MIN_CHARS_AGAIN] if any(find_rule(name).changes_texts for name in late) else []
@@ -42,7 +42,10 @@ def stages_of(data: Any) -> list[str]:
 
 
 def clean(texts: list[str], urls: Reasons, data: Any, decontaminator: Any = None) -> Cleaned:
-    """`data` is the configuration's data group; `decontaminator` a Decontaminator where that rule is on."""
+    """Apply all enabled rules to a batch of texts.
+
+    `data` is the configuration's data group; `decontaminator` is a Decontaminator if that rule is enabled.
+    """
     texts, sizes = list(texts), [utf8_size(text) for text in texts]
     reasons: Reasons = [None] * len(texts)
     alive = list(range(len(texts)))
@@ -55,7 +58,7 @@ def clean(texts: list[str], urls: Reasons, data: Any, decontaminator: Any = None
         scan = memory.get("scan")
         after, found = rule.apply(RuleBatch(before, alive, [urls[i] for i in alive], data, decontaminator, memory))
         if rule.changes_texts and memory.get("scan") is scan:
-            memory.pop("scan", None)  # it was made of other texts
+            memory.pop("scan", None)  # it was computed from the unchanged texts
         for i, old, new, reason in zip(alive, before, after, found):  # noqa: B905
             if new is not old:
                 texts[i], sizes[i] = new, utf8_size(new)

@@ -1,4 +1,4 @@
-"""Evaluation sets kept out of the training text: a document that shares a run of words with one of them goes."""
+"""Decontamination: removes documents that share a word n-gram with an evaluation set."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from numba import njit
 from .characters import character_tables, pack, pack_groups
 from .minhash import COMBINE, hash_words, mix
 
-FILTER_BITS = 24  # a 2 MB bitmap says no to nearly every run of words before the exact search
+FILTER_BITS = 24  # a 2 MB bitmap rejects nearly every n-gram before the exact search
 
 
 class Decontaminator:
-    """The runs of `ngram_words` words in the examples; words are letters and digits in lower case, as for near-duplicates."""
+    """The word n-grams of the examples, of `ngram_words` words each.
+
+    A word is a sequence of letters and digits in lower case, as for near-duplicates.
+    """
 
     def __init__(self, examples: Iterable[str], ngram_words: int) -> None:
         self.ngram_words = ngram_words
@@ -25,7 +28,7 @@ class Decontaminator:
         self.filter[self.known & np.uint64((1 << FILTER_BITS) - 1)] = True
 
     def hits(self, texts: list[str]) -> np.ndarray:
-        """For each text, whether one of its runs of words is known."""
+        """Return for each text whether it shares an n-gram with the examples."""
         found = np.zeros(len(texts), np.bool_)
         flags, lower = character_tables()
         for places, packed in pack_groups(texts):
@@ -36,7 +39,7 @@ class Decontaminator:
 
 
 def examples_in(lines: Iterable[str]) -> Iterator[str]:
-    """Each line of a text, or every string inside each line's JSON."""
+    """Yield each line of a text, or every string inside each line's JSON."""
     for line in lines:
         if line.lstrip()[:1] in ("{", "["):
             yield from _strings(json.loads(line))

@@ -15,7 +15,7 @@ ROWS_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class Document:
-    """One text with a name that stays the same from run to run."""
+    """One text with an id that is stable across runs."""
 
     id: str
     text: str
@@ -25,9 +25,9 @@ class Document:
 
 @dataclass(frozen=True)
 class BadRecord:
-    """What a source yields in place of a document that it cannot read; `data.bad_records` says whether that stops the work."""
+    """Yielded by a source in place of an unreadable document; `data.bad_records` decides whether that is an error."""
 
-    kind: str  # a word to count by: json, encoding, text, size, file
+    kind: str  # the category to count: json, encoding, text, size, file
     problem: str  # the file, the line and what is wrong
 
 
@@ -41,7 +41,7 @@ def _pyarrow() -> tuple[Any, Any]:
 
 
 def to_parquet(documents: list[Document], texts: list[str], compression: str = "zstd") -> bytes:
-    """The documents, with what their texts have become."""
+    """Serialize the documents with their cleaned texts."""
     pa, _ = _pyarrow()
     kind = pa.large_string()
     table = pa.table(
@@ -49,7 +49,7 @@ def to_parquet(documents: list[Document], texts: list[str], compression: str = "
             "id": pa.array([document.id for document in documents], kind),
             "text": pa.array(texts, kind),
             "source": pa.array([document.source for document in documents], kind),
-            # JSON, because sources differ in what they say about a document and a parquet column has one type.
+            # JSON, because metadata differs between sources and a parquet column has one type.
             "meta": pa.array(
                 [
                     json.dumps(document.meta, sort_keys=True, ensure_ascii=False, default=str)
@@ -65,7 +65,7 @@ def to_parquet(documents: list[Document], texts: list[str], compression: str = "
 
 
 def tables_to_parquet(tables: Iterable[Any], compression: str = "zstd") -> bytes:
-    """One file of tables that need not be in memory together: each becomes a row group."""
+    """Write tables into one file, each as a row group, without holding all of them in memory."""
     _, parquet = _pyarrow()
     sink = io.BytesIO()
     writer = None
@@ -81,7 +81,7 @@ def tables_to_parquet(tables: Iterable[Any], compression: str = "zstd") -> bytes
 
 
 def from_parquet(body: bytes, rows: list[int] | None = None) -> Iterator[Document]:
-    """The documents of a file, or those of its rows that are asked for."""
+    """Yield the documents of a file, or only those in `rows`."""
     pa, parquet = _pyarrow()
     if rows is None:
         batches = parquet.ParquetFile(pa.BufferReader(body)).iter_batches(ROWS_AT_ONCE)
@@ -94,7 +94,7 @@ def from_parquet(body: bytes, rows: list[int] | None = None) -> Iterator[Documen
 
 
 def texts_in_parquet(body: bytes) -> Iterator[tuple[str, str]]:
-    """Ids and texts alone, which is all that a tokenizer needs."""
+    """Yield only ids and texts, which is all that a tokenizer needs."""
     pa, parquet = _pyarrow()
     for batch in parquet.ParquetFile(pa.BufferReader(body)).iter_batches(ROWS_AT_ONCE, columns=["id", "text"]):
         yield from zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True)

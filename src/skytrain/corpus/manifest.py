@@ -1,4 +1,4 @@
-"""manifest.json of a corpus: written last, so a folder without one is nothing."""
+"""The manifest of a corpus, `manifest.json`. It is written last: a corpus without one is unfinished."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class StageTotals:
 
 @dataclass(frozen=True)
 class CorpusManifest:
-    """The parts of a corpus and how they were made. No clock, so the same work gives the same bytes."""
+    """The parts of a corpus and how they were made. Without timestamps, so the same work gives the same bytes."""
 
     dataset: str
     version: str
     recipe: str
     settings: dict[str, Any]
     fingerprint: dict[str, Any]
-    complete: bool  # False where the source held more than data.target_tokens needs
+    complete: bool  # False if the source had more than data.target_tokens needs
     documents_read: int
     text_bytes_read: int
     documents: int
@@ -82,7 +82,7 @@ def open_corpus(store: Store, dataset: str, version: str) -> CorpusManifest:
 
 
 def find_corpus(store: Store, data: DataConfig) -> CorpusManifest:
-    """The corpus of these settings; of several, the one of the sources as they are now."""
+    """Find the corpus for these settings; of several versions, the one that matches the current sources."""
     recipe, top = recipe_hash(data), f"corpora/{data.name}"
     known = {}
     for version in store.folders(f"{top}/"):
@@ -100,18 +100,18 @@ def find_corpus(store: Store, data: DataConfig) -> CorpusManifest:
 
 
 def read_corpus(store: Store, manifest: CorpusManifest) -> Iterator[Document]:
-    """Every document in order."""
+    """Yield every document in order."""
     for part in manifest.parts:
         yield from read_part(store, manifest.folder, part)
 
 
 def read_part(store: Store, folder: str, part: CorpusPart) -> Iterator[Document]:
-    """The documents of one part; bytes that are not those of the manifest stop the reading."""
+    """Yield the documents of one part; raises if its bytes do not match the manifest."""
     return from_parquet(_body(store, folder, part))
 
 
 def read_part_texts(store: Store, folder: str, part: CorpusPart) -> Iterator[tuple[str, str]]:
-    """The ids and texts of one part."""
+    """Yield the ids and texts of one part."""
     return texts_in_parquet(_body(store, folder, part))
 
 

@@ -1,4 +1,4 @@
-"""MinHash signatures of 5-word shingles, compiled: words, shingles and 112 minima in one pass over a batch."""
+"""Compiled MinHash signatures of 5-word shingles: words, shingles and 112 minima in one pass over a batch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ COMBINE = np.uint64(0x9E3779B97F4A7C15)
 
 
 def signatures(texts: list[str]) -> np.ndarray:
-    """One row of 112 uint32 a text. The share of equal columns of two rows estimates the Jaccard similarity of their shingles.
+    """Return one row of 112 uint32 per text.
 
-    A word is a run of letters and digits in lower case. A text of fewer than five words is one shingle; a text without words
-    has a row of the largest number, which `has_words` tells apart.
+    The fraction of equal columns of two rows estimates the Jaccard similarity of their shingles. A word is a sequence
+    of letters and digits in lower case. A text of fewer than five words is one shingle; a text without words has a
+    row of the largest number, which `has_words` detects.
     """
     flags, lower = character_tables()
     factors, offsets = permutations()
@@ -36,7 +37,7 @@ def signatures(texts: list[str]) -> np.ndarray:
 
 
 def similarity(one: str, other: str) -> float:
-    """The Jaccard similarity itself, of the sets of shingles."""
+    """Return the exact Jaccard similarity of the two sets of shingles."""
     a, b = _shingle_set(one), _shingle_set(other)
     common = len(np.intersect1d(a, b, assume_unique=True))
     return common / max(1, len(a) + len(b) - common)
@@ -47,7 +48,7 @@ def has_words(rows: np.ndarray) -> np.ndarray:
 
 
 def band_hashes(rows: np.ndarray) -> np.ndarray:
-    """One uint64 for each band of each row; two texts with an equal one are candidates."""
+    """Return one uint64 per band of each row; two texts that share a band hash are candidates."""
     hashes = np.empty((len(rows), BANDS), np.uint64)
     _band_hashes(np.ascontiguousarray(rows), hashes)
     return hashes
@@ -67,7 +68,10 @@ def _shingle_set(text: str) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def permutations() -> tuple[np.ndarray, np.ndarray]:
-    """Factors and offsets of x -> factor * x + offset mod 2^32; an odd factor makes it a permutation of the shingle hashes."""
+    """Return factors and offsets of x -> factor * x + offset mod 2^32.
+
+    An odd factor makes it a permutation of the shingle hashes.
+    """
     generator = np.random.default_rng(SEED)
     factors = generator.integers(0, 2**32, HASHES, dtype=np.uint32) | np.uint32(1)
     return factors, generator.integers(0, 2**32, HASHES, dtype=np.uint32)
@@ -128,7 +132,7 @@ def _signatures(codes, starts, flags, lower, factors, offsets, rows):  # type: i
             for k in range(width):
                 value = value * COMBINE + words[j + k]
             shingles[j] = np.uint32(mix(value) >> SHIFT_32)
-        # One permutation over all shingles keeps its minimum in a register, and the compiler does 8 or 16 shingles at once.
+        # One permutation over all shingles keeps its minimum in a register, and the loop is vectorized (8 or 16 wide).
         for k in range(len(factors)):
             factor, offset = factors[k], offsets[k]
             least = np.uint32(0xFFFFFFFF)

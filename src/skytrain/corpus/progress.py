@@ -1,4 +1,4 @@
-"""What a person sees while a source is cleaned."""
+"""Progress display while a source is cleaned."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from skytrain.config import format_bytes, plural
 
 from .chunks import Stored
 
-SETTLE_SECONDS = 2.0  # results of several workers come in bursts: a shorter time says nothing about their pace
+SETTLE_SECONDS = 2.0  # results of several workers arrive in bursts: a shorter time gives no useful rate
 
 
 class ShowProgress(Protocol):
@@ -20,14 +20,14 @@ class ShowProgress(Protocol):
 
 
 class Pace:
-    """The speed of work, counted from its first result: what comes before is start-up, and is not repeated."""
+    """The rate of work, measured from the first result, so that start-up time does not count."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._first: tuple[float, float] | None = None  # when, and how much was done by then
+        self._first: tuple[float, float] | None = None  # its time, and how much was done by then
 
     def per_second(self, done: float) -> float | None:
-        """None until there is something to measure."""
+        """Return the rate, or None until it can be measured."""
         if self._first is None:
             self._first = (self._clock(), done)
         since, before = self._first
@@ -40,13 +40,13 @@ class Pace:
 
 
 class CleaningProgress:
-    """Bytes of the text that is needed, or else of the source's files; the pace is that of this run alone."""
+    """Progress in bytes of needed text, or of the source's files; the rate counts only work of this run."""
 
     def __init__(self, progress: ShowProgress | None, source: Any, needed_bytes: int | None) -> None:
         self.progress, self.needed_bytes = progress, needed_bytes
         sizes = [getattr(piece, "size", 0) for piece in source.pieces()] if hasattr(source, "pieces") else []
         self.file_bytes = sum(sizes)
-        self.positions: dict[int, int] = {}  # how far each file is; workers read several at a time
+        self.positions: dict[int, int] = {}  # read position of each file; workers read several at a time
         self.documents = self.read_bytes = self.kept_bytes = self.done_bytes = 0
         self.any_new = False
         self.pace, self.documents_pace, self.bytes_pace = Pace(), Pace(), Pace()
@@ -56,7 +56,7 @@ class CleaningProgress:
         return self.needed_bytes or self.file_bytes or None
 
     def show(self, stored: Stored) -> None:
-        """Takes each chunk when it is finished, in any order."""
+        """Report a finished chunk; chunks may come in any order."""
         if self.progress is None:
             return
         chunk = stored.chunk

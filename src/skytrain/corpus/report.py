@@ -24,7 +24,7 @@ Examples = dict[str, list[dict[str, str]]]  # documents that a rule removed: id 
 
 
 def keep_examples(examples: Examples, more: Examples) -> None:
-    """Adds what was found later, up to a few of each rule."""
+    """Add later examples, up to a few per rule."""
     for rule, found in more.items():
         examples.setdefault(rule, []).extend(found[: EXAMPLES - len(examples.get(rule, []))])
 
@@ -32,7 +32,7 @@ def keep_examples(examples: Examples, more: Examples) -> None:
 def write_report(
     store: Store, folder: str, data: DataConfig, chunks: list[Chunk], duplicates: Duplicates, examples: Examples
 ) -> None:
-    """Write report.json next to the parts; the same input writes the same bytes."""
+    """Write report.json next to the parts; the same input gives the same bytes."""
     exact, near = np.flatnonzero(duplicates.fate == EXACT), np.flatnonzero(duplicates.fate == NEAR)
     sampled = near[np.linspace(0, len(near) - 1, min(SAMPLED_PAIRS, len(near))).astype(np.int64)]
     texts = _fetch(store, f"{folder}/clean", chunks, [*exact[:EXAMPLES], *sampled, *duplicates.twin[sampled]])
@@ -60,7 +60,7 @@ def _near(duplicates: Duplicates, near: np.ndarray, sampled: np.ndarray, texts: 
         "clusters": len(sizes),
         "removed": len(near),
         "cluster_sizes": dict(sorted(histogram.items())),
-        # Measured on the texts themselves, of removed documents spread over the corpus.
+        # Measured on the full texts of removed documents, sampled across the corpus.
         "sampled_pairs": len(pairs),
         "precision_at_0.8": round(float(np.mean([value >= 0.8 for value in similar])), 3) if pairs else None,
         "precision_at_0.7": round(float(np.mean([value >= 0.7 for value in similar])), 3) if pairs else None,
@@ -76,7 +76,7 @@ def _shown(document: Document) -> dict[str, str]:
 
 
 def _fetch(store: Store, folder: str, chunks: list[Chunk], numbers: Sequence[Any]) -> dict[int, Document]:
-    """Documents by number, each chunk read once."""
+    """Return documents by number, reading each chunk once."""
     wanted = np.unique(np.asarray(numbers, np.int64))
     found: dict[int, Document] = {}
     first = 0

@@ -1,4 +1,4 @@
-"""Names for preparations: a hash of everything that decides the bytes, and nothing else."""
+"""Versions of prepared data: a hash of everything that determines the bytes, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ VERSION_DIGITS = 12
 
 
 def canonical_json(value: Any) -> bytes:
-    """One spelling for one value, so that its hash can be compared between machines."""
+    """Serialize a value canonically, so that its hash can be compared between machines."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def corpus_version(data: DataConfig, fingerprint: dict[str, Any]) -> str:
-    """The version of a preparation: its settings and what the source would yield."""
+    """Return the version: a hash of the settings and of the source's fingerprint."""
     return _digest({"recipe": _recipe(data), "fingerprint": fingerprint})
 
 
 def fingerprint_of(data: DataConfig, source: Any) -> dict[str, Any]:
-    """What decides the bytes in addition to the settings: the source, and the evaluation sets that are kept out of it."""
+    """Return what determines the bytes besides the settings: the source, and the evaluation sets to exclude."""
     fingerprint: dict[str, Any] = source.fingerprint()
     if data.cleaning.decontaminate.enabled:
         fingerprint = {**fingerprint, "decontaminate": [file.fingerprint() for file in _evaluation_files(data)]}
@@ -34,7 +34,7 @@ def fingerprint_of(data: DataConfig, source: Any) -> dict[str, Any]:
 
 
 def evaluation_examples(data: DataConfig) -> list[str]:
-    """The examples that no document may share a run of words with."""
+    """Return the evaluation examples with which no document may share a word n-gram."""
     if not data.cleaning.decontaminate.enabled:
         return []
     from .decontaminate import examples_in
@@ -56,15 +56,15 @@ def _evaluation_files(data: DataConfig) -> list[InputFile]:
 
 
 def version_at_hand(data: DataConfig) -> str:
-    """The version that preparing now would give; an error where the sources are out of reach."""
+    """Return the version that preparing now would give; raises if the sources are unavailable."""
     source = make(data.source.target, data.source.args, key="data.source")
     return corpus_version(data, fingerprint_of(data, source))
 
 
 def choose_version(data: DataConfig, versions: Sequence[str], where: str) -> str:
-    """Which of several preparations of the same settings is meant: the one of the sources as they are now.
+    """Choose among several versions for the same settings: the one that matches the current sources.
 
-    `where` names the place in an error.
+    `where` names the location in error messages.
     """
     if len(versions) == 1:
         return versions[0]
@@ -82,7 +82,7 @@ def choose_version(data: DataConfig, versions: Sequence[str], where: str) -> str
 
 
 def recipe_hash(data: DataConfig) -> str:
-    """The settings alone: a machine without the sources finds what was prepared from them by this."""
+    """Hash the settings alone, so that a machine without the sources can find data prepared from them."""
     return _digest({"recipe": _recipe(data)})
 
 

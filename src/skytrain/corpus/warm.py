@@ -1,4 +1,4 @@
-"""Imported where workers are copied from: loads the compiled rules, so that no copy has to."""
+"""Imported by the fork server: loads the compiled rules once, so that workers need not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .rules.lines import LineRule, join_lines
 from .rules.scan import scan
 from .rules.tidy import english, untidy
 
-TEXTS = ["Two words.", "Très bien."]  # one of each width of character
+TEXTS = ["Two words.", "Très bien."]  # one text per character width
 
 for group in scan(TEXTS, True, 30).groups:
     join_lines(group, np.ones(1, bool), LineRule(1, 9, False, 0), 30)

@@ -1,4 +1,4 @@
-"""What a preparation tells its user about a corpus that is probably not what they meant."""
+"""Warnings about a prepared corpus that is probably not what the user intended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .sources.text import has_separator_line
 
 
 def corpus_warnings(source: Any, corpus: CorpusManifest) -> list[str]:
-    """A line for each oddity, with what to do about it."""
+    """Return one line per suspicious finding, with what to do about it."""
     found = [_separator_warning(source, corpus), _nul_warning(corpus)]
     return [line for line in found if line]
 
@@ -21,7 +21,7 @@ def _separator_warning(source: Any, corpus: CorpusManifest) -> str | None:
     if separator is None or not hasattr(source, "pieces"):
         return None
     files = source.pieces()
-    # Files of several documents hold the separator; the files are read only where each is one document.
+    # If there are more documents than files, the separator was found; otherwise search the files for it.
     if corpus.documents_read > len(files) or any(has_separator_line(file, separator) for file in files):
         return None
     return (

