@@ -28,7 +28,7 @@ def host_bytes(job: TrainingJob, mesh: Mesh, node: Node) -> float:
 
 
 def offloaded_bytes(job: TrainingJob, mesh: Mesh) -> float:
-    """Return bytes per parameter: float32 weights, gradients, optimizer state, and DeepSpeed's stage-3 bf16 weights."""
+    """Return bytes per parameter: float32 weights, gradients, optimizer state; DeepSpeed stage 3 adds bf16 weights."""
     narrow = 2 if mesh.deepspeed and mesh.zero == 3 and job.precision != "32-true" else 0
     return 4 + 4 + optimizer_state_bytes(job) + narrow
 

@@ -200,7 +200,7 @@ def _what(one: Measurement) -> str:
 
 
 def _distance(one: Measurement, job: TrainingJob, mesh: Mesh) -> tuple[float, ...]:
-    """Return the distance between a measurement and a job, the most important difference first; ignores accumulation."""
+    """Return the distance between a measurement and a job, the largest difference first; ignores accumulation."""
     return (
         float(one.decoder != decoder_fields(job.model)),
         float((one.preset, one.gpus) != (mesh.preset, mesh.gpus)),

@@ -30,8 +30,8 @@ DEEPSPEED_BUCKET = (
     500_000_000  # gradients at most, of one block: in two buffers of bfloat16, and in float32 as they travel
 )
 DEEPSPEED_BUCKET_BYTES = 2 + 2 + 4
-# Allocator overhead as a fraction of allocated memory, with the expandable segments that the trainer enables. With this
-# value the largest predicted micro-batches ran on an H200, and a quarter more did not (benchmarks/planning/h200.md).
+# Allocator overhead as a fraction of allocated memory, with the expandable segments that the trainer enables. With it
+# the largest predicted micro-batches ran on an H200, and a quarter more did not (benchmarks/planning/h200.md).
 FRAGMENTATION = 0.03
 DRIVER_FRACTION = 0.985  # of the memory that EC2 states, what the driver offers (measured on an H200: 139.8 of 141 GiB)
 
@@ -195,7 +195,7 @@ def kept_activation_bytes(job: TrainingJob, mesh: Mesh) -> float:
 
 
 def logit_bytes(job: TrainingJob, mesh: Mesh) -> float:
-    """Return the peak bytes of the loss: log-probabilities, their gradient and the logits' gradient, in the backward pass.
+    """Return the loss's peak bytes, in its backward pass: log-probabilities, their gradient, the logits' gradient.
 
     The compiled loss keeps the logits and computes their gradient in one kernel; the fused one works in place.
     """

@@ -43,7 +43,7 @@ def workload_of(
     measurements: Sequence[Measurement] = (),
     problem: Callable[[Placement], str | None] = lambda _: None,
 ) -> Workload:
-    """Return the workload of a configuration. Settings in `given` are kept; the mesh is open unless `parallel` sets it."""
+    """Return a configuration's workload. Settings in `given` are kept; the mesh is open unless `parallel` sets it."""
     if open_mesh is None:
         open_mesh = leaves_mesh_open(config.parallel)
     return Workload(
