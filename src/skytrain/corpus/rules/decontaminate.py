@@ -1,4 +1,4 @@
-"""Documents that share a run of words with an evaluation set."""
+"""Removes documents that share a word n-gram with an evaluation set."""
 
 from __future__ import annotations
 

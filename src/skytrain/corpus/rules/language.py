@@ -1,4 +1,4 @@
-"""Documents in other languages than the ones to keep."""
+"""Removes documents in languages other than the ones to keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Personal data is replaced; no document is removed."""
+"""Replaces personal data; no document is removed."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def english(text: str, share: float) -> bool:
 
 
 def language(text: str, settings: Any) -> str | None:
-    """Why the text goes: the language that it is in, where that is not one to keep."""
+    """Return why the text is removed: its language, if that is not one to keep."""
     from resiliparse.parse.lang import detect_fast
 
     if english(text, settings.english_words):
@@ -62,7 +62,7 @@ def language(text: str, settings: Any) -> str | None:
 
 
 def host_of(address: str) -> str:
-    """The host that an address names; it may lack its scheme. Nothing where it names none."""
+    """Return the host of a URL, which may lack its scheme; empty if it has none."""
     try:
         return (urlsplit(address if SCHEME.match(address) else "//" + address).hostname or "").lower()
     except ValueError:  # brackets that are no IPv6 address
@@ -70,7 +70,7 @@ def host_of(address: str) -> str:
 
 
 def url(address: str | None, settings: Any) -> str | None:
-    """Why a document from this address goes: its domain or one above it is blocked, or a word in it is."""
+    """Return why a document from this URL is removed: a blocked domain or parent domain, or a blocked word."""
     if not address:
         return None
     host = host_of(address)
@@ -96,7 +96,7 @@ def paragraphs_of(text: str) -> list[str]:
 
 
 def duplicates(pieces: list[str]) -> tuple[int, int]:
-    """How many pieces were seen before, and their characters."""
+    """Return the number of repeated pieces, and their characters."""
     seen: set[str] = set()
     count = chars = 0
     for piece in pieces:
@@ -183,7 +183,7 @@ def sentences_in(line: str) -> int:
 
 
 def c4(text: str, settings: Any) -> tuple[str, str | None]:
-    """The text without the lines that go, and why the document goes, if it does."""
+    """Return the text without the removed lines, and why the document is removed, if it is."""
     lowered = simple_lower(text)
     if settings.lorem_ipsum and "lorem ipsum" in lowered:
         return text, "lorem_ipsum"

@@ -14,7 +14,7 @@ Reasons = list[Optional[str]]  # noqa: UP045
 
 
 class RuleBatch(NamedTuple):
-    """What a rule sees: the documents that are left, and the settings."""
+    """The input of a rule: the remaining documents and the settings."""
 
     texts: list[str]
     places: list[int]  # of the texts in the batch as it was read
@@ -52,7 +52,7 @@ class CleaningRule(NamedTuple):
 
 
 def find_rule(name: str) -> CleaningRule:
-    """The rule whose settings are `data.cleaning.NAME`."""
+    """Return the rule whose settings are `data.cleaning.NAME`."""
     rule: CleaningRule = import_module(f"{__package__}.{name}").RULE
     return rule
 
@@ -69,5 +69,5 @@ def enabled_rules(cleaning: Any, until: str) -> tuple[list[str], list[str]]:
 
 
 def _is_enabled(settings: dict[str, Any]) -> bool:
-    """By `enabled`, or by any switch where a rule has several."""
+    """Return whether `enabled` is set, or any switch if a rule has several."""
     return bool(settings["enabled"]) if "enabled" in settings else any(settings.values())

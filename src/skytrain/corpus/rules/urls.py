@@ -1,4 +1,4 @@
-"""Documents from blocked domains, or with blocked words in their address."""
+"""Removes documents from blocked domains, or with blocked words in their URL."""
 
 from __future__ import annotations
 

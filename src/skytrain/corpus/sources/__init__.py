@@ -1,4 +1,4 @@
-"""Where documents come from. A source has `documents()` and `fingerprint()`, what decides its bytes."""
+"""Document sources. A source has `documents()`, and `fingerprint()`, which identifies their content."""
 
 from .addresses import AddressLists
 from .hub import HubDataset

@@ -1,4 +1,4 @@
-"""Data sets that are lists of addresses, as Dolma is: the lists are on the hub, the files on some server."""
+"""Data sets published as lists of URLs, such as Dolma: the lists are on the hub, the files on another server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sources made of files have in common: each file is a piece that can be read, skipped or found broken alone."""
+"""The base of file sources: each file is a piece that can be read, skipped or reported as broken on its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class FileSource(ABC):
             yield from self.read(file)
 
     def read(self, file: InputFile) -> Iterator[Document | BadRecord]:
-        """The file's documents; where it is broken, one bad record after those that came before."""
+        """Yield the file's documents; if it is broken, those before the damage and then one bad record."""
         try:
             yield from self.documents_in(file)
         except UnreadableFile as error:

@@ -1,4 +1,4 @@
-"""Data sets on the Hugging Face hub, streamed from one commit: a branch's name becomes its commit before anything is read."""
+"""Data sets on the Hugging Face hub, streamed from one commit: a branch is resolved before anything is read."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class HubDataset(FileSource):
 
 @contextmanager
 def reaching_hub(operation: str, url: str) -> Iterator[None]:
-    """The hub's errors as ours. Not as an OSError: that would pass for a damaged file, which may be skipped."""
+    """Convert hub errors into ours. An OSError would be mistaken for a damaged file, which may be skipped."""
     from huggingface_hub.errors import HfHubHTTPError
 
     # The hub's HTTP library differs between its versions; the base class of the library's errors is always this one.

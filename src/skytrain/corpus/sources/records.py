@@ -1,4 +1,4 @@
-"""From a row or a JSON object to a document."""
+"""Converts a row or a JSON object to a document."""
 
 from __future__ import annotations
 
