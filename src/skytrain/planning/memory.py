@@ -138,7 +138,7 @@ def activation_bytes_on(path: KernelPath, job: TrainingJob, mesh: Mesh) -> float
     queries, keys = heads * head, groups * head
 
     norms = wide * width * (2 * model.pre_norms + 2 * model.post_norms)  # their inputs
-    # Autocast casts a product's input anew each time, so gate and up keep a copy each; otherwise they share the norm's output.
+    # Autocast casts the input of each product, so gate and up save a copy each; otherwise they share the norm's output.
     inputs = narrow * width * (3 if model.gated_mlp and narrow < wide else 2)
     attention = (
         narrow * (queries + 2 * keys) + narrow * queries + 4 * heads
@@ -275,7 +275,7 @@ def rank_buffers(job: TrainingJob, mesh: Mesh, held: float, table: float, block:
     if mesh.deepspeed:
         fixed += DEEPSPEED_BUCKET_BYTES * min(block, DEEPSPEED_BUCKET)
     if gathers_weights(mesh):
-        # Whole in bfloat16: the tables, and two blocks; a pipeline's stage keeps all of its blocks gathered over the step.
+        # Gathered in bfloat16: the tables and two blocks; a pipeline stage keeps all its blocks gathered for the step.
         gathered = held if mesh.pipeline > 1 else 2 * block + table * (1 if job.model.tied_head else 2)
         fixed += narrow_bytes(job.precision) * gathered + 4 * block  # and a block's gradients while they are sent
         return RankBuffers(fixed, copies=4 * table if fused else 0.0)  # the head's gradient, which the loss computes
@@ -305,13 +305,13 @@ def rank_memory(job: TrainingJob, mesh: Mesh) -> Memory:
     if gathers_weights(mesh) and whole_until_reduced:
         gradients = 4 * held
 
-    # Gradients of an earlier micro-batch exist during this one's passes; with one micro-batch per step there are none yet.
+    # Gradients of earlier micro-batches exist during this one; with one micro-batch per step there are none yet.
     waiting = gradients if job.accumulation > 1 or mesh.gpus > 1 else 0.0
     kept, logits = kept_activation_bytes(job, mesh), logit_bytes(job, mesh)
     last_kept = kept if job.schedule == "gpipe" else kept / in_flight(job, mesh)
     block = block_activation_bytes(job, mesh)
     table_gradient = (2 if job.precision == "bf16-true" else 4) * table
-    # A tied table's two gradients exist before they are added, and are added to an earlier micro-batch's where there is one.
+    # A tied table has two gradients until they are added up, and then added to that of earlier micro-batches.
     ends = table_gradient * (job.model.tied_head + (waiting > 0))
     moments = (
         (waiting, last_kept, logits, copies),  # the loss' backward pass, on the last stage

@@ -21,7 +21,7 @@ STATE_BYTES = 16  # of a parameter: itself, its gradient and AdamW's two moments
 SMALL = 4  # times its state is less than a GPU's memory
 TIGHT = 0.92  # of the memory: beyond it a layout has to be worth the risk of running out
 MOST_NODES_A_GROUP = 8  # that share one copy where there are several: beyond it, all of them may as well
-SIMPLER = 0.01  # of speed that each further dimension must win: below it a simpler mesh is worth more than the model's precision
+SIMPLER = 0.01  # speedup required of each further dimension: the prediction is not precise below it
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,15 @@ from .mesh import Mesh
 Source = Literal["measured", "calibrated", "assumed"]
 
 BANDWIDTH = 0.85  # of the datasheet's memory rate, reached by streaming kernels
-# By which a product ends late, for each element of its inner dimension: its last tiles leave half of the processors idle on average.
-# Half of what one of Hopper's 132 processors needs for a tile of 128 x 256, at the rate that it sustains; assumed alike elsewhere.
+# Tail time of a matrix product per element of its inner dimension: the last tiles leave half of the SMs idle on average.
+# Half of the time that one of Hopper's 132 SMs needs for a tile of 128 x 256; assumed to be the same elsewhere.
 TAIL_SECONDS = 6.7e-9
 FP8_SPEED = 1.53  # of products in fp8 relative to bf16, rounding included; fitted on published runs (published.log)
 FP32_FRACTION = 0.8  # of the float32 peak, reached by products without tensor cores
 OVERLAP = 0.8  # of the computing time, the part that can cover communication; the first and last block cannot
 BACKWARD = 2 / 3  # of a micro-batch's time
-# How sharply the longer of host and device decides a step: the power of the mean that joins them. Within a step the device waits for the
-# host in one part and the host for the device in another, so that where both take about as long the step takes longer than either.
+# Exponent of the power mean that combines host and device time. In one part of a step the device waits for the host,
+# in another the host for the device, so if both take about the same time the step takes longer than either.
 SHARPNESS = 4
 GRAPHED_TOKENS = 32 * 1024  # of a micro-batch: up to there training records it as a CUDA graph
 GRAPHED_SECONDS = 0.003  # of the host in a step of such micro-batches: replays, the norm, the update; assumed
