@@ -138,7 +138,7 @@ def activation_bytes_on(path: KernelPath, job: TrainingJob, mesh: Mesh) -> float
     queries, keys = heads * head, groups * head
 
     norms = wide * width * (2 * model.pre_norms + 2 * model.post_norms)  # their inputs
-    # Autocast casts the input of each product, so gate and up save a copy each; otherwise they share the norm's output.
+    # Autocast casts the input of each product, so gate and up save a copy each; otherwise they share one.
     inputs = narrow * width * (3 if model.gated_mlp and narrow < wide else 2)
     attention = (
         narrow * (queries + 2 * keys) + narrow * queries + 4 * heads

@@ -23,7 +23,7 @@ from .mesh import Mesh
 Source = Literal["measured", "calibrated", "assumed"]
 
 BANDWIDTH = 0.85  # of the datasheet's memory rate, reached by streaming kernels
-# Tail time of a matrix product per element of its inner dimension: the last tiles leave half of the SMs idle on average.
+# Tail time of a matrix product per element of its inner dimension: the last tiles leave half of the SMs idle.
 # Half of the time that one of Hopper's 132 SMs needs for a tile of 128 x 256; assumed to be the same elsewhere.
 TAIL_SECONDS = 6.7e-9
 FP8_SPEED = 1.53  # of products in fp8 relative to bf16, rounding included; fitted on published runs (published.log)
