@@ -1,4 +1,4 @@
-"""What one scan of a batch tells the quality rules: counts of each text, and its lines."""
+"""The result of one scan of a batch, used by the quality rules: counts of each text, and its lines."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Group(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What is known about a batch; `chars` is the length of each text."""
+    """The counts of a batch; `chars` is the length of each text."""
 
     chars: np.ndarray
     words: np.ndarray  # WORD_COUNTS, then NGRAM_COUNTS

@@ -1,4 +1,4 @@
-"""One spelling of the same text: Unicode NFC, no control characters, plain spaces and line ends."""
+"""Normalizes texts: Unicode NFC, no control characters, plain spaces and line ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ def normalize(text: str, settings: Any) -> str:
 
 
 def _has_control(text: str) -> bool:
-    """Quick and never wrong about "no": deleting from bytes is many times faster than searching a text for a set of characters."""
+    """Return whether the text may have control characters; False is always correct.
+
+    Deleting from bytes is many times faster than searching a text for a set of characters.
+    """
     encoded = text.encode()
     if len(encoded.translate(None, CONTROL_BYTES)) < len(encoded):
         return True

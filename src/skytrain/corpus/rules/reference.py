@@ -1,7 +1,7 @@
-"""The rules in plain Python, a document at a time: what the fast ones must agree with, and the place to read what a rule means.
+"""The rules in plain Python, one document at a time: the definition that the compiled rules must match.
 
-Words are separated by white space. Lines are what lies between line feeds, without the white space around them, blank ones left out.
-Paragraphs are what lies between two line feeds or more.
+Words are separated by white space. Lines are separated by line feeds and stripped; blank lines are ignored.
+Paragraphs are separated by two or more line feeds.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ def normalize(text: str, settings: Any) -> str:
 
 
 def is_control(letter: str) -> bool:
-    """Control characters, and marks that no one sees: byte order mark, zero-width space, soft hyphen. Joiners stay: scripts and emoji need them."""
+    """Return whether a character is a control character or invisible: byte order mark, zero-width space, soft hyphen.
+
+    Joiners are kept, because scripts and emoji need them.
+    """
     return unicodedata.category(letter) == "Cc" or letter in "\ufeff\u200b\u00ad\ufffe\uffff"
 
 

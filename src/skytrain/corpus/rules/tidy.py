@@ -17,7 +17,7 @@ NEVER_COMBINE = ((0, 0x300), (0x2010, 0x2028), (0x2030, 0x205F))
 
 
 def untidy(texts: list[str]) -> np.ndarray:
-    """For each text, whether normalizing could change it; never wrong about no."""
+    """Return for each text whether normalizing could change it; False is always correct."""
     found = np.zeros(len(texts), np.bool_)
     for places, packed in pack_groups(texts):
         part = np.zeros(len(places), np.bool_)
