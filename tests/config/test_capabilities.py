@@ -45,7 +45,9 @@ def test_a_setting_is_refused_by_the_degrees_of_the_mesh_however_they_were_given
 
 @pytest.mark.parametrize("mesh", ["parallel=fsdp", "parallel=hsdp", "parallel.shard=2", "parallel=deepspeed-zero3"])
 def test_losses_and_documents_work_where_the_state_is_divided(mesh):
-    compose([mesh, "trainer.z_loss=0.1", "trainer.loss_chunk_tokens=64", "loader.separate_documents=true"])
+    settings = ["trainer.z_loss=0.1", "trainer.loss_chunk_tokens=64", "loader.separate_documents=true"]
+    config = compose([mesh, *settings]).config
+    assert config.trainer.z_loss == 0.1 and config.trainer.loss_chunk_tokens == 64 and config.loader.separate_documents
 
 
 def test_muon_works_on_meshes_of_our_own_and_not_under_deepspeed():

@@ -322,6 +322,7 @@ def test_a_server_that_reports_its_own_trouble_has_responded(
     monkeypatch.setattr("skytrain.storage.retry.FIRST_RESPONSE_SECONDS", 0.0)
     fault_proxy.inject("slow_down", times=20)
     faulty_store.write("key", CONTENT)
+    assert faulty_store.read("key") == CONTENT
 
 
 def test_a_request_that_is_never_answered_is_given_up_and_repeated(
