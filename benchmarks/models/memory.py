@@ -65,7 +65,7 @@ def main() -> None:
     lines = [
         f"GPT-2 124M, {BATCH} x {LENGTH} tokens, bf16-mixed, plain torch {torch.__version__}, {torch.cuda.get_device_name()}",
         "",
-        "| activation checkpointing | loss chunk | memory for one pass, beside weights and gradients | forward and backward |",
+        "| activation checkpointing | loss chunk | memory for one pass, excluding weights and gradients | forward and backward |",
         "| --- | --- | --- | --- |",
     ]
     for recompute, chunk in CASES:
