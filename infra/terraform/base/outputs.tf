@@ -1,0 +1,101 @@
+# `skytrain cloud init` reads these with `terraform output -json`. Add outputs freely; renaming one breaks it.
+
+output "account_id" {
+  description = "The AWS account that holds everything below."
+  value       = local.account_id
+}
+
+output "region" {
+  description = "The region of the network, the bucket and the key."
+  value       = var.region
+}
+
+output "project" {
+  description = "The value of the tag skytrain:project, and the first part of every key in the bucket."
+  value       = var.project
+}
+
+output "bucket" {
+  description = "The bucket that holds the store."
+  value       = aws_s3_bucket.store.bucket
+}
+
+output "store" {
+  description = "The root of the store: store=s3://BUCKET/PROJECT."
+  value       = "s3://${aws_s3_bucket.store.bucket}/${var.project}"
+}
+
+output "kms_key_arn" {
+  description = "The key that encrypts the bucket, the volumes, the image repository and the logs."
+  value       = aws_kms_key.main.arn
+}
+
+output "ecr_repository_url" {
+  description = "Where `docker push` sends training images."
+  value       = aws_ecr_repository.images.repository_url
+}
+
+output "vpc_id" {
+  description = "The network."
+  value       = aws_vpc.main.id
+}
+
+output "private_subnets" {
+  description = "Private subnets: zone name -> subnet id."
+  value       = { for zone, subnet in aws_subnet.private : zone => subnet.id }
+}
+
+output "public_subnets" {
+  description = "Public subnets: zone name -> subnet id."
+  value       = { for zone, subnet in aws_subnet.public : zone => subnet.id }
+}
+
+output "node_subnets" {
+  description = "Where machines start: `private`, or `public` when private subnets have neither NAT nor endpoints."
+  value       = local.private_subnets_usable ? "private" : "public"
+}
+
+output "closed_network" {
+  description = "True when nothing but AWS can be reached: interface endpoints and no NAT."
+  value       = local.closed_network
+}
+
+output "security_group_id" {
+  description = "The security group of every machine: EFA's rules to itself, HTTPS out, nothing in."
+  value       = aws_security_group.node.id
+}
+
+output "operator_role_arn" {
+  description = "Launches, watches, stops and cleans up."
+  value       = aws_iam_role.operator.arn
+}
+
+output "node_role_arn" {
+  description = "What a machine of a run may do."
+  value       = aws_iam_role.node.arn
+}
+
+output "viewer_role_arn" {
+  description = "Reads runs, logs, prices and costs; changes nothing."
+  value       = aws_iam_role.viewer.arn
+}
+
+output "instance_profile_name" {
+  description = "The instance profile of the node role."
+  value       = aws_iam_instance_profile.node.name
+}
+
+output "instance_families" {
+  description = "The instance families that the operator may start."
+  value       = var.instance_families
+}
+
+output "log_groups" {
+  description = "CloudWatch log groups: `nodes` for the machines, `flow` for the network (where it is recorded)."
+  value       = { for name, group in aws_cloudwatch_log_group.main : name => group.name }
+}
+
+output "budget_name" {
+  description = "The budget whose alarm warns about the monthly bill; null without one."
+  value       = one(aws_budgets_budget.monthly[*].name)
+}
