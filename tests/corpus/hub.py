@@ -17,11 +17,13 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass(frozen=True)
 class HubFolder:
-    """What the hub holds: one data set, `repo`, but for what lies in the folder `files_at`, which is served apart."""
+    """What the hub holds: one repository, but for what lies in the folder `files_at`, which is served apart."""
 
     folder: Path
     repo: str
     files_at: str | None
+    kind: str = "datasets"  # or "models"
+    token: str | None = None  # a gated repository: what a request must carry
 
     def tree(self) -> list[dict[str, object]]:
         outside = self.folder / (self.files_at or "none of it")
@@ -48,17 +50,22 @@ class HubHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         hub, path = self.server.hub, unquote(urlsplit(self.path).path)
-        api = f"/api/datasets/{hub.repo}"
-        if path in (f"{api}/revision/main", f"{api}/revision/{COMMIT}"):
+        api, files = (
+            f"/api/{hub.kind}/{hub.repo}",
+            f"/datasets/{hub.repo}" if hub.kind == "datasets" else f"/{hub.repo}",
+        )
+        if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
+            self.answer(b'{"error": "restricted"}', 401, error="GatedRepo")
+        elif path in (f"{api}/revision/main", f"{api}/revision/{COMMIT}"):
             self.answer(json.dumps({"id": hub.repo, "sha": COMMIT, "siblings": []}).encode())
         elif path.startswith((f"{api}/tree/{COMMIT}", f"{api}/paths-info/{COMMIT}")):
             self.answer(json.dumps(hub.tree()).encode())
-        elif path.startswith(f"/datasets/{hub.repo}/resolve/{COMMIT}/"):
+        elif path.startswith(f"{files}/resolve/{COMMIT}/"):
             self.file((hub.folder / path.split(f"/{COMMIT}/", 1)[1]).read_bytes())
         elif hub.files_at and path.startswith(f"/{hub.files_at}/") and (hub.folder / path[1:]).is_file():
             self.file((hub.folder / path[1:]).read_bytes())
         else:
-            self.send_error(404)
+            self.answer(b"{}", 404, error="RepoNotFound" if path.startswith("/api/") else "EntryNotFound")
 
     def do_HEAD(self) -> None:
         self.do_GET()
@@ -85,8 +92,11 @@ class HubHandler(BaseHTTPRequestHandler):
         kind: str = "application/json",
         etag: str | None = None,
         piece: str | None = None,
+        error: str | None = None,
     ) -> None:
         self.send_response(status)
+        if error:
+            self.send_header("X-Error-Code", error)
         if piece:
             self.send_header("Content-Range", piece)
         self.send_header("Last-Modified", "Sun, 01 Nov 2026 00:00:00 GMT")
@@ -103,12 +113,14 @@ class HubHandler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def loopback_hub(folder: Path, repo: str, files_at: str | None = None) -> Iterator[str]:
-    """The address of a hub that holds one data set, `repo`, whose branch main is at COMMIT.
+def loopback_hub(
+    folder: Path, repo: str, files_at: str | None = None, kind: str = "datasets", token: str | None = None
+) -> Iterator[str]:
+    """The address of a hub that holds one data set or model, `repo`, whose branch main is at COMMIT.
 
     What lies in the folder `files_at` is not part of it: the same server has it at `/files_at/...`.
     """
-    server = HubServer(HubFolder(folder, repo, files_at))
+    server = HubServer(HubFolder(folder, repo, files_at, kind, token))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

@@ -6,6 +6,7 @@ from .errors import (
     StoreUnreachable as StoreUnreachable,
 )
 from .fsspec_face import register_fsspec as register_fsspec
+from .hub import is_hub_name as is_hub_name, resolve_hub_or_folder as resolve_hub_or_folder
 from .opening import open_store as open_store
 from .retry import Patience as Patience, Retry as Retry
 from .web import WebFiles as WebFiles

@@ -1,0 +1,78 @@
+"""Models and tokenizers by name: a folder on this machine, or a repository of the Hugging Face hub.
+
+Downloads go to the hub's own cache, so a second use is offline. The token is the hub's: its login, or HF_TOKEN.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+from ..config import MissingExtra, SkytrainError
+
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
+
+
+def is_hub_name(name: str) -> bool:
+    """Return whether `name` can be that of a repository: `owner/name` or `name`, with `@revision` if wanted."""
+    return HUB_NAME.fullmatch(name) is not None
+
+
+def resolve_hub_or_folder(name: str, patterns: Sequence[str]) -> Path:
+    """Return the folder `name`, or a local copy of the files that match `patterns` from the hub's repository `name`.
+
+    `owner/name@revision` is a branch, a tag or a commit. Raises `SkytrainError` where neither exists, where the hub
+    cannot be reached, and where it asks for a token.
+    """
+    if Path(name).expanduser().is_dir():
+        return Path(name).expanduser()
+    if not is_hub_name(name):
+        raise SkytrainError(f"{name}: no such folder\n  give a folder, or a name on the Hugging Face hub: owner/name")
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError
+    except ImportError:
+        raise MissingExtra("huggingface_hub", "data") from None
+    repository, _, revision = name.partition("@")
+    # The hub's HTTP library differs between its versions; the base class of the library's errors is always this one.
+    http_error = cast("type[Exception]", HfHubHTTPError.__mro__[1])
+    try:
+        return Path(snapshot_download(repository, revision=revision or None, allow_patterns=list(patterns)))
+    except (http_error, OSError, ValueError) as error:
+        raise _explained(name, error) from None
+
+
+def _explained(name: str, error: Exception) -> SkytrainError:
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        LocalEntryNotFoundError,
+        OfflineModeIsEnabled,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) and error.__cause__ else error
+    status = getattr(getattr(cause, "response", None), "status_code", None)
+    login = "run `hf auth login`, or set HF_TOKEN to a token that may read it"
+    # The hub answers 401 for what does not exist as well as for what is private.
+    if isinstance(cause, GatedRepoError) or status == 403:
+        return SkytrainError(
+            f"{name}: the Hugging Face hub asks for a token with access\n"
+            f"  accept the terms on the repository's page, then {login}"
+        )
+    if isinstance(cause, RevisionNotFoundError):
+        return SkytrainError(f"{name}: the repository has no such revision\n  give a branch, a tag or a commit after @")
+    if isinstance(cause, RepositoryNotFoundError) or status == 401:
+        return SkytrainError(
+            f"{name}: neither a folder here nor a public repository of the Hugging Face hub\n"
+            f"  correct the name; for a private repository, {login}"
+        )
+    if isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled):
+        return SkytrainError(
+            f"{name}: not a folder here, not in the hub's cache, and the Hugging Face hub cannot be reached\n"
+            "  download it where there is a network (`hf download`) and give the folder; HF_HUB_OFFLINE=1 forbids the network"
+        )
+    problem = str(error).strip().partition("\n")[0] or type(error).__name__
+    return SkytrainError(f"{name}: the Hugging Face hub failed: {problem}\n  run it again, or give a folder")
