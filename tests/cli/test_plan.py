@@ -26,16 +26,16 @@ def test_plan_prints_offers_marks_one_and_writes_it_without_torch_or_network(tmp
     assert done.stderr.splitlines()[-1] == "[]"
     chosen = [line for line in done.stdout.splitlines() if line.startswith(">")]
     plan = json.loads((tmp_path / "plan.json").read_text())
-    assert len(chosen) == 1 and plan["where"]["instance_type"] in chosen[0]
+    assert len(chosen) == 1 and plan["offers"][0]["instance_type"] in chosen[0]
     assert plan["why"] in done.stdout and "days old" in done.stdout
-    assert plan["estimate"]["usd_p90"] <= 150
+    assert plan["offers"][0]["cost"]["usd_p90"] <= 150
 
 
 def test_plan_gives_programs_every_offer_and_the_choice(tmp_path):
     done = skytrain("plan", *RUN, "--instance", "g5.12xlarge", "--nodes", "2", "--json", cwd=tmp_path)
     told = json.loads(done.stdout)
     assert {row["instance_type"] for row in told["offers"]} == {"g5.12xlarge"}
-    assert told["choice"] == json.loads((tmp_path / "plan.json").read_text())
+    assert told["plan"] == json.loads((tmp_path / "plan.json").read_text())
 
 
 def test_plan_answers_how_many_tokens_a_budget_buys(tmp_path):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from skytrain.planning.choice import choose, explain, refuse
 from skytrain.planning.costs import RunWork, estimate
 from skytrain.planning.experiments import PlannedTrial, cost_sheet, cost_trial, planned_trials
 from skytrain.planning.offers import Offer, PlanRequest, find_offers
-from skytrain.planning.plan_file import plan_dict, read_plan, train_overrides, write_plan
+from skytrain.planning.plan_making import train_overrides
 from skytrain.planning.tables import prices_note
 from skytrain.planning.tokens import tokens_for_budget
 from skytrain.planning.workload import workload_of
@@ -181,31 +179,6 @@ def test_the_tokens_that_a_budget_buys_cost_that_budget() -> None:
     )[0]
     assert again.estimate and again.estimate.usd_p90 == pytest.approx(40.0, rel=0.01)
     assert tokens_for_budget(CONFIG, offer, 0.01) == 0
-
-
-def test_the_plan_holds_what_launch_needs_and_comes_back_as_written(tmp_path: Path) -> None:
-    found = offers_for(TP_FSDP, TWO_G5)
-    choice = choose(found)
-    assert choice is not None
-    plan = plan_dict(COMPOSED.values, TWO_G5, choice, "why", CATALOG, "2026-11-15")
-    write_plan(plan, tmp_path / "plan.json")
-    assert read_plan(tmp_path / "plan.json") == json.loads(json.dumps(plan))
-    assert plan["where"]["nodes"] == 2 and plan["settings"]["mesh"] == {
-        "pipeline": 1,
-        "replicate": 1,
-        "shard": 2,
-        "context": 1,
-        "tensor": 4,
-    }
-    assert plan["price"]["date"] == "2026-08-22" and plan["where"]["quota"] == {"code": "L-3819A6DF", "vcpus": 96}
-    assert plan["prediction"]["source"] == "assumed"
-
-
-@pytest.mark.parametrize("text", ["", "[]", '{"format": 99}'])
-def test_what_is_not_a_plan_is_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text(text)
-    with pytest.raises(SkytrainError, match="is not a plan"):
-        read_plan(tmp_path / "plan.json")
 
 
 def test_stale_prices_say_how_old_they_are() -> None:

@@ -106,9 +106,10 @@ def plan(
         _print_offers(composed, planned, request, rows)
         raise planned.refusal
     if as_json:
-        from ..planning import offer_rows
+        from ..planning import offer_rows, plan_document
 
-        print(json.dumps({"offers": offer_rows(planned.offers), "choice": planned.written}, indent=1))
+        assert planned.plan is not None
+        print(json.dumps({"offers": offer_rows(planned.offers), "plan": plan_document(planned.plan)}, indent=1))
         return
     _print_offers(composed, planned, request, rows)
     _print_choice(planned)

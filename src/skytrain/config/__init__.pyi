@@ -111,6 +111,7 @@ from .schema import (
     flatten as flatten,
     select as select,
 )
+from .source import source_files as source_files, source_hash as source_hash
 from .typed import build as build
 from .units import (
     Interval as Interval,

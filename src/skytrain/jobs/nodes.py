@@ -10,11 +10,10 @@ import socket
 import time
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .. import __version__
-from ..config import Config, SkytrainError, flatten, master_address, master_port
+from ..config import Config, SkytrainError, flatten, master_address, master_port, source_files
 from ..runs import plain
 from .network import address_towards
 from .ranks import Ranks, ToldByFirstRank
@@ -97,8 +96,6 @@ def node_facts(config: Config) -> dict[str, str]:
     """What must be equal on all nodes: versions, Skytrain's source files, settings."""
     import torch
 
-    package = Path(__file__).parents[1]
-    files = sorted(path for path in package.rglob("*") if path.suffix in (".py", ".yaml", ".csv"))
     settings = {
         f"setting {key}": json.dumps(value) for key, value in flatten(plain(config)).items() if key not in NODES_OWN
     }
@@ -107,10 +104,7 @@ def node_facts(config: Config) -> dict[str, str]:
         "torch": torch.__version__,
         "python": ".".join(platform.python_version_tuple()[:2]),
         **settings,
-        **{
-            f"code {path.relative_to(package.parent)}": hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-            for path in files
-        },
+        **{f"code {name}": digest for name, digest in source_files().items()},
     }
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from ..config import Composed, Config, ConfigError, SkytrainError, compose
 from ..parallel import laid_out, problem_of
@@ -15,6 +14,9 @@ from ..planning import (
     CostSheet,
     Offer,
     Placement,
+    Plan,
+    PlanMaterial,
+    PlannedData,
     PlanRequest,
     Purchase,
     Workload,
@@ -22,13 +24,14 @@ from ..planning import (
     cost_sheet,
     costly_settings,
     explain,
+    fallbacks,
     find_offers,
     leaves_mesh_open,
     load_catalog,
     load_measurements,
+    make_plan,
     mesh_words,
     most_tokens,
-    plan_dict,
     planned_trials,
     refuse,
     work_of,
@@ -57,7 +60,7 @@ class Planned:
     why: str = ""
     costly: tuple[str, ...] = ()  # settings that cost money
     sheet: CostSheet | None = None
-    written: dict[str, Any] | None = None
+    plan: Plan | None = None
 
 
 def compose_plan(overrides: Sequence[str], config_dirs: Sequence[Path], mesh: str | None) -> tuple[Composed, bool]:
@@ -87,9 +90,13 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
         composed.config, choice, lambda changed: planned_workload(replace(composed, config=changed), open_mesh)
     )
     sheet = _sheet(composed.config, choice, trials) if trials.count else None
-    written = plan_dict(composed.values, request, choice, why, catalog, datetime.now(UTC).date().isoformat())
-    write_plan(written, out)
-    return Planned(offers, choice, None, why, tuple(costly), sheet, written)
+    data = PlannedData(f"tokens/{composed.config.data.name}", workload.work.data_bytes)
+    material = PlanMaterial(
+        composed.values, request, catalog, data, workload.work.local_data_bytes, now=datetime.now(UTC)
+    )
+    plan = make_plan([choice, *fallbacks(choice, offers)], why, material)
+    write_plan(plan, out)
+    return Planned(offers, choice, None, why, tuple(costly), sheet, plan)
 
 
 def plan_tokens(composed: Composed, open_mesh: bool, request: PlanRequest, rows: int) -> list[Purchase]:

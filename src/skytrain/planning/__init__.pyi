@@ -39,12 +39,16 @@ from .mesh import (
 )
 from .offers import Offer as Offer, PlanRequest as PlanRequest, find_offers as find_offers
 from .plan_file import (
-    offer_rows as offer_rows,
-    plan_dict as plan_dict,
-    purchase_rows as purchase_rows,
+    Plan as Plan,
+    PlannedData as PlannedData,
+    PlannedOffer as PlannedOffer,
+    ZonePrice as ZonePrice,
+    plan_document as plan_document,
     read_plan as read_plan,
     write_plan as write_plan,
 )
+from .plan_making import PlanMaterial as PlanMaterial, fallbacks as fallbacks, make_plan as make_plan
+from .plan_rows import offer_rows as offer_rows, purchase_rows as purchase_rows
 from .ranking import catalog_table as catalog_table, rank_catalog as rank_catalog
 from .refresh import refresh_catalog as refresh_catalog
 from .search import (

@@ -1,148 +1,204 @@
-"""plan.json: the chosen offer, with everything that `launch` needs to follow it and a reader needs to check it."""
+"""plan.json: what `launch` follows. Typed, versioned, with an expiry and a hash of its content; one reader."""
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from skytrain.config import SkytrainError
+from skytrain.config import ConfigError, SkytrainError, build
 
-from .catalog import Catalog
-from .costs import ASSUMPTIONS
-from .memory import TrainingJob, path_of
-from .mesh import DIMENSIONS, overrides
-from .offers import Offer, PlanRequest
-from .tokens import Purchase
+from .catalog import Market
 
-FORMAT = 2
+FORMAT = 3
+HASH = "hash"  # the key of the hash over all others
 
 
-def plan_dict(
-    values: Mapping[str, Any], request: PlanRequest, choice: Offer, why: str, catalog: Catalog, made_on: str
-) -> dict[str, Any]:
-    """Return the plan. `values` is the composed configuration; the plan's own decisions are under `settings`."""
-    assert choice.placement and choice.estimate and choice.price
-    placement, price = choice.placement, choice.price
-    job, mesh = placement.job, placement.mesh
-    return {
-        "format": FORMAT,
-        "made_on": made_on,
-        "why": why,
-        "request": asdict(request),
-        "where": {
-            "region": choice.region,
-            "instance_type": choice.instance.type,
-            "nodes": choice.nodes,
-            "market": choice.market,
-            "gpu": choice.instance.gpu,
-            "gpus_per_node": choice.instance.gpus,
-            "quota": {"code": choice.instance.quota_code(choice.market), "vcpus": choice.quota_vcpus},
-        },
-        "price": {
-            "usd_per_hour_each": [price.usd_per_hour_min, price.usd_per_hour_max],
-            "date": price.date,
-            "source": f"{catalog.origin} catalogue: {price.source}",
-        },
-        "settings": {
-            "mesh": {name: getattr(mesh, name) for name in DIMENSIONS},
-            "preset": mesh.preset,
-            "micro_batch": job.micro_batch,
-            "accumulation": job.accumulation,
-            "activation_checkpointing": recomputation(job),
-            "reduce_once": job.reduce_once,
-            "fp8": job.fp8,
-            "precision": job.precision,
-            "compile": job.compiled,
-            "kernels": path_of(job, mesh),
-        },
-        "train": train_overrides(choice),
-        "prediction": {
-            "step_seconds": placement.prediction.seconds,
-            "tokens_per_s": placement.tokens_per_s,
-            "source": placement.prediction.source,
-            "because": placement.prediction.because,
-            "step_parts_seconds": asdict(placement.prediction.step),
-        },
-        "memory_bytes_per_gpu": asdict(placement.memory) | {"total": placement.memory.total},
-        "estimate": asdict(choice.estimate),
-        "assumptions": ASSUMPTIONS,
-        "config": dict(values),
-    }
+@dataclass(frozen=True)
+class QuotaNeed:
+    """vCPUs that an offer needs of a Service Quotas limit; `code` is None where public sources disagree on it."""
+
+    code: str | None
+    vcpus: int
 
 
-def train_overrides(choice: Offer) -> list[str]:
-    """Return the overrides that `train` needs to run the plan."""
-    assert choice.placement
-    job = choice.placement.job
-    kinds = ["trainer.activation_checkpointing=full"] if job.checkpointing else []
-    if not job.reduce_once:
-        kinds.append("parallel.reduce_once=false")
-    return [*overrides(choice.placement.mesh), *kinds, f"trainer.micro_batch={job.micro_batch}"]
+@dataclass(frozen=True)
+class Layout:
+    """How the run is spread over the offer's GPUs; `overrides` makes `train` form exactly this."""
+
+    mesh: dict[str, int]
+    preset: str
+    schedule: str  # of the pipeline
+    micro_batch: int
+    accumulation: int
+    activation_checkpointing: str
+    reduce_once: bool
+    fp8: bool
+    precision: str
+    compile: bool
+    kernels: str
+    overrides: list[str]
 
 
-def recomputation(job: TrainingJob) -> str:
-    """Return the job's value of `trainer.activation_checkpointing`."""
-    return "full" if job.checkpointing else "selective" if job.selective else "none"
+@dataclass(frozen=True)
+class SpeedForecast:
+    """Predicted speed and where the prediction comes from."""
+
+    step_seconds: float
+    tokens_per_s: float
+    source: str
+    because: str
+    step_parts_seconds: dict[str, float]
 
 
-def write_plan(plan: Mapping[str, Any], path: Path) -> None:
+@dataclass(frozen=True)
+class CostForecast:
+    """Medians, and p10 to p90 of dollars."""
+
+    hours: float
+    hours_p90: float
+    usd: float
+    usd_p10: float
+    usd_p90: float
+    interruptions: float
+    parts_usd: dict[str, float]
+
+
+@dataclass(frozen=True)
+class ZonePrice:
+    """Dollars an hour of one machine in one availability zone, and when AWS said so (UTC)."""
+
+    zone: str
+    usd_per_hour: float
+    at: str
+
+
+@dataclass(frozen=True)
+class PlannedOffer:
+    """Machines that can run the whole plan. `zones` is filled by AWS's current prices, cheapest first."""
+
+    region: str
+    instance_type: str
+    nodes: int
+    market: Market
+    gpu: str
+    gpus_per_node: int
+    usd_per_hour_each: list[float]  # least and most over the region's zones
+    price_date: str
+    price_source: str
+    max_usd_per_hour_each: float  # the bid of a spot machine, the price of one on demand
+    quota: QuotaNeed
+    efa_interfaces: int  # per node; 0 where the run has a single node
+    placement_group: bool
+    disk_gb: int  # of gp3 per node
+    layout: Layout
+    speed: SpeedForecast
+    memory_bytes_per_gpu: dict[str, float]
+    cost: CostForecast
+    kill_after_seconds: float  # from the start of these machines; AWS ends them then, whatever happens
+    zones: list[ZonePrice]
+
+
+@dataclass(frozen=True)
+class PlannedCode:
+    version: str
+    source_hash: str
+
+
+@dataclass(frozen=True)
+class PlannedData:
+    """Where the tokens are, relative to the store, and about how many bytes each machine reads."""
+
+    folder: str
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The chosen offer first, then those to fall back to, and everything a launch needs to follow them."""
+
+    format: int
+    made_at: str
+    expires_at: str
+    why: str
+    code: PlannedCode
+    offers: list[PlannedOffer]
+    data: PlannedData
+    store_root: str
+    checkpoint_every: str | None
+    budget_usd: float | None
+    usd_per_hour: float  # one machine of the first offer, as the meter counts it: the highest price of its zones
+    request: dict[str, Any]
+    assumptions: dict[str, str]
+    config: dict[str, Any]
+
+    @property
+    def choice(self) -> PlannedOffer:
+        return self.offers[0]
+
+    def check_fresh(self, now: datetime) -> None:
+        """Raise SkytrainError if the plan has expired: prices and capacity have moved since."""
+        if now >= datetime.fromisoformat(self.expires_at):
+            raise SkytrainError(
+                f"the plan was made at {self.made_at} and expired at {self.expires_at}\n"
+                "  make a new one: skytrain plan, or add --replan"
+            )
+
+
+def plan_document(plan: Plan) -> dict[str, Any]:
+    """Return the plan as JSON values, with the hash of its content."""
+    content = asdict(plan)
+    return {**content, HASH: _content_hash(content)}
+
+
+def write_plan(plan: Plan, path: Path) -> None:
     try:
-        path.write_text(json.dumps(plan, indent=1, sort_keys=True) + "\n")
+        path.write_text(json.dumps(plan_document(plan), indent=1, sort_keys=True) + "\n")
     except OSError as error:
         raise SkytrainError(f"the plan cannot be written to {path}: {error.strerror}") from None
 
 
-def read_plan(path: Path) -> dict[str, Any]:
-    """Read a plan. Raises SkytrainError if the file is not a valid plan."""
+def read_plan(path: Path) -> Plan:
+    """Read a plan. Raises SkytrainError if the file is not a plan, is of another format, or was changed by hand."""
+    again = f"make one: skytrain plan --out {path}"
     try:
-        plan = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise SkytrainError(f"{path} is not a plan ({error})\n  make one: skytrain plan --out {path}") from None
-    if not isinstance(plan, dict) or plan.get("format") != FORMAT:
-        raise SkytrainError(f"{path} is not a plan of format {FORMAT}\n  make one: skytrain plan --out {path}")
+        raise SkytrainError(f"{path} is not a plan ({error})\n  {again}") from None
+    if not isinstance(content, dict) or "format" not in content:
+        raise SkytrainError(f"{path} is not a plan\n  {again}")
+    if content["format"] != FORMAT:
+        raise SkytrainError(
+            f"{path} is not a plan of format {FORMAT}, which this version reads, but {content['format']!r}\n  {again}"
+        )
+    if content.pop(HASH, None) != _content_hash(content):
+        raise SkytrainError(
+            f"{path} was changed after it was made: its hash does not match its content\n"
+            f"  change the settings of `skytrain plan` instead of the file; {again}"
+        )
+    try:
+        return _typed(content)
+    except ConfigError as error:
+        raise SkytrainError(f"{path} is not a plan ({error})\n  {again}") from None
+
+
+def _typed(content: Mapping[str, Any]) -> Plan:
+    plan: Plan = build(Plan, content)
+    datetime.fromisoformat(plan.expires_at)
+    if not plan.offers:
+        raise ConfigError("offers", "is empty")
     return plan
 
 
-def purchase_rows(bought: Sequence[Purchase]) -> list[dict[str, Any]]:
-    """Return what a budget buys on each offer, as JSON rows."""
-    return [
-        {
-            "region": one.offer.region,
-            "instance_type": one.offer.instance.type,
-            "nodes": one.offer.nodes,
-            "market": one.offer.market,
-            "tokens": one.tokens,
-            "hours": one.estimate.hours,
-            "usd": [one.estimate.usd_p10, one.estimate.usd, one.estimate.usd_p90],
-        }
-        for one in bought
-    ]
+def _content_hash(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def offer_rows(found: Sequence[Offer]) -> list[dict[str, Any]]:
-    """Return the table of offers as JSON rows."""
-    rows = []
-    for offer in found:
-        placement, estimate, price = offer.placement, offer.estimate, offer.price
-        rows.append({
-            "region": offer.region,
-            "instance_type": offer.instance.type,
-            "nodes": offer.nodes,
-            "market": offer.market,
-            "usd_per_hour": [price.usd_per_hour_min, price.usd_per_hour_max] if price else None,
-            "mesh": str(placement.mesh) if placement else None,
-            "micro_batch": placement.job.micro_batch if placement else None,
-            "activation_checkpointing": recomputation(placement.job) if placement else None,
-            "tokens_per_s": placement.tokens_per_s if placement else None,
-            "source": placement.prediction.source if placement else None,
-            "memory_bytes": placement.memory.total if placement else None,
-            "hours": estimate.hours if estimate else None,
-            "interruptions": estimate.interruptions if estimate else None,
-            "usd": [estimate.usd_p10, estimate.usd, estimate.usd_p90] if estimate else None,
-            "quota": {"code": offer.instance.quota_code(offer.market), "vcpus": offer.quota_vcpus},
-            "problem": offer.problem,
-        })  # fmt: skip
-    return rows
+def timestamp(moment: datetime) -> str:
+    """Return the moment in UTC to the second, as a plan writes it."""
+    return moment.astimezone(UTC).replace(microsecond=0).isoformat()

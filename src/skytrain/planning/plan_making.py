@@ -1,0 +1,184 @@
+"""Make a plan from offers: the choice, the fallbacks in order, and when AWS shall end it whatever happens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from skytrain import __version__
+from skytrain.config import source_hash
+
+from .catalog import Catalog
+from .costs import ASSUMPTIONS, GP3_GB
+from .memory import TrainingJob, path_of
+from .mesh import DIMENSIONS, overrides
+from .offers import Offer, PlanRequest
+from .plan_file import (
+    FORMAT,
+    CostForecast,
+    Layout,
+    Plan,
+    PlannedCode,
+    PlannedData,
+    PlannedOffer,
+    QuotaNeed,
+    SpeedForecast,
+    timestamp,
+)
+
+EXPIRES_HOURS = 24  # spot prices move within a day
+PRICE_TOLERANCE = 1.2  # of the planned price, beyond which a plan must be made again
+FALLBACKS = 3  # offers after the choice
+SPARE_DISK = 1.2  # of the bytes that a machine keeps, where it has no NVMe to keep them on
+KILL_FACTOR, KILL_EXTRA_SECONDS = 2.0, 3600.0  # of the p90 duration, where no budget bounds it
+
+
+@dataclass(frozen=True)
+class PlanMaterial:
+    """What a plan is made of besides its offers."""
+
+    values: Mapping[str, Any]  # the composed configuration
+    request: PlanRequest
+    catalog: Catalog
+    data: PlannedData
+    local_bytes: float  # that each machine keeps on disk
+    now: datetime
+
+
+def make_plan(offers: Sequence[Offer], why: str, material: PlanMaterial) -> Plan:
+    """Make a plan of the chosen offer, which is `offers[0]`, and its fallbacks."""
+    planned = [_planned(offer, material) for offer in offers]
+    choice = planned[0]
+    values, now = material.values, material.now
+    return Plan(
+        format=FORMAT,
+        made_at=timestamp(now),
+        expires_at=timestamp(now + timedelta(hours=EXPIRES_HOURS)),
+        why=why,
+        code=PlannedCode(__version__, source_hash()),
+        offers=planned,
+        data=material.data,
+        store_root=str(values["store"]["root"]),
+        checkpoint_every=values["trainer"]["checkpoint_every"],
+        budget_usd=material.request.budget_usd,
+        usd_per_hour=max(choice.usd_per_hour_each),
+        request=asdict(material.request),
+        assumptions=dict(ASSUMPTIONS),
+        config=dict(values),
+    )
+
+
+def fallbacks(choice: Offer, found: Sequence[Offer]) -> list[Offer]:
+    """Return the offers to try after the choice: allowed, in its region, other machines or market, cheapest first.
+
+    One region, because a run's groups, subnets and bucket are in one. A type and market is taken once, with the
+    number of nodes that is cheapest.
+    """
+    taken = {(choice.instance.type, choice.market)}
+    following: list[Offer] = []
+    for offer in found:
+        key = (offer.instance.type, offer.market)
+        if offer.problem is None and offer.region == choice.region and key not in taken:
+            taken.add(key)
+            following.append(offer)
+    return following[:FALLBACKS]
+
+
+def kill_after_seconds(offer: Offer, bid: float, budget_usd: float | None) -> float:
+    """Return how long after the start AWS itself ends the offer's machines.
+
+    Late enough for a slow run, but machines that nobody watches cannot pass the budget, even at the highest bid.
+    """
+    assert offer.estimate
+    slow = offer.estimate.hours_p90 * 3600 * KILL_FACTOR + KILL_EXTRA_SECONDS
+    return slow if budget_usd is None else min(slow, budget_usd / (bid * offer.nodes) * 3600)
+
+
+def highest_bid(offer: Offer, catalog: Catalog) -> float:
+    """Return the most that one machine may cost an hour: for spot, a fifth above the dearest zone, at most on demand.
+
+    A run whose prices moved further has to be planned again. Without a limit, AWS's own is the on-demand price.
+    """
+    assert offer.price
+    dearest = offer.price.usd_per_hour_max
+    if offer.market == "on-demand":
+        return dearest
+    on_demand = catalog.price(offer.instance.type, offer.region, "on-demand")
+    bid = PRICE_TOLERANCE * dearest
+    return min(bid, on_demand.usd_per_hour_max) if on_demand else bid
+
+
+def _planned(offer: Offer, material: PlanMaterial) -> PlannedOffer:
+    assert offer.placement and offer.estimate and offer.price
+    instance, price, placement = offer.instance, offer.price, offer.placement
+    prediction, several = placement.prediction, offer.nodes > 1
+    bid = highest_bid(offer, material.catalog)
+    return PlannedOffer(
+        region=offer.region,
+        instance_type=instance.type,
+        nodes=offer.nodes,
+        market=offer.market,
+        gpu=instance.gpu,
+        gpus_per_node=instance.gpus,
+        usd_per_hour_each=[price.usd_per_hour_min, price.usd_per_hour_max],
+        price_date=price.date,
+        price_source=f"{material.catalog.origin} catalogue: {price.source}",
+        max_usd_per_hour_each=bid,
+        quota=QuotaNeed(instance.quota_code(offer.market), offer.quota_vcpus),
+        efa_interfaces=instance.efa_interfaces if several else 0,
+        placement_group=several and instance.efa_interfaces > 0,
+        disk_gb=_disk_gb(instance.nvme_gb, material.local_bytes),
+        layout=_layout(offer),
+        speed=SpeedForecast(
+            step_seconds=prediction.seconds,
+            tokens_per_s=placement.tokens_per_s,
+            source=prediction.source,
+            because=prediction.because,
+            step_parts_seconds=asdict(prediction.step),
+        ),
+        memory_bytes_per_gpu=asdict(placement.memory) | {"total": placement.memory.total},
+        cost=CostForecast(**asdict(offer.estimate)),
+        kill_after_seconds=kill_after_seconds(offer, bid, material.request.budget_usd),
+        zones=[],
+    )
+
+
+def _disk_gb(nvme_gb: int, local_bytes: float) -> int:
+    return max(GP3_GB, 0 if nvme_gb else GP3_GB + math.ceil(SPARE_DISK * local_bytes / 1e9))
+
+
+def _layout(offer: Offer) -> Layout:
+    assert offer.placement
+    job, mesh = offer.placement.job, offer.placement.mesh
+    return Layout(
+        mesh={name: getattr(mesh, name) for name in DIMENSIONS},
+        preset=mesh.preset,
+        schedule=job.schedule,
+        micro_batch=job.micro_batch,
+        accumulation=job.accumulation,
+        activation_checkpointing=recomputation(job),
+        reduce_once=job.reduce_once,
+        fp8=job.fp8,
+        precision=job.precision,
+        compile=job.compiled,
+        kernels=path_of(job, mesh),
+        overrides=train_overrides(offer),
+    )
+
+
+def train_overrides(choice: Offer) -> list[str]:
+    """Return the overrides that `train` needs to run the offer."""
+    assert choice.placement
+    job = choice.placement.job
+    kinds = ["trainer.activation_checkpointing=full"] if job.checkpointing else []
+    if not job.reduce_once:
+        kinds.append("parallel.reduce_once=false")
+    return [*overrides(choice.placement.mesh), *kinds, f"trainer.micro_batch={job.micro_batch}"]
+
+
+def recomputation(job: TrainingJob) -> str:
+    """Return the job's value of `trainer.activation_checkpointing`."""
+    return "full" if job.checkpointing else "selective" if job.selective else "none"
