@@ -13,15 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import SkytrainError
+from skytrain.config import SkytrainError, StoreConfig
 from skytrain.config.composition import compose
 from skytrain.jobs import supervisor as module
+from skytrain.jobs.killed_attempts import was_asked_to_stop
 from skytrain.jobs.lifeline import lives
 from skytrain.jobs.nodes import NoRendezvous
 from skytrain.jobs.processes import descendants, supervised_by
-from skytrain.jobs.supervision import Supervision
+from skytrain.jobs.supervision import ClaimedAttempt, Supervision
 from skytrain.jobs.supervisor import Limits, ProcessLayout, Restarts, Supervisor, choose_processes, count_gpus, torchrun
-from skytrain.runs import EXIT_CODES, UNCOMMITTED, read_outcome
+from skytrain.runs import EXIT_CODES, UNCOMMITTED, ask_stop, read_outcome
 from skytrain.storage import open_store
 
 WORKER = """
@@ -29,7 +30,7 @@ import os, signal, sys, time
 from pathlib import Path
 from skytrain.jobs.lifeline import tie_to_supervisor
 tie_to_supervisor()
-from skytrain.config import SkytrainError
+from skytrain.config import SkytrainError, StoreConfig
 from skytrain.storage import StoreUnreachable
 from skytrain.jobs.supervision import Supervision
 here = Path(__file__).parent
@@ -57,11 +58,11 @@ def supervised(tmp_path, monkeypatch):
         script.write_text(WORKER + textwrap.dedent(lines))
         folder.mkdir()
         threading.Thread(target=before, daemon=True).start()
-        limits = Limits(max_restarts, stop_seconds)
+        limits = Limits(max_restarts, stop_seconds, lambda: run.stop_asked)
         run.supervisor = Supervisor([str(script)], Supervision.begin(folder), said.append, limits)
         return run.supervisor.run()
 
-    run.said, run.folder = said, tmp_path
+    run.said, run.folder, run.stop_asked = said, tmp_path, False
     return run
 
 
@@ -83,6 +84,24 @@ def test_a_crash_is_started_again_so_often_and_then_shows(supervised):
     assert len(list(supervised.folder.glob("start-*"))) == 3
     assert "exit code 9" in supervised.said[0] and "1 of 2" in supervised.said[0]
     assert "the same command resumes" in supervised.said[-1]
+
+
+def test_a_job_that_crashes_after_skytrain_stop_is_not_started_again(supervised):
+    supervised.stop_asked = True
+    assert supervised("sys.exit(9)", max_restarts=2) == EXIT_CODES[UNCOMMITTED]
+    assert len(list(supervised.folder.glob("start-*"))) == 1
+    assert supervised.supervisor.interruption == "the job crashed (exit code 9) after `skytrain stop`"
+
+
+def test_a_supervisor_reads_the_request_that_names_its_attempt(tmp_path):
+    store, claim, said = open_store(str(tmp_path)), ClaimedAttempt("r", 1, 0), []
+    config = StoreConfig(root=str(tmp_path), sse=None, kms_key=None, patience=1.0)
+    ask_stop(store, "r", 0)
+    assert not was_asked_to_stop(config, claim, said.append) and not was_asked_to_stop(config, None, said.append)
+    ask_stop(store, "r", 1)
+    assert was_asked_to_stop(config, claim, said.append) and not said
+    store.write("runs/r/stop.json", b"{")
+    assert not was_asked_to_stop(config, claim, said.append) and "is unknown" in said[0]
 
 
 def test_nodes_that_do_not_come_are_waited_for_so_long_and_then_said_to_be_missing(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from skytrain.jobs import Ranks
-from skytrain.runs import Cause, Meter, Silent, Superseded, meter
+from skytrain.runs import Cause, Meter, Silent, StopRequest, Superseded, meter
 from skytrain.runs.imds import Metadata, Notice
 from skytrain.runs.meter import MeteredMachine
 from skytrain.storage import Patience, Retry
@@ -37,12 +37,14 @@ class OtherRankSays(Ranks):
 ALONE = Ranks()
 
 
-def interruptions(ranks: Ranks = ALONE, signals=None, notices=None, budget=None, taken_over=None, saves=None):
+def interruptions(
+    ranks: Ranks = ALONE, signals=None, notices=None, budget=None, taken_over=None, saves=None, stop=None
+):
     reporter = Notes()
     callback = Interruptions(
         reporter,
         ranks,
-        StopSources(signals or Signals(), notices, budget, lambda: taken_over),
+        StopSources(signals or Signals(), notices, budget, lambda: taken_over, lambda: stop),
         save_soon=lambda: saves.append(1),
     )
     return callback, reporter, SimpleNamespace(should_stop=False)
@@ -83,6 +85,15 @@ def test_what_another_rank_was_told_is_everybodys():
     assert trainer.should_stop and callback.outcome == "interrupted"
     assert reporter.said == ["SIGTERM received: saving at step 7, then stopping"]
     assert callback.cause is not None and callback.cause.host == "the other"
+
+
+def test_a_request_to_stop_wins_over_a_signal_which_a_scheduler_would_answer_with_a_restart():
+    with Signals() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        callback, reporter, trainer = interruptions(signals=signals, stop=StopRequest(0, "ann@laptop", "now"))
+        callback.at_step(trainer, None, 5)
+    assert trainer.should_stop and callback.outcome == "stopped"
+    assert reporter.said == ["`skytrain stop` by ann@laptop: saving at step 5, then stopping"]
 
 
 def test_an_attempt_that_was_taken_over_stops_with_the_reason_and_saves_nothing():

@@ -25,12 +25,14 @@ from . import (
     evaluate,
     export,
     generate,
+    logs,
     models,
     plan,
     prepare,
     quickstart,
     runs,
     status,
+    stop,
     train,
 )
 
@@ -65,6 +67,8 @@ app.command()(prepare.prepare)
 app.command()(plan.plan)
 app.command(epilog=exit_codes_text())(train.train)
 app.command()(status.status)
+app.command()(logs.logs)
+app.command()(stop.stop)
 app.command()(evaluate.evaluate)
 app.command()(generate.generate)
 app.command()(export.export)

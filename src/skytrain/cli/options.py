@@ -53,7 +53,20 @@ Precision = Annotated[
         show_default=False,
     ),
 ]
+RunName = Annotated[
+    str, typer.Argument(metavar="RUN", help="The run's name, as `skytrain status` shows it.", show_default=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+def seconds_of(option: str, value: str) -> float:
+    """The seconds of an option such as `--wait 10m`."""
+    from ..config import SkytrainError, parse_seconds
+
+    try:
+        return parse_seconds(value)
+    except ValueError as error:
+        raise SkytrainError(f"{option} {value}: {error}") from None
 
 
 def compose_overrides(

@@ -29,7 +29,7 @@ from ..config import (
 )
 from ..runs import EXIT_CODES, UNCOMMITTED
 from .early_signals import handled_signals
-from .killed_attempts import record_interruption
+from .killed_attempts import record_interruption, was_asked_to_stop
 from .lifeline import die_with_parent, lives
 from .network import address_towards
 from .nodes import START_SECONDS, NoRendezvous, check_reachable
@@ -95,8 +95,12 @@ def supervise(config: Config, words: Sequence[str], layout: ProcessLayout, tell:
     elif layout.processes > 1:
         command = [*torchrun(layout, 0), *command]
     with tempfile.TemporaryDirectory(prefix="skytrain-supervise-", ignore_cleanup_errors=True) as folder:
-        limits = Limits(max_restarts, config.trainer.stop_within)
         supervision = Supervision.begin(Path(folder))
+        limits = Limits(
+            max_restarts,
+            config.trainer.stop_within,
+            lambda: was_asked_to_stop(config.store, supervision.claim(), tell),
+        )
         supervisor = Supervisor(command, supervision, tell, limits, layout.processes, layout.rendezvous)
         code, claim = supervisor.run(), supervision.claim()
         if code == EXIT_CODES[UNCOMMITTED] and claim is not None:
@@ -141,6 +145,7 @@ class Limits:
 
     max_restarts: int
     stop_seconds: float
+    stop_asked: Callable[[], bool] = lambda: False  # by `skytrain stop`, for the attempt that has just crashed
 
 
 class Restarts:
@@ -211,6 +216,10 @@ class Supervisor:
             if ended is not None:
                 return ended
             why = describe_exit(code)
+            if self._limits.stop_asked():
+                self.interruption = f"the job crashed ({why}) after `skytrain stop`"
+                self._tell(f"{self.interruption}: it is not restarted; the last commit remains")
+                return EXIT_CODES[UNCOMMITTED]
             number = restarts.crashed(self._supervision.resumed_step())
             if number is None:
                 self._tell(f"the job crashed ({why}); the same command resumes from the last commit")

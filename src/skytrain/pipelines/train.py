@@ -27,7 +27,7 @@ from ..training import (
 FRESH = Start()
 OUTCOME_WORDS = {
     "done": "trained",
-    "stopped": "stopped as configured",
+    "stopped": "stopped as asked",
     "budget": "stopped by its budget",
     "interrupted": "interrupted",
 }

@@ -22,7 +22,7 @@ from .exits import (
     exit_code_of as exit_code_of,
     exit_codes_text as exit_codes_text,
 )
-from .failures import failures_recorded as failures_recorded
+from .failures import failures_recorded as failures_recorded, read_failure as read_failure
 from .imds import (
     Ec2Instance as Ec2Instance,
     Metadata as Metadata,
@@ -30,6 +30,7 @@ from .imds import (
     find_metadata as find_metadata,
     on_ec2 as on_ec2,
 )
+from .log_reading import LogLine as LogLine, LogSelection as LogSelection, RunLogs as RunLogs
 from .logs import LoggedReporter as LoggedReporter, libraries_logged as libraries_logged, log_record as log_record
 from .meter import (
     Meter as Meter,
@@ -63,4 +64,10 @@ from .record import (
 )
 from .reporting import Reporter as Reporter, Silent as Silent, progress_line as progress_line
 from .status import RunStatus as RunStatus, run_status as run_status
+from .stopping import (
+    StopRequest as StopRequest,
+    ask_stop as ask_stop,
+    read_stop as read_stop,
+    stop_asked as stop_asked,
+)
 from .sync import EventFiles as EventFiles, Lines as Lines, Sync as Sync

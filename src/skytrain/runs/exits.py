@@ -24,7 +24,12 @@ RESUME = "run the same command again: it resumes from the last commit"
 
 EXITS = (
     Exit(0, DONE, "all steps are trained"),
-    Exit(0, STOPPED, "`trainer.stop_at_step` was reached", "raise it and run the same command again"),
+    Exit(
+        0,
+        STOPPED,
+        "`trainer.stop_at_step` was reached, or `skytrain stop` asked for it; a checkpoint was committed",
+        "run the same command again, with a higher stop_at_step if that was the reason",
+    ),
     Exit(2, "usage", "a setting, an option or the data is wrong", "follow the message"),
     Exit(3, "preflight", "a check before the start failed", "follow the message"),
     Exit(4, "quota", "the account's quota is too small", "follow the message"),

@@ -94,7 +94,13 @@ def _claim(context: RunContext, run: OpenedRun) -> AttemptClaim:
     if supervision is not None:
         supervision.check()
     changes = run.resume.changes
-    number = claim_attempt(store, record.name, world_size=plan.ranks.world_size, mesh=str(plan.mesh), changes=changes)
+    facts = {
+        "world_size": plan.ranks.world_size,
+        "ranks_per_node": plan.ranks.local_size,
+        "mesh": str(plan.mesh),
+        "changes": changes,
+    }
+    number = claim_attempt(store, record.name, **facts)
     point = find_resume_point(context, run.resume.point)
     record_resume(store, record.name, number, point.step)
     save_run(store, record)

@@ -136,5 +136,11 @@ def make_interruptions(attempt: Attempt, save_soon: Callable[[], None]) -> Inter
     limit = context.config.budget.usd
     if limit is not None and services.meter.usd_per_hour is not None and context.ranks.first:
         budget = BudgetWatch(services.meter, limit, context.config.budget.margin)
-    sources = StopSources(context.signals, services.notices, budget, lambda: services.takeover.found)
+    sources = StopSources(
+        context.signals,
+        services.notices,
+        budget,
+        taken_over=lambda: services.takeover.found,
+        stop_asked=lambda: services.stop.found,
+    )
     return Interruptions(services.reporter, context.ranks, sources, save_soon)

@@ -1,4 +1,4 @@
-"""Reasons to stop, or to save at once: signals, EC2's notices, the budget, a newer attempt that took over.
+"""Reasons to stop, or to save at once: signals, EC2's notices, the budget, `skytrain stop`, a newer attempt.
 
 Each is acted upon between two steps, by all ranks together: a notice on one machine stops the whole job. Lightning's
 own SIGTERM handler is not used: it broadcasts inside the handler, and deadlocks unless every rank got the signal.
@@ -17,7 +17,7 @@ from typing import Any
 import lightning.pytorch as pl
 
 from ..jobs import Ranks, ToldByFirstRank, handled_signals
-from ..runs import Cause, Metadata, Meter, Notice, Reporter, Superseded
+from ..runs import Cause, Metadata, Meter, Notice, Reporter, StopRequest, Superseded
 from ..storage import Patience, Retry
 from .callbacks import AtStep
 from .module import CausalLM
@@ -33,7 +33,8 @@ class StepAction(IntEnum):
     SAVE = 1
     BUDGET = 2
     INTERRUPT = 3
-    GIVE_UP = 4
+    STOP = 4  # above INTERRUPT, which a scheduler would answer with a restart
+    GIVE_UP = 5
 
 
 class Signals:
@@ -144,6 +145,7 @@ class StopSources:
     notices: NoticeWatch | None = None  # on local rank 0 of an EC2 instance
     budget: BudgetWatch | None = None  # on rank 0
     taken_over: Callable[[], Superseded | None] = lambda: None
+    stop_asked: Callable[[], StopRequest | None] = lambda: None  # on rank 0
 
 
 class Interruptions(AtStep):
@@ -165,6 +167,8 @@ class Interruptions(AtStep):
         """What this rank has a reason for."""
         if self._sources.taken_over() is not None:
             return StepAction.GIVE_UP
+        if self._sources.stop_asked() is not None:
+            return StepAction.STOP
         notice = self._sources.notices.notice if self._sources.notices else None
         if self._sources.signals.received is not None or (notice and notice.kind == "spot"):
             return StepAction.INTERRUPT
@@ -189,7 +193,8 @@ class Interruptions(AtStep):
             if self._sources.budget is not None:
                 self._reporter.note(self._sources.budget.message(step))
         else:
-            self.outcome, self.cause = "interrupted", self._find_cause()
+            self.outcome = "stopped" if action is StepAction.STOP else "interrupted"
+            self.cause = self._find_cause()
             self._reporter.note(f"{self.cause.text}: saving at step {step}, then stopping")
         trainer.should_stop = True
 
@@ -203,6 +208,8 @@ class Interruptions(AtStep):
         return found
 
     def _own_cause(self) -> Cause | None:
+        if (request := self._sources.stop_asked()) is not None:
+            return Cause(request.text)
         if self._sources.signals.received is not None:
             return Cause(f"{signal.Signals(self._sources.signals.received).name} received")
         if self._sources.notices is not None and self._sources.notices.notice is not None:

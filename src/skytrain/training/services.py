@@ -23,6 +23,7 @@ from ..runs import (
     MetricsWriter,
     Reporter,
     Spend,
+    StopRequest,
     Superseded,
     Sync,
     attempt_key,
@@ -34,6 +35,7 @@ from ..runs import (
     now,
     on_ec2,
     read_spend,
+    stop_asked,
     this_machine,
 )
 from ..storage import Store
@@ -132,6 +134,18 @@ class TakeoverWatch:
             self.found = error
 
 
+class StopWatch:
+    """Reads whether `skytrain stop` was asked for; `found` is the request."""
+
+    def __init__(self, store: Store, run: str, attempt: int) -> None:
+        self._store, self._run, self._attempt = store, run, attempt
+        self.found: StopRequest | None = None
+
+    def check(self) -> None:
+        if self.found is None:
+            self.found = stop_asked(self._store, self._run, self._attempt)
+
+
 @dataclass(frozen=True)
 class RunServices:
     """What the callbacks of a rank use while an attempt lasts."""
@@ -141,6 +155,7 @@ class RunServices:
     cloudwatch: CloudWatch | None
     notices: NoticeWatch | None
     takeover: TakeoverWatch
+    stop: StopWatch
     tensorboard: Path
     sync: Sync
     spend: Lines | None  # on rank 0
@@ -161,7 +176,8 @@ def run_services(context: RunContext, attempt: int, host: Host, meter: Meter) ->
     sync = Sync(reporter.note)
     log = Lines(store, f"{key}/logs/{ranks.rank}-")
     cloudwatch = CloudWatch(run, attempt, ranks.rank) if "cloudwatch" in config.trainer.loggers else None
-    metrics, takeover = MetricsWriter(store, run, attempt), TakeoverWatch(store, run, attempt)
+    metrics = MetricsWriter(store, run, attempt)
+    takeover, stop = TakeoverWatch(store, run, attempt), StopWatch(store, run, attempt)
     spend = Lines(store, f"{key}/spend/") if ranks.first else None
     # What a resumed run cannot produce again must be in the store before a checkpoint is committed.
     sync.add(metrics.lines, essential=True)
@@ -172,6 +188,7 @@ def run_services(context: RunContext, attempt: int, host: Host, meter: Meter) ->
         sync.add(cloudwatch)
     if ranks.first:
         sync.each_time(takeover.check)
+        sync.each_time(stop.check)
 
     def write(text: str) -> None:
         log.write(log_record(text))
@@ -186,7 +203,7 @@ def run_services(context: RunContext, attempt: int, host: Host, meter: Meter) ->
         notices = stack.enter_context(NoticeWatch(host.metadata, reporter.note)) if host.metadata else None
         sync.start()
         logged = LoggedReporter(reporter, write)
-        yield RunServices(logged, metrics, cloudwatch, notices, takeover, tensorboard, sync, spend, meter)
+        yield RunServices(logged, metrics, cloudwatch, notices, takeover, stop, tensorboard, sync, spend, meter)
         seconds = config.trainer.stop_within
 
 

@@ -1,0 +1,44 @@
+"""Logs: what the ranks of a run wrote, from the store, and what they write while it lasts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+from ..config import Config
+from ..runs import LogLine, LogSelection, RunLogs, load_run, read_failure, read_outcome
+from ..storage import Store, open_store
+
+POLL_SECONDS = 2.0
+
+
+def logs(
+    config: Config,
+    run: str,
+    selection: LogSelection,
+    last: int | None,
+    *,
+    follow: bool = False,
+    wait: Callable[[float], None] = time.sleep,
+) -> Iterator[LogLine]:
+    """The last entries; with `follow` also new ones, until the attempt has ended and all of its log was read."""
+    store = open_store(config.store)
+    load_run(store, run)  # for its message, if there is no such run
+    reader = RunLogs(store, run, selection)
+    yield from reader.last(last)
+    while follow:
+        ended = _has_ended(store, run, reader.attempt())  # before the read: its last lines come before its end
+        yield from reader.new()
+        if ended:
+            return
+        wait(POLL_SECONDS)
+
+
+def _has_ended(store: Store, run: str, attempt: int) -> bool:
+    return read_outcome(store, run, attempt) is not None or read_failure(store, run, attempt) is not None
+
+
+def log_text(line: LogLine, *, with_rank: bool) -> str:
+    """An entry for people; further lines of its text are indented to the first."""
+    start = f"{line.at}  " + (f"[rank {line.rank}] " if with_rank else "")
+    return start + line.text.replace("\n", "\n" + " " * len(start))

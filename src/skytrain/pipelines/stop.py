@@ -1,0 +1,73 @@
+"""Stop: ask the processes of a run to save a checkpoint and end, and wait until they have."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from ..config import Config
+from ..runs import Reporter, RunStatus, ask_stop, attempt_numbers, load_run
+from ..storage import Store, open_store
+from .status import status_of
+
+POLL_SECONDS = 2.0
+LIVE = ("running", "starting")
+
+
+@dataclass(frozen=True)
+class StoppedRun:
+    """What became of a run that was asked to stop."""
+
+    run: str
+    state: str  # as `skytrain status` shows it
+    asked: bool  # whether there was anything to stop
+    step: int
+    total_steps: int
+    checkpoint_step: int | None
+
+
+def stop(config: Config, run: str, wait_seconds: float, reporter: Reporter) -> StoppedRun:
+    """Ask the run's newest attempt to stop, and wait up to `wait_seconds` for its end."""
+    store = open_store(config.store)
+    found = status_of(store, load_run(store, run))
+    # A stale attempt is asked too: its machine may only be cut off from the store.
+    if found.state not in (*LIVE, "stale"):
+        return _result(found, asked=False)
+    asked = attempt_numbers(store, run)[-1]
+    ask_stop(store, run, asked)
+    reporter.note(f"{run}: asked attempt {asked} to save a checkpoint and stop")
+    return _result(_wait(store, found, asked, wait_seconds, reporter), asked=True)
+
+
+def _wait(store: Store, found: RunStatus, asked: int, wait_seconds: float, reporter: Reporter) -> RunStatus:
+    record, began = load_run(store, found.run), time.monotonic()
+    while found.state in LIVE:
+        elapsed = time.monotonic() - began
+        if elapsed >= wait_seconds:
+            break
+        reporter.progress("stop", elapsed, None, f"{found.state}, step {found.step}", wait_seconds - elapsed)
+        time.sleep(min(POLL_SECONDS, wait_seconds - elapsed))
+        newest = attempt_numbers(store, found.run)[-1]
+        if newest > asked:
+            # torchrun restarts crashed workers by itself; their new attempt is to stop as well.
+            asked = newest
+            ask_stop(store, found.run, asked)
+        found = status_of(store, record)
+    return found
+
+
+def _result(found: RunStatus, *, asked: bool) -> StoppedRun:
+    return StoppedRun(found.run, found.state, asked, found.step, found.total_steps, found.checkpoint_step)
+
+
+def describe_stop(stopped: StoppedRun) -> str:
+    """One line for people."""
+    reached = f"step {stopped.step}/{stopped.total_steps}"
+    kept = "no checkpoint yet" if stopped.checkpoint_step is None else f"checkpoint at step {stopped.checkpoint_step}"
+    if not stopped.asked:
+        return f"{stopped.run}: nothing to stop, it is {stopped.state} at {reached}, {kept}"
+    if stopped.state in LIVE:
+        return f"{stopped.run}: still {stopped.state} at {reached}; it stops after its current step and a save"
+    if stopped.state == "stale":
+        return f"{stopped.run}: gives no sign of life; if its machine comes back, it stops. {kept}"
+    return f"{stopped.run}: {stopped.state} at {reached}, {kept}; the same `skytrain train` resumes it"

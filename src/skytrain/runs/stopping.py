@@ -1,0 +1,67 @@
+"""The request to stop a run: one object in its folder, which its processes read with each heartbeat.
+
+A request names the newest attempt that it stops, so a run that is resumed later is not stopped by an old request.
+Whoever restarts a run on its own (the supervisor after a crash, an agent for the next generation) first checks that
+the attempt before was not asked to stop.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import platform
+from dataclasses import asdict, dataclass
+
+from ..storage import NotFound, Store
+from .attempts import now
+from .reading import DamagedRecord, read_object
+
+
+@dataclass(frozen=True)
+class StopRequest:
+    """Stops attempt `attempt` and all before it."""
+
+    attempt: int
+    asked_by: str  # user@host
+    asked_at: str
+
+    @property
+    def text(self) -> str:
+        return f"`skytrain stop` by {self.asked_by}"
+
+
+def ask_stop(store: Store, run: str, attempt: int) -> StopRequest:
+    """Ask attempt `attempt` of the run to save a checkpoint and stop. Replaces an older request."""
+    request = StopRequest(attempt, f"{_user()}@{platform.node()}", now())
+    store.write(_key(run), json.dumps(asdict(request)).encode())
+    return request
+
+
+def read_stop(store: Store, run: str) -> StopRequest | None:
+    """Return the newest request to stop the run, or None: one small read."""
+    try:
+        found = read_object(store, _key(run))
+        return StopRequest(int(found["attempt"]), str(found["asked_by"]), str(found["asked_at"]))
+    except NotFound:
+        return None
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, DamagedRecord):
+            raise
+        raise DamagedRecord(store, _key(run), error) from None
+
+
+def stop_asked(store: Store, run: str, attempt: int) -> StopRequest | None:
+    """Return the request that stops this attempt, or None."""
+    request = read_stop(store, run)
+    return request if request is not None and request.attempt >= attempt else None
+
+
+def _key(run: str) -> str:
+    return f"runs/{run}/stop.json"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in some containers
+        return "unknown"

@@ -1,0 +1,26 @@
+import pytest
+
+from skytrain.runs import DamagedRecord, ask_stop, read_stop, stop_asked
+from skytrain.storage import open_store
+
+
+@pytest.fixture
+def store(tmp_path):
+    return open_store(str(tmp_path / "store"))
+
+
+def test_a_request_stops_the_attempt_that_it_names_and_no_later_one(store):
+    assert stop_asked(store, "r", 0) is None
+    request = ask_stop(store, "r", 1)
+    assert "@" in request.asked_by and read_stop(store, "r") == request
+    assert stop_asked(store, "r", 0) == stop_asked(store, "r", 1) == request
+    assert stop_asked(store, "r", 2) is None  # a resumed run
+    ask_stop(store, "r", 2)
+    assert stop_asked(store, "r", 2) is not None
+
+
+@pytest.mark.parametrize("body", [b"{}", b"nonsense", b'{"attempt": "x", "asked_by": "a", "asked_at": "b"}'])
+def test_a_damaged_request_is_named(store, body):
+    store.write("runs/r/stop.json", body)
+    with pytest.raises(DamagedRecord, match=r"stop\.json is damaged"):
+        read_stop(store, "r")
