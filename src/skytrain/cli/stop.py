@@ -22,7 +22,7 @@ def stop(
     config_dir: ConfigDirs = None,
     as_json: Json = False,
 ) -> None:
-    """Stop a run: it saves a checkpoint after its current step and ends.
+    """Stop a run after its current step and a checkpoint.
 
     Writes one object into the run's folder, which the run reads every few seconds, so it works from any machine that
     reaches the store. The run ends as `stopped` with exit code 0, and the same `skytrain train` resumes it.
