@@ -7,7 +7,8 @@ import torch
 from benchmarks.parallel.processes import run_ranks
 
 from skytrain.config.composition import compose
-from skytrain.models import build_model
+from skytrain.models import build_model, save_hf_folder
+from skytrain.models.safetensors_io import SafetensorsFolder, TensorSpec, write_folder
 from tests.parallel import workers
 
 FSDP, ACCUMULATED = ("parallel=fsdp", "trainer.micro_batch=4"), ("parallel=fsdp", "trainer.micro_batch=1")
@@ -46,13 +47,28 @@ def llama_folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def on_two_ranks(llama_folder) -> list:
+def weights(tmp_path_factory) -> Path:
+    """The tiny model with other weights in bf16, as a Hugging Face folder in several files."""
+    whole, parts = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("parts")
+    save_hf_folder(build_model(compose([*workers.SMALL]).config.model, seed=11).bfloat16(), whole)
+    one = SafetensorsFolder(whole)
+    specs = [TensorSpec(name, torch.bfloat16, shape) for name, shape in one.shapes.items()]
+    write_folder(parts, specs, (one.get(spec.name) for spec in specs), max_file_bytes=300_000)
+    (parts / "config.json").write_bytes((whole / "config.json").read_bytes())
+    assert len(list(parts.glob("*.safetensors"))) > 3
+    return parts
+
+
+@pytest.fixture(scope="module")
+def on_two_ranks(llama_folder, weights) -> list:
     """All that two processes are asked for here, in one start."""
-    return run_ranks(2, everything, llama_folder)
+    return run_ranks(2, everything, llama_folder, weights)
 
 
-def everything(llama_folder: Path) -> dict:
+def everything(llama_folder: Path, weights: Path) -> dict:
     return {
+        "from_folder": workers.initial_differences(MESHES, f"model.weights={weights}"),
+        "folder_memory": workers.memory((*FSDP, f"model.weights={weights}")),
         "hugging_face": workers.hugging_face_losses(llama_folder, [TP, FSDP]),
         "initial": workers.initial_differences(MESHES),
         "tied": workers.tied_weights([PIPELINE, ZBV]),
@@ -67,6 +83,12 @@ def everything(llama_folder: Path) -> dict:
 def test_every_mesh_starts_from_the_weights_that_one_process_would(on_two_ranks):
     for rank in on_two_ranks:
         assert set(rank["initial"].values()) == {0.0}
+
+
+def test_every_mesh_reads_its_parts_of_a_folder_in_several_files(on_two_ranks, model_bytes):
+    for rank in on_two_ranks:
+        assert set(rank["from_folder"].values()) == {0.0} and len(rank["from_folder"]) == len(MESHES)
+    check_memory([rank["folder_memory"] for rank in on_two_ranks], model_bytes)
 
 
 def test_the_two_copies_of_a_tied_weight_stay_the_same_bit_for_bit(on_two_ranks):

@@ -73,9 +73,9 @@ def whole(value: torch.Tensor) -> torch.Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def initial_differences(meshes: list[tuple[str, ...]]) -> dict[str, float]:
+def initial_differences(meshes: list[tuple[str, ...]], *given: str) -> dict[str, float]:
     """By mesh, the largest difference between a parameter on it and in the model that one process builds."""
-    config = compose([*SMALL]).config
+    config = compose([*SMALL, *given]).config
     expected = dict(build_model(config.model, seed=config.seed).named_parameters(remove_duplicate=False))
     found: dict[str, float] = {}
     for overrides in meshes:
@@ -86,7 +86,7 @@ def initial_differences(meshes: list[tuple[str, ...]]) -> dict[str, float]:
                 for name, value in module.model.named_parameters()
             )
 
-        fit(overrides, Watch(ready=ready))
+        fit((*overrides, *given), Watch(ready=ready))
     return found
 
 

@@ -1,7 +1,11 @@
 from .agreement import adopt_model as adopt_model, check_model as check_model
 from .attention import Attention as Attention, KVCache as KVCache
-from .build import build_model as build_model, count_parameters as count_parameters
-from .decoder import Decoder as Decoder
+from .build import (
+    build_model as build_model,
+    count_parameters as count_parameters,
+    outline_model as outline_model,
+)
+from .decoder import Decoder as Decoder, InitialValues as InitialValues
 from .device import (
     check_precision as check_precision,
     choose_device_type as choose_device_type,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -21,7 +22,7 @@ from ..planning import decoder_size
 from .decoder import Decoder
 from .hf_causal_lm import build_hf
 from .initialise import initialise
-from .weights import load_weights
+from .weights import initial_values, load_weights
 
 
 def build_model(config: ModelConfig, seed: int, *, start_weights: bool = True) -> nn.Module:
@@ -41,6 +42,20 @@ def build_model(config: ModelConfig, seed: int, *, start_weights: bool = True) -
     if isinstance(config, HFModelConfig):
         return build_hf(config, seed, start_weights)
     return _build_custom(config, seed)
+
+
+def outline_model(config: ModelConfig, seed: int, *, start_weights: bool = True) -> nn.Module:
+    """The model on the meta device, with the `initial_values` of its parameters: no process then holds it whole.
+
+    A model that cannot be made so is built on the CPU, as by `build_model`.
+    """
+    if isinstance(config, DecoderConfig) and not (start_weights and config.weights and Path(config.weights).is_file()):
+        check_decoder(config)
+        with torch.device("meta"):
+            model = Decoder(config)
+        model.initial_values = initial_values(config, seed, start_weights=start_weights)
+        return model
+    return build_model(config, seed, start_weights=start_weights)
 
 
 def count_parameters(model: nn.Module) -> int:

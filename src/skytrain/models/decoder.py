@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,6 +18,9 @@ from .parametrization import multipliers
 from .places import Places
 from .recompute import Recompute, run_block
 from .rope import Rotation, rotation, rotation_at, stable_length
+
+# A parameter's value by its name and shape, as a whole tensor on the CPU.
+InitialValues = Callable[[str, torch.Size], Tensor]
 
 
 class Embedding(nn.Module):
@@ -129,6 +134,8 @@ class Decoder(nn.Module):
         self.recompute: Recompute = "none"
         self.loss_settings = LossSettings()
         self.separator: int | None = None  # the token that begins a document, where documents are kept apart
+        # For a model on the meta device: what its parameters are set to once they are allocated.
+        self.initial_values: InitialValues | None = None
         self.places: Places | None = None  # where batches hold a part of each sequence; None: the whole
         self.tie()
 

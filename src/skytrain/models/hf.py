@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from ..config import DecoderConfig
 from .agreement import read_hf_decoder
 from .decoder import Decoder
 from .hf_form import hf_config, hf_form
-from .hf_weights import from_hf, match_weights, to_hf, weight_pairs
+from .hf_weights import WeightPair, from_hf, match_weights, to_hf, weight_pairs
 from .parametrization import folded, folded_config
 from .safetensors_io import SafetensorsFolder, TensorSpec, write_folder
 
@@ -32,17 +33,38 @@ def load_hf_folder(
     return model
 
 
+class FolderWeights:
+    """A decoder's parameters in a Hugging Face folder, each read when it is asked for.
+
+    Values have the dtype of the file, and most are views of the mapped file: whoever copies only a part of one reads
+    only that part from the disk, and holds nothing else in memory.
+    """
+
+    def __init__(self, config: DecoderConfig, folder: Path, *, family: str | None = None) -> None:
+        """`family` sets the naming scheme of the tensors; by default it is the decoder's own family."""
+        self._config = dataclasses.replace(config, family=family or config.family)
+        self._files = SafetensorsFolder(folder)
+        self.pairs = match_weights(self._config, self._files.shapes)
+        self._pair_of = {name: pair for pair in self.pairs for name in pair.ours}
+
+    def read(self, pair: WeightPair) -> dict[str, Tensor]:
+        """The parameters of a pair by name."""
+        return from_hf(self._config, pair, [self._files.get(each) for each in pair.theirs])
+
+    def value(self, name: str, shape: torch.Size) -> Tensor:
+        """One parameter; `InitialValues` of a model on the meta device."""
+        found = self.read(self._pair_of[name])[name]
+        assert found.shape == shape, (name, found.shape, shape)
+        return found
+
+
 def read_hf_weights(
     model: Decoder, folder: Path, dtype: torch.dtype = torch.float32, *, family: str | None = None
 ) -> None:
-    """Load the weights of a folder into a decoder, which may be on the meta device.
-
-    `family` sets the naming scheme of the tensors; by default it is the decoder's own family.
-    """
-    weights = SafetensorsFolder(folder)
-    config = dataclasses.replace(model.config, family=family or model.config.family)
-    for pair in match_weights(config, weights.shapes):
-        for name, value in from_hf(config, pair, [weights.get(each) for each in pair.theirs]).items():
+    """Load the weights of a folder into a decoder, which may be on the meta device."""
+    weights = FolderWeights(model.config, folder, family=family)
+    for pair in weights.pairs:
+        for name, value in weights.read(pair).items():
             owner, _, leaf = name.rpartition(".")
             setattr(model.get_submodule(owner), leaf, nn.Parameter(value.to(dtype)))
     model.tie()

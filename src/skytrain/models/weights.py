@@ -4,11 +4,28 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..config import ConfigError
+import torch
+from torch import Tensor
+
+from ..config import ConfigError, DecoderConfig
 from .agreement import check_agreement, read_hf_decoder
-from .decoder import Decoder
-from .hf import read_hf_weights
+from .decoder import Decoder, InitialValues
+from .hf import FolderWeights, read_hf_weights
+from .initialise import initial_value
 from .llmc import read_llmc_header, read_llmc_weights
+
+
+def initial_values(config: DecoderConfig, seed: int, *, start_weights: bool = True) -> InitialValues:
+    """The values that each parameter of a decoder starts with: those of `config.weights`, a folder, or of the seed."""
+    if config.weights is not None and start_weights:
+        found = read_hf_decoder(Path(config.weights))
+        check_agreement(config, found, config.weights)
+        return FolderWeights(config, Path(config.weights), family=found.family).value
+
+    def value(name: str, shape: torch.Size) -> Tensor:
+        return initial_value(config, name, shape, seed)
+
+    return value
 
 
 def load_weights(model: Decoder, source: str) -> None:

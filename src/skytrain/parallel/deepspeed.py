@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
@@ -36,13 +36,13 @@ from ..checkpoints import (
     split_checkpoint,
 )
 from ..config import set_default
+from ..models import InitialValues
 from . import state
 from .apply import blocks_of, recompute
 from .deepspeed_disk import through_memory
 from .deepspeed_setup import ZeroSettings, cpu_adam, engine_config, load_operation
 from .deepspeed_state import ADAM_SETTINGS, NamedState, partition_sizes, put_state, read_named_state
 from .lightning_internals import DeepSpeedBase, ends_step, set_module_device
-from .strategy import InitialValue
 
 TAG = "zero"  # DeepSpeed's name for the only checkpoint in a folder
 
@@ -51,13 +51,13 @@ class ZeroStrategy(DeepSpeedBase):
     """ZeRO-1, -2 and -3, optionally with state in host memory or on a disk.
 
     Lightning's strategy is for GPUs and for a process group of its own; here the group is there already, and a CPU serves too.
-    `initial_value(name, shape)` gives the parameters of a model on the meta device their first value.
+    A model on the meta device has `initial_values(name, shape)`, of which each rank keeps its part.
     """
 
-    def __init__(self, settings: ZeroSettings, initial_value: InitialValue | None = None) -> None:
+    def __init__(self, settings: ZeroSettings) -> None:
         _quieten()
         super().__init__(config={"zero_optimization": {"stage": settings.stage}})  # the rest follows from the model
-        self.settings, self._initial_value = settings, initial_value
+        self.settings = settings
         self._linear = nn.functional.linear
         self._saves = 0
         self._group: Any = None  # over the CPU, for checkpoints
@@ -131,7 +131,7 @@ class ZeroStrategy(DeepSpeedBase):
         vectors = max((parameter.numel() for parameter in model.parameters() if parameter.ndim < 2), default=0)
         self.config = engine_config(self.settings, block_elements=max(blocks, default=whole), vector_elements=vectors)
 
-    def _exact_weights(self, model: nn.Module) -> InitialValue:
+    def _exact_weights(self, model: nn.Module) -> InitialValues:
         """Initial values in float32, by the engine's names."""
         given = {
             MODULE + name: parameter.detach().clone()
@@ -142,8 +142,7 @@ class ZeroStrategy(DeepSpeedBase):
         def value(name: str, shape: torch.Size) -> Tensor:
             if name in given:
                 return given[name]
-            assert self._initial_value is not None
-            return self._initial_value(name.removeprefix(MODULE), shape)
+            return _initial_values(model)(name.removeprefix(MODULE), shape)
 
         return value
 
@@ -163,7 +162,7 @@ class ZeroStrategy(DeepSpeedBase):
                 for leaf, old in owner._parameters.items():
                     if old is not None and id(old) in names:
                         if id(old) not in made:
-                            made[id(old)] = self._placed(names[id(old)], old)
+                            made[id(old)] = self._placed(model, names[id(old)], old)
                         owner._parameters[leaf] = made[id(old)]
             if self.settings.stage == 3:
                 import deepspeed
@@ -181,11 +180,8 @@ class ZeroStrategy(DeepSpeedBase):
         assert isinstance(self.config, dict)
         return {**self.config, "bf16": {"enabled": self.settings.bf16}}
 
-    def _placed(self, name: str, old: nn.Parameter) -> nn.Parameter:
-        value = old.detach()
-        if old.is_meta:
-            assert self._initial_value is not None, "a model on the meta device needs initial values"
-            value = self._initial_value(name, old.shape)
+    def _placed(self, model: nn.Module, name: str, old: nn.Parameter) -> nn.Parameter:
+        value = _initial_values(model)(name, old.shape) if old.is_meta else old.detach()
         # The engine casts weights to bf16, but not those that were sharded before.
         lowered = self.settings.bf16 and self.settings.stage == 3
         value = value.to(self.root_device, torch.bfloat16 if lowered else torch.float32)
@@ -316,6 +312,12 @@ class ZeroStrategy(DeepSpeedBase):
 def _class(path: str) -> Any:
     module, _, name = path.rpartition(".")
     return getattr(importlib.import_module(module), name)
+
+
+def _initial_values(model: nn.Module) -> InitialValues:
+    found: Any = getattr(model, "initial_values", None)
+    assert found is not None, "a model on the meta device needs initial values"
+    return cast(InitialValues, found)
 
 
 def _do_nothing(*_: Any, **__: Any) -> None:

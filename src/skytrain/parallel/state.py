@@ -50,8 +50,17 @@ def local_part_of(target: DTensor, whole: Tensor) -> Tensor:
     return part
 
 
+def allocate(part: nn.Module, device: torch.device) -> None:
+    """Allocates parameters that are on the meta device. Buffers are not: they keep their values."""
+    buffers = {name: buffer.clone() for name, buffer in part.named_buffers() if not buffer.is_meta}
+    part.to_empty(device=device)
+    for name, buffer in part.named_buffers():
+        if name in buffers:
+            buffer.copy_(buffers[name])
+
+
 def fill(named: Named, value: Callable[[str, torch.Size], Tensor]) -> None:
-    """Sets each parameter to its value, with one whole tensor in memory at a time."""
+    """Sets each parameter to its value, with one whole tensor at a time, which may be a view of a mapped file."""
     for name, parameter in named.items():
         put(parameter, value(name, parameter.shape))
 

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.experimental import implicit_replication
 from torch.distributed.tensor.parallel import loss_parallel
 
-from ..models import Decoder, LossSettings, lm_loss, token_loss
+from ..models import Decoder, InitialValues, LossSettings, lm_loss, token_loss
 from ..planning import Mesh
 from . import state
 from .apply import Settings, parallelize
@@ -41,18 +41,17 @@ from .scoring import SharedScores
 
 # Ranks that share sequences shard the state too: "shard" includes the context dimension, as its inner part.
 DIMENSIONS = ("pipeline", "replicate", "shard", "tensor")
-InitialValue = Callable[[str, torch.Size], Tensor]
 
 
 class MeshStrategy(StateByName, ParallelStrategy):
     """FSDP, HSDP, context, tensor and pipeline parallelism and their products.
 
-    `initial_value(name, shape)` gives the parameters of a model on the meta device their first value.
+    A model on the meta device has `initial_values(name, shape)`, of which each rank keeps its part.
     """
 
-    def __init__(self, mesh: Mesh, settings: Settings, initial_value: InitialValue | None = None) -> None:
+    def __init__(self, mesh: Mesh, settings: Settings) -> None:
         super().__init__()
-        self.spec, self.settings, self._initial_value = mesh, settings, initial_value
+        self.spec, self.settings = mesh, settings
         self.pipeline: Pipeline | None = None
         self.context: Context | None = None
         self._parts: list[nn.Module] = []
@@ -135,16 +134,15 @@ class MeshStrategy(StateByName, ParallelStrategy):
         from_meta = any(parameter.is_meta for parameter in whole.parameters())
         self._parts = parallelize(whole, self.mesh, self.settings, self.context)
         if from_meta:
-            assert self._initial_value is not None, "a model on the meta device needs initial values"
             for part in self._parts:
-                part.to_empty(device="cpu" if self.settings.cpu_offload else self.root_device)
+                state.allocate(part, torch.device("cpu") if self.settings.cpu_offload else self.root_device)
         pipelined = self.spec.pipeline > 1
         if pipelined:
             assert isinstance(whole, Decoder)
             module.model = StageParts(self._parts, whole)
         if from_meta:
-            value = self._initial_value
-            assert value is not None
+            value: InitialValues | None = getattr(whole, "initial_values", None)
+            assert value is not None, "a model on the meta device needs initial values"
             state.fill(self._named(), lambda name, shape: value(self._same.get(name, name), shape))
         if self.settings.compile_blocks:
             self._loss = torch.compile(token_loss, dynamic=False)

@@ -15,7 +15,6 @@ from torch import nn
 from ..checkpoints import StoreCheckpointIO
 from ..config import (
     Config,
-    DecoderConfig,
     MissingExtra,
     Precision,
     resolve_mesh,
@@ -32,7 +31,7 @@ from ..models import (
     build_model,
     check_precision,
     choose_device_type,
-    initial_value,
+    outline_model,
     resolve_precision,
 )
 from ..parallel import MeshStrategy, OneDevice, Replicas, Settings, check_deepspeed, quieten_lightning, zero_settings
@@ -102,15 +101,10 @@ def device_name(device: str) -> str:
 
 
 def outline(config: Config, *, start_weights: bool = True) -> nn.Module:
-    """The model as its strategy needs it.
-
-    Without weights where a mesh will hold it in parts, since it may not fit whole.
-    """
-    model = config.model
-    if uses_mesh_strategy(config) and isinstance(model, DecoderConfig) and not (model.weights and start_weights):
-        with torch.device("meta"):
-            return Decoder(model)
-    return build_model(model, seed=config.seed, start_weights=start_weights)
+    """The model as its strategy needs it: on the meta device where a mesh will hold it in parts, since it may not fit whole."""
+    if uses_mesh_strategy(config):
+        return outline_model(config.model, config.seed, start_weights=start_weights)
+    return build_model(config.model, seed=config.seed, start_weights=start_weights)
 
 
 def make_strategy(config: Config, plan: TrainingPlan) -> Any:
@@ -118,16 +112,10 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
     if not uses_mesh_strategy(config):
         alone = OneDevice("cuda:0" if plan.device == "cuda" else "cpu")
         return Replicas(gradient_as_bucket_view=True) if uses_process_group(config) else alone
-    model = config.model
-
-    def first_value(name: str, shape: torch.Size) -> torch.Tensor:
-        assert isinstance(model, DecoderConfig)
-        return initial_value(model, name, shape, config.seed)
-
     if uses_deepspeed(config):
         from ..parallel import ZeroStrategy
 
-        return ZeroStrategy(zero_settings(config, plan.device), first_value)
+        return ZeroStrategy(zero_settings(config, plan.device))
     together, _ = step_batches(config, plan.mesh)
     path = choose_loss(config, plan.device, plan.mesh)
     settings = Settings(
@@ -144,7 +132,7 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
         kernels=path.kernels,
         cpu_offload=config.parallel.cpu_offload,
     )
-    return MeshStrategy(plan.mesh, settings, first_value)
+    return MeshStrategy(plan.mesh, settings)
 
 
 def make_module(config: Config, plan: TrainingPlan, model: nn.Module, tell: Callable[[str], None]) -> CausalLM:

@@ -226,4 +226,5 @@ def build_start_model(config: Config, store: Store, point: ResumePoint) -> nn.Mo
             f"--from {point.weights}: only the built-in decoder reads such files, "
             f"and model={config.model.name} is another model"
         )
-    return build_model(dataclasses.replace(config.model, weights=point.weights), seed=config.seed)
+    started = dataclasses.replace(config.model, weights=point.weights)
+    return outline(dataclasses.replace(config, model=started))
