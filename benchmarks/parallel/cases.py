@@ -65,6 +65,7 @@ class Case:
     slow: bool = False  # left to `make test-slow`
     more: tuple[str, ...] = ()  # settings that the reference has too
     documents: bool = False  # rows with targets that do not count, unevenly, and several documents in each
+    masked: bool = False  # with a loss mask too, so that some micro-batches have no target at all
     loss: float = LOSS
 
     def settings(self) -> list[str]:
@@ -84,7 +85,7 @@ class Case:
     @property
     def reference_name(self) -> str:
         """Cases that are compared with the same run have the same."""
-        return f"{self.model}-{self.clip}-{self.bf16}-{self.more}-{self.documents}"
+        return f"{self.model}-{self.clip}-{self.bf16}-{self.more}-{self.documents}-{self.masked}"
 
 
 def cases(world_size: int | None = None) -> list[Case]:
@@ -238,6 +239,14 @@ def _packed() -> Iterator[Case]:
         yield Case(f"{name}, packed documents", world_size, (preset,), slow=name not in often, documents=True)
     through = ("parallel=pp", "parallel.pipeline_micro_batches=2")
     yield Case("pp x2, packed documents, accumulated", 2, through, documents=True)
+    masked = Case("", 2, (), documents=True, masked=True, slow=True)
+    for name, (world_size, preset) in meshes.items():
+        slow = name != "fsdp x2"
+        yield replace(masked, name=f"{name}, loss mask", world_size=world_size, overrides=(preset,), slow=slow)
+    yield replace(masked, name="pp x2, loss mask, accumulated", overrides=through, slow=False)
+    for mesh in ("fsdp x2", "deepspeed-zero3 x2", "cp x2"):
+        chunked = LOSSES["chunked loss"]
+        yield replace(masked, name=f"{mesh}, loss mask, chunked loss", overrides=(meshes[mesh][1],), more=chunked)
     name = "fsdp x2, packed documents, other micro-batch"
     yield Case(name, 2, ("parallel=fsdp",), micro_batch=1, slow=True, documents=True)
 

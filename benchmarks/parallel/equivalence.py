@@ -43,9 +43,14 @@ class Outcome:
     global_step: int = 0
 
 
-def batches(vocabulary: int, documents: bool = False) -> list[Any]:
-    """The same for every case; with `documents` packed ones, whose rows have different numbers of targets."""
+def batches(vocabulary: int, documents: bool = False, masked: bool = False) -> list[Any]:
+    """The same for every case; with `documents` packed ones, whose rows have different numbers of targets.
+
+    `masked` leaves out half of the targets, and all of them in some rows that make whole micro-batches.
+    """
     import torch
+
+    from skytrain.tokens.packing import UNTRAINED
 
     made = torch.Generator().manual_seed(1)
     found = [torch.randint(0, vocabulary, (SEQUENCES, LENGTH + 1), generator=made) for _ in range(STEPS)]
@@ -57,6 +62,11 @@ def batches(vocabulary: int, documents: bool = False) -> list[Any]:
                 row[held // 2] = ~row[held // 2]  # a piece that continues from another window
                 row[held // 3] = eot
                 row[held:] = ~eot  # padding
+            if masked:
+                out = torch.rand(batch.shape, generator=made) < 0.5
+                out[2:4] = True
+                batch += torch.where(out & (batch >= 0) & (batch != eot), UNTRAINED, 0)
+                batch[2:4, 1:] = torch.where(batch[2:4, 1:] == eot, ~eot, batch[2:4, 1:])
     return found
 
 
@@ -74,6 +84,7 @@ def train(case: Case) -> Outcome:
     from skytrain.jobs import Ranks
     from skytrain.parallel import ends_step
     from skytrain.storage import open_store
+    from skytrain.tokens import inputs_and_targets
     from skytrain.training import plan_training
     from skytrain.training.evaluations import Evaluations, Scheduled
     from skytrain.training.factory import make_module, make_trainer, outline
@@ -82,7 +93,7 @@ def train(case: Case) -> Outcome:
     ranks = Ranks.from_environment() if case.world_size > 1 else Ranks()
     plan = plan_training(config, ranks)
     outcome = Outcome()
-    whole = batches(config.model.vocab_size, case.documents)
+    whole = batches(config.model.vocab_size, case.documents, case.masked)
 
     class Watch(pl.Callback):
         def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
@@ -110,7 +121,7 @@ def train(case: Case) -> Outcome:
 
     class Data(pl.LightningDataModule):
         def targets_in_step(self, step: int) -> int | None:
-            return int((whole[step][:, 1:] >= 0).sum()) if case.documents else None
+            return int((inputs_and_targets(whole[step])[1] >= 0).sum()) if case.documents else None
 
         def train_dataloader(self) -> Any:
             return DataLoader(loader(), batch_size=None)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..tokens import Tokenizer, TokenSplit
+from ..tokens import Tokenizer, TokenSplit, inputs_and_targets
 from .scorer import Scorer
 
 
@@ -52,15 +52,16 @@ class HeldOutLoss:
         self._held_out, self._progress = held_out, progress
         self._byte_lengths: np.ndarray | None = None
         self._text_bytes = 0
+        self.targets = 0
 
     def prepare(self) -> None:
         if self._held_out.tokenizer is not None:
             self._byte_lengths = token_byte_lengths(self._held_out.tokenizer)
 
     def run(self, model: Scorer) -> Mapping[str, float]:
-        self._text_bytes = 0
+        self._text_bytes = self.targets = 0
         loss = model.mean_loss(self._batches())
-        bits = loss * self._held_out.windows * self._held_out.sequence_length / math.log(2)
+        bits = loss * self.targets / math.log(2)
         return {
             "eval/loss": loss,
             "eval/perplexity": math.exp(loss) if loss < 700 else math.inf,
@@ -72,9 +73,13 @@ class HeldOutLoss:
         for first in range(0, windows, batch):
             last = min(first + batch, windows)
             rows = self._held_out.split.batch(np.arange(first, last), length)
+            batch_tokens = torch.from_numpy(rows)
+            targets = inputs_and_targets(batch_tokens)[1].numpy()
+            targets = targets[targets >= 0]
+            self.targets += len(targets)
             if self._byte_lengths is not None:
-                self._text_bytes += int(self._byte_lengths[rows[:, 1:]].sum())
-            yield torch.from_numpy(rows)
+                self._text_bytes += int(self._byte_lengths[targets].sum())
+            yield batch_tokens
             if self._progress:
                 self._progress(last, windows)
 
@@ -88,7 +93,7 @@ def evaluate_loss(model: Scorer, held_out: HeldOut, progress: Callable[[int, int
         loss=metrics["eval/loss"],
         perplexity=metrics["eval/perplexity"],
         bits_per_byte=metrics["eval/bits_per_byte"],
-        tokens=held_out.windows * held_out.sequence_length,
+        tokens=evaluator.targets,
         windows=held_out.windows,
     )
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..models import KVCache, lm_loss
+from ..models import KVCache, count_targets, lm_loss, weighted
+from ..tokens import inputs_and_targets
 
 AUTOCAST = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
@@ -34,14 +35,15 @@ class WholeModel:
         return int(self.config.max_length)
 
     def loss(self, rows: Tensor) -> Tensor:
-        """The mean loss of predicting each token of (sequences, length + 1) from those before it."""
-        tokens = self._to_device(rows)
+        """The mean loss of predicting each target of (sequences, length + 1) tokens from those before it."""
+        tokens, targets = inputs_and_targets(self._to_device(rows))
         with self._computing():
-            return lm_loss(self._model, tokens[:, :-1], tokens[:, 1:])
+            return lm_loss(self._model, tokens, targets)
 
     def mean_loss(self, batches: Iterable[Tensor]) -> float:
         """A batch for which memory does not suffice is halved, and those after it too."""
-        nats, sequences, most_rows = torch.zeros((), dtype=torch.float64, device=self.device), 0, sys.maxsize
+        nats, sequences = (torch.zeros((), dtype=torch.float64, device=self.device) for _ in range(2))
+        most_rows = sys.maxsize
         for batch in batches:
             while len(batch):
                 rows = batch[:most_rows]
@@ -53,7 +55,10 @@ class WholeModel:
                     most_rows = len(rows) // 2
                     continue
                 # The sum stays on the device: reading it would wait for each batch.
-                nats, sequences, batch = nats + loss.double() * len(rows), sequences + len(rows), batch[most_rows:]
+                targets = inputs_and_targets(rows)[1].to(self.device)
+                share = count_targets(targets).double() / targets.size(1)  # in whole sequences
+                nats, sequences = nats + weighted(loss.double(), share, targets), sequences + share
+                batch = batch[most_rows:]
         return float(nats / sequences)
 
     def log_probs(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:

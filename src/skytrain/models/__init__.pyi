@@ -26,6 +26,7 @@ from .loss import (
     flops_per_token as flops_per_token,
     lm_loss as lm_loss,
     token_loss as token_loss,
+    weighted as weighted,
 )
 from .parametrization import UpdateScales as UpdateScales, update_scales as update_scales
 from .places import Places as Places

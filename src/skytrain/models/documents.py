@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..tokens import plain_tokens
+
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -39,9 +41,10 @@ def make_documents(ids_bt: Tensor, windows: Sequence[int | None], head_size: int
 def documents_of(tokens_bt: Tensor, separator: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the tokens, the index of each token's document within its row, and its position in that document.
 
-    A document starts with `separator`. A fragment that starts without it has its first token v encoded as `~v`.
+    A document starts with `separator`. One that starts without it has its first token v encoded as `~v`, and a
+    separator within a document is encoded as `separator + INSIDE`.
     """
     begins = (tokens_bt == separator) | (tokens_bt < 0)
     here = torch.arange(tokens_bt.size(1), device=tokens_bt.device).expand_as(tokens_bt)
     places = here - torch.where(begins, here, 0).cummax(dim=1).values
-    return tokens_bt.where(tokens_bt >= 0, ~tokens_bt), begins.cumsum(dim=1), places
+    return plain_tokens(tokens_bt), begins.cumsum(dim=1), places

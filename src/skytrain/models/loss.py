@@ -29,7 +29,7 @@ class LossSettings:
 def token_loss(logits_btv: Tensor, targets_bt: Tensor, z_loss: float = 0.0) -> Tensor:
     """Return the mean cross-entropy in nats, computed in float32; targets of -100 are ignored."""
     if z_loss:
-        return _summed_loss(logits_btv, targets_bt, z_loss) / count_targets(targets_bt)
+        return _summed_loss(logits_btv, targets_bt, z_loss) / count_targets(targets_bt).clamp(min=1)
     return F.cross_entropy(logits_btv.flatten(0, -2).float(), targets_bt.flatten())
 
 
@@ -59,7 +59,7 @@ def chunked_loss(
     rows, targets = x_btd.flatten(0, 1), targets_bt.flatten()
     for x_nd, targets_n in zip(rows.split(chunk_tokens), targets.split(chunk_tokens), strict=True):
         total = total + checkpoint(chunk, x_nd, targets_n, use_reentrant=False)
-    return total / count_targets(targets)
+    return total / count_targets(targets).clamp(min=1)
 
 
 def _summed_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
@@ -73,6 +73,11 @@ def _summed_loss(logits: Tensor, targets: Tensor, z_loss: float) -> Tensor:
 def count_targets(targets: Tensor) -> Tensor:
     """Count the targets that are not -100."""
     return (targets != IGNORED).sum()
+
+
+def weighted(loss: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """The mean loss of some targets times a weight; 0 where none of them counts and the mean is 0 / 0."""
+    return torch.where(count_targets(targets) > 0, loss, torch.zeros_like(loss)) * weight
 
 
 def lm_loss(model: nn.Module, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..models import Attention, Places, count_targets, nothing_kept
+from ..models import Attention, Places, count_targets, nothing_kept, weighted
 from .attention_parts import (
     AttentionPart,
     AttentionSettings,
@@ -65,8 +65,7 @@ class Context:
         """
         part = self.places.cut(targets_bt)
         mine, everyone = count_targets(part), count_targets(targets_bt)
-        loss = compute(part)
-        return torch.where(mine > 0, loss, torch.zeros_like(loss)) * (mine * self.size / everyone)
+        return weighted(compute(part), mine * self.size / everyone.clamp(min=1), part)
 
 
 def join_context(mesh: DeviceMesh, size: int, method: str, length: int) -> Context:

@@ -19,7 +19,7 @@ from torch.distributed.pipelining.schedules import (
 )
 
 from ..config import ConfigError
-from ..models import Decoder, DecoderStage, count_targets, stage_layers
+from ..models import Decoder, DecoderStage, count_targets, stage_layers, weighted
 from .clip import local_part
 
 if TYPE_CHECKING:
@@ -107,7 +107,9 @@ class Pipeline:
 
     def _scaled_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         loss = self._loss(logits, targets)
-        return loss * (self._weight if isinstance(self._weight, float) else self._weight * count_targets(targets))
+        if isinstance(self._weight, float):
+            return loss * self._weight
+        return weighted(loss, self._weight * count_targets(targets), targets)
 
     def train(self, tokens: Tensor, targets: Tensor, runs: int, share: Tensor | None = None) -> Tensor:
         """Computes gradients of the mean loss, divided by the `runs` of a step; returns that mean on every rank.
@@ -118,8 +120,8 @@ class Pipeline:
             self._weight = 1.0 / (self._settings.micro_batches * runs)
             whole: float | Tensor = runs
         else:
-            self._weight = share / (count_targets(targets) * runs)
-            whole = runs / share
+            self._weight = share / (count_targets(targets).clamp(min=1) * runs)
+            whole = torch.where(share > 0, runs / share, 0.0)
         losses: list[Tensor] = []
         self._schedule.step(*((tokens,) if self._first else ()), **self._targets(targets, losses), return_outputs=False)
         return self._everywhere(torch.stack(losses).sum().detach() * whole if self._last else None, tokens.device)
@@ -133,7 +135,8 @@ class Pipeline:
         for rows, wanted in zip(*(x.split(self._settings.micro_batch) for x in (tokens, targets)), strict=True):
             logits = self.logits(rows)
             if logits is not None:
-                total += self._loss(logits, wanted).float() * count_targets(wanted) / count_targets(targets)
+                share = count_targets(wanted) / count_targets(targets).clamp(min=1)
+                total += weighted(self._loss(logits, wanted).float(), share, wanted)
         dist.all_reduce(total, group=self._group)
         return total
 

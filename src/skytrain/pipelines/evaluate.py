@@ -9,7 +9,7 @@ from ..config import Config, SkytrainError, TokenFilesConfig, parse_count
 from ..evaluation import HeldOut, LossReport, PlacedModel, evaluate_loss, place_model
 from ..runs import Reporter, RunRecord
 from ..storage import Store, open_store
-from ..tokens import Split, TokenSplit, find_prepared, open_file_split
+from ..tokens import PackedSplit, Split, TokenSplit, find_prepared, open_file_split
 
 AUTO_BATCH_TOKENS = 8192  # at a time, where trainer.micro_batch=auto names no size
 
@@ -53,6 +53,8 @@ def _held_out(config: Config, store: Store, placed: PlacedModel, split: Split, l
             _prefix_of_run(run, split) if run else find_prepared(store, config.data, config.tokenizer).prefix(split)
         )
         tokens = TokenSplit.open(store, prefix, expect_tokenizer_hash=tokenizer.hash, vocab_size=tokenizer.vocab_size)
+        if tokens.manifest.masked:
+            tokens = PackedSplit.of(tokens)
     return HeldOut(tokens, tokenizer, length, batch or max(1, AUTO_BATCH_TOKENS // length), limit)
 
 

@@ -37,7 +37,11 @@ from .order import (
     window_order as window_order,
     windows_at as windows_at,
 )
-from .packing import PackedSplit as PackedSplit, inputs_and_targets as inputs_and_targets
+from .packing import (
+    PackedSplit as PackedSplit,
+    inputs_and_targets as inputs_and_targets,
+    plain_tokens as plain_tokens,
+)
 from .prepared import (
     Prepared as Prepared,
     find_prepared as find_prepared,

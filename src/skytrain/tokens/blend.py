@@ -172,6 +172,11 @@ def _order(
 
 
 def _count_windows(name: str, split: TokenSplit, sequence_length: int, alone: bool) -> int:
+    if split.manifest.masked and not isinstance(split, PackedSplit):
+        raise SkytrainError(
+            f"{split.store.url(split.files[0].key)} has a loss mask, which loader.packing=windows does not read\n"
+            "  set loader.packing=documents"
+        )
     windows = split.windows(sequence_length)
     if not windows:
         what = f"the {split.manifest.split} split" if alone else f"source {name!r} of the mixture"

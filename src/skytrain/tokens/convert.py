@@ -31,7 +31,15 @@ MEGATRON_SMALL_VOCABULARY = 65_500  # below this size Megatron writes uint16, ot
 
 
 def split_documents(store: Store, prefix: str, manifest: Manifest, scratch: Path) -> Iterator[np.ndarray]:
-    """Yield every document of a prepared split without the end-of-text token. Each shard is verified before use."""
+    """Yield every document of a prepared split without the end-of-text token. Each shard is verified before use.
+
+    Other projects' formats have no loss mask, so data with one is refused.
+    """
+    if manifest.masked:
+        raise SkytrainError(
+            f"{store.url(prefix)} has a loss mask, and the formats of other projects have no place for it\n"
+            "  train on it here, or give the other project the rows themselves"
+        )
     for shard in manifest.shards:
         key = f"{prefix}/{shard.name}.bin"
         path = store.local_path(key)

@@ -10,7 +10,7 @@ import numpy as np
 
 from skytrain.storage import NotFound, Store
 
-from .manifest import Manifest
+from .manifest import Manifest, Shard
 from .order import permutation
 from .shards import HEADER_BYTES
 from .tokenizers import Tokenizer
@@ -65,7 +65,7 @@ def sample_documents(
         item = np.dtype(manifest.dtype).newbyteorder("<")
         shown = min(end - start, SAMPLE_TOKENS + 1)
         data = store.read_range(f"{prefix}/{name}.bin", HEADER_BYTES + start * item.itemsize, shown * item.itemsize)
-        ids = np.frombuffer(data, item)[1:]  # without the leading end-of-text token
+        ids = np.frombuffer(data, item)[0 if manifest.masked else 1 :]  # without the leading end-of-text token
         samples.append(Sample(document, end - start, tokenizer.decode(ids.astype(np.int64))))
     return samples
 
@@ -74,19 +74,25 @@ def check_hashes(
     store: Store, prefix: str, manifest: Manifest, progress: Callable[[float, float], None] | None = None
 ) -> list[str]:
     """Read every byte of the split and report each file that does not match the manifest."""
-    problems, done, total = [], 0, sum(shard.bytes + 8 * shard.documents for shard in manifest.shards)
-    for shard in manifest.shards:
-        for key, size, sha256 in (
-            (f"{prefix}/{shard.name}.bin", shard.bytes, shard.sha256),
-            (f"{prefix}/{shard.name}.idx", 8 * shard.documents, shard.index_sha256),
-        ):
-            problem = _check_object(store, key, size, sha256)
-            if problem:
-                problems.append(f"{store.url(key)} {problem}")
-            done += size
-            if progress:
-                progress(done, total)
+    files = [file for shard in manifest.shards for file in _files(prefix, shard)]
+    problems, done, total = [], 0, sum(size for _, size, _ in files)
+    for key, size, sha256 in files:
+        problem = _check_object(store, key, size, sha256)
+        if problem:
+            problems.append(f"{store.url(key)} {problem}")
+        done += size
+        if progress:
+            progress(done, total)
     return problems
+
+
+def _files(prefix: str, shard: Shard) -> list[tuple[str, int, str]]:
+    """The key, size and sha256 of each file of a shard."""
+    name = f"{prefix}/{shard.name}"
+    found = [(f"{name}.bin", shard.bytes, shard.sha256), (f"{name}.idx", 8 * shard.documents, shard.index_sha256)]
+    if shard.mask_sha256 is not None and shard.mask_bytes is not None:
+        found.append((f"{name}.mask", shard.mask_bytes, shard.mask_sha256))
+    return found
 
 
 def _check_object(store: Store, key: str, size: int, sha256: str) -> str | None:

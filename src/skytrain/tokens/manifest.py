@@ -16,7 +16,7 @@ FORMAT = "skytrain-tokens-1"
 
 @dataclass(frozen=True)
 class Shard:
-    """One pair of files, `<name>.bin` and `<name>.idx`."""
+    """One pair of files, `<name>.bin` and `<name>.idx`; with `<name>.mask` where the loss is on some tokens only."""
 
     name: str
     tokens: int
@@ -24,6 +24,13 @@ class Shard:
     bytes: int  # of the .bin, header included
     sha256: str  # of the .bin
     index_sha256: str  # of the .idx
+    mask_sha256: str | None = None  # of the .mask, where there is one
+    mask_bytes: int | None = None
+
+
+def shard_fields(shard: Shard) -> dict[str, Any]:
+    """The fields of a shard without those of a mask that it does not have, so that manifests keep their bytes."""
+    return {name: value for name, value in asdict(shard).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -47,11 +54,15 @@ class Manifest:
     shards: tuple[Shard, ...]
     made_from: dict[str, Any]  # provenance: data set, corpus version, recipe hash
 
+    @property
+    def masked(self) -> bool:
+        """Whether each shard has a loss mask. Its documents then begin with their own first token, not with `eot`."""
+        return any(shard.mask_sha256 is not None for shard in self.shards)
+
     def to_bytes(self) -> bytes:
         """Serialize deterministically: sorted keys, no timestamps."""
-        return (
-            json.dumps({"format": FORMAT, **asdict(self)}, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
-        ).encode()
+        fields = {"format": FORMAT, **asdict(self), "shards": [shard_fields(shard) for shard in self.shards]}
+        return (json.dumps(fields, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> Manifest:

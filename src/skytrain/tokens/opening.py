@@ -53,6 +53,8 @@ def open_training_data(
         train, validation = _open_prepared(store, sources, cache, vocab_size, validate)
     if loader.packing == "documents":
         train = {name: PackedSplit.of(split) for name, split in train.items()}
+    if validation is not None and validation.manifest.masked:
+        validation = PackedSplit.of(validation)
     if loader.shuffle == "global":
         _make_local(train, cache)
     phases = tuple(

@@ -1,8 +1,10 @@
 """Best-fit packing of whole documents into windows.
 
-In a packed batch a negative value v encodes the token ~v, which is an input but never a target: padding, and the
-first token of a piece whose document began in another window. Inputs and mask thus share one tensor; unpacked
-windows have no negative values.
+A batch holds token ids, and with them what a packed window needs to say about a token:
+    ~token             an input but never a target, which begins a document or a piece of one; padding too
+    token + UNTRAINED  an input but never a target, within its document
+    token + INSIDE     within its document, though it equals the token that begins others
+The last two occur in data with a loss mask only. Inputs and mask thus share one tensor; unpacked windows have plain ids.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import bisect
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +20,15 @@ import numpy as np
 
 from skytrain.config import SkytrainError
 
+from .masks import LossMasks
 from .reader import TokenSplit
 
 if TYPE_CHECKING:
     import torch
 
 IGNORED_TARGET = -100  # the default ignore_index of cross_entropy
+INSIDE, UNTRAINED = 1 << 40, 1 << 41  # above every token id
+IDS = INSIDE - 1  # the bits of the id itself
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Packing:
     starts: np.ndarray
     lengths: np.ndarray
     begins: np.ndarray  # whether the piece is the start of its document
+    trained: np.ndarray | None = None  # with a loss mask: the number of targets in each piece
 
     @property
     def windows(self) -> int:
@@ -57,25 +63,39 @@ class PackedSplit(TokenSplit):
     """A split whose windows hold as many whole documents as fit; the rest of a window is padding.
 
     Only a document longer than a window is split. Consecutive pieces overlap by one token, so every token except the
-    first of each document is predicted exactly once.
+    first of each document is predicted exactly once. With a loss mask, only tokens that it names are predicted.
     """
 
-    def __init__(self, *arguments: Any, ends: list[np.ndarray]) -> None:
+    def __init__(self, *arguments: Any, ends: list[np.ndarray], masks: LossMasks | None = None) -> None:
         super().__init__(*arguments)
         self.ends = ends  # for each shard, the end offset of each document, in tokens
+        self.masks = masks
         self._packings: dict[int, list[Packing]] = {}
 
     @classmethod
     def of(cls, split: TokenSplit) -> PackedSplit:
         ends = [_document_ends(split, number) for number in range(len(split.files))]
-        packed = cls(*split.arguments, ends=ends)
-        packed.pins = split.pins
+        masks, pins = LossMasks.of(split) if split.manifest.masked else (None, [])
+        packed = cls(*split.arguments, ends=ends, masks=masks)
+        packed.pins = split.pins + pins
         return packed
 
     def packings(self, sequence_length: int) -> list[Packing]:
         if sequence_length not in self._packings:
-            self._packings[sequence_length] = [pack_documents(ends, sequence_length) for ends in self.ends]
+            packings = [pack_documents(ends, sequence_length) for ends in self.ends]
+            if self.masks is not None:
+                packings = [self._counted(self.masks, shard, packing) for shard, packing in enumerate(packings)]
+            self._packings[sequence_length] = packings
         return self._packings[sequence_length]
+
+    @staticmethod
+    def _counted(masks: LossMasks, shard: int, packing: Packing) -> Packing:
+        # The first token of a piece is not predicted; without it, pieces do not overlap.
+        order = np.argsort(packing.starts)
+        starts, lengths = packing.starts[order], packing.lengths[order]
+        trained = np.empty(len(order), dtype=np.int64)
+        trained[order] = masks.count(shard, starts + 1, starts + lengths)
+        return replace(packing, trained=trained)
 
     def _window_bounds(self, sequence_length: int) -> np.ndarray:
         counts = [packing.windows for packing in self.packings(sequence_length)]
@@ -96,6 +116,9 @@ class PackedSplit(TokenSplit):
         for shard in np.unique(shards).tolist():
             packing, here = self.packings(sequence_length)[shard], shards == shard
             inside = windows[here] - bounds[shard]
+            if packing.trained is not None:
+                found[here] = np.add.reduceat(packing.trained, packing.first[:-1])[inside]
+                continue
             held = packing.tokens[inside]
             # If there is room, the end of the last document is predicted too; a window's first token never is.
             found[here] = held + (held <= sequence_length) - 1 - packing.continued[inside]
@@ -109,15 +132,24 @@ class PackedSplit(TokenSplit):
             for piece in range(packing.first[window], packing.first[window + 1]):
                 start, length = int(packing.starts[piece]), int(packing.lengths[piece])
                 row[at : at + length] = tokens[start : start + length]
-                if at and not packing.begins[piece]:
+                if self.masks is not None:
+                    _mark(row[at : at + length], self.masks.trained(shard, start, length), eot)
+                elif at and not packing.begins[piece]:
                     row[at] = ~row[at]
                 at += length
             row[at:] = ~eot
-            if at < len(row):
+            if at < len(row) and self.masks is None:
                 row[at] = eot  # the model learns to predict the end of the last document too
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(PackedSplit, ends=self.ends), self.arguments
+        return partial(PackedSplit, ends=self.ends, masks=self.masks), self.arguments
+
+
+def _mark(piece: np.ndarray, trained: np.ndarray, eot: int) -> None:
+    """Encode a piece of a document with a loss mask."""
+    inside = piece[1:]
+    inside += np.where(trained[1:], 0, UNTRAINED) + np.where(inside == eot, INSIDE, 0)
+    piece[0] = ~piece[0]
 
 
 def _document_ends(split: TokenSplit, number: int) -> np.ndarray:
@@ -189,9 +221,16 @@ def _pieces(ends: np.ndarray, sequence_length: int) -> tuple[np.ndarray, np.ndar
 def inputs_and_targets(batch_bt: torch.Tensor, *, keep_marks: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
     """Split a batch of shape (sequences, length + 1) into model inputs and targets.
 
-    `keep_marks` leaves the first token of a continued piece negative, for models that use it to separate documents.
+    `keep_marks` leaves what tells where documents begin, for models that separate them: `~token` and `INSIDE`.
     """
     inputs, targets = batch_bt[:, :-1], batch_bt[:, 1:]
-    if not keep_marks:
-        inputs = inputs.where(inputs >= 0, ~inputs)
-    return inputs, targets.masked_fill(targets < 0, IGNORED_TARGET)
+    if keep_marks:
+        inputs = inputs.where(inputs < 0, inputs & ~UNTRAINED)
+    else:
+        inputs = plain_tokens(inputs)
+    return inputs, (targets & IDS).masked_fill((targets < 0) | (targets >= UNTRAINED), IGNORED_TARGET)
+
+
+def plain_tokens(tokens: torch.Tensor) -> torch.Tensor:
+    """Token ids without marks."""
+    return tokens.where(tokens >= 0, ~tokens) & IDS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import resource
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
@@ -20,7 +19,7 @@ from skytrain.storage import Store
 from .cache import Pin, ShardCache, Waiting, verify_once
 from .foreign import copy_foreign
 from .manifest import Manifest, find_manifest
-from .shards import HEADER_BYTES, unpack_header
+from .shards import HEADER_BYTES, in_place_stamp, unpack_header
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ class TokenSplit:
                 self._check_shape(file)
             return pin
         self._check_shape(file)
-        stamp = self.cache.folder / "in-place" / hashlib.sha256(str(file.path).encode()).hexdigest()
+        stamp = in_place_stamp(self.cache.folder, file.path)
         if file.kind == "shard" and not verify_once(file.path, file.sha256, stamp):
             raise SkytrainError(
                 f"{self.store.url(file.key)} was altered: its sha256 is not the manifest's {file.sha256[:12]}…\n  prepare the data again"

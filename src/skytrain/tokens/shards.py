@@ -26,6 +26,11 @@ def dtype_for(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
+def mask_bytes(tokens: int) -> int:
+    """The size of the loss mask of a shard: one bit per token."""
+    return -(-tokens // 8)
+
+
 def pack_header(dtype: str, tokens: int) -> bytes:
     assert 0 <= tokens <= MAX_SHARD_TOKENS
     header = np.zeros(HEADER_INTS, dtype="<i4")
@@ -65,6 +70,11 @@ def dividing_fraction(document_ids: Iterable[str], share: float) -> float | None
 
 def _split_point(document_id: str) -> float:
     return int.from_bytes(hashlib.sha256(document_id.encode()).digest()[:8], "big") / 2**64
+
+
+def in_place_stamp(cache_folder: Path, path: Path) -> Path:
+    """Where a cache records that a file which is read in place was verified."""
+    return cache_folder / "in-place" / hashlib.sha256(str(path).encode()).hexdigest()
 
 
 def sha256_of_file(path: Path) -> str:

@@ -14,6 +14,7 @@ from skytrain.config import SkytrainError
 from skytrain.storage import Store
 
 from .manifest import Manifest, Shard, TokenizerFacts, find_manifest, manifest_key
+from .masks import pack_mask
 from .shards import HEADER_BYTES, MAX_SHARD_TOKENS, Split, dtype_for, pack_header, sha256_of_file
 
 
@@ -33,8 +34,10 @@ class TokenizerLike(Protocol):
 class ShardWriter:
     """Writes one split under `prefix`.
 
+    Documents are given either all by `add`, which begins each with the end-of-text token, or all by `add_masked`.
     A document is never split: a shard is closed before the document that would exceed `shard_tokens`, and a longer
-    document gets its own shard. Tokens are buffered in a local temporary file, so memory does not grow with the shard.
+    document gets its own shard. Tokens are buffered in a local temporary file, so memory does not grow with the shard,
+    except for one byte per token where there is a mask.
     """
 
     def __init__(self, store: Store, prefix: str, split: Split, tokenizer: TokenizerLike, shard_tokens: int) -> None:
@@ -69,7 +72,23 @@ class ShardWriter:
 
     def add(self, ids: np.ndarray, text_bytes: int) -> None:
         """Add one document, without its leading end-of-text token; `text_bytes` is its UTF-8 length."""
-        length = len(ids) + 1
+        assert not self._trained
+        self._make_room(ids, len(ids) + 1)
+        self._file.write(self._begin)
+        self._append(ids, len(ids) + 1, text_bytes)
+
+    def add_masked(self, ids: np.ndarray, trained: np.ndarray, text_bytes: int) -> None:
+        """Add one document as it is, and for each of its tokens whether the loss is computed on it.
+
+        The first token follows from nothing, so it is never trained.
+        """
+        assert len(ids) == len(trained) > 0
+        self._make_room(ids, len(ids))
+        self._append(ids, len(ids), text_bytes)
+        self._trained += b"\0" + trained[1:].astype(np.uint8).tobytes()
+
+    def _make_room(self, ids: np.ndarray, length: int) -> None:
+        """Check a document, and close the shard if the document would exceed its size."""
         if length > MAX_SHARD_TOKENS:
             raise SkytrainError(
                 f"a document of {length:,} tokens does not fit in a shard ({MAX_SHARD_TOKENS:,} at most)\n  split it in the source"
@@ -82,7 +101,8 @@ class ShardWriter:
         if self._tokens and self._tokens + length > self.shard_tokens:
             self._close_shard()
             self._open_shard()
-        self._file.write(self._begin)
+
+    def _append(self, ids: np.ndarray, length: int, text_bytes: int) -> None:
         self._file.write(ids.astype(self._stored, copy=False).tobytes())
         self._tokens += length
         self._ends.append(self._tokens)
@@ -116,6 +136,7 @@ class ShardWriter:
         self._file.write(bytes(HEADER_BYTES))
         self._tokens = 0
         self._ends = array("Q")
+        self._trained = bytearray()  # one byte per token of the open shard, where there is a mask
 
     def _close_shard(self) -> None:
         self._file.seek(0)
@@ -123,7 +144,10 @@ class ShardWriter:
         self._file.close()
         name = f"shard-{len(self.shards):05d}"
         index = np.asarray(self._ends, dtype="<u8").tobytes()
+        mask = pack_mask(np.frombuffer(bytes(self._trained), np.uint8)) if self._trained else None
         if self._finished is None:
+            if mask is not None:
+                self.store.write(f"{self.prefix}/{name}.mask", mask)
             sha256 = self.store.upload(self._path, f"{self.prefix}/{name}.bin")
             self.store.write(f"{self.prefix}/{name}.idx", index)
         else:
@@ -135,11 +159,13 @@ class ShardWriter:
             bytes=self._path.stat().st_size,
             sha256=sha256,
             index_sha256=hashlib.sha256(index).hexdigest(),
+            mask_sha256=None if mask is None else hashlib.sha256(mask).hexdigest(),
+            mask_bytes=None if mask is None else len(mask),
         )
         if self._finished is not None and shard not in self._finished.shards:
             raise self._other_content(f"{name} differs from this work's")
         self.shards.append(shard)
-        self._tokens, self._ends = 0, array("Q")
+        self._tokens, self._ends, self._trained = 0, array("Q"), bytearray()
         self._path.unlink()
 
     def _other_content(self, what: str) -> SkytrainError:

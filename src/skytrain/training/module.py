@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from ..config import LRScheduleConfig, OptimizerConfig
-from ..models import count_targets, lm_loss
+from ..models import count_targets, lm_loss, weighted
 from ..parallel import MeshStrategy, datamodule_of, recount_batches
 from ..tokens import inputs_and_targets
 from .guard import Guard, LateGuard
@@ -82,7 +82,7 @@ class CausalLM(pl.LightningModule):
         loss = self._compute_loss(tokens, targets)
         share = self.share_of_step(targets)
         if share is not None:
-            loss = loss * share
+            loss = weighted(loss, share, targets)
         self._losses.append(loss.detach())
         return loss
 
@@ -107,7 +107,7 @@ class CausalLM(pl.LightningModule):
         if step_targets is None:
             return None
         ranks = (self.trainer.distributed_sampler_kwargs or {}).get("num_replicas", 1)
-        return count_targets(targets) * (self.trainer.accumulate_grad_batches * ranks / step_targets)
+        return count_targets(targets) * (self.trainer.accumulate_grad_batches * ranks / max(1, step_targets))
 
     def _targets_in_step(self) -> int | None:
         """From the data module; a loader without one has the same number in every batch."""
@@ -196,7 +196,7 @@ class CausalLM(pl.LightningModule):
         loss = self._compute_loss(tokens, targets)
         # In whole sequences, so that batches without padding count for exactly as many as they have.
         sequences = count_targets(targets) / targets.size(1) * bool(rows)
-        return loss.detach().double() * sequences, sequences
+        return weighted(loss.detach().double(), sequences, targets), sequences
 
     def _with_rows_of_all_ranks(self, batch: torch.Tensor) -> torch.Tensor:
         """Adds rows without targets where the strategy needs the same number of rows on every rank."""

@@ -125,7 +125,7 @@ class HeadLoss(torch.autograd.Function):
     ) -> Tensor:
         wants = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
         logits = product(x_nd, low_vd.t(), tuned)
-        scale = 1.0 / (targets_n != IGNORED).sum().float()
+        scale = 1.0 / (targets_n != IGNORED).sum().clamp(min=1).float()
         losses = loss_rows(logits, targets_n, scale, vocab, wants)
         ctx.at_once = not (tuned and logits.is_cuda)
         if wants:
