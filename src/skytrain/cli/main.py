@@ -20,6 +20,7 @@ from . import (
     bench,
     catalog,
     checkpoints,
+    cloud,
     config,
     data,
     evaluate,
@@ -76,6 +77,7 @@ app.command()(models.models)
 app.add_typer(bench.app, name="bench")
 app.add_typer(catalog.app, name="catalog")
 app.add_typer(checkpoints.app, name="checkpoints")
+app.add_typer(cloud.app, name="cloud")
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")

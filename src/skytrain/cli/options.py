@@ -79,3 +79,15 @@ def compose_overrides(
     composed = compose(overrides or [], config_dirs or [], adopt=lambda weights: adopt_model(start or weights))
     check_model(composed.config.model, start)
     return composed
+
+
+def compose_cloud(overrides: list[str] | None, config_dirs: list[Path] | None = None) -> Composed:
+    """Composes the configuration of a command that works in AWS: cloud=aws where `skytrain cloud init` has written it."""
+    from ..cloud import CLOUD_FILE
+    from ..config import compose
+
+    words, folders = list(overrides or []), config_dirs or []
+    written = any((folder / CLOUD_FILE).is_file() for folder in [*folders, Path()])
+    if written and not any(word.startswith("cloud=") for word in words):
+        words.insert(0, "cloud=aws")
+    return compose(words, folders)

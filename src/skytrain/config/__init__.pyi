@@ -82,6 +82,7 @@ from .schema import (
     WEIGHTS as WEIGHTS,
     BPETokenizerConfig as BPETokenizerConfig,
     BudgetConfig as BudgetConfig,
+    CloudConfig as CloudConfig,
     Config as Config,
     ConstantScheduleConfig as ConstantScheduleConfig,
     CustomModelConfig as CustomModelConfig,

@@ -37,6 +37,7 @@ GROUPS = (
     "loader",
     "store",
     "budget",
+    "cloud",
 )
 GROUPS_MODULE = "skytrain.config.groups"
 FREE_KEYS = ("model.args", "data.source")  # arguments of a plugged-in class, which checks them itself
@@ -69,7 +70,8 @@ def compose(
 ) -> Composed:
     """Compose the configuration that `key=value` overrides select and check it against the schema.
 
-    `config_dirs` are folders of the user's own groups (`recipe/mine.yaml`), searched in addition to the built-in ones.
+    `config_dirs` are folders of the user's own groups (`recipe/mine.yaml`), searched after the built-in ones and before
+    the current folder (`cloud/aws.yaml`).
     `adopt` reads the model settings of the initial weights; they replace the default model, but no user setting.
     """
     parsed = _parse(overrides)
@@ -140,11 +142,11 @@ def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -
     for folder in folders:
         if not folder.is_dir():
             raise SkytrainError(f"--config-dir {folder}: no such folder")
+    folders += [here for here in (Path.cwd(),) if here not in folders]
     with initialize_config_module(GROUPS_MODULE, version_base="1.3"):
         loader: Any = GlobalHydra.instance().config_loader()
         lines = [choice.input_line or "" for choice in choices]
-        if folders:
-            lines.append("hydra.searchpath=[" + ",".join(f"file://{folder}" for folder in folders) + "]")
+        lines.append("hydra.searchpath=[" + ",".join(f"'file://{folder}'" for folder in folders) + "]")
         try:
             tree = hydra_compose("config", overrides=lines)
             defaults = loader.compute_defaults_list("config", lines, RunMode.RUN)
@@ -180,10 +182,9 @@ def _replaced(leaves: Mapping[str, Any]) -> list[str]:
 
 def _name(repository: Any, config_path: str) -> str:
     """Return the displayed name of a file: short for a built-in file, a path for a user's file."""
-    for source in repository.get_sources():
-        path = Path(source.path) / f"{config_path}.yaml"
-        if source.scheme() == "file" and path.is_file():
-            return os.path.relpath(path)
+    source = next((one for one in repository.get_sources() if one.available() and one.is_config(config_path)), None)
+    if source is not None and source.scheme() == "file":
+        return os.path.relpath(Path(source.path) / f"{config_path}.yaml")
     return f"{config_path}.yaml"
 
 

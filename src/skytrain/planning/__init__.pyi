@@ -1,4 +1,11 @@
-from .catalog import REGIONS as REGIONS, Catalog as Catalog, load_catalog as load_catalog, save_catalog as save_catalog
+from .catalog import (
+    REGIONS as REGIONS,
+    Catalog as Catalog,
+    InstanceType as InstanceType,
+    Market as Market,
+    load_catalog as load_catalog,
+    save_catalog as save_catalog,
+)
 from .choice import choose as choose, costly_settings as costly_settings, explain as explain, refuse as refuse
 from .communication import Node as Node
 from .costs import work_of as work_of

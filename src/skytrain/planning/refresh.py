@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from skytrain.config import MissingExtra, SkytrainError
+from skytrain.storage import aws_client_config
 
 from .catalog import FAMILIES, REGIONS, Catalog, InstanceType, Price
 from .hardware import find_gpu
@@ -130,11 +131,9 @@ def _usd(product: dict[str, Any]) -> Iterable[float]:
 
 def _boto3_clients() -> Clients:
     import boto3
-    from botocore.config import Config
 
     session = boto3.Session()
-    settings = Config(retries={"mode": "adaptive", "max_attempts": 10})
-    return lambda service, region: session.client(service, region_name=region, config=settings)
+    return lambda service, region: session.client(service, region_name=region, config=aws_client_config())
 
 
 @contextmanager

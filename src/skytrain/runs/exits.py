@@ -33,7 +33,12 @@ EXITS = (
     Exit(2, "usage", "a setting, an option or the data is wrong", "follow the message"),
     Exit(3, "preflight", "a check before the start failed", "follow the message"),
     Exit(4, "quota", "the account's quota is too small", "follow the message"),
-    Exit(5, "capacity", "the cloud has no such machine now", "try again later, or another machine"),
+    Exit(
+        5,
+        "capacity",
+        "the cloud has no such machine now, or takes no more requests",
+        "try again later, or another machine",
+    ),
     Exit(
         6, BUDGET, "`budget.usd` is nearly spent; a checkpoint was committed", "raise it and run the same command again"
     ),

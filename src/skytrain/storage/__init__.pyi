@@ -1,3 +1,4 @@
+from .aws import aws_client_config as aws_client_config
 from .base import Progress as Progress, Stat as Stat, Store as Store
 from .errors import (
     AccessDenied as AccessDenied,

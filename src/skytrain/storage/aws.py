@@ -21,6 +21,8 @@ CREDENTIALS_KEPT = timedelta(minutes=10)
 METADATA_ENDPOINT = "http://169.254.169.254"
 METADATA_SECONDS = 2.0
 
+CONNECT_SECONDS, READ_SECONDS, CALL_ATTEMPTS = 10.0, 60.0, 8
+
 NO_CREDENTIALS_HINT = "set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give this machine a role"
 
 
@@ -45,6 +47,14 @@ def s3_arguments(root: str, retry: Retry, sse: str | None = None, kms_key: str |
     plain = bool(endpoint and endpoint.startswith("http://"))
     arguments["client_options"] = {"timeout": REQUEST_TIMEOUT, "allow_http": plain}
     return arguments
+
+
+def aws_client_config() -> Any:
+    """Return botocore's configuration for calls to AWS's control planes: its own retries, slower when throttled."""
+    from botocore.config import Config
+
+    retries = {"mode": "adaptive", "total_max_attempts": CALL_ATTEMPTS}
+    return Config(retries=retries, connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS)
 
 
 def _botocore_session(root: str) -> Any:

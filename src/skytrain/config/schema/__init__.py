@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Annotated, Literal
 
+from .cloud import NO_CLOUD, CloudConfig, RolesConfig, SubnetsConfig
 from .data import DataConfig, SourceConfig
 from .declare import DATA, EXECUTION, NUMBERS, RESULT, WEIGHTS, Decides, Declared, declared, setting, settings
 from .kinds import NonNegative, OneOf, OtherKeys, Precision, Range, Seconds, Unit, Whole
@@ -46,6 +48,7 @@ __all__ = [
     "WEIGHTS",
     "BPETokenizerConfig",
     "BudgetConfig",
+    "CloudConfig",
     "Config",
     "ConstantScheduleConfig",
     "CustomModelConfig",
@@ -72,8 +75,10 @@ __all__ = [
     "ParallelConfig",
     "Precision",
     "Range",
+    "RolesConfig",
     "SourceConfig",
     "StoreConfig",
+    "SubnetsConfig",
     "TokenFilesConfig",
     "TokenizerConfig",
     "TrainerConfig",
@@ -133,3 +138,4 @@ class Config:
     loader: LoaderConfig
     store: StoreConfig
     budget: BudgetConfig
+    cloud: CloudConfig = field(default=NO_CLOUD)

@@ -1,0 +1,5 @@
+"""AWS: sessions, typed calls, errors with their remedy, tags and preflight checks."""
+
+from ..lazy import public_names
+
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

@@ -1,0 +1,18 @@
+from .calls import Call as Call, InvalidCall as InvalidCall, as_json as as_json, render_calls as render_calls
+from .errors import CloudError as CloudError, cloud_error as cloud_error, cloud_errors as cloud_errors
+from .outputs import (
+    CLOUD_FILE as CLOUD_FILE,
+    cloud_files as cloud_files,
+    read_outputs as read_outputs,
+    terraform_outputs as terraform_outputs,
+)
+from .session import AwsIdentity as AwsIdentity, AwsSession as AwsSession, open_session as open_session
+from .tags import (
+    EXPIRES_AT as EXPIRES_AT,
+    OWNER as OWNER,
+    PROJECT as PROJECT,
+    RUN as RUN,
+    Tags as Tags,
+    project_filter as project_filter,
+    read_tags as read_tags,
+)

@@ -1,0 +1,97 @@
+"""The connection to AWS: credentials and region by AWS's own rules, one retry policy, and the way to make a `Call`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ..config import MissingExtra, aws_region
+from ..storage import aws_client_config
+from .calls import Call
+from .errors import CloudError, cloud_errors
+
+
+@dataclass(frozen=True)
+class AwsIdentity:
+    """Who calls, from STS."""
+
+    account: str
+    arn: str
+
+    @property
+    def name(self) -> str:
+        """The user, or the name of the role's session: the default owner of what is created."""
+        return self.arn.rpartition("/")[2]
+
+
+class AwsSession:
+    """Clients of one account, one per service and region. `region` is where calls go unless they name another."""
+
+    def __init__(self, session: Any, region: str) -> None:
+        self._session, self.region = session, region
+        self._clients: dict[tuple[str, str], Any] = {}
+
+    def client(self, service: str, region: str | None = None) -> Any:
+        """Return boto3's client, for what a `Call` cannot express; errors are the caller's (`cloud_errors`)."""
+        key = (service, region or self.region)
+        if key not in self._clients:
+            with cloud_errors():
+                self._clients[key] = self._session.client(service, region_name=key[1], config=aws_client_config())
+        return self._clients[key]
+
+    @cached_property
+    def identity(self) -> AwsIdentity:
+        """The caller. Raises CloudError (exit 11) without valid credentials."""
+        found = self.perform(Call("sts", "GetCallerIdentity"))
+        return AwsIdentity(found["Account"], found["Arn"])
+
+    def perform(self, call: Call, region: str | None = None) -> dict[str, Any]:
+        """Send the call and return the answer. AWS's errors become CloudError with a remedy."""
+        body, client = call.body(), self.client(call.service, region)
+        with cloud_errors(call, region or self.region, self._decode):
+            answer: dict[str, Any] = getattr(client, _method(call))(**body)
+        return answer
+
+    def items(self, call: Call, key: str, region: str | None = None) -> Iterator[Any]:
+        """Yield the elements of `key` of all pages of the answer."""
+        body, client = call.body(), self.client(call.service, region)
+        if not client.can_paginate(_method(call)):
+            yield from self.perform(call, region).get(key, [])
+            return
+        with cloud_errors(call, region or self.region, self._decode):
+            for page in client.get_paginator(_method(call)).paginate(**body):
+                yield from page.get(key, [])
+
+    def _decode(self, encoded: str) -> str | None:
+        """Decode an authorization failure message; None if this is not allowed either."""
+        try:
+            decode = Call("sts", "DecodeAuthorizationMessage", {"EncodedMessage": encoded})
+            return str(self.perform(decode)["DecodedMessage"])
+        except CloudError:
+            return None
+
+
+def open_session(region: str | None = None) -> AwsSession:
+    """Open a session with the credentials that AWS's own tools would use; nothing is sent yet.
+
+    The region is, in this order: `region` (cloud.region), AWS_REGION, AWS_DEFAULT_REGION, the profile's.
+    """
+    try:
+        import boto3
+    except ImportError:
+        raise MissingExtra("boto3", "aws") from None
+    with cloud_errors():
+        session = boto3.Session()
+        found = region or aws_region() or session.region_name
+    if not found:
+        raise CloudError("no AWS region is set", fix="set cloud.region=us-east-2 (for example), or AWS_REGION")
+    return AwsSession(session, found)
+
+
+def _method(call: Call) -> str:
+    from botocore import xform_name
+
+    name: str = xform_name(call.operation)
+    return name

@@ -1,0 +1,81 @@
+"""The four tags on everything that Skytrain creates. IAM conditions, `status` and `gc` rely on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from ..config import SkytrainError
+
+PREFIX = "skytrain:"
+PROJECT, RUN, OWNER, EXPIRES_AT = (PREFIX + name for name in ("project", "run", "owner", "expires-at"))
+ALLOWED = re.compile(r"[\w .:/=+\-@]{1,256}")  # by every service's rules for tag values
+
+
+@dataclass(frozen=True)
+class Tags:
+    """Whose a resource is. What belongs to a whole project has no run and does not expire."""
+
+    project: str
+    owner: str
+    run: str | None = None
+    expires_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in self.mapping().items():
+            if not ALLOWED.fullmatch(value):
+                raise SkytrainError(
+                    f"{value!r} cannot be the tag {name}: 1 to 256 letters, digits, spaces or . : / = + - @ _"
+                )
+
+    def mapping(self) -> dict[str, str]:
+        """Return `{key: value}`, as EKS, CloudWatch Logs, EMR Serverless and others take tags."""
+        found = {PROJECT: self.project, RUN: self.run, OWNER: self.owner}
+        if self.expires_at is not None:
+            found[EXPIRES_AT] = self.expires_at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {key: value for key, value in found.items() if value is not None}
+
+    def pairs(self) -> list[dict[str, str]]:
+        """Return `[{"Key": ..., "Value": ...}]`, as EC2, IAM, FSx and SageMaker take tags."""
+        return [{"Key": key, "Value": value} for key, value in self.mapping().items()]
+
+    def specifications(self, *resource_types: str) -> list[dict[str, Any]]:
+        """Return EC2's TagSpecifications, for tags that exist from the moment of creation."""
+        return [{"ResourceType": kind, "Tags": self.pairs()} for kind in resource_types]
+
+    def for_group(self, name: str) -> list[dict[str, Any]]:
+        """Return the tags of an Auto Scaling group, which passes them on to its instances."""
+        group = {"ResourceId": name, "ResourceType": "auto-scaling-group", "PropagateAtLaunch": True}
+        return [{**group, **pair} for pair in self.pairs()]
+
+
+def read_tags(found: Mapping[str, str] | Iterable[Mapping[str, Any]] | None) -> Tags | None:
+    """Read the tags of a resource in any service's form. None: it is not ours."""
+    if not found:
+        return None
+    if isinstance(found, Mapping):
+        values = dict(found)
+    else:
+        values = {tag.get("Key", tag.get("key", "")): tag.get("Value", tag.get("value", "")) for tag in found}
+    if not values.get(PROJECT):
+        return None
+    return Tags(values[PROJECT], values.get(OWNER) or "unknown", values.get(RUN) or None, _time(values.get(EXPIRES_AT)))
+
+
+def project_filter(project: str | None = None) -> dict[str, Any]:
+    """Return the EC2 and Auto Scaling filter for resources of a project, or of any project."""
+    if project is None:
+        return {"Name": "tag-key", "Values": [PROJECT]}
+    return {"Name": f"tag:{PROJECT}", "Values": [project]}
+
+
+def _time(text: str | None) -> datetime | None:
+    """Read a time; None for one that someone has edited into something else: `gc` must not fail on it."""
+    try:
+        found = datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+    return found if found is None or found.tzinfo else found.replace(tzinfo=UTC)

@@ -1,0 +1,59 @@
+"""Settings of the AWS account: where machines are rented, and what `skytrain cloud init` found there."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .declare import EXECUTION, setting, settings
+
+
+@settings
+class SubnetsConfig:
+    """Subnets by availability zone, such as {us-east-2a: subnet-0123}."""
+
+    private: dict[str, str] = setting(EXECUTION, "Subnets for machines without public addresses.")
+    public: dict[str, str] = setting(EXECUTION, "Subnets with a route to the internet.")
+    nodes: Literal["private", "public"] = setting(EXECUTION, "Which of the two machines start in.")
+
+
+@settings
+class RolesConfig:
+    """ARNs of the three roles of the base."""
+
+    operator: str | None = setting(EXECUTION, "For people and programs that launch and stop machines.")
+    node: str | None = setting(EXECUTION, "For the machines of a run.")
+    viewer: str | None = setting(EXECUTION, "For reading only.")
+
+
+@settings
+class CloudConfig:
+    """The AWS account that machines are rented in; cloud=aws is the file that `skytrain cloud init` writes."""
+
+    project: str | None = setting(
+        EXECUTION, "Name of the project: a tag on everything that is created; null: no account is set up."
+    )
+    owner: str | None = setting(EXECUTION, "Who answers for it: a tag on everything; null: the caller's name in AWS.")
+    account: str | None = setting(EXECUTION, "The account's number; commands refuse to work in another. null: any.")
+    region: str | None = setting(EXECUTION, "Region of the machines; null: AWS_REGION, or the profile's.")
+    bucket: str | None = setting(EXECUTION, "Bucket of the store.")
+    kms_key: str | None = setting(EXECUTION, "ARN of the KMS key of the bucket, volumes and logs.")
+    image_repository: str | None = setting(EXECUTION, "ECR repository of container images.")
+    subnets: SubnetsConfig
+    closed_network: bool = setting(EXECUTION, "Machines reach nothing but AWS: VPC endpoints and no NAT.")
+    security_group: str | None = setting(EXECUTION, "Security group of the machines, open only to itself.")
+    roles: RolesConfig
+    instance_profile: str | None = setting(EXECUTION, "Instance profile that carries the node role.")
+    instance_families: list[str] = setting(EXECUTION, "Families that the operator may start; empty: not known.")
+    log_groups: dict[str, str] = setting(EXECUTION, "CloudWatch log groups by purpose.")
+
+
+NO_CLOUD = CloudConfig(
+    *(None,) * 7,
+    subnets=SubnetsConfig({}, {}, "private"),
+    closed_network=False,
+    security_group=None,
+    roles=RolesConfig(None, None, None),
+    instance_profile=None,
+    instance_families=[],
+    log_groups={},
+)  # of records written before this group existed

@@ -1,0 +1,33 @@
+"""Sessions: identity, region, pages."""
+
+from __future__ import annotations
+
+import pytest
+
+from skytrain.cloud import AwsSession, Call, open_session
+
+
+def test_the_region_is_the_settings_then_the_environments(no_aws: pytest.MonkeyPatch) -> None:
+    no_aws.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    assert open_session().region == "eu-west-1"
+    no_aws.setenv("AWS_REGION", "us-west-2")
+    assert (open_session().region, open_session("us-east-2").region) == ("us-west-2", "us-east-2")
+
+
+def test_the_caller_is_known_by_account_and_name(account: AwsSession) -> None:
+    assert account.identity.account == "123456789012"
+    assert account.identity.name and "/" not in account.identity.name
+
+
+def test_all_pages_of_an_answer_are_read(account: AwsSession) -> None:
+    logs = account.client("logs")
+    for number in range(60):  # the service returns at most 50 at once
+        logs.create_log_group(logGroupName=f"/demo/{number}")
+    found = list(account.items(Call("logs", "DescribeLogGroups"), "logGroups"))
+    assert len(found) == 60
+
+
+def test_a_call_may_go_to_another_region(account: AwsSession) -> None:
+    account.perform(Call("logs", "CreateLogGroup", {"logGroupName": "/there"}), "us-west-2")
+    assert list(account.items(Call("logs", "DescribeLogGroups"), "logGroups")) == []
+    assert len(list(account.items(Call("logs", "DescribeLogGroups"), "logGroups", "us-west-2"))) == 1
