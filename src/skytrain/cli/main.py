@@ -34,6 +34,7 @@ from . import (
     runs,
     status,
     stop,
+    store,
     train,
 )
 
@@ -81,6 +82,7 @@ app.add_typer(cloud.app, name="cloud")
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")
+app.add_typer(store.app, name="store")
 
 
 def _version(value: bool) -> None:

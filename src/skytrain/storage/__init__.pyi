@@ -1,5 +1,13 @@
 from .aws import aws_client_config as aws_client_config
 from .base import Progress as Progress, Stat as Stat, Store as Store
+from .copy_journal import CopyJournal as CopyJournal
+from .copying import (
+    CopyPlan as CopyPlan,
+    plan_copy as plan_copy,
+    refuse_replacing as refuse_replacing,
+    run_copy as run_copy,
+    total_progress as total_progress,
+)
 from .errors import (
     AccessDenied as AccessDenied,
     NotFound as NotFound,

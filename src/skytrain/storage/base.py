@@ -86,12 +86,19 @@ class Store(ABC):
         """Delete every object below the folder `prefix`."""
 
     @abstractmethod
-    def upload(self, path: Path | str, key: str, progress: Progress | None = None) -> str:
-        """Copy a local file to `key` and return the sha256 of the stored bytes."""
+    def upload(self, path: Path | str, key: str, progress: Progress | None = None, sha256: str | None = None) -> str:
+        """Copy a local file to `key` and return the sha256 of the stored bytes.
+
+        If `sha256` is given, a file with another hash is refused, and a bucket keeps it with the object: later
+        reads of the whole object are verified with it.
+        """
 
     @abstractmethod
     def download(self, key: str, path: Path | str, sha256: str | None = None, progress: Progress | None = None) -> None:
-        """Copy the object to a local file, which appears only when it is complete and matches `sha256`, if given."""
+        """Copy the object to a local file, which appears only when it is complete.
+
+        It must match `sha256`, or else the hash that is stored with the object, if there is one.
+        """
 
     @abstractmethod
     def local_path(self, key: str) -> Path | None:

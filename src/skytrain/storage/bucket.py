@@ -19,7 +19,7 @@ from .base import Progress, Stat, Store, check_key, check_prefix, refuse_root
 from .errors import StoreError
 from .folder import explained, source_opened
 from .retry import Attempts, Retry, ServerHistory
-from .transfer import CHUNK_BYTES, Transfer, altered, file_chunks, write_whole
+from .transfer import CHUNK_BYTES, Transfer, altered, changed, file_chunks, write_whole
 
 if TYPE_CHECKING:
     from obstore import GetOptions, ObjectMeta
@@ -148,16 +148,20 @@ class BucketStore(Store):
         if keys:
             self._call("delete", prefix, lambda client: client.delete(keys))
 
-    def upload(self, path: Path | str, key: str, progress: Progress | None = None) -> str:
+    def upload(self, path: Path | str, key: str, progress: Progress | None = None, sha256: str | None = None) -> str:
         transfer = Transfer(key, progress)
 
         def chunks() -> Iterator[bytes]:
             with source_opened(path, self.url(key)) as file:
                 yield from transfer.through(file_chunks(file))
+            if sha256 is not None and transfer.sha256 != sha256:
+                raise changed(self.url(key), path)  # before the upload is completed: nothing is stored
 
         with source_opened(path, self.url(key)) as file:
             size = os.fstat(file.fileno()).st_size
-        etag = self._put("upload", key, chunks if size > PART_BYTES else lambda: b"".join(chunks()), size)
+        attributes = None if sha256 is None else {SHA256_NAME: sha256}
+        source = chunks if size > PART_BYTES else lambda: b"".join(chunks())
+        etag = self._put("upload", key, source, size, attributes)
         stored = self.stat(key)
         if stored is None or (stored.etag == etag and stored.size != transfer.size):
             raise StoreError(
@@ -172,36 +176,47 @@ class BucketStore(Store):
         transfer, attempts, last = Transfer(key, progress), self._attempts("download", key), ""
         meta = self._call("download", key, lambda client: client.head(key))
 
+        expected: builtins.list[str] = [] if sha256 is None else [sha256]
+
         def publish(temporary: Path, target: Path) -> None:
-            if sha256 is not None and transfer.sha256 != sha256:
+            if expected and transfer.sha256 != expected[0]:
                 raise Damaged
             temporary.replace(target)
 
         while True:
             try:
                 with explained("download", self.url(key), target=Path(path)):
-                    return write_whole(Path(path), transfer.through(self._in_order(_stat(meta))), publish)
+                    return write_whole(Path(path), transfer.through(self._in_order(_stat(meta), expected)), publish)
             except Damaged as error:
-                assert sha256 is not None
                 if transfer.sha256 == last:  # the same wrong hash twice: the stored object is wrong, not the transfer
-                    raise altered(self.url(key), sha256, last) from error
+                    raise altered(self.url(key), expected[0], last) from error
                 last = transfer.sha256
                 attempts.failed(error)
 
     def local_path(self, key: str) -> Path | None:
         return None
 
-    def _in_order(self, stat: Stat) -> Iterator[bytes]:
-        """Yield the object's parts in order, downloading several concurrently."""
+    def _in_order(self, stat: Stat, expected: builtins.list[str]) -> Iterator[bytes]:
+        """Yield the object's parts in order, downloading several concurrently.
+
+        If `expected` is empty, the sha256 that is stored with the object is put there.
+        """
+
+        def part(future: Future[tuple[bytes, str | None]]) -> bytes:
+            data, stored = future.result()
+            if stored is not None and not expected:
+                expected.append(stored)
+            return data
+
         with ThreadPoolExecutor(CONCURRENT_PARTS) as pool:
             coming: deque[Future[tuple[bytes, str | None]]] = deque()
             for start in range(0, stat.size, PART_BYTES):
                 length = min(PART_BYTES, stat.size - start)
                 coming.append(pool.submit(self._fetch, "download", stat.key, start, length, stat.etag))
                 if len(coming) == CONCURRENT_PARTS:
-                    yield coming.popleft().result()[0]
+                    yield part(coming.popleft())
             while coming:
-                yield coming.popleft().result()[0]
+                yield part(coming.popleft())
 
     def _fetch(
         self, operation: str, key: str, start: int = 0, length: int | None = None, etag: str | None = None

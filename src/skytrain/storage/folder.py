@@ -18,7 +18,7 @@ from typing import BinaryIO
 from .base import TEMPORARY_PREFIX, Progress, Stat, Store, check_key, check_prefix, refuse_root
 from .errors import AccessDenied, NotFound, StoreError
 from .retry import Retry
-from .transfer import Transfer, altered, file_chunks, write_whole
+from .transfer import Transfer, altered, changed, file_chunks, write_whole
 
 
 class FolderStore(Store):
@@ -101,10 +101,16 @@ class FolderStore(Store):
             shutil.rmtree(path)
             self._remove_empty(path.parent)
 
-    def upload(self, path: Path | str, key: str, progress: Progress | None = None) -> str:
+    def upload(self, path: Path | str, key: str, progress: Progress | None = None, sha256: str | None = None) -> str:
         target, transfer = self._path(key), Transfer(key, progress)
+
+        def publish(temporary: Path, name: Path) -> None:
+            if sha256 is not None and transfer.sha256 != sha256:
+                raise changed(self.url(key), path)
+            temporary.replace(name)
+
         with source_opened(path, self.url(key)) as file, explained("upload", self.url(key)):
-            write_whole(target, transfer.through(file_chunks(file)))
+            write_whole(target, transfer.through(file_chunks(file)), publish)
         return transfer.sha256
 
     def download(self, key: str, path: Path | str, sha256: str | None = None, progress: Progress | None = None) -> None:

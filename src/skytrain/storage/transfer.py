@@ -87,6 +87,10 @@ def _open_new(path: Path) -> BinaryIO:
     return path.open("xb")
 
 
+def changed(url: str, path: Path | str) -> StoreError:
+    return StoreError("upload", url, f"{path} changed while it was read", hint="run it again")
+
+
 def altered(url: str, expected: str, actual: str) -> StoreError:
     return StoreError(
         "download",
