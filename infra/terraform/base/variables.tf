@@ -128,6 +128,12 @@ variable "node_writes" {
   }
 }
 
+variable "readable_buckets" {
+  description = "Names of other buckets that operators and machines may read, such as commoncrawl."
+  type        = list(string)
+  default     = []
+}
+
 variable "sagemaker" {
   description = "Let the operator run SageMaker training jobs with the node role."
   type        = bool

@@ -1,0 +1,44 @@
+data "aws_caller_identity" "current" {}
+
+data "aws_partition" "current" {}
+
+data "aws_availability_zones" "available" {
+  #checkov:skip=CKV_AWS_394:Only the first three names count, and a new zone sorts last; `zones` pins others
+  state = "available"
+
+  filter { # no local zones: they have neither the GPUs nor a NAT gateway
+    name   = "opt-in-status"
+    values = ["opt-in-not-required"]
+  }
+}
+
+locals {
+  account_id = data.aws_caller_identity.current.account_id
+  partition  = data.aws_partition.current.partition
+  zones      = coalesce(var.zones, slice(data.aws_availability_zones.available.names, 0, 3))
+
+  name = "skytrain-${var.project}"
+  # IAM and budgets have no regions, so that a second base of the project in another region needs other names.
+  global_name = "${local.name}-${var.region}"
+  bucket_name = coalesce(var.bucket_name, "${local.name}-${local.account_id}-${var.region}")
+
+  # Policies name what Terraform creates by ARNs that are known before it exists.
+  bucket_arn    = "arn:${local.partition}:s3:::${local.bucket_name}"
+  project_arn   = "${local.bucket_arn}/${var.project}" # every object of the project lies below
+  log_group     = "/skytrain/${var.project}/nodes"
+  log_group_arn = "arn:${local.partition}:logs:${var.region}:${local.account_id}:log-group:${local.log_group}"
+  node_role_arn = "arn:${local.partition}:iam::${local.account_id}:role/${local.global_name}-node"
+  profile_arn   = "arn:${local.partition}:iam::${local.account_id}:instance-profile/${local.global_name}-node"
+  ec2_arn       = "arn:${local.partition}:ec2:${var.region}:${local.account_id}"
+
+  private_subnets_usable = var.nat_gateway || var.interface_endpoints
+  closed_network         = var.interface_endpoints && !var.nat_gateway
+
+  # The base has all four tags as well. `skytrain gc` and the roles below leave what belongs to the run "base" alone.
+  tags = {
+    "skytrain:project"    = var.project
+    "skytrain:run"        = "base"
+    "skytrain:owner"      = var.owner
+    "skytrain:expires-at" = "never"
+  }
+}

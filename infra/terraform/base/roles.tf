@@ -1,0 +1,100 @@
+# Conditions that the roles share. A policy without one of these may only read.
+
+locals {
+  # A request that creates something: it must carry our four tags, and must not pass for a part of the base.
+  if_created_with_our_tags = {
+    StringEquals    = { "aws:RequestTag/skytrain:project" = var.project }
+    StringNotEquals = { "aws:RequestTag/skytrain:run" = "base" }
+    Null = {
+      "aws:RequestTag/skytrain:run"        = "false"
+      "aws:RequestTag/skytrain:owner"      = "false"
+      "aws:RequestTag/skytrain:expires-at" = "false"
+    }
+  }
+
+  # Something that exists: it belongs to a run of this project. The base itself does not.
+  if_of_a_run = {
+    StringEquals    = { "aws:ResourceTag/skytrain:project" = var.project }
+    StringNotEquals = { "aws:ResourceTag/skytrain:run" = "base" }
+    Null            = { "aws:ResourceTag/skytrain:run" = "false" }
+  }
+
+  # Listing with the prefix "PROJECT" would also show "PROJECT2/...", so the slash belongs to the prefix.
+  if_listing_the_project = { StringLike = { "s3:prefix" = "${var.project}/*" } }
+
+  if_key_used_through_s3  = { StringEquals = { "kms:ViaService" = "s3.${var.region}.amazonaws.com" } }
+  if_key_used_through_ec2 = { StringEquals = { "kms:ViaService" = "ec2.${var.region}.amazonaws.com" } }
+
+  readable_arns = flatten([
+    for bucket in var.readable_buckets : ["arn:${local.partition}:s3:::${bucket}", "arn:${local.partition}:s3:::${bucket}/*"]
+  ])
+
+  # The services that may run machines with the node role.
+  node_services = concat(
+    ["ec2.amazonaws.com"],
+    var.sagemaker ? ["sagemaker.amazonaws.com"] : [],
+    var.emr ? ["emr-serverless.amazonaws.com"] : [],
+  )
+
+  account_root = "arn:${local.partition}:iam::${local.account_id}:root"
+  if_mfa       = var.require_mfa ? { Bool = { "aws:MultiFactorAuthPresent" = "true" } } : {}
+}
+
+resource "aws_iam_role" "operator" {
+  name                 = "${local.global_name}-operator"
+  description          = "Launches, watches, stops and cleans up the runs of Skytrain project ${var.project}."
+  max_session_duration = 43200
+
+  assume_role_policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [merge(
+      {
+        Effect    = "Allow"
+        Action    = "sts:AssumeRole"
+        Principal = { AWS = length(var.operator_principals) > 0 ? var.operator_principals : [local.account_root] }
+      },
+      var.require_mfa ? { Condition = local.if_mfa } : {},
+    )]
+  })
+}
+
+resource "aws_iam_role" "viewer" {
+  name        = "${local.global_name}-viewer"
+  description = "Reads the runs, logs and costs of Skytrain project ${var.project}; changes nothing."
+
+  assume_role_policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Effect    = "Allow"
+      Action    = "sts:AssumeRole"
+      Principal = { AWS = length(var.viewer_principals) > 0 ? var.viewer_principals : [local.account_root] }
+    }]
+  })
+}
+
+resource "aws_iam_role" "node" {
+  name        = "${local.global_name}-node"
+  description = "What a machine of a run of Skytrain project ${var.project} may do."
+
+  assume_role_policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = concat(
+      [{ # EC2 sends no source account when it hands out a profile's credentials.
+        Effect    = "Allow"
+        Action    = "sts:AssumeRole"
+        Principal = { Service = "ec2.amazonaws.com" }
+      }],
+      [for service in setsubtract(local.node_services, ["ec2.amazonaws.com"]) : {
+        Effect    = "Allow"
+        Action    = "sts:AssumeRole"
+        Principal = { Service = service }
+        Condition = { StringEquals = { "aws:SourceAccount" = local.account_id } }
+      }],
+    )
+  })
+}
+
+resource "aws_iam_instance_profile" "node" {
+  name = "${local.global_name}-node"
+  role = aws_iam_role.node.name
+}

@@ -1,0 +1,193 @@
+# The node role: read the project's data, write its runs, end and scale the project's own machines. It can neither
+# start a machine nor pass a role. Runs of one project are not isolated from each other.
+
+resource "aws_iam_role_policy_attachment" "node" {
+  for_each = merge(
+    { store = aws_iam_policy.node_store.arn, machine = aws_iam_policy.node_machine.arn },
+    var.sagemaker ? { sagemaker = aws_iam_policy.node_sagemaker[0].arn } : {},
+  )
+
+  role       = aws_iam_role.node.name
+  policy_arn = each.value
+}
+
+resource "aws_iam_policy" "node_store" {
+  name        = "${local.global_name}-node-store"
+  description = "Reads the project's part of the bucket and writes its runs."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = concat(
+      [
+        {
+          Sid       = "ListTheProject"
+          Effect    = "Allow"
+          Action    = "s3:ListBucket"
+          Resource  = local.bucket_arn
+          Condition = local.if_listing_the_project
+        },
+        {
+          Sid      = "ReadTheProject"
+          Effect   = "Allow"
+          Action   = "s3:GetObject"
+          Resource = "${local.project_arn}/*"
+        },
+        { # No s3:DeleteObjectVersion: what a machine deletes or overwrites can be restored for seven days.
+          Sid      = "WriteRuns"
+          Effect   = "Allow"
+          Action   = ["s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"]
+          Resource = [for folder in var.node_writes : "${local.project_arn}/${folder}/*"]
+        },
+        {
+          Sid       = "KeyOfTheBucket"
+          Effect    = "Allow"
+          Action    = ["kms:Decrypt", "kms:GenerateDataKey"]
+          Resource  = aws_kms_key.main.arn
+          Condition = local.if_key_used_through_s3
+        },
+      ],
+      length(var.readable_buckets) == 0 ? [] : [
+        {
+          Sid      = "ReadOtherBuckets"
+          Effect   = "Allow"
+          Action   = ["s3:GetObject", "s3:ListBucket"]
+          Resource = local.readable_arns
+        },
+      ],
+    )
+  })
+}
+
+resource "aws_iam_policy" "node_machine" {
+  #checkov:skip=CKV_AWS_355:The actions on * know no resources: they describe machines, log in to ECR, or carry SSM's channels
+  #checkov:skip=CKV_AWS_290:Those actions on * that write are the Session Manager agent's own, which accept no resource
+  name        = "${local.global_name}-node-machine"
+  description = "Logs, images, Session Manager, and the machines of the project."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid      = "OwnLogGroup"
+        Effect   = "Allow"
+        Action   = ["logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogStreams"]
+        Resource = [local.log_group_arn, "${local.log_group_arn}:*"]
+      },
+      {
+        Sid    = "SeeMachines"
+        Effect = "Allow"
+        Action = [
+          "ec2:DescribeInstances",
+          "ec2:DescribeInstanceStatus",
+          "ec2:DescribeSpotPriceHistory",
+          "ec2:DescribeTags",
+          "autoscaling:DescribeAutoScalingGroups",
+          "autoscaling:DescribeAutoScalingInstances",
+          "autoscaling:DescribeScalingActivities",
+          "autoscaling:DescribeScheduledActions",
+        ]
+        Resource = "*"
+      },
+      { # No UpdateAutoScalingGroup and no scheduled actions: a machine can neither raise a limit nor move the kill time.
+        Sid    = "EndAndScaleTheProject"
+        Effect = "Allow"
+        Action = [
+          "ec2:TerminateInstances",
+          "ec2:DeleteLaunchTemplate",
+          "ec2:DeletePlacementGroup",
+          "autoscaling:SetDesiredCapacity",
+          "autoscaling:SetInstanceHealth",
+          "autoscaling:TerminateInstanceInAutoScalingGroup",
+          "autoscaling:CompleteLifecycleAction",
+          "autoscaling:RecordLifecycleActionHeartbeat",
+          "autoscaling:DeleteAutoScalingGroup",
+        ]
+        Resource  = "*"
+        Condition = local.if_of_a_run
+      },
+      {
+        Sid    = "SessionManagerAgent"
+        Effect = "Allow"
+        Action = [
+          "ssm:UpdateInstanceInformation",
+          "ssmmessages:CreateControlChannel",
+          "ssmmessages:CreateDataChannel",
+          "ssmmessages:OpenControlChannel",
+          "ssmmessages:OpenDataChannel",
+          "ec2messages:AcknowledgeMessage",
+          "ec2messages:DeleteMessage",
+          "ec2messages:FailMessage",
+          "ec2messages:GetEndpoint",
+          "ec2messages:GetMessages",
+          "ec2messages:SendReply",
+        ]
+        Resource = "*"
+      },
+      {
+        Sid      = "LogInToRegistry"
+        Effect   = "Allow"
+        Action   = "ecr:GetAuthorizationToken"
+        Resource = "*"
+      },
+      {
+        Sid      = "PullImages"
+        Effect   = "Allow"
+        Action   = ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]
+        Resource = aws_ecr_repository.images.arn
+      },
+    ]
+  })
+}
+
+# SageMaker runs the container with the node role and attaches it to the subnets in the role's name.
+resource "aws_iam_policy" "node_sagemaker" {
+  count = var.sagemaker ? 1 : 0
+
+  name        = "${local.global_name}-node-sagemaker"
+  description = "What SageMaker does in the role's name around a training job."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid      = "JobLogs"
+        Effect   = "Allow"
+        Action   = ["logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents", "logs:DescribeLogStreams"]
+        Resource = "arn:${local.partition}:logs:${var.region}:${local.account_id}:log-group:/aws/sagemaker/TrainingJobs*"
+      },
+      {
+        Sid       = "JobMetrics"
+        Effect    = "Allow"
+        Action    = "cloudwatch:PutMetricData"
+        Resource  = "*"
+        Condition = { StringEquals = { "cloudwatch:namespace" = "/aws/sagemaker/TrainingJobs" } }
+      },
+      {
+        Sid    = "SeeTheNetwork"
+        Effect = "Allow"
+        Action = [
+          "ec2:DescribeDhcpOptions", "ec2:DescribeNetworkInterfaces", "ec2:DescribeSecurityGroups",
+          "ec2:DescribeSubnets", "ec2:DescribeVpcs",
+        ]
+        Resource = "*"
+      },
+      {
+        Sid    = "InterfacesInTheSubnets"
+        Effect = "Allow"
+        Action = ["ec2:CreateNetworkInterface", "ec2:CreateNetworkInterfacePermission", "ec2:DeleteNetworkInterface", "ec2:DeleteNetworkInterfacePermission"]
+        Resource = concat(
+          ["${local.ec2_arn}:network-interface/*", "${local.ec2_arn}:security-group/${aws_security_group.node.id}"],
+          [for subnet in aws_subnet.private : "${local.ec2_arn}:subnet/${subnet.id}"],
+        )
+        Condition = { ArnEqualsIfExists = { "ec2:Vpc" = aws_vpc.main.arn } }
+      },
+      {
+        Sid       = "KeyOfTheVolumes"
+        Effect    = "Allow"
+        Action    = ["kms:CreateGrant", "kms:DescribeKey"]
+        Resource  = aws_kms_key.main.arn
+        Condition = { BoolIfExists = { "kms:GrantIsForAWSResource" = "true" } }
+      },
+    ]
+  })
+}

@@ -1,0 +1,420 @@
+# The operator role: `skytrain launch`, `stop`, `shell`, `gc --delete`, `store copy`. It creates only what carries our
+# tags, ends only what belongs to a run of this project, and passes the node role to nobody but EC2 (and SageMaker and
+# EMR Serverless where they are switched on).
+
+resource "aws_iam_role_policy_attachment" "operator" {
+  for_each = merge(
+    {
+      read   = aws_iam_policy.read_account.arn
+      store  = aws_iam_policy.operator_store.arn
+      launch = aws_iam_policy.operator_launch.arn
+      groups = aws_iam_policy.operator_groups.arn
+      stop   = aws_iam_policy.operator_stop.arn
+      shell  = aws_iam_policy.operator_shell.arn
+    },
+    var.sagemaker ? { sagemaker = aws_iam_policy.operator_sagemaker[0].arn } : {},
+    var.emr ? { emr = aws_iam_policy.operator_emr[0].arn } : {},
+  )
+
+  role       = aws_iam_role.operator.name
+  policy_arn = each.value
+}
+
+resource "aws_iam_policy" "operator_store" {
+  name        = "${local.global_name}-operator-store"
+  description = "Reads and writes the project's part of the bucket; pushes images."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = concat(
+      [
+        {
+          Sid       = "ListTheProject"
+          Effect    = "Allow"
+          Action    = "s3:ListBucket"
+          Resource  = local.bucket_arn
+          Condition = local.if_listing_the_project
+        },
+        {
+          Sid    = "TheProject"
+          Effect = "Allow"
+          Action = [
+            "s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts",
+          ]
+          Resource = "${local.project_arn}/*"
+        },
+        {
+          Sid       = "KeyOfTheBucket"
+          Effect    = "Allow"
+          Action    = ["kms:Decrypt", "kms:GenerateDataKey"]
+          Resource  = aws_kms_key.main.arn
+          Condition = local.if_key_used_through_s3
+        },
+        {
+          Sid      = "LogInToRegistry"
+          Effect   = "Allow"
+          Action   = "ecr:GetAuthorizationToken"
+          Resource = "*"
+        },
+        {
+          Sid    = "PushImages"
+          Effect = "Allow"
+          Action = [
+            "ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:CompleteLayerUpload", "ecr:DescribeImages",
+            "ecr:GetDownloadUrlForLayer", "ecr:InitiateLayerUpload", "ecr:PutImage", "ecr:UploadLayerPart",
+          ]
+          Resource = aws_ecr_repository.images.arn
+        },
+      ],
+      length(var.readable_buckets) == 0 ? [] : [
+        {
+          Sid      = "ReadOtherBuckets"
+          Effect   = "Allow"
+          Action   = ["s3:GetObject", "s3:ListBucket"]
+          Resource = local.readable_arns
+        },
+      ],
+    )
+  })
+}
+
+# Machines start from a launch template through an Auto Scaling group. AWS checks ec2:RunInstances and iam:PassRole of
+# whoever creates the group against the template, so that these statements also bind what the group starts later.
+resource "aws_iam_policy" "operator_launch" {
+  name        = "${local.global_name}-operator-launch"
+  description = "Starts machines of the listed families with our tags, IMDSv2 and encrypted volumes."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid      = "Machines"
+        Effect   = "Allow"
+        Action   = "ec2:RunInstances"
+        Resource = "${local.ec2_arn}:instance/*"
+        Condition = merge(local.if_created_with_our_tags, {
+          StringEquals = merge(local.if_created_with_our_tags.StringEquals, {
+            "ec2:MetadataHttpTokens" = "required"
+          })
+          StringLike                    = { "ec2:InstanceType" = [for family in var.instance_families : "${family}.*"] }
+          NumericLessThanEqualsIfExists = { "ec2:MetadataHttpPutResponseHopLimit" = "1" }
+          ArnEquals                     = { "ec2:InstanceProfile" = local.profile_arn }
+        })
+      },
+      {
+        Sid       = "Volumes"
+        Effect    = "Allow"
+        Action    = "ec2:RunInstances"
+        Resource  = "${local.ec2_arn}:volume/*"
+        Condition = merge(local.if_created_with_our_tags, { Bool = { "ec2:Encrypted" = "true" } })
+      },
+      {
+        Sid      = "Interfaces"
+        Effect   = "Allow"
+        Action   = "ec2:RunInstances"
+        Resource = "${local.ec2_arn}:network-interface/*"
+        Condition = merge(
+          local.if_created_with_our_tags,
+          local.private_subnets_usable ? { BoolIfExists = { "ec2:AssociatePublicIpAddress" = "false" } } : {},
+        )
+      },
+      { # No key pair among these: people use Session Manager.
+        Sid    = "InOurNetwork"
+        Effect = "Allow"
+        Action = "ec2:RunInstances"
+        Resource = concat(
+          [
+            "${local.ec2_arn}:security-group/${aws_security_group.node.id}",
+            "${local.ec2_arn}:spot-instances-request/*",
+            "${local.ec2_arn}:capacity-reservation/*",
+          ],
+          [for subnet in local.private_subnets_usable ? aws_subnet.private : aws_subnet.public : "${local.ec2_arn}:subnet/${subnet.id}"],
+        )
+      },
+      {
+        Sid       = "FromImagesOfAmazonOrOurs"
+        Effect    = "Allow"
+        Action    = "ec2:RunInstances"
+        Resource  = ["arn:${local.partition}:ec2:${var.region}::image/*", "arn:${local.partition}:ec2:${var.region}::snapshot/*"]
+        Condition = { StringEquals = { "ec2:Owner" = ["amazon", local.account_id] } }
+      },
+      {
+        Sid       = "FromOurTemplates"
+        Effect    = "Allow"
+        Action    = "ec2:RunInstances"
+        Resource  = ["${local.ec2_arn}:launch-template/*", "${local.ec2_arn}:placement-group/*"]
+        Condition = local.if_of_a_run
+      },
+      {
+        Sid       = "TemplatesAndPlacementGroups"
+        Effect    = "Allow"
+        Action    = ["ec2:CreateLaunchTemplate", "ec2:CreatePlacementGroup"]
+        Resource  = ["${local.ec2_arn}:launch-template/*", "${local.ec2_arn}:placement-group/*"]
+        Condition = local.if_created_with_our_tags
+      },
+      { # Tags come with creation only: nothing that exists can be made ours by tagging it.
+        Sid    = "TagsAtCreation"
+        Effect = "Allow"
+        Action = "ec2:CreateTags"
+        Resource = [
+          for kind in ["instance", "volume", "network-interface", "spot-instances-request", "launch-template", "placement-group"] :
+          "${local.ec2_arn}:${kind}/*"
+        ]
+        Condition = merge(local.if_created_with_our_tags, {
+          StringEquals = merge(local.if_created_with_our_tags.StringEquals, {
+            "ec2:CreateAction" = ["RunInstances", "CreateLaunchTemplate", "CreatePlacementGroup"]
+          })
+        })
+      },
+      {
+        Sid       = "NodeRoleForEc2"
+        Effect    = "Allow"
+        Action    = "iam:PassRole"
+        Resource  = local.node_role_arn
+        Condition = { StringEquals = { "iam:PassedToService" = "ec2.amazonaws.com" } }
+      },
+      {
+        Sid    = "RolesThatAwsMakesForItself"
+        Effect = "Allow"
+        Action = "iam:CreateServiceLinkedRole"
+        Resource = [
+          "arn:${local.partition}:iam::${local.account_id}:role/aws-service-role/autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling",
+          "arn:${local.partition}:iam::${local.account_id}:role/aws-service-role/spot.amazonaws.com/AWSServiceRoleForEC2Spot",
+        ]
+        Condition = { StringEquals = { "iam:AWSServiceName" = ["autoscaling.amazonaws.com", "spot.amazonaws.com"] } }
+      },
+      {
+        Sid       = "KeyOfTheVolumes"
+        Effect    = "Allow"
+        Action    = ["kms:Decrypt", "kms:DescribeKey", "kms:GenerateDataKeyWithoutPlaintext", "kms:ReEncryptFrom", "kms:ReEncryptTo"]
+        Resource  = aws_kms_key.main.arn
+        Condition = local.if_key_used_through_ec2
+      },
+      {
+        Sid      = "GrantsForTheVolumes"
+        Effect   = "Allow"
+        Action   = "kms:CreateGrant"
+        Resource = aws_kms_key.main.arn
+        Condition = merge(local.if_key_used_through_ec2, {
+          Bool = { "kms:GrantIsForAWSResource" = "true" }
+        })
+      },
+    ]
+  })
+}
+
+resource "aws_iam_policy" "operator_groups" {
+  name        = "${local.global_name}-operator-groups"
+  description = "Auto Scaling groups with our tags, their size and their kill time."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      { # A fixed version of a template: a group that follows the latest version escapes the check at its creation.
+        Sid      = "CreateGroups"
+        Effect   = "Allow"
+        Action   = "autoscaling:CreateAutoScalingGroup"
+        Resource = "arn:${local.partition}:autoscaling:${var.region}:${local.account_id}:autoScalingGroup:*:autoScalingGroupName/*"
+        Condition = merge(local.if_created_with_our_tags, {
+          Bool = { "autoscaling:LaunchTemplateVersionSpecified" = "true" }
+        })
+      },
+      {
+        Sid    = "ManageGroups"
+        Effect = "Allow"
+        Action = [
+          "autoscaling:CancelInstanceRefresh",
+          "autoscaling:CompleteLifecycleAction",
+          "autoscaling:DeleteAutoScalingGroup",
+          "autoscaling:DeleteLifecycleHook",
+          "autoscaling:DeleteScheduledAction",
+          "autoscaling:PutLifecycleHook",
+          "autoscaling:PutScheduledUpdateGroupAction",
+          "autoscaling:ResumeProcesses",
+          "autoscaling:SetDesiredCapacity",
+          "autoscaling:SetInstanceHealth",
+          "autoscaling:SetInstanceProtection",
+          "autoscaling:SuspendProcesses",
+          "autoscaling:TerminateInstanceInAutoScalingGroup",
+        ]
+        Resource  = "arn:${local.partition}:autoscaling:*:${local.account_id}:autoScalingGroup:*:autoScalingGroupName/*"
+        Condition = local.if_of_a_run
+      },
+      { # Sizes may change, the template may change only to a fixed version.
+        Sid      = "UpdateGroups"
+        Effect   = "Allow"
+        Action   = "autoscaling:UpdateAutoScalingGroup"
+        Resource = "arn:${local.partition}:autoscaling:*:${local.account_id}:autoScalingGroup:*:autoScalingGroupName/*"
+        Condition = merge(local.if_of_a_run, {
+          BoolIfExists = { "autoscaling:LaunchTemplateVersionSpecified" = "true" }
+          Null         = merge(local.if_of_a_run.Null, { "autoscaling:LaunchConfigurationName" = "true" })
+        })
+      },
+    ]
+  })
+}
+
+# `stop` and `gc --delete`, in every region: whatever belongs to a run of this project, and nothing else.
+resource "aws_iam_policy" "operator_stop" {
+  name        = "${local.global_name}-operator-stop"
+  description = "Ends and deletes what belongs to a run of the project."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid    = "EndAndDelete"
+        Effect = "Allow"
+        Action = [
+          "ec2:CancelSpotInstanceRequests",
+          "ec2:DeleteLaunchTemplate",
+          "ec2:DeleteNetworkInterface",
+          "ec2:DeletePlacementGroup",
+          "ec2:DeleteSecurityGroup",
+          "ec2:DeleteSnapshot",
+          "ec2:DeleteVolume",
+          "ec2:GetConsoleOutput",
+          "ec2:ReleaseAddress",
+          "ec2:TerminateInstances",
+          "elasticmapreduce:SetTerminationProtection",
+          "elasticmapreduce:TerminateJobFlows",
+          "emr-serverless:CancelJobRun",
+          "emr-serverless:DeleteApplication",
+          "emr-serverless:StopApplication",
+          "eks:DeleteCluster",
+          "eks:DeleteNodegroup",
+          "fsx:DeleteFileSystem",
+          "logs:DeleteLogGroup",
+          "sagemaker:DeleteEndpoint",
+          "sagemaker:DeleteEndpointConfig",
+          "sagemaker:StopTrainingJob",
+          "scheduler:DeleteSchedule",
+          "scheduler:DeleteScheduleGroup",
+        ]
+        Resource  = "*"
+        Condition = local.if_of_a_run
+      },
+    ]
+  })
+}
+
+resource "aws_iam_policy" "operator_shell" {
+  name        = "${local.global_name}-operator-shell"
+  description = "Session Manager to the machines of the project."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid       = "MachinesOfTheProject"
+        Effect    = "Allow"
+        Action    = ["ssm:StartSession", "ssm:GetConnectionStatus"]
+        Resource  = "arn:${local.partition}:ec2:*:${local.account_id}:instance/*"
+        Condition = local.if_of_a_run
+      },
+      {
+        Sid    = "ShellAndPorts"
+        Effect = "Allow"
+        Action = "ssm:StartSession"
+        Resource = [
+          "arn:${local.partition}:ssm:*:${local.account_id}:document/SSM-SessionManagerRunShell",
+          "arn:${local.partition}:ssm:*::document/AWS-StartInteractiveCommand",
+          "arn:${local.partition}:ssm:*::document/AWS-StartPortForwardingSession",
+        ]
+      },
+      {
+        Sid       = "OwnSessions"
+        Effect    = "Allow"
+        Action    = ["ssm:ResumeSession", "ssm:TerminateSession"]
+        Resource  = "arn:${local.partition}:ssm:*:${local.account_id}:session/*"
+        Condition = { StringLike = { "ssm:resourceTag/aws:ssmmessages:session-id" = "$${aws:userid}" } }
+      },
+      { # The caller's end of a session. It also needs the token that only the caller of StartSession was given.
+        Sid      = "Channel"
+        Effect   = "Allow"
+        Action   = "ssmmessages:OpenDataChannel"
+        Resource = "*"
+      },
+    ]
+  })
+}
+
+resource "aws_iam_policy" "operator_sagemaker" {
+  count = var.sagemaker ? 1 : 0
+
+  name        = "${local.global_name}-operator-sagemaker"
+  description = "SageMaker training jobs with our tags, in our network, with our key."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid      = "TrainingJobs"
+        Effect   = "Allow"
+        Action   = "sagemaker:CreateTrainingJob"
+        Resource = "arn:${local.partition}:sagemaker:${var.region}:${local.account_id}:training-job/*"
+        Condition = merge(local.if_created_with_our_tags, {
+          "ForAllValues:StringLike"   = { "sagemaker:InstanceTypes" = [for family in var.instance_families : "ml.${family}.*"] }
+          "ForAllValues:StringEquals" = { "sagemaker:VpcSubnets" = [for subnet in aws_subnet.private : subnet.id] }
+          ArnEquals                   = { "sagemaker:VolumeKmsKeyArn" = aws_kms_key.main.arn }
+          Null = merge(local.if_created_with_our_tags.Null, {
+            "sagemaker:InstanceTypes" = "false"
+            "sagemaker:VpcSubnets"    = "false"
+          })
+        })
+      },
+      {
+        Sid      = "TagsAtCreation"
+        Effect   = "Allow"
+        Action   = "sagemaker:AddTags"
+        Resource = "arn:${local.partition}:sagemaker:${var.region}:${local.account_id}:training-job/*"
+        Condition = merge(local.if_created_with_our_tags, {
+          StringEquals = merge(local.if_created_with_our_tags.StringEquals, {
+            "sagemaker:TaggingAction" = "CreateTrainingJob"
+          })
+        })
+      },
+      {
+        Sid       = "NodeRoleForSageMaker"
+        Effect    = "Allow"
+        Action    = "iam:PassRole"
+        Resource  = local.node_role_arn
+        Condition = { StringEquals = { "iam:PassedToService" = "sagemaker.amazonaws.com" } }
+      },
+    ]
+  })
+}
+
+resource "aws_iam_policy" "operator_emr" {
+  count = var.emr ? 1 : 0
+
+  name        = "${local.global_name}-operator-emr"
+  description = "EMR Serverless applications and jobs with our tags."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid       = "Applications"
+        Effect    = "Allow"
+        Action    = ["emr-serverless:CreateApplication", "emr-serverless:TagResource"]
+        Resource  = "*"
+        Condition = local.if_created_with_our_tags
+      },
+      {
+        Sid       = "Jobs"
+        Effect    = "Allow"
+        Action    = ["emr-serverless:StartApplication", "emr-serverless:StartJobRun"]
+        Resource  = "arn:${local.partition}:emr-serverless:${var.region}:${local.account_id}:/applications/*"
+        Condition = local.if_of_a_run
+      },
+      {
+        Sid       = "NodeRoleForEmr"
+        Effect    = "Allow"
+        Action    = "iam:PassRole"
+        Resource  = local.node_role_arn
+        Condition = { StringEquals = { "iam:PassedToService" = "emr-serverless.amazonaws.com" } }
+      },
+    ]
+  })
+}

@@ -1,0 +1,161 @@
+# The viewer role: `status`, `logs`, `costs`, `gc` without --delete, reports. No action here changes anything.
+
+resource "aws_iam_role_policy_attachment" "viewer" {
+  for_each = { store = aws_iam_policy.viewer_store.arn, account = aws_iam_policy.read_account.arn }
+
+  role       = aws_iam_role.viewer.name
+  policy_arn = each.value
+}
+
+resource "aws_iam_policy" "viewer_store" {
+  name        = "${local.global_name}-viewer-store"
+  description = "Reads the project's part of the bucket."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid       = "ListTheProject"
+        Effect    = "Allow"
+        Action    = "s3:ListBucket"
+        Resource  = local.bucket_arn
+        Condition = local.if_listing_the_project
+      },
+      {
+        Sid      = "ReadTheProject"
+        Effect   = "Allow"
+        Action   = "s3:GetObject"
+        Resource = "${local.project_arn}/*"
+      },
+      {
+        Sid       = "KeyOfTheBucket"
+        Effect    = "Allow"
+        Action    = "kms:Decrypt"
+        Resource  = aws_kms_key.main.arn
+        Condition = local.if_key_used_through_s3
+      },
+    ]
+  })
+}
+
+# Operators have this one too.
+resource "aws_iam_policy" "read_account" {
+  name        = "${local.global_name}-read"
+  description = "Reads what runs, what it costs, and the project's logs."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid    = "WhatRuns"
+        Effect = "Allow"
+        Action = [
+          "ec2:Describe*",
+          "ec2:GetSpotPlacementScores",
+          "autoscaling:Describe*",
+          "tag:GetResources",
+          "fsx:DescribeFileSystems",
+          "elasticmapreduce:DescribeCluster",
+          "elasticmapreduce:ListClusters",
+          "elasticmapreduce:ListInstances",
+          "elasticmapreduce:ListSteps",
+          "emr-serverless:GetApplication",
+          "emr-serverless:GetJobRun",
+          "emr-serverless:ListApplications",
+          "emr-serverless:ListJobRuns",
+          "emr-serverless:ListTagsForResource",
+          "sagemaker:DescribeEndpoint",
+          "sagemaker:DescribeEndpointConfig",
+          "sagemaker:DescribeTrainingJob",
+          "sagemaker:ListEndpoints",
+          "sagemaker:ListTags",
+          "sagemaker:ListTrainingJobs",
+          "eks:DescribeCluster",
+          "eks:DescribeNodegroup",
+          "eks:ListClusters",
+          "eks:ListNodegroups",
+          "scheduler:GetSchedule",
+          "scheduler:ListScheduleGroups",
+          "scheduler:ListSchedules",
+          "scheduler:ListTagsForResource",
+        ]
+        Resource = "*"
+      },
+      {
+        Sid    = "PricesQuotasAndCosts"
+        Effect = "Allow"
+        Action = [
+          "pricing:GetProducts",
+          "servicequotas:GetServiceQuota",
+          "servicequotas:ListServiceQuotas",
+          "cloudwatch:GetMetricData",
+          "cloudwatch:GetMetricStatistics",
+          "cloudwatch:ListMetrics",
+          "ce:GetCostAndUsage",
+        ]
+        Resource = "*"
+      },
+      {
+        Sid      = "Budget"
+        Effect   = "Allow"
+        Action   = "budgets:ViewBudget"
+        Resource = "arn:${local.partition}:budgets::${local.account_id}:budget/${local.global_name}"
+      },
+      { # Names, sizes and tags of log groups; their lines are below.
+        Sid      = "LogGroups"
+        Effect   = "Allow"
+        Action   = ["logs:DescribeLogGroups", "logs:ListTagsForResource"]
+        Resource = "*"
+      },
+      {
+        Sid    = "LogLines"
+        Effect = "Allow"
+        Action = ["logs:DescribeLogStreams", "logs:FilterLogEvents", "logs:GetLogEvents"]
+        Resource = [
+          "arn:${local.partition}:logs:${var.region}:${local.account_id}:log-group:/skytrain/${var.project}/*",
+          "arn:${local.partition}:logs:${var.region}:${local.account_id}:log-group:/aws/sagemaker/TrainingJobs*",
+        ]
+      },
+      {
+        Sid    = "PublicParameters"
+        Effect = "Allow"
+        Action = ["ssm:GetParameter", "ssm:GetParameters", "ssm:GetParametersByPath"]
+        Resource = [
+          "arn:${local.partition}:ssm:*::parameter/aws/service/*",
+        ]
+      },
+      {
+        Sid      = "ConnectedMachines"
+        Effect   = "Allow"
+        Action   = ["ssm:DescribeInstanceInformation", "ssm:DescribeSessions"]
+        Resource = "*"
+      },
+      {
+        Sid    = "TheseRoles"
+        Effect = "Allow"
+        Action = ["iam:GetRole", "iam:GetInstanceProfile", "iam:ListAttachedRolePolicies"]
+        Resource = [
+          aws_iam_role.operator.arn, aws_iam_role.node.arn, aws_iam_role.viewer.arn, local.profile_arn,
+        ]
+      },
+      {
+        Sid      = "TheBucketsSettings"
+        Effect   = "Allow"
+        Action   = ["s3:GetBucketLocation", "s3:GetBucketVersioning", "s3:GetEncryptionConfiguration", "s3:GetLifecycleConfiguration", "s3:ListBucketMultipartUploads"]
+        Resource = local.bucket_arn
+      },
+      {
+        Sid      = "TheKeysSettings"
+        Effect   = "Allow"
+        Action   = "kms:DescribeKey"
+        Resource = aws_kms_key.main.arn
+      },
+      { # The message of a refused request says which statement was missing, but only in an encoded form.
+        Sid      = "ReadRefusals"
+        Effect   = "Allow"
+        Action   = "sts:DecodeAuthorizationMessage"
+        Resource = "*"
+      },
+    ]
+  })
+}
