@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from torch import nn
 
 from ..config import ModelConfig, TokenizerConfig, build
-from ..models import build_model, load_hf_folder
+from ..models import build_model, find_weights, is_pretrained, load_pretrained
 from ..runs import RunRecord
 from ..storage import Store
 from ..tokens import Tokenizer, load_tokenizer_folder, open_tokenizer
@@ -29,10 +28,11 @@ class LoadedModel:
 def load_model(store: Store, source: str | None) -> LoadedModel:
     """Loads a model and its tokenizer.
 
-    `source` is a run, `run@step`, or a folder in Hugging Face's layout; without one, the newest run is loaded.
+    `source` is a run, `run@step`, a folder in Hugging Face's layout or a repository of its hub; without one, the newest
+    run is loaded.
     """
-    if source and Path(source).is_dir():
-        return LoadedModel(load_hf_folder(Path(source)), load_tokenizer_folder(Path(source)), source, None)
+    if source and is_pretrained(source):
+        return LoadedModel(load_pretrained(source), load_tokenizer_folder(find_weights(source)), source, None)
     record, step = choose_checkpoint(store, source)
     model = build_model(build(ModelConfig, record.config["model"], "model"), seed=record.seed, start_weights=False)
     load_weights(model, open_checkpoint(store, step_key(record.name, step)).model)

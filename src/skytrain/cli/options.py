@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -41,7 +42,8 @@ From = Annotated[
     typer.Option(
         "--from",
         metavar="RUN[@STEP]",
-        help="A run, one of its checkpoints, or an exported folder. Default: the newest run with a checkpoint.",
+        help="A run, one of its checkpoints, a Hugging Face folder, or OWNER/NAME on the hub. "
+        "Default: the newest run with a checkpoint.",
         show_default=False,
     ),
 ]
@@ -74,9 +76,15 @@ def compose_overrides(
 ) -> Composed:
     """Composes the configuration. Weights to start from (`model.weights`, or `start`) bring their model's settings."""
     from ..config import compose
-    from ..models import adopt_model, check_model
+    from ..models import adopt_model, check_model, is_pretrained
 
-    composed = compose(overrides or [], config_dirs or [], adopt=lambda weights: adopt_model(start or weights))
+    # `start` is a run, too, or a checkpoint of one: those bring no settings.
+    given = start if start and is_pretrained(start) else None
+    composed = compose(
+        overrides or [],
+        config_dirs or [],
+        adopt=lambda weights: adopt_model(weights if start is None else given, _tell),
+    )
     check_model(composed.config.model, start)
     return composed
 
@@ -91,3 +99,7 @@ def compose_cloud(overrides: list[str] | None, config_dirs: list[Path] | None = 
     if written and not any(word.startswith("cloud=") for word in words):
         words.insert(0, "cloud=aws")
     return compose(words, folders)
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -46,7 +46,7 @@ Source = Annotated[
         "--from",
         metavar="SOURCE",
         help="Start a new run from a checkpoint (RUN, RUN@STEP, or a path or URL .../runs/RUN@STEP), a Hugging Face "
-        "folder or an llm.c .bin file. A run that has its own checkpoints resumes from those.",
+        "folder, OWNER/NAME on its hub or an llm.c .bin file. A run that has its own checkpoints resumes from those.",
         show_default=False,
     ),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -47,8 +47,19 @@ ALTERNATIVES = {
     "trainer.steps": "trainer.tokens",
     "trainer.tokens": "trainer.steps",
 }  # setting one makes the other null
-# Maps `model.weights` to the file that describes them and its `model` settings; None if there is no such file.
-Adopt = Callable[[str | None], tuple[str, Mapping[str, Any]] | None]
+
+
+@dataclass(frozen=True)
+class AdoptedSettings:
+    """The settings that initial weights bring with them."""
+
+    file: str  # that says so
+    model: Mapping[str, Any]
+    tokenizer: Mapping[str, Any] | None = None  # None: there is none beside the weights
+
+
+# Maps `model.weights` to the settings that they bring; None if no file describes them.
+Adopt = Callable[[str | None], AdoptedSettings | None]
 
 
 @dataclass(frozen=True)
@@ -72,7 +83,7 @@ def compose(
 
     `config_dirs` are folders of the user's own groups (`recipe/mine.yaml`), searched after the built-in ones and before
     the current folder (`cloud/aws.yaml`).
-    `adopt` reads the model settings of the initial weights; they replace the default model, but no user setting.
+    `adopt` reads the settings of the initial weights; they replace the default model, but no user setting.
     """
     parsed = _parse(overrides)
     choices = [override for override in parsed if override.key_or_group in GROUPS]
@@ -83,8 +94,8 @@ def compose(
     for key in _replaced({override.key_or_group: override.value() for override in settings}):
         OmegaConf.update(tree, key, None)
         origins[key] = COMMAND_LINE
-    if adopt is not None and not any(choice.key_or_group == "model" for choice in choices):
-        _adopt(tree, origins, adopt)
+    if adopt is not None:
+        _adopt(tree, origins, adopt, {choice.key_or_group for choice in choices})
     try:
         values = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:
@@ -237,20 +248,61 @@ def _set_origin(origins: dict[str, str], key: str, value: Any, origin: str) -> N
         origins[leaf] = origin
 
 
-def _adopt(tree: DictConfig, origins: dict[str, str], adopt: Adopt) -> None:
-    if "layers" not in tree.model:  # a recipe's model=hf or model=custom defines the model itself
-        return
-    found = adopt(tree.model.weights)
+def _adopt(tree: DictConfig, origins: dict[str, str], adopt: Adopt, chosen: Collection[str]) -> None:
+    """Take the model's settings from its weights, unless the user has chosen another model.
+
+    With model=hf-weights the weights decide everything, the tokenizer too.
+    """
+    everything = OmegaConf.is_missing(tree.model, "family")
+    if not everything and ("model" in chosen or "layers" not in tree.model):
+        return  # a recipe's model=hf or model=custom defines the model itself
+    found = adopt(None if OmegaConf.is_missing(tree.model, "weights") else tree.model.weights)
     if found is None:
+        if everything:
+            hint = "a Hugging Face folder, or OWNER/NAME on the hub"
+            raise ConfigError("model.weights", "must be given with model=hf-weights", hint=hint)
         return
-    file, values = found
     given = _given(origins)
+    if found.model["family"] == "hf":
+        _keep_given(tree, origins, given, leave_out="weights")
+    elif everything:
+        tree.model.pop("trust_remote_code")  # the built-in decoder runs no code of the folder
+        origins.pop("model.trust_remote_code")
+    _take(tree, origins, "model", found.model, found.file, given)
+    if everything and found.tokenizer is not None and "tokenizer" not in chosen:
+        _set_origin(origins, "tokenizer", {}, found.file)
+        tree.tokenizer = {}
+        _take(tree, origins, "tokenizer", found.tokenizer, found.file, given)
+
+
+def _keep_given(tree: DictConfig, origins: dict[str, str], given: Collection[str], leave_out: str) -> None:
+    """Empty `model` but for the user's settings: another kind of model takes the place of the default."""
+    values: Any = OmegaConf.to_container(tree.model, resolve=False)
+    kept = {name: value for name, value in values.items() if name != leave_out and _is_given(f"model.{name}", given)}
+    tree.model = kept
+    for leaf in [leaf for leaf in origins if leaf.startswith("model.") and leaf.split(".")[1] not in kept]:
+        del origins[leaf]
+
+
+def _take(
+    tree: DictConfig,
+    origins: dict[str, str],
+    group: str,
+    values: Mapping[str, Any],
+    file: str,
+    given: Collection[str],
+) -> None:
+    """Set what the user has not."""
     for name, value in values.items():
-        key = f"model.{name}"
-        if any(leaf == key or leaf.startswith(key + ".") for leaf in given):
+        key = f"{group}.{name}"
+        if _is_given(key, given) and name in tree[group]:
             continue
         OmegaConf.update(tree, key, value, merge=False)
         _set_origin(origins, key, value, file)
+
+
+def _is_given(key: str, given: Collection[str]) -> bool:
+    return any(leaf == key or leaf.startswith(key + ".") for leaf in given)
 
 
 def _known(tree: DictConfig, key: str) -> bool:

@@ -32,9 +32,11 @@ from .parametrization import UpdateScales as UpdateScales, update_scales as upda
 from .places import Places as Places
 from .recompute import Recompute as Recompute, nothing_kept as nothing_kept, run_block as run_block
 from .sizes import describe_sizes as describe_sizes
+from .sources import find_weights as find_weights, is_pretrained as is_pretrained
 from .stages import DecoderStage as DecoderStage, stage_layers as stage_layers
 from .tensor_plans import (
     TensorPlan as TensorPlan,
     check_tensor_degree as check_tensor_degree,
     tensor_plan as tensor_plan,
 )
+from .weights import load_pretrained as load_pretrained

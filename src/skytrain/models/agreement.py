@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config import ConfigError, DecoderConfig, ModelConfig, SkytrainError
+from ..config import AdoptedSettings, ConfigError, DecoderConfig, ModelConfig, SkytrainError
+from .families import UnsupportedArchitecture
 from .hf_form import explicit, read_hf_config
+from .safetensors_header import read_headers
+from .sources import CONFIG, find_description, is_pretrained
+
+UNLIMITED_LENGTH = 1 << 20  # where config.json names no longest sequence (state-space models)
 
 NOT_COMPARED = {
     "name": "a label",
@@ -27,34 +32,75 @@ NOT_COMPARED = {
 NOT_ADOPTED = ("pad_vocab_to", "dropout", "weights", "parametrization", "base_width", "base_layers")
 
 
-def read_hf_decoder(folder: Path, *, pad_vocab_to: int = 128, max_length: int | None = None) -> DecoderConfig:
-    """Return the decoder configuration that a folder's config.json describes."""
-    try:
-        data: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise SkytrainError(f"{folder} is not a Hugging Face model: config.json cannot be read ({error})") from None
-    return read_hf_config(data, name=folder.resolve().name, pad_vocab_to=pad_vocab_to, max_length=max_length)
+def read_hf_decoder(source: str | Path, *, pad_vocab_to: int = 128, max_length: int | None = None) -> DecoderConfig:
+    """Return the decoder configuration that the config.json of a folder, or of a repository of the hub, describes.
 
-
-def adopt_model(source: str | None) -> tuple[str, dict[str, Any]] | None:
-    """Return the path of a folder's config.json and the `model` settings it implies.
-
-    Training choices (`NOT_ADOPTED`) are left out. None if `source` is not a folder with a config.json.
+    Raises `UnsupportedArchitecture` where the built-in decoder does not compute what it asks for.
     """
-    if source is None or not (Path(source) / "config.json").is_file():
+    data, name = _read_config(source)
+    return read_hf_config(data, name=name, pad_vocab_to=pad_vocab_to, max_length=max_length)
+
+
+def adopt_model(source: str | None, tell: Callable[[str], None] = lambda line: None) -> AdoptedSettings | None:
+    """Return the settings that pretrained weights bring. None if `source` is an llm.c file, or nothing.
+
+    Training choices (`NOT_ADOPTED`) are left out. An architecture that the built-in decoder lacks becomes `model=hf`,
+    which `tell` is given a line about.
+    """
+    if source is None or Path(source).is_file():
         return None
-    values = dataclasses.asdict(read_hf_decoder(Path(source)))
-    return f"{source}/config.json", {name: value for name, value in values.items() if name not in NOT_ADOPTED}
+    file = f"{source}/{CONFIG}"
+    try:
+        values = dataclasses.asdict(read_hf_decoder(source))
+    except UnsupportedArchitecture as error:
+        tell(f"{error.problem}: transformers runs it (model=hf)")
+        return AdoptedSettings(file, transformers_settings(source))
+    return AdoptedSettings(file, {name: value for name, value in values.items() if name not in NOT_ADOPTED})
+
+
+def transformers_settings(source: str) -> dict[str, Any]:
+    """Return the settings of `model=hf` with the weights of `source`."""
+    data, _ = _read_config(source)
+    data = {**data, **data.get("text_config", {})}
+    name, _, revision = source.partition("@") if not Path(source).is_dir() else (source, "", "")
+    length = next((data[key] for key in ("max_position_embeddings", "n_positions", "n_ctx") if data.get(key)), None)
+    if not isinstance(data.get("vocab_size"), int):
+        raise SkytrainError(f"{source}: {CONFIG} has no vocab_size, so it does not describe a language model")
+    return {
+        "name": name,
+        "family": "hf",
+        "weights": "pretrained",
+        "revision": revision or None,
+        "trust_remote_code": False,
+        "vocab_size": data["vocab_size"],
+        "max_length": length or UNLIMITED_LENGTH,
+    }
+
+
+def _read_config(source: str | Path) -> tuple[dict[str, Any], str]:
+    """The config.json of a folder or a repository, and a name for the model."""
+    folder = find_description(str(source))
+    try:
+        data = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        assert isinstance(data, dict)
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, AssertionError) as error:
+        problem = str(error) or "it is not a JSON object"
+        raise SkytrainError(f"{source} is not a Hugging Face model: config.json cannot be read ({problem})") from None
+    local = Path(source).expanduser()
+    return data, local.resolve().name if local.is_dir() else str(source).partition("@")[0].rpartition("/")[2]
 
 
 def check_model(config: ModelConfig, start: str | None = None) -> None:
-    """Raise ConfigError if a decoder configuration does not match the folder it starts from.
+    """Raise ConfigError if a decoder configuration does not match the weights it starts from.
 
-    The folder is `start` if given, otherwise `config.weights`. Other kinds of model are not checked.
+    The weights are `start` if that is a folder or a repository, otherwise `config.weights`. Files that are here are
+    checked too, so that a missing or truncated one ends the command before any work. Other kinds of model are not checked.
     """
-    source = start or (config.weights if isinstance(config, DecoderConfig) else None)
-    if isinstance(config, DecoderConfig) and source is not None and (Path(source) / "config.json").is_file():
-        check_agreement(config, read_hf_decoder(Path(source)), source)
+    source = start if start and is_pretrained(start) else getattr(config, "weights", None)
+    if isinstance(config, DecoderConfig) and source is not None and not Path(source).is_file():
+        check_agreement(config, read_hf_decoder(source), source)
+        if Path(source).is_dir():
+            read_headers(Path(source))
 
 
 def check_agreement(config: DecoderConfig, found: DecoderConfig, source: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..config import ConfigError, DecoderConfig, DynamicRope, SkytrainError, build, check_decoder, nearest
-from .families import FAMILIES, ModelFamily
+from .families import FAMILIES, ModelFamily, UnsupportedArchitecture
 from .families._family import need
 from .sizes import model_file
 
@@ -100,11 +100,9 @@ def _family_of(data: Mapping[str, Any], name: str) -> ModelFamily:
     guess = nearest(
         str(found), FAMILIES, cutoff=0.7
     )  # a lower cutoff matches unrelated short names, such as opt and gpt2
-    raise SkytrainError(
+    raise UnsupportedArchitecture(
         f"{name}: the built-in decoder has no architecture {found!r} (model_type in config.json);"
-        f" it has {', '.join(FAMILIES)}"
-        + (f"\n  did you mean {guess}?" if guess else "")
-        + "\n  model=hf model.name=FOLDER trains any causal language model that transformers has"
+        f" it has {', '.join(FAMILIES)}" + (f"; did you mean {guess}?" if guess else "")
     )
 
 

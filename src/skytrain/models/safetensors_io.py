@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..config import SkytrainError
+from .safetensors_header import INDEX, SINGLE, read_headers
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}
 
 
@@ -34,40 +34,17 @@ class SafetensorsFolder:
     """The tensors of a folder that holds model.safetensors, or its parts with their index."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.files = self._files()
-        self._home: dict[str, Path] = {}
-        self.shapes: dict[str, tuple[int, ...]] = {}
-        for path in self.files:
-            try:
-                with safe_open(path, framework="pt") as file:
-                    for name in file.keys():  # noqa: SIM118  (not a dict)
-                        self._home[name] = path
-                        self.shapes[name] = tuple(file.get_slice(name).get_shape())
-            except (SafetensorError, OSError) as error:
-                raise SkytrainError(f"{path} cannot be read as safetensors: {error}") from None
+        self._homes = read_headers(folder)
+        self.shapes = {name: home.shape for name, home in self._homes.items()}
 
     def get(self, name: str) -> Tensor:
-        with safe_open(self._home[name], framework="pt") as file:
-            return file.get_tensor(name)
-
-    def _files(self) -> list[Path]:
-        if (self.folder / SINGLE).is_file():
-            return [self.folder / SINGLE]
-        index = self.folder / INDEX
-        if not index.is_file():
-            pickled = any(self.folder.glob("*.bin"))
-            why = (
-                "it has only pickled .bin files, which can run code when read: save it again with safe_serialization"
-                if pickled
-                else f"neither {SINGLE} nor {INDEX}"
-            )
-            raise SkytrainError(f"{self.folder} has no weights: {why}")
-        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        for name in names:
-            if not (self.folder / name).is_file():
-                raise SkytrainError(f"{self.folder / name} is named by {INDEX} but missing")
-        return [self.folder / name for name in names]
+        """A view of the mapped file: only what is copied from it is read."""
+        path = self._homes[name].path
+        try:
+            with safe_open(path, framework="pt") as file:
+                return file.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise SkytrainError(f"{path} cannot be read as safetensors: {error}\n  download it again") from None
 
 
 def write_folder(

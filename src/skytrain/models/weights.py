@@ -1,26 +1,29 @@
-"""Initial weights from a Hugging Face folder or an llm.c file."""
+"""Initial weights from a Hugging Face folder, a repository of its hub or an llm.c file."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..config import ConfigError, DecoderConfig
-from .agreement import check_agreement, read_hf_decoder
+from ..config import DecoderConfig, HFModelConfig, build
+from .agreement import check_agreement, read_hf_decoder, transformers_settings
 from .decoder import Decoder, InitialValues
-from .hf import FolderWeights, read_hf_weights
+from .families import UnsupportedArchitecture
+from .hf import FolderWeights, load_hf_folder, read_hf_weights
+from .hf_causal_lm import build_hf
 from .initialise import initial_value
 from .llmc import read_llmc_header, read_llmc_weights
+from .sources import find_weights
 
 
 def initial_values(config: DecoderConfig, seed: int, *, start_weights: bool = True) -> InitialValues:
     """The values that each parameter of a decoder starts with: those of `config.weights`, a folder, or of the seed."""
     if config.weights is not None and start_weights:
-        found = read_hf_decoder(Path(config.weights))
+        found = read_hf_decoder(config.weights)
         check_agreement(config, found, config.weights)
-        return FolderWeights(config, Path(config.weights), family=found.family).value
+        return FolderWeights(config, find_weights(config.weights), family=found.family).value
 
     def value(name: str, shape: torch.Size) -> Tensor:
         return initial_value(config, name, shape, seed)
@@ -28,15 +31,26 @@ def initial_values(config: DecoderConfig, seed: int, *, start_weights: bool = Tr
     return value
 
 
+def load_pretrained(source: str) -> nn.Module:
+    """Load a folder, or a repository of the hub, on the CPU in float32.
+
+    The built-in decoder where it has the architecture, otherwise transformers.
+    """
+    folder = find_weights(source)
+    try:
+        return load_hf_folder(folder).eval()
+    except UnsupportedArchitecture:
+        settings: HFModelConfig = build(HFModelConfig, transformers_settings(source), key="model")
+        return build_hf(settings, seed=0, start_weights=True).eval()
+
+
 def load_weights(model: Decoder, source: str) -> None:
     """Load the weights at `source`, after a check that the decoder has their shapes and arithmetic."""
     path = Path(source)
-    if path.is_dir():
-        found = read_hf_decoder(path)
-        check_agreement(model.config, found, source)
-        read_hf_weights(model, path, family=found.family)
-    elif path.is_file():
+    if path.is_file():
         check_agreement(model.config, read_llmc_header(path).config, source)
         read_llmc_weights(model, path)
-    else:
-        raise ConfigError("model.weights", f"{source!r} is neither a folder nor a file")
+        return
+    found = read_hf_decoder(source)
+    check_agreement(model.config, found, source)
+    read_hf_weights(model, find_weights(source), family=found.family)

@@ -22,7 +22,7 @@ from ..checkpoints import (
     read_manifest,
 )
 from ..config import Config, DecoderConfig, SkytrainError
-from ..models import build_model
+from ..models import build_model, is_pretrained
 from ..runs import Start, check_not_renamed, config_changes, last_metrics, load_run, other_changes, plain
 from ..storage import Store, open_store
 from ..tokens import Prepared
@@ -120,8 +120,8 @@ def find_resume_point(context: RunContext, checked: ResumePoint | None = None) -
         return ResumePoint(own[-1].step, own[-1].key, own=True, label=f"step {own[-1].step}")
     if start.source is None:
         return ResumePoint()
-    if Path(start.source).is_file() or (Path(start.source) / "config.json").is_file():
-        # An llm.c file or a Hugging Face folder, which contains weights only.
+    if Path(start.source).is_file() or is_pretrained(start.source):
+        # An llm.c file, a Hugging Face folder or a repository of its hub, which contain weights only.
         return ResumePoint(start.at_step or 0, weights=start.source, label=start.label)
     return _point_in_run(config, store, start, start.source)
 

@@ -107,7 +107,10 @@ class DecoderConfig:
     logit_softcap: PositiveFloat | None = setting(NUMBERS, "Soft limit of the logits; null: none.")
     scale_embedding: bool = setting(WEIGHTS, "Multiply token embeddings by sqrt(width).")
     weights: str | None = setting(
-        NUMBERS, "A Hugging Face folder or an llm.c file to start from; null: new weights from the seed.", default=None
+        NUMBERS,
+        "Weights to start from: a Hugging Face folder, OWNER/NAME[@REVISION] on its hub, or an llm.c file; "
+        "null: new weights from the seed.",
+        default=None,
     )
     parametrization: Literal["standard", "mup", "completep"] = setting(
         WEIGHTS,

@@ -9,9 +9,9 @@ import pkgutil
 from collections.abc import Mapping
 from importlib import import_module
 
-from ._family import ModelFamily
+from ._family import ModelFamily, UnsupportedArchitecture
 
-__all__ = ["FAMILIES", "ModelFamily"]
+__all__ = ["FAMILIES", "ModelFamily", "UnsupportedArchitecture"]
 
 
 def _find() -> Mapping[str, ModelFamily]:

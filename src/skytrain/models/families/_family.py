@@ -9,7 +9,16 @@ from typing import Any
 from ...config import DecoderConfig, SkytrainError
 
 SILU = ("silu", "swish")  # two names of one function
-RUNS_ANYWAY = "  model=hf model.name=FOLDER runs any architecture"
+RUNS_ANYWAY = "  model=hf model.name=FOLDER runs any causal language model that transformers has"
+
+
+class UnsupportedArchitecture(SkytrainError):
+    """A model of Hugging Face that the built-in decoder does not compute; transformers may."""
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+        super().__init__(f"{problem}\n{RUNS_ANYWAY}")
+
 
 # Modules of the decoder -> modules of the Hugging Face model; `{}` stands for the layer.
 # One name to three: Hugging Face stores q, k and v separately. Two names to one: it stores gate and up as one matrix.
@@ -60,7 +69,6 @@ def refuse(data: Mapping[str, Any], **supported: Any) -> None:
     for name, values in supported.items():
         choices = values if isinstance(values, tuple) else (values,)
         if name in data and data[name] not in choices:
-            raise SkytrainError(
-                f"config.json: {name}={data[name]!r} is not supported by the built-in decoder (only {choices[0]!r})\n"
-                + RUNS_ANYWAY
+            raise UnsupportedArchitecture(
+                f"config.json: {name}={data[name]!r} is not supported by the built-in decoder (only {choices[0]!r})"
             )

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...config import DecoderConfig, DynamicRope, SkytrainError
+from ...config import DecoderConfig, DynamicRope
 from ..yarn import yarn_magnitude
-from ._family import RUNS_ANYWAY, ModuleNames, need, refuse
+from ._family import ModuleNames, UnsupportedArchitecture, need, refuse
 
 ROPE_THETA = 10000.0  # the default of every family
 LLAMA_MODULES: ModuleNames = {
@@ -85,7 +85,7 @@ def read_windows(kinds: Sequence[str], window: int | None) -> dict[str, Any]:
     for every in range(1, len(slides) + 1):
         if slides == [layer % every == 0 for layer in range(len(slides))]:
             return {"window": window, "window_every": every}
-    raise SkytrainError(f"config.json: layer_types is not a window in every n-th layer, from the first\n{RUNS_ANYWAY}")
+    raise UnsupportedArchitecture("config.json: layer_types is not a window in every n-th layer, from the first")
 
 
 def layer_types(config: DecoderConfig) -> list[str]:
@@ -104,9 +104,8 @@ def _rope_parameters(data: Mapping[str, Any]) -> dict[str, Any]:
     need(rope, "rope_theta")
     refuse(rope, partial_rotary_factor=(1.0, None))
     if any(isinstance(value, Mapping) for value in rope.values()):
-        raise SkytrainError(
-            "config.json: rotary positions that differ from layer to layer are not supported by the built-in decoder\n"
-            + RUNS_ANYWAY
+        raise UnsupportedArchitecture(
+            "config.json: rotary positions that differ from layer to layer are not supported by the built-in decoder"
         )
     return rope
 
@@ -127,9 +126,8 @@ def _read_scaling(rope: Mapping[str, Any], length: int, original: int | None) ->
         return {"kind": kind, **{key: need(rope, key) for key in keys}, "original_length": original}
     if kind == "yarn":
         return _read_yarn(rope, length, original)
-    raise SkytrainError(
-        f"config.json: rotary positions of type {kind!r} are not supported (linear, dynamic, llama3 and yarn are)\n"
-        + RUNS_ANYWAY
+    raise UnsupportedArchitecture(
+        f"config.json: rotary positions of type {kind!r} are not supported (linear, dynamic, llama3 and yarn are)"
     )
 
 
@@ -140,9 +138,9 @@ def _read_yarn(rope: Mapping[str, Any], length: int, original: int) -> dict[str,
     if magnitude is None and rope.get("mscale") and rope.get("mscale_all_dim"):
         magnitude = yarn_magnitude(factor, rope["mscale"]) / yarn_magnitude(factor, rope["mscale_all_dim"])
     if magnitude is not None and magnitude != yarn_magnitude(factor):
-        raise SkytrainError(
+        raise UnsupportedArchitecture(
             f"config.json: YaRN with an attention factor of {magnitude} is not supported by the built-in decoder"
-            f" (only {yarn_magnitude(factor)}, which follows from factor {factor})\n{RUNS_ANYWAY}"
+            f" (only {yarn_magnitude(factor)}, which follows from factor {factor})"
         )
     betas = {"beta_fast": rope.get("beta_fast") or 32, "beta_slow": rope.get("beta_slow") or 1}
     return {"kind": "yarn", "factor": factor, **betas, "original_length": original}

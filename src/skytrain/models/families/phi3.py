@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...config import DecoderConfig, SkytrainError
-from ._family import RUNS_ANYWAY, SILU, ModelFamily, refuse
+from ...config import DecoderConfig
+from ._family import SILU, ModelFamily, UnsupportedArchitecture, refuse
 from ._rotary import LLAMA_MODULES, read_rotary, write_rotary
 
 
@@ -14,7 +14,7 @@ def read(data: Mapping[str, Any]) -> dict[str, Any]:
     refuse(data, hidden_act=SILU)
     plain = read_rotary(data)
     if plain["rope_scaling"] is not None:  # transformers has LongRoPE only, and takes YaRN for it
-        raise SkytrainError(f"config.json: extended rotary positions of Phi-3 are not supported\n{RUNS_ANYWAY}")
+        raise UnsupportedArchitecture("config.json: extended rotary positions of Phi-3 are not supported")
     return {**plain, "window": data["sliding_window"], "dropout": data["resid_pdrop"]}
 
 

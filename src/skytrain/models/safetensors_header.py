@@ -1,0 +1,82 @@
+"""The headers of safetensors files: which tensors a folder has, in which files. No torch.
+
+A file is a length, a JSON header and the bytes of the tensors. Its size follows from the header, so that a truncated
+file is found without reading it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import SkytrainError
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+LENGTH_BYTES = 8
+MAX_HEADER_BYTES = 100 * 2**20  # the format's own limit
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+
+
+@dataclass(frozen=True)
+class TensorHome:
+    """The file that holds a tensor, and the tensor's shape."""
+
+    path: Path
+    shape: tuple[int, ...]
+    dtype: str  # as the format writes it: F32, BF16
+
+
+def read_headers(folder: Path) -> dict[str, TensorHome]:
+    """Every tensor of the folder by name. Raises where files are missing, truncated or no safetensors."""
+    found: dict[str, TensorHome] = {}
+    for path in weight_files(folder):
+        for name, entry in _read_header(path).items():
+            found[name] = TensorHome(path, tuple(entry["shape"]), entry["dtype"])
+    return found
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """model.safetensors, or the files that its index names."""
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    index = folder / INDEX
+    if not index.is_file():
+        raise SkytrainError(f"{folder} has no weights: {_why_none(folder)}")
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SkytrainError(f"{index} cannot be read: {error!r}\n  download it again") from None
+    for name in names:
+        if not (folder / name).is_file():
+            raise SkytrainError(f"{folder / name} is named by {INDEX} but missing\n  download it again")
+    return [folder / name for name in names]
+
+
+def _why_none(folder: Path) -> str:
+    if not any(path for pattern in PICKLES for path in folder.glob(pattern)):
+        return f"neither {SINGLE} nor {INDEX}"
+    convert = f"AutoModelForCausalLM.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+    return (
+        "only pickled files, which can run code when they are read\n"
+        f'  convert them, if you trust them: python -c "from transformers import AutoModelForCausalLM; {convert}"'
+    )
+
+
+def _read_header(path: Path) -> dict[str, dict[str, Any]]:
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+            if length > MAX_HEADER_BYTES:
+                raise ValueError("it does not begin with a header")
+            header: dict[str, dict[str, Any]] = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        end = LENGTH_BYTES + length + max((entry["data_offsets"][1] for entry in header.values()), default=0)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise SkytrainError(f"{path} cannot be read as safetensors: {error}\n  download it again") from None
+    if (size := path.stat().st_size) != end:
+        raise SkytrainError(
+            f"{path} has {size:,} bytes, its header asks for {end:,}: it is truncated or damaged\n  download it again"
+        )
+    return header

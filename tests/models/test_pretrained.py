@@ -1,0 +1,242 @@
+"""Everything from the weights: `model=hf-weights` reads family, sizes and arithmetic from the folder's config.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from skytrain.cli.options import compose_overrides
+from skytrain.config import DecoderConfig, HFModelConfig, Llama3Rope, SkytrainError
+from skytrain.models import build_model, count_parameters, load_pretrained, outline_model, save_hf_folder
+from skytrain.models.safetensors_io import SINGLE
+
+BYTES = ["tokenizer=bytes", "trainer.sequence_length=16", "trainer.micro_batch=2", "trainer.batch_tokens=64"]
+# config.json of the published models, without keys that say nothing about the arithmetic.
+PUBLISHED = {
+    "Llama-3.1-8B": {
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": False,
+        "bos_token_id": 128000,
+        "eos_token_id": 128001,
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 131072,
+        "mlp_bias": False,
+        "model_type": "llama",
+        "num_attention_heads": 32,
+        "num_hidden_layers": 32,
+        "num_key_value_heads": 8,
+        "pretraining_tp": 1,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": {
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+            "rope_type": "llama3",
+        },
+        "rope_theta": 500000.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "vocab_size": 128256,
+    },
+    "gemma-2-9b": {
+        "architectures": ["Gemma2ForCausalLM"],
+        "attention_bias": False,
+        "attn_logit_softcapping": 50.0,
+        "cache_implementation": "hybrid",
+        "final_logit_softcapping": 30.0,
+        "head_dim": 256,
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 3584,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 8192,
+        "model_type": "gemma2",
+        "num_attention_heads": 16,
+        "num_hidden_layers": 42,
+        "num_key_value_heads": 8,
+        "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 10000.0,
+        "sliding_window": 4096,
+        "sliding_window_size": 4096,
+        "torch_dtype": "float32",
+        "vocab_size": 256000,
+    },
+    "SOLAR-10.7B-v1.0": {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_act": "silu",
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "max_position_embeddings": 4096,
+        "model_type": "llama",
+        "num_attention_heads": 32,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 8,
+        "pretraining_tp": 1,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float16",
+        "vocab_size": 32000,
+    },
+    "EXAONE-3.5-7.8B-Instruct": {
+        "activation_function": "silu",
+        "architectures": ["ExaoneForCausalLM"],
+        "attention_dropout": 0.0,
+        "auto_map": {"AutoModelForCausalLM": "modeling_exaone.ExaoneForCausalLM"},
+        "embed_dropout": 0.0,
+        "head_dim": 128,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "layer_norm_epsilon": 1e-05,
+        "max_position_embeddings": 32768,
+        "model_type": "exaone",
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "num_layers": 32,
+        "rope_scaling": {
+            "factor": 8.0,
+            "high_freq_factor": 4.0,
+            "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192,
+            "rope_type": "llama3",
+        },
+        "rope_theta": 1000000.0,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "vocab_size": 102400,
+    },
+    "Llama-2-13b-hf": {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_act": "silu",
+        "hidden_size": 5120,
+        "intermediate_size": 13824,
+        "max_position_embeddings": 4096,
+        "model_type": "llama",
+        "num_attention_heads": 40,
+        "num_hidden_layers": 40,
+        "num_key_value_heads": 40,
+        "pretraining_tp": 1,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float16",
+        "vocab_size": 32000,
+    },
+}
+PARAMETERS = {
+    "Llama-3.1-8B": 8_030_261_248,
+    "gemma-2-9b": 9_241_705_984,
+    "SOLAR-10.7B-v1.0": 10_731_524_096,
+    "EXAONE-3.5-7.8B-Instruct": 7_818_448_896,
+    "Llama-2-13b-hf": 13_015_864_320,
+}
+
+
+def chosen(folder: Path | str, *more: str) -> list[str]:
+    return ["model=hf-weights", f"model.weights={folder}", *BYTES, *more]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_model_is_the_decoder_that_its_config_describes(name, tmp_path):
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(PUBLISHED[name]))
+    (folder / SINGLE).write_bytes((2).to_bytes(8, "little") + b"{}")
+    model = compose_overrides(chosen(folder)).config.model
+    assert isinstance(model, DecoderConfig) and model.name == name
+    outline = outline_model(model, seed=0, start_weights=False)
+    assert all(parameter.is_meta for parameter in outline.parameters())
+    assert count_parameters(outline) == PARAMETERS[name]
+    if name == "gemma-2-9b":
+        caps = (model.attention_softcap, model.logit_softcap, model.window, model.window_every, model.tied_head)
+        assert caps == (50.0, 30.0, 4096, 2, True)
+    if name.startswith("EXAONE"):
+        assert (model.rope_theta, model.rope_scaling) == (1e6, Llama3Rope("llama3", 8.0, 1.0, 4.0, 8192))
+
+
+@pytest.fixture
+def llama(decoder_config, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    model = build_model(decoder_config("llama-tiny", kv_heads=2, vocab_size=300, rope_theta=777.0), seed=7)
+    save_hf_folder(model, folder)
+    return folder
+
+
+def test_the_training_chooses_dropout_and_length_and_the_weights_the_rest(llama):
+    composed = compose_overrides(chosen(llama, "model.dropout=0.25", "model.max_length=20"))
+    model = composed.config.model
+    assert (model.dropout, model.max_length, model.rope_theta, model.vocab_size) == (0.25, 20, 777.0, 300)
+    assert composed.origins["model.rope_theta"] == f"{llama}/config.json"
+    assert torch.equal(
+        build_model(model, seed=0).head.projection.weight, load_pretrained(str(llama)).head.projection.weight
+    )
+
+
+def test_an_architecture_that_the_decoder_lacks_is_run_by_transformers(tmp_path, capsys):
+    from transformers import AutoModelForCausalLM, GPTNeoXConfig
+
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    theirs = AutoModelForCausalLM.from_config(GPTNeoXConfig(vocab_size=257, max_position_embeddings=64, **shape)).eval()
+    theirs.save_pretrained(tmp_path / "neox")
+    config = compose_overrides(chosen(tmp_path / "neox", "model.max_length=32")).config.model
+    assert config == HFModelConfig(str(tmp_path / "neox"), "hf", "pretrained", None, False, 257, 32)
+    assert "no architecture 'gpt_neox'" in capsys.readouterr().err
+    tokens = torch.arange(8)[None]
+    with torch.no_grad():
+        expected = theirs(tokens).logits
+        torch.testing.assert_close(build_model(config, seed=0).eval()(tokens), expected)
+        torch.testing.assert_close(load_pretrained(str(tmp_path / "neox"))(tokens), expected)
+
+
+def spoil(folder: Path, how: str) -> None:
+    weights = folder / SINGLE
+    if how == "no config":
+        (folder / "config.json").unlink()
+    elif how == "pickled":
+        weights.rename(folder / "pytorch_model.bin")
+    elif how == "truncated":
+        weights.write_bytes(weights.read_bytes()[:-100])
+    elif how == "missing part":
+        weights.unlink()
+        index = {"weight_map": {"model.norm.weight": "model-00001-of-00002.safetensors"}}
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    elif how == "no JSON":
+        (folder / "config.json").write_text("{")
+    elif how == "no language model":
+        (folder / "config.json").write_text('{"model_type": "vit"}')
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("no config", r"mine is not a Hugging Face model: it has no config.json.*\n  give the folder that"),
+        ("no JSON", r"config.json cannot be read"),
+        ("no language model", r"config.json has no vocab_size, so it does not describe a language model"),
+        ("pickled", r"only pickled files.*\n  convert them.* python -c .*save_pretrained"),
+        ("truncated", r"model.safetensors has [\d,]+ bytes, its header asks for [\d,]+: .*truncated.*\n  download"),
+        ("missing part", r"model-00001-of-00002.safetensors is named by .*index.json but missing\n  download"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_ends_the_command_before_any_work(llama, how, message):
+    spoil(llama, how)
+    with pytest.raises(SkytrainError, match=message) as raised:
+        compose_overrides(chosen(llama))
+    assert raised.value.exit_code == 2
+    with pytest.raises(SkytrainError, match=message):
+        load_pretrained(str(llama))
+
+
+def test_without_a_folder_the_command_asks_for_one():
+    with pytest.raises(SkytrainError, match=r"model.weights: must be given with model=hf-weights\n  a Hugging Face"):
+        compose_overrides(["model=hf-weights", *BYTES])
+    with pytest.raises(SkytrainError, match=r"no-such-team/model: not a folder here, not in the hub's cache"):
+        compose_overrides(chosen("no-such-team/model"))
