@@ -28,6 +28,7 @@ from . import (
     generate,
     logs,
     models,
+    node,
     plan,
     prepare,
     quickstart,
@@ -68,6 +69,7 @@ app.command()(quickstart.quickstart)
 app.command()(prepare.prepare)
 app.command()(plan.plan)
 app.command(epilog=exit_codes_text())(train.train)
+app.command(epilog=exit_codes_text())(node.node)
 app.command()(status.status)
 app.command()(logs.logs)
 app.command()(stop.stop)

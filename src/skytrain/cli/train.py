@@ -114,16 +114,17 @@ def train(
     if supervision is not None or is_worker():
         _work(composed, start, allow_changes)
         return
-    from ..jobs import ProcessLayout, choose_processes, supervise
+    from ..jobs import JoinedGeneration, ProcessLayout, choose_processes, supervise
     from .console import reporter
 
-    _check_installed()
-    arguments = [*(overrides or []), *_worker_options(config_dir or [], start, allow_changes)]
-    layout = ProcessLayout(choose_processes(config, processes), nodes, node_rank, rendezvous)
+    check_installed()
+    arguments = [*(overrides or []), *worker_options(config_dir or [], start, allow_changes)]
+    joined = JoinedGeneration.from_environment()
+    layout = ProcessLayout(choose_processes(config, processes), nodes, node_rank, rendezvous, joined)
     raise SystemExit(supervise(config, arguments, layout, reporter().note))
 
 
-def _worker_options(config_dirs: list[Path], start: Start, allow_changes: bool) -> list[str]:
+def worker_options(config_dirs: list[Path], start: Start, allow_changes: bool) -> list[str]:
     """The options of this command that its workers need."""
     options = [word for folder in config_dirs for word in ("--config-dir", str(folder))]
     if start.source is not None:
@@ -161,7 +162,7 @@ def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
     print(trained.summary(), flush=True)
 
 
-def _check_installed() -> None:
+def check_installed() -> None:
     """Raises MissingExtra. The supervisor itself loads no torch, and torchrun would only show a traceback."""
     for package in ("torch", "lightning"):
         if find_spec(package) is None:

@@ -16,9 +16,9 @@ INTERRUPTED_EXIT_CODE = 12  # as in EXIT_CODES, whose module takes too long to i
 
 
 def handle_early_signals(arguments: Sequence[str]) -> None:
-    """Makes a signal end `skytrain train` with its own exit code. Workers handle signals themselves, once they arrive."""
+    """Makes a signal end `skytrain train` or `node` with its own exit code. Workers handle signals themselves, once they arrive."""
     command = next((word for word in arguments if word != "--debug"), None)
-    if command == "train" and variable(SUPERVISOR) is None and not is_worker():
+    if command in ("train", "node") and variable(SUPERVISOR) is None and not is_worker():
         for number in handled_signals():
             signal.signal(number, _exit)
 

@@ -115,6 +115,13 @@ def address_towards(host: str) -> str | None:
         return str(probe.getsockname()[0])
 
 
+def free_port(address: str) -> int:
+    """A port at which nothing listens now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind((address, 0))
+        return int(probe.getsockname()[1])
+
+
 def interface_towards(host: str) -> str | None:
     """The interface on the route to `host`; None for the loopback."""
     address = address_towards(host)

@@ -15,6 +15,7 @@ from ..runs import exit_code_of
 from .lifeline import SUPERVISOR, identify, is_supervised
 
 VARIABLE = "SKYTRAIN_SUPERVISED"
+GENERATION = "SKYTRAIN_GENERATION"
 CRASH = 1
 
 
@@ -33,6 +34,26 @@ class ClaimedAttempt:
     run: str
     number: int
     step: int
+
+
+@dataclass(frozen=True)
+class JoinedGeneration:
+    """The generation whose job the processes of this host run; the node agent puts it into their environment."""
+
+    number: int
+    rendezvous_id: str
+    members: tuple[str, ...]
+
+    @classmethod
+    def from_environment(cls) -> JoinedGeneration | None:
+        text = variable(GENERATION)
+        if text is None:
+            return None
+        facts = json.loads(text)
+        return cls(facts["number"], facts["rendezvous_id"], tuple(facts["members"]))
+
+    def environment(self) -> dict[str, str]:
+        return {GENERATION: json.dumps(asdict(self))}
 
 
 class ResumeProgress:

@@ -34,7 +34,7 @@ from .lifeline import die_with_parent, lives
 from .network import address_towards
 from .nodes import START_SECONDS, NoRendezvous, check_reachable
 from .processes import ControlGroup, kill_job
-from .supervision import JobError, ResumeProgress, Supervision
+from .supervision import JobError, JoinedGeneration, ResumeProgress, Supervision
 
 POLL_SECONDS = 0.1
 FIRST_NODE_SECONDS = 5.0  # that node 0 may be late before this is reported
@@ -53,6 +53,7 @@ class ProcessLayout:
     nodes: int = 1
     node_rank: int = 0
     rendezvous: str | None = None  # host:port of node 0
+    generation: JoinedGeneration | None = None  # whose job this is; the node agent restarts it, as the next one
 
     def __post_init__(self) -> None:
         if self.nodes > 1 and not self.rendezvous:
@@ -86,7 +87,7 @@ def supervise(config: Config, words: Sequence[str], layout: ProcessLayout, tell:
     """Runs `skytrain train WORDS` on this machine's processes until the job ends; returns the exit code."""
     check_job(config, layout.processes * layout.nodes, layout.nodes)
     command = ["-m", "skytrain", "train", *words]
-    max_restarts = config.trainer.max_restarts
+    max_restarts = config.trainer.max_restarts if layout.generation is None else 0
     if layout.nodes > 1:
         if layout.node_rank > 0:
             _find_first_node(str(layout.rendezvous), tell)
@@ -122,8 +123,9 @@ def torchrun(layout: ProcessLayout, max_restarts: int) -> list[str]:
         meeting = ["--standalone"]
     else:
         host = "true" if layout.node_rank == 0 else "false"
+        identity = layout.generation.rendezvous_id if layout.generation else "skytrain"
         meeting = [
-            *("--nnodes", str(layout.nodes), "--rdzv-backend", "c10d", "--rdzv-id", "skytrain"),
+            *("--nnodes", str(layout.nodes), "--rdzv-backend", "c10d", "--rdzv-id", identity),
             *("--rdzv-endpoint", str(layout.rendezvous), "--rdzv-conf", f"is_host={host}"),
         ]
         # By address: the other nodes may not be able to resolve this one's name.

@@ -32,6 +32,16 @@ from .imds import (
 )
 from .log_reading import LogLine as LogLine, LogSelection as LogSelection, RunLogs as RunLogs
 from .logs import LoggedReporter as LoggedReporter, libraries_logged as libraries_logged, log_record as log_record
+from .meetings import (
+    GenerationOver as GenerationOver,
+    HostSpends as HostSpends,
+    MeetingObjects as MeetingObjects,
+    Presence as Presence,
+    check_generation as check_generation,
+    generation_key as generation_key,
+    host_key as host_key,
+    list_meeting as list_meeting,
+)
 from .meter import (
     Meter as Meter,
     Spend as Spend,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -43,13 +44,19 @@ def attempt_numbers(store: Store, run: str) -> list[int]:
     return sorted(int(name) for name in store.folders(f"runs/{run}/attempts/") if name.isdigit())
 
 
-def claim_attempt(store: Store, run: str, **facts: Any) -> int:
-    """Claim the next attempt number atomically: concurrent callers never get the same one. Stores `facts` with it."""
-    number = 1 + max(attempt_numbers(store, run), default=-1)
+def claim_attempt(store: Store, run: str, check: Callable[[], None] = lambda: None, **facts: Any) -> int:
+    """Claim the next attempt number atomically: concurrent callers never get the same one. Stores `facts` with it.
+
+    `check` raises if this process may not claim any more. It is called after each look at the newest number and before
+    the claim of the next: whoever replaced this process needs that number too, so one of the two is refused.
+    """
     body = json.dumps({"started_at": now(), "host": platform.node(), **facts}).encode()
-    while not store.create(f"{attempt_key(run, number)}/attempt.json", body):
+    number = 1 + max(attempt_numbers(store, run), default=-1)
+    while True:
+        check()
+        if store.create(f"{attempt_key(run, number)}/attempt.json", body):
+            return number
         number += 1
-    return number
 
 
 def read_attempt(store: Store, run: str, attempt: int) -> dict[str, Any]:

@@ -23,6 +23,7 @@ T = TypeVar("T")
 ENDPOINT = "http://169.254.169.254"
 TIMEOUT_SECONDS = 2.0
 TOKEN_SECONDS = 21600  # the maximum that IMDS allows
+MAINTENANCE_SECONDS = 600.0  # before scheduled maintenance, in which a run stops; until then it waits for a spare
 DMI = Path("/sys/class/dmi/id")
 # For the request at the start of an attempt: AWS throttles the service (503), and a container's route may be late.
 START_RETRY = Retry(seconds=20.0, first_wait_seconds=0.1, longest_wait_seconds=2.0)
@@ -30,10 +31,11 @@ START_RETRY = Retry(seconds=20.0, first_wait_seconds=0.1, longest_wait_seconds=2
 
 @dataclass(frozen=True)
 class Notice:
-    """EC2's notice that this instance will be interrupted (`at`) or is at elevated risk of interruption."""
+    """EC2's notice that this instance will end, or is at elevated risk of it."""
 
-    kind: Literal["spot", "rebalance"]
+    kind: Literal["spot", "lifecycle", "maintenance", "rebalance"]
     text: str
+    at_once: bool = True  # save and stop now; otherwise save, and leave when another machine can take over
 
 
 @dataclass(frozen=True)
@@ -110,18 +112,48 @@ class Metadata:
 
     def notice(self) -> Notice | None:
         """Return the most serious current notice. Raises OSError if the service does not respond."""
+        found = [ask() for ask in (self._spot, self._lifecycle, self._maintenance, self._rebalance)]
+        notices = [notice for notice in found if notice is not None]
+        return next((notice for notice in notices if notice.at_once), notices[0] if notices else None)
+
+    def _spot(self) -> Notice | None:
         action = self.get("meta-data/spot/instance-action")
-        if action is not None:
-            try:
-                facts = dict(json.loads(action))
-            except (ValueError, TypeError) as error:
-                raise OSError(f"the spot notice cannot be read: {action[:100]!r}") from error
-            return Notice(
-                "spot", f"EC2 will {facts.get('action', 'end')} this instance at {facts.get('time', 'any moment')}"
-            )
-        if self.get("meta-data/events/recommendations/rebalance") is not None:
-            return Notice("rebalance", "EC2 expects to interrupt this instance before long")
-        return None
+        if action is None:
+            return None
+        try:
+            facts = dict(json.loads(action))
+        except (ValueError, TypeError) as error:
+            raise OSError(f"the spot notice cannot be read: {action[:100]!r}") from error
+        return Notice(
+            "spot", f"EC2 will {facts.get('action', 'end')} this instance at {facts.get('time', 'any moment')}"
+        )
+
+    def _lifecycle(self) -> Notice | None:
+        """The state that the instance's Auto Scaling group, if it has one, is moving it to."""
+        state = self.get("meta-data/autoscaling/target-lifecycle-state")
+        if state is None or state.strip() == "InService":
+            return None
+        return Notice("lifecycle", f"its Auto Scaling group is moving this instance to {state.strip()}")
+
+    def _maintenance(self) -> Notice | None:
+        text = self.get("meta-data/events/maintenance/scheduled")
+        if text is None:
+            return None
+        try:
+            events = [event for event in json.loads(text) if event.get("State", "active") == "active"]
+            starts = {parsedate_to_datetime(event["NotBefore"]): str(event.get("Code", "event")) for event in events}
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise OSError(f"the scheduled maintenance cannot be read: {text[:100]!r}") from error
+        if not starts:
+            return None
+        first = min(starts)
+        soon = self._date is not None and (first - self._date).total_seconds() <= MAINTENANCE_SECONDS
+        return Notice("maintenance", f"EC2 has scheduled {starts[first]} of this instance for {first}", at_once=soon)
+
+    def _rebalance(self) -> Notice | None:
+        if self.get("meta-data/events/recommendations/rebalance") is None:
+            return None
+        return Notice("rebalance", "EC2 expects to interrupt this instance before long", at_once=False)
 
 
 def _date(header: str | None) -> datetime | None:

@@ -23,6 +23,7 @@ from ..planning import load_catalog
 from ..storage import Store
 from .attempts import attempt_numbers, read_outcome
 from .imds import Ec2Instance
+from .meetings import HostSpends
 from .reading import read_lines
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -129,6 +130,11 @@ class Meter:
         usd, seconds = known.usd + new * self._usd_per_second, known.seconds + new
         return Count(usd, seconds, machine.boot, machine.boot_seconds)
 
+    def note_others(self, spends: Iterable[Mapping[str, Any]]) -> None:
+        """Record what machines that take no part in this attempt cost meanwhile: those that wait."""
+        found = largest_counts([{"machines": {key: asdict(count) for key, count in self._others.items()}}, *spends])
+        self._others = {key: count for key, count in found.items() if key not in self._starts}
+
     def note_save(self, seconds: float) -> None:
         """Record the duration of a save, for this attempt and later ones."""
         self.save_seconds = max(self.save_seconds, seconds)
@@ -137,9 +143,9 @@ class Meter:
         """Return the seconds since this attempt started."""
         return boot_clock() - self._began
 
-    def counts(self) -> dict[str, Count]:
-        """Return the current counts of all machines."""
-        passed = self.elapsed_seconds()
+    def counts(self, *, in_seconds: float = 0.0) -> dict[str, Count]:
+        """Return the counts of all machines now, or `in_seconds` from now."""
+        passed = self.elapsed_seconds() + in_seconds
         return {
             **self._others,
             **{
@@ -158,19 +164,20 @@ class Meter:
         ahead = in_seconds * self._usd_per_second * len(self._starts)
         return sum(count.usd for count in self.counts().values()) + ahead
 
-    def record(self) -> dict[str, Any]:
+    def record(self, *, in_seconds: float = 0.0) -> dict[str, Any]:
         """Return a line of the attempt's spend stream: the counts of the whole run, so the newest line is enough."""
         return {
-            "usd": self.usd() if self.usd_per_hour is not None else None,
+            "usd": self.usd(in_seconds=in_seconds) if self.usd_per_hour is not None else None,
             "usd_per_hour": self.usd_per_hour,
             "save_seconds": self.save_seconds,
-            "machines": {key: asdict(count) for key, count in self.counts().items()},
+            "machines": {key: asdict(count) for key, count in self.counts(in_seconds=in_seconds).items()},
         }
 
 
 def read_spend(store: Store, run: str, saved: Mapping[str, Any] | None = None) -> Spend:
     """Return the spend recorded by all attempts, at least that of the checkpoint to resume from (`saved`)."""
     records = [*last_records(store, run, "spend").values(), *([saved] if saved else [])]
+    records += HostSpends(store, run).read()
     numbers = attempt_numbers(store, run)
     return Spend(
         counts=largest_counts(records),

@@ -23,6 +23,7 @@ class Stat:
     key: str
     size: int
     etag: str
+    modified: float = 0.0  # when it was last written, in seconds by the store's own clock
 
 
 class Store(ABC):

@@ -299,4 +299,4 @@ class BucketStore(Store):
 
 
 def _stat(meta: ObjectMeta) -> Stat:
-    return Stat(meta["path"], meta["size"], meta["e_tag"] or "")
+    return Stat(meta["path"], meta["size"], meta["e_tag"] or "", meta["last_modified"].timestamp())

@@ -150,7 +150,8 @@ class FolderStore(Store):
 
 def _stat(key: str, path: Path) -> Stat:
     status = path.stat()
-    return Stat(key, status.st_size, f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}")
+    etag = f"{status.st_ino:x}-{status.st_mtime_ns:x}-{status.st_size:x}"
+    return Stat(key, status.st_size, etag, status.st_mtime)
 
 
 def _raise_unless_missing(error: OSError) -> None:

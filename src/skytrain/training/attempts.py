@@ -6,11 +6,13 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..config import advice
-from ..jobs import ClaimedAttempt, Supervision, report_attempt
+from ..jobs import ClaimedAttempt, JoinedGeneration, Supervision, report_attempt
 from ..runs import (
     Cause,
+    check_generation,
     claim_attempt,
     create_run,
     failures_recorded,
@@ -93,14 +95,23 @@ def _claim(context: RunContext, run: OpenedRun) -> AttemptClaim:
     supervision = Supervision.from_environment()
     if supervision is not None:
         supervision.check()
-    changes = run.resume.changes
-    facts = {
+    changes, joined = run.resume.changes, JoinedGeneration.from_environment()
+    facts: dict[str, Any] = {
         "world_size": plan.ranks.world_size,
         "ranks_per_node": plan.ranks.local_size,
         "mesh": str(plan.mesh),
         "changes": changes,
     }
-    number = claim_attempt(store, record.name, **facts)
+    if joined is None:
+        number = claim_attempt(store, record.name, **facts)
+    else:
+        number = claim_attempt(
+            store,
+            record.name,
+            lambda: check_generation(store, record.name, joined.number),
+            generation=joined.number,
+            **facts,
+        )
     point = find_resume_point(context, run.resume.point)
     record_resume(store, record.name, number, point.step)
     save_run(store, record)

@@ -86,7 +86,7 @@ class NoticeWatch:
         return self
 
     def _watch(self) -> None:
-        while self.notice is None or self.notice.kind != "spot":
+        while self.notice is None or not self.notice.at_once:
             try:
                 self.notice = self._metadata.notice() or self.notice
                 self._answered()
@@ -170,7 +170,7 @@ class Interruptions(AtStep):
         if self._sources.stop_asked() is not None:
             return StepAction.STOP
         notice = self._sources.notices.notice if self._sources.notices else None
-        if self._sources.signals.received is not None or (notice and notice.kind == "spot"):
+        if self._sources.signals.received is not None or (notice and notice.at_once):
             return StepAction.INTERRUPT
         if self._sources.budget is not None and self._sources.budget.reached():
             return StepAction.BUDGET

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,11 +12,12 @@ from typing import Any
 
 from ..checkpoints import find_commit, read_manifest
 from ..config import BudgetConfig, SkytrainError, format_seconds
-from ..jobs import Ranks
+from ..jobs import JoinedGeneration, Ranks
 from ..runs import (
     CloudWatch,
     Ec2Instance,
     EventFiles,
+    HostSpends,
     Lines,
     LoggedReporter,
     Metadata,
@@ -43,6 +45,7 @@ from .context import RunContext
 from .interruptions import NoticeWatch
 
 SYNC_SECONDS = 5.0  # for which one operation of the sync thread is retried; the thread tries again in its next round
+WAITING_SECONDS = 30.0  # between two readings of what hosts that wait have cost
 IDLE_SECONDS = 60.0  # between two attempts, above which their cost is reported
 GIVE_UP_SECONDS = 5.0  # for the last lines of an attempt that failed
 
@@ -146,6 +149,18 @@ class StopWatch:
             self.found = stop_asked(self._store, self._run, self._attempt)
 
 
+class WaitingHosts:
+    """Adds the cost of hosts that wait to the meter of those that train."""
+
+    def __init__(self, spends: HostSpends, meter: Meter) -> None:
+        self._spends, self._meter, self._due = spends, meter, 0.0
+
+    def check(self) -> None:
+        if time.monotonic() >= self._due:
+            self._due = time.monotonic() + WAITING_SECONDS
+            self._meter.note_others(self._spends.read())
+
+
 @dataclass(frozen=True)
 class RunServices:
     """What the callbacks of a rank use while an attempt lasts."""
@@ -189,6 +204,8 @@ def run_services(context: RunContext, attempt: int, host: Host, meter: Meter) ->
     if ranks.first:
         sync.each_time(takeover.check)
         sync.each_time(stop.check)
+        if (joined := JoinedGeneration.from_environment()) is not None:
+            sync.each_time(WaitingHosts(HostSpends(store, run, joined.members), meter).check)
 
     def write(text: str) -> None:
         log.write(log_record(text))

@@ -1,0 +1,79 @@
+"""`skytrain node`: this machine takes part in a run, together with others that it meets through the store."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .options import ConfigDirs, Overrides, compose_overrides
+from .train import AllowChanges, AtStep, FallBack, Processes, Source, WeightsOnly, check_installed, worker_options
+
+NodeCount = Annotated[int, typer.Option("--nodes", min=1, metavar="N", help="Machines that train together.")]
+Name = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Name of this machine. Default: its EC2 instance id, or its host name.", show_default=False
+    ),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="IP",
+        help="Address at which the other machines reach this one. Default: that of the default route.",
+        show_default=False,
+    ),
+]
+Launch = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID",
+        help="Shared by all machines of one launch: one that starts after the run is over leaves at once.",
+        show_default=False,
+    ),
+]
+
+
+def node(
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    nodes: NodeCount = 1,
+    processes: Processes = None,
+    name: Name = None,
+    address: Address = None,
+    launch: Launch = None,
+    source: Source = None,
+    weights_only: WeightsOnly = False,
+    at_step: AtStep = None,
+    allow_changes: AllowChanges = False,
+    fall_back: FallBack = False,
+) -> None:
+    """Train together with machines that come and go.
+
+    Run the same command on each. The machines find each other through the store: no addresses, no order. As soon as --nodes of them are ready they
+    form a generation, and train from the run's last commit. When one is lost, gets a spot notice or fails, the
+    generation ends, with a checkpoint where there is time, and the machines that are ready form the next one.
+    More machines than --nodes wait as spares. docs/multi-node.md describes it.
+
+    \b
+    Examples:
+      skytrain node recipe=gpt2-124m-pile parallel=hsdp store.root=s3://bucket/project --nodes 2
+      skytrain node parallel=fsdp store.root=/shared/store --nodes 2 --name one --address 127.0.0.1
+    """
+    from ..jobs import NodeRequest, choose_processes, run_node
+    from ..runs import Start, run_name
+    from .console import reporter
+
+    composed = compose_overrides(overrides, config_dir, source)
+    check_installed()
+    start = Start(source, weights_only, at_step, fall_back)
+    request = NodeRequest(
+        run_name(composed.config, start),
+        [*(overrides or []), *worker_options(config_dir or [], start, allow_changes)],
+        nodes,
+        choose_processes(composed.config, processes),
+        name,
+        address,
+        launch,
+    )
+    raise SystemExit(run_node(composed.config, request, reporter().note))

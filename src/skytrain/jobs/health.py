@@ -1,0 +1,92 @@
+"""Whether a host is fit to train: its GPUs, its EFA devices, its local disks, and an all-reduce among its GPUs.
+
+Each check applies where the machine has the device. It runs before a host registers and after a job failed on it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..config import child_environment
+from .network import INFINIBAND, count_efa_devices
+from .supervisor import count_gpus
+
+QUERY_SECONDS = 30.0  # for nvidia-smi: a GPU that has fallen off the bus lets it hang
+ALL_REDUCE_SECONDS = 30.0  # of all-reduces
+START_SECONDS = 90.0  # for torch to start and the GPUs to join, on top of that
+NVME = "/dev/nvme*n1"
+
+
+def find_problems(
+    processes: int, cache_folder: Path | None, all_reduce_seconds: float = ALL_REDUCE_SECONDS
+) -> list[str]:
+    """One line for each problem; none: the host is fit. `processes`: of the job on this host."""
+    gpus = count_gpus()
+    problems = [*_gpu_problems(gpus), *_efa_problems(), *_disk_problems(cache_folder)]
+    if not problems and gpus and processes > 1:
+        problems += all_reduce_problems(processes, "nccl", all_reduce_seconds)
+    return problems
+
+
+def _gpu_problems(gpus: int) -> Iterator[str]:
+    if not gpus:
+        return
+    query = ["nvidia-smi", "--query-gpu=index,ecc.errors.uncorrected.volatile.total", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=QUERY_SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        yield f"nvidia-smi does not answer within {QUERY_SECONDS:.0f} s"
+        return
+    except FileNotFoundError:
+        return  # a container without the tool; torch reports what is wrong
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or len(lines) < gpus:
+        yield f"nvidia-smi reports {len(lines)} of {gpus} GPUs (exit code {done.returncode}): {done.stderr.strip()[:200]}"
+    for line in lines:
+        index, _, errors = (word.strip() for word in line.partition(","))
+        if errors.isdigit() and int(errors):
+            yield f"GPU {index} has {errors} uncorrected memory errors"
+
+
+def _efa_problems(folder: Path = INFINIBAND) -> Iterator[str]:
+    if not count_efa_devices(folder):
+        return
+    for state in sorted(folder.glob("*/ports/*/state")):
+        if "ACTIVE" not in state.read_text():
+            yield f"EFA device {state.parents[2].name} is {state.read_text().strip()}"
+
+
+def _disk_problems(folder: Path | None) -> Iterator[str]:
+    """Writes to the data cache, which is on the local NVMe disk where the machine has one."""
+    if folder is None or not list(Path("/").glob(NVME.lstrip("/"))):
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".skytrain-") as file:
+            file.write(bytes(1 << 20))
+            file.flush()
+    except OSError as error:
+        yield f"the cache folder {folder} cannot be written: {error.strerror}"
+
+
+def all_reduce_problems(processes: int, backend: str, seconds: float) -> list[str]:
+    """All-reduces among the processes of this host, whose sums must be right."""
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)),
+        *("-m", "skytrain.jobs.all_reduce", backend, str(seconds)),
+    ]
+    limit = seconds + START_SECONDS
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=limit, check=False, env=child_environment()
+        )
+    except subprocess.TimeoutExpired:
+        return [f"an all-reduce among {processes} processes did not end within {limit:.0f} s"]
+    if done.returncode:
+        last = next((line for line in reversed(done.stderr.splitlines()) if "Error" in line), "no reason given")
+        return [f"an all-reduce among {processes} processes failed: {last.strip()[:200]}"]
+    return []

@@ -1,0 +1,44 @@
+"""The machines of a run, as the node agent sees them: what it asks for when its own work on one is over.
+
+A launch target implements this with its cloud's API. Without one, machines belong to whoever started the agent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class RentedMachines(Protocol):
+    """Requests may fail and be repeated: each must be idempotent."""
+
+    def set_desired(self, count: int) -> None:
+        """Ask for so many machines: 0 when the run is over, whatever its outcome."""
+
+    def delete_groups(self) -> None:
+        """Give back everything that was rented for the run; node 0's last act."""
+
+    def replace_me(self, reason: str) -> None:
+        """Report this machine as unfit, so that another takes its place."""
+
+    def terminate_me(self) -> None:
+        """End this machine; called last."""
+
+
+class LocalMachines:
+    """Machines that nobody rents: leaving ends the process, and that is all."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self._tell = tell
+
+    def set_desired(self, count: int) -> None:
+        return
+
+    def delete_groups(self) -> None:
+        return
+
+    def replace_me(self, reason: str) -> None:
+        self._tell(f"this machine should be replaced: {reason}")
+
+    def terminate_me(self) -> None:
+        return

@@ -1,0 +1,116 @@
+"""The meeting's objects in the store, as the node agent reads and writes them."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ..runs import MeetingObjects, Presence, generation_key, host_key, list_meeting
+from ..storage import Store
+from .generations import EndGeneration, GenerationEnd, JobGeneration, MeetingView, Propose, machine_of
+
+
+@dataclass(frozen=True)
+class HostIdentity:
+    """Who a node agent is: constant for the life of its process."""
+
+    run: str
+    host: str  # MACHINE.TOKEN
+    shape: str  # nodes x processes
+    launch: str | None = None  # agents of one launch share it; None: started by hand
+
+    @classmethod
+    def create(cls, run: str, machine: str, shape: str, launch: str | None = None) -> HostIdentity:
+        return cls(run, f"{machine}.{secrets.token_hex(4)}", shape, launch)
+
+
+class MeetingStore:
+    """Reads and writes the meeting's objects. A look is one listing, and one read for each new generation or end."""
+
+    def __init__(self, store: Store, identity: HostIdentity) -> None:
+        self._store, self._identity = store, identity
+        self._presence: Presence | None = None
+        self._generations: dict[int, JobGeneration] = {}
+        self._ends: dict[tuple[int, str], tuple[GenerationEnd, str | None]] = {}
+        self._history: int | None = None  # newest generation that was over when this agent started
+        self.hosts = 0  # that share the run's cost, as last listed
+
+    def beat(self, presence: Presence, record: dict[str, Any]) -> None:
+        """Write this host's heartbeat."""
+        mine = self._identity
+        self._store.write(host_key(mine.run, presence, mine.shape, mine.host), json.dumps(record).encode())
+        if self._presence not in (None, presence):
+            self._store.delete(host_key(mine.run, self._presence, mine.shape, mine.host))
+        self._presence = presence
+
+    def forget(self, hosts: frozenset[str]) -> None:
+        """Move the heartbeats of earlier agents of this machine to those that left; their cost still counts."""
+        mine = self._identity
+        for each in list_meeting(self._store, mine.run).hosts:
+            if each.host in hosts and each.presence != "left":
+                record = self._store.read(each.stat.key)
+                self._store.write(host_key(mine.run, "left", each.shape, each.host), record)
+                self._store.delete(each.stat.key)
+
+    def earlier_agents(self) -> frozenset[str]:
+        """Agents that this machine had before. Whoever holds the machine's lock knows that they have ended."""
+        found = list_meeting(self._store, self._identity.run).hosts
+        machine = machine_of(self._identity.host)
+        return frozenset(
+            each.host for each in found if machine_of(each.host) == machine and each.host != self._identity.host
+        )
+
+    def look(self) -> MeetingView:
+        found = list_meeting(self._store, self._identity.run)
+        self.hosts = sum(each.presence != "left" for each in found.hosts)
+        ready = {
+            each.host: each.stat.modified
+            for each in found.hosts
+            if each.presence == "ready" and each.shape == self._identity.shape
+        }
+        newest = self._read_generation(found.newest) if found.newest else None
+        end = self._read_end(found)
+        if self._history is None:
+            self._history = found.newest if found.over else 0
+        return MeetingView(ready, newest, end)
+
+    def propose(self, action: Propose, address: str, port: int) -> None:
+        body = {
+            "members": list(action.members),
+            "address": address,
+            "port": port,
+            "rendezvous_id": f"{self._identity.run}-{action.number}-{secrets.token_hex(8)}",
+        }
+        self._store.create(generation_key(self._identity.run, action.number), json.dumps(body).encode())
+
+    def end(self, action: EndGeneration) -> None:
+        end, kind = action.end, "ended" if action.end.exit_code is None else "over"
+        if (action.number, kind) in self._ends:
+            return
+        body = {**asdict(end), "launch": self._identity.launch}
+        self._store.create(generation_key(self._identity.run, action.number, kind), json.dumps(body).encode())
+
+    def _read_generation(self, number: int) -> JobGeneration:
+        if number not in self._generations:
+            body = json.loads(self._store.read(generation_key(self._identity.run, number)))
+            self._generations[number] = JobGeneration(
+                number, tuple(body["members"]), body["address"], body["port"], body["rendezvous_id"]
+            )
+        return self._generations[number]
+
+    def _read_end(self, found: MeetingObjects) -> GenerationEnd | None:
+        if not found.ended and not found.over:
+            return None
+        kind = "over" if found.over else "ended"
+        if (found.newest, kind) not in self._ends:
+            body = json.loads(self._store.read(generation_key(self._identity.run, found.newest, kind)))
+            end = GenerationEnd(body["by"], body["reason"], body["exit_code"], body["saves"])
+            self._ends[found.newest, kind] = end, body.get("launch")
+        end, launch = self._ends[found.newest, kind]
+        # An end of an earlier launch is history: the same command again resumes the run.
+        earlier = found.newest <= self._history if self._history is not None else True
+        if launch != self._identity.launch or (launch is None and earlier):
+            return replace(end, exit_code=None)
+        return end

@@ -1,0 +1,344 @@
+"""The node agent: registers this host, meets the others in generations, runs each generation's job, and leaves.
+
+The decisions are those of `generations.py`. This module looks at the store and the metadata service, and performs them.
+The monotonic clock of this host only paces its requests; whether another host is lost is decided by the store's clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from ..config import SkytrainError, format_seconds
+from ..runs import EXIT_CODES, INTERRUPTED, UNCOMMITTED, Notice, Presence
+from ..storage import StoreError
+from .early_signals import handled_signals
+from .generations import (
+    Action,
+    EndGeneration,
+    GenerationEnd,
+    HostState,
+    JobGeneration,
+    Leave,
+    MeetingRules,
+    MeetingView,
+    Propose,
+    StartJob,
+    StopJob,
+    job_ended,
+    looked,
+    must_go,
+)
+from .machines import RentedMachines
+from .meeting import HostIdentity, MeetingStore
+from .network import free_port
+from .node_job import NodeJob
+from .supervisor import Restarts, describe_exit, restart_wait_seconds
+
+LOOK_SECONDS = 6.0
+NOTICE_SECONDS = 5.0  # as AWS advises
+WAIT_CHECK_SECONDS = 60.0  # between two looks for a request to stop, and at the budget, while this host waits
+HOPELESS_SECONDS = 10.0  # to stop, for a job that cannot save
+ROUND_SECONDS = 0.2
+HEALTH_TRIES = 3
+RUN_ENDS = {EXIT_CODES[cause] for cause in ("done", "budget", "usage", "preflight", "damaged", "credentials")}
+
+
+@dataclass(frozen=True)
+class HostServices:
+    """What the agent uses of its host and of the run's records."""
+
+    start_job: Callable[[JobGeneration, int], NodeJob]  # a generation, and this host's number in it
+    spend: Callable[[], dict[str, Any]]  # this host's cost, until its next heartbeat
+    notice: Callable[[], Notice | None] = lambda: None
+    health: Callable[[], list[str]] = list  # problems of this host
+    resumed_step: Callable[[], int | None] = lambda: None  # from which the newest attempt resumed
+    stop_asked: Callable[[], str | None] = lambda: None
+    budget_spent: Callable[[int], str | None] = lambda hosts: None  # for a run whose hosts wait
+
+
+@dataclass(frozen=True)
+class AgentLimits:
+    max_restarts: int
+    stop_seconds: float
+
+
+@dataclass
+class RequestPace:
+    """When something is next due, by this host's clock."""
+
+    seconds: float
+    at: float = 0.0
+
+    def due(self) -> bool:
+        now = time.monotonic()
+        if now < self.at:
+            return False
+        self.at = now + self.seconds
+        return True
+
+
+@dataclass
+class RunningJob:
+    job: NodeJob
+    generation: JobGeneration
+    kill_at: float | None = None
+
+
+@dataclass
+class NodeAgent:
+    """One host of a run, from its registration until it leaves."""
+
+    identity: HostIdentity
+    address: str
+    meeting: MeetingStore
+    machines: RentedMachines
+    services: HostServices
+    rules: MeetingRules
+    limits: AgentLimits
+    tell: Callable[[str], None]
+    state: HostState = field(init=False)
+    exit_code: int = field(default=EXIT_CODES[UNCOMMITTED], init=False)
+
+    def __post_init__(self) -> None:
+        self.state = HostState(self.identity.host)
+        self._running: RunningJob | None = None
+        self._restarts = Restarts(self.limits.max_restarts)
+        self._away_until = 0.0
+        self._presence: Presence | None = None
+        self._beat, self._notice = RequestPace(self.rules.beat_seconds), RequestPace(NOTICE_SECONDS)
+        # Started at different moments, so that hosts which boot together do not ask together.
+        self._look = RequestPace(LOOK_SECONDS, time.monotonic() + random.uniform(0, LOOK_SECONDS))
+        self._wait_check = RequestPace(WAIT_CHECK_SECONDS, time.monotonic() + WAIT_CHECK_SECONDS)
+        self._silent_store = False
+        self._signal: int | None = None
+        self._told_waiting = (-1, -1)
+        self._over = self._was_first_node = False  # the run is over; this host was node 0 of its last generation
+
+    def run(self, dead: frozenset[str] = frozenset()) -> int:
+        """Takes part until the run is over or this host must leave; returns the exit code."""
+        self.state = dataclasses.replace(self.state, dead=dead)
+        if not self._pass_health_check():
+            return EXIT_CODES["preflight"]
+        with ExitStack() as stack:
+            stack.callback(self._end)
+            while self.state.phase != "gone":
+                self.round()
+                time.sleep(ROUND_SECONDS)
+        self._give_back()
+        return self.exit_code
+
+    def handle_signals(self) -> None:
+        """A signal to the agent is a notice: it comes from a shutdown, the scheduler or a terminal."""
+        for number in handled_signals():
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._signal = number
+
+    def round(self) -> None:
+        """Whatever is due now."""
+        self._check_job()
+        if self._signal is not None:
+            self._must_go(f"{signal.Signals(self._signal).name} received")
+        if self._notice.due():
+            self._check_notice()
+        if self.state.phase == "meeting" and self._running is None and self._wait_check.due():
+            self._check_waiting()
+        presence: Presence = "ready" if self._is_ready() else "away"
+        if self._beat.due() or presence != self._presence:
+            self._try(lambda: self._write_beat(presence))
+        if self._look.due():
+            self._try(lambda: self._act(*looked(self.state, self._see(), self.rules)))
+
+    def _is_ready(self) -> bool:
+        return self.state.may_be_invited and time.monotonic() >= self._away_until
+
+    def _write_beat(self, presence: Presence) -> None:
+        phase = self.state.phase if presence == "ready" else "away"
+        record = {"phase": phase, "generation": self.state.joined, "address": self.address}
+        self.meeting.beat(presence, {**record, "spend": self.services.spend()})
+        self._presence = presence
+
+    def _see(self) -> MeetingView:
+        view = self.meeting.look()
+        under_way = view.newest is not None and view.end is None
+        over = view.end is not None and view.end.exit_code is not None
+        if self.state.phase == "meeting" and not under_way and not over:
+            ready = (len(view.ready), self.rules.wanted)
+            if ready != self._told_waiting:
+                self._told_waiting = ready
+                self.tell(f"{ready[0]} of {ready[1]} nodes are ready")
+        return view
+
+    def _try(self, work: Callable[[], None]) -> None:
+        """Without an answer of the store the next round tries again; the job goes on meanwhile."""
+        try:
+            work()
+            if self._silent_store:
+                self._silent_store = False
+                self.tell("the store answers again")
+        except StoreError as error:
+            if not self._silent_store:
+                self._silent_store = True
+                self.tell(f"warning: {error}\n  it is tried again every few seconds")
+
+    # What the protocol decides.
+
+    def _act(self, state: HostState, actions: tuple[Action, ...]) -> None:
+        self.state = state
+        for action in actions:
+            match action:
+                case Propose():
+                    self.meeting.propose(action, self.address, free_port(self.address))
+                    self._look.at = 0.0  # whoever won, start at once
+                case EndGeneration():
+                    self.tell(f"generation {action.number} ends: {action.end.reason}")
+                    self._try(partial(self.meeting.end, action))
+                case StartJob():
+                    self._start_job(action.generation)
+                case StopJob():
+                    self._stop_job(action)
+                case Leave():
+                    self._leave(action.end)
+
+    def _start_job(self, generation: JobGeneration) -> None:
+        rank = generation.members.index(self.identity.host)
+        self.tell(f"generation {generation.number}: node {rank} of {len(generation.members)}, at {generation.address}")
+        self._told_waiting, self._was_first_node = (-1, -1), rank == 0
+        self._running = RunningJob(self.services.start_job(generation, rank), generation)
+
+    def _stop_job(self, action: StopJob) -> None:
+        if self._running is None:
+            return
+        self.tell(f"stopping the job: {action.reason}")
+        self._running.job.stop()
+        # The supervisor itself kills workers that are late; this is for a supervisor that hangs, or a lost cause.
+        seconds = self.limits.stop_seconds + HOPELESS_SECONDS if action.saves else HOPELESS_SECONDS
+        self._running.kill_at = time.monotonic() + seconds
+
+    def _leave(self, end: GenerationEnd) -> None:
+        if end.exit_code is not None:
+            self.exit_code, self._over = end.exit_code, True
+        self.tell(f"this node leaves: {end.reason}")
+
+    # What happens on this host.
+
+    def _check_job(self) -> None:
+        if self._running is None:
+            return
+        code = self._running.job.poll()
+        if code is None and self._running.kill_at is not None and time.monotonic() > self._running.kill_at:
+            self._running.job.kill()
+            code = EXIT_CODES[UNCOMMITTED]
+        if code is None:
+            return
+        generation, self._running = self._running.generation, None
+        self.exit_code = code if code == EXIT_CODES[INTERRUPTED] else EXIT_CODES[UNCOMMITTED]
+        self._act(*job_ended(self.state, self._judge(code, generation)))
+        self._look.at = 0.0
+
+    def _judge(self, code: int, generation: JobGeneration) -> GenerationEnd:
+        """What the exit code of a job means for its generation and for the run."""
+        host = self.identity.host
+        if code in RUN_ENDS:
+            return GenerationEnd(host, f"the run is over: exit code {code}", code)
+        if code in (EXIT_CODES[INTERRUPTED], EXIT_CODES[UNCOMMITTED]):
+            stop = self._ask(self.services.stop_asked)
+            return GenerationEnd(host, stop or "the job was interrupted", code if stop else None, saves=True)
+        if code == EXIT_CODES["superseded"] and self._is_current(generation):
+            return GenerationEnd(host, "an attempt outside of the generations has taken over the run", code)
+        if self.state.phase == "stopping":
+            return GenerationEnd(host, f"the job ended with {describe_exit(code)}")  # killed, for a known reason
+        return self._count_crash(code)
+
+    def _count_crash(self, code: int) -> GenerationEnd:
+        number, why = self._restarts.crashed(self._ask(self.services.resumed_step)), describe_exit(code)
+        if number is None:
+            reason = f"the job failed ({why}) {self.limits.max_restarts + 1} times in a row without progress"
+            return GenerationEnd(self.identity.host, reason, code)
+        wait = restart_wait_seconds(number)
+        self._away_until = time.monotonic() + wait
+        self.tell(
+            f"the job failed here ({why}): ready again in {format_seconds(wait)}, "
+            f"restart {number} of {self.limits.max_restarts} without progress"
+        )
+        if not self._pass_health_check():
+            return GenerationEnd(self.identity.host, "this host failed its health check")
+        return GenerationEnd(self.identity.host, f"the job failed on {self.identity.host} ({why})")
+
+    def _is_current(self, generation: JobGeneration) -> bool:
+        try:
+            view = self.meeting.look()
+        except StoreError:
+            return False
+        return view.newest == generation and view.end is None
+
+    def _ask(self, read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except (SkytrainError, OSError) as error:
+            self.tell(f"warning: {error}")
+            return None
+
+    def _check_notice(self) -> None:
+        try:
+            notice = self.services.notice()
+        except OSError:  # the metadata service does not answer; it is asked again
+            return
+        if notice is None:
+            return
+        if notice.at_once:
+            self._must_go(notice.text)
+        elif not self.state.when_spare:
+            self.tell(f"{notice.text}: this node leaves when another one is ready")
+            self.state = dataclasses.replace(self.state, when_spare=notice.text)
+
+    def _check_waiting(self) -> None:
+        reason, code = self._ask(self.services.stop_asked), EXIT_CODES[INTERRUPTED]
+        if reason is None:
+            reason, code = self._ask(lambda: self.services.budget_spent(self.meeting.hosts)), EXIT_CODES["budget"]
+        if reason is not None:
+            self._act(*must_go(self.state, GenerationEnd(self.identity.host, reason, code)))
+
+    def _must_go(self, reason: str) -> None:
+        if self.state.leaving is None and self.state.phase != "gone":
+            self.tell(f"{reason}: this node leaves")
+            self._act(*must_go(self.state, GenerationEnd(self.identity.host, reason, saves=True)))
+            self._look.at = 0.0
+
+    def _pass_health_check(self) -> bool:
+        """Three tries, since a driver may need a moment; then the machine is replaced, not tried again."""
+        problems: list[str] = []
+        for number in range(1, HEALTH_TRIES + 1):
+            problems = self.services.health()
+            if not problems:
+                return True
+            self.tell(f"health check {number} of {HEALTH_TRIES}: {'; '.join(problems)}")
+            if number < HEALTH_TRIES:
+                time.sleep(restart_wait_seconds(number))
+        reason = f"it failed its health check {HEALTH_TRIES} times: {'; '.join(problems)}"
+        self.machines.replace_me(reason)
+        self.state = dataclasses.replace(self.state, leaving=GenerationEnd(self.identity.host, reason))
+        self.exit_code = EXIT_CODES["preflight"]
+        return False
+
+    def _give_back(self) -> None:
+        if self._over:
+            self.machines.set_desired(0)
+            if self._was_first_node:
+                self.machines.delete_groups()
+        self.machines.terminate_me()
+
+    def _end(self) -> None:
+        if self._running is not None:  # an error in the agent: nothing of it may stay
+            self._running.job.kill()
+        self._try(lambda: self.meeting.beat("left", {"phase": "gone", "spend": self.services.spend()}))

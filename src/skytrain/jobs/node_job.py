@@ -1,0 +1,67 @@
+"""The job of a generation on one host: `skytrain train` under its supervisor, as a child of the node agent."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..config import child_environment
+from .generations import JobGeneration
+from .lifeline import die_with_parent, identify
+from .processes import kill_job
+from .supervision import JoinedGeneration
+
+
+class NodeJob(Protocol):
+    """What the node agent runs for a generation."""
+
+    def poll(self) -> int | None:
+        """The exit code, or None while it runs."""
+
+    def stop(self) -> None:
+        """Let it save and stop."""
+
+    def kill(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class TrainCommand:
+    """The command that all nodes of a run start: `skytrain train WORDS`."""
+
+    words: Sequence[str]
+    nodes: int
+    processes: int
+
+    def start(self, generation: JobGeneration, node_rank: int) -> NodeJob:
+        place = ["--processes", str(self.processes), "--nodes", str(self.nodes), "--node-rank", str(node_rank)]
+        if self.nodes > 1:
+            place += ["--rendezvous", f"{generation.address}:{generation.port}"]
+        joined = JoinedGeneration(generation.number, generation.rendezvous_id, generation.members)
+        return TrainJob([sys.executable, "-m", "skytrain", "train", *self.words, *place], joined)
+
+
+class TrainJob:
+    """It ends with the agent, however the agent ends: its supervisor gets SIGKILL, and the workers end with that."""
+
+    def __init__(self, command: list[str], joined: JoinedGeneration) -> None:
+        # In a new session, so that a terminal's Ctrl-C reaches the agent alone, which then stops the job in order.
+        self._process = subprocess.Popen(
+            command, env=child_environment(joined.environment()), start_new_session=True, preexec_fn=die_with_parent
+        )
+        self._supervisor = identify(self._process.pid)
+
+    def poll(self) -> int | None:
+        code = self._process.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._process.kill()
+        kill_job(self._supervisor, None)
+        self._process.wait()

@@ -1,0 +1,123 @@
+"""What hosts that meet for a run keep in its folder, and what a run's processes read of it.
+
+    runs/<run>/meeting/ready/<shape>/<host>.json       heartbeat of a host that may be invited or takes part
+    runs/<run>/meeting/away/<shape>/<host>.json        heartbeat of a host that waits before its next try, or saves and leaves
+    runs/<run>/meeting/left/<shape>/<host>.json        the last record of a host that has left
+    runs/<run>/meeting/generations/00001.json          members, node 0's address and port, rendezvous id; created once
+    runs/<run>/meeting/generations/00001.ended.json    who ended it and why; created once
+    runs/<run>/meeting/generations/00001.over.json     the run itself is over, with its exit code; created once
+
+<shape> is nodes x processes: hosts of another shape form another mesh and are not invited. A heartbeat has the host's
+cost so far, so that the meter counts hosts that wait. All decisions use names and times of one listing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..config import SkytrainError
+from ..storage import NotFound, Stat, Store
+from .exits import EXIT_CODES, SUPERSEDED
+from .reading import DamagedRecord, read_object
+
+Presence = Literal["ready", "away", "left"]
+_GENERATION = re.compile(r"(?P<number>\d+)\.(?P<end>(ended|over)\.)?json")
+
+
+class GenerationOver(SkytrainError):
+    """The generation of this process has ended, so its job must not claim an attempt."""
+
+    exit_code = EXIT_CODES[SUPERSEDED]
+
+
+@dataclass(frozen=True)
+class HostRecord:
+    """The heartbeat object of one host."""
+
+    presence: Presence
+    shape: str
+    host: str
+    stat: Stat
+
+
+@dataclass(frozen=True)
+class MeetingObjects:
+    """One listing of the folder."""
+
+    hosts: tuple[HostRecord, ...]
+    newest: int  # the number of the newest generation; 0 without one
+    ended: bool
+    over: bool
+
+
+def meeting_folder(run: str) -> str:
+    return f"runs/{run}/meeting/"
+
+
+def host_key(run: str, presence: Presence, shape: str, host: str) -> str:
+    return f"{meeting_folder(run)}{presence}/{shape}/{host}.json"
+
+
+def generation_key(run: str, number: int, kind: str = "") -> str:
+    return f"{meeting_folder(run)}generations/{number:05d}{kind and '.'}{kind}.json"
+
+
+def list_meeting(store: Store, run: str) -> MeetingObjects:
+    """One request for up to a thousand objects."""
+    return _parse(store.list(meeting_folder(run)), meeting_folder(run))
+
+
+def _parse(stats: Iterable[Stat], folder: str) -> MeetingObjects:
+    hosts, ends = [], dict[int, set[str]]()
+    for stat in stats:
+        match stat.key.removeprefix(folder).split("/"):
+            case ["generations", name] if found := _GENERATION.fullmatch(name):
+                ends.setdefault(int(found["number"]), set()).add(found["end"] or "")
+            case [("ready" | "away" | "left") as presence, shape, name]:
+                hosts.append(HostRecord(presence, shape, name.removesuffix(".json"), stat))
+    newest = max((number for number, kinds in ends.items() if "" in kinds), default=0)
+    kinds = ends.get(newest, set())
+    return MeetingObjects(tuple(hosts), newest, "ended." in kinds, "over." in kinds)
+
+
+def check_generation(store: Store, run: str, number: int) -> None:
+    """Raise GenerationOver unless the generation is the newest and has not ended."""
+    found = list_meeting(store, run)
+    if found.newest > number or found.ended or found.over:
+        raise GenerationOver(
+            f"run {run!r}: generation {number} has ended, so its job stops; generation {found.newest} is the newest\n"
+            "  the node agent joins the next one"
+        )
+
+
+class HostSpends:
+    """The cost that each host recorded for itself in its heartbeats; reads only what has changed.
+
+    The form is that of the attempts' spend streams. `without`: hosts that somebody else counts.
+    """
+
+    def __init__(self, store: Store, run: str, without: Collection[str] = ()) -> None:
+        self._store, self._run, self._without = store, run, frozenset(without)
+        self._known: dict[str, tuple[str, dict[str, Any]]] = {}  # key -> etag, record
+
+    def read(self) -> list[dict[str, Any]]:
+        found = {}
+        for each in list_meeting(self._store, self._run).hosts:
+            key, etag = each.stat.key, each.stat.etag
+            if each.host in self._without:
+                continue
+            known = self._known.get(key)
+            if known is not None and known[0] == etag:
+                found[key] = known
+                continue
+            try:
+                found[key] = (etag, read_object(self._store, key)["spend"])
+            except NotFound:  # it has moved since: the next reading has it
+                continue
+            except (KeyError, TypeError) as error:
+                raise DamagedRecord(self._store, key, error) from None
+        self._known = found
+        return [record for _, record in found.values()]
