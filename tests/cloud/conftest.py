@@ -12,38 +12,60 @@ from moto import mock_aws
 
 from skytrain.cloud import AwsSession
 
+from .ground import Ground
+
 REGION = "us-east-2"
-# One for all tests: it has parsed the services' models, which take a second for EC2 alone.
-SHARED = boto3.Session(aws_access_key_id="testing", aws_secret_access_key="testing")
+# One for all tests, with its clients: making the one of EC2 alone takes a second.
+SHARED = AwsSession(boto3.Session(aws_access_key_id="testing", aws_secret_access_key="testing"), REGION)
 
 
 @pytest.fixture
 def account(no_aws: pytest.MonkeyPatch) -> Iterator[AwsSession]:
     """A session in moto's account 123456789012."""
     no_aws.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    no_aws.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # hundreds of images that no test looks at
     with mock_aws():
-        yield AwsSession(SHARED, REGION)
+        yield shared_session()
 
 
-class StubbedSession(AwsSession):
+def shared_session() -> AwsSession:
+    """A new session that knows nothing yet, with the clients of all tests."""
+    session = AwsSession(SHARED._session, REGION)
+    session._clients = SHARED._clients
+    return session
+
+
+class StubbedSession:
     """A session whose clients answer what the test has told `stub`; botocore checks requests and answers."""
 
-    def __init__(self) -> None:
-        super().__init__(SHARED, REGION)
-        self._stubs: dict[tuple[str, str], Stubber] = {}
+    def __init__(self, session: AwsSession) -> None:
+        self.session, self.perform = session, session.perform
+        self._stubs: dict[str, Stubber] = {}
 
-    def stub(self, service: str, region: str = REGION) -> Stubber:
-        if (service, region) not in self._stubs:
-            self._stubs[service, region] = Stubber(self.client(service, region))
-            self._stubs[service, region].activate()
-        return self._stubs[service, region]
+    def stub(self, service: str) -> Stubber:
+        if service not in self._stubs:
+            self._stubs[service] = Stubber(self.session.client(service))
+            self._stubs[service].activate()
+        return self._stubs[service]
+
+    def close(self) -> None:
+        for stub in self._stubs.values():
+            stub.deactivate()
 
 
 @pytest.fixture
-def stubbed(no_aws: pytest.MonkeyPatch) -> StubbedSession:
-    return StubbedSession()
+def stubbed(no_aws: pytest.MonkeyPatch) -> Iterator[StubbedSession]:
+    """Stubs on the clients of `account`, where a test uses both: what is stubbed does not reach moto."""
+    session = StubbedSession(shared_session())
+    yield session
+    session.close()
 
 
 def client_error(code: str, message: str = "said AWS") -> dict[str, Any]:
     """Arguments of `Stubber.add_client_error`."""
     return {"service_error_code": code, "service_message": message}
+
+
+@pytest.fixture
+def ground(account: AwsSession) -> Ground:
+    return Ground(account)

@@ -23,6 +23,7 @@ from . import (
     cloud,
     config,
     data,
+    doctor,
     evaluate,
     export,
     generate,
@@ -66,6 +67,7 @@ def options(
 
 
 app.command()(quickstart.quickstart)
+app.command()(doctor.doctor)
 app.command()(prepare.prepare)
 app.command()(plan.plan)
 app.command(epilog=exit_codes_text())(train.train)

@@ -1,5 +1,7 @@
 from .calls import Call as Call, InvalidCall as InvalidCall, as_json as as_json, render_calls as render_calls
+from .checks import CHECKS as CHECKS, Finding as Finding, Preflight as Preflight, run_checks as run_checks
 from .errors import CloudError as CloudError, cloud_error as cloud_error, cloud_errors as cloud_errors
+from .images import MachineImage as MachineImage, find_image as find_image
 from .outputs import (
     CLOUD_FILE as CLOUD_FILE,
     cloud_files as cloud_files,

@@ -4,6 +4,7 @@ from .catalog import (
     InstanceType as InstanceType,
     Market as Market,
     load_catalog as load_catalog,
+    quota_code as quota_code,
     save_catalog as save_catalog,
 )
 from .choice import choose as choose, costly_settings as costly_settings, explain as explain, refuse as refuse

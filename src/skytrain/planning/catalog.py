@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
@@ -22,6 +23,8 @@ STALE_DAYS = 30  # spot prices drift within weeks; beyond this age every plan st
 
 # Service Quotas count vCPUs by family and market. Public sources do not agree on a code for P6 spot.
 QUOTA_CODES: dict[tuple[str, Market], str | None] = {
+    ("standard", "on-demand"): "L-1216C47A",
+    ("standard", "spot"): "L-34B43A08",
     ("g", "on-demand"): "L-DB2E81BA",
     ("g", "spot"): "L-3819A6DF",
     ("p", "on-demand"): "L-417A185B",
@@ -29,6 +32,21 @@ QUOTA_CODES: dict[tuple[str, Market], str | None] = {
     ("p5", "spot"): "L-C4BD4855",
     ("p6", "spot"): None,
 }
+
+
+STANDARD = re.compile(r"[acdhimrtz]\d")  # families of the Standard quotas: c7i, m7i, r7i, t3 ...
+
+
+def quota_code(instance_type: str, market: Market) -> str | None:
+    """Return the Service Quotas code that limits the type's vCPUs, or None if it is unknown."""
+    family = instance_type.split(".")[0]
+    if STANDARD.match(family):
+        group = "standard"
+    elif family.startswith(("g", "vt")):
+        group = "g"
+    else:
+        group = "p" if market == "on-demand" else "p4" if family[:2] in ("p2", "p3") else family[:2]
+    return QUOTA_CODES.get((group, market))
 
 
 @dataclass(frozen=True)
@@ -58,8 +76,7 @@ class InstanceType:
 
     def quota_code(self, market: Market) -> str | None:
         """Return the Service Quotas code that limits this type's vCPUs, or None if it is unknown."""
-        group = "g" if self.family.startswith("g") else "p" if market == "on-demand" else self.family[:2]
-        return QUOTA_CODES[group, market]
+        return quota_code(self.type, market)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,88 @@
+"""`skytrain doctor`: what stands between this machine or account and a run, each with its solution."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import ConfigDirs, Json, Overrides, compose_cloud
+
+if TYPE_CHECKING:
+    from ..cloud import Finding
+
+PlanFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--plan", metavar="FILE", help="Check what this plan needs: quota, zones, prices.", show_default=False
+    ),
+]
+MARKS = {"ok": ("✔", "green"), "failed": ("✗", "red"), "not checked": ("–", "yellow")}
+NAME_WIDTH = 15
+
+
+def doctor(
+    overrides: Overrides = None, config_dir: ConfigDirs = None, plan: PlanFile = None, as_json: Json = False
+) -> None:
+    """Check this machine, the AWS account and a plan.
+
+    Nothing is rented or changed, except that an object is written to the store and deleted. AWS is asked if
+    `skytrain cloud init` has set an account up, or a plan is given.
+
+    \b
+    ✔  all is well
+    ✗  a problem, and how to solve it
+    –  not checked, and why
+
+    \b
+    Exit codes: 0 all is well, 3 preflight, 4 quota, 5 capacity, 10 store, 11 credentials.
+
+    \b
+    Examples:
+      skytrain doctor
+      skytrain doctor --plan plan.json
+      skytrain doctor cloud=aws --json
+    """
+    from dataclasses import asdict
+
+    from ..config import plural
+    from ..pipelines.doctor import doctor as pipeline, doctor_exit_code
+
+    findings, group = [], ""
+    for finding in pipeline(compose_cloud(overrides, config_dir).config, plan):
+        if not as_json:
+            if finding.group != group:
+                print(("\n" if group else "") + finding.group)
+                group = finding.group
+            _show(finding)
+        findings.append(finding)
+    code = doctor_exit_code(findings)
+    if as_json:
+        print(json.dumps({"exit_code": code, "checks": [asdict(one) for one in findings]}, indent=1))
+    else:
+        failed = [one.name for one in findings if one.verdict == "failed"]
+        print(f"\n{plural(len(failed), 'problem')}: {', '.join(failed)}" if failed else "\nno problems")
+    raise typer.Exit(code)
+
+
+def _show(finding: Finding) -> None:
+    mark, colour = MARKS[finding.verdict]
+    if sys.stdout.isatty():
+        mark = typer.style(mark, fg=colour, bold=True)
+    lines = [line for text in (finding.text, finding.fix, finding.link) if text for line in _wrapped(text)]
+    print(f"  {mark} {finding.name:<{NAME_WIDTH}} {lines[0]}", flush=True)
+    for line in lines[1:]:
+        print(f"    {'':<{NAME_WIDTH}} {line}", flush=True)
+
+
+def _wrapped(text: str) -> list[str]:
+    """Break a text at the edge of the terminal; a program gets one line. Links and commands stay whole."""
+    if not sys.stdout.isatty():
+        return [text]
+    width = max(40, shutil.get_terminal_size().columns - NAME_WIDTH - 6)
+    return textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,70 @@
+"""The plan's offer: fresh, sold in a zone that has a subnet, at a price within the plan's."""
+
+from __future__ import annotations
+
+from ..calls import Call
+from .check import Failed, NotChecked, Preflight
+
+MOST_ZONES_SHOWN = 6
+
+
+def plan(preflight: Preflight) -> str:
+    offer = preflight.offer
+    assert preflight.plan is not None
+    preflight.plan.check_fresh(preflight.now)
+    return f"{offer.nodes} x {offer.instance_type} ({offer.market}, {offer.region}), ${offer.cost.usd:.2f} in all"
+
+
+def zones(preflight: Preflight) -> str:
+    offer, session = preflight.offer, preflight.session
+    named = {
+        "LocationType": "availability-zone",
+        "Filters": [{"Name": "instance-type", "Values": [offer.instance_type]}],
+    }
+    sold = session.items(Call("ec2", "DescribeInstanceTypeOfferings", named), "InstanceTypeOfferings")
+    offered = sorted(one["Location"] for one in sold)
+    if not offered:
+        raise Failed(
+            f"{session.region} does not offer {offer.instance_type}",
+            "plan another type or region: skytrain plan --region NAME",
+            cause="capacity",
+        )
+    ours = preflight.subnets
+    usable = [zone for zone in offered if zone in ours] if ours else offered
+    if not usable:
+        raise Failed(
+            f"{offer.instance_type} is offered in {', '.join(offered)}, and the subnets are in {', '.join(ours)}",
+            f"add a subnet in {offered[0]} (variable zones of infra/terraform/base)",
+            cause="capacity",
+        )
+    preflight.offered_zones = tuple(usable)
+    return f"{offer.instance_type} is offered in {', '.join(usable[:MOST_ZONES_SHOWN])}"
+
+
+def spot_price(preflight: Preflight) -> str:
+    offer = preflight.offer
+    if offer.market != "spot":
+        raise NotChecked("the plan is on demand")
+    named = {
+        "InstanceTypes": [offer.instance_type],
+        "ProductDescriptions": ["Linux/UNIX"],
+        "StartTime": preflight.now,  # from now on: the price in force in each zone
+    }
+    prices: dict[str, float] = {}
+    for item in preflight.session.items(Call("ec2", "DescribeSpotPriceHistory", named), "SpotPriceHistory"):
+        if item["AvailabilityZone"] in preflight.offered_zones:
+            prices.setdefault(item["AvailabilityZone"], float(item["SpotPrice"]))
+    if not prices:
+        raise Failed(
+            f"no spot price of {offer.instance_type} in {', '.join(preflight.offered_zones)}",
+            "it is not sold there now: plan again (skytrain plan), or --market on-demand",
+            cause="capacity",
+        )
+    zone, price = min(prices.items(), key=lambda found: found[1])
+    if price > offer.max_usd_per_hour_each:
+        raise Failed(
+            f"{offer.instance_type} costs ${price:.4f} per hour in {zone}, more than the plan's ${offer.max_usd_per_hour_each:.4f}",
+            "plan again with today's prices: skytrain catalog refresh, then skytrain plan",
+            cause="capacity",
+        )
+    return f"${price:.4f} per hour in {zone}; the plan allows ${offer.max_usd_per_hour_each:.4f}"

@@ -1,0 +1,43 @@
+"""Machine images: found by AWS's public parameters, and pinned by id so that a run keeps the one it began with."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .calls import Call
+from .errors import CloudError
+from .session import AwsSession
+
+GPU_FOLDER = "/aws/service/deeplearning/ami/x86_64"
+# There is no name for the newest PyTorch: versions are compared.
+GPU_NAME = re.compile(GPU_FOLDER + r"/oss-nvidia-driver-gpu-pytorch-(\d+)\.(\d+)-ubuntu-24\.04/latest/ami-id")
+CPU_PARAMETER = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
+
+
+@dataclass(frozen=True)
+class MachineImage:
+    """An image: its id, the parameter that named it, and the device of its root volume."""
+
+    id: str
+    parameter: str
+    root_device: str = "/dev/sda1"  # of every Ubuntu image
+
+
+def find_image(session: AwsSession, gpu: bool, region: str | None = None) -> MachineImage:
+    """Return the current image: Deep Learning AMI with the newest PyTorch for GPUs, plain Ubuntu 24.04 otherwise."""
+    if not gpu:
+        found = session.perform(Call("ssm", "GetParameter", {"Name": CPU_PARAMETER}), region)["Parameter"]
+        return MachineImage(found["Value"], CPU_PARAMETER)
+    listed = Call("ssm", "GetParametersByPath", {"Path": GPU_FOLDER, "Recursive": True})
+    images = {
+        (int(match[1]), int(match[2])): MachineImage(one["Value"], one["Name"])
+        for one in session.items(listed, "Parameters", region)
+        if (match := GPU_NAME.fullmatch(one["Name"]))
+    }
+    if not images:
+        raise CloudError(
+            f"{region or session.region} publishes no Deep Learning AMI with PyTorch and Ubuntu 24.04",
+            fix="use a region that does: aws ssm get-parameters-by-path --recursive --path " + GPU_FOLDER,
+        )
+    return images[max(images)]
