@@ -2,8 +2,8 @@ from .cluster_environment import RanksEnvironment as RanksEnvironment
 from .early_signals import handle_early_signals as handle_early_signals, handled_signals as handled_signals
 from .lifeline import tie_to_supervisor as tie_to_supervisor
 from .machines import LocalMachines as LocalMachines, RentedMachines as RentedMachines
-from .node import NodeRequest as NodeRequest, run_node as run_node
 from .network import count_efa_devices as count_efa_devices
+from .node import NodeRequest as NodeRequest, run_node as run_node
 from .nodes import host_name as host_name, node_facts as node_facts
 from .ranks import JoinedJob as JoinedJob, LostRank as LostRank, Ranks as Ranks, ToldByFirstRank as ToldByFirstRank
 from .supervision import (
