@@ -13,6 +13,7 @@ import pytest
 import typer
 
 from skytrain.cli.main import app
+from skytrain.cloud import cloud_files
 from skytrain.config.composition import AdoptedSettings, compose
 from skytrain.models.agreement import NOT_ADOPTED
 from skytrain.models.sizes import size_config
@@ -80,14 +81,22 @@ def help_texts(command: Any) -> Iterator[str]:
         yield from help_texts(below)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_commands_of_a_page_are_accepted(page, tmp_path, monkeypatch):
+@pytest.fixture(autouse=True)
+def connected_folder(tmp_path, monkeypatch):
+    """The working folder after `skytrain cloud init`, so that cloud=aws is a choice."""
+    outputs = {"project": "demo", "account_id": "123456789012", "region": "us-east-2", "bucket": "demo-store"}
+    for name, text in cloud_files(outputs).items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_of_a_page_are_accepted(page):
     assert problems_of(page.read_text()) == []
 
 
-def test_the_examples_in_the_help_are_accepted(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_the_examples_in_the_help_are_accepted():
     text = "\n".join(help_texts(typer.main.get_command(app)))
     assert len(commands(text)) > 30
     assert problems_of(text) == []

@@ -26,6 +26,7 @@ from . import (
     doctor,
     evaluate,
     export,
+    gc,
     generate,
     logs,
     models,
@@ -75,6 +76,7 @@ app.command(epilog=exit_codes_text())(node.node)
 app.command()(status.status)
 app.command()(logs.logs)
 app.command()(stop.stop)
+app.command()(gc.gc)
 app.command()(evaluate.evaluate)
 app.command()(generate.generate)
 app.command()(export.export)

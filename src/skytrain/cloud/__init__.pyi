@@ -1,3 +1,4 @@
+from .actions import COMMAND_ACTIONS as COMMAND_ACTIONS, command_actions_table as command_actions_table
 from .calls import Call as Call, InvalidCall as InvalidCall, as_json as as_json, render_calls as render_calls
 from .checks import CHECKS as CHECKS, Finding as Finding, Preflight as Preflight, run_checks as run_checks
 from .errors import CloudError as CloudError, cloud_error as cloud_error, cloud_errors as cloud_errors
@@ -7,6 +8,26 @@ from .outputs import (
     cloud_files as cloud_files,
     read_outputs as read_outputs,
     terraform_outputs as terraform_outputs,
+)
+from .removal import (
+    FailedDeletion as FailedDeletion,
+    GcSelection as GcSelection,
+    Verdict as Verdict,
+    delete_resources as delete_resources,
+    deletion_calls as deletion_calls,
+    judge as judge,
+)
+from .resources import (
+    KINDS as KINDS,
+    CloudResource as CloudResource,
+    ResourceKind as ResourceKind,
+    scale_to_zero as scale_to_zero,
+)
+from .scan import (
+    AccountScan as AccountScan,
+    ScanProblem as ScanProblem,
+    enabled_regions as enabled_regions,
+    scan_account as scan_account,
 )
 from .session import AwsIdentity as AwsIdentity, AwsSession as AwsSession, open_session as open_session
 from .tags import (

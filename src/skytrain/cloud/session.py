@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,14 +33,20 @@ class AwsSession:
     def __init__(self, session: Any, region: str) -> None:
         self._session, self.region = session, region
         self._clients: dict[tuple[str, str], Any] = {}
+        self._making = threading.Lock()  # boto3 makes clients in one thread at a time
 
     def client(self, service: str, region: str | None = None) -> Any:
         """Return boto3's client, for what a `Call` cannot express; errors are the caller's (`cloud_errors`)."""
         key = (service, region or self.region)
-        if key not in self._clients:
-            with cloud_errors():
+        with self._making, cloud_errors():
+            if key not in self._clients:
                 self._clients[key] = self._session.client(service, region_name=key[1], config=aws_client_config())
-        return self._clients[key]
+            return self._clients[key]
+
+    def offers(self, service: str, region: str) -> bool:
+        """Whether botocore knows the service in that region; True where it does not know the service's regions."""
+        known = self._session.get_available_regions(service)
+        return not known or region in known
 
     @cached_property
     def identity(self) -> AwsIdentity:

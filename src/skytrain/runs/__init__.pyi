@@ -79,5 +79,6 @@ from .stopping import (
     ask_stop as ask_stop,
     read_stop as read_stop,
     stop_asked as stop_asked,
+    stop_key as stop_key,
 )
 from .sync import EventFiles as EventFiles, Lines as Lines, Sync as Sync

@@ -33,21 +33,21 @@ class StopRequest:
 def ask_stop(store: Store, run: str, attempt: int) -> StopRequest:
     """Ask attempt `attempt` of the run to save a checkpoint and stop. Replaces an older request."""
     request = StopRequest(attempt, f"{_user()}@{platform.node()}", now())
-    store.write(_key(run), json.dumps(asdict(request)).encode())
+    store.write(stop_key(run), json.dumps(asdict(request)).encode())
     return request
 
 
 def read_stop(store: Store, run: str) -> StopRequest | None:
     """Return the newest request to stop the run, or None: one small read."""
     try:
-        found = read_object(store, _key(run))
+        found = read_object(store, stop_key(run))
         return StopRequest(int(found["attempt"]), str(found["asked_by"]), str(found["asked_at"]))
     except NotFound:
         return None
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, DamagedRecord):
             raise
-        raise DamagedRecord(store, _key(run), error) from None
+        raise DamagedRecord(store, stop_key(run), error) from None
 
 
 def stop_asked(store: Store, run: str, attempt: int) -> StopRequest | None:
@@ -56,7 +56,7 @@ def stop_asked(store: Store, run: str, attempt: int) -> StopRequest | None:
     return request if request is not None and request.attempt >= attempt else None
 
 
-def _key(run: str) -> str:
+def stop_key(run: str) -> str:
     return f"runs/{run}/stop.json"
 
 

@@ -1,0 +1,43 @@
+"""The IAM actions that each command needs, from the calls it makes; policies and the docs follow this table."""
+
+from __future__ import annotations
+
+from .resources import KINDS
+
+ACCOUNT = ("sts:GetCallerIdentity", "ec2:DescribeRegions")
+MACHINES = (*KINDS["instance"].reads, *KINDS["Auto Scaling group"].reads)
+STORE_READS = ("s3:GetObject", "s3:ListBucket", "kms:Decrypt")
+STORE_WRITES = ("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "kms:GenerateDataKey")
+
+
+def _all(name: str) -> tuple[str, ...]:
+    return tuple(sorted({action for kind in KINDS.values() for action in getattr(kind, name)}))
+
+
+COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
+    "store copy": (*STORE_READS, *STORE_WRITES),
+    "logs": STORE_READS,
+    "status": (*ACCOUNT, *MACHINES, *STORE_READS),
+    "stop": (
+        *ACCOUNT,
+        *MACHINES,
+        "autoscaling:UpdateAutoScalingGroup",
+        "ec2:TerminateInstances",
+        *STORE_READS,
+        "s3:PutObject",
+        "kms:GenerateDataKey",
+    ),
+    "shell": (*ACCOUNT, *KINDS["instance"].reads, "ssm:StartSession", "ssm:ResumeSession", "ssm:TerminateSession"),
+    "costs": ("sts:GetCallerIdentity", "ce:GetCostAndUsage", *STORE_READS),
+    "gc": (*ACCOUNT, *_all("reads"), *STORE_READS),
+    "gc --delete": (*_all("deletes"), "s3:DeleteObject"),
+}
+
+
+def command_actions_table() -> str:
+    """Return the table in Markdown, for the docs."""
+    rows = [
+        f"| `{command}` | {', '.join(f'`{action}`' for action in actions)} |"
+        for command, actions in COMMAND_ACTIONS.items()
+    ]
+    return "\n".join(["| command | IAM actions |", "| --- | --- |", *rows])

@@ -1,0 +1,48 @@
+"""EMR Serverless applications: free while stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..calls import Call
+from ..session import AwsSession
+from ._kind import CloudResource, ResourceKind, ours
+
+IDLE = ("CREATED", "STOPPED")
+
+
+def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
+    for found in session.items(Call("emr-serverless", "ListApplications"), "applications", region):
+        if found["state"] == "TERMINATED":
+            continue
+        call = Call("emr-serverless", "GetApplication", {"applicationId": found["id"]})
+        tags = ours(session.perform(call, region)["application"].get("tags"))
+        if tags is not None:
+            cost = 0.0 if found["state"] in IDLE else None
+            yield CloudResource(
+                KIND.name,
+                found["id"],
+                region,
+                tags,
+                found["state"],
+                found.get("createdAt"),
+                cost,
+                {"name": found.get("name")},
+            )
+
+
+def delete(resource: CloudResource) -> list[Call]:
+    named = {"applicationId": resource.id}
+    stop = [] if resource.state in IDLE else [Call("emr-serverless", "StopApplication", named)]
+    return [*stop, Call("emr-serverless", "DeleteApplication", named)]
+
+
+KIND = ResourceKind(
+    "EMR application",
+    "emr-serverless",
+    20,
+    find,
+    delete,
+    ("emr-serverless:ListApplications", "emr-serverless:GetApplication"),
+    ("emr-serverless:StopApplication", "emr-serverless:DeleteApplication"),
+)

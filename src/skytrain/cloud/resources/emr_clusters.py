@@ -1,0 +1,37 @@
+"""EMR clusters on EC2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..calls import Call
+from ..session import AwsSession
+from ._kind import CloudResource, ResourceKind, ours
+
+ALIVE = ["STARTING", "BOOTSTRAPPING", "RUNNING", "WAITING"]
+
+
+def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
+    for found in session.items(Call("emr", "ListClusters", {"ClusterStates": ALIVE}), "Clusters", region):
+        cluster = session.perform(Call("emr", "DescribeCluster", {"ClusterId": found["Id"]}), region)["Cluster"]
+        tags = ours(cluster.get("Tags"))
+        if tags is not None:
+            created = found.get("Status", {}).get("Timeline", {}).get("CreationDateTime")
+            yield CloudResource(KIND.name, found["Id"], region, tags, found["Status"]["State"], created)
+
+
+def delete(resource: CloudResource) -> list[Call]:
+    ids = [resource.id]
+    unprotect = {"JobFlowIds": ids, "TerminationProtected": False}
+    return [Call("emr", "SetTerminationProtection", unprotect), Call("emr", "TerminateJobFlows", {"JobFlowIds": ids})]
+
+
+KIND = ResourceKind(
+    "EMR cluster",
+    "emr",
+    20,
+    find,
+    delete,
+    ("elasticmapreduce:ListClusters", "elasticmapreduce:DescribeCluster"),
+    ("elasticmapreduce:SetTerminationProtection", "elasticmapreduce:TerminateJobFlows"),
+)

@@ -1,0 +1,27 @@
+"""Placement groups: free, and AWS limits their number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..calls import Call
+from ..session import AwsSession
+from ..tags import project_filter
+from ._kind import CloudResource, ResourceKind, ours
+
+
+def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
+    call = Call("ec2", "DescribePlacementGroups", {"Filters": [project_filter()]})
+    for found in session.items(call, "PlacementGroups", region):
+        tags = ours(found.get("Tags"))
+        if tags is not None and found.get("State") != "deleting":
+            yield CloudResource(KIND.name, found["GroupName"], region, tags, found.get("State", ""), usd_per_hour=0.0)
+
+
+def delete(resource: CloudResource) -> list[Call]:
+    return [Call("ec2", "DeletePlacementGroup", {"GroupName": resource.id})]
+
+
+KIND = ResourceKind(
+    "placement group", "ec2", 60, find, delete, ("ec2:DescribePlacementGroups",), ("ec2:DeletePlacementGroup",)
+)

@@ -1,0 +1,42 @@
+"""Spot requests: an open one may still start an instance, and counts towards the quota."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..calls import Call
+from ..session import AwsSession
+from ..tags import project_filter
+from ._kind import CloudResource, ResourceKind, ours
+
+
+def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
+    filters = [project_filter(), {"Name": "state", "Values": ["open", "active"]}]
+    call = Call("ec2", "DescribeSpotInstanceRequests", {"Filters": filters})
+    for found in session.items(call, "SpotInstanceRequests", region):
+        tags = ours(found.get("Tags"))
+        if tags is not None and found["State"] in ("open", "active"):
+            yield CloudResource(
+                KIND.name,
+                found["SpotInstanceRequestId"],
+                region,
+                tags,
+                found["State"],
+                found.get("CreateTime"),
+                usd_per_hour=0.0,  # its instance is listed by itself
+            )
+
+
+def delete(resource: CloudResource) -> list[Call]:
+    return [Call("ec2", "CancelSpotInstanceRequests", {"SpotInstanceRequestIds": [resource.id]})]
+
+
+KIND = ResourceKind(
+    "spot request",
+    "ec2",
+    25,
+    find,
+    delete,
+    ("ec2:DescribeSpotInstanceRequests",),
+    ("ec2:CancelSpotInstanceRequests",),
+)

@@ -1,0 +1,79 @@
+"""Everything with our tags in every enabled region, asked of each service: the tagging API misses several."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from .calls import Call
+from .errors import CloudError
+from .resources import KINDS, CloudResource, ResourceKind
+from .session import AwsSession
+
+CONCURRENT = 16
+
+
+@dataclass(frozen=True)
+class ScanProblem:
+    """A question that could not be asked: what is there remains unknown."""
+
+    kind: str
+    region: str
+    problem: str
+
+
+@dataclass(frozen=True)
+class AccountScan:
+    """What was found, in the order in which it would be deleted, and what could not be asked."""
+
+    regions: tuple[str, ...]
+    resources: tuple[CloudResource, ...]
+    problems: tuple[ScanProblem, ...]
+
+    @property
+    def usd_per_hour(self) -> float:
+        return sum(resource.usd_per_hour or 0.0 for resource in self.resources)
+
+
+def enabled_regions(session: AwsSession) -> tuple[list[str], list[ScanProblem]]:
+    """The regions that the account may use; the session's own where asking is denied, with the problem."""
+    try:
+        found = session.items(Call("ec2", "DescribeRegions"), "Regions")
+        return sorted(region["RegionName"] for region in found), []
+    except CloudError as error:
+        return [session.region], [ScanProblem("region", "all", f"only {session.region} is searched: {error}")]
+
+
+def scan_account(
+    session: AwsSession,
+    regions: Sequence[str] | None = None,
+    kinds: Iterable[ResourceKind] | None = None,
+    project: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> AccountScan:
+    """Find what carries our tags. A service that is denied or unavailable in a region is reported and not fatal."""
+    session.identity  # noqa: B018 - without credentials this ends here, not with a problem for each question
+    found, problems = (list(regions), []) if regions else enabled_regions(session)
+    questions = [(kind, region) for region in found for kind in kinds or KINDS.values()]
+    done, lock = 0, threading.Lock()
+
+    def ask(question: tuple[ResourceKind, str]) -> list[CloudResource]:
+        nonlocal done
+        kind, region = question
+        try:
+            return list(kind.find(session, region)) if session.offers(kind.service, region) else []
+        except CloudError as error:
+            problems.append(ScanProblem(kind.name, region, str(error).partition("\n")[0]))
+            return []
+        finally:
+            with lock:
+                done += 1
+                progress(done, len(questions))
+
+    with ThreadPoolExecutor(CONCURRENT) as pool:
+        answers = list(pool.map(ask, questions))
+    resources = [each for answer in answers for each in answer if project in (None, each.tags.project)]
+    resources.sort(key=lambda each: (KINDS[each.kind].order, each.kind, each.region, each.id))
+    return AccountScan(tuple(found), tuple(resources), tuple(problems))

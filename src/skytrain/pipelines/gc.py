@@ -1,0 +1,186 @@
+"""gc: what of ours is in the AWS account, what it costs, and the deletion of what nobody needs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from ..cloud import (
+    AccountScan,
+    AwsSession,
+    CloudResource,
+    FailedDeletion,
+    GcSelection,
+    Verdict,
+    delete_resources,
+    deletion_calls,
+    judge,
+    render_calls,
+    scan_account,
+)
+from ..config import Config, SkytrainError, format_bytes, format_seconds
+from ..runs import Reporter, attempt_key, attempt_numbers, read_outcome
+from ..storage import Store, open_store
+from .status import status as run_statuses
+
+LIVE = ("running", "starting", "stale")  # a stale run's machine may only be cut off
+OLD_LOGS = timedelta(days=30)
+S3_USD_PER_GB_MONTH = 0.023
+
+
+@dataclass(frozen=True)
+class OldLogs:
+    """The logs of an attempt that is neither the newest of its run nor recent."""
+
+    run: str
+    attempt: int
+    bytes: int
+    ended_at: str
+
+    @property
+    def usd_per_month(self) -> float:
+        return S3_USD_PER_GB_MONTH * self.bytes / 1e9
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Everything of ours, with the decision about each."""
+
+    scan: AccountScan
+    verdicts: tuple[Verdict, ...]
+    logs: tuple[OldLogs, ...]
+
+    @property
+    def doomed(self) -> list[Verdict]:
+        return [verdict for verdict in self.verdicts if verdict.delete]
+
+    @property
+    def count(self) -> int:
+        return len(self.doomed) + len(self.logs)
+
+    @property
+    def usd_per_hour(self) -> float:
+        """What the deletion saves."""
+        return sum(verdict.resource.usd_per_hour or 0.0 for verdict in self.doomed)
+
+
+def find_garbage(
+    config: Config,
+    session: AwsSession,
+    selection: GcSelection,
+    reporter: Reporter,
+    *,
+    regions: Sequence[str] | None = None,
+    project: str | None = None,
+) -> Garbage:
+    """Search all enabled regions, or `regions`, for what carries our tags, of all projects or of one."""
+    active = _active_runs(config, reporter)
+    tell = lambda done, total: reporter.progress("search", done, total, "questions to AWS")  # noqa: E731
+    scan = scan_account(session, regions, project=project, progress=tell)
+    verdicts = tuple(judge(resource, active, selection) for resource in scan.resources)
+    plain = selection == GcSelection()
+    return Garbage(scan, verdicts, tuple(_old_logs(config, active)) if plain else ())
+
+
+def delete_garbage(config: Config, session: AwsSession, found: Garbage, reporter: Reporter) -> list[FailedDeletion]:
+    """Delete what was decided to be deleted, in the order of dependencies."""
+    doomed = [verdict.resource for verdict in found.doomed]
+    done = itertools.count(1)
+
+    def tell(resource: CloudResource) -> None:
+        reporter.progress("delete", next(done), len(doomed), f"{resource.kind} {resource.id}")
+
+    failed = delete_resources(session, doomed, tell)
+    store = open_store(config.store)
+    for logs in found.logs:
+        store.delete_all(f"{attempt_key(logs.run, logs.attempt)}/logs")
+    return failed
+
+
+def requests(found: Garbage) -> str:
+    """The exact requests of the deletion, as JSON."""
+    return render_calls(call for _, call in deletion_calls(verdict.resource for verdict in found.doomed))
+
+
+def _active_runs(config: Config, reporter: Reporter) -> dict[str, bool]:
+    """Whether each run of the store is active; empty if the store has none."""
+    try:
+        return {found.run: found.state in (*LIVE, "damaged") for found in run_statuses(config, None)}
+    except SkytrainError as error:
+        reporter.note(f"the store says nothing about runs: {str(error).partition(chr(10))[0]}")
+        return {}
+
+
+def _old_logs(config: Config, active: dict[str, bool]) -> Iterable[OldLogs]:
+    store = open_store(config.store)
+    for run, is_active in active.items():
+        if not is_active:
+            for attempt in attempt_numbers(store, run)[:-1]:
+                yield from _logs_of(store, run, attempt)
+
+
+def _logs_of(store: Store, run: str, attempt: int) -> Iterable[OldLogs]:
+    outcome = read_outcome(store, run, attempt)
+    if outcome is None or datetime.now(UTC) - datetime.fromisoformat(outcome["ended_at"]) < OLD_LOGS:
+        return
+    size = sum(stat.size for stat in store.list(f"{attempt_key(run, attempt)}/logs"))
+    if size:
+        yield OldLogs(run, attempt, size, outcome["ended_at"])
+
+
+def garbage_rows(found: Garbage, now: datetime | None = None) -> list[tuple[str, ...]]:
+    """A table for people, header first."""
+    rows: list[tuple[str, ...]] = [("", "KIND", "ID", "REGION", "RUN", "OWNER", "AGE", "$/MONTH", "WHY")]
+    for verdict in found.verdicts:
+        each = verdict.resource
+        rows.append(
+            (
+                "delete" if verdict.delete else "keep",
+                each.kind,
+                each.id,
+                each.region,
+                each.tags.run or "-",
+                each.tags.owner,
+                _age(each.created_at, now),
+                "?" if each.usd_per_month is None else f"{each.usd_per_month:.2f}",
+                verdict.reason,
+            )
+        )
+    for logs in found.logs:
+        age, cost = _age(datetime.fromisoformat(logs.ended_at), now), f"{logs.usd_per_month:.2f}"
+        where = f"attempt {logs.attempt}, {format_bytes(logs.bytes)}"
+        rows.append(("delete", "logs", where, "store", logs.run, "-", age, cost, "of an old attempt"))
+    return rows
+
+
+def _age(created_at: datetime | None, now: datetime | None) -> str:
+    if created_at is None:
+        return "?"
+    seconds = max(0.0, ((now or datetime.now(UTC)) - created_at).total_seconds())
+    return f"{seconds / 86400:.0f}d" if seconds >= 2 * 86400 else format_seconds(round(seconds))
+
+
+def garbage_json(found: Garbage) -> dict[str, object]:
+    """What `--json` prints."""
+    return {
+        "regions": list(found.scan.regions),
+        "resources": [
+            {
+                "kind": each.kind,
+                "id": each.id,
+                "region": each.region,
+                "state": each.state,
+                "created_at": each.created_at.isoformat() if each.created_at else None,
+                "usd_per_month": each.usd_per_month,
+                "tags": each.tags.mapping(),
+                "delete": verdict.delete,
+                "reason": verdict.reason,
+            }
+            for verdict in found.verdicts
+            for each in (verdict.resource,)
+        ],
+        "logs": [logs.__dict__ for logs in found.logs],
+        "problems": [problem.__dict__ for problem in found.scan.problems],
+    }
