@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.corpus.hub import COMMIT, loopback_hub
 
 from skytrain.config import SkytrainError
 from skytrain.storage import is_hub_name, resolve_hub_or_folder
+from tests.corpus.hub import COMMIT, loopback_hub
 
 
 @pytest.fixture
@@ -49,11 +49,11 @@ def test_a_name_is_downloaded_once_and_only_what_was_asked_for(
 
 def test_without_a_network_the_message_says_so(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(SkytrainError, match="team/model: not a folder here.*cannot be reached"):
+    with pytest.raises(SkytrainError, match=r"team/model: not a folder here.*cannot be reached"):
         resolve_hub_or_folder("team/model", ["*"])
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     use(monkeypatch, "http://127.0.0.1:9")
-    with pytest.raises(SkytrainError, match="team/model: not a folder here.*cannot be reached"):
+    with pytest.raises(SkytrainError, match=r"team/model: not a folder here.*cannot be reached"):
         resolve_hub_or_folder("team/model", ["*"])
 
 
@@ -63,7 +63,7 @@ def test_a_gated_repository_asks_to_log_in_and_opens_with_a_token(
     with loopback_hub(repository, "team/model", kind="models", token="hf_secret") as endpoint:
         use(monkeypatch, endpoint)
         monkeypatch.delenv("HF_TOKEN", raising=False)
-        with pytest.raises(SkytrainError, match="asks for a token with access\n.*hf auth login.*HF_TOKEN") as raised:
+        with pytest.raises(SkytrainError, match=r"asks for a token with access\n.*hf auth login.*HF_TOKEN") as raised:
             resolve_hub_or_folder("team/model", ["*"])
         assert raised.value.exit_code == 2
         monkeypatch.setenv("HF_TOKEN", "hf_secret")
@@ -75,7 +75,7 @@ def test_an_unknown_repository_and_a_missing_folder_are_named(
 ) -> None:
     with loopback_hub(repository, "team/model", kind="models") as endpoint:
         use(monkeypatch, endpoint)
-        with pytest.raises(SkytrainError, match="team/modal: neither a folder here nor a public repository"):
+        with pytest.raises(SkytrainError, match=r"team/modal: neither a folder here nor a public repository"):
             resolve_hub_or_folder("team/modal", ["*"])
     with pytest.raises(SkytrainError, match="/no/such/folder: no such folder"):
         resolve_hub_or_folder("/no/such/folder", ["*"])
