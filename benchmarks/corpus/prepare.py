@@ -23,7 +23,7 @@ from command import adopt_orphans, children_cpu, prepare_command
 
 from skytrain.corpus import open_corpus
 from skytrain.storage import open_store
-from skytrain.tokens.tokenizers import gpt2
+from skytrain.tokens.byte_level import gpt2
 
 HERE = Path(__file__).parent
 PEER_MB = 3.0

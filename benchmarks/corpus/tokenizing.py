@@ -17,8 +17,8 @@ os.environ["RAYON_NUM_THREADS"] = "1"
 
 import numpy as np
 
+from skytrain.tokens.byte_level import gpt2
 from skytrain.tokens.encoders import tiktoken_encoder
-from skytrain.tokens.tokenizers import gpt2
 
 HERE = Path(__file__).parent
 WARM_UP = 200  # documents that are not measured: the fast one fills its cache of words

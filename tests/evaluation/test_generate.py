@@ -12,6 +12,7 @@ from skytrain.config.composition import compose
 from skytrain.evaluation import WholeModel
 from skytrain.evaluation.generation import Sampling, choose, generate, generate_tokens
 from skytrain.models import Decoder, build_model
+from skytrain.tokens import StreamDecoder
 
 GREEDY = Sampling(temperature=0)
 
@@ -20,6 +21,7 @@ class Bytes:
     """One token a byte, and the end of text."""
 
     name, id, vocab_size, eot, hash = "bytes", "bytes", 257, 256, ""
+    stop_ids = frozenset([256])
 
     def encode_batch(self, texts):
         return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32) for text in texts]
@@ -29,6 +31,12 @@ class Bytes:
 
     def decode_bytes(self, ids):
         return b"".join(b"" if token == 256 else bytes([token]) for token in ids)
+
+    def encode_prompt(self, prompt):
+        return self.encode_batch([prompt])[0].tolist() or [self.eot]
+
+    def stream(self, prompt=()):
+        return StreamDecoder(self.decode, prompt)
 
     def save(self, folder):
         raise NotImplementedError

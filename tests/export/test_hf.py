@@ -10,7 +10,7 @@ from skytrain.config import BPETokenizerConfig, HFModelConfig, SkytrainError
 from skytrain.config.composition import compose
 from skytrain.export import export_hf
 from skytrain.models import build_model
-from skytrain.tokens.tokenizers import train_bpe
+from skytrain.tokens.byte_level import train_bpe
 
 TEXT = "The quick brown fox jumps over the lazy dog. Return the value of the argument, or the default: naïve café ☕."
 

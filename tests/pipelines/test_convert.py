@@ -19,8 +19,8 @@ from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent
 from skytrain.storage import open_store
 from skytrain.tokens import find_prepared
+from skytrain.tokens.byte_level import gpt2
 from skytrain.tokens.convert import TokenFiles, split_documents
-from skytrain.tokens.tokenizers import gpt2
 
 TEXTS = [f"Document {i}: {'word ' * (i % 7)}and 日本 <|endoftext|>" for i in range(60)]
 

@@ -18,7 +18,7 @@ from skytrain.pipelines.prepare import outline, prepare
 from skytrain.runs import Silent
 from skytrain.storage import open_store
 from skytrain.tokens import find_prepared, split_of
-from skytrain.tokens.tokenizers import gpt2
+from skytrain.tokens.byte_level import gpt2
 
 TEXTS = {
     f"d{i}": f"Document {i} says: {' '.join(str(i * k) for k in range(20))} <|endoftext|> naïve 日本"

@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from skytrain.storage import open_store
 from skytrain.tokens import ShardWriter
-from skytrain.tokens.tokenizers import gpt2
+from skytrain.tokens.byte_level import gpt2
 
 TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=200) | st.just("<|endoftext|>"), min_size=1, max_size=8)
 

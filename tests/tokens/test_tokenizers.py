@@ -16,10 +16,11 @@ from hypothesis import given, settings, strategies as st
 
 from skytrain.config import BPETokenizerConfig, GPT2TokenizerConfig, SkytrainError
 from skytrain.storage import open_store
-from skytrain.tokens import encoders, tokenizers
+from skytrain.tokens import byte_level, encoders
+from skytrain.tokens.byte_level import ByteLevelBPE, gpt2, train_bpe
 from skytrain.tokens.encoders import TRICKY
 from skytrain.tokens.long_texts import cut_long_words, cut_text, encode_in_pieces
-from skytrain.tokens.tokenizers import ByteLevelBPE, gpt2, open_tokenizer, store_tokenizer, train_bpe
+from skytrain.tokens.tokenizers import open_tokenizer, store_tokenizer
 
 ANY_TEXT = st.text(st.characters(codec="utf-8"))
 SAMPLE = [
@@ -103,7 +104,7 @@ def test_without_fastokens_the_reference_works_and_says_so(monkeypatch: pytest.M
 
 def test_altered_vocabulary_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "encoder.json").write_text("{}")
-    monkeypatch.setattr(tokenizers, "_gpt2_path", lambda name: tmp_path / name)
+    monkeypatch.setattr(byte_level, "_gpt2_path", lambda name: tmp_path / name)
     gpt2.cache_clear()
     with pytest.raises(SkytrainError, match=r"encoder\.json is not GPT-2's"):
         gpt2()
@@ -212,10 +213,10 @@ def test_only_words_over_the_limit_are_cut(text: str, limit: int) -> None:
 def test_a_word_of_any_length_is_cut_before_a_tokenizer_learns_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     word = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=100_000))
     texts = [word, f"AND {word} MORE"]
-    pieces = list(tokenizers._sample(texts, 1 << 20))
+    pieces = list(byte_level._sample(texts, 1 << 20))
     assert "".join(pieces) == "".join(texts)
-    assert max(len(part) for piece in pieces for part in piece.split()) == tokenizers.TRAINING_WORD_CHARS
-    monkeypatch.setattr(tokenizers, "LONG_WORDS_CHARS", 60_000)  # reached in the first text
-    sampled = "".join(tokenizers._sample(texts, 1 << 20))
+    assert max(len(part) for piece in pieces for part in piece.split()) == byte_level.TRAINING_WORD_CHARS
+    monkeypatch.setattr(byte_level, "LONG_WORDS_CHARS", 60_000)  # reached in the first text
+    sampled = "".join(byte_level._sample(texts, 1 << 20))
     assert 60_000 <= len(sampled) < 70_000 and "AND" in sampled and sampled.endswith(" MORE")
     assert train_bpe(config(), texts).vocab_size == 300

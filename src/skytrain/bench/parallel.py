@@ -25,6 +25,7 @@ from .. import __version__
 from ..config import Config, DecoderConfig, SkytrainError, child_environment, compose, format_count
 from ..runs import Reporter
 from ..storage import open_store
+from ..tokens import read_tokenizer_settings
 from ..training import choose_device, with_precision
 from .measurement import step_flops_per_token
 from .parallel_worker import BenchTask, Steps
@@ -90,7 +91,7 @@ def bench_parallel(
     largest: int | None,
     modes: Sequence[str] = (),
 ) -> ParallelBench:
-    config = with_precision(compose(list(overrides), list(config_dirs)).config)
+    config = with_precision(compose(list(overrides), list(config_dirs), read_tokenizer=read_tokenizer_settings).config)
     device = choose_device(config)
     check_size(config, device)
     here = torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))

@@ -26,6 +26,7 @@ from ..config import Config, SkytrainError, compose, uses_process_group
 from ..jobs import Ranks
 from ..runs import Silent
 from ..storage import open_store
+from ..tokens import read_tokenizer_settings
 from ..training import choose_device, make_module, make_trainer, outline, peak_resident_bytes, plan_training
 from .measurement import RandomTokens, StepClock, shortened
 
@@ -59,7 +60,7 @@ class Steps:
 def mode_config(task: BenchTask, batch_tokens: int) -> Config:
     """The given configuration with the mesh of one preset."""
     folders = [Path(folder) for folder in task.config_dirs]
-    config = compose(task.overrides, folders).config
+    config = compose(task.overrides, folders, read_tokenizer=read_tokenizer_settings).config
     parallel = compose([f"parallel={task.preset}"], folders).config.parallel
     short = shortened(config, WARM_STEPS + task.steps + PROFILED_STEPS)
     trainer = dataclasses.replace(short.trainer, batch_tokens=batch_tokens)

@@ -77,6 +77,7 @@ def compose_overrides(
     """Composes the configuration. Weights to start from (`model.weights`, or `start`) bring their model's settings."""
     from ..config import compose
     from ..models import adopt_model, check_model, is_pretrained
+    from ..tokens import read_tokenizer_settings
 
     # `start` is a run, too, or a checkpoint of one: those bring no settings.
     given = start if start and is_pretrained(start) else None
@@ -84,6 +85,7 @@ def compose_overrides(
         overrides or [],
         config_dirs or [],
         adopt=lambda weights: adopt_model(weights if start is None else given, _tell),
+        read_tokenizer=read_tokenizer_settings,
     )
     check_model(composed.config.model, start)
     return composed

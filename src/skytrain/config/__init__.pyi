@@ -92,6 +92,7 @@ from .schema import (
     EvaluatorConfig as EvaluatorConfig,
     GPT2TokenizerConfig as GPT2TokenizerConfig,
     HFModelConfig as HFModelConfig,
+    HFTokenizerConfig as HFTokenizerConfig,
     LinearRope as LinearRope,
     Llama3Rope as Llama3Rope,
     LoaderConfig as LoaderConfig,

@@ -60,6 +60,8 @@ class AdoptedSettings:
 
 # Maps `model.weights` to the settings that they bring; None if no file describes them.
 Adopt = Callable[[str | None], AdoptedSettings | None]
+# Maps the settings of a Hugging Face tokenizer and of the store to those that come from the tokenizer's files.
+ReadTokenizer = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -77,13 +79,17 @@ class Composed:
 
 
 def compose(
-    overrides: Sequence[str] = (), config_dirs: Sequence[str | Path] = (), adopt: Adopt | None = None
+    overrides: Sequence[str] = (),
+    config_dirs: Sequence[str | Path] = (),
+    adopt: Adopt | None = None,
+    read_tokenizer: ReadTokenizer | None = None,
 ) -> Composed:
     """Compose the configuration that `key=value` overrides select and check it against the schema.
 
     `config_dirs` are folders of the user's own groups (`recipe/mine.yaml`), searched after the built-in ones and before
     the current folder (`cloud/aws.yaml`).
     `adopt` reads the settings of the initial weights; they replace the default model, but no user setting.
+    `read_tokenizer` reads what `tokenizer=hf` takes from the tokenizer's files.
     """
     parsed = _parse(overrides)
     choices = [override for override in parsed if override.key_or_group in GROUPS]
@@ -96,6 +102,8 @@ def compose(
         origins[key] = COMMAND_LINE
     if adopt is not None:
         _adopt(tree, origins, adopt, {choice.key_or_group for choice in choices})
+    if read_tokenizer is not None and tree.tokenizer.kind == "hf" and not OmegaConf.is_missing(tree.tokenizer, "name"):
+        _read_tokenizer(tree, origins, read_tokenizer)
     try:
         values = OmegaConf.to_container(tree, resolve=True)
     except OmegaConfBaseException as error:
@@ -303,6 +311,20 @@ def _take(
 
 def _is_given(key: str, given: Collection[str]) -> bool:
     return any(leaf == key or leaf.startswith(key + ".") for leaf in given)
+
+
+def _read_tokenizer(tree: DictConfig, origins: dict[str, str], read_tokenizer: ReadTokenizer) -> None:
+    chosen, store = (OmegaConf.to_container(tree[group], resolve=True) for group in ("tokenizer", "store"))
+    assert isinstance(chosen, dict) and isinstance(store, dict)
+    for name, value in read_tokenizer(chosen, store).items():  # type: ignore[arg-type]
+        key = f"tokenizer.{name}"
+        if chosen.get(name) == value:
+            continue
+        if chosen.get(name, "???") != "???":
+            problem = f"is {value} in the tokenizer's files, not {chosen[name]}"
+            raise ConfigError(key, problem, origin=origins.get(key), hint="leave it out")
+        OmegaConf.update(tree, key, value)
+        origins[key] = f"tokenizer.name={chosen['name']}"
 
 
 def _known(tree: DictConfig, key: str) -> bool:

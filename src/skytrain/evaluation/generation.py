@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import codecs
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..config import SkytrainError
-from ..tokens import Tokenizer
+from ..tokens import StreamDecoder, Tokenizer
 from .scorer import Scorer
 
 
@@ -45,19 +44,17 @@ def generate(
 
     An empty prompt starts a new document. The same arguments give the same text.
     """
-    tokens = tokenizer.encode_batch([prompt])[0].tolist() or [tokenizer.eot]
-    stop_at = tokenizer.eot if stop_at_eot else None
+    tokens = tokenizer.encode_prompt(prompt)
+    stop_at = tokenizer.stop_ids if stop_at_eot else frozenset[int]()
     new = generate_tokens(model, tokens, sampling, max_tokens=max_tokens, limit=tokenizer.vocab_size, stop_at=stop_at)
-    return _text(tokenizer, new)
+    return _text(tokenizer.stream(tokens if prompt else ()), new)
 
 
-def _text(tokenizer: Tokenizer, tokens: Iterator[int]) -> Iterator[str]:
-    """The bytes of a character may come in several tokens; they are held back until it is complete."""
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+def _text(decoder: StreamDecoder, tokens: Iterator[int]) -> Iterator[str]:
     for token in tokens:
-        if piece := decoder.decode(tokenizer.decode_bytes([token])):
+        if piece := decoder.add(token):
             yield piece
-    if rest := decoder.decode(b"", final=True):
+    if rest := decoder.end():
         yield rest
 
 
@@ -68,11 +65,11 @@ def generate_tokens(
     *,
     max_tokens: int,
     limit: int | None = None,
-    stop_at: int | None = None,
+    stop_at: Collection[int] = (),
 ) -> Iterator[int]:
     """Yields the ids after the prompt.
 
-    Ids from `limit` on are never chosen; `stop_at` ends the text and is not part of it. Past the model's longest
+    Ids from `limit` on are never chosen; a token of `stop_at` ends the text and is not part of it. Past the model's longest
     sequence the window slides: the model sees the last `max_length` tokens, with positions counted from the first of
     them. The cache has other positions, so each such step is computed without it.
     """
@@ -96,7 +93,7 @@ def generate_tokens(
             else:
                 logits = model.last_logits(seen, cache)
             token = choose(logits[:limit].float().cpu(), sampling, generator)
-            if token == stop_at:
+            if token in stop_at:
                 return
             seen.append(token)
             yield token

@@ -56,7 +56,7 @@ class HeldOutLoss:
 
     def prepare(self) -> None:
         if self._held_out.tokenizer is not None:
-            self._byte_lengths = token_byte_lengths(self._held_out.tokenizer)
+            self._byte_lengths = self._held_out.tokenizer.byte_lengths
 
     def run(self, model: Scorer) -> Mapping[str, float]:
         self._text_bytes = self.targets = 0
@@ -96,10 +96,3 @@ def evaluate_loss(model: Scorer, held_out: HeldOut, progress: Callable[[int, int
         tokens=evaluator.targets,
         windows=held_out.windows,
     )
-
-
-def token_byte_lengths(tokenizer: Tokenizer) -> np.ndarray:
-    """The number of bytes of text that each token stands for."""
-    lengths = np.array([len(tokenizer.decode_bytes([token])) for token in range(tokenizer.vocab_size)], dtype=np.int64)
-    lengths[tokenizer.eot] = 0
-    return lengths

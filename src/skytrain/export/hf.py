@@ -24,13 +24,14 @@ def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path) -> Pat
         raise SkytrainError(
             f"tokenizer {tokenizer.name} has {tokenizer.vocab_size} tokens, model {model.config.name} only {model.config.vocab_size}"
         )
-    target = Path(folder)
+    target, ids = Path(folder), tokenizer.token_ids
     with new_folder(target) as draft:
         if isinstance(model, Decoder):
-            save_hf_folder(model, draft, eot=tokenizer.eot)
+            save_hf_folder(model, draft, eot=ids["eos_token_id"], bos=ids["bos_token_id"])
         else:
             cast(Any, model.model).save_pretrained(draft)
-        generation = {"bos_token_id": tokenizer.eot, "eos_token_id": tokenizer.eot, "pad_token_id": tokenizer.eot}
+        stops = sorted(tokenizer.stop_ids)
+        generation = {**ids, "eos_token_id": stops if len(stops) > 1 else stops[0]}
         (draft / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
         tokenizer.save(draft)
     return target

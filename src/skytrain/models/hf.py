@@ -70,14 +70,14 @@ def read_hf_weights(
     model.tie()
 
 
-def save_hf_folder(model: Decoder, folder: Path, *, eot: int | None = None) -> None:
+def save_hf_folder(model: Decoder, folder: Path, *, eot: int | None = None, bos: int | None = None) -> None:
     """Write config.json and the weights into an existing folder, one tensor at a time.
 
     Vocabulary padding is dropped, and the multipliers of muP and CompleteP are folded into the weights.
     """
     form = hf_form(folded_config(model.config))
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    text = json.dumps(hf_config(form, eot=eot, dtype=dtype), indent=2, sort_keys=True)
+    text = json.dumps(hf_config(form, eot=eot, bos=bos, dtype=dtype), indent=2, sort_keys=True)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     parameters = dict(model.named_parameters())
     pairs = list(weight_pairs(form, parameters))

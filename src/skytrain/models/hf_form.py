@@ -43,11 +43,13 @@ def read_hf_config(
     return config
 
 
-def hf_config(config: DecoderConfig, *, eot: int | None = None, dtype: str = "float32") -> dict[str, Any]:
+def hf_config(
+    config: DecoderConfig, *, eot: int | None = None, bos: int | None = None, dtype: str = "float32"
+) -> dict[str, Any]:
     """Return the config.json of this decoder; raises ConfigError if no Hugging Face architecture is equivalent."""
     return {
         **_written(hf_form(config)),
-        "bos_token_id": eot,
+        "bos_token_id": eot if bos is None else bos,
         "eos_token_id": eot,
         # Some architectures default to an id outside a small vocabulary, and our tokenizers have no padding token.
         "pad_token_id": None,

@@ -38,6 +38,7 @@ from ..planning import (
     workload_of,
     write_plan,
 )
+from ..tokens import read_tokenizer_settings
 
 MESH_WORDS = ("parallel=", *(f"parallel.{name}=" for name in DIMENSIONS))
 
@@ -68,7 +69,7 @@ def compose_plan(overrides: Sequence[str], config_dirs: Sequence[Path], mesh: st
     words = list(overrides)
     if mesh is not None:
         words = [word for word in words if not word.startswith(MESH_WORDS)] + mesh_words(mesh)
-    composed = compose(words, config_dirs)
+    composed = compose(words, config_dirs, read_tokenizer=read_tokenizer_settings)
     if composed.config.trainer.device == "cpu":
         raise ConfigError("trainer.device", "'cpu': plan offers machines with GPUs", hint="try trainer.device=auto")
     return composed, leaves_mesh_open(composed.config.parallel) and "parallel=single" not in words

@@ -14,6 +14,7 @@ from ..config import (
     BPETokenizerConfig,
     Config,
     DataConfig,
+    HFTokenizerConfig,
     SkytrainError,
     TokenizerConfig,
     format_bytes,
@@ -42,6 +43,7 @@ from ..tokens import (
     ShardWriter,
     TokenizedSlice,
     Tokenizer,
+    describe_begin,
     open_prepared,
     open_tokenizer,
     split_of,
@@ -138,8 +140,11 @@ def outline(config: Config) -> list[tuple[str, str]]:
 
 
 def _tokens_row(store: Store, dataset: str, version: str, tokenizer: TokenizerConfig) -> str:
-    trained = isinstance(tokenizer, BPETokenizerConfig)
-    id_ = trained_tokenizer_id(store, dataset, version, tokenizer) if trained else tokenizer.name
+    id_: str | None = tokenizer.name
+    if isinstance(tokenizer, BPETokenizerConfig):
+        id_ = trained_tokenizer_id(store, dataset, version, tokenizer)
+    elif isinstance(tokenizer, HFTokenizerConfig):
+        id_ = tokenizer.id
     if id_ is None:  # its id ends in a hash of what it will learn; a URL would escape the brackets
         return f"{store.url(f'tokens/{dataset}/{version}')}/{tokenizer.name}-<hash>"
     return _there(store, tokens_folder(dataset, version, id_))
@@ -183,20 +188,23 @@ def _make_corpus(work: Preparation) -> CorpusManifest:
 def _make_tokenizer(work: Preparation, corpus: CorpusManifest | None) -> Tokenizer:
     settings, store = work.config.tokenizer, work.store
     if not isinstance(settings, BPETokenizerConfig):
-        return open_tokenizer(settings, store)
-    if corpus is None:  # no text to learn from: the 256 bytes alone, or an error
-        tokenizer = train_bpe(settings, iter(()))
-        store_tokenizer(tokenizer, store)
+        tokenizer = open_tokenizer(settings, store)
+        if isinstance(settings, HFTokenizerConfig):
+            work.reporter.note(f"tokenizer {tokenizer.id}: {tokenizer.vocab_size} tokens, {describe_begin(tokenizer)}")
         return tokenizer
+    if corpus is None:  # no text to learn from: the 256 bytes alone, or an error
+        trained = train_bpe(settings, iter(()))
+        store_tokenizer(trained, store)
+        return trained
     known = trained_tokenizer_id(store, corpus.dataset, corpus.version, settings)
     if known is not None:
         return open_tokenizer(settings, store, known)
-    tokenizer = train_bpe(settings, _sample(store, corpus, settings.sample_bytes))
+    trained = train_bpe(settings, _sample(store, corpus, settings.sample_bytes))
     key = trained_tokenizer_key(corpus.dataset, corpus.version, settings)
-    store.write(key, store_tokenizer(tokenizer, store).encode())
+    store.write(key, store_tokenizer(trained, store).encode())
     made = "trained on the corpus" if settings.vocab_size > BYTES_ALONE else "one for each byte and the end of text"
-    work.reporter.note(f"tokenizer {tokenizer.id}: {tokenizer.vocab_size} tokens, {made}")
-    return tokenizer
+    work.reporter.note(f"tokenizer {trained.id}: {trained.vocab_size} tokens, {made}")
+    return trained
 
 
 def _sample(store: Store, corpus: CorpusManifest, sample_bytes: int) -> Iterator[str]:

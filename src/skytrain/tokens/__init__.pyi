@@ -1,4 +1,5 @@
 from .blend import Blend as Blend, Shuffle as Shuffle
+from .byte_level import ByteLevelBPE as ByteLevelBPE, train_bpe as train_bpe
 from .cache import ShardCache as ShardCache, Waiting as Waiting
 from .convert import (
     TokenFormat as TokenFormat,
@@ -6,7 +7,9 @@ from .convert import (
     write_token_files as write_token_files,
 )
 from .datamodule import BatchSettings as BatchSettings, TokenDataModule as TokenDataModule
+from .decoding import StreamDecoder as StreamDecoder
 from .formats import FileLayout as FileLayout, Format as Format, open_token_files as open_token_files
+from .hf_tokenizer import HFTokenizer as HFTokenizer, TokenizerRules as TokenizerRules
 from .inspection import (
     LengthStatistics as LengthStatistics,
     Sample as Sample,
@@ -58,13 +61,13 @@ from .shards import (
     split_of as split_of,
 )
 from .tokenizers import (
-    ByteLevelBPE as ByteLevelBPE,
     Tokenizer as Tokenizer,
+    describe_begin as describe_begin,
     load_tokenizer_folder as load_tokenizer_folder,
     open_tokenizer as open_tokenizer,
+    read_tokenizer_settings as read_tokenizer_settings,
     store_tokenizer as store_tokenizer,
     stored_vocab_size as stored_vocab_size,
-    train_bpe as train_bpe,
 )
 from .tokenizing import TokenizedSlice as TokenizedSlice, tokenize_corpus as tokenize_corpus
 from .writer import ShardWriter as ShardWriter

@@ -1,4 +1,4 @@
-"""Byte-level BPE engines: fastokens if its ids match the reference implementation's, else the reference."""
+"""Engines that encode text: fastokens if its ids match the reference implementation's, else the reference."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable
 from importlib import metadata
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -85,10 +86,18 @@ def tiktoken_encoder(pieces: list[bytes]) -> Encode:
     return lambda texts: [np.array(encoding.encode_ordinary(text), np.uint32) for text in texts]
 
 
-def tokenizers_encoder(definition: str) -> Encode:
+def tokenizers_engine(definition: str) -> Any:
     try:
-        from tokenizers import Tokenizer as Reference
+        from tokenizers import Tokenizer as Engine
     except ImportError:
         raise MissingExtra("tokenizers", "data") from None
-    engine = Reference.from_str(definition)
-    return lambda texts: [np.array(encoding.ids, np.uint32) for encoding in engine.encode_batch_fast(texts)]
+    return Engine.from_str(definition)
+
+
+def tokenizers_encoder(definition: str, *, plain: bool = False) -> Encode:
+    """Return the encoder of `tokenizers`; `plain` encodes the spelling of special tokens as ordinary text."""
+    engine = tokenizers_engine(definition)
+    engine.encode_special_tokens = plain
+    return lambda texts: [
+        np.array(encoding.ids, np.uint32) for encoding in engine.encode_batch_fast(texts, add_special_tokens=False)
+    ]

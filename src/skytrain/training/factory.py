@@ -135,8 +135,13 @@ def make_strategy(config: Config, plan: TrainingPlan) -> Any:
     return MeshStrategy(plan.mesh, settings)
 
 
-def make_module(config: Config, plan: TrainingPlan, model: nn.Module, tell: Callable[[str], None]) -> CausalLM:
-    """The LightningModule, with the loss that `choose_loss` chooses; `tell` is given its label."""
+def make_module(
+    config: Config, plan: TrainingPlan, model: nn.Module, tell: Callable[[str], None], begin_token: int | None = None
+) -> CausalLM:
+    """The LightningModule, with the loss that `choose_loss` chooses; `tell` is given its label.
+
+    `begin_token` is the tokenizer's first token of a document; random tokens have none, and any will do.
+    """
     apply_memory_settings(model, config.trainer, by_mesh=uses_mesh_strategy(config))
     apply_fp8(config, plan.device, model, plan.mesh)
     path = choose_loss(config, plan.device, plan.mesh)
@@ -144,7 +149,7 @@ def make_module(config: Config, plan: TrainingPlan, model: nn.Module, tell: Call
     module = CausalLM(model, optimization, loss=path.loss, guard=make_guard(config.trainer, tell))
     if config.loader.separate_documents:
         assert isinstance(model, Decoder | HFCausalLM)
-        model.separator = config.tokenizer.vocab_size - 1  # the end of text is the last id of every tokenizer here
+        model.separator = config.tokenizer.vocab_size - 1 if begin_token is None else begin_token
         module.keeps_documents_apart = True
         if isinstance(model, HFCausalLM):
             model.check_documents()

@@ -19,7 +19,8 @@ from .module import CausalLM
 def fit(attempt: Attempt) -> AttemptResult:
     """Trains to the last step, or until there is a reason to stop earlier. All ranks call this together."""
     context, services, step = attempt.context, attempt.services, attempt.resume.step
-    module = make_module(context.config, context.plan, attempt.run.model, services.reporter.note)
+    run = attempt.run
+    module = make_module(context.config, context.plan, run.model, services.reporter.note, run.tokenizer.eot)
     log = make_step_log(attempt)
     services.start_heartbeat(lambda: {"step": max(step, module.global_step), **services.meter.record()})
     if context.ranks.any(context.ranks.first and _is_budget_spent(attempt)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..config import format_count, uses_deepspeed, uses_process_group
 from ..models import flops_per_token
+from ..tokens import describe_begin
 from .context import RunContext
 from .opening import OpenedRun
 from .schedules import warmup_steps
@@ -22,7 +23,7 @@ def _model_and_data(context: RunContext, run: OpenedRun) -> list[Row]:
     return [
         ("model", f"{model.name}, {run.record.parameters:,} parameters, vocabulary {model.vocab_size:,}"),
         ("data", f"{sources}, {format_count(blend.tokens)} tokens, {blend.summary()}"),
-        ("tokenizer", f"{run.prepared.tokenizer_id}, {vocabulary} tokens"),
+        ("tokenizer", f"{run.prepared.tokenizer_id}, {vocabulary} tokens, {describe_begin(run.tokenizer)}"),
     ]
 
 

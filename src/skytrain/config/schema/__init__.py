@@ -23,6 +23,7 @@ from .optimizers import OPTIMIZERS, OptimizerConfig, OptimizerFacts
 from .tokens import (
     BPETokenizerConfig,
     GPT2TokenizerConfig,
+    HFTokenizerConfig,
     LoaderConfig,
     MixturePhase,
     TokenFilesConfig,
@@ -62,6 +63,7 @@ __all__ = [
     "Field",
     "GPT2TokenizerConfig",
     "HFModelConfig",
+    "HFTokenizerConfig",
     "LRScheduleConfig",
     "LinearRope",
     "Llama3Rope",

@@ -29,7 +29,24 @@ class BPETokenizerConfig:
     sample_bytes: Bytes = setting(DATA, "Text of the corpus that the tokenizer is trained on.")
 
 
-TokenizerConfig = GPT2TokenizerConfig | BPETokenizerConfig
+@settings
+class HFTokenizerConfig:
+    """Any fast tokenizer of Hugging Face's."""
+
+    kind: Literal["hf"] = setting(DATA, "The kind of tokenizer.")
+    name: str = setting(
+        EXECUTION,
+        "A folder with tokenizer.json, a name on the Hugging Face hub (owner/name, or owner/name@revision), or the id "
+        "of a tokenizer in the store. What the store has of that name is used where there is no such folder.",
+    )
+    text_may_be_special: bool = setting(
+        DATA, "Encode the spelling of a special token in a text as that token; false: as ordinary text."
+    )
+    vocab_size: Positive = setting(DATA, "The largest id plus one; read from the tokenizer's files.")
+    id: str = setting(DATA, "Name in the store, with a hash of the tokenizer's files; read from them.")
+
+
+TokenizerConfig = GPT2TokenizerConfig | BPETokenizerConfig | HFTokenizerConfig
 
 
 @settings

@@ -1,0 +1,106 @@
+"""The files of a Hugging Face tokenizer: which they are, what identifies them, and what can be read without transformers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from skytrain.config import SkytrainError
+from skytrain.storage import resolve_hub_or_folder
+
+TOKENIZER_FILE = "tokenizer.json"
+CONFIG_FILE = "tokenizer_config.json"
+# Everything that transformers, vLLM and converters read; stored and exported byte for byte.
+FILES = (
+    TOKENIZER_FILE,
+    CONFIG_FILE,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "chat_template.json",
+)
+TEMPLATES = "additional_chat_templates"  # named templates, one .jinja file each
+SLOW_FILES = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
+# `config.json` decides which class transformers uses, and `generation_config.json` lists tokens that end a text.
+HUB_PATTERNS = (*FILES, f"{TEMPLATES}/*.jinja", "config.json", "generation_config.json")
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """The files of a tokenizer by name, and the folder that they were read from."""
+
+    folder: Path
+    content: Mapping[str, bytes]
+
+    @property
+    def digest(self) -> str:
+        """Return a hash of the names and bytes of all files."""
+        digest = hashlib.sha256()
+        for name, data in sorted(self.content.items()):
+            digest.update(f"{name}\0{len(data)}\0".encode() + data)
+        return digest.hexdigest()
+
+    def parsed(self, name: str) -> dict[str, Any]:
+        """Return a JSON file as a mapping; empty if there is none."""
+        try:
+            value = json.loads(self.content.get(name, b"{}"))
+        except ValueError as error:
+            raise SkytrainError(f"{self.folder / name} is not JSON: {error}\n  download it again") from None
+        if not isinstance(value, dict):
+            raise SkytrainError(f"{self.folder / name} does not hold a JSON object\n  download it again")
+        return value
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the largest id plus one: ids may have gaps, and added tokens may lie anywhere."""
+        tokenizer = self.parsed(TOKENIZER_FILE)
+        vocabulary = tokenizer.get("model", {}).get("vocab") or {}
+        # A Unigram model lists its pieces in the order of their ids.
+        model_ids = vocabulary.values() if isinstance(vocabulary, dict) else range(len(vocabulary))
+        added = [int(token["id"]) for token in tokenizer.get("added_tokens", [])]
+        added += map(int, self.parsed(CONFIG_FILE).get("added_tokens_decoder", {}))
+        added += map(int, self.parsed("added_tokens.json").values())
+        return max([*model_ids, *added], default=-1) + 1
+
+
+def read_tokenizer_files(folder: Path) -> TokenizerFiles:
+    """Read the files of a fast tokenizer. Raises for a folder that has none, or a slow one only."""
+    content = {name: (folder / name).read_bytes() for name in FILES if (folder / name).is_file()}
+    for path in sorted((folder / TEMPLATES).glob("*.jinja")):
+        content[f"{TEMPLATES}/{path.name}"] = path.read_bytes()
+    if TOKENIZER_FILE in content:
+        return TokenizerFiles(folder, content)
+    slow = [name for name in SLOW_FILES if (folder / name).is_file()]
+    if slow:
+        raise SkytrainError(
+            f"{folder} has only a slow tokenizer ({', '.join(slow)}) and no {TOKENIZER_FILE}\n"
+            "  convert it once: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(NEW_FOLDER), then give NEW_FOLDER"
+        )
+    raise SkytrainError(
+        f"{folder} has no {TOKENIZER_FILE}\n  give the folder of a Hugging Face tokenizer, or its name on the hub"
+    )
+
+
+def find_tokenizer_files(name: str) -> TokenizerFiles:
+    """Read the files of a tokenizer in a folder or on the hub."""
+    return read_tokenizer_files(resolve_hub_or_folder(name, HUB_PATTERNS))
+
+
+def slug_of(name: str) -> str:
+    """Return the readable part of a tokenizer's id: the last part of a path or of a hub name."""
+    last = name.partition("@")[0].rstrip("/").rpartition("/")[2]
+    return re.sub(r"[^\w.-]+", "-", last).strip("-.") or "tokenizer"
+
+
+def tokenizer_id(name: str, files: TokenizerFiles, text_may_be_special: bool) -> str:
+    """Return the id of a tokenizer in the store. Its last part is the same wherever the files are."""
+    digest = hashlib.sha256(f"{files.digest} {text_may_be_special}".encode()).hexdigest()
+    return f"{slug_of(name)}-{digest[:12]}"
