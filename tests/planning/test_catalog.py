@@ -14,7 +14,8 @@ from botocore.stub import ANY, Stubber
 from moto import mock_aws
 
 from skytrain.config import SkytrainError
-from skytrain.planning.catalog import FAMILIES, load_catalog, packaged_catalog, save_catalog
+from skytrain.planning import rank_cpu_machines
+from skytrain.planning.catalog import CPU_FAMILIES, FAMILIES, load_catalog, packaged_catalog, quota_code, save_catalog
 from skytrain.planning.refresh import refresh_catalog
 
 NO_ENDPOINTS = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_EC2_METADATA_DISABLED": "true"}
@@ -73,10 +74,45 @@ def test_each_instance_names_its_own_gpu() -> None:
         ("p5.48xlarge", "spot", "L-C4BD4855"),
         ("p5.48xlarge", "on-demand", "L-417A185B"),
         ("p6-b200.48xlarge", "spot", None),
+        ("p3.2xlarge", "spot", "L-7212CCBC"),
+        ("c7i.8xlarge", "on-demand", "L-1216C47A"),
+        ("m7i.large", "spot", "L-34B43A08"),
+        ("t3.micro", "spot", "L-34B43A08"),
+        ("trn1.2xlarge", "spot", None),
+        ("inf2.xlarge", "on-demand", None),
     ],
 )
 def test_the_quota_follows_family_and_market(type: str, market: Any, code: str | None) -> None:
-    assert packaged_catalog().instance(type).quota_code(market) == code
+    assert quota_code(type, market) == code
+
+
+def test_machines_without_gpus_have_prices_and_stay_out_of_plans() -> None:
+    catalog = packaged_catalog()
+    assert {instance.family for instance in catalog.cpu_instances} == set(CPU_FAMILIES)
+    for instance in catalog.cpu_instances:
+        for region in catalog.regions:
+            on_demand = catalog.price(instance.type, region, "on-demand")
+            spot = catalog.price(instance.type, region, "spot")
+            assert on_demand and spot and spot.usd_per_hour_min < on_demand.usd_per_hour_min, (instance.type, region)
+    assert not {one.type for one in catalog.cpu_instances} & {one.type for one in catalog.instances}
+    with pytest.raises(SkytrainError, match=r"c7i\.8xlarge has no GPU"):
+        catalog.instance("c7i.8xlarge")
+
+
+def test_machines_without_gpus_are_ranked_by_dollars_per_vcpu() -> None:
+    ranked = rank_cpu_machines(packaged_catalog(), "on-demand", ["us-east-2"])
+    assert [row.type for row in ranked][:2] == ["c7i.large", "c7i.xlarge"] and len(ranked) == 27
+    costs = [row.usd_per_vcpu_hour for row in ranked]
+    assert costs == sorted(costs) and {row.quota_code for row in ranked} == {"L-1216C47A"}
+
+
+def test_a_catalogue_refreshed_by_an_earlier_version_gets_the_packaged_machines_without_gpus(tmp_path: Path) -> None:
+    folder = save_catalog(packaged_catalog(), tmp_path)
+    for name in ("cpu_instances.csv", "cpu_prices.csv"):
+        (folder / name).unlink()
+    loaded = load_catalog(tmp_path)
+    assert loaded.origin == "refreshed" and loaded.cpu_instances == packaged_catalog().cpu_instances
+    assert loaded.price("c7i.large", "us-east-2", "spot") is not None
 
 
 def test_an_unknown_instance_or_region_names_the_nearest(tmp_path: Path) -> None:
@@ -90,7 +126,7 @@ def test_refresh_takes_specifications_spot_and_on_demand_prices_and_later_loads_
     aws: Any, tmp_path: Path
 ) -> None:
     clients, stub = aws
-    for position in range(38):
+    for position in range(38 + 27):  # with and without GPUs
         listed = [product("0.0000"), product("1.2345")] if position else []  # the first type has no on-demand price
         stub.add_response(
             "get_products", {"PriceList": listed}, {"ServiceCode": "AmazonEC2", "Filters": ANY, "MaxResults": 100}
@@ -100,13 +136,17 @@ def test_refresh_takes_specifications_spot_and_on_demand_prices_and_later_loads_
     save_catalog(fresh, tmp_path)
     loaded = load_catalog(tmp_path)
 
-    assert loaded.origin == "refreshed"
+    assert loaded.origin == "refreshed" and len(loaded.instances) == 38
+    assert [one.type for one in loaded.cpu_instances] == [one.type for one in packaged_catalog().cpu_instances]
+    for one in loaded.cpu_instances:
+        before = next(old for old in packaged_catalog().cpu_instances if old.type == one.type)
+        assert (one.vcpus, one.memory_gib, one.network_gbps) == (before.vcpus, before.memory_gib, before.network_gbps)
     packaged = packaged_catalog().instance("p5.48xlarge")
     found = loaded.instance("p5.48xlarge")
     for field in ("gpu", "gpus", "gpu_memory_mib", "vcpus", "network_gbps", "efa_interfaces"):
         assert getattr(found, field) == getattr(packaged, field)
     on_demand = [price for price in loaded.prices if price.market == "on-demand"]
-    assert len(on_demand) == 37 and {price.usd_per_hour_max for price in on_demand} == {1.2345}
+    assert len(on_demand) == 64 and {price.usd_per_hour_max for price in on_demand} == {1.2345}
     spot = loaded.price("g5.xlarge", "us-east-2", "spot")
     assert spot is not None and spot.date == date.today().isoformat()
 

@@ -1,4 +1,4 @@
-"""`skytrain catalog`: EC2 GPU instances and prices, ranked; `catalog refresh` fetches them from AWS."""
+"""`skytrain catalog`: EC2 instances and prices, ranked; `catalog refresh` fetches them from AWS."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ Model = Annotated[
         "--model", metavar="NAME", help="Rank by the speed of this model (see `skytrain models`) on each GPU."
     ),
 ]
+Cpu = Annotated[bool, typer.Option("--cpu", help="List machines without GPUs, for `prepare`, cheapest per vCPU first.")]
 
 
 @app.callback()
@@ -30,28 +31,37 @@ def catalog(
     region: Regions = None,
     market: MarketOption = "spot",
     model: Model = "gpt2-124m",
+    cpu: Cpu = False,
     as_json: Json = False,
 ) -> None:
     """List GPU instances, cheapest per effective FLOP first.
 
-    Example: skytrain catalog --region us-east-2 --market on-demand
+    \b
+    Examples:
+      skytrain catalog --region us-east-2 --market on-demand
+      skytrain catalog --cpu
     """
     if context.invoked_subcommand is not None:
         return
     from dataclasses import asdict
 
-    from ..planning import catalog_table, load_catalog, prices_note, rank_catalog
+    from ..planning import catalog_table, cpu_table, load_catalog, prices_note, rank_catalog, rank_cpu_machines
     from .options import compose_overrides
 
     loaded = load_catalog()
     for name in region or []:
         loaded.check_region(name)
-    decoder = compose_overrides([f"model={model}"]).config.model
-    ranked = rank_catalog(loaded, decoder, market, region or loaded.regions)
+    regions = region or loaded.regions
+    if cpu:
+        machines = rank_cpu_machines(loaded, market, regions)
+        rows, table = [asdict(row) for row in machines], cpu_table(machines)
+    else:
+        ranked = rank_catalog(loaded, compose_overrides([f"model={model}"]).config.model, market, regions)
+        rows, table = [asdict(row) for row in ranked], catalog_table(ranked)
     if as_json:
-        print(json.dumps([asdict(row) for row in ranked], indent=1))
+        print(json.dumps(rows, indent=1))
         return
-    print(catalog_table(ranked))
+    print(table)
     print(prices_note(loaded))
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..config import MissingExtra, SkytrainError
-from ..planning import load_catalog
+from ..planning import quota_code
 from ..runs import EXIT_CODES
 from .calls import Call
 from .remedies import REMEDIES, Remedy, matching_remedy
@@ -96,13 +96,12 @@ def _matched(decoded: dict[str, Any]) -> str:
 def _quota_fix(remedy: Remedy, fix: str, call: Call | None, region: str) -> tuple[str, str]:
     """Name the quota's code and page where the call says the instance type."""
     kind = find_instance_type(call.parameters) if call else None
-    known = [each for each in load_catalog().instances if each.type == kind]
-    code = known[0].quota_code(remedy.market) if known and remedy.market else None
-    if code is None:
+    code = quota_code(kind, remedy.market) if kind and remedy.market else None
+    if kind is None or code is None:
         return fix, remedy.link
-    return fix.replace("the quota", f"quota {code} ({known[0].family}, {remedy.market}, vCPUs)"), QUOTA_PAGE.format(
-        region=region, code=code
-    )
+    return fix.replace(
+        "the quota", f"quota {code} ({kind.split('.')[0]}, {remedy.market}, in vCPUs)"
+    ), QUOTA_PAGE.format(region=region, code=code)
 
 
 def find_instance_type(parameters: Any) -> str | None:

@@ -1,10 +1,11 @@
-"""EC2 GPU instances and their prices, each with its date: the packaged catalogue, or the user's refreshed one."""
+"""EC2 instances and their prices, each with its date: the packaged catalogue, or the user's refreshed one."""
 
 from __future__ import annotations
 
 import csv
 import datetime
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
@@ -18,7 +19,10 @@ from .hardware import Gpu, find_gpu
 Market = Literal["on-demand", "spot"]
 MARKETS: tuple[Market, ...] = ("on-demand", "spot")
 FAMILIES = ("g5", "g6", "g6e", "g7e", "p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300")
+CPU_FAMILIES = ("c7i", "m7i", "r7i")  # for preparing data: 2, 4 and 8 GiB of memory per vCPU
 REGIONS = ("us-east-1", "us-east-2", "us-west-2")
+INSTANCES, PRICES, CPU_INSTANCES, CPU_PRICES = "instances.csv", "prices.csv", "cpu_instances.csv", "cpu_prices.csv"
+FILES = (INSTANCES, PRICES, CPU_INSTANCES, CPU_PRICES)
 STALE_DAYS = 30  # spot prices drift within weeks; beyond this age every plan states the age of its prices
 
 # Service Quotas count vCPUs by family and market. Public sources do not agree on a code for P6 spot.
@@ -44,15 +48,17 @@ def quota_code(instance_type: str, market: Market) -> str | None:
         group = "standard"
     elif family.startswith(("g", "vt")):
         group = "g"
-    else:
+    elif family.startswith("p"):
         group = "p" if market == "on-demand" else "p4" if family[:2] in ("p2", "p3") else family[:2]
+    else:
+        return None
     return QUOTA_CODES.get((group, market))
 
 
 @dataclass(frozen=True)
 class InstanceType:
     type: str
-    gpu: str  # a name of hardware.GPUS
+    gpu: str  # a name of hardware.GPUS; empty for a machine without
     gpus: int
     gpu_memory_mib: int  # per GPU, as EC2 states it; a process can use less
     vcpus: int
@@ -94,9 +100,10 @@ class Price:
 
 @dataclass(frozen=True)
 class Catalog:
-    instances: tuple[InstanceType, ...]
+    instances: tuple[InstanceType, ...]  # with GPUs: those that plans choose from
     prices: tuple[Price, ...]
     origin: Literal["packaged", "refreshed"]
+    cpu_instances: tuple[InstanceType, ...] = ()
 
     @cached_property
     def _by_key(self) -> dict[tuple[str, str, str], Price]:
@@ -115,9 +122,12 @@ class Catalog:
         return (today - datetime.date.fromisoformat(self.date)).days
 
     def instance(self, type: str) -> InstanceType:
+        """Return a type with GPUs. Raises SkytrainError with the nearest name for an unknown one."""
         for instance in self.instances:
             if instance.type == type:
                 return instance
+        if any(instance.type == type for instance in self.cpu_instances):
+            raise SkytrainError(f"{type} has no GPU\n  `skytrain catalog` lists those that have")
         guess = nearest(type, [instance.type for instance in self.instances])
         raise SkytrainError(
             f"unknown instance type {type!r}\n  "
@@ -142,9 +152,10 @@ class Catalog:
 def load_catalog(folder: Path | None = None) -> Catalog:
     """Load the user's refreshed catalogue if there is one, otherwise the packaged one."""
     cached = (folder or skytrain_cache_folder()) / "catalog"
-    if (cached / "prices.csv").exists():
+    if (cached / PRICES).exists():
         try:
-            return _parse((cached / "instances.csv").read_text(), (cached / "prices.csv").read_text(), "refreshed")
+            files = {name: (cached / name).read_text() for name in FILES if (cached / name).exists()}
+            return _parse({**_packaged_cpu_files(), **files}, "refreshed")
         except (KeyError, ValueError, OSError, TypeError) as error:
             raise SkytrainError(
                 f"{cached} cannot be read ({error})\n  remove that folder, or run: skytrain catalog refresh"
@@ -153,15 +164,32 @@ def load_catalog(folder: Path | None = None) -> Catalog:
 
 
 def packaged_catalog() -> Catalog:
-    data = resources.files("skytrain.planning") / "data"
-    return _parse((data / "instances.csv").read_text(), (data / "prices.csv").read_text(), "packaged")
+    return _parse({name: _packaged(name) for name in FILES}, "packaged")
+
+
+def _packaged(name: str) -> str:
+    return (resources.files("skytrain.planning") / "data" / name).read_text()
+
+
+def _packaged_cpu_files() -> dict[str, str]:
+    """Return the files that catalogues refreshed by earlier versions lack."""
+    return {name: _packaged(name) for name in (CPU_INSTANCES, CPU_PRICES)}
 
 
 def save_catalog(catalog: Catalog, folder: Path | None = None) -> Path:
     """Write the catalogue into the user's cache and return the folder. Prices are last: their file makes it valid."""
     cached = (folder or skytrain_cache_folder()) / "catalog"
     cached.mkdir(parents=True, exist_ok=True)
-    for name, rows in (("instances.csv", catalog.instances), ("prices.csv", catalog.prices)):
+    cpu = {instance.type for instance in catalog.cpu_instances}
+    tables: dict[str, Sequence[InstanceType | Price]] = {
+        CPU_INSTANCES: catalog.cpu_instances,
+        CPU_PRICES: [price for price in catalog.prices if price.type in cpu],
+        INSTANCES: catalog.instances,
+        PRICES: [price for price in catalog.prices if price.type not in cpu],
+    }
+    for name, rows in tables.items():
+        if not rows:
+            continue
         columns = ["instance_type" if field == "type" else field for field in rows[0].__dataclass_fields__]
         part = cached / f"{name}.part"
         with part.open("w", newline="") as file:
@@ -172,8 +200,13 @@ def save_catalog(catalog: Catalog, folder: Path | None = None) -> Path:
     return cached
 
 
-def _parse(instances_csv: str, prices_csv: str, origin: Literal["packaged", "refreshed"]) -> Catalog:
-    instances = [
+def _parse(files: Mapping[str, str], origin: Literal["packaged", "refreshed"]) -> Catalog:
+    prices = [*_prices(files[PRICES]), *_prices(files[CPU_PRICES])]
+    return Catalog(_instances(files[INSTANCES]), tuple(prices), origin, _instances(files[CPU_INSTANCES]))
+
+
+def _instances(text: str) -> tuple[InstanceType, ...]:
+    return tuple(
         InstanceType(
             type=row["instance_type"],
             gpu=row["gpu"],
@@ -188,15 +221,16 @@ def _parse(instances_csv: str, prices_csv: str, origin: Literal["packaged", "ref
             date=row["date"],
             source=row["source"],
         )
-        for row in csv.DictReader(instances_csv.splitlines())
-    ]
-    prices = []
-    for row in csv.DictReader(prices_csv.splitlines()):
+        for row in csv.DictReader(text.splitlines())
+    )
+
+
+def _prices(text: str) -> Iterator[Price]:
+    for row in csv.DictReader(text.splitlines()):
         market = row["market"]
         if market not in MARKETS:
             raise ValueError(f"{market!r} is not a market")
         low, high = float(row["usd_per_hour_min"]), float(row["usd_per_hour_max"])
         if not 0 < low <= high:
             raise ValueError(f"{row['instance_type']} in {row['region']}: a price of {low} to {high}")
-        prices.append(Price(row["instance_type"], row["region"], market, low, high, row["date"], row["source"]))
-    return Catalog(tuple(instances), tuple(prices), origin)
+        yield Price(row["instance_type"], row["region"], market, low, high, row["date"], row["source"])

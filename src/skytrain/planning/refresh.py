@@ -11,7 +11,7 @@ from typing import Any
 from skytrain.config import MissingExtra, SkytrainError
 from skytrain.storage import aws_client_config
 
-from .catalog import FAMILIES, REGIONS, Catalog, InstanceType, Price
+from .catalog import CPU_FAMILIES, FAMILIES, REGIONS, Catalog, InstanceType, Price
 from .hardware import find_gpu
 
 PRICING_REGION = "us-east-1"  # the price list has endpoints in three regions only
@@ -23,7 +23,7 @@ def refresh_catalog(
     clients: Clients | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Catalog:
-    """Fetch specifications, on-demand prices and current spot prices of the GPU families in `regions`.
+    """Fetch specifications, on-demand prices and current spot prices of the families in `regions`.
 
     Needs ec2:DescribeInstanceTypes, ec2:DescribeSpotPriceHistory and pricing:GetProducts. A type that is not sold in a
     region has no price there.
@@ -47,23 +47,27 @@ def refresh_catalog(
         raise SkytrainError(
             f"AWS named no GPU instance with a price in {', '.join(regions)}; the prices in use stay as they are"
         )
+    families = (*FAMILIES, *CPU_FAMILIES)
     order = sorted(
-        instances.values(), key=lambda instance: (FAMILIES.index(instance.family), instance.gpus, instance.vcpus)
+        instances.values(), key=lambda instance: (families.index(instance.family), instance.gpus, instance.vcpus)
     )
-    return Catalog(tuple(order), tuple(prices), "refreshed")
+    with_gpus, without = (tuple(one for one in order if bool(one.gpus) is wanted) for wanted in (True, False))
+    return Catalog(with_gpus, tuple(prices), "refreshed", without)
 
 
 def _instance_types(ec2: Any, today: str) -> Iterator[InstanceType]:
-    wanted = [{"Name": "instance-type", "Values": [f"{family}.*" for family in FAMILIES]}]
+    wanted = [{"Name": "instance-type", "Values": [f"{family}.*" for family in (*FAMILIES, *CPU_FAMILIES)]}]
     for page in ec2.get_paginator("describe_instance_types").paginate(Filters=wanted):
         for item in page["InstanceTypes"]:
-            gpu = item["GpuInfo"]["Gpus"][0]
-            network = item["NetworkInfo"]
+            if ".metal" in item["InstanceType"]:  # boots for many minutes and costs no less
+                continue
+            gpus = item.get("GpuInfo", {}).get("Gpus", [{"Count": 0, "MemoryInfo": {"SizeInMiB": 0}}])
+            memory_mib, network = gpus[0]["MemoryInfo"]["SizeInMiB"], item["NetworkInfo"]
             yield InstanceType(
                 type=item["InstanceType"],
-                gpu=_gpu_name(gpu["Name"], gpu["MemoryInfo"]["SizeInMiB"]),
-                gpus=gpu["Count"],
-                gpu_memory_mib=gpu["MemoryInfo"]["SizeInMiB"],
+                gpu=_gpu_name(gpus[0]["Name"], memory_mib) if "Name" in gpus[0] else "",
+                gpus=gpus[0]["Count"],
+                gpu_memory_mib=memory_mib,
                 vcpus=item["VCpuInfo"]["DefaultVCpus"],
                 memory_gib=item["MemoryInfo"]["SizeInMiB"] / 1024,
                 network_gbps=sum(card["BaselineBandwidthInGbps"] for card in network["NetworkCards"]),
