@@ -255,3 +255,12 @@ def test_a_compiled_block_keeps_what_the_partitioner_leaves_it(model: DecoderCon
     copies = 2 * (sizes[1] - sizes[0])  # of the weights, in bfloat16
     block = block_activation_bytes(TrainingJob(model, length, micro_batch, compiled=True), Mesh())
     assert kept(2) - kept(1) == pytest.approx(block + copies, rel=0.03)
+
+
+def test_fsdp_on_one_gpu_is_planned_as_it_computes_and_not_as_a_single_device() -> None:
+    """It keeps weights and activations of the step in bf16, where autocast keeps the residual stream in float32."""
+    config = compose(["model=llama-3.2-1b", "parallel=fsdp", "trainer.batch_tokens=524288"]).config
+    alone = requested_mesh(config.parallel, 1, 1)
+    assert alone.gpus == 1 and alone.divides and alone != Mesh()
+    job = TrainingJob(config.model, 2048, 4)
+    assert rank_memory(job, alone).activations < rank_memory(job, Mesh()).activations

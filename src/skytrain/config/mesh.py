@@ -31,6 +31,7 @@ class Mesh:
     zero: Zero = 3
     offload: bool = False
     deepspeed: bool = False
+    alone: bool = False  # one rank of a mesh that would divide more if it had more ranks: it computes as they do
 
     def __post_init__(self) -> None:
         for name in DIMENSIONS:
@@ -54,7 +55,7 @@ class Mesh:
     @property
     def divides(self) -> bool:
         """Whether more than data is divided; the mesh strategy or DeepSpeed then holds low-precision weights."""
-        return self.deepspeed or self.offload or self.gpus != self.replicate
+        return self.deepspeed or self.offload or self.alone or self.gpus != self.replicate
 
     @cached_property
     def preset(self) -> str:
@@ -134,7 +135,9 @@ def make_mesh(parallel: ParallelConfig, degrees: dict[str, int]) -> Mesh:
     """Return the mesh with these degrees and the settings of `parallel`. With DeepSpeed every rank is a shard."""
     chunks = CHUNKS[parallel.schedule] if degrees["pipeline"] > 1 else 1
     pipeline, replicate, shard, context, tensor = (degrees[name] for name in DIMENSIONS)
-    mesh = Mesh(pipeline, replicate, shard, context, tensor, chunks=chunks, offload=parallel.cpu_offload)
+    whole = math.prod(degrees.values()) == replicate
+    alone = whole and any(getattr(parallel, name) == -1 for name in DIMENSIONS if name != "replicate")
+    mesh = Mesh(pipeline, replicate, shard, context, tensor, chunks=chunks, offload=parallel.cpu_offload, alone=alone)
     if parallel.name not in DEEPSPEED:
         return mesh
     shards = mesh.shard * mesh.replicate

@@ -289,7 +289,7 @@ def rank_buffers(job: TrainingJob, mesh: Mesh, held: float, table: float, block:
 
 
 def gathers_weights(mesh: Mesh) -> bool:
-    return mesh.zero == 3 and (mesh.sharing > 1 or mesh.offload)
+    return mesh.zero == 3 and (mesh.sharing > 1 or mesh.offload or mesh.alone)
 
 
 def rank_memory(job: TrainingJob, mesh: Mesh) -> Memory:
