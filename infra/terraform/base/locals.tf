@@ -34,11 +34,10 @@ locals {
   private_subnets_usable = var.nat_gateway || var.interface_endpoints
   closed_network         = var.interface_endpoints && !var.nat_gateway
 
-  # The base has all four tags as well. `skytrain gc` and the roles below leave what belongs to the run "base" alone.
+  # The base belongs to the project, not to a run, and does not expire: it has neither skytrain:run nor
+  # skytrain:expires-at. That is how `skytrain gc` and the roles tell it from what a run has left.
   tags = {
-    "skytrain:project"    = var.project
-    "skytrain:run"        = "base"
-    "skytrain:owner"      = var.owner
-    "skytrain:expires-at" = "never"
+    "skytrain:project" = var.project
+    "skytrain:owner"   = var.owner
   }
 }

@@ -1,10 +1,9 @@
 # Conditions that the roles share. A policy without one of these may only read.
 
 locals {
-  # A request that creates something: it must carry our four tags, and must not pass for a part of the base.
+  # A request that creates something: it must carry our four tags.
   if_created_with_our_tags = {
-    StringEquals    = { "aws:RequestTag/skytrain:project" = var.project }
-    StringNotEquals = { "aws:RequestTag/skytrain:run" = "base" }
+    StringEquals = { "aws:RequestTag/skytrain:project" = var.project }
     Null = {
       "aws:RequestTag/skytrain:run"        = "false"
       "aws:RequestTag/skytrain:owner"      = "false"
@@ -12,11 +11,10 @@ locals {
     }
   }
 
-  # Something that exists: it belongs to a run of this project. The base itself does not.
+  # Something that exists: it belongs to a run of this project. The base itself has no run.
   if_of_a_run = {
-    StringEquals    = { "aws:ResourceTag/skytrain:project" = var.project }
-    StringNotEquals = { "aws:ResourceTag/skytrain:run" = "base" }
-    Null            = { "aws:ResourceTag/skytrain:run" = "false" }
+    StringEquals = { "aws:ResourceTag/skytrain:project" = var.project }
+    Null         = { "aws:ResourceTag/skytrain:run" = "false" }
   }
 
   # Listing with the prefix "PROJECT" would also show "PROJECT2/...", so the slash belongs to the prefix.

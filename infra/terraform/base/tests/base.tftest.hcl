@@ -1,42 +1,7 @@
 # The base against a mocked provider: no account, no network. `terraform init && terraform test`
 
 mock_provider "aws" {
-  mock_data "aws_caller_identity" {
-    defaults = { account_id = "123456789012" }
-  }
-  mock_data "aws_partition" {
-    defaults = { partition = "aws" }
-  }
-  mock_data "aws_availability_zones" {
-    defaults = { names = ["us-east-2a", "us-east-2b", "us-east-2c", "us-east-2d"] }
-  }
-  mock_resource "aws_kms_key" {
-    defaults = { arn = "arn:aws:kms:us-east-2:123456789012:key/11111111-2222-3333-4444-555555555555" }
-  }
-  mock_resource "aws_iam_role" {
-    defaults = { arn = "arn:aws:iam::123456789012:role/mocked" }
-  }
-  mock_resource "aws_iam_policy" {
-    defaults = { arn = "arn:aws:iam::123456789012:policy/mocked" }
-  }
-  mock_resource "aws_ecr_repository" {
-    defaults = { arn = "arn:aws:ecr:us-east-2:123456789012:repository/skytrain-demo" }
-  }
-  mock_resource "aws_sns_topic" {
-    defaults = { arn = "arn:aws:sns:us-east-2:123456789012:skytrain-demo-budget" }
-  }
-  mock_resource "aws_cloudwatch_log_group" {
-    defaults = { arn = "arn:aws:logs:us-east-2:123456789012:log-group:/skytrain/demo/mocked" }
-  }
-  mock_resource "aws_s3_bucket" {
-    defaults = { arn = "arn:aws:s3:::mocked" }
-  }
-  mock_resource "aws_security_group" {
-    defaults = { id = "sg-0123456789abcdef0" }
-  }
-  mock_resource "aws_vpc" {
-    defaults = { arn = "arn:aws:ec2:us-east-2:123456789012:vpc/vpc-0123456789abcdef0" }
-  }
+  source = "./tests/mocks"
 }
 
 variables {
@@ -236,67 +201,6 @@ run "default" {
   }
 }
 
-run "closed_network" {
-  command = apply
-
-  variables {
-    nat_gateway         = false
-    interface_endpoints = true
-    flow_logs           = true
-  }
-
-  assert {
-    condition = toset(keys(aws_vpc_endpoint.interface)) == toset([
-      "ec2", "autoscaling", "ssm", "ssmmessages", "ec2messages", "sts", "kms", "logs", "monitoring", "ecr.api", "ecr.dkr",
-    ])
-    error_message = "Every service that a machine calls needs its endpoint."
-  }
-
-  assert {
-    condition     = alltrue([for each in aws_vpc_endpoint.interface : each.private_dns_enabled && length(each.subnet_ids) == 1])
-    error_message = "Endpoints must answer under the services' own names, with one address each by default."
-  }
-
-  assert {
-    condition = (
-      length(aws_internet_gateway.main) == 0 && length(aws_nat_gateway.main) == 0 && length(aws_route.internet) == 0 &&
-      length(aws_vpc_security_group_egress_rule.node_https) == 0
-    )
-    error_message = "A closed network has no way to the internet."
-  }
-
-  assert {
-    condition = alltrue([
-      for each in jsondecode(aws_vpc_endpoint.s3.policy).Statement : !contains(flatten([each.Resource]), "*")
-    ])
-    error_message = "In a closed network the S3 endpoint must lead to named buckets only."
-  }
-
-  assert {
-    condition     = aws_vpc_security_group_ingress_rule.endpoints_https[0].referenced_security_group_id == aws_security_group.node.id && aws_vpc_security_group_ingress_rule.endpoints_https[0].from_port == 443
-    error_message = "Endpoints must accept HTTPS from machines, and nothing else."
-  }
-
-  assert {
-    condition     = output.closed_network && output.node_subnets == "private"
-    error_message = "Machines must stand in private subnets."
-  }
-}
-
-run "no_fixed_costs" {
-  command = apply
-
-  variables {
-    nat_gateway          = false
-    budget_usd_per_month = 0
-  }
-
-  assert {
-    condition     = output.node_subnets == "public" && output.budget_name == null && length(aws_eip.nat) == 0
-    error_message = "Without NAT and endpoints machines need public subnets, and nothing is charged by the hour."
-  }
-}
-
 run "everything" {
   command = apply
 
@@ -349,24 +253,4 @@ run "everything" {
     ])
     error_message = "AWS refuses a managed policy of more than 6144 characters."
   }
-}
-
-run "a_project_name_must_fit_every_service" {
-  command = plan
-
-  variables {
-    project = "Demo_1"
-  }
-
-  expect_failures = [var.project]
-}
-
-run "families_take_no_wildcards" {
-  command = plan
-
-  variables {
-    instance_families = ["*"]
-  }
-
-  expect_failures = [var.instance_families]
 }

@@ -1,0 +1,92 @@
+# Switches and bad values, against the same mocked provider.
+
+mock_provider "aws" {
+  source = "./tests/mocks"
+}
+
+variables {
+  region  = "us-east-2"
+  project = "demo"
+  owner   = "ml-team"
+}
+
+run "closed_network" {
+  command = apply
+
+  variables {
+    nat_gateway         = false
+    interface_endpoints = true
+    flow_logs           = true
+  }
+
+  assert {
+    condition = toset(keys(aws_vpc_endpoint.interface)) == toset([
+      "ec2", "autoscaling", "ssm", "ssmmessages", "ec2messages", "sts", "kms", "logs", "monitoring", "ecr.api", "ecr.dkr",
+    ])
+    error_message = "Every service that a machine calls needs its endpoint."
+  }
+
+  assert {
+    condition     = alltrue([for each in aws_vpc_endpoint.interface : each.private_dns_enabled && length(each.subnet_ids) == 1])
+    error_message = "Endpoints must answer under the services' own names, with one address each by default."
+  }
+
+  assert {
+    condition = (
+      length(aws_internet_gateway.main) == 0 && length(aws_nat_gateway.main) == 0 && length(aws_route.internet) == 0 &&
+      length(aws_vpc_security_group_egress_rule.node_https) == 0
+    )
+    error_message = "A closed network has no way to the internet."
+  }
+
+  assert {
+    condition = alltrue([
+      for each in jsondecode(aws_vpc_endpoint.s3.policy).Statement : !contains(flatten([each.Resource]), "*")
+    ])
+    error_message = "In a closed network the S3 endpoint must lead to named buckets only."
+  }
+
+  assert {
+    condition     = aws_vpc_security_group_ingress_rule.endpoints_https[0].referenced_security_group_id == aws_security_group.node.id && aws_vpc_security_group_ingress_rule.endpoints_https[0].from_port == 443
+    error_message = "Endpoints must accept HTTPS from machines, and nothing else."
+  }
+
+  assert {
+    condition     = output.closed_network && output.node_subnets == "private"
+    error_message = "Machines must stand in private subnets."
+  }
+}
+
+run "no_fixed_costs" {
+  command = apply
+
+  variables {
+    nat_gateway          = false
+    budget_usd_per_month = 0
+  }
+
+  assert {
+    condition     = output.node_subnets == "public" && output.budget_name == null && length(aws_eip.nat) == 0
+    error_message = "Without NAT and endpoints machines need public subnets, and nothing is charged by the hour."
+  }
+}
+
+run "a_project_name_must_fit_every_service" {
+  command = plan
+
+  variables {
+    project = "Demo_1"
+  }
+
+  expect_failures = [var.project]
+}
+
+run "families_take_no_wildcards" {
+  command = plan
+
+  variables {
+    instance_families = ["*"]
+  }
+
+  expect_failures = [var.instance_families]
+}

@@ -1,0 +1,437 @@
+"""The table of permissions: requests, and whether the three roles may make them.
+
+A row is one line: what is asked, the request, and the roles that may make it. Every request is checked by botocore.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from skytrain.cloud import Call, Tags
+from tests.support.iam.requests import Account
+
+OPERATOR, NODE, VIEWER = "operator", "node", "viewer"
+NOBODY: tuple[str, ...] = ()
+EVERYBODY = (OPERATOR, NODE, VIEWER)
+PEOPLE = (OPERATOR, VIEWER)
+RUNNERS = (OPERATOR, NODE)
+
+PROJECT, OTHER = "demo", "other"
+NUMBER, REGION = "123456789012", "us-east-2"
+BUCKET = f"skytrain-{PROJECT}-{NUMBER}-{REGION}"
+KEY = f"arn:aws:kms:{REGION}:{NUMBER}:key/11111111-2222-3333-4444-555555555555"
+OTHER_KEY = f"arn:aws:kms:{REGION}:{NUMBER}:key/99999999-2222-3333-4444-555555555555"
+PROFILE = f"skytrain-{PROJECT}-{REGION}-node"
+NODE_ROLE = f"arn:aws:iam::{NUMBER}:role/{PROFILE}"
+GROUP = "sg-0123456789abcdef0"
+EXPIRES = datetime(2026, 12, 1, tzinfo=UTC)
+OURS = Tags(PROJECT, "ada", "gpt2", EXPIRES)
+THEIRS = Tags(OTHER, "bob", "llama", EXPIRES)
+PARTIAL = Tags(PROJECT, "ada", "gpt2")  # never expires
+LOGS = f"/skytrain/{PROJECT}/nodes"
+
+
+@dataclass(frozen=True)
+class Row:
+    asked: str
+    call: Call
+    allowed: tuple[str, ...]
+
+
+def machine(subnet: str, **changed: Any) -> dict[str, Any]:
+    """The launch data of a training machine; `None` removes an entry."""
+    data: dict[str, Any] = {
+        "ImageId": "ami-0123456789abcdef0",
+        "InstanceType": "g6e.12xlarge",
+        "IamInstanceProfile": {"Name": PROFILE},
+        "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"},
+        "BlockDeviceMappings": [
+            {
+                "DeviceName": "/dev/sda1",
+                "Ebs": {"VolumeSize": 200, "VolumeType": "gp3", "Encrypted": True, "KmsKeyId": KEY},
+            }
+        ],
+        "NetworkInterfaces": [
+            {"DeviceIndex": 0, "SubnetId": subnet, "Groups": [GROUP], "AssociatePublicIpAddress": False}
+        ],
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "InstanceMarketOptions": {"MarketType": "spot"},
+        "UserData": base64.b64encode(b"#!/bin/bash\nshutdown -h +60\n").decode(),
+        "TagSpecifications": OURS.specifications("instance", "volume", "network-interface"),
+    }
+    return {name: value for name, value in {**data, **changed}.items() if value is not None}
+
+
+def efa(subnet: str) -> list[dict[str, Any]]:
+    """p4d: the first card carries IP traffic, all four carry EFA."""
+    first = {"NetworkCardIndex": 0, "DeviceIndex": 0, "SubnetId": subnet, "Groups": [GROUP], "InterfaceType": "efa"}
+    others = [{**first, "NetworkCardIndex": card, "DeviceIndex": 1} for card in range(1, 4)]
+    return [first, *others]
+
+
+def existing(subnet: str) -> Account:
+    """An account with something of ours, of another project, of the base, and of nobody."""
+    ec2, groups = f"arn:aws:ec2:{REGION}:{NUMBER}:", f"arn:aws:autoscaling:{REGION}:{NUMBER}:autoScalingGroup:*:"
+    ours, theirs, base = OURS.mapping(), THEIRS.mapping(), Tags(PROJECT, "ml-team").mapping()
+    arns: dict[str, Mapping[str, str]] = {
+        f"{ec2}instance/i-ours": ours,
+        f"{ec2}instance/i-theirs": theirs,
+        f"{ec2}instance/i-base": base,
+        f"{ec2}volume/vol-ours": ours,
+        f"{ec2}volume/vol-theirs": theirs,
+        f"{ec2}launch-template/gpt2": ours,
+        f"{ec2}launch-template/lt-ours": ours,
+        f"{ec2}launch-template/theirs": theirs,
+        f"{ec2}placement-group/gpt2": ours,
+        f"{ec2}placement-group/theirs": theirs,
+        f"{ec2}security-group/{GROUP}": base,
+        f"{ec2}security-group/sg-ours": ours,
+        f"{ec2}spot-instances-request/sir-ours": ours,
+        f"{ec2}elastic-ip/eipalloc-base": base,
+        f"{ec2}natgateway/nat-base": base,
+        f"{ec2}subnet/{subnet}": base,
+        f"{ec2}network-interface/eni-ours": ours,
+        f"{groups}autoScalingGroupName/gpt2": ours,
+        f"{groups}autoScalingGroupName/theirs": theirs,
+        f"arn:aws:fsx:{REGION}:{NUMBER}:file-system/fs-0123456789a": ours,
+        f"arn:aws:fsx:{REGION}:{NUMBER}:file-system/fs-0123456789b": theirs,
+        f"arn:aws:eks:{REGION}:{NUMBER}:cluster/ours": ours,
+        f"arn:aws:elasticmapreduce:{REGION}:{NUMBER}:cluster/j-OURS": ours,
+        f"arn:aws:emr-serverless:{REGION}:{NUMBER}:/applications/ours": ours,
+        f"arn:aws:sagemaker:{REGION}:{NUMBER}:training-job/ours": ours,
+        f"arn:aws:sagemaker:{REGION}:{NUMBER}:training-job/theirs": theirs,
+        f"arn:aws:sagemaker:{REGION}:{NUMBER}:endpoint/ours": ours,
+        f"arn:aws:logs:{REGION}:{NUMBER}:log-group:/skytrain/demo/old-run": ours,
+        f"arn:aws:logs:{REGION}:{NUMBER}:log-group:{LOGS}": base,
+    }
+    template = machine(subnet)
+    templates = {
+        "gpt2": template,
+        "theirs": template,
+        "efa": machine(
+            subnet, InstanceType="p4d.24xlarge", NetworkInterfaces=efa(subnet), Placement={"GroupName": "gpt2"}
+        ),
+        "imdsv1": machine(subnet, MetadataOptions={"HttpTokens": "optional"}),
+        "untagged": machine(subnet, TagSpecifications=None),
+    }
+    arns |= {f"{ec2}launch-template/{name}": ours for name in ("efa", "imdsv1", "untagged")}
+    owners = {"ami-0community0000000": "444455556666", "ami-0ours000000000000": NUMBER}
+    return Account(NUMBER, REGION, BUCKET, KEY, NODE_ROLE, arns, owners, templates)
+
+
+def run(subnet: str, **changed: Any) -> Call:
+    data = {"MinCount": 1, "MaxCount": 1, **machine(subnet, **changed)}
+    return Call("ec2", "RunInstances", data, token_key="gpt2/0")
+
+
+def group(subnet: str, template: str = "gpt2", version: str = "1", tags: Tags | None = OURS) -> Call:
+    data = {
+        "AutoScalingGroupName": "gpt2",
+        "MinSize": 0,
+        "MaxSize": 2,
+        "DesiredCapacity": 2,
+        "VPCZoneIdentifier": subnet,
+        "LaunchTemplate": {"LaunchTemplateName": template, "Version": version},
+        "Tags": tags.for_group("gpt2") if tags else [],
+    }
+    return Call("autoscaling", "CreateAutoScalingGroup", data)
+
+
+def _s3(operation: str, **parameters: Any) -> Call:
+    return Call("s3", operation, {"Bucket": BUCKET, **parameters})
+
+
+def store_rows() -> Iterator[Row]:
+    """Actions and S3 prefixes alone decide these; they also run against moto with enforcement on."""
+    yield Row("read training data", _s3("GetObject", Key="demo/tokens/pile/1/manifest.json"), EVERYBODY)
+    yield Row("read a run", _s3("GetObject", Key="demo/runs/gpt2/run.json"), EVERYBODY)
+    yield Row("see whether a run exists", _s3("HeadObject", Key="demo/runs/gpt2/run.json"), EVERYBODY)
+    yield Row("write a checkpoint", _s3("PutObject", Key="demo/runs/gpt2/checkpoints/x", Body=b"x"), RUNNERS)
+    yield Row("write a sweep", _s3("PutObject", Key="demo/sweeps/lr/trial.json", Body=b"x"), RUNNERS)
+    yield Row("delete an old checkpoint", _s3("DeleteObject", Key="demo/runs/gpt2/checkpoints/x"), RUNNERS)
+    yield Row("overwrite training data", _s3("PutObject", Key="demo/tokens/pile/1/shard", Body=b"x"), (OPERATOR,))
+    yield Row("delete training data", _s3("DeleteObject", Key="demo/tokens/pile/1/shard"), (OPERATOR,))
+    yield Row("write beside the folders", _s3("PutObject", Key="demo/runs.json", Body=b"x"), (OPERATOR,))
+    yield Row("read another project", _s3("GetObject", Key="other/runs/llama/run.json"), NOBODY)
+    yield Row("read a project with our prefix", _s3("GetObject", Key="demo2/runs/x/run.json"), NOBODY)
+    yield Row("write another project", _s3("PutObject", Key="other/runs/llama/x", Body=b"x"), NOBODY)
+    yield Row("delete from another project", _s3("DeleteObject", Key="other/runs/llama/x"), NOBODY)
+    yield Row("read another bucket", Call("s3", "GetObject", {"Bucket": "payroll", "Key": "demo/runs/x"}), NOBODY)
+    yield Row("delete the bucket", _s3("DeleteBucket"), NOBODY)
+    yield Row("open the bucket", _s3("DeletePublicAccessBlock"), NOBODY)
+
+
+def listing_rows() -> Iterator[Row]:
+    yield Row("list a run", _s3("ListObjectsV2", Prefix="demo/runs/gpt2/"), EVERYBODY)
+    yield Row("list the project", _s3("ListObjectsV2", Prefix="demo/"), EVERYBODY)
+    yield Row("list what begins like the project", _s3("ListObjectsV2", Prefix="demo"), NOBODY)
+    yield Row("list the bucket", _s3("ListObjectsV2"), NOBODY)
+    yield Row("list another project", _s3("ListObjectsV2", Prefix="other/"), NOBODY)
+    yield Row("find incomplete uploads", _s3("ListMultipartUploads"), PEOPLE)
+    yield Row("abort an upload", _s3("AbortMultipartUpload", Key="demo/runs/gpt2/x", UploadId="1"), RUNNERS)
+    encrypted = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": KEY}
+    yield Row("write with our key", _s3("PutObject", Key="demo/runs/gpt2/x", Body=b"", **encrypted), RUNNERS)
+    other = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": OTHER_KEY}
+    yield Row("write with another key", _s3("PutObject", Key="demo/runs/gpt2/x", Body=b"", **other), NOBODY)
+    weak = {"ServerSideEncryption": "AES256"}
+    yield Row("write without our key", _s3("PutObject", Key="demo/runs/gpt2/x", Body=b"", **weak), NOBODY)
+
+
+def start_rows(subnet: str) -> Iterator[Row]:
+    kinds = ("instance", "volume", "network-interface")
+    open_disk = [{"DeviceName": "/dev/sda1", "Ebs": {"VolumeSize": 200, "Encrypted": False}}]
+    public = [{"DeviceIndex": 0, "SubnetId": subnet, "Groups": [GROUP], "AssociatePublicIpAddress": True}]
+    v1 = {"HttpTokens": "optional", "HttpPutResponseHopLimit": 1}
+    hops = {"HttpTokens": "required", "HttpPutResponseHopLimit": 2}
+    elsewhere = [{"DeviceIndex": 0, "SubnetId": "subnet-elsewhere", "Groups": [GROUP]}]
+    open_group = [{"DeviceIndex": 0, "SubnetId": subnet, "Groups": ["sg-default"]}]
+    for asked, call, allowed in [
+        ("start a machine", run(subnet), (OPERATOR,)),
+        ("start it on demand", run(subnet, InstanceMarketOptions=None), (OPERATOR,)),
+        ("start a CPU machine", run(subnet, InstanceType="c7i.4xlarge"), (OPERATOR,)),
+        ("start from an image of ours", run(subnet, ImageId="ami-0ours000000000000"), (OPERATOR,)),
+        ("start without tags", run(subnet, TagSpecifications=None), NOBODY),
+        (
+            "start with a tag missing",
+            run(subnet, TagSpecifications=PARTIAL.specifications(*kinds)),
+            NOBODY,
+        ),
+        (
+            "start with an untagged volume",
+            run(subnet, TagSpecifications=OURS.specifications(kinds[0], kinds[2])),
+            NOBODY,
+        ),
+        ("start with an untagged interface", run(subnet, TagSpecifications=OURS.specifications(*kinds[:2])), NOBODY),
+        (
+            "start as another project",
+            run(subnet, TagSpecifications=THEIRS.specifications(*kinds)),
+            NOBODY,
+        ),
+        ("start with IMDSv1", run(subnet, MetadataOptions=v1), NOBODY),
+        ("start without metadata options", run(subnet, MetadataOptions=None), NOBODY),
+        ("start with two hops", run(subnet, MetadataOptions=hops), NOBODY),
+        ("start a family that is not listed", run(subnet, InstanceType="u-24tb1.112xlarge"), NOBODY),
+        ("start a family with a listed prefix", run(subnet, InstanceType="g5g.xlarge"), NOBODY),
+        ("start with an open disk", run(subnet, BlockDeviceMappings=open_disk), NOBODY),
+        ("start with a public address", run(subnet, NetworkInterfaces=public), NOBODY),
+        ("start in another network", run(subnet, NetworkInterfaces=elsewhere), NOBODY),
+        ("start in another group", run(subnet, NetworkInterfaces=open_group), NOBODY),
+        ("start without the profile", run(subnet, IamInstanceProfile=None), NOBODY),
+        ("start with another profile", run(subnet, IamInstanceProfile={"Name": "admin"}), NOBODY),
+        ("start with a key pair", run(subnet, KeyName="laptop"), NOBODY),
+        ("start a community image", run(subnet, ImageId="ami-0community0000000"), NOBODY),
+    ]:
+        yield Row(asked, call, allowed)
+
+
+def template_rows(subnet: str) -> Iterator[Row]:
+    data = {"LaunchTemplateName": "gpt2", "LaunchTemplateData": machine(subnet)}
+    tagged = {**data, "TagSpecifications": OURS.specifications("launch-template")}
+    cluster = {"GroupName": "gpt2", "Strategy": "cluster"}
+    kept = {**cluster, "TagSpecifications": OURS.specifications("placement-group")}
+    fixed, latest = ({"LaunchTemplateName": "gpt2", "Version": version} for version in ("2", "$Latest"))
+    kill = {"AutoScalingGroupName": "gpt2", "ScheduledActionName": "kill", "DesiredCapacity": 0, "StartTime": EXPIRES}
+    for asked, call, allowed in [
+        ("create a template", Call("ec2", "CreateLaunchTemplate", tagged, "gpt2"), (OPERATOR,)),
+        ("create an untagged template", Call("ec2", "CreateLaunchTemplate", data, "gpt2"), NOBODY),
+        ("create a placement group", Call("ec2", "CreatePlacementGroup", kept), (OPERATOR,)),
+        ("create an untagged placement group", Call("ec2", "CreatePlacementGroup", cluster), NOBODY),
+        ("create a group", group(subnet), (OPERATOR,)),
+        ("create a group with EFA", group(subnet, "efa"), (OPERATOR,)),
+        ("create a group from another project's template", group(subnet, "theirs"), NOBODY),
+        ("create a group with IMDSv1", group(subnet, "imdsv1"), NOBODY),
+        ("create a group of untagged machines", group(subnet, "untagged"), NOBODY),
+        ("create a group that follows the latest template", group(subnet, version="$Latest"), NOBODY),
+        ("create an untagged group", group(subnet, tags=None), NOBODY),
+        ("create a group with a tag missing", group(subnet, tags=PARTIAL), NOBODY),
+        ("create a group as another project", group(subnet, tags=THEIRS), NOBODY),
+        ("create a group elsewhere", group("subnet-elsewhere"), NOBODY),
+        ("set the kill time", Call("autoscaling", "PutScheduledUpdateGroupAction", kill), (OPERATOR,)),
+        (
+            "set another project's kill time",
+            Call("autoscaling", "PutScheduledUpdateGroupAction", {**kill, "AutoScalingGroupName": "theirs"}),
+            NOBODY,
+        ),
+        ("remove the kill time", _scheduled("DeleteScheduledAction", ScheduledActionName="kill"), (OPERATOR,)),
+        ("raise a group's limit", _scheduled("UpdateAutoScalingGroup", MaxSize=64), (OPERATOR,)),
+        ("raise another's limit", _scheduled("UpdateAutoScalingGroup", name="theirs", MaxSize=64), NOBODY),
+        ("change a group's template", _scheduled("UpdateAutoScalingGroup", LaunchTemplate=fixed), (OPERATOR,)),
+        ("let a group follow the latest template", _scheduled("UpdateAutoScalingGroup", LaunchTemplate=latest), NOBODY),
+        (
+            "give a group an old launch configuration",
+            _scheduled("UpdateAutoScalingGroup", LaunchConfigurationName="x"),
+            NOBODY,
+        ),
+        ("scale a group", _scheduled("SetDesiredCapacity", DesiredCapacity=0), RUNNERS),
+        ("scale another's group", _scheduled("SetDesiredCapacity", name="theirs", DesiredCapacity=9), NOBODY),
+        ("delete a group", _scheduled("DeleteAutoScalingGroup", ForceDelete=True), RUNNERS),
+        ("delete another's group", _scheduled("DeleteAutoScalingGroup", name="theirs"), NOBODY),
+    ]:
+        yield Row(asked, call, allowed)
+
+
+def _scheduled(operation: str, name: str = "gpt2", **parameters: Any) -> Call:
+    return Call("autoscaling", operation, {"AutoScalingGroupName": name, **parameters})
+
+
+def end_rows() -> Iterator[Row]:
+    def ec2(operation: str, **parameters: Any) -> Call:
+        return Call("ec2", operation, parameters)
+
+    for asked, call, allowed in [
+        ("terminate a machine", ec2("TerminateInstances", InstanceIds=["i-ours"]), RUNNERS),
+        ("terminate another's machine", ec2("TerminateInstances", InstanceIds=["i-theirs"]), NOBODY),
+        ("terminate ours and another's", ec2("TerminateInstances", InstanceIds=["i-ours", "i-theirs"]), NOBODY),
+        ("terminate what has no run", ec2("TerminateInstances", InstanceIds=["i-base"]), NOBODY),
+        ("terminate an untagged machine", ec2("TerminateInstances", InstanceIds=["i-nobody"]), NOBODY),
+        ("make a machine ours", ec2("CreateTags", Resources=["i-nobody"], Tags=OURS.pairs()), NOBODY),
+        ("retag another's machine", ec2("CreateTags", Resources=["i-theirs"], Tags=OURS.pairs()), NOBODY),
+        (
+            "turn IMDSv1 on again",
+            ec2("ModifyInstanceMetadataOptions", InstanceId="i-ours", HttpTokens="optional"),
+            NOBODY,
+        ),
+        ("delete a volume", ec2("DeleteVolume", VolumeId="vol-ours"), (OPERATOR,)),
+        ("delete another's volume", ec2("DeleteVolume", VolumeId="vol-theirs"), NOBODY),
+        ("delete a template", ec2("DeleteLaunchTemplate", LaunchTemplateId="lt-ours"), RUNNERS),
+        ("delete a placement group", ec2("DeletePlacementGroup", GroupName="gpt2"), RUNNERS),
+        ("delete another's placement group", ec2("DeletePlacementGroup", GroupName="theirs"), NOBODY),
+        ("delete a run's security group", ec2("DeleteSecurityGroup", GroupId="sg-ours"), (OPERATOR,)),
+        ("delete the base's security group", ec2("DeleteSecurityGroup", GroupId=GROUP), NOBODY),
+        ("delete an interface", ec2("DeleteNetworkInterface", NetworkInterfaceId="eni-ours"), (OPERATOR,)),
+        ("cancel a spot request", ec2("CancelSpotInstanceRequests", SpotInstanceRequestIds=["sir-ours"]), (OPERATOR,)),
+        ("release the NAT's address", ec2("ReleaseAddress", AllocationId="eipalloc-base"), NOBODY),
+        ("delete the NAT gateway", ec2("DeleteNatGateway", NatGatewayId="nat-base"), NOBODY),
+        (
+            "delete a file system",
+            Call("fsx", "DeleteFileSystem", {"FileSystemId": "fs-0123456789a"}, "gc"),
+            (OPERATOR,),
+        ),
+        (
+            "delete another's file system",
+            Call("fsx", "DeleteFileSystem", {"FileSystemId": "fs-0123456789b"}, "gc"),
+            NOBODY,
+        ),
+        ("delete a cluster", Call("eks", "DeleteCluster", {"name": "ours"}), (OPERATOR,)),
+        ("end an EMR cluster", Call("emr", "TerminateJobFlows", {"JobFlowIds": ["j-OURS"]}), (OPERATOR,)),
+        (
+            "delete an EMR application",
+            Call("emr-serverless", "DeleteApplication", {"applicationId": "ours"}),
+            (OPERATOR,),
+        ),
+        ("stop a SageMaker job", Call("sagemaker", "StopTrainingJob", {"TrainingJobName": "ours"}), (OPERATOR,)),
+        ("stop another's job", Call("sagemaker", "StopTrainingJob", {"TrainingJobName": "theirs"}), NOBODY),
+        ("delete an endpoint", Call("sagemaker", "DeleteEndpoint", {"EndpointName": "ours"}), (OPERATOR,)),
+        (
+            "delete a run's log group",
+            Call("logs", "DeleteLogGroup", {"logGroupName": "/skytrain/demo/old-run"}),
+            (OPERATOR,),
+        ),
+        ("delete the base's log group", Call("logs", "DeleteLogGroup", {"logGroupName": LOGS}), NOBODY),
+    ]:
+        yield Row(asked, call, allowed)
+
+
+def account_rows(subnet: str) -> Iterator[Row]:
+    events = [{"timestamp": 1, "message": "x"}]
+    allow_all = [{"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
+    admin = {"RoleName": PROFILE, "PolicyArn": "arn:aws:iam::aws:policy/AdministratorAccess"}
+    port = {"Target": "i-ours", "DocumentName": "AWS-StartPortForwardingSession"}
+    script = {"Target": "i-ours", "DocumentName": "AWS-RunShellScript"}
+    month = {"Start": "2026-11-01", "End": "2026-12-01"}
+    budget = f"skytrain-{PROJECT}-{REGION}"
+    cost = {"TimePeriod": month, "Granularity": "DAILY", "Metrics": ["UnblendedCost"]}
+    for asked, call, allowed in [
+        ("write our log", _logs("PutLogEvents", logStreamName="x", logEvents=events), (NODE,)),
+        ("open our log", _logs("CreateLogStream", logStreamName="x"), (NODE,)),
+        (
+            "write another's log",
+            _logs("PutLogEvents", "/skytrain/other/nodes", logStreamName="x", logEvents=events),
+            NOBODY,
+        ),
+        ("read our log", _logs("FilterLogEvents"), PEOPLE),
+        ("read another's log", _logs("FilterLogEvents", "/aws/lambda/payroll"), NOBODY),
+        ("open a shell", Call("ssm", "StartSession", {"Target": "i-ours"}), (OPERATOR,)),
+        ("forward a port", Call("ssm", "StartSession", port), (OPERATOR,)),
+        ("open a shell on another's machine", Call("ssm", "StartSession", {"Target": "i-theirs"}), NOBODY),
+        ("open a shell on what has no run", Call("ssm", "StartSession", {"Target": "i-base"}), NOBODY),
+        ("run a document in a session", Call("ssm", "StartSession", script), NOBODY),
+        (
+            "find an image",
+            Call("ssm", "GetParameter", {"Name": "/aws/service/deeplearning/ami/x86_64/x/latest/ami-id"}),
+            PEOPLE,
+        ),
+        ("read a secret parameter", Call("ssm", "GetParameter", {"Name": "/payroll/password"}), NOBODY),
+        ("see machines", Call("ec2", "DescribeInstances"), EVERYBODY),
+        ("see groups", Call("autoscaling", "DescribeAutoScalingGroups"), EVERYBODY),
+        ("see everything tagged", Call("resourcegroupstaggingapi", "GetResources"), PEOPLE),
+        ("see quotas", Call("service-quotas", "ListServiceQuotas", {"ServiceCode": "ec2"}), PEOPLE),
+        ("see prices", Call("pricing", "GetProducts", {"ServiceCode": "AmazonEC2"}), PEOPLE),
+        ("see costs", Call("ce", "GetCostAndUsage", cost), PEOPLE),
+        ("see the budget", Call("budgets", "DescribeBudget", {"AccountId": NUMBER, "BudgetName": budget}), PEOPLE),
+        ("see log groups", Call("logs", "DescribeLogGroups"), PEOPLE),
+        ("see which machines a shell reaches", Call("ssm", "DescribeInstanceInformation"), PEOPLE),
+        ("see the key", Call("kms", "DescribeKey", {"KeyId": KEY}), PEOPLE),
+        ("use the key directly", Call("kms", "Decrypt", {"KeyId": KEY, "CiphertextBlob": b"x"}), NOBODY),
+        ("log in to the registry", Call("ecr", "GetAuthorizationToken"), RUNNERS),
+        ("let AWS make Auto Scaling's role", _service_role("autoscaling.amazonaws.com"), (OPERATOR,)),
+        ("let AWS make another service's role", _service_role("ecs.amazonaws.com"), NOBODY),
+        ("see the node role", Call("iam", "GetRole", {"RoleName": PROFILE}), PEOPLE),
+        ("see another role", Call("iam", "GetRole", {"RoleName": "admin"}), NOBODY),
+        ("explain a refusal", Call("sts", "DecodeAuthorizationMessage", {"EncodedMessage": "x"}), PEOPLE),
+        ("make the node role powerful", Call("iam", "AttachRolePolicy", admin), NOBODY),
+        ("create a user", Call("iam", "CreateUser", {"UserName": "backdoor"}), NOBODY),
+        (
+            "open a port",
+            Call("ec2", "AuthorizeSecurityGroupIngress", {"GroupId": GROUP, "IpPermissions": allow_all}),
+            NOBODY,
+        ),
+        ("push an image", _image("PutImage", imageManifest="{}"), (OPERATOR,)),
+        ("pull an image", _image("BatchGetImage", imageIds=[{"imageTag": "1"}]), RUNNERS),
+        ("start SageMaker while it is off", job(subnet), NOBODY),
+    ]:
+        yield Row(asked, call, allowed)
+
+
+def _logs(operation: str, name: str = LOGS, **parameters: Any) -> Call:
+    return Call("logs", operation, {"logGroupName": name, **parameters})
+
+
+def _service_role(service: str) -> Call:
+    return Call("iam", "CreateServiceLinkedRole", {"AWSServiceName": service})
+
+
+def _image(operation: str, **parameters: Any) -> Call:
+    return Call("ecr", operation, {"repositoryName": "skytrain-demo", **parameters})
+
+
+def job(subnet: str, tags: Tags | None = OURS, role: str = NODE_ROLE, **resources: Any) -> Call:
+    """A SageMaker training job."""
+    machines = {"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 2, "VolumeSizeInGB": 200, "VolumeKmsKeyId": KEY}
+    data = {
+        "TrainingJobName": "ours",
+        "RoleArn": role,
+        "AlgorithmSpecification": {"TrainingImage": "x", "TrainingInputMode": "File"},
+        "ResourceConfig": {**machines, **resources},
+        "OutputDataConfig": {"S3OutputPath": f"s3://{BUCKET}/demo/runs/gpt2"},
+        "StoppingCondition": {"MaxRuntimeInSeconds": 3600},
+        "VpcConfig": {"Subnets": [subnet], "SecurityGroupIds": [GROUP]},
+        "Tags": tags.pairs() if tags else [],
+    }
+    return Call("sagemaker", "CreateTrainingJob", data)
+
+
+def all_rows(subnet: str) -> list[Row]:
+    """Every row of the base with its default switches."""
+    return [
+        *store_rows(),
+        *listing_rows(),
+        *start_rows(subnet),
+        *template_rows(subnet),
+        *end_rows(),
+        *account_rows(subnet),
+    ]

@@ -1,0 +1,176 @@
+"""The base without an account: Terraform's own tests, and what its three roles may and may not do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import skytrain.cloud
+from skytrain.cloud import Call
+from tests.infra.conftest import ROLES, RenderedBase, TerraformTest
+from tests.infra.permissions import KEY, NODE_ROLE, NUMBER, OURS, REGION, all_rows, existing, job
+from tests.support.iam.conditions import like
+from tests.support.iam.policy import Authorization, Caller, Decision, Policy, decide
+from tests.support.iam.requests import Account, authorizations
+from tests.support.terraform import BASE
+
+
+def may(base: RenderedBase, role: str, call: Call, account: Account) -> bool:
+    """Whether a role may make a request: it needs every permission."""
+    policies, caller = base.policies(role), base.caller(role)
+    return all(
+        decide(asked, policies, caller, _resource_policy(base, asked)) is Decision.ALLOWED
+        for asked in authorizations(call, account)
+    )
+
+
+def _resource_policy(base: RenderedBase, asked: Authorization) -> Policy | None:
+    if asked.resource == KEY:
+        return base.document("aws_kms_key.main")
+    if asked.resource.startswith(f"arn:aws:s3:::skytrain-demo-{NUMBER}-{REGION}"):
+        return base.document("aws_s3_bucket_policy.store")
+    return None
+
+
+def subnet_of(base: RenderedBase) -> str:
+    return str(base.resources['aws_subnet.private["us-east-2a"]']["id"])
+
+
+def test_terraforms_own_tests_pass(terraform_test: TerraformTest) -> None:
+    declared = {
+        line.split('"')[1] for line in (BASE / "tests/base.tftest.hcl").read_text().splitlines() if line[:4] == "run "
+    }
+    assert terraform_test.statuses == dict.fromkeys(declared, "pass"), terraform_test.output
+
+
+def test_each_role_may_do_exactly_what_the_table_says(base: RenderedBase) -> None:
+    subnet = subnet_of(base)
+    rows, account = all_rows(subnet), existing(subnet)
+    assert len({row.asked for row in rows}) == len(rows)
+    found = {row.asked: tuple(role for role in ROLES if may(base, role, row.call, account)) for row in rows}
+    wrong = {row.asked: (row.allowed, found[row.asked]) for row in rows if set(row.allowed) != set(found[row.asked])}
+    assert not wrong, "request: (expected, found)"
+
+
+def test_the_table_is_large_and_refuses_as_well_as_allows(base: RenderedBase) -> None:
+    rows = all_rows(subnet_of(base))
+    for role in ROLES:
+        allowed = sum(role in row.allowed for row in rows)
+        assert allowed >= 10 and len(rows) - allowed >= 40
+    assert len(rows) >= 60
+
+
+def test_sagemaker_jobs_need_the_switch_our_tags_our_key_and_the_node_role(full_base: RenderedBase) -> None:
+    subnet = subnet_of(full_base)
+    account = existing(subnet)
+    assert may(full_base, "operator", job(subnet), account)
+    for refused in (
+        job(subnet, tags=None),
+        job(subnet, InstanceType="ml.m5.large"),
+        job(subnet, VolumeKmsKeyId=KEY.replace("1111", "9999")),
+        job("subnet-elsewhere"),
+        job(subnet, role=NODE_ROLE.replace("-node", "-operator")),
+    ):
+        assert not may(full_base, "operator", refused, account)
+    assert not may(full_base, "node", job(subnet), account)
+
+
+def test_machines_write_data_only_where_node_writes_says_so(base: RenderedBase, full_base: RenderedBase) -> None:
+    account = existing(subnet_of(base))
+    write = Call("s3", "PutObject", {"Bucket": account.bucket, "Key": "demo/tokens/pile/1/shard", "Body": b""})
+    assert may(full_base, "node", write, account)
+    assert not may(base, "node", write, account)
+
+
+@pytest.mark.parametrize("service", ["lambda.amazonaws.com", "sagemaker.amazonaws.com", "ecs-tasks.amazonaws.com"])
+def test_the_node_role_is_passed_to_ec2_alone(base: RenderedBase, service: str) -> None:
+    def passed(role: str, arn: str, to: str) -> bool:
+        asked = Authorization("iam:PassRole", arn, {"iam:PassedToService": to})
+        return decide(asked, base.policies(role), base.caller(role)) is Decision.ALLOWED
+
+    assert passed("operator", NODE_ROLE, "ec2.amazonaws.com")
+    assert not passed("operator", NODE_ROLE, service)
+    assert not passed("operator", NODE_ROLE.replace("-node", "-operator"), "ec2.amazonaws.com")
+    assert not passed("node", NODE_ROLE, "ec2.amazonaws.com") and not passed("viewer", NODE_ROLE, "ec2.amazonaws.com")
+
+
+def test_people_end_only_their_own_sessions(base: RenderedBase) -> None:
+    def ended(session_of: str) -> Decision:
+        context = {"aws:userid": "AROA:ada", "ssm:resourceTag/aws:ssmmessages:session-id": session_of}
+        session = f"arn:aws:ssm:{REGION}:{NUMBER}:session/ada-0"
+        asked = Authorization("ssm:TerminateSession", session, context)
+        return decide(asked, base.policies("operator"), base.caller("operator"))
+
+    assert ended("AROA:ada") is Decision.ALLOWED
+    assert ended("AROA:bob") is Decision.NOT_ALLOWED
+
+
+def test_the_key_serves_the_volumes_of_auto_scaling_and_spot(base: RenderedBase) -> None:
+    roles = f"arn:aws:iam::{NUMBER}:role/aws-service-role/"
+    scaling = Caller(roles + "autoscaling.amazonaws.com/AWSServiceRoleForAutoScaling")
+    spot = Caller(roles + "spot.amazonaws.com/AWSServiceRoleForEC2Spot")
+    stranger = Caller(f"arn:aws:iam::{NUMBER}:role/stranger")
+    policy = base.document("aws_kms_key.main")
+
+    def granted(caller: Caller, for_aws: str = "true", account: str = NUMBER) -> bool:
+        context = {"kms:CallerAccount": account, "kms:GrantIsForAWSResource": for_aws}
+        return decide(Authorization("kms:CreateGrant", KEY, context), [], caller, policy) is Decision.ALLOWED
+
+    assert granted(scaling) and granted(spot)
+    assert not granted(scaling, for_aws="false") and not granted(scaling, account="444455556666")
+    assert not granted(stranger)
+
+
+def test_the_bucket_refuses_plain_http_and_old_tls(base: RenderedBase) -> None:
+    policy, caller = base.document("aws_s3_bucket_policy.store"), base.caller("operator")
+    target = f"arn:aws:s3:::skytrain-demo-{NUMBER}-{REGION}/demo/runs/x"
+
+    def read(secure: str, version: str) -> Decision:
+        asked = Authorization("s3:GetObject", target, {"aws:SecureTransport": secure, "s3:TlsVersion": version})
+        return decide(asked, base.policies("operator"), caller, policy)
+
+    assert read("true", "1.3") is read("true", "1.2") is Decision.ALLOWED
+    assert read("false", "1.3") is read("true", "1.1") is Decision.DENIED
+
+
+def test_only_the_services_of_a_base_may_assume_its_roles(base: RenderedBase, full_base: RenderedBase) -> None:
+    def assumes(rendered: RenderedBase, service: str, account: str = NUMBER) -> bool:
+        trust = rendered.document("aws_iam_role.node", "assume_role_policy")
+        asked = Authorization("sts:AssumeRole", NODE_ROLE, {"aws:SourceAccount": account})
+        return decide(asked, [], Caller(service=service), trust) is Decision.ALLOWED
+
+    assert assumes(base, "ec2.amazonaws.com") and not assumes(base, "sagemaker.amazonaws.com")
+    assert assumes(full_base, "sagemaker.amazonaws.com") and assumes(full_base, "emr-serverless.amazonaws.com")
+    assert not assumes(full_base, "sagemaker.amazonaws.com", account="444455556666")
+
+
+def test_every_request_in_our_code_is_one_that_the_operator_may_make_somewhere(base: RenderedBase) -> None:
+    granted = [
+        action
+        for policy in base.policies("operator")
+        for statement in policy["Statement"]
+        if statement["Effect"] == "Allow"
+        for action in ([statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"])
+    ]
+    needed = set(_actions_in_our_code()) - {"sts:GetCallerIdentity"}  # which AWS allows to everybody
+    assert needed
+    assert {action for action in needed if not any(like(action.lower(), each.lower()) for each in granted)} == set()
+
+
+def _actions_in_our_code() -> Iterator[str]:
+    folder = Path(skytrain.cloud.__file__).parent
+    for path in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Call" and len(node.args) >= 2:
+                service, operation = node.args[:2]
+                if isinstance(service, ast.Constant) and isinstance(operation, ast.Constant):
+                    yield Call(str(service.value), str(operation.value)).action
+
+
+def test_our_tags_are_the_ones_that_the_conditions_name(base: RenderedBase) -> None:
+    text = str([base.policies(role) for role in ROLES])
+    for name in OURS.mapping():
+        assert f"aws:RequestTag/{name}" in text
