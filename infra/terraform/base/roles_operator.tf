@@ -273,6 +273,7 @@ resource "aws_iam_policy" "operator_stop" {
           "ec2:DeleteSecurityGroup",
           "ec2:DeleteSnapshot",
           "ec2:DeleteVolume",
+          "ec2:DisassociateAddress",
           "ec2:GetConsoleOutput",
           "ec2:ReleaseAddress",
           "ec2:TerminateInstances",

@@ -86,6 +86,7 @@ resource "aws_iam_policy" "read_account" {
         Effect = "Allow"
         Action = [
           "pricing:GetProducts",
+          "servicequotas:GetAWSDefaultServiceQuota",
           "servicequotas:GetServiceQuota",
           "servicequotas:ListServiceQuotas",
           "cloudwatch:GetMetricData",
