@@ -140,7 +140,7 @@ def test_a_deletion_waits_for_what_still_holds_it_and_takes_missing_things_for_d
     ec2.add_client_error("delete_launch_template", **client_error("InvalidLaunchTemplateId.NotFound"))
     ec2.add_client_error("delete_security_group", **client_error("UnauthorizedOperation"))
     sg, template = thing("security group"), thing("launch template")
-    (failed,) = delete_resources(stubbed, [sg, thing(), template], retry=fast)
+    (failed,) = delete_resources(stubbed.session, [sg, thing(), template], retry=fast)
     assert failed.resource == sg and "UnauthorizedOperation" in failed.problem
     ec2.assert_no_pending_responses()
 
