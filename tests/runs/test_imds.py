@@ -1,3 +1,7 @@
+import json
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
 import pytest
 
 from skytrain.runs.imds import Metadata, find_metadata
@@ -84,6 +88,29 @@ def test_a_notice_that_cannot_be_read_is_an_error_and_no_notice(fake):
     fake.tree["meta-data/spot/instance-action"] = "<html>"
     with pytest.raises(OSError, match="the spot notice cannot be read: '<html>'"):
         Metadata(fake.url).notice()
+
+
+def test_a_group_that_takes_the_instance_out_of_service_is_a_notice(fake):
+    metadata = Metadata(fake.url)
+    fake.tree["meta-data/autoscaling/target-lifecycle-state"] = "InService"
+    assert metadata.notice() is None
+    fake.tree["meta-data/autoscaling/target-lifecycle-state"] = "Terminated"
+    notice = metadata.notice()
+    assert notice is not None and notice.kind == "lifecycle" and notice.at_once
+    assert notice.text == "its Auto Scaling group is moving this instance to Terminated"
+
+
+@pytest.mark.parametrize(("minutes", "at_once"), [(5, True), (24 * 60, False)])
+def test_scheduled_maintenance_stops_a_run_shortly_before_it_begins(fake, minutes, at_once):
+    start = format_datetime(datetime.now(UTC) + timedelta(minutes=minutes), usegmt=True)
+    events = [{"Code": "system-reboot", "NotBefore": start, "State": "active", "EventId": "instance-event-0"}]
+    fake.tree["meta-data/events/maintenance/scheduled"] = json.dumps(events)
+    fake.recommend_rebalance()
+    notice = Metadata(fake.url).notice()
+    assert notice is not None and notice.kind == "maintenance" and notice.at_once == at_once
+    assert "system-reboot" in notice.text
+    fake.tree["meta-data/events/maintenance/scheduled"] = "[]"
+    assert Metadata(fake.url).notice().kind == "rebalance"
 
 
 def test_off_ec2_nothing_is_asked(monkeypatch, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.config.schema import BudgetConfig
-from skytrain.runs import Meter, claim_attempt, meter, write_outcome
+from skytrain.runs import HostSpends, Meter, claim_attempt, host_key, meter, write_outcome
 from skytrain.runs.imds import Ec2Instance, Metadata
 from skytrain.runs.meter import Count, MeteredMachine, Spend, machine_price, read_spend, this_machine
 from skytrain.runs.sync import Lines
@@ -47,6 +47,20 @@ def test_the_gap_after_a_kill_is_counted_while_the_machine_lives(clock):
     second = Meter([clock.machine()], 3.6, Spend(left))
     clock.seconds += 10
     assert second.usd() == pytest.approx(0.160)
+
+
+def test_machines_that_wait_are_counted_during_an_attempt_and_after_it(clock, tmp_path):
+    store = open_store(str(tmp_path))
+    waiting = Meter([clock.machine("waits", age=60)], 3.6)
+    running = Meter([clock.machine("trains")], 3.6)
+    clock.seconds += 100
+    key = host_key("r", "ready", "2x1", "waits.0")
+    store.write(key, json.dumps({"phase": "meeting", "spend": waiting.record()}).encode())
+    spends = HostSpends(store, "r", without=("trains.0",))
+    running.note_others(spends.read())
+    assert running.usd() == pytest.approx(0.100 + 0.160)
+    assert running.record()["machines"].keys() == {"trains", "waits"}
+    assert sum(count.usd for count in read_spend(store, "r").counts.values()) == pytest.approx(0.160)
 
 
 def test_another_machine_begins_its_own_count_beside_that_of_the_first(clock):

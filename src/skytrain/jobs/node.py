@@ -36,6 +36,7 @@ from .node_job import TrainCommand
 from .waiting import WaitingBudget
 
 STORE_SECONDS = 5.0  # for which one request is retried; the agent tries again in its next round
+LATE_SECONDS = 2.0  # of a heartbeat
 PUBLIC_ADDRESS = "192.0.2.1"  # reserved for documentation: its route is the default one
 
 
@@ -99,8 +100,8 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
         return request.text if request is not None and request != former else None
 
     def spend() -> dict[str, Any]:
-        # Until the next heartbeat: a host that is lost was rented until then at most.
-        return meter.record(in_seconds=rules.beat_seconds)
+        # Until the next heartbeat, which may be late: a host that is lost was rented until then at most.
+        return meter.record(in_seconds=rules.beat_seconds + LATE_SECONDS)
 
     services = HostServices(
         start_job=TrainCommand(request.words, request.nodes, request.processes).start,

@@ -47,6 +47,7 @@ from .meter import (
     Spend as Spend,
     machine_price as machine_price,
     read_spend as read_spend,
+    recorded_usd as recorded_usd,
     this_machine as this_machine,
 )
 from .metrics import (

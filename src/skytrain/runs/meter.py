@@ -21,7 +21,7 @@ from typing import Any
 from ..config import BudgetConfig, SkytrainError
 from ..planning import load_catalog
 from ..storage import Store
-from .attempts import attempt_numbers, read_outcome
+from .attempts import attempt_key, attempt_numbers, read_outcome
 from .imds import Ec2Instance
 from .meetings import HostSpends
 from .reading import read_lines
@@ -184,6 +184,12 @@ def read_spend(store: Store, run: str, saved: Mapping[str, Any] | None = None) -
         save_seconds=max((record.get("save_seconds") or 0.0 for record in records), default=0.0),
         stopped=bool(numbers) and read_outcome(store, run, numbers[-1]) is not None,
     )
+
+
+def recorded_usd(store: Store, run: str, attempt: int) -> float | None:
+    """Return the cost of the whole run as an attempt last recorded it; None if it recorded none."""
+    parts = [stat.key for stat in store.list(f"{attempt_key(run, attempt)}/spend/") if stat.size]
+    return read_lines(store, parts[-1])[-1].get("usd") if parts else None
 
 
 def largest_counts(spends: Iterable[Mapping[str, Any]]) -> dict[str, Count]:
