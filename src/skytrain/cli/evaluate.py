@@ -1,51 +1,130 @@
-"""`skytrain evaluate`: loss, perplexity and bits per byte on held-out text."""
+"""`skytrain evaluate`: loss on held-out text, downstream tasks, and the comparison of two models."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import ConfigDirs, From, Json, Overrides, Precision, Split, compose_overrides
+from .options import ConfigDirs, Json, Overrides, Precision, Split, compose_overrides
+
+if TYPE_CHECKING:
+    from ..config import Config
+
+SHORT = ("tasks", "limit", "folder")  # of evaluation.tasks, ...
 
 
 def evaluate(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
-    source: From = None,
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--from",
+            metavar="RUN[@STEP]",
+            help="A run, one of its checkpoints (@all: each of them), or an exported folder. Repeatable, with tasks. "
+            "Default: the newest run with a checkpoint.",
+            show_default=False,
+        ),
+    ] = None,
     tokens: Annotated[
         str | None,
         typer.Option(
-            metavar="COUNT", help="Use only the first COUNT tokens, such as 100K. Default: all.", show_default=False
+            metavar="COUNT",
+            help="Without tasks: use only the first COUNT tokens, such as 100K. Default: all.",
+            show_default=False,
         ),
     ] = None,
     split: Split = "validation",
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Compare two models item by item: which is better, or is it noise?")
+    ] = False,
+    items: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write each item's answer to FILE, as JSON lines.", show_default=False),
+    ] = None,
     precision: Precision = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a model: loss, perplexity, bits per byte.
+    """Measure a model: loss on held-out text, or downstream tasks.
 
-    A run is measured on the data it was trained with, an exported folder on the data that KEY=VALUE chooses.
-    Uses a GPU if there is one; trainer.device=cpu avoids it.
+    Without tasks: loss, perplexity and bits per byte. A run is measured on the data it was trained with, an exported
+    folder on the data that KEY=VALUE chooses. With tasks=[...]: accuracy and the like, by the conventions of llm.c
+    and lm-evaluation-harness. Uses a GPU if there is one; trainer.device=cpu avoids it.
 
     \b
     Examples:
       skytrain evaluate
       skytrain evaluate --from my-run@1000 --tokens 1M
-      skytrain evaluate --from my-model data=tinystories
+      skytrain evaluate --from my-run tasks=[hellaswag,lambada] limit=1000
+      skytrain evaluate --from my-run@all tasks=[hellaswag]
+      skytrain evaluate --from my-run --from my-model --compare tasks=[arc-easy]
     """
-    config = compose_overrides(overrides, config_dir).config
+    config = compose_overrides([_long(text) for text in overrides or []], config_dir).config
+    sources = tuple(source or ())
+    if config.evaluation.tasks:
+        _tasks(config, sources, precision, Output(compare, items, as_json))
+    else:
+        _refuse_without_tasks(sources, compare, items)
+        _loss(config, (sources[0] if sources else None, split, tokens, precision), as_json)
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """How results are shown."""
+
+    compare: bool
+    items: Path | None
+    as_json: bool
+
+
+def _long(override: str) -> str:
+    """`tasks=...` for `evaluation.tasks=...`."""
+    return f"evaluation.{override}" if override.partition("=")[0] in SHORT else override
+
+
+def _refuse_without_tasks(sources: tuple[str, ...], compare: bool, items: Path | None) -> None:
+    from ..config import SkytrainError
+
+    if len(sources) > 1 or compare or items is not None:
+        raise SkytrainError("several models, --compare and --items need tasks\n  add tasks=[hellaswag]")
+
+
+def _loss(config: Config, request: tuple[str | None, str, str | None, str | None], as_json: bool) -> None:
     from ..pipelines.evaluate import LossRequest, evaluate as pipeline
     from .console import reporter
 
     with reporter() as console:
-        label, report = pipeline(config, LossRequest(source, split, tokens, precision), console)
+        label, report = pipeline(config, LossRequest(*request), console)
     if as_json:
-        print(json.dumps({"model": label, "split": split, **dataclasses.asdict(report)}))
+        print(json.dumps({"model": label, "split": request[1], **dataclasses.asdict(report)}))
     else:
         print(
-            f"{label} on {report.tokens} {split} tokens: loss {report.loss:.4f} | perplexity {report.perplexity:.2f} | "
-            f"{report.bits_per_byte:.4f} bits per byte"
+            f"{label} on {report.tokens} {request[1]} tokens: loss {report.loss:.4f} | "
+            f"perplexity {report.perplexity:.2f} | {report.bits_per_byte:.4f} bits per byte"
         )
+
+
+def _tasks(config: Config, sources: tuple[str, ...], precision: str | None, output: Output) -> None:
+    from ..config import SkytrainError
+    from ..pipelines.evaluate_tasks import TasksRequest, compare_models, evaluate_tasks
+    from .console import reporter
+    from .evaluation_tables import results_as_json, show_comparison, show_results, write_answers
+
+    if output.compare and len(sources) != 2:
+        raise SkytrainError(f"--compare takes two models, and {len(sources)} were given\n  add --from A --from B")
+    with reporter() as console:
+        found = list(evaluate_tasks(config, TasksRequest(sources, precision), console))
+    differences = compare_models(*found) if output.compare else []
+    if output.items is not None:
+        write_answers(found, output.items)
+    if output.as_json:
+        print(json.dumps(results_as_json(found, differences)))
+        return
+    show_results(found)
+    if differences:
+        print()
+        show_comparison(found[0].model, found[1].model, differences)

@@ -89,6 +89,7 @@ from .schema import (
     DataConfig as DataConfig,
     DecoderConfig as DecoderConfig,
     DynamicRope as DynamicRope,
+    EvaluationConfig as EvaluationConfig,
     EvaluatorConfig as EvaluatorConfig,
     GPT2TokenizerConfig as GPT2TokenizerConfig,
     HFModelConfig as HFModelConfig,
@@ -105,6 +106,7 @@ from .schema import (
     Precision as Precision,
     SourceConfig as SourceConfig,
     StoreConfig as StoreConfig,
+    TaskConfig as TaskConfig,
     TokenFilesConfig as TokenFilesConfig,
     TokenizerConfig as TokenizerConfig,
     TrainerConfig as TrainerConfig,
@@ -114,6 +116,7 @@ from .schema import (
     select as select,
 )
 from .source import source_files as source_files, source_hash as source_hash
+from .tasks import NamedTask as NamedTask, builtin_tasks as builtin_tasks, find_tasks as find_tasks
 from .typed import build as build
 from .units import (
     Interval as Interval,

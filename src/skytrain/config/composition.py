@@ -34,13 +34,15 @@ GROUPS = (
     "lr_schedule",
     "parallel",
     "trainer",
+    "evaluation",
     "loader",
     "store",
     "budget",
     "cloud",
 )
 GROUPS_MODULE = "skytrain.config.groups"
-FREE_KEYS = ("model.args", "data.source")  # arguments of a plugged-in class, which checks them itself
+# Arguments of a plugged-in class, which checks them itself, and names of tasks.
+FREE_KEYS = ("model.args", "data.source", "evaluation.data")
 OWN_SOURCES = "skytrain."  # built-in sources list all their keys in their files, so an unknown key is a typo
 COMMAND_LINE = "command line"
 ALTERNATIVES = {

@@ -14,4 +14,11 @@ from .loss import (
     evaluate_loss as evaluate_loss,
 )
 from .spread_model import EngineModel as EngineModel, LoopModel as LoopModel, MeshModel as MeshModel
+from .tasks.evaluator import TaskEvaluator as TaskEvaluator, TaskSources as TaskSources
+from .tasks.measures import (
+    Measure as Measure,
+    PairedDifference as PairedDifference,
+    TaskResult as TaskResult,
+    compare as compare,
+)
 from .whole_model import WholeModel as WholeModel

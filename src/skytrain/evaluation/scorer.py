@@ -3,11 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from ..models import KVCache
+from ..models import Branches, KVCache
+
+
+@dataclass(frozen=True)
+class TargetScores:
+    """The log-probability of each target, in float32, and whether the model finds no token likelier."""
+
+    log_probs: Tensor
+    greedy: Tensor
+
+
+@dataclass(frozen=True)
+class DataShare:
+    """Ranks that compute different rows at the same time: this one's index among them, and their number."""
+
+    index: int = 0
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class RowLengths:
+    """Of rows that hold several texts: the length to fill, and the longest that a longer text may take."""
+
+    usual: int
+    longest: int
 
 
 class Scorer(Protocol):
@@ -34,4 +59,35 @@ class Scorer(Protocol):
 
     def new_cache(self, tokens: int) -> KVCache | None:
         """A cache for a text of `tokens` tokens, where the model takes one."""
+        ...
+
+    # For many short texts. Ranks of different shares pass different rows, in the same number of calls.
+
+    @property
+    def share(self) -> DataShare: ...
+
+    @property
+    def batch_tokens(self) -> int:
+        """The number of tokens that a pass should have."""
+        ...
+
+    @property
+    def packed_rows(self) -> RowLengths | None:
+        """None for a model that takes one text in a row."""
+        ...
+
+    def row_length(self, tokens: int) -> int:
+        """The length to which rows of so many tokens are padded."""
+        ...
+
+    def target_scores(self, tokens_bt: Tensor, targets_bt: Tensor) -> TargetScores:
+        """Like `log_probs`, for rows of this rank's share."""
+        ...
+
+    def branch_scores(self, tokens_bt: Tensor, branches: Branches, targets_n: Tensor) -> TargetScores:
+        """Scores of the targets at the positions that `branches` asks for."""
+        ...
+
+    def add_up(self, values: Tensor) -> Tensor:
+        """The sum over the ranks of all shares, on every rank."""
         ...

@@ -9,23 +9,36 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..models import KVCache
+from ..models import Branches, KVCache
 from ..parallel import MeshStrategy
 from .evaluators import padded
+from .scorer import DataShare, RowLengths, TargetScores
 from .whole_model import WholeModel
 
+ROW_STEP = 64  # divisible by any number of ranks that divide a sequence in a tensor-parallel region
 MeanLoss = Callable[[Iterable[Tensor]], float]
 
 
 class LoopModel(WholeModel):
     """A whole model in training. `mean_loss` is the training loop's, over the data of all ranks."""
 
-    def __init__(self, model: Any, mean_loss: MeanLoss) -> None:
-        super().__init__(model)
+    def __init__(self, model: Any, mean_loss: MeanLoss, precision: str = "32-true") -> None:
+        super().__init__(model, precision=precision)
         self._mean_loss = mean_loss
 
     def mean_loss(self, batches: Iterable[Tensor]) -> float:
         return self._mean_loss(batches)
+
+    @property
+    def share(self) -> DataShare:
+        return DataShare(dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else DataShare()
+
+    def add_up(self, values: Tensor) -> Tensor:
+        if not dist.is_initialized():
+            return values
+        values = values.to(self.device)
+        dist.all_reduce(values)
+        return values
 
 
 class EngineModel(LoopModel):
@@ -38,6 +51,10 @@ class EngineModel(LoopModel):
         super().__init__(model, mean_loss)
         self.takes_cache = False
         self._forward = forward
+
+    @property
+    def packed_rows(self) -> RowLengths | None:
+        return None
 
     def _logits(self, tokens_bt: Tensor, cache: KVCache | None = None) -> Tensor:
         return self._forward(tokens_bt)
@@ -60,9 +77,42 @@ class MeshModel:
         return self._mean_loss(batches)
 
     def log_probs(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
+        return self.target_scores(tokens_bt, targets_bt).log_probs
+
+    def target_scores(self, tokens_bt: Tensor, targets_bt: Tensor) -> TargetScores:
         length, device = targets_bt.size(1), self._strategy.root_device
-        tokens, targets = (padded(x, self.window).to(device) for x in (tokens_bt, targets_bt))
-        return self._strategy.log_probs(tokens, targets)[:, :length]
+        tokens, targets = (padded(x, self.row_length(length)).to(device) for x in (tokens_bt, targets_bt))
+        log_probs, below = self._strategy.target_scores(tokens, targets)[:, :, :length]
+        return TargetScores(log_probs, below <= 0)
+
+    @property
+    def share(self) -> DataShare:
+        kwargs = self._strategy.distributed_sampler_kwargs
+        return DataShare(kwargs["rank"], kwargs["num_replicas"])
+
+    def add_up(self, values: Tensor) -> Tensor:
+        """Over the dimensions of the mesh that see different data; ranks along the others hold the same values."""
+        values = values.to(self._strategy.root_device)
+        for dimension in ("replicate", "shard"):
+            dist.all_reduce(values, group=self._strategy.mesh[dimension].get_group())
+        return values
+
+    @property
+    def batch_tokens(self) -> int:
+        return self._strategy.settings.micro_batch * self.window
+
+    @property
+    def packed_rows(self) -> RowLengths | None:
+        return None
+
+    def branch_scores(self, tokens_bt: Tensor, branches: Branches, targets_n: Tensor) -> TargetScores:
+        raise NotImplementedError("rows of several texts are not for this mesh: see packed_rows")
+
+    def row_length(self, tokens: int) -> int:
+        """Stages, parts of sequences and compiled blocks take no other length than the one they were made for."""
+        settings, spec = self._strategy.settings, self._strategy.spec
+        fixed = spec.pipeline > 1 or spec.context > 1 or settings.compile_blocks or settings.kernels is not None
+        return self.window if fixed else min(self.window, -(-tokens // ROW_STEP) * ROW_STEP)
 
     def last_logits(self, tokens: list[int], cache: KVCache | None = None) -> Tensor:
         rows = padded(torch.tensor([tokens]), self.window).to(self._strategy.root_device)

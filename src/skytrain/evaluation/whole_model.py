@@ -11,9 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..models import KVCache, count_targets, lm_loss, weighted
+from ..models import Branches, Decoder, KVCache, count_targets, lm_loss, weighted
 from ..tokens import inputs_and_targets
+from .scorer import DataShare, RowLengths, TargetScores
 
+PACKED_TOKENS = {"cuda": 1024, "cpu": 512}  # in a row of several texts; a CPU computes the whole square of attention
+PASS_TOKENS = {"cuda": 32768, "cpu": 2048}
+LOGIT_VALUES = 1 << 31  # of a pass, at most: 8 GiB in float32
+ROW_STEP = 32  # rows of one text are padded to a multiple of this
 AUTOCAST = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 
 
@@ -67,6 +72,41 @@ class WholeModel:
             logits = self._logits(self._to_device(tokens_bt))
         return target_log_probs(logits, targets_bt.to(logits.device))
 
+    @property
+    def share(self) -> DataShare:
+        return DataShare()
+
+    def add_up(self, values: Tensor) -> Tensor:
+        return values
+
+    @property
+    def batch_tokens(self) -> int:
+        usual = PASS_TOKENS.get(self.device.type, PASS_TOKENS["cpu"])
+        return max(1, min(usual, LOGIT_VALUES // int(self.config.vocab_size)))
+
+    @property
+    def packed_rows(self) -> RowLengths | None:
+        if not isinstance(self._model, Decoder):
+            return None
+        longest = min(self.window, self._model.cache_length)
+        return RowLengths(min(longest, PACKED_TOKENS.get(self.device.type, PACKED_TOKENS["cpu"])), longest)
+
+    def row_length(self, tokens: int) -> int:
+        return min(self.window, -(-tokens // ROW_STEP) * ROW_STEP)
+
+    def target_scores(self, tokens_bt: Tensor, targets_bt: Tensor) -> TargetScores:
+        """The scores of each target after the tokens up to its position."""
+        with self._computing():
+            logits = self._logits(self._to_device(tokens_bt))
+        return scores_of(logits, self._to_device(targets_bt))
+
+    def branch_scores(self, tokens_bt: Tensor, branches: Branches, targets_n: Tensor) -> TargetScores:
+        """The scores of targets in rows that hold several texts."""
+        layout = (branches.trees_bt, branches.branches_bt, branches.places_bt, branches.asked_n)
+        with self._computing():
+            logits = self._model(self._to_device(tokens_bt), branches=Branches(*map(self._to_device, layout)))
+        return scores_of(logits, self._to_device(targets_n))
+
     def last_logits(self, tokens: list[int], cache: KVCache | None = None) -> Tensor:
         """Logits of the token after `tokens`; those that are in the cache are not computed again."""
         new = tokens if cache is None else tokens[cache.length :]
@@ -103,3 +143,10 @@ class WholeModel:
 def target_log_probs(logits_btv: Tensor, targets_bt: Tensor) -> Tensor:
     """From logits over the whole vocabulary, in float32 whatever their type."""
     return logits_btv.float().log_softmax(-1).gather(-1, targets_bt[..., None])[..., 0]
+
+
+def scores_of(logits: Tensor, targets: Tensor) -> TargetScores:
+    """From logits over the whole vocabulary, in float32 whatever their type."""
+    logits = logits.float()
+    chosen = logits.gather(-1, targets[..., None])[..., 0]
+    return TargetScores(chosen - logits.logsumexp(-1), chosen >= logits.amax(-1))

@@ -1,5 +1,6 @@
 from .agreement import adopt_model as adopt_model, check_model as check_model
 from .attention import Attention as Attention, KVCache as KVCache
+from .branches import Branches as Branches
 from .build import (
     build_model as build_model,
     count_parameters as count_parameters,

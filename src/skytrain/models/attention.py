@@ -99,8 +99,7 @@ class Attention(nn.Module):
 
                 blocks = documents.blocks[self.window]
                 return attend_within(q_bhtq, k_bgsq, v_bgsq, blocks, self.scale, self.queries_per_group > 1)
-            same = documents.ids_bt[:, None, :, None] == documents.ids_bt[:, None, None, :]
-            mask = same & _mask(queries, keys, self.window, q_bhtq.device)
+            mask = documents.visible(self.window)
         if self.softcap is None:
             return F.scaled_dot_product_attention(
                 q_bhtq,

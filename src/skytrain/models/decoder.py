@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from ..config import DecoderConfig, SkytrainError
 from ..planning import decoder_flops_per_token
 from .attention import Attention, KVCache
+from .branches import Branches, branching_documents
 from .documents import Documents, documents_of, make_documents
 from .loss import LossSettings, head_loss
 from .norm import make_norm
@@ -144,17 +145,33 @@ class Decoder(nn.Module):
         if self.config.tied_head:
             self.head.projection.weight = self.embedding.tokens.weight
 
-    def forward(self, tokens_bt: Tensor, cache: KVCache | None = None, *, targets_bt: Tensor | None = None) -> Tensor:
-        """Logits (B, T, padded vocabulary), or the loss where there are targets. With a cache the tokens continue those that it holds."""
+    def forward(
+        self,
+        tokens_bt: Tensor,
+        cache: KVCache | None = None,
+        *,
+        targets_bt: Tensor | None = None,
+        branches: Branches | None = None,
+    ) -> Tensor:
+        """Logits (B, T, padded vocabulary), or the loss where there are targets.
+
+        With a cache the tokens continue those that it holds. With `branches` the rows hold texts that share prefixes,
+        and the logits (N, padded vocabulary) are those of the positions that it asks for.
+        """
+        if branches is not None:
+            return self.head(self.stream(tokens_bt, branches=branches).flatten(0, 1)[branches.asked_n])
         if targets_bt is not None:
             return head_loss(self.head, self.stream(tokens_bt), targets_bt, self.loss_settings, self.training)
         return self.head(self.stream(tokens_bt, cache))
 
-    def stream(self, tokens_bt: Tensor, cache: KVCache | None = None) -> Tensor:
+    def stream(self, tokens_bt: Tensor, cache: KVCache | None = None, *, branches: Branches | None = None) -> Tensor:
         """What the head reads: the residual stream after the last block."""
         start, length = (cache.length if cache else 0), tokens_bt.size(1)
-        documents, places_bt = None, None
-        if self.separator is not None and cache is None:
+        documents: Documents | None = None
+        places_bt: Tensor | None = None
+        if branches is not None:
+            documents, places_bt = self._branching(branches), branches.places_bt
+        elif self.separator is not None and cache is None:
             tokens_bt, ids_bt, places_bt = documents_of(tokens_bt, self.separator)
             documents = self.documents(ids_bt)
         if self.places is not None and cache is None:
@@ -171,8 +188,13 @@ class Decoder(nn.Module):
 
     def documents(self, ids_bt: Tensor) -> Documents:
         """What the layers need to stay within documents."""
-        windows = [self.config.window_of(layer) for layer in range(self.config.layers)]
-        return make_documents(ids_bt, windows, self.config.head_width)
+        return make_documents(ids_bt, self._windows(), self.config.head_width)
+
+    def _branching(self, branches: Branches) -> Documents:
+        return branching_documents(branches, self._windows(), self.config.head_width)
+
+    def _windows(self) -> list[int | None]:
+        return [self.config.window_of(layer) for layer in range(self.config.layers)]
 
     @property
     def cache_length(self) -> int:

@@ -28,6 +28,13 @@ class Documents:
     ids_bt: Tensor
     blocks: dict[int | None, BlockMask]
 
+    def visible(self, window: int | None) -> Tensor:
+        """True where a query (third dimension) sees a key (fourth), for attention without a block mask."""
+        at = torch.arange(self.ids_bt.size(1), device=self.ids_bt.device)
+        distance = at[:, None] - at[None, :]
+        near = distance >= 0 if window is None else (distance >= 0) & (distance < window)
+        return (self.ids_bt[:, None, :, None] == self.ids_bt[:, None, None, :]) & near
+
 
 def make_documents(ids_bt: Tensor, windows: Sequence[int | None], head_size: int) -> Documents:
     """Build the document masks, once per forward pass for all layers."""

@@ -17,6 +17,26 @@ def block_masks(ids_bt: Tensor, windows: Sequence[int | None]) -> dict[int | Non
     return {window: block_mask(ids_bt, window) for window in set(windows)}
 
 
+@torch.compiler.disable
+def branch_block_masks(
+    trees_bt: Tensor, branches_bt: Tensor, places_bt: Tensor, windows: Sequence[int | None]
+) -> dict[int | None, BlockMask]:
+    """The same for texts that branch."""
+    rows, length = trees_bt.shape
+
+    def mask_for(window: int | None) -> BlockMask:
+        def seen(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            distance = places_bt[row, query] - places_bt[row, key]
+            near = distance >= 0 if window is None else (distance >= 0) & (distance < window)
+            branch = branches_bt[row, key]
+            shared = (branch == 0) | (branch == branches_bt[row, query])
+            return near & shared & (trees_bt[row, query] == trees_bt[row, key])
+
+        return create_block_mask(seen, rows, None, length, length, device=trees_bt.device)
+
+    return {window: mask_for(window) for window in set(windows)}
+
+
 def block_mask(ids_bt: Tensor, window: int | None) -> BlockMask:
     def seen(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         near = key <= query if window is None else (key <= query) & (query - key < window)

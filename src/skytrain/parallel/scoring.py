@@ -46,17 +46,17 @@ class SharedScores:
             dist.all_reduce(whole, group=group)
         return whole
 
-    def log_probs(self, local: Tensor | None, targets_bt: Tensor) -> Tensor:
-        """The log-probability of each target of the whole sequences."""
-        whole = torch.zeros(targets_bt.shape, device=targets_bt.device)
+    def targets(self, local: Tensor | None, targets_bt: Tensor) -> Tensor:
+        """Two values for each target of the whole sequences: its log-probability, and how far it is below the likeliest."""
+        whole = torch.zeros(2, *targets_bt.shape, device=targets_bt.device)
         if local is not None:
             places = self._places(targets_bt.size(1)).to(targets_bt.device)
-            whole[:, places] = self._divided_log_probs(self._part(local), targets_bt[:, places])
+            whole[:, :, places] = self._divided_scores(self._part(local), targets_bt[:, places])
         for group in self._groups():
             dist.all_reduce(whole, group=group)
         return whole
 
-    def _divided_log_probs(self, part: VocabularyPart, targets_bt: Tensor) -> Tensor:
+    def _divided_scores(self, part: VocabularyPart, targets_bt: Tensor) -> Tensor:
         group, logits = self.mesh["tensor"].get_group(), part.logits_btv.float()
         peak = logits.amax(-1)
         dist.all_reduce(peak, dist.ReduceOp.MAX, group=group)
@@ -67,7 +67,7 @@ class SharedScores:
         chosen = logits.gather(-1, torch.where(mine, columns, 0)[..., None])[..., 0]
         chosen = torch.where(mine, chosen, 0.0)
         dist.all_reduce(chosen, group=group)
-        return chosen - peak - total.log()
+        return torch.stack([chosen - peak - total.log(), peak - chosen])
 
     def _part(self, local: Tensor) -> VocabularyPart:
         if not isinstance(local, DTensor):

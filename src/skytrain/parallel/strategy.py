@@ -190,10 +190,10 @@ class MeshStrategy(StateByName, ParallelStrategy):
 
     # Scores for evaluators: forward only, on all ranks together, for whole sequences in any number of rows.
 
-    def log_probs(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
-        """The log-probability of each target after the tokens up to its position."""
+    def target_scores(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
+        """Of each target its log-probability after the tokens up to its position, and how far it is below the likeliest."""
         rows = zip(*(x.split(self.settings.micro_batch) for x in (tokens_bt, targets_bt)), strict=True)
-        return torch.cat([self._scores.log_probs(self._logits(tokens), targets) for tokens, targets in rows])
+        return torch.cat([self._scores.targets(self._logits(tokens), targets) for tokens, targets in rows], dim=1)
 
     def logits_at(self, tokens_bt: Tensor, position: int) -> Tensor:
         """Logits (B, vocabulary) of one position."""

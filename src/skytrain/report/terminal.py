@@ -39,6 +39,26 @@ def loss_curve(records: Iterable[Mapping[str, Any]], *, columns: int = 60, rows:
     return "\n".join([legend, *lines, axis, ends])
 
 
+def metric_curve(points: Sequence[Point], title: str, *, columns: int = 60, rows: int = 8) -> str:
+    """A metric over the steps at which it was measured."""
+    points = sorted(points)
+    values = [value for _, value in points]
+    low, high, first, last = min(values), max(values), points[0][0], points[-1][0]
+    dots = [
+        (
+            (step - first) * (columns * 2 - 1) // max(1, last - first),
+            round((high - value) / ((high - low) or 1.0) * (rows * 4 - 1)),
+        )
+        for step, value in points
+    ]
+    labels = {0: f"{high:.4f}", rows - 1: f"{low:.4f}"}
+    grid = enumerate(_draw(dots, columns, rows))
+    lines = [f"{labels.get(row, ''):>{LABEL_WIDTH}} │{''.join(cells).rstrip()}" for row, cells in grid]
+    axis = f"{'step':>{LABEL_WIDTH}} └{'─' * columns}"
+    ends = f"{'':{LABEL_WIDTH}}  {first:<{columns // 2}}{last:>{columns - columns // 2}}"
+    return "\n".join([f"{'':{LABEL_WIDTH}}  {title}", *lines, axis, ends])
+
+
 def _points(records: Iterable[Mapping[str, Any]], name: str) -> list[Point]:
     return [(record["step"], record[name]) for record in records if name in record]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from ..storage import Store
 from .memory import peak_resident_bytes
 from .module import CausalLM
 
+STDERR = "_stderr"  # ends the name of a metric that is the standard error of another
 METRIC_LABELS = {"val/loss": "validation loss"}  # in the log
 
 
@@ -126,8 +127,7 @@ class StepLog(AtStep):
     def evaluated(self, trainer: pl.Trainer, step: int, metrics: Mapping[str, float]) -> None:
         """Logs what an evaluator has measured at this step."""
         self.write(trainer, step, metrics)
-        shown = " | ".join(f"{METRIC_LABELS.get(name, name)} {value:.4f}" for name, value in metrics.items())
-        self._reporter.note(f"step {step} | {shown}")
+        self._reporter.note(f"step {step} | {' | '.join(_shown(metrics))}")
 
     def write(self, trainer: pl.Trainer, step: int, record: Mapping[str, float]) -> None:
         self.last.update(record)
@@ -136,6 +136,16 @@ class StepLog(AtStep):
         self._write(step, record)
         for logger in trainer.loggers:
             logger.log_metrics(dict(record), step)
+
+
+def _shown(metrics: Mapping[str, float]) -> Iterator[str]:
+    """Each metric with its standard error, where it has one."""
+    for name, value in metrics.items():
+        if name.endswith("/items"):
+            yield f"{name} {value:.0f}"
+        elif not name.endswith(STDERR):
+            error = metrics.get(name + STDERR)
+            yield f"{METRIC_LABELS.get(name, name)} {value:.4f}{'' if error is None else f' ± {error:.4f}'}"
 
 
 def step_line(record: Mapping[str, float]) -> str:

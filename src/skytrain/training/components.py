@@ -11,8 +11,8 @@ import torch
 
 from .. import __version__
 from ..checkpoints import Keep
-from ..config import Interval
-from ..evaluation import Samples, Sampling, ValidationLoss, plugged_in_evaluator
+from ..config import Interval, find_tasks
+from ..evaluation import Samples, Sampling, TaskEvaluator, TaskSources, ValidationLoss, plugged_in_evaluator
 from ..models import flops_per_token
 from ..planning import device_peak
 from ..runs import plain, was_measured
@@ -76,21 +76,43 @@ def make_evaluations(attempt: Attempt) -> list[Scheduled]:
         note = attempt.services.reporter.note
         samples = Samples(attempt.run.tokenizer, trainer.sample_prompt, sampling, trainer.sample_tokens, note)
         scheduled.append(Scheduled(samples, trainer.sample_every))
+    for task in make_task_evaluators(attempt):
+        missed = is_task_missing(attempt, task)
+        scheduled.append(Scheduled(task, config.evaluation.every, at_end=True, at_start=missed))
     for each in trainer.evaluators:
         scheduled.append(Scheduled(plugged_in_evaluator(each, attempt.run.tokenizer), each.every))
     return scheduled
 
 
-def is_validation_missing(attempt: Attempt) -> bool:
-    """Whether the run was killed after it committed the checkpoint, and before the validation due at the same step.
+def make_task_evaluators(attempt: Attempt) -> list[TaskEvaluator]:
+    """The downstream tasks that are scored in training. Rank 0 fetches data that the store lacks."""
+    context, evaluation = attempt.context, attempt.context.config.evaluation
+    if evaluation.every is None:
+        return []
+    sources = TaskSources(context.store, attempt.services.reporter.note, context.ranks.first_does)
+    # Some meshes compute sequences of this length alone; so that all find the same, none sees more.
+    limits = {"limit": evaluation.limit, "longest": context.config.trainer.sequence_length}
+    return [TaskEvaluator(task, attempt.run.tokenizer, sources, **limits) for task in find_tasks(evaluation)]
 
-    All ranks call this together.
-    """
-    context, point, every = attempt.context, attempt.resume, attempt.context.config.trainer.validate_every
+
+def is_validation_missing(attempt: Attempt) -> bool:
+    """Whether the validation due at the step that the attempt resumes from is missing. All ranks call this together."""
+    every = attempt.context.config.trainer.validate_every
+    return bool(attempt.run.data.validation_windows) and _is_missing(attempt, "val/loss", every)
+
+
+def is_task_missing(attempt: Attempt, task: TaskEvaluator) -> bool:
+    """The same for a downstream task."""
+    return _is_missing(attempt, f"eval/{task.name}/items", attempt.context.config.evaluation.every)
+
+
+def _is_missing(attempt: Attempt, metric: str, every: int | None) -> bool:
+    """Whether the run was killed after it committed the checkpoint, and before what was due at the same step."""
+    context, point = attempt.context, attempt.resume
     due = bool(every and point.step % every == 0) or point.step >= context.plan.stop_step
-    if not (point.step and point.own and due and attempt.run.data.validation_windows):
+    if not (point.step and point.own and due):
         return False
-    return not context.ranks.first_does(lambda: was_measured(context.store, context.run, "val/loss", point.step))
+    return not context.ranks.first_does(lambda: was_measured(context.store, context.run, metric, point.step))
 
 
 def make_save_policy(attempt: Attempt) -> SavePolicy:

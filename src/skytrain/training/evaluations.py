@@ -62,15 +62,19 @@ class Evaluations(AtStep):
 
 
 class EvaluateRestored(pl.Callback):
-    """Runs an evaluator on a checkpoint that `trainer.validate` has restored, where no training step follows."""
+    """Runs evaluators on a checkpoint that `trainer.validate` has restored, where no training step follows."""
 
-    def __init__(self, evaluator: Evaluator, listen: Callable[[pl.Trainer, Mapping[str, float]], None]) -> None:
-        self._evaluator, self._listen = evaluator, listen
+    def __init__(
+        self, evaluators: Sequence[Evaluator], listen: Callable[[pl.Trainer, Mapping[str, float]], None]
+    ) -> None:
+        self._evaluators, self._listen = evaluators, listen
 
     def on_validation_start(self, trainer: pl.Trainer, module: Any) -> None:
-        self._evaluator.prepare()
+        for evaluator in self._evaluators:
+            evaluator.prepare()
         with _undisturbed(trainer, module):
-            self._listen(trainer, self._evaluator.run(view_of(trainer, module)))
+            for evaluator in self._evaluators:
+                self._listen(trainer, evaluator.run(view_of(trainer, module)))
 
 
 @contextmanager
@@ -103,7 +107,7 @@ def view_of(trainer: pl.Trainer, module: CausalLM) -> Scorer:
     if isinstance(strategy, MeshStrategy):
         return MeshModel(strategy, module.model.config, mean_loss)
     if strategy.model is module or not hasattr(strategy, "deepspeed_engine"):
-        return LoopModel(module.model, mean_loss)
+        return LoopModel(module.model, mean_loss, str(trainer.precision))
     return EngineModel(
         module.model,
         mean_loss,

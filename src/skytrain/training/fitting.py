@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 
-from ..evaluation import ValidationLoss
+from ..evaluation import Evaluator, ValidationLoss
 from ..runs import Cause
 from .attempts import Attempt, AttemptResult
 from .callbacks import StepLog
 from .checkpointing import Checkpoints
-from .components import is_validation_missing, make_callbacks, make_interruptions, make_save_policy, make_step_log
+from .components import (
+    is_task_missing,
+    is_validation_missing,
+    make_callbacks,
+    make_interruptions,
+    make_save_policy,
+    make_step_log,
+    make_task_evaluators,
+)
 from .evaluations import EvaluateRestored
 from .factory import make_loggers, make_module, make_trainer
 from .micro_batch import explaining_memory
@@ -29,7 +37,7 @@ def fit(attempt: Attempt) -> AttemptResult:
         result = AttemptResult(step, "budget", Cause("budget.usd was spent before this attempt"))
     elif step >= context.plan.stop_step:
         # The attempt before this one was killed after it saved its last checkpoint.
-        _validate_last_checkpoint(attempt, module, log)
+        _evaluate_last_checkpoint(attempt, module, log)
         result = AttemptResult(step, context.outcome_at(step))
     else:
         result = _train(attempt, module, log)
@@ -53,13 +61,14 @@ def _train(attempt: Attempt, module: CausalLM, log: StepLog) -> AttemptResult:
     return AttemptResult(step, interruptions.outcome, interruptions.cause)
 
 
-def _validate_last_checkpoint(attempt: Attempt, module: CausalLM, log: StepLog) -> None:
-    """Makes up for the validation that a killed attempt did not get to."""
-    if not is_validation_missing(attempt):
-        return
+def _evaluate_last_checkpoint(attempt: Attempt, module: CausalLM, log: StepLog) -> None:
+    """Makes up for the evaluations that a killed attempt did not get to."""
     context, data, point = attempt.context, attempt.run.data, attempt.resume
-    loss = ValidationLoss(data.val_dataloader)
-    evaluation = EvaluateRestored(loss, lambda trainer, metrics: log.evaluated(trainer, point.step, metrics))
+    missing: list[Evaluator] = [ValidationLoss(data.val_dataloader)] if is_validation_missing(attempt) else []
+    missing += [task for task in make_task_evaluators(attempt) if is_task_missing(attempt, task)]
+    if not missing:
+        return
+    evaluation = EvaluateRestored(missing, lambda trainer, metrics: log.evaluated(trainer, point.step, metrics))
     trainer = make_trainer(context.config, context.plan, context.store, [evaluation], [])
     trainer.limit_val_batches = 1  # Lightning calls no hook of a loop that has no batch at all
     trainer.validate(module, datamodule=data, ckpt_path=point.key, weights_only=True, verbose=False)

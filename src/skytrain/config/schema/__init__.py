@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from .cloud import NO_CLOUD, CloudConfig, RolesConfig, SubnetsConfig
 from .data import DataConfig, SourceConfig
 from .declare import DATA, EXECUTION, NUMBERS, RESULT, WEIGHTS, Decides, Declared, declared, setting, settings
+from .evaluation import EvaluationConfig, TaskConfig
 from .kinds import NonNegative, OneOf, OtherKeys, Precision, Range, Seconds, Unit, Whole
 from .model import (
     CustomModelConfig,
@@ -59,6 +60,7 @@ __all__ = [
     "Declared",
     "DecoderConfig",
     "DynamicRope",
+    "EvaluationConfig",
     "EvaluatorConfig",
     "Field",
     "GPT2TokenizerConfig",
@@ -81,6 +83,7 @@ __all__ = [
     "SourceConfig",
     "StoreConfig",
     "SubnetsConfig",
+    "TaskConfig",
     "TokenFilesConfig",
     "TokenizerConfig",
     "TrainerConfig",
@@ -137,6 +140,7 @@ class Config:
     lr_schedule: LRScheduleConfig
     parallel: ParallelConfig
     trainer: TrainerConfig
+    evaluation: EvaluationConfig
     loader: LoaderConfig
     store: StoreConfig
     budget: BudgetConfig

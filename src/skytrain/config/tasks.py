@@ -1,0 +1,101 @@
+"""Tasks by name: the built-in ones, and those in files of the user's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from .errors import ConfigError, nearest
+from .schema import EvaluationConfig, TaskConfig
+from .typed import build
+
+TASKS_MODULE = "skytrain.config.groups"
+TEXT_FILES = (".txt", ".md")
+RECORD_FILES = (".jsonl", ".json", ".parquet")
+LLMC_FILE = ".bin"
+KEY = "evaluation.tasks"
+
+
+@dataclass(frozen=True)
+class NamedTask:
+    """A task, its name in metrics, and where its data is if that was said."""
+
+    name: str
+    config: TaskConfig
+    data: str | None
+
+
+def builtin_tasks() -> list[str]:
+    folder = files(TASKS_MODULE).joinpath("task")
+    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+
+
+def find_tasks(evaluation: EvaluationConfig) -> list[NamedTask]:
+    """The tasks that a configuration names, in its order."""
+    found = [_find(entry, evaluation) for entry in evaluation.tasks]
+    names = [task.name for task in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(KEY, f"{name!r} is named more than once")
+    for name in evaluation.data:
+        if names and name not in names:
+            raise ConfigError(f"evaluation.data.{name}", "no such task among evaluation.tasks", hint=_hint(name, names))
+    return found
+
+
+def _find(entry: str, evaluation: EvaluationConfig) -> NamedTask:
+    """A file, or a name: of a file in `evaluation.folder`, of a built-in task, or of data given for it."""
+    path = Path(entry).expanduser()
+    if path.suffix in (".yaml", *TEXT_FILES, *RECORD_FILES, LLMC_FILE):
+        if not path.exists():
+            raise ConfigError(KEY, f"{entry}: no such file")
+        return _from_file(path, path.stem, evaluation)
+    if evaluation.folder is not None:
+        for suffix in (".yaml", *RECORD_FILES, *TEXT_FILES):
+            own = Path(evaluation.folder).expanduser() / f"{entry}{suffix}"
+            if own.exists():
+                return _from_file(own, entry, evaluation)
+    data = evaluation.data.get(entry)
+    if entry in builtin_tasks():
+        content = files(TASKS_MODULE).joinpath("task").joinpath(f"{entry}.yaml").read_text(encoding="utf-8")
+        return NamedTask(entry, _parse(content, entry), data)
+    if data is not None:
+        return NamedTask(entry, _config_of_data(data), data)
+    hint = _hint(entry, builtin_tasks()) or f"built-in: {', '.join(builtin_tasks())}"
+    own_data = f"for your own, give its file: evaluation.data.{entry}=FILE.jsonl, or evaluation.folder=FOLDER"
+    raise ConfigError(KEY, f"{entry!r} is not a task", hint=f"{hint}\n  {own_data}")
+
+
+def _from_file(path: Path, name: str, evaluation: EvaluationConfig) -> NamedTask:
+    data = evaluation.data.get(name)
+    if path.suffix != ".yaml":
+        return NamedTask(name, _config_of_data(str(path)), data or str(path))
+    config = _parse(path.read_text(encoding="utf-8"), str(path))
+    if data is None and config.data is not None:
+        data = config.data if "://" in config.data else str(path.parent / Path(config.data).expanduser())
+    return NamedTask(name, config, data)
+
+
+def _config_of_data(data: str) -> TaskConfig:
+    """What data without a task's file is: text, or multiple choice with the usual names of fields."""
+    plain = not Path(data).suffix or Path(data).suffix in TEXT_FILES
+    kind: Any = "language_modelling" if plain else "multiple_choice"
+    return TaskConfig(kind=kind)
+
+
+def _parse(content: str, name: str) -> TaskConfig:
+    try:
+        values = yaml.safe_load(content)
+    except yaml.YAMLError as error:
+        raise ConfigError(KEY, f"{name} cannot be read: {' '.join(str(error).split())}") from None
+    config: TaskConfig = build(TaskConfig, values, name)
+    return replace(config, choices=list(config.choices))
+
+
+def _hint(name: str, names: list[str]) -> str | None:
+    guess = nearest(name, names)
+    return f"did you mean {guess}?" if guess else None

@@ -1,0 +1,118 @@
+"""Scores many continuations with a model on any mesh: plans the passes, shares them among ranks, and adds up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..models import Branches
+from .continuations import Continuation, ContinuationScores
+from .scorer import RowLengths, Scorer, TargetScores
+from .trees import PackedRows, fill_rows, grow_trees, pack
+
+Progress = Callable[[int, int], None]
+ROW_STEP = 64  # packed rows are a multiple of this long
+
+
+@dataclass(frozen=True)
+class PlainRows:
+    """A batch with one continuation in each row."""
+
+    tokens_bt: np.ndarray
+    targets_bt: np.ndarray
+    scored_bt: np.ndarray  # which targets are scored
+    numbers_n: np.ndarray  # the continuation that each of those belongs to
+
+
+def score_continuations(
+    model: Scorer, groups: Sequence[Sequence[Continuation]], progress: Progress | None = None
+) -> ContinuationScores:
+    """Scores in the order of the groups' members. Members of a group that begin alike share what is computed for it.
+
+    All ranks of the model call this with the same groups and get the same result. The passes do not depend on the number
+    of ranks, and each continuation is scored by exactly one share of them, so neither do the scores.
+    """
+    flat = [each for group in groups for each in group]
+    batches: Sequence[PackedRows | PlainRows] = (
+        _packed_batches(model, model.packed_rows, groups) if model.packed_rows else _plain_batches(model, flat)
+    )
+    share = model.share
+    mine: list[tuple[np.ndarray, TargetScores]] = []
+    # Each share takes part in as many passes as the others: a mesh computes together.
+    for first in range(0, len(batches), share.count):
+        place = first + share.index
+        batch = batches[min(place, len(batches) - 1)]
+        scores = _score(model, batch)
+        if place < len(batches):
+            mine.append((batch.numbers_n, scores))
+        if progress:
+            progress(min(first + share.count, len(batches)), len(batches))
+    return _add_up(model, mine, len(flat))
+
+
+def _score(model: Scorer, batch: PackedRows | PlainRows) -> TargetScores:
+    if isinstance(batch, PackedRows):
+        layout = (batch.trees_bt, batch.branches_bt, batch.places_bt, batch.asked_n)
+        branches = Branches(*(torch.from_numpy(each) for each in layout))
+        return model.branch_scores(torch.from_numpy(batch.tokens_bt), branches, torch.from_numpy(batch.targets_n))
+    found = model.target_scores(torch.from_numpy(batch.tokens_bt), torch.from_numpy(batch.targets_bt))
+    kept = torch.from_numpy(batch.scored_bt).to(found.log_probs.device)
+    return TargetScores(found.log_probs[kept], found.greedy[kept])
+
+
+def _add_up(model: Scorer, scores: Sequence[tuple[np.ndarray, TargetScores]], count: int) -> ContinuationScores:
+    """Sums the targets of each continuation in float64, in the order of its tokens, then over the ranks."""
+    log_probs, missed = np.zeros(count), np.zeros(count)
+    if scores:
+        numbers = np.concatenate([each for each, _ in scores])
+        np.add.at(log_probs, numbers, _on_cpu([found.log_probs for _, found in scores]))
+        np.add.at(missed, numbers, 1.0 - _on_cpu([found.greedy for _, found in scores]))
+    # A share has zeros where another one has values, so that adding them is exact.
+    log_probs, missed = model.add_up(torch.from_numpy(np.stack([log_probs, missed]))).cpu().numpy()
+    return ContinuationScores(log_probs, missed == 0)
+
+
+def _on_cpu(parts: Sequence[Tensor]) -> np.ndarray:
+    found: np.ndarray = torch.cat(list(parts)).double().cpu().numpy()
+    return found
+
+
+def _packed_batches(model: Scorer, lengths: RowLengths, groups: Sequence[Sequence[Continuation]]) -> list[PackedRows]:
+    """Rows of one length and batches of one size, so that a compiler sees a single shape."""
+    trees, number = [], 0
+    for group in groups:
+        trees += grow_trees(group, range(number, number + len(group)), lengths.longest)
+        number += len(group)
+    needed = max(lengths.usual, *(tree.length for tree in trees))
+    length = min(lengths.longest, -(-needed // ROW_STEP) * ROW_STEP)
+    rows = fill_rows(trees, length)
+    size = max(1, min(len(rows), model.batch_tokens // length))
+    return [pack(rows[first : first + size], length, size) for first in range(0, len(rows), size)]
+
+
+def _plain_batches(model: Scorer, flat: Sequence[Continuation]) -> list[PlainRows]:
+    """Continuations of about the same length together, the longest first: memory that suffices once suffices always."""
+    order = sorted(range(len(flat)), key=lambda number: (-len(flat[number].inputs), number))
+    return list(_batches_in_order(model, flat, order))
+
+
+def _batches_in_order(model: Scorer, flat: Sequence[Continuation], order: Sequence[int]) -> Iterator[PlainRows]:
+    first = 0
+    while first < len(order):
+        length = model.row_length(len(flat[order[first]].inputs))
+        numbers = order[first : first + max(1, model.batch_tokens // length)]
+        tokens, targets = (np.zeros((len(numbers), length), np.int64) for _ in range(2))
+        scored = np.zeros((len(numbers), length), bool)
+        owners = []
+        for row, number in enumerate(numbers):
+            each = flat[number]
+            held = len(each.inputs)
+            tokens[row, :held], targets[row, :held] = each.inputs, each.tokens[1:]
+            scored[row, each.start - 1 : held] = True
+            owners.append(np.full(each.scored, number))
+        yield PlainRows(tokens, targets, scored, np.concatenate(owners))
+        first += len(numbers)

@@ -1,0 +1,1 @@
+"""Downstream tasks as evaluators: multiple choice, cloze, and language modelling."""

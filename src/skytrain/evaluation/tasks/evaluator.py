@@ -1,0 +1,134 @@
+"""A downstream task as an evaluator: in the training loop on any mesh, and after it on any device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from ...config import NamedTask, SkytrainError
+from ...storage import Store
+from ...tokens import Tokenizer
+from ..scorer import Scorer
+from ..scoring import Progress
+from .encoding import PairEncoder, check_vocabulary, choose_subset
+from .llmc import questions_of, read_llmc
+from .measures import TaskResult
+from .multiple_choice import MultipleChoiceItems, check_conventions
+from .questions import Question, question_of
+from .records import read_records
+from .sources import DataFile, load_data
+from .texts import ClozeItems, TextItem, TextItems, undo_wikitext
+
+Items = MultipleChoiceItems | ClozeItems | TextItems
+
+
+def _silent(text: str) -> None:
+    return
+
+
+@dataclass(frozen=True)
+class TaskSources:
+    """Where tasks find their data, and who is told about it."""
+
+    store: Store
+    note: Callable[[str], None] = _silent
+    # How all ranks get what one of them loads; a single process loads it itself.
+    load_once: Callable[[Callable[[], Any]], Any] = lambda load: load()
+
+
+class TaskEvaluator:
+    """Scores a task. `result` is what the last run found."""
+
+    def __init__(
+        self,
+        task: NamedTask,
+        tokenizer: Tokenizer,
+        sources: TaskSources,
+        *,
+        limit: int | None = None,
+        longest: int | None = None,
+    ) -> None:
+        """`longest` is the most tokens of a text that the model may see, where that is less than it can."""
+        self.name = task.name
+        self._task, self._tokenizer, self._sources = task, tokenizer, sources
+        self._limit, self._longest = limit, longest
+        self._items: Items | None = None
+        self.result: TaskResult | None = None
+        self.progress: Progress | None = None
+
+    def prepare(self) -> None:
+        """Loads the data. One process fetches what is not in the store yet; then all read it there."""
+        self._sources.load_once(lambda: len(load_data(self._task, self._sources.store, self._sources.note)))
+        files = load_data(self._task, self._sources.store, self._sources.note)
+        self._items = load_items(self._task, files, self._tokenizer, self._limit)
+
+    def run(self, model: Scorer) -> Mapping[str, float]:
+        assert self._items is not None, "prepare() comes before run()"
+        check_vocabulary(self._tokenizer, model.config.vocab_size)
+        # The result is a pure function of the model: encodings depend on what it sees, so they are made here.
+        encoder = PairEncoder(self._tokenizer, min(model.window, self._longest or model.window))
+        try:
+            self.result = self._items.score(model, encoder, self.progress)
+        except SkytrainError as error:
+            raise SkytrainError(f"task {self.name}: {error}") from None
+        return self.result.metrics()
+
+
+def load_items(task: NamedTask, files: Sequence[DataFile], tokenizer: Tokenizer, limit: int | None) -> Items:
+    """The items of a task, or the subset of them that `limit` chooses."""
+    if task.config.kind == "multiple_choice":
+        questions = load_questions(task, files, tokenizer)
+        chosen = choose_subset(len(questions), limit)
+        return MultipleChoiceItems(task.name, [questions[n] for n in chosen], chosen, len(questions))
+    texts = [text for file in files for text in _texts(task, file, several=len(files) > 1)]
+    _check_some(task, len(texts))
+    chosen = choose_subset(len(texts), limit)
+    make = ClozeItems if task.config.kind == "cloze" else TextItems
+    return make(task.name, [texts[n] for n in chosen], chosen, len(texts))
+
+
+def load_questions(task: NamedTask, files: Sequence[DataFile], tokenizer: Tokenizer) -> list[Question]:
+    found: list[Question] = []
+    for file in files:
+        if file.name.endswith(".bin"):
+            found += questions_of(file.name, read_llmc(file.name, file.content), tokenizer)
+            continue
+        for number, record in enumerate(read_records(file.name, file.content)):
+            try:
+                found.append(question_of(record, task.config))
+            except SkytrainError as error:
+                raise _bad_record(task, file, number, error) from None
+    _check_some(task, len(found))
+    check_conventions(found)
+    return found
+
+
+def _texts(task: NamedTask, file: DataFile, several: bool) -> list[TextItem]:
+    """The texts of a file; of several text files each is a domain, named by its file."""
+    config, found = task.config, []
+    for number, record in enumerate(read_records(file.name, file.content)):
+        text = record.get(config.text, record.get("text"))
+        domain = record.get(config.domain) if config.domain else None
+        if several and config.domain is None:
+            domain = PurePosixPath(file.name).stem
+        if not isinstance(text, str) or not text.strip():
+            problem = f"has no {config.text}" if text is None else f"{config.text} is {text!r}; it must be text"
+            raise _bad_record(task, file, number, SkytrainError(problem))
+        if config.kind == "cloze" and " " not in text.strip():
+            raise _bad_record(task, file, number, SkytrainError(f"{text!r} has no last word after others"))
+        scored = undo_wikitext(text) if config.detokenize == "wikitext" else text
+        found.append(TextItem(text, scored, str(domain) if domain is not None else None))
+    return found
+
+
+def _bad_record(task: NamedTask, file: DataFile, number: int, error: SkytrainError) -> SkytrainError:
+    return SkytrainError(
+        f"task {task.name}: {file.name}, record {number}: {error}\n  correct the file; no item is left out"
+    )
+
+
+def _check_some(task: NamedTask, count: int) -> None:
+    if not count:
+        raise SkytrainError(f"task {task.name}: its data has no items")

@@ -1,0 +1,128 @@
+"""What a task measured: each scoring with its standard error, and a paired comparison of two models."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from ...config import SkytrainError
+
+Scale = Literal["mean", "exp"]
+CONFIDENCE_95 = 1.959963984540054  # standard errors on each side of a 95% interval
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A ratio of sums over items, such as right answers per item or nats per word; `exp` of it for a perplexity.
+
+    The standard error is that of a ratio estimator; for a mean it is the deviation over the square root of the count, as
+    lm-evaluation-harness computes it.
+    """
+
+    amounts: np.ndarray
+    weights: np.ndarray
+    scale: Scale = "mean"
+    higher_is_better: bool = True
+
+    @property
+    def ratio(self) -> float:
+        return float(self.amounts.sum() / self.weights.sum())
+
+    @property
+    def value(self) -> float:
+        if self.scale == "mean":
+            return self.ratio
+        return math.exp(self.ratio) if self.ratio < 700 else math.inf
+
+    @property
+    def stderr(self) -> float:
+        """Not a number for a single item."""
+        error = _ratio_error(self.amounts, self.weights)
+        return error if self.scale == "mean" else self.value * error
+
+
+def accuracy(right: np.ndarray) -> Measure:
+    return Measure(right.astype(np.float64), np.ones(len(right)))
+
+
+def _ratio_error(amounts: np.ndarray, weights: np.ndarray) -> float:
+    count, total = len(amounts), float(weights.sum())
+    if count < 2:
+        return math.nan
+    residuals = amounts - amounts.sum() / total * weights
+    return math.sqrt(float((residuals**2).sum()) * count / (count - 1)) / total
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """A task's measures by scoring, and what was scored."""
+
+    task: str
+    measures: dict[str, Measure]
+    items: int
+    available: int  # items in the data; more than `items` where a limit was given
+    truncated: int = 0  # texts that lost the beginning of their context, because the model sees no more
+    answers: list[dict[str, object]] = field(default_factory=list)  # one for each item
+
+    def metrics(self) -> dict[str, float]:
+        """By the names of the logs: eval/TASK/SCORING, and the same with _stderr."""
+        found: dict[str, float] = {}
+        for scoring, measure in self.measures.items():
+            found[f"eval/{self.task}/{scoring}"] = measure.value
+            if not math.isnan(measure.stderr):
+                found[f"eval/{self.task}/{scoring}_stderr"] = measure.stderr
+        return found | {f"eval/{self.task}/items": float(self.items)}
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """The second model minus the first, over the same items; of perplexities, the difference of their logarithms."""
+
+    task: str
+    scoring: str
+    first: float
+    second: float
+    difference: float
+    low: float
+    high: float
+    p_value: float
+    higher_is_better: bool
+
+    @property
+    def verdict(self) -> str:
+        if self.low <= 0 <= self.high or math.isnan(self.low):
+            return "no difference beyond noise"
+        return "second is better" if (self.difference > 0) == self.higher_is_better else "first is better"
+
+
+def compare(first: TaskResult, second: TaskResult) -> list[PairedDifference]:
+    """Compares two models on the items that both have answered. The interval holds 95%."""
+    if first.task != second.task or first.items != second.items:
+        raise SkytrainError(
+            f"{first.task} with {first.items} items and {second.task} with {second.items} cannot be compared in pairs"
+        )
+    found = []
+    for scoring, one in first.measures.items():
+        two = second.measures.get(scoring)
+        if two is None or not np.array_equal(one.weights, two.weights):
+            continue  # such as the loss per token of models with different tokenizers
+        difference = two.ratio - one.ratio
+        error = _ratio_error(two.amounts - one.amounts, one.weights)
+        margin = CONFIDENCE_95 * error
+        found.append(
+            PairedDifference(
+                first.task, scoring, one.value, two.value, difference, difference - margin, difference + margin,
+                _p_value(difference, error), one.higher_is_better,
+            )
+        )  # fmt: skip
+    return found
+
+
+def _p_value(difference: float, error: float) -> float:
+    """Two-sided, of a normal distribution."""
+    if not error > 0:
+        return math.nan if math.isnan(error) else float(difference == 0)
+    return math.erfc(abs(difference) / error / math.sqrt(2))

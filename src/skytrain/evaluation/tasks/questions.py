@@ -1,0 +1,168 @@
+"""Multiple-choice questions from records: by the fields that a task's file names, or by a data set's own rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...config import SkytrainError, TaskConfig
+from .encoding import Convention, TextPair
+
+FIELD = re.compile(r"\{([\w.]+)(\|lstrip)?\}")
+CONTEXT_NAMES = ("context", "question", "query", "ctx", "prompt")
+CHOICE_NAMES = ("choices", "endings", "options")
+LABEL_NAMES = ("label", "answer", "gold")
+HELLASWAG_ENDINGS = 4
+
+
+@dataclass(frozen=True)
+class Question:
+    """The pairs to score by each convention, the texts of the choices, and the index of the right one."""
+
+    pairs: Mapping[Convention, tuple[TextPair, ...]]
+    choices: tuple[str, ...]  # for normalization by length; empty where a file holds tokens alone
+    label: int
+
+
+def question_of(record: Mapping[str, Any], task: TaskConfig) -> Question:
+    """Raises `SkytrainError` with what is wrong with a record."""
+    if task.form == "hellaswag":
+        return _hellaswag(record)
+    if task.form == "winogrande":
+        return _winogrande(record)
+    return _by_fields(record, task)
+
+
+def _by_fields(record: Mapping[str, Any], task: TaskConfig) -> Question:
+    record = _plain_question(record)
+    choices = _choices(record, task.choices)
+    label = _label(record, task, choices)
+    context = FIELD.sub(lambda found: _filled(record, found), task.context)
+    pairs = tuple(TextPair(context, f" {choice}") for choice in choices)
+    return Question({"harness": pairs, "completion": pairs}, choices, label)
+
+
+def _hellaswag(record: Mapping[str, Any]) -> Question:
+    """lm-evaluation-harness rewrites the texts; llm.c takes them as they are."""
+    endings = tuple(_text(ending, "endings") for ending in _field(record, "endings"))
+    if len(endings) != HELLASWAG_ENDINGS:
+        raise SkytrainError(f"has {len(endings)} endings; HellaSwag has {HELLASWAG_ENDINGS}")
+    label = _index(_field(record, "label"), endings)
+    if "ctx_a" in record:
+        context = f"{record['ctx_a']} {str(record.get('ctx_b') or '').capitalize()}"
+        query = tidy_hellaswag(f"{_field(record, 'activity_label')}: {context}")
+    else:  # a file of the completion form has the whole context only
+        query = tidy_hellaswag(_text(_field(record, "ctx"), "ctx"))
+    ctx = record.get("ctx") or f"{record['ctx_a']} {record.get('ctx_b') or ''}".strip()
+    tidy = tuple(tidy_hellaswag(ending) for ending in endings)
+    _check_not_empty(tidy)
+    return Question(
+        {
+            "harness": tuple(TextPair(query, f" {ending}") for ending in tidy),
+            "completion": tuple(TextPair(ctx, f" {ending}") for ending in endings),
+        },
+        tidy,
+        label,
+    )
+
+
+def tidy_hellaswag(text: str) -> str:
+    """As the harness does: WikiHow's marks become sentence ends or nothing, and double spaces single."""
+    text = text.strip().replace(" [title]", ". ")
+    return re.sub(r"\[.*?\]", "", text).replace("  ", " ")
+
+
+def _winogrande(record: Mapping[str, Any]) -> Question:
+    """Two contexts, each with one option in the gap, and the rest of the sentence as the continuation of both."""
+    sentence = _text(_field(record, "sentence"), "sentence")
+    before, gap, rest = sentence.partition("_")
+    if not gap or not rest.strip():
+        raise SkytrainError(f"sentence {sentence!r} has no gap (_) with text after it")
+    options = tuple(_text(_field(record, name), name) for name in ("option1", "option2"))
+    answer = str(_field(record, "answer"))
+    if answer not in ("1", "2"):
+        raise SkytrainError(f"answer is {answer!r}; it must be 1 or 2")
+    pairs = tuple(TextPair(before + option, f" {rest.strip()}") for option in options)
+    return Question(
+        {"harness": pairs, "completion": pairs}, tuple(before + option for option in options), int(answer) - 1
+    )
+
+
+def _plain_question(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """ARC and OpenBookQA as AI2 publishes them nest the stem and the choices under `question`."""
+    question = record.get("question")
+    if not isinstance(question, Mapping) or "stem" not in question:
+        return record
+    listed = question["choices"]
+    choices = {name: [choice[name] for choice in listed] for name in ("text", "label")}
+    return {**record, "question": question["stem"], "question_stem": question["stem"], "choices": choices}
+
+
+def _choices(record: Mapping[str, Any], fields: Sequence[str]) -> tuple[str, ...]:
+    if len(fields) == 1:
+        listed = _field(record, fields[0], CHOICE_NAMES)
+        if not isinstance(listed, Sequence) or isinstance(listed, str):
+            raise SkytrainError(f"{fields[0]} is {listed!r}; it must be a list of texts")
+    else:
+        listed = [_field(record, name) for name in fields]
+    choices = tuple(_text(choice, fields[0]) for choice in listed)
+    if len(choices) < 2:
+        raise SkytrainError(f"has {len(choices)} choices; at least 2 are needed")
+    _check_not_empty(choices)
+    return choices
+
+
+def _check_not_empty(choices: Sequence[str]) -> None:
+    empty = [number for number, choice in enumerate(choices) if not choice.strip()]
+    if empty:
+        raise SkytrainError(f"choice {empty[0]} is empty")
+
+
+def _label(record: Mapping[str, Any], task: TaskConfig, choices: Sequence[str]) -> int:
+    if isinstance(task.label, int):
+        return _index(task.label, choices)
+    value = _field(record, task.label, LABEL_NAMES)
+    if task.label_names is None:
+        return _index(value, choices)
+    names = [str(name) for name in _field(record, task.label_names)]
+    name = str(value).strip()
+    if name not in names:
+        raise SkytrainError(f"{task.label} is {name!r}, which is none of {', '.join(names)}")
+    return names.index(name)
+
+
+def _index(value: Any, choices: Sequence[str]) -> int:
+    try:
+        label = int(value)
+    except (TypeError, ValueError):
+        if value in choices:
+            return choices.index(value)
+        raise SkytrainError(f"label is {value!r}; it must be a choice or its number, from 0 on") from None
+    if not 0 <= label < len(choices):
+        raise SkytrainError(f"label is {label}; there are {len(choices)} choices, numbered from 0")
+    return label
+
+
+def _filled(record: Mapping[str, Any], found: re.Match[str]) -> str:
+    others = CONTEXT_NAMES if found[1] == "context" else ()
+    text = _text(_field(record, found[1], others), found[1])
+    return text.lstrip() if found[2] else text
+
+
+def _field(record: Mapping[str, Any], path: str, others: Sequence[str] = ()) -> Any:
+    """The field at a path; where the path is a default name, also the field's other usual names."""
+    for name in (path, *(others if path in others else ())):
+        value: Any = record
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is not None:
+            return value
+    raise SkytrainError(f"has no {path}")
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise SkytrainError(f"{name} is {value!r}; it must be text")
+    return value

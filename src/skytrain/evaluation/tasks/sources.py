@@ -1,0 +1,88 @@
+"""Where a task's data comes from: a path or URL that was given, the store, or the hub, whose files the store keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...config import NamedTask, SkytrainError
+from ...corpus import reaching_hub
+from ...storage import NotFound, Store, StoreError, open_store
+from .records import read_records
+
+FOLDER = "evaluations"
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """The name and the bytes of a file."""
+
+    name: str
+    content: bytes
+
+
+def load_data(task: NamedTask, store: Store, note: Callable[[str], None]) -> list[DataFile]:
+    """The files of a task. What comes from the hub is kept in the store, so that the next run needs no network."""
+    if task.data is not None:
+        return _given(task)
+    key = f"{FOLDER}/{task.name}/{_revision(task)}.jsonl"
+    try:
+        return [DataFile(store.url(key), store.read(key))]
+    except NotFound:
+        pass
+    if task.config.repo is None:
+        raise SkytrainError(f"task {task.name} does not say where its data is\n  set evaluation.data.{task.name}=PATH")
+    files = _from_hub(task)
+    records = [record for file in files for record in read_records(file.name, file.content)]
+    content = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
+    store.create(key, content)
+    note(f"{task.name}: {len(records)} records of {task.config.repo} are now in {store.url(key)}")
+    return [DataFile(store.url(key), content)]
+
+
+def _revision(task: NamedTask) -> str:
+    return task.config.revision.replace("/", "-")
+
+
+def _given(task: NamedTask) -> list[DataFile]:
+    assert task.data is not None
+    if "://" in task.data:
+        root, _, name = task.data.rpartition("/")
+        try:
+            return [DataFile(task.data, open_store(root).read(name))]
+        except StoreError as error:
+            raise SkytrainError(f"task {task.name}: {error}\n  correct evaluation.data.{task.name}") from None
+    path = Path(task.data).expanduser()
+    if path.is_dir():
+        paths = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
+    else:
+        paths = [path] if path.is_file() else []
+    if not paths:
+        raise SkytrainError(f"task {task.name}: {task.data}: no such file\n  correct evaluation.data.{task.name}")
+    return [DataFile(str(file), file.read_bytes()) for file in paths]
+
+
+def _from_hub(task: NamedTask) -> Sequence[DataFile]:
+    import fnmatch
+
+    from huggingface_hub import HfApi, hf_hub_download
+
+    config, url = task.config, f"hf://datasets/{task.config.repo}@{task.config.revision}"
+    place: dict[str, Any] = {"repo_type": "dataset", "revision": config.revision}
+    assert config.repo is not None
+    try:
+        with reaching_hub("read", url):
+            names = fnmatch.filter(HfApi().list_repo_files(config.repo, **place), config.files or "*")
+            if not names:
+                raise SkytrainError(f"{url} has no file that matches {config.files}")
+            paths = [Path(hf_hub_download(config.repo, name, **place)) for name in sorted(names)]
+    except StoreError as error:
+        problem = str(error).partition("\n")[0]
+        raise SkytrainError(
+            f"task {task.name}: {problem}\n"
+            f"  without a network, give its file: evaluation.data.{task.name}=PATH (JSONL or parquet of the same fields)"
+        ) from None
+    return [DataFile(path.name, path.read_bytes()) for path in paths]

@@ -1,0 +1,79 @@
+"""Evaluate tasks: models and downstream tasks in, a result for each pair out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ..checkpoints import committed_steps, find_run
+from ..config import Config, NamedTask, SkytrainError, find_tasks
+from ..evaluation import PairedDifference, PlacedModel, TaskEvaluator, TaskResult, TaskSources, compare, place_model
+from ..runs import Reporter
+from ..storage import Store, open_store
+
+EVERY_CHECKPOINT = "@all"
+
+
+@dataclass(frozen=True)
+class TasksRequest:
+    """Which models to evaluate: runs, RUN@STEP, RUN@all, folders; none: the newest run."""
+
+    sources: tuple[str, ...] = ()
+    precision: str | None = None
+
+
+@dataclass(frozen=True)
+class ModelResults:
+    """What a model scored, and the seconds that the scoring took."""
+
+    model: str
+    step: int | None  # of a run's checkpoint
+    results: tuple[TaskResult, ...]
+    seconds: float
+
+
+def evaluate_tasks(config: Config, request: TasksRequest, reporter: Reporter) -> Iterator[ModelResults]:
+    """Yields the results of one model after another. Tasks and sources are checked before the first is loaded."""
+    store, tasks = open_store(config.store), find_tasks(config.evaluation)
+    if not tasks:
+        raise SkytrainError("no task is named\n  add tasks=[hellaswag]")
+    sources = [each for source in request.sources or (None,) for each in _expand(store, source)]
+
+    def results() -> Iterator[ModelResults]:
+        for source in sources:
+            yield _evaluate(config, place_model(config, store, source, request.precision), tasks, reporter)
+
+    return results()
+
+
+def _expand(store: Store, source: str | None) -> list[str | None]:
+    """RUN@all as all checkpoints of the run."""
+    if source is None or not source.endswith(EVERY_CHECKPOINT):
+        return [source]
+    run = find_run(store, source.removesuffix(EVERY_CHECKPOINT)).name
+    steps = committed_steps(store, run)
+    if not steps:
+        raise SkytrainError(f"run {run} has no committed checkpoint yet")
+    return [f"{run}@{step}" for step in steps]
+
+
+def _evaluate(config: Config, placed: PlacedModel, tasks: Sequence[NamedTask], reporter: Reporter) -> ModelResults:
+    sources, results, began = TaskSources(open_store(config.store), reporter.note), [], time.monotonic()
+    for task in tasks:
+        evaluator = TaskEvaluator(task, placed.tokenizer, sources, limit=config.evaluation.limit)
+        evaluator.prepare()
+        stage = f"{placed.label}: {task.name}"
+        evaluator.progress = lambda done, total, stage=stage: reporter.progress(stage, done, total)
+        evaluator.run(placed.model)
+        assert evaluator.result is not None
+        results.append(evaluator.result)
+    step = placed.label.rpartition("@")[2] if placed.run else ""
+    return ModelResults(placed.label, int(step) if step.isdigit() else None, tuple(results), time.monotonic() - began)
+
+
+def compare_models(first: ModelResults, second: ModelResults) -> list[PairedDifference]:
+    """The second model against the first, on each task's items."""
+    return [
+        difference for one, two in zip(first.results, second.results, strict=True) for difference in compare(one, two)
+    ]
