@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import ConfigDirs, Json, Overrides, Precision, Split, compose_overrides
+from .options import ConfigDirs, Json, Precision, Split, compose_overrides
 
 if TYPE_CHECKING:
     from ..config import Config
@@ -17,8 +17,25 @@ if TYPE_CHECKING:
 SHORT = ("tasks", "limit", "folder")  # of evaluation.tasks, ...
 
 
+def _in_full(overrides: list[str] | None) -> list[str]:
+    """`tasks=...` for `evaluation.tasks=...`."""
+    return [f"evaluation.{text}" if text.partition("=")[0] in SHORT else text for text in overrides or []]
+
+
+TaskOverrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="What to score: tasks=[hellaswag,my.jsonl], limit=1000, evaluation.data.hellaswag=FILE; and any other setting. "
+        "`skytrain config explain evaluation` explains them.",
+        callback=_in_full,
+        show_default=False,
+    ),
+]
+
+
 def evaluate(
-    overrides: Overrides = None,
+    overrides: TaskOverrides = None,
     config_dir: ConfigDirs = None,
     source: Annotated[
         list[str] | None,
@@ -63,7 +80,7 @@ def evaluate(
       skytrain evaluate --from my-run@all tasks=[hellaswag]
       skytrain evaluate --from my-run --from my-model --compare tasks=[arc-easy]
     """
-    config = compose_overrides([_long(text) for text in overrides or []], config_dir).config
+    config = compose_overrides(_in_full(overrides), config_dir).config
     sources = tuple(source or ())
     if config.evaluation.tasks:
         _tasks(config, sources, precision, Output(compare, items, as_json))
@@ -79,11 +96,6 @@ class Output:
     compare: bool
     items: Path | None
     as_json: bool
-
-
-def _long(override: str) -> str:
-    """`tasks=...` for `evaluation.tasks=...`."""
-    return f"evaluation.{override}" if override.partition("=")[0] in SHORT else override
 
 
 def _refuse_without_tasks(sources: tuple[str, ...], compare: bool, items: Path | None) -> None:
