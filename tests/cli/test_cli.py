@@ -126,7 +126,7 @@ def test_the_commands_work_one_after_the_other_on_the_users_own_text(tmp_path):
         skytrain("generate", "--prompt", "Line", "--max-tokens", "12", "--temperature", "0", cwd=tmp_path).stdout
         == written.stdout
     )
-    exported = skytrain("export", "--out", "exported", cwd=tmp_path)
+    exported = skytrain("export", "--out", "exported", "--dtype", "fp32", cwd=tmp_path)
     assert exported.returncode == 0, exported.stderr
     again = json.loads(skytrain("evaluate", *settings, "--from", "exported", "--json", cwd=tmp_path).stdout)
     assert again["loss"] == pytest.approx(evaluated["loss"], abs=1e-5)

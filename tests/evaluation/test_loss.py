@@ -14,7 +14,7 @@ from skytrain.evaluation.generation import Sampling
 from skytrain.models import Decoder, build_model, lm_loss
 from skytrain.models.device import check_precision, choose_device_type, resolve_precision
 from skytrain.pipelines.evaluate import LossRequest, evaluate
-from skytrain.pipelines.export import export
+from skytrain.pipelines.export import ExportRequest, export
 from skytrain.pipelines.generate import generate
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
@@ -121,7 +121,7 @@ def trained(tmp_path_factory):
 
 def test_a_folder_is_evaluated_although_the_micro_batch_is_auto(trained, tmp_path):
     root, config = trained
-    export(config, None, tmp_path / "exported")
+    export(config, ExportRequest(None, tmp_path / "exported", dtype="fp32"))
     auto = tiny_config(root, "trainer.micro_batch=auto", "trainer.device=cpu")
     _, of_folder = evaluate(auto, LossRequest(str(tmp_path / "exported")), Silent())
     _, of_run = evaluate(config, LossRequest(), Silent())

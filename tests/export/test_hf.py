@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import os
 
@@ -8,7 +9,7 @@ import torch
 
 from skytrain.config import BPETokenizerConfig, HFModelConfig, SkytrainError
 from skytrain.config.composition import compose
-from skytrain.export import export_hf
+from skytrain.export import HFExport, TrainingFacts, export_hf
 from skytrain.models import build_model
 from skytrain.tokens.byte_level import train_bpe
 
@@ -30,7 +31,7 @@ def model(tokenizer):
 def test_transformers_loads_the_export_with_equal_logits(model, tokenizer, tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    folder = export_hf(model, tokenizer, tmp_path / "out")
+    folder = export_hf(model, tokenizer, tmp_path / "out", HFExport("fp32"))
     theirs = AutoModelForCausalLM.from_pretrained(folder)
     their_tokenizer = AutoTokenizer.from_pretrained(folder)
     ids = tokenizer.encode_batch([TEXT])[0].tolist()
@@ -40,6 +41,65 @@ def test_transformers_loads_the_export_with_equal_logits(model, tokenizer, tmp_p
         difference = theirs(tokens).logits - model(tokens)[..., : tokenizer.vocab_size]
     assert difference.abs().max() <= 1e-5
     assert theirs.generation_config.eos_token_id == tokenizer.eot
+
+
+def hf_model(tokenizer, folder):
+    """A model that transformers runs, with random weights."""
+    from transformers import LlamaConfig
+
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    LlamaConfig(vocab_size=tokenizer.vocab_size, **shape).save_pretrained(folder)
+    return build_model(HFModelConfig(str(folder), "hf", "random", None, False, tokenizer.vocab_size, 24), seed=1)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "hf"])
+def test_an_export_is_bf16_in_several_files_and_the_model_stays_as_it_was(model, tokenizer, tmp_path, kind):
+    from transformers import AutoModelForCausalLM
+
+    model = hf_model(tokenizer, tmp_path / "llama").eval() if kind == "hf" else model
+    before = {name: value.clone() for name, value in model.named_parameters()}
+    folder = export_hf(model, tokenizer, tmp_path / "out", HFExport(max_file_bytes=12_000))
+    weights = json.loads((folder / "model.safetensors.index.json").read_text())
+    assert len(set(weights["weight_map"].values())) == len(list(folder.glob("*.safetensors"))) > 1
+    assert all(torch.equal(value, before[name]) for name, value in model.named_parameters())
+    theirs = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
+    assert theirs.dtype == torch.bfloat16
+    tokens = torch.tensor([tokenizer.encode_batch([TEXT])[0].tolist()[:24]])
+    rounded = copy.deepcopy(model).bfloat16().float()
+    with torch.no_grad():
+        difference = theirs.float()(tokens).logits - rounded(tokens)[..., : tokenizer.vocab_size]
+    assert difference.abs().max() <= 1e-5
+
+
+def test_the_model_card_says_what_was_trained_on_what_and_for_how_much(model, tokenizer, tmp_path):
+    facts = TrainingFacts(
+        run="mine",
+        step=100,
+        total_steps=200,
+        batch_tokens=65536,
+        sequence_length=1024,
+        optimizer="adamw",
+        learning_rate=3e-4,
+        precision="bf16-mixed",
+        seed=7,
+        data={"tokens/pile/ab12/gpt2/train": 2_500_000_000},
+        tokenizer="gpt2",
+        metrics={"train/loss": 3.21, "val/loss": 3.3, "cost/usd": 12.5},
+        device="NVIDIA A10G",
+        ranks=4,
+        train_seconds=7200.0,
+        started_from="openai-community/gpt2@main",
+    )
+    card = (export_hf(model, tokenizer, tmp_path / "out", HFExport(training=facts)) / "README.md").read_text()
+    assert 'base_model: "openai-community/gpt2"' in card.split("---")[1]
+    for line in (
+        "| data | tokens/pile/ab12/gpt2/train (2,500,000,000 tokens) |",
+        "| tokens trained on | 6,553,600 (65,536 per step) |",
+        "| validation loss | 3.3000 |",
+        "| hardware | 4 x NVIDIA A10G |",
+        "| cost | $12.50 |",
+    ):
+        assert line in card
 
 
 def test_the_vocabulary_is_exported_without_its_padding(model, tokenizer, tmp_path):
@@ -72,14 +132,7 @@ def test_a_model_of_ones_own_has_no_hugging_face_form(tokenizer, tmp_path):
 
 @pytest.mark.parametrize("kind", ["decoder", "hf"])
 def test_an_export_has_the_modes_of_the_umask(model, tokenizer, tmp_path, kind):
-    if kind == "hf":
-        from transformers import LlamaConfig
-
-        shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-        LlamaConfig(vocab_size=tokenizer.vocab_size, **shape).save_pretrained(tmp_path / "llama")
-        model = build_model(
-            HFModelConfig(str(tmp_path / "llama"), "hf", "random", None, False, tokenizer.vocab_size, 24), seed=1
-        )
+    model = hf_model(tokenizer, tmp_path / "llama") if kind == "hf" else model
     before = os.umask(0o027)
     try:
         folder = export_hf(model, tokenizer, tmp_path / "out")

@@ -14,7 +14,7 @@ from skytrain.checkpoints import AnotherModel, DamagedCheckpoint, committed, com
 from skytrain.checkpoints.verification import verify
 from skytrain.config import SkytrainError
 from skytrain.export import export_llmc
-from skytrain.pipelines.export import export
+from skytrain.pipelines.export import ExportRequest, export
 from skytrain.pipelines.train import train
 from skytrain.runs import (
     DamagedRecord,
@@ -73,7 +73,7 @@ def trained_root(prepared_root, tmp_path_factory) -> Path:
     """A store with a run of eight steps, its checkpoints at 2, 4, 6 and 8, and its weights at 4 in other formats."""
     root = Path(shutil.copytree(prepared_root, tmp_path_factory.mktemp("trained") / "store"))
     train(tiny_config(root, "run=whole", *SHORT), Silent())
-    export(tiny_config(root), "whole@4", root / "hf")
+    export(tiny_config(root), ExportRequest("whole@4", root / "hf", dtype="fp32"))
     export_llmc(load_model(open_store(str(root)), "whole@4").model, root / "seed.bin")
     return root
 
@@ -81,6 +81,14 @@ def trained_root(prepared_root, tmp_path_factory) -> Path:
 @pytest.fixture
 def root(trained_root, tmp_path) -> Path:
     return Path(shutil.copytree(trained_root, tmp_path / "store"))
+
+
+def test_the_card_of_an_export_tells_the_run_its_data_and_its_losses(trained_root):
+    card = (trained_root / "hf/README.md").read_text()
+    metrics = [record for record in read_metrics(open_store(str(trained_root)), "whole") if record["step"] == 4]
+    [loss] = [record["train/loss"] for record in metrics if "train/loss" in record]
+    assert "(run whole, step 4 of 8)" in card and f"| training loss | {loss:.4f} |" in card
+    assert "| data | tokens/synthetic/" in card and "| cost | " in card
 
 
 class Crash(RuntimeError):

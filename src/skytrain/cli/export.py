@@ -1,4 +1,4 @@
-"""`skytrain export`: writes a trained model in another project's format."""
+"""`skytrain export`: writes a trained model in another project's format, or pushes it to the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -7,31 +7,69 @@ from typing import Annotated, Literal
 
 import typer
 
-from .options import ConfigDirs, From, Overrides, compose_overrides
+from .options import ConfigDirs, From, compose_overrides
+
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[OWNER/NAME] KEY=VALUE",
+        help="With --to hub, the repository. Settings choose the store: store.root=s3://bucket/project.",
+        show_default=False,
+    ),
+]
 
 
 def export(
-    out: Annotated[
-        Path,
-        typer.Option("--out", metavar="PATH", help="The folder or file to write. It must not exist, or be empty."),
-    ],
-    overrides: Overrides = None,
+    arguments: Arguments = None,
     config_dir: ConfigDirs = None,
     source: From = None,
     to: Annotated[
-        Literal["hf", "llm.c"],
-        typer.Option(help="hf: a folder for from_pretrained of transformers. llm.c: its model file."),
+        Literal["hf", "llm.c", "hub"],
+        typer.Option(
+            help="hf: a folder for from_pretrained of transformers. llm.c: its model file. "
+            "hub: that folder, pushed to OWNER/NAME on the Hugging Face hub."
+        ),
     ] = "hf",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="PATH",
+            help="The folder or file to write. It must not exist, or be empty; with --to hub, a folder that was "
+            "exported before is pushed as it is.",
+            show_default=False,
+        ),
+    ] = None,
+    dtype: Annotated[
+        Literal["bf16", "fp16", "fp32"], typer.Option(help="The type of the weights in a Hugging Face folder.")
+    ] = "bf16",
+    public: Annotated[
+        bool, typer.Option("--public", help="With --to hub: a repository that is created is public, not private.")
+    ] = False,
 ) -> None:
-    """Write a trained model for other tools.
+    """Write a trained model for other tools, or to the HF hub.
+
+    The folder has safetensors of at most 5 GB with their index, the tokenizer with its chat template,
+    generation_config.json and a model card. A push that was interrupted goes on with the same command.
 
     \b
     Examples:
       skytrain export --to hf --out my-model
       skytrain export --from my-run@5000 --to llm.c --out model.bin
+      skytrain export --to hub my-team/my-model --public
     """
-    config = compose_overrides(overrides, config_dir).config
-    from ..pipelines.export import export as pipeline
+    from ..config import SkytrainError
 
-    label = pipeline(config, source, out, to)
-    print(f"{label} -> {out}")
+    words = arguments or []
+    names = [word for word in words if "=" not in word] if to == "hub" else []
+    if to == "hub" and len(names) != 1:
+        raise SkytrainError("--to hub needs the repository, once\n  skytrain export --to hub OWNER/NAME")
+    if to != "hub" and out is None:
+        raise SkytrainError(f"--to {to} needs the path to write\n  add --out PATH")
+    config = compose_overrides([word for word in words if word not in names], config_dir).config
+    from ..pipelines.export import ExportRequest, export as pipeline
+    from .console import reporter
+
+    request = ExportRequest(source, out, to, dtype, names[0] if names else None, private=not public)
+    with reporter() as console:
+        print(pipeline(config, request, console))

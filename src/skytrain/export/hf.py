@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal
 
+import torch
 from torch import nn
 
 from ..config import SkytrainError
-from ..models import Decoder, HFCausalLM, save_hf_folder
+from ..models import MAX_FILE_BYTES, Decoder, HFCausalLM, count_parameters, save_hf_folder
 from ..tokens import Tokenizer
+from .card import ModelFacts, TrainingFacts, model_card
 from .folder import new_folder
 
+Dtype = Literal["bf16", "fp16", "fp32"]
+DTYPES: dict[Dtype, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
-def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path) -> Path:
-    """Write the model and its tokenizer to a new folder, which appears only once it is complete."""
+
+@dataclass(frozen=True)
+class HFExport:
+    """How a folder is written."""
+
+    dtype: Dtype = "bf16"
+    training: TrainingFacts | None = None  # for the model card
+    max_file_bytes: int = MAX_FILE_BYTES
+
+
+def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path, how: HFExport | None = None) -> Path:
+    """Write the model, its tokenizer and a model card to a new folder, which appears only once it is complete."""
+    how = how or HFExport()
     if not isinstance(model, Decoder | HFCausalLM):
         raise SkytrainError(
             f"{type(model).__name__} is a model of your own; only the built-in decoder and model=hf have a Hugging Face form"
@@ -27,11 +43,45 @@ def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path) -> Pat
     target, ids = Path(folder), tokenizer.token_ids
     with new_folder(target) as draft:
         if isinstance(model, Decoder):
-            save_hf_folder(model, draft, eot=ids["eos_token_id"], bos=ids["bos_token_id"])
+            save_hf_folder(
+                model,
+                draft,
+                eot=ids["eos_token_id"],
+                bos=ids["bos_token_id"],
+                dtype=DTYPES[how.dtype],
+                max_file_bytes=how.max_file_bytes,
+            )
         else:
-            cast(Any, model.model).save_pretrained(draft)
+            _save_transformers(model, draft, how)
         stops = sorted(tokenizer.stop_ids)
         generation = {**ids, "eos_token_id": stops if len(stops) > 1 else stops[0]}
         (draft / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
         tokenizer.save(draft)
+        card = model_card(_facts(model, draft), how.training)
+        (draft / "README.md").write_text(card, encoding="utf-8")
     return target
+
+
+def _save_transformers(model: HFCausalLM, folder: Path, how: HFExport) -> None:
+    theirs: Any = model.model
+    dtype = DTYPES[how.dtype]
+    # Cast in a copy: the model stays as it was.
+    weights = {
+        name: value.to(dtype) if value.is_floating_point() else value for name, value in theirs.state_dict().items()
+    }
+    theirs.save_pretrained(folder, state_dict=weights, max_shard_size=how.max_file_bytes)
+    path = folder / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["dtype"] = str(dtype).removeprefix("torch.")
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _facts(model: Decoder | HFCausalLM, folder: Path) -> ModelFacts:
+    written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return ModelFacts(
+        name=model.config.name.rstrip("/").rpartition("/")[2],
+        family=written["model_type"],
+        parameters=count_parameters(model),
+        max_length=model.config.max_length,
+        dtype=written["dtype"],
+    )

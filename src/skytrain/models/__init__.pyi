@@ -32,6 +32,7 @@ from .loss import (
 from .parametrization import UpdateScales as UpdateScales, update_scales as update_scales
 from .places import Places as Places
 from .recompute import Recompute as Recompute, nothing_kept as nothing_kept, run_block as run_block
+from .safetensors_io import MAX_FILE_BYTES as MAX_FILE_BYTES
 from .sizes import describe_sizes as describe_sizes
 from .sources import find_weights as find_weights, is_pretrained as is_pretrained
 from .stages import DecoderStage as DecoderStage, stage_layers as stage_layers

@@ -15,7 +15,7 @@ from .decoder import Decoder
 from .hf_form import hf_config, hf_form
 from .hf_weights import WeightPair, from_hf, match_weights, to_hf, weight_pairs
 from .parametrization import folded, folded_config
-from .safetensors_io import SafetensorsFolder, TensorSpec, write_folder
+from .safetensors_io import MAX_FILE_BYTES, SafetensorsFolder, TensorSpec, write_folder
 
 
 def load_hf_folder(
@@ -70,27 +70,37 @@ def read_hf_weights(
     model.tie()
 
 
-def save_hf_folder(model: Decoder, folder: Path, *, eot: int | None = None, bos: int | None = None) -> None:
+def save_hf_folder(
+    model: Decoder,
+    folder: Path,
+    *,
+    eot: int | None = None,
+    bos: int | None = None,
+    dtype: torch.dtype | None = None,
+    max_file_bytes: int = MAX_FILE_BYTES,
+) -> None:
     """Write config.json and the weights into an existing folder, one tensor at a time.
 
-    Vocabulary padding is dropped, and the multipliers of muP and CompleteP are folded into the weights.
+    `dtype` is that of the weights; by default they have the model's. Vocabulary padding is dropped, and the multipliers
+    of muP and CompleteP are folded into the weights.
     """
     form = hf_form(folded_config(model.config))
-    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    text = json.dumps(hf_config(form, eot=eot, bos=bos, dtype=dtype), indent=2, sort_keys=True)
+    written = dtype or next(model.parameters()).dtype
+    label = str(written).removeprefix("torch.")
+    text = json.dumps(hf_config(form, eot=eot, bos=bos, dtype=label), indent=2, sort_keys=True)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     parameters = dict(model.named_parameters())
     pairs = list(weight_pairs(form, parameters))
     specs = [
-        TensorSpec(name, tensor.dtype, tuple(tensor.shape))
+        TensorSpec(name, written, tuple(tensor.shape))
         for pair in pairs
         for name, tensor in to_hf(form, pair, [parameters[each].detach().to("meta") for each in pair.ours]).items()
     ]
     tensors = (
-        tensor
+        tensor.to(written)
         for pair in pairs
         for tensor in to_hf(
             form, pair, [folded(model.config, each, parameters[each].detach()) for each in pair.ours]
         ).values()
     )
-    write_folder(folder, specs, tensors)
+    write_folder(folder, specs, tensors, max_file_bytes)

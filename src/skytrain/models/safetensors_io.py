@@ -14,6 +14,7 @@ from torch import Tensor
 from ..config import SkytrainError
 from .safetensors_header import INDEX, SINGLE, read_headers
 
+MAX_FILE_BYTES = 5 * 10**9  # what the hub and transformers have agreed on
 DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16", torch.float64: "F64"}
 
 
@@ -48,7 +49,7 @@ class SafetensorsFolder:
 
 
 def write_folder(
-    folder: Path, specs: list[TensorSpec], tensors: Iterable[Tensor], max_file_bytes: int = 5 * 10**9
+    folder: Path, specs: list[TensorSpec], tensors: Iterable[Tensor], max_file_bytes: int = MAX_FILE_BYTES
 ) -> None:
     """Writes `tensors`, one for each spec and in their order, as one file or as parts with an index."""
     files: list[list[TensorSpec]] = [[]]

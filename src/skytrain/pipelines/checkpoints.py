@@ -99,9 +99,10 @@ def convert(config: Config, source: str, to: Format, target: str | None, *, with
         raise SkytrainError(f"--to {to}: name the file or folder to write after {source}")
     if to == "safetensors":
         return _safetensors(store, commit, Path(target), with_optimizer)
-    from .export import export
+    from .export import ExportRequest, export
 
-    export(config, f"{record.name}@{commit.step}", Path(target), to)
+    # In float32: a conversion keeps every bit of the checkpoint's weights.
+    export(config, ExportRequest(f"{record.name}@{commit.step}", Path(target), to, dtype="fp32"))
     return target
 
 

@@ -1,21 +1,121 @@
-"""Export: a trained model in, a folder or file for other tools out."""
+"""Export: a trained model in, a folder or file for other tools out, or a repository of the Hugging Face hub."""
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from ..checkpoints import load_model
-from ..config import Config
-from ..export import export_hf, export_llmc
-from ..storage import open_store
+from ..checkpoints import LoadedModel, load_model
+from ..config import Config, SkytrainError
+from ..export import Dtype, HFExport, TrainingFacts, check_hub_name, export_hf, export_llmc, push_folder
+from ..runs import Reporter, Silent, attempt_numbers, read_attempt, read_metrics
+from ..storage import Store, open_store
+from ..tokens import find_manifest
 
 
-def export(config: Config, source: str | None, out: Path, to: Literal["hf", "llm.c"] = "hf") -> str:
-    """Writes the model to `out`; returns the label of what was exported."""
-    loaded = load_model(open_store(config.store), source)
-    if to == "hf":
-        export_hf(loaded.model, loaded.tokenizer, out)
+@dataclass(frozen=True)
+class ExportRequest:
+    """What to export, and where to."""
+
+    source: str | None = None  # a run, RUN@STEP or a folder; None: the newest run
+    out: Path | None = None  # None: only for the hub, a folder that is removed after the upload
+    to: Literal["hf", "llm.c", "hub"] = "hf"
+    dtype: Dtype = "bf16"
+    repository: str | None = None  # on the hub
+    private: bool = True
+
+
+def export(config: Config, request: ExportRequest, reporter: Reporter | None = None) -> str:
+    """Writes the model, and pushes it where the request says so; returns a line that says what went where."""
+    reporter = reporter or Silent()
+    if request.to == "hub":
+        return _push(config, request, reporter)
+    assert request.out is not None
+    store = open_store(config.store)
+    loaded = load_model(store, request.source)
+    if request.to == "hf":
+        export_hf(loaded.model, loaded.tokenizer, request.out, HFExport(request.dtype, _training_facts(store, loaded)))
     else:
-        export_llmc(loaded.model, out)
-    return loaded.label
+        export_llmc(loaded.model, request.out)
+    return f"{loaded.label} -> {request.out}"
+
+
+def _push(config: Config, request: ExportRequest, reporter: Reporter) -> str:
+    """Exports to a folder, unless an earlier push has done so, and uploads it."""
+    assert request.repository is not None
+    check_hub_name(request.repository)
+    kept = request.out is not None
+    folder = request.out or Path(f"{request.repository.replace('/', '--')}.upload")
+    if (folder / "config.json").is_file():
+        reporter.note(f"{folder}: exported before, only uploaded now")
+        label = str(folder)
+    else:
+        store = open_store(config.store)
+        loaded = load_model(store, request.source)
+        label = loaded.label
+        export_hf(loaded.model, loaded.tokenizer, folder, HFExport(request.dtype, _training_facts(store, loaded)))
+    try:
+        address = push_folder(
+            folder,
+            request.repository,
+            private=request.private,
+            progress=lambda done, total: reporter.progress("upload", done, total, "bytes"),
+        )
+    except (SkytrainError, KeyboardInterrupt):
+        reporter.note(f"the export is in {folder}: the same command uploads the rest")
+        raise
+    if not kept:
+        shutil.rmtree(folder)
+    return f"{label} -> {address}"
+
+
+def _training_facts(store: Store, loaded: LoadedModel) -> TrainingFacts | None:
+    """What the run's record, metrics and manifests say, at the exported step."""
+    run = loaded.run
+    if run is None:
+        return None
+    step = int(loaded.label.rpartition("@")[2])
+    config: dict[str, Any] = run.config
+    trainer = config["trainer"]
+    metrics: dict[str, float] = {}
+    for record in read_metrics(store, run.name):
+        if record["step"] <= step:
+            metrics |= record
+    steps = trainer["steps"] or (trainer["tokens"] or 0) // trainer["batch_tokens"]
+    return TrainingFacts(
+        run=run.name,
+        step=step,
+        total_steps=steps,
+        batch_tokens=trainer["batch_tokens"],
+        sequence_length=trainer["sequence_length"],
+        optimizer=config["optimizer"]["name"],
+        learning_rate=config["optimizer"]["lr"],
+        precision=trainer["precision"],
+        seed=run.seed,
+        data={prefix: _tokens(store, prefix) for prefix in run.data if prefix.endswith("/train")},
+        tokenizer=run.tokenizer_id,
+        metrics=metrics,
+        device=run.hardware.get("device", ""),
+        ranks=_ranks(store, run.name),
+        train_seconds=run.train_seconds,
+        started_from=run.started_from or _weights(config["model"]),
+    )
+
+
+def _weights(model: dict[str, Any]) -> str | None:
+    """The pretrained weights that the model's settings name."""
+    if model["family"] == "hf":
+        return model["name"] if model["weights"] == "pretrained" else None
+    return model.get("weights")
+
+
+def _ranks(store: Store, run: str) -> int:
+    numbers = attempt_numbers(store, run)
+    return int(read_attempt(store, run, numbers[-1]).get("world_size", 1)) if numbers else 1
+
+
+def _tokens(store: Store, prefix: str) -> int | None:
+    manifest = find_manifest(store, prefix)
+    return manifest.tokens if manifest else None

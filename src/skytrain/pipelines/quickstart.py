@@ -10,7 +10,7 @@ from ..report import loss_curve
 from ..runs import Reporter, read_metrics
 from ..storage import open_store
 from .evaluate import LossRequest, evaluate
-from .export import export
+from .export import ExportRequest, export
 from .generate import generate
 from .prepare import prepare
 from .train import train
@@ -34,7 +34,7 @@ def quickstart(config: Config, reporter: Reporter) -> str:
     reporter.note("\n5/5 export")
     folder = Path(config.store.root.removeprefix("file://")) / "exports" / f"{trained.run}-step{trained.step}"
     if not folder.exists():
-        export(config, trained.run, folder)
+        export(config, ExportRequest(trained.run, folder))
     return f"""
 The whole pipeline works on this machine.
   tokens      {prepared.folder}: {prepared.train.tokens} to train on
