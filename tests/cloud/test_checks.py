@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from botocore.stub import Stubber
 
-from skytrain.cloud import CHECKS, Finding, Preflight, run_checks
+from skytrain.cloud import CHECKS, COMMAND_ACTIONS, AwsSession, Finding, Preflight, run_checks
 from skytrain.cloud.checks.trial_launch import trial_call
-from skytrain.cloud.images import MachineImage
+from skytrain.cloud.images import CPU_PARAMETER, MachineImage, find_image
 from skytrain.config.schema import SubnetsConfig
 
 from .conftest import REGION, StubbedSession, client_error
@@ -34,9 +34,20 @@ def quotas(stubbed: StubbedSession, *values: tuple[str, float]) -> None:
         stubbed.stub("service-quotas").add_response("get_service_quota", answer, asked)
 
 
+def recorded(session: AwsSession) -> set[str]:
+    """The IAM actions of the calls that the session makes from now on."""
+    actions: set[str] = set()
+    for name in ("perform", "items"):
+        real = getattr(session, name)
+        setattr(session, name, lambda call, *rest, real=real: actions.add(call.action) or real(call, *rest))
+    return actions
+
+
 def test_an_account_as_the_base_leaves_it_passes_every_check(ground: Ground, stubbed: StubbedSession) -> None:
     quotas(stubbed, (G_SPOT, 96.0))
+    sent = recorded(ground.session)
     findings = list(run_checks([one for one in CHECKS if one.group == "AWS"], ground.preflight(plan(offer()))))
+    assert sent <= set(COMMAND_ACTIONS["doctor"]) and len(sent) > 10
     assert [(one.name, one.text) for one in findings if one.verdict == "failed"] == []
     passed = {one.name for one in findings if one.verdict == "ok"}
     assert passed >= {
@@ -180,6 +191,12 @@ def test_the_image_is_the_newest_pytorch_by_number_and_is_pinned(ground: Ground)
     assert finding.verdict == "failed" and finding.exit_code == 3
 
 
+def test_a_machine_without_gpus_gets_an_image_without_pytorch(ground: Ground) -> None:
+    ground.publish({CPU_PARAMETER: "ami-cpu"})
+    assert find_image(ground.session, gpu=False).id == "ami-cpu"
+    assert find_image(ground.session, gpu=True).id == ground.image
+
+
 def test_a_region_without_images_is_named(ground: Ground) -> None:
     ground.session.region = "us-west-2"
     finding = found("image", ground.preflight(plan()))
@@ -270,6 +287,7 @@ def test_a_role_that_may_not_launch_is_told_by_awss_own_dry_run(ground: Ground) 
     call = trial_call(preflight)
     assert call.parameters["DryRun"] is True and call.parameters["SubnetId"] == ground.subnets["us-east-2b"]
     assert call.parameters["MetadataOptions"]["HttpTokens"] == "required"
+    assert call.parameters["BlockDeviceMappings"][0]["Ebs"]["Encrypted"] is True
     stub = Stubber(ground.session.client("ec2"))
     told = "You are not authorized. User: arn:aws:sts::1:assumed-role/x/y is not authorized to perform: ec2:RunInstances on resource: arn:aws:ec2:us-east-2:1:instance/* because no identity-based policy allows it"
     stub.add_client_error("run_instances", **client_error("UnauthorizedOperation", told))

@@ -11,11 +11,11 @@ import pytest
 
 from skytrain.cloud import CHECKS, Finding, Preflight, run_checks
 from skytrain.cloud.checks import gpu
-from skytrain.config import compose
 from skytrain.storage import open_store
 from tests.support.s3 import READER_KEY, READER_SECRET, S3Server
 
 from .conftest import StubbedSession
+from .ground import CONFIG
 
 CARD = "NVIDIA A10G, {}, 23028 MiB"
 EFA_LINE = "node:1:1 [0] NCCL INFO NET/OFI Selected provider is efa, fabric is efa-direct (found 4 nics)"
@@ -29,11 +29,11 @@ def found(name: str, preflight: Preflight) -> Finding:
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Preflight:
     monkeypatch.chdir(tmp_path)
-    return Preflight(compose().config)
+    return Preflight(CONFIG())
 
 
 def with_store(root: str, **changed: Any) -> Preflight:
-    config = compose().config
+    config = CONFIG()
     return Preflight(replace(config, store=replace(config.store, root=root, **changed)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .checks import CHECKS
 from .resources import KINDS
 
 ACCOUNT = ("sts:GetCallerIdentity", "ec2:DescribeRegions")
@@ -15,6 +16,10 @@ def _all(name: str) -> tuple[str, ...]:
 
 
 COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
+    "doctor": tuple(
+        dict.fromkeys([*(action for one in CHECKS for action in one.actions), *STORE_READS, *STORE_WRITES])
+    ),
+    "catalog refresh": ("ec2:DescribeInstanceTypes", "ec2:DescribeSpotPriceHistory", "pricing:GetProducts"),
     "store copy": (*STORE_READS, *STORE_WRITES),
     "logs": STORE_READS,
     "status": (*ACCOUNT, *MACHINES, *STORE_READS),

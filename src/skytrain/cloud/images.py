@@ -12,7 +12,8 @@ from .session import AwsSession
 GPU_FOLDER = "/aws/service/deeplearning/ami/x86_64"
 # There is no name for the newest PyTorch: versions are compared.
 GPU_NAME = re.compile(GPU_FOLDER + r"/oss-nvidia-driver-gpu-pytorch-(\d+)\.(\d+)-ubuntu-24\.04/latest/ami-id")
-CPU_PARAMETER = "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id"
+# The same system for machines without GPUs: owned by Amazon, which the operator role insists on, with its agents.
+CPU_PARAMETER = GPU_FOLDER + "/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class MachineImage:
 
 
 def find_image(session: AwsSession, gpu: bool, region: str | None = None) -> MachineImage:
-    """Return the current image: Deep Learning AMI with the newest PyTorch for GPUs, plain Ubuntu 24.04 otherwise."""
+    """Return the current image: a Deep Learning AMI, with the newest PyTorch for GPUs, without it otherwise."""
     if not gpu:
         found = session.perform(Call("ssm", "GetParameter", {"Name": CPU_PARAMETER}), region)["Parameter"]
         return MachineImage(found["Value"], CPU_PARAMETER)

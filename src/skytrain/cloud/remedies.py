@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..planning import Market
+from ..runs import EXIT_CODES
 
 DOCS = "https://docs.aws.amazon.com/"
 
@@ -148,3 +149,15 @@ def matching_remedy(code: str, message: str) -> Remedy:
     """Return the remedy of an AWS error, by its code or by a code that its message names."""
     named = next((word for word in NAMED_IN_MESSAGES if word in message), "")
     return REMEDIES.get(code) or REMEDIES.get(named) or UNKNOWN
+
+
+def remedies_table() -> str:
+    """Return the table in Markdown, for the docs."""
+    codes: dict[Remedy, list[str]] = {}
+    for code, remedy in REMEDIES.items():
+        codes.setdefault(remedy, []).append(code)
+    rows = [
+        f"| {EXIT_CODES[remedy.cause]} | {', '.join(f'`{code}`' for code in named)} | {remedy.fix.format(region='the region')} |"
+        for remedy, named in codes.items()
+    ]
+    return "\n".join(["| exit | AWS says | what to do |", "| --- | --- | --- |", *rows])

@@ -10,6 +10,17 @@ __all__ = ["CHECKS", "Check", "Finding", "Preflight", "run_checks"]
 MACHINE: Group = "this machine"
 AWS: Group = "AWS"
 
+CALLER = ("sts:GetCallerIdentity",)
+QUOTAS = (
+    "servicequotas:GetServiceQuota",
+    "servicequotas:GetAWSDefaultServiceQuota",
+    "servicequotas:ListServiceQuotas",
+    "ec2:DescribeInstances",
+    "ec2:DescribeInstanceTypes",
+    "ec2:DescribeSpotInstanceRequests",
+)
+KNOWN = ("credentials", "region")
+
 CHECKS: tuple[Check, ...] = (
     Check("python", machine.python, MACHINE),
     Check("packages", machine.packages, MACHINE),
@@ -21,20 +32,32 @@ CHECKS: tuple[Check, ...] = (
     Check("EFA", gpu.efa_present, MACHINE, needs=("GPU",)),
     Check("NCCL", gpu.efa_used, MACHINE, needs=("GPU", "EFA", "torch")),
     Check("account", account.is_set_up, AWS),
-    Check("credentials", account.credentials, AWS),
-    Check("clock", account.clock, AWS, needs=("credentials",)),
-    Check("region", account.region, AWS, needs=("credentials",)),
-    Check("roles", account.roles, AWS, needs=("credentials",)),
-    Check("encryption", store.encryption, AWS, needs=("credentials", "store")),
+    Check("credentials", account.credentials, AWS, actions=CALLER),
+    Check("clock", account.clock, AWS, needs=("credentials",), actions=CALLER),
+    Check("region", account.region, AWS, needs=("credentials",), actions=("ec2:DescribeRegions",)),
+    Check("roles", account.roles, AWS, needs=("credentials",), actions=("iam:GetRole", "iam:GetInstanceProfile")),
+    Check("encryption", store.encryption, AWS, needs=("credentials", "store"), actions=("s3:GetObject",)),
     Check("plan", offer.plan, AWS),
-    Check("quota", quota.quota, AWS, needs=("credentials", "region")),
-    Check("fallback quota", quota.fallbacks, AWS, needs=("credentials", "region")),
-    Check("zones", offer.zones, AWS, needs=("credentials", "region")),
-    Check("spot price", offer.spot_price, AWS, needs=("zones",)),
-    Check("image", image.image, AWS, needs=("credentials", "region")),
-    Check("subnets", network.subnets, AWS, needs=("credentials", "region")),
-    Check("route to S3", network.route_to_s3, AWS, needs=("subnets",)),
-    Check("endpoints", network.endpoints, AWS, needs=("subnets",)),
-    Check("security group", network.security_group, AWS, needs=("credentials", "region")),
-    Check("trial launch", trial_launch.trial_launch, AWS, needs=("image", "subnets", "security group", "roles")),
+    Check("quota", quota.quota, AWS, needs=KNOWN, actions=QUOTAS),
+    Check("fallback quota", quota.fallbacks, AWS, needs=KNOWN, actions=QUOTAS),
+    Check("zones", offer.zones, AWS, needs=KNOWN, actions=("ec2:DescribeInstanceTypeOfferings",)),
+    Check("spot price", offer.spot_price, AWS, needs=("zones",), actions=("ec2:DescribeSpotPriceHistory",)),
+    Check(
+        "image",
+        image.image,
+        AWS,
+        needs=KNOWN,
+        actions=("ssm:GetParametersByPath", "ssm:GetParameter", "ec2:DescribeImages"),
+    ),
+    Check("subnets", network.subnets, AWS, needs=KNOWN, actions=("ec2:DescribeSubnets",)),
+    Check("route to S3", network.route_to_s3, AWS, needs=("subnets",), actions=("ec2:DescribeRouteTables",)),
+    Check("endpoints", network.endpoints, AWS, needs=("subnets",), actions=("ec2:DescribeVpcEndpoints",)),
+    Check("security group", network.security_group, AWS, needs=KNOWN, actions=("ec2:DescribeSecurityGroups",)),
+    Check(
+        "trial launch",
+        trial_launch.trial_launch,
+        AWS,
+        needs=("image", "subnets", "security group", "roles"),
+        actions=("ec2:RunInstances", "ec2:CreateTags", "iam:PassRole", "sts:DecodeAuthorizationMessage"),
+    ),
 )

@@ -65,12 +65,13 @@ class Preflight:
 
 @dataclass(frozen=True)
 class Check:
-    """One check. It runs only where the checks named in `needs` found all well."""
+    """One check. It runs only where the checks named in `needs` found no problem. `actions` are IAM's."""
 
     name: str
     run: Callable[[Preflight], str]
     group: Group
     needs: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

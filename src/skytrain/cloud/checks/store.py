@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from ...storage import Store, open_store
@@ -29,7 +30,7 @@ def store(preflight: Preflight) -> str:
                 link=LINK,
             )
     if made and folder is not None:
-        folder.rmdir()  # it is empty again, and nobody asked for it
+        _remove_empty(folder)
     return f"{opened.root}: wrote, read, created once, deleted"
 
 
@@ -55,6 +56,14 @@ def encryption(preflight: Preflight) -> str:
     return f"objects are encrypted with {by}"
 
 
+def _remove_empty(folder: Path) -> None:
+    """Remove the folders that the check has made, unless something else has been written there meanwhile."""
+    with suppress(OSError):
+        for place in (folder / "runs", folder):
+            if place.exists():
+                place.rmdir()
+
+
 def _same_key(found: str, wanted: str) -> bool:
     """Compare key ids: S3 reports an ARN, and the setting may be an id."""
     return found.rpartition("/")[2] == wanted.rpartition("/")[2]
@@ -62,7 +71,7 @@ def _same_key(found: str, wanted: str) -> bool:
 
 @contextmanager
 def _probe(opened: Store) -> Iterator[str]:
-    key = f"doctor/{secrets.token_hex(8)}"
+    key = f"runs/doctor-{secrets.token_hex(8)}"  # where machines may write too; no folder, so no run
     if not opened.create(key, key.encode()):
         raise Failed(f"{opened.url(key)} exists already", "run it again")
     try:

@@ -35,6 +35,8 @@ def trial_call(preflight: Preflight) -> Call:
     owner = cloud.owner or preflight.session.identity.name
     tags = Tags(cloud.project, owner, "doctor", preflight.now)
     volume: dict[str, Any] = {"VolumeSize": ROOT_GB, "VolumeType": "gp3", "Encrypted": True}
+    if cloud.kms_key:
+        volume["KmsKeyId"] = cloud.kms_key
     parameters: dict[str, Any] = {
         "DryRun": True,
         "ImageId": preflight.image.id,
