@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from skytrain.cloud import Call, CloudError, open_session
+from skytrain.cloud.remedies import REMEDIES, remedies_table
+from skytrain.runs import EXIT_CODES
 
 from .conftest import StubbedSession, client_error
 
@@ -131,3 +133,13 @@ def test_without_a_region_the_message_says_how_to_set_one(no_aws: pytest.MonkeyP
     with pytest.raises(CloudError, match=r"cloud\.region") as caught:
         open_session()
     assert caught.value.exit_code == 3
+
+
+def test_the_docs_hold_every_error_and_its_remedy() -> None:
+    assert remedies_table() in (Path(__file__).parents[2] / "docs" / "aws.md").read_text()
+
+
+def test_every_remedy_has_an_exit_code_and_a_line() -> None:
+    for code, remedy in REMEDIES.items():
+        assert EXIT_CODES[remedy.cause] in (3, 4, 5, 11), code
+        assert remedy.fix.format(region="x") and "\n" not in remedy.fix

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..config import variable
 from .options import ConfigDirs, Json, Overrides, compose_cloud
 
 if TYPE_CHECKING:
@@ -35,12 +36,12 @@ def doctor(
     `skytrain cloud init` has set an account up, or a plan is given.
 
     \b
-    ✔  all is well
-    ✗  a problem, and how to solve it
+    ✔  no problem
+    ✗  a problem, and → how to solve it
     –  not checked, and why
 
     \b
-    Exit codes: 0 all is well, 3 preflight, 4 quota, 5 capacity, 10 store, 11 credentials.
+    Exit codes: 0 no problem, 3 preflight, 4 quota, 5 capacity, 10 store, 11 credentials.
 
     \b
     Examples:
@@ -72,9 +73,10 @@ def doctor(
 
 def _show(finding: Finding) -> None:
     mark, colour = MARKS[finding.verdict]
-    if sys.stdout.isatty():
+    if sys.stdout.isatty() and not variable("NO_COLOR"):
         mark = typer.style(mark, fg=colour, bold=True)
-    lines = [line for text in (finding.text, finding.fix, finding.link) if text for line in _wrapped(text)]
+    fix = f"→ {finding.fix}" if finding.fix else ""
+    lines = [line for text in (finding.text, fix, finding.link) if text for line in _wrapped(text)]
     print(f"  {mark} {finding.name:<{NAME_WIDTH}} {lines[0]}", flush=True)
     for line in lines[1:]:
         print(f"    {'':<{NAME_WIDTH}} {line}", flush=True)

@@ -107,7 +107,7 @@ def security_group(preflight: Preflight) -> str:
             f"{name} lets anyone in ({_described(opened[0])} from {', '.join(sorted(_ranges(opened[0]) & EVERYWHERE))})",
             "remove the rule: skytrain shell needs no open port",
         )
-    return f"{name}: all traffic with itself, both ways; nothing else comes in from everywhere"
+    return f"{name}: all traffic with itself, both ways; nothing is open to the internet"
 
 
 def _to_itself(rule: dict[str, Any], name: str) -> bool:
