@@ -162,7 +162,7 @@ def store_rows() -> Iterator[Row]:
     yield Row("delete from another project", _s3("DeleteObject", Key="other/runs/llama/x"), NOBODY)
     yield Row("read another bucket", Call("s3", "GetObject", {"Bucket": "payroll", "Key": "demo/runs/x"}), NOBODY)
     yield Row("delete the bucket", _s3("DeleteBucket"), NOBODY)
-    yield Row("open the bucket", _s3("DeletePublicAccessBlock"), NOBODY)
+    yield Row("remove the bucket's own policy", _s3("DeleteBucketPolicy"), NOBODY)
 
 
 def listing_rows() -> Iterator[Row]:

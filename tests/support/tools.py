@@ -1,0 +1,46 @@
+"""Heavy tools of the slow tests, each in an environment of its own that is kept between runs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def python_tool(config: pytest.Config, name: str, *requirements: str) -> Path:
+    """The folder of programs of a virtual environment with `requirements`; skips where they cannot be installed."""
+    folder = _kept(config, name)
+    done = folder / "installed"
+    if not done.exists() or done.read_text() != "\n".join(requirements):
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder / "venv")], check=True)
+        pip = [str(folder / "venv/bin/pip"), "install", "--quiet", *requirements]
+        _install(pip, folder, requirements)
+        done.write_text("\n".join(requirements))
+    return folder / "venv" / "bin"
+
+
+def node_tool(config: pytest.Config, name: str, *requirements: str) -> Path:
+    """A folder whose node_modules holds `requirements`; skips where there is no Node or they cannot be installed."""
+    if not shutil.which("npm"):
+        pytest.skip("Node.js and npm are not installed")
+    folder = _kept(config, name)
+    done = folder / "installed"
+    if not done.exists() or done.read_text() != "\n".join(requirements):
+        (folder / "package.json").write_text("{}")
+        _install(["npm", "install", "--no-audit", "--no-fund", *requirements], folder, requirements)
+        done.write_text("\n".join(requirements))
+    return folder
+
+
+def _kept(config: pytest.Config, name: str) -> Path:
+    assert config.cache is not None
+    return Path(config.cache.mkdir(f"tool-{name}"))
+
+
+def _install(command: list[str], folder: Path, requirements: tuple[str, ...]) -> None:
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
+    if result.returncode:
+        pytest.skip(f"cannot install {' '.join(requirements)}: {result.stderr[-300:]}")
