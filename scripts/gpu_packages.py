@@ -1,6 +1,6 @@
 """Unpacks Skytrain's dependencies into a folder for PYTHONPATH, for a GPU machine without a network.
 
-    python scripts/gpu_packages.py .gpu-packages --python 3.12 [--with test --with deepspeed]
+    python scripts/gpu_packages.py .gpu-packages --python 3.12 [--with test --with deepspeed --with harness]
 
 Copy the folder and the checkout to that machine, then run
 PYTHONPATH=.gpu-packages:src python3 -m skytrain ...
@@ -10,6 +10,7 @@ Packages are for Linux x86-64. The machine must have torch, numpy and transforme
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import shutil
 import subprocess
 import sys
@@ -41,11 +42,23 @@ NAMES = (
 EXTRAS = {
     "test": ("pytest", "pluggy", "iniconfig", "packaging"),
     "deepspeed": ("einops", "hjson", "msgpack", "psutil", "py-cpuinfo"),
+    # What lm-evaluation-harness's HFLM imports beyond transformers and torch.
+    "harness": ("lm_eval", "accelerate", "requests", "urllib3", "idna", "certifi", "charset-normalizer", "psutil"),
 }
+LEFT_OUT = "lm_eval/tasks/*/*"  # thousands of files that only the harness's own tasks need
 # These have no wheels, so they are copied from here. DeepSpeed compiles its C++ and CUDA sources where it is used.
 COPIED = {"antlr4-python3-runtime": "antlr4"}
-COPIED_EXTRAS = {"test": {}, "deepspeed": {"deepspeed": "deepspeed"}}
+COPIED_EXTRAS = {"test": {}, "deepspeed": {"deepspeed": "deepspeed"}, "harness": {}}
 BUILT_HERE = {".so", ".pyc"}
+
+
+def version_of(name: str) -> str:
+    """The version that is installed here, or else the one that constraints.txt names."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        lines = Path(__file__).parents[1].joinpath("constraints.txt").read_text().splitlines()
+        return next(line.partition("==")[2] for line in lines if line.partition("==")[0].lower() == name.lower())
 
 
 def main() -> None:
@@ -60,7 +73,7 @@ def main() -> None:
         copied |= COPIED_EXTRAS[extra]
     shutil.rmtree(options.folder, ignore_errors=True)
     with tempfile.TemporaryDirectory() as wheels:
-        pins = [f"{name}=={metadata.version(name)}" for name in names]
+        pins = [f"{name}=={version_of(name)}" for name in names]
         subprocess.run(
             [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--platform", "manylinux_2_28_x86_64", "--platform", "manylinux2014_x86_64",
              "--python-version", options.python, "-d", wheels, *pins],
@@ -68,7 +81,8 @@ def main() -> None:
         )  # fmt: skip
         for wheel in sorted(Path(wheels).glob("*.whl")):
             with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(options.folder)
+                kept = [name for name in archive.namelist() if not fnmatch.fnmatch(name, LEFT_OUT)]
+                archive.extractall(options.folder, kept)
     for distribution, package in copied.items():
         for file in metadata.files(distribution) or []:
             if (file.parts[0] == package or file.parts[0].endswith(".dist-info")) and file.suffix not in BUILT_HERE:

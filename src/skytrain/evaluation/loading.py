@@ -42,4 +42,6 @@ def place_model(config: Config, store: Store, source: str | None, precision: str
         precision = "32-true" if device == "cpu" else resolve_precision(device, trained)
         check_precision(device, precision, "--precision")
     model = WholeModel(loaded.model, torch.device(device), precision)
+    if config.trainer.compile and device == "cuda":
+        model.compile_blocks()
     return PlacedModel(model, loaded.tokenizer, loaded.label, loaded.run)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -28,6 +29,9 @@ class PlainRows:
     numbers_n: np.ndarray  # the continuation that each of those belongs to
 
 
+MakeBatch = Callable[[], PackedRows | PlainRows]
+
+
 def score_continuations(
     model: Scorer, groups: Sequence[Sequence[Continuation]], progress: Progress | None = None
 ) -> ContinuationScores:
@@ -37,15 +41,14 @@ def score_continuations(
     of ranks, and each continuation is scored by exactly one share of them, so neither do the scores.
     """
     flat = [each for group in groups for each in group]
-    batches: Sequence[PackedRows | PlainRows] = (
-        _packed_batches(model, model.packed_rows, groups) if model.packed_rows else _plain_batches(model, flat)
-    )
+    # Made when they are needed: a GPU computes one batch while the next is made.
+    batches = _packed_batches(model, model.packed_rows, groups) if model.packed_rows else _plain_batches(model, flat)
     share = model.share
     mine: list[tuple[np.ndarray, TargetScores]] = []
     # Each share takes part in as many passes as the others: a mesh computes together.
     for first in range(0, len(batches), share.count):
         place = first + share.index
-        batch = batches[min(place, len(batches) - 1)]
+        batch = batches[min(place, len(batches) - 1)]()
         scores = _score(model, batch)
         if place < len(batches):
             mine.append((batch.numbers_n, scores))
@@ -91,28 +94,30 @@ def _packed_batches(model: Scorer, lengths: RowLengths, groups: Sequence[Sequenc
     length = min(lengths.longest, -(-needed // ROW_STEP) * ROW_STEP)
     rows = fill_rows(trees, length)
     size = max(1, min(len(rows), model.batch_tokens // length))
-    return [pack(rows[first : first + size], length, size) for first in range(0, len(rows), size)]
+    return [partial(pack, rows[first : first + size], length, size) for first in range(0, len(rows), size)]
 
 
-def _plain_batches(model: Scorer, flat: Sequence[Continuation]) -> list[PlainRows]:
+def _plain_batches(model: Scorer, flat: Sequence[Continuation]) -> list[MakeBatch]:
     """Continuations of about the same length together, the longest first: memory that suffices once suffices always."""
     order = sorted(range(len(flat)), key=lambda number: (-len(flat[number].inputs), number))
-    return list(_batches_in_order(model, flat, order))
-
-
-def _batches_in_order(model: Scorer, flat: Sequence[Continuation], order: Sequence[int]) -> Iterator[PlainRows]:
+    found: list[MakeBatch] = []
     first = 0
     while first < len(order):
         length = model.row_length(len(flat[order[first]].inputs))
         numbers = order[first : first + max(1, model.batch_tokens // length)]
-        tokens, targets = (np.zeros((len(numbers), length), np.int64) for _ in range(2))
-        scored = np.zeros((len(numbers), length), bool)
-        owners = []
-        for row, number in enumerate(numbers):
-            each = flat[number]
-            held = len(each.inputs)
-            tokens[row, :held], targets[row, :held] = each.inputs, each.tokens[1:]
-            scored[row, each.start - 1 : held] = True
-            owners.append(np.full(each.scored, number))
-        yield PlainRows(tokens, targets, scored, np.concatenate(owners))
+        found.append(partial(_plain_rows, flat, numbers, length))
         first += len(numbers)
+    return found
+
+
+def _plain_rows(flat: Sequence[Continuation], numbers: Sequence[int], length: int) -> PlainRows:
+    tokens, targets = (np.zeros((len(numbers), length), np.int64) for _ in range(2))
+    scored = np.zeros((len(numbers), length), bool)
+    owners = []
+    for row, number in enumerate(numbers):
+        each = flat[number]
+        held = len(each.inputs)
+        tokens[row, :held], targets[row, :held] = each.inputs, each.tokens[1:]
+        scored[row, each.start - 1 : held] = True
+        owners.append(np.full(each.scored, number))
+    return PlainRows(tokens, targets, scored, np.concatenate(owners))

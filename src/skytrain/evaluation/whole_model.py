@@ -35,6 +35,12 @@ class WholeModel:
         self._model = model.to(self.device, dtype=torch.bfloat16 if precision == "bf16-true" else None)
         self._autocast = AUTOCAST.get(precision)
 
+    def compile_blocks(self) -> None:
+        """Compiles the blocks of a decoder, for rows of one shape: worthwhile for many passes."""
+        if isinstance(self._model, Decoder):
+            for block in self._model.blocks.values():
+                block.compile(dynamic=False)
+
     @property
     def window(self) -> int:
         return int(self.config.max_length)
