@@ -84,7 +84,8 @@ class NodeHost:
         self.start()
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "skytrain", "node", *SETTINGS, f"store.root={self._campaign.root}"]
+        command = [sys.executable, "-m", "skytrain", "node", *self._campaign.settings]
+        command += [f"store.root={self._campaign.root}"]
         command += [f"run={self._run}", "--nodes", "2", "--processes", "2", "--address", "127.0.0.1"]
         environment = {**os.environ, "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.fake.url}
         with self.log.open("ab") as out:
@@ -121,6 +122,8 @@ class NodeHost:
 
 
 class NodeCampaign:
+    settings: tuple[str, ...] = SETTINGS
+
     def __init__(self, folder: Path, root: str, proxy: FaultProxy, seed: int, say: Callable[[str], None]) -> None:
         self.folder, self.root, self.proxy, self.say = folder, root, proxy, say
         self.generator, self.names = random.Random(seed), 0

@@ -85,12 +85,13 @@ class MeetingStore:
         }
         self._store.create(generation_key(self._identity.run, action.number), json.dumps(body).encode())
 
-    def end(self, action: EndGeneration) -> None:
+    def end(self, action: EndGeneration) -> bool:
+        """Whether this request ended the generation; False if it had ended before."""
         end, kind = action.end, "ended" if action.end.exit_code is None else "over"
         if (action.number, kind) in self._ends:
-            return
+            return False
         body = {**asdict(end), "launch": self._identity.launch}
-        self._store.create(generation_key(self._identity.run, action.number, kind), json.dumps(body).encode())
+        return self._store.create(generation_key(self._identity.run, action.number, kind), json.dumps(body).encode())
 
     def _read_generation(self, number: int) -> JobGeneration:
         if number not in self._generations:

@@ -43,7 +43,7 @@ from .network import free_port
 from .node_job import NodeJob
 from .supervisor import Restarts, describe_exit, restart_wait_seconds
 
-LOOK_SECONDS = 6.0
+LOOK_SECONDS = 7.5
 NOTICE_SECONDS = 5.0  # as AWS advises
 WAIT_CHECK_SECONDS = 60.0  # between two looks for a request to stop, and at the budget, while this host waits
 HOPELESS_SECONDS = 10.0  # to stop, for a job that cannot save
@@ -201,14 +201,17 @@ class NodeAgent:
                     self.meeting.propose(action, self.address, free_port(self.address))
                     self._look.at = 0.0  # whoever won, start at once
                 case EndGeneration():
-                    self.tell(f"generation {action.number} ends: {action.end.reason}")
-                    self._try(partial(self.meeting.end, action))
+                    self._try(partial(self._end_generation, action))
                 case StartJob():
                     self._start_job(action.generation)
                 case StopJob():
                     self._stop_job(action)
                 case Leave():
                     self._leave(action.end)
+
+    def _end_generation(self, action: EndGeneration) -> None:
+        if self.meeting.end(action):
+            self.tell(f"generation {action.number} ends: {action.end.reason}")
 
     def _start_job(self, generation: JobGeneration) -> None:
         rank = generation.members.index(self.identity.host)
