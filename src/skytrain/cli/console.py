@@ -107,10 +107,15 @@ def _new_bars() -> Progress:
     )
 
 
-def print_table(rows: Sequence[tuple[str, ...]]) -> None:
-    """Prints rows of cells in columns. A cell may have several lines."""
+def table(rows: Sequence[tuple[str, ...]]) -> str:
+    """Formats rows of cells in columns. A cell may have several lines."""
     widths = [max(len(line) for row in rows for line in row[i].split("\n")) for i in range(len(rows[0]))]
-    for row in rows:
-        cells = [cell.split("\n") for cell in row]
-        for lines in zip_longest(*cells, fillvalue=""):
-            print("  ".join(line.ljust(width) for line, width in zip(lines, widths, strict=True)).rstrip())
+    return "\n".join(
+        "  ".join(line.ljust(width) for line, width in zip(lines, widths, strict=True)).rstrip()
+        for row in rows
+        for lines in zip_longest(*(cell.split("\n") for cell in row), fillvalue="")
+    )
+
+
+def print_table(rows: Sequence[tuple[str, ...]]) -> None:
+    print(table(rows))

@@ -22,6 +22,7 @@ from . import (
     checkpoints,
     cloud,
     config,
+    costs,
     data,
     doctor,
     evaluate,
@@ -35,6 +36,7 @@ from . import (
     prepare,
     quickstart,
     runs,
+    shell,
     status,
     stop,
     store,
@@ -76,6 +78,8 @@ app.command(epilog=exit_codes_text())(node.node)
 app.command()(status.status)
 app.command()(logs.logs)
 app.command()(stop.stop)
+app.command()(shell.shell)
+app.command()(costs.costs)
 app.command()(gc.gc)
 app.command()(evaluate.evaluate)
 app.command()(generate.generate)

@@ -1,16 +1,23 @@
-"""`skytrain status`: the state of runs, read from the store alone."""
+"""`skytrain status`: the state of runs, from the store, and of the account's machines, from their tags."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Annotated
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..config import SkytrainError
-from .console import print_table
+from ..runs import NoRuns
+from .console import table
 from .options import ConfigDirs, Json, compose_overrides
+
+if TYPE_CHECKING:
+    from ..config import Config
+    from ..pipelines.account import AccountState
 
 Words = Annotated[
     list[str] | None,
@@ -22,10 +29,15 @@ Words = Annotated[
 ]
 
 
-def status(words: Words = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
+Watch = Annotated[bool, typer.Option("--watch", help="Show it again every ten seconds, until Ctrl-C.")]
+WATCH_SECONDS = 10.0
+
+
+def status(words: Words = None, watch: Watch = False, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
     """Show runs: step, loss, speed, dollars, time to go.
 
-    Reads the store only, so it works from any machine.
+    Reads the store, so it works from any machine. With cloud=aws it also shows the account's machines: which run each
+    works for, since when, its price, what it has cost and when it is ended.
 
     \b
     running, starting             wrote to the store within the last minute (starting: ten)
@@ -38,20 +50,54 @@ def status(words: Words = None, config_dir: ConfigDirs = None, as_json: Json = F
     Examples:
       skytrain status
       skytrain status my-run store.root=s3://bucket/project --json
+      skytrain status cloud=aws --watch
     """
-    from ..pipelines.status import describe_status, failure_lines, status as pipeline, status_rows
-
     runs = [word for word in words or [] if "=" not in word]
     if len(runs) > 1:
         raise SkytrainError(f"give one run, not {len(runs)}: {', '.join(runs)}\n  without a name, all runs are shown")
     config = compose_overrides([word for word in words or [] if "=" in word], config_dir).config
-    found = pipeline(config, runs[0] if runs else None)
+    run = runs[0] if runs else None
+    while True:
+        text = _status(config, run, as_json)
+        if watch and sys.stdout.isatty():
+            print("\x1b[2J\x1b[H", end="")  # clears the screen
+        print(text, flush=True)
+        if not watch:
+            return
+        time.sleep(WATCH_SECONDS)
+
+
+def _status(config: Config, run: str | None, as_json: bool) -> str:
+    from ..pipelines.status import describe_status, failure_lines, status as pipeline, status_rows
+
+    try:
+        found = pipeline(config, run)
+    except NoRuns as error:
+        if config.cloud.project is None:
+            raise
+        found, missing = [], [str(error).partition("\n")[0]]
+    else:
+        missing = []
+    account = _account(config, run, [each.run for each in found])
     if as_json:
         shown = [dataclasses.asdict(each) for each in found]
-        print(json.dumps(shown[0] if runs else shown, indent=1))
-        return
-    if runs:
-        print_table([*describe_status(found[0])])
-    else:
-        print_table(status_rows(found))
-        print(*failure_lines(found), sep="\n", end="\n" if failure_lines(found) else "")
+        runs = shown[0] if run else shown
+        return json.dumps(runs if account is None else {"runs": runs, **dataclasses.asdict(account)}, indent=1)
+    lines = [table(describe_status(found[0]))] if run else [*missing, *([table(status_rows(found))] if found else [])]
+    lines += [] if run else failure_lines(found)
+    if account is not None:
+        from ..pipelines.account import machine_notes, machine_rows
+
+        rows = [table(machine_rows(account))] if account.machines else ["no machine runs in this account"]
+        lines += ["", *rows, *machine_notes(account, found)]
+    return "\n".join(lines)
+
+
+def _account(config: Config, run: str | None, runs: list[str]) -> AccountState | None:
+    """The machines, if the configuration names an AWS account."""
+    if config.cloud.project is None:
+        return None
+    from ..cloud import open_session
+    from ..pipelines.account import account_state
+
+    return account_state(config, open_session(config.cloud.region), runs, run)

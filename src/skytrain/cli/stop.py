@@ -4,21 +4,34 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .options import ConfigDirs, Json, RunName, StoreOverrides, compose_overrides, seconds_of
 
+if TYPE_CHECKING:
+    from ..cloud import AwsSession, CloudResource
+    from ..config import Config
+
 Wait = Annotated[
     str, typer.Option("--wait", metavar="TIME", help="How long to wait for its end: 90s, 10m; 0s only asks.")
 ]
+Force = Annotated[
+    bool, typer.Option("--force", help="Terminate its machines after --wait even if it has not saved by then.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before machines are terminated.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the exact requests as JSON, and send none.")]
 
 
 def stop(
     run: RunName,
     overrides: StoreOverrides = None,
     wait: Wait = "5m",
+    force: Force = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
     config_dir: ConfigDirs = None,
     as_json: Json = False,
 ) -> None:
@@ -27,15 +40,60 @@ def stop(
     Writes one object into the run's folder, which the run reads every few seconds, so it works from any machine that
     reaches the store. The run ends as `stopped` with exit code 0, and the same `skytrain train` resumes it.
 
+    With cloud=aws, the run's Auto Scaling groups are then set to zero and its instances terminated. This asks first.
+
     \b
     Examples:
       skytrain stop my-run
       skytrain stop my-run store.root=s3://bucket/project --wait 0s
+      skytrain stop my-run cloud=aws --dry-run
     """
-    from ..pipelines.stop import describe_stop, stop as pipeline
+    from ..pipelines.stop import describe_stop, end_machines, stop as pipeline
     from .console import reporter
 
-    config = compose_overrides(overrides, config_dir).config
+    config, seconds = compose_overrides(overrides, config_dir).config, seconds_of("--wait", wait)
+    session, machines = _machines(config, run)
+    if dry_run:
+        _print_requests(config, run, machines)
+        return
+    if session is not None and machines:
+        _ask(session, run, machines, yes)
     with reporter() as console:
-        stopped = pipeline(config, run, seconds_of("--wait", wait), console)
+        stopped = pipeline(config, run, seconds, console)
+        left = stopped.may_be_saving and not force
+        if session is not None and machines and not left:
+            end_machines(session, machines, console)
     print(json.dumps(dataclasses.asdict(stopped), indent=1) if as_json else describe_stop(stopped))
+    if machines and left:
+        print(
+            f"its machines still run: they end by themselves when it has saved; run this again, or add --force\n"
+            f"  skytrain status {run} cloud=aws",
+            file=sys.stderr,
+        )
+        raise typer.Exit(3)
+
+
+def _machines(config: Config, run: str) -> tuple[AwsSession | None, list[CloudResource]]:
+    """The run's machines; none without an AWS account in the configuration."""
+    if config.cloud.project is None:
+        return None, []
+    from ..cloud import open_session
+    from ..pipelines.account import machines_of
+
+    session = open_session(config.cloud.region)
+    return session, machines_of(config, session, run, lambda text: print(text, file=sys.stderr))
+
+
+def _ask(session: AwsSession, run: str, machines: list[CloudResource], yes: bool) -> None:
+    from ..config import plural
+    from .confirm import confirm
+
+    count = len([each for each in machines if each.kind == "instance"])
+    saved = sum(each.usd_per_hour or 0.0 for each in machines)
+    confirm(session, f"Stop {run} and terminate {plural(count, 'machine')}?", -saved, yes)
+
+
+def _print_requests(config: Config, run: str, machines: list[CloudResource]) -> None:
+    from ..pipelines.stop import planned_stop
+
+    print(json.dumps(planned_stop(config, run, machines), indent=1))

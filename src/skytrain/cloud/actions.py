@@ -33,7 +33,7 @@ COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
         "kms:GenerateDataKey",
     ),
     "shell": (*ACCOUNT, *KINDS["instance"].reads, "ssm:StartSession", "ssm:ResumeSession", "ssm:TerminateSession"),
-    "costs": ("sts:GetCallerIdentity", "ce:GetCostAndUsage", *STORE_READS),
+    "costs": ("ce:GetCostAndUsage", *STORE_READS),
     "gc": (*ACCOUNT, *_all("reads"), *STORE_READS),
     "gc --delete": (*_all("deletes"), "s3:DeleteObject"),
 }

@@ -1,12 +1,14 @@
-"""Stop: ask the processes of a run to save a checkpoint and end, and wait until they have."""
+"""Stop: ask the processes of a run to save a checkpoint and end, wait until they have, and end its machines."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..config import Config
-from ..runs import Reporter, RunStatus, ask_stop, attempt_numbers, load_run
+from ..cloud import AwsSession, Call, CloudResource, scale_to_zero
+from ..config import Config, plural
+from ..runs import Reporter, RunStatus, ask_stop, attempt_numbers, load_run, stop_key
 from ..storage import Store, open_store
 from .status import status_of
 
@@ -24,6 +26,11 @@ class StoppedRun:
     step: int
     total_steps: int
     checkpoint_step: int | None
+
+    @property
+    def may_be_saving(self) -> bool:
+        """Whether ending its machines now could lose a checkpoint."""
+        return self.state in LIVE
 
 
 def stop(config: Config, run: str, wait_seconds: float, reporter: Reporter) -> StoppedRun:
@@ -54,6 +61,39 @@ def _wait(store: Store, found: RunStatus, asked: int, wait_seconds: float, repor
             ask_stop(store, found.run, asked)
         found = status_of(store, record)
     return found
+
+
+def stop_calls(machines: Sequence[CloudResource]) -> list[tuple[str, Call]]:
+    """The requests that end a run's machines, each with its region: groups first, which would replace instances."""
+    groups = [each for each in machines if each.kind == "Auto Scaling group"]
+    calls = [(group.region, scale_to_zero(group)) for group in groups]
+    for region in sorted({each.region for each in machines}):
+        ids = [each.id for each in machines if each.kind == "instance" and each.region == region]
+        if ids:
+            calls.append((region, Call("ec2", "TerminateInstances", {"InstanceIds": ids})))
+    return calls
+
+
+def planned_stop(config: Config, run: str, machines: Sequence[CloudResource]) -> dict[str, object]:
+    """What `--dry-run` prints: the object that would be written, and the requests to AWS with their regions."""
+    store = open_store(config.store)
+    found = status_of(store, load_run(store, run))
+    live = found.state in (*LIVE, "stale")
+    asked = {"write": store.url(stop_key(run)), "attempt": attempt_numbers(store, run)[-1]} if live else None
+    return {"store": asked, "requests": [{"region": region, **call.render()} for region, call in stop_calls(machines)]}
+
+
+def end_machines(session: AwsSession, machines: Sequence[CloudResource], reporter: Reporter) -> int:
+    """Set the run's groups to zero and terminate its instances; returns how many instances there were."""
+    for region, call in stop_calls(machines):
+        session.perform(call, region)
+    count = len([each for each in machines if each.kind == "instance"])
+    reporter.note(f"{plural(count, 'machine')} terminated, ${_usd_per_hour(machines):.2f} per hour less")
+    return count
+
+
+def _usd_per_hour(machines: Sequence[CloudResource]) -> float:
+    return sum(each.usd_per_hour or 0.0 for each in machines)
 
 
 def _result(found: RunStatus, *, asked: bool) -> StoppedRun:

@@ -43,8 +43,10 @@ from .meetings import (
     list_meeting as list_meeting,
 )
 from .meter import (
+    Count as Count,
     Meter as Meter,
     Spend as Spend,
+    last_records as last_records,
     machine_price as machine_price,
     read_spend as read_spend,
     recorded_usd as recorded_usd,
@@ -58,6 +60,7 @@ from .metrics import (
 )
 from .reading import DamagedRecord as DamagedRecord
 from .record import (
+    NoRuns as NoRuns,
     RunRecord as RunRecord,
     Start as Start,
     check_not_renamed as check_not_renamed,

@@ -22,6 +22,10 @@ from .reading import DamagedRecord, read_object
 log = logging.getLogger(__name__)
 
 
+class NoRuns(SkytrainError):
+    """The store has no run."""
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """What was run, on what, with which code and data."""
@@ -195,7 +199,7 @@ def run_names(store: Store) -> list[str]:
     """Return the names of all runs in the store, including damaged ones. Raises if there is none."""
     names = _names(store)
     if not names:
-        raise SkytrainError(f"no run in {store.root} yet\n  start one: skytrain train, or skytrain quickstart")
+        raise NoRuns(f"no run in {store.root} yet\n  start one: skytrain train, or skytrain quickstart")
     return names
 
 

@@ -1,0 +1,37 @@
+"""`skytrain costs`: what a run has cost."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+from .console import print_table
+from .options import ConfigDirs, Json, RunName, StoreOverrides, compose_overrides
+
+
+def costs(run: RunName, overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
+    """Show what a run has cost, by attempt and machine.
+
+    Machines are what the run's meter counted: seconds from launch to end, times the price. Storage and requests are
+    estimates. With cloud=aws, Cost Explorer's figure for the tag skytrain:run stands beside it (AWS charges $0.01 for
+    the question; the figure lags by a day, and the tag must be active as a cost allocation tag).
+
+    \b
+    Examples:
+      skytrain costs my-run
+      skytrain costs my-run cloud=aws --json
+    """
+    from ..pipelines.costs import cost_notes, cost_rows, costs as pipeline
+
+    config = compose_overrides(overrides, config_dir).config
+    session = None
+    if config.cloud.project is not None:
+        from ..cloud import open_session
+
+        session = open_session(config.cloud.region)
+    found = pipeline(config, run, session)
+    if as_json:
+        print(json.dumps({**dataclasses.asdict(found), "usd": found.usd}, indent=1))
+        return
+    print_table(cost_rows(found))
+    print(*cost_notes(found), sep="\n")

@@ -1,0 +1,52 @@
+"""`skytrain shell`: a terminal on a machine of a run."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from typing import Annotated
+
+import typer
+
+from .options import ConfigDirs, RunName, StoreOverrides, compose_overrides
+
+Node = Annotated[
+    str | None,
+    typer.Option(
+        "--node", metavar="N", help="Its number in the order of launch, or its instance id.", show_default=False
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the command, and do not run it.")]
+
+
+def shell(
+    run: RunName,
+    overrides: StoreOverrides = None,
+    node: Node = None,
+    dry_run: DryRun = False,
+    config_dir: ConfigDirs = None,
+) -> None:
+    """Open a terminal on a machine of a run, without an SSH key.
+
+    Uses AWS Session Manager (`aws ssm start-session`): no key pair and no open port. It needs AWS's command line and
+    its session-manager-plugin.
+
+    \b
+    Examples:
+      skytrain shell my-run cloud=aws
+      skytrain shell my-run cloud=aws --node 1 --dry-run
+    """
+    from ..cloud import open_session
+    from ..pipelines.account import machines_of
+    from ..pipelines.shell import check_tools, choose_machine
+
+    config = compose_overrides(overrides, config_dir).config
+    session = open_session(config.cloud.region)
+    machines = machines_of(config, session, run, lambda text: print(text, file=sys.stderr))
+    target = choose_machine(run, machines, node)
+    if dry_run:
+        print(shlex.join(target.command()))
+        return
+    check_tools()
+    raise SystemExit(subprocess.run(target.command(), check=False).returncode)

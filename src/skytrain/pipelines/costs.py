@@ -1,0 +1,156 @@
+"""Costs: what the meter counted of a run, by attempt and machine; storage and requests estimated; AWS's bill."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from ..cloud import RUN, AwsSession, Call, CloudError
+from ..config import Config, format_bytes, format_seconds
+from ..runs import Count, last_records, load_run
+from ..storage import Store, open_store
+
+# us-east-2. Rank 0 writes spend, metrics and log and lists the attempts every five seconds, and reads one small object.
+S3_USD_PER_GB_MONTH = 0.023
+USD_PER_WRITE, USD_PER_READ = 0.005 / 1000, 0.0004 / 1000
+WRITES_PER_HOUR, READS_PER_HOUR = 4 * 720, 720
+BILLING_REGION = "us-east-1"  # Cost Explorer has one endpoint
+
+
+@dataclass(frozen=True)
+class MachineCost:
+    """What one machine cost during one attempt."""
+
+    attempt: int
+    machine: str
+    seconds: float
+    usd: float
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        return self.usd / self.seconds * 3600 if self.seconds else None
+
+
+@dataclass(frozen=True)
+class Bill:
+    """What AWS itself says of the run, by service; `problem` if it does not."""
+
+    usd: float | None = None
+    services: Mapping[str, float] | None = None
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class RunCosts:
+    """The costs of a run. Machines are counted; storage and requests are estimates."""
+
+    run: str
+    machines: tuple[MachineCost, ...]
+    metered: bool  # whether any attempt knew a price
+    stored_bytes: int
+    storage_usd_per_month: float
+    requests_usd: float
+    bill: Bill | None
+
+    @property
+    def usd(self) -> float:
+        return sum(machine.usd for machine in self.machines)
+
+
+def costs(config: Config, run: str, session: AwsSession | None) -> RunCosts:
+    """The costs of a run, with AWS's bill if there is a session to ask."""
+    store = open_store(config.store)
+    record = load_run(store, run)
+    machines = tuple(machine_costs(store, run))
+    stored = sum(stat.size for stat in store.list(f"runs/{run}"))
+    hours = sum(machine.seconds for machine in machines) / 3600
+    remote = store.local_path("") is None
+    return RunCosts(
+        run=run,
+        machines=machines,
+        metered=any(machine.usd for machine in machines),
+        stored_bytes=stored,
+        storage_usd_per_month=S3_USD_PER_GB_MONTH * stored / 1e9 if remote else 0.0,
+        requests_usd=hours * (WRITES_PER_HOUR * USD_PER_WRITE + READS_PER_HOUR * USD_PER_READ) if remote else 0.0,
+        bill=None if session is None else read_bill(session, run, record.started_at),
+    )
+
+
+def machine_costs(store: Store, run: str) -> list[MachineCost]:
+    """What each attempt added to each machine's count: every record has the counts of the whole run so far."""
+    found: list[MachineCost] = []
+    before: dict[str, Count] = {}
+    for attempt, record in last_records(store, run, "spend").items():
+        for key, fields in record.get("machines", {}).items():
+            now, then = Count(**fields), before.get(key)
+            seconds, usd = now.seconds - (then.seconds if then else 0.0), now.usd - (then.usd if then else 0.0)
+            if seconds > 0 or usd > 0:
+                found.append(MachineCost(attempt, key, max(0.0, seconds), max(0.0, usd)))
+                before[key] = now
+    return found
+
+
+def bill_call(run: str, started_at: str, today: datetime | None = None) -> Call:
+    """The request to Cost Explorer. Its data lag by about a day, and the tag must be a cost allocation tag."""
+    end = (today or datetime.now(UTC)).date() + timedelta(days=1)  # exclusive
+    start = min(datetime.fromisoformat(started_at).date(), end - timedelta(days=1))
+    return Call(
+        "ce",
+        "GetCostAndUsage",
+        {
+            "TimePeriod": {"Start": start.isoformat(), "End": end.isoformat()},
+            "Granularity": "MONTHLY",
+            "Metrics": ["UnblendedCost"],
+            "Filter": {"Tags": {"Key": RUN, "Values": [run], "MatchOptions": ["EQUALS"]}},
+            "GroupBy": [{"Type": "DIMENSION", "Key": "SERVICE"}],
+        },
+    )
+
+
+def read_bill(session: AwsSession, run: str, started_at: str) -> Bill:
+    """Ask Cost Explorer; where it is not allowed, say so."""
+    try:
+        answer = session.perform(bill_call(run, started_at), BILLING_REGION)
+    except CloudError as error:
+        return Bill(problem=str(error).partition("\n")[0])
+    services: dict[str, float] = {}
+    for period in answer["ResultsByTime"]:
+        for group in period.get("Groups", []):
+            name, amount = group["Keys"][0], float(group["Metrics"]["UnblendedCost"]["Amount"])
+            services[name] = services.get(name, 0.0) + amount
+    if not services:
+        return Bill(problem=f"no costs with the tag {RUN}={run} yet: it must be an active cost allocation tag")
+    return Bill(sum(services.values()), services)
+
+
+def cost_rows(found: RunCosts) -> list[tuple[str, ...]]:
+    """Machines by attempt as a table, header first."""
+    rows: list[tuple[str, ...]] = [("ATTEMPT", "MACHINE", "TIME", "$/HOUR", "DOLLARS")]
+    for each in found.machines:
+        rate = "?" if not each.usd or each.usd_per_hour is None else f"{each.usd_per_hour:.3f}"
+        dollars = f"{each.usd:.2f}" if found.metered else "?"
+        rows.append((str(each.attempt), each.machine, format_seconds(round(each.seconds)), rate, dollars))
+    total = sum(each.seconds for each in found.machines)
+    rows.append(("all", "", format_seconds(round(total)), "", f"{found.usd:.2f}" if found.metered else "?"))
+    return rows
+
+
+def cost_notes(found: RunCosts) -> list[str]:
+    """Lines below the table."""
+    lines = []
+    if not found.metered:
+        lines.append("no attempt knew the price of its machine: set budget.usd_per_hour")
+    stored = format_bytes(found.stored_bytes)
+    lines.append(
+        f"storage: {stored}, about ${found.storage_usd_per_month:.2f} a month; requests: about ${found.requests_usd:.2f}"
+    )
+    bill = found.bill
+    if bill is not None and bill.services is not None:
+        parts = ", ".join(
+            f"{name} ${usd:.2f}" for name, usd in sorted(bill.services.items(), key=lambda item: -item[1])
+        )
+        lines.append(f"AWS's bill so far (it lags by a day): ${bill.usd:.2f}: {parts}")
+    elif bill is not None:
+        lines.append(f"AWS's bill: unknown: {bill.problem}")
+    return lines
