@@ -22,7 +22,7 @@ COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
     "catalog refresh": ("ec2:DescribeInstanceTypes", "ec2:DescribeSpotPriceHistory", "pricing:GetProducts"),
     "store copy": (*STORE_READS, *STORE_WRITES),
     "logs": STORE_READS,
-    "status": (*ACCOUNT, *MACHINES, *STORE_READS),
+    "status": (*ACCOUNT, *KINDS["instance"].reads, *STORE_READS),
     "stop": (
         *ACCOUNT,
         *MACHINES,
@@ -32,7 +32,7 @@ COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
         "s3:PutObject",
         "kms:GenerateDataKey",
     ),
-    "shell": (*ACCOUNT, *KINDS["instance"].reads, "ssm:StartSession", "ssm:ResumeSession", "ssm:TerminateSession"),
+    "shell": (*ACCOUNT, *MACHINES, "ssm:StartSession", "ssm:ResumeSession", "ssm:TerminateSession"),
     "costs": ("ce:GetCostAndUsage", *STORE_READS),
     "gc": (*ACCOUNT, *_all("reads"), *STORE_READS),
     "gc --delete": (*_all("deletes"), "s3:DeleteObject"),
