@@ -411,7 +411,7 @@ def _image(operation: str, **parameters: Any) -> Call:
 
 def job(subnet: str, tags: Tags | None = OURS, role: str = NODE_ROLE, **resources: Any) -> Call:
     """A SageMaker training job."""
-    machines = {"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 2, "VolumeSizeInGB": 200, "VolumeKmsKeyId": KEY}
+    machines = {"InstanceType": "ml.p4d.24xlarge", "InstanceCount": 2, "VolumeSizeInGB": 200}
     data = {
         "TrainingJobName": "ours",
         "RoleArn": role,

@@ -3,15 +3,37 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import skytrain.cloud
-from skytrain.cloud import Call
+from skytrain.cloud import Call, Tags
+from skytrain.cloud.actions import COMMAND_ACTIONS
+from skytrain.cloud.checks.check import Preflight
+from skytrain.cloud.checks.trial_launch import trial_call
+from skytrain.cloud.images import MachineImage
+from skytrain.cloud.resources import KINDS, CloudResource, scale_to_zero
+from skytrain.config import compose
+from tests.cloud.plans import offer, plan
 from tests.infra.conftest import ROLES, RenderedBase, TerraformTest
-from tests.infra.permissions import KEY, NODE_ROLE, NUMBER, OURS, REGION, all_rows, existing, job
+from tests.infra.permissions import (
+    BUCKET,
+    GROUP,
+    KEY,
+    NODE_ROLE,
+    NUMBER,
+    OURS,
+    PROFILE,
+    PROJECT,
+    REGION,
+    THEIRS,
+    all_rows,
+    existing,
+    job,
+)
 from tests.support.iam.conditions import like
 from tests.support.iam.policy import Authorization, Caller, Decision, Policy, decide
 from tests.support.iam.requests import Account, authorizations
@@ -67,6 +89,7 @@ def test_sagemaker_jobs_need_the_switch_our_tags_our_key_and_the_node_role(full_
     subnet = subnet_of(full_base)
     account = existing(subnet)
     assert may(full_base, "operator", job(subnet), account)
+    assert may(full_base, "operator", job(subnet, InstanceType="ml.c7i.4xlarge", VolumeKmsKeyId=KEY), account)
     for refused in (
         job(subnet, tags=None),
         job(subnet, InstanceType="ml.m5.large"),
@@ -147,17 +170,90 @@ def test_only_the_services_of_a_base_may_assume_its_roles(base: RenderedBase, fu
     assert not assumes(full_base, "sagemaker.amazonaws.com", account="444455556666")
 
 
-def test_every_request_in_our_code_is_one_that_the_operator_may_make_somewhere(base: RenderedBase) -> None:
-    granted = [
-        action
-        for policy in base.policies("operator")
+class AllTagged(dict[str, Mapping[str, str]]):
+    """An account in which everything has the same tags."""
+
+    def __init__(self, tags: Tags) -> None:
+        self.same = tags.mapping()
+
+    def get(self, arn: str, default: object = None) -> Mapping[str, str]:  # type: ignore[override]
+        return self.same
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_gc_deletes_must_belong_to_a_run_of_the_project(base: RenderedBase, kind: str) -> None:
+    facts = {
+        "association": "eipassoc-1",
+        "nodegroups": ["gpus"],
+        "bucket": BUCKET,
+        "key": "demo/runs/gpt2/x",
+        "upload": "1",
+    }
+    resource = CloudResource(kind, "name-0123456789", REGION, OURS, facts=facts)
+    calls = KINDS[kind].delete(resource)
+    if kind == "Auto Scaling group":
+        calls.append(scale_to_zero(resource))  # `skytrain stop`
+    account = existing(subnet_of(base))
+
+    def allowed(role: str, tags: Tags) -> bool:
+        return all(may(base, role, call, replace(account, tags=AllTagged(tags))) for call in calls)
+
+    assert calls and allowed("operator", OURS) and not allowed("viewer", OURS)
+    if "bucket" not in calls[0].parameters and calls[0].service != "s3":  # an upload has a key instead of tags
+        assert not allowed("operator", THEIRS)
+        assert not allowed("operator", Tags(PROJECT, "ml-team"))  # the base
+
+
+def test_doctors_trial_launch_is_one_that_the_operator_may_make(base: RenderedBase) -> None:
+    subnet = subnet_of(base)
+    config = compose(
+        [
+            f"cloud.project={PROJECT}",
+            f"cloud.region={REGION}",
+            f"cloud.instance_profile={PROFILE}",
+            f"cloud.security_group={GROUP}",
+            f"cloud.subnets.private={{us-east-2a: {subnet}}}",
+            "cloud.owner=ada",
+        ]
+    ).config
+    for chosen in (offer(), offer("p4d.24xlarge"), offer("g5.xlarge", nodes=1, market="on-demand")):
+        preflight = Preflight(config, plan(chosen), image=MachineImage("ami-0123456789abcdef0", "x"))
+        call = trial_call(preflight)
+        assert may(base, "operator", call, existing(subnet))
+        assert not may(base, "node", call, existing(subnet)) and not may(base, "viewer", call, existing(subnet))
+
+
+def granted_somewhere(base: RenderedBase, role: str, action: str) -> bool:
+    """Whether some statement of a role allows the action, on whatever resource and condition."""
+    return any(
+        like(action.lower(), each.lower())
+        for policy in base.policies(role)
         for statement in policy["Statement"]
-        if statement["Effect"] == "Allow"
-        for action in ([statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"])
-    ]
-    needed = set(_actions_in_our_code()) - {"sts:GetCallerIdentity"}  # which AWS allows to everybody
-    assert needed
-    assert {action for action in needed if not any(like(action.lower(), each.lower()) for each in granted)} == set()
+        for each in ([statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"])
+    )
+
+
+FOR_EVERYBODY = {"sts:GetCallerIdentity"}  # AWS allows it without any policy
+
+
+def test_every_request_in_our_code_is_one_that_the_operator_may_make_somewhere(base: RenderedBase) -> None:
+    needed = set(_actions_in_our_code()) - FOR_EVERYBODY
+    assert len(needed) > 50
+    assert {action for action in needed if not granted_somewhere(base, "operator", action)} == set()
+
+
+def test_operators_may_use_every_command_and_viewers_those_that_only_look(base: RenderedBase) -> None:
+    lacking = {
+        (role, command): [
+            each for each in actions if each not in FOR_EVERYBODY and not granted_somewhere(base, role, each)
+        ]
+        for role in ("operator", "viewer")
+        for command, actions in COMMAND_ACTIONS.items()
+    }
+    assert not any(missing for (role, _), missing in lacking.items() if role == "operator"), lacking
+    viewers = {command for (role, command), missing in lacking.items() if role == "viewer" and not missing}
+    assert viewers >= {"status", "logs", "costs", "gc"}
+    assert viewers.isdisjoint({"stop", "shell", "gc --delete", "store copy"})
 
 
 def _actions_in_our_code() -> Iterator[str]:

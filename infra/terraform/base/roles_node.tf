@@ -182,11 +182,17 @@ resource "aws_iam_policy" "node_sagemaker" {
         Condition = { ArnEqualsIfExists = { "ec2:Vpc" = aws_vpc.main.arn } }
       },
       {
-        Sid       = "KeyOfTheVolumes"
+        Sid      = "KeyOfTheVolumes"
+        Effect   = "Allow"
+        Action   = "kms:DescribeKey"
+        Resource = aws_kms_key.main.arn
+      },
+      {
+        Sid       = "GrantsForTheVolumes"
         Effect    = "Allow"
-        Action    = ["kms:CreateGrant", "kms:DescribeKey"]
+        Action    = "kms:CreateGrant"
         Resource  = aws_kms_key.main.arn
-        Condition = { BoolIfExists = { "kms:GrantIsForAWSResource" = "true" } }
+        Condition = { Bool = { "kms:GrantIsForAWSResource" = "true" } }
       },
     ]
   })

@@ -357,7 +357,8 @@ resource "aws_iam_policy" "operator_sagemaker" {
         Condition = merge(local.if_created_with_our_tags, {
           "ForAllValues:StringLike"   = { "sagemaker:InstanceTypes" = [for family in var.instance_families : "ml.${family}.*"] }
           "ForAllValues:StringEquals" = { "sagemaker:VpcSubnets" = [for subnet in aws_subnet.private : subnet.id] }
-          ArnEquals                   = { "sagemaker:VolumeKmsKeyArn" = aws_kms_key.main.arn }
+          # If it exists: SageMaker refuses a key for types with local disks, which encrypt themselves.
+          ArnEqualsIfExists = { "sagemaker:VolumeKmsKeyArn" = aws_kms_key.main.arn }
           Null = merge(local.if_created_with_our_tags.Null, {
             "sagemaker:InstanceTypes" = "false"
             "sagemaker:VpcSubnets"    = "false"
