@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from skytrain.tokens import HFTokenizer, load_tokenizer_folder
+from skytrain.config import BPETokenizerConfig, ConfigError, SkytrainError, compose
+from skytrain.storage import open_store
+from skytrain.tokens import HFTokenizer, hf_encoders, load_tokenizer_folder, open_tokenizer, read_tokenizer_settings
+from skytrain.tokens.byte_level import train_bpe
 from skytrain.tokens.encoders import TRICKY
-from tests.support.hf_tokenizers import KINDS, TEXT, make_tokenizer_folder
+from tests.support.hf_tokenizers import CHAT_TEMPLATE, KINDS, TEXT, make_tokenizer_folder
 
 SPELLED = (
     "<s> a</s>b<unk> <|eot_id|>x<start_of_turn>user",
@@ -109,3 +114,139 @@ def test_streamed_pieces_join_to_the_decoded_text_and_hold_whole_characters(
     assert ours.decode(ids[:cut]) + "".join(pieces) + decoder.end() == whole
     if "\ufffd" not in whole:
         assert not any("\ufffd" in piece for piece in pieces)
+
+
+def settings_of(name: Path | str, root: Path, *more: str) -> Any:
+    overrides = ["tokenizer=hf", f"tokenizer.name={name}", "model=llama-micro", f"store.root='{root}'", *more]
+    return compose(overrides, read_tokenizer=read_tokenizer_settings).config
+
+
+def test_the_store_keeps_a_tokenizer_once_and_serves_it_without_its_folder(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "mine"
+    shutil.copytree(folders["byte_level"], folder)
+    (folder / "additional_chat_templates").mkdir()
+    (folder / "additional_chat_templates" / "tools.jinja").write_text("{{ tools }}")
+    store = open_store(str(tmp_path / "store"))
+    config = settings_of(folder, tmp_path / "store")
+    read = open_tokenizer(config.tokenizer, store)
+    kept = sorted(path for path in (tmp_path / "store").rglob("*") if path.is_file())
+    shutil.rmtree(folder)
+    again = settings_of(folder, tmp_path / "store")
+    assert again.tokenizer == config.tokenizer and config.model.vocab_size == read.vocab_size
+    opened = open_tokenizer(again.tokenizer, store)
+    assert sorted(path for path in (tmp_path / "store").rglob("*") if path.is_file()) == kept
+    assert (opened.id, opened.hash, opened.eot, opened.stop_ids) == (read.id, read.hash, read.eot, read.stop_ids)
+    assert lists(opened.encode_batch(SAMPLE)) == lists(read.encode_batch(SAMPLE))
+    assert opened.chat_template == CHAT_TEMPLATE
+    opened.save(tmp_path / "out")
+    assert (tmp_path / "out/tokenizer.json").read_bytes() == (folders["byte_level"] / "tokenizer.json").read_bytes()
+    assert (tmp_path / "out/additional_chat_templates/tools.jinja").read_text() == "{{ tools }}"
+    assert load_tokenizer_folder(tmp_path / "out").hash == read.hash
+
+
+def test_a_tokenizer_that_was_altered_in_the_store_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    store, config = open_store(str(tmp_path)), settings_of(folders["gemma"], tmp_path)
+    id_ = open_tokenizer(config.tokenizer, store).id
+    store.write(f"tokenizers/{id_}/tokenizer_config.json", b"{}")
+    with pytest.raises(SkytrainError, match="was altered"):
+        open_tokenizer(config.tokenizer, store)
+
+
+@pytest.mark.filterwarnings("ignore:fastokens does not serve")
+def test_text_becomes_special_tokens_where_that_is_asked_for(folders: dict[str, Path], tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    plain = open_tokenizer(settings_of(folders["sentencepiece_bpe"], tmp_path).tokenizer, store)
+    asked = open_tokenizer(
+        settings_of(folders["sentencepiece_bpe"], tmp_path, "tokenizer.text_may_be_special=true").tokenizer, store
+    )
+    assert 2 in asked.encode_batch(["a</s>b"])[0] and 2 not in plain.encode_batch(["a</s>b"])[0]
+    assert asked.hash != plain.hash and asked.id != plain.id
+
+
+def test_the_files_of_a_trained_tokenizer_read_data_that_the_tokenizer_itself_made(tmp_path: Path) -> None:
+    trained = train_bpe(BPETokenizerConfig(kind="bpe", name="tiny", vocab_size=300, sample_bytes=10**6), [TEXT])
+    trained.save(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
+    theirs = load_tokenizer_folder(tmp_path)
+    assert isinstance(theirs, HFTokenizer)
+    assert (theirs.hash, theirs.eot, theirs.vocab_size) == (trained.hash, trained.eot, trained.vocab_size)
+    assert lists(theirs.encode_batch(SAMPLE)) == lists(trained.encode_batch(SAMPLE))
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "sentencepiece_bpe", "gemma"])
+def test_the_bytes_of_all_tokens_sum_to_those_of_the_text(pairs: dict[str, Any], kind: str) -> None:
+    ours, _ = pairs[kind]
+    for text in (TEXT, "a", "naïve 你好 <s>\n\n\t"):
+        ids = [ours.eot, *ours.encode_documents([text])[0].tolist()]
+        assert ours.byte_lengths[ids].sum() == len(text.encode())
+
+
+def test_ids_may_lie_anywhere_and_decide_the_vocabulary_and_the_type_of_a_token(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "far"
+    shutil.copytree(folders["byte_level"], folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    token = {"content": "<|far|>", "special": True, "normalized": False}
+    config["added_tokens_decoder"] = {"70000": {**token, "lstrip": False, "rstrip": False, "single_word": False}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+    assert settings_of(folder, tmp_path).model.vocab_size == 70001
+    tokenizer = load_tokenizer_folder(folder)
+    assert tokenizer.vocab_size == 70001 and tokenizer.encode_batch(["a"])[0].dtype == np.uint32
+
+
+def broken(folders: dict[str, Path], folder: Path, change: str) -> Path:
+    shutil.copytree(folders["sentencepiece_bpe"], folder)
+    if change == "empty":
+        shutil.rmtree(folder)
+        folder.mkdir()
+    elif change == "slow":
+        (folder / "tokenizer.json").rename(folder / "tokenizer.model")
+    elif change == "damaged":
+        (folder / "tokenizer.json").write_text('{"model": ')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("empty", r"tokenizer.name: .*t has no tokenizer.json\n  give the folder"),
+        ("slow", r"tokenizer.name: .*only a slow tokenizer \(tokenizer.model\).*\n  convert it once"),
+        ("damaged", r"tokenizer.name: .*tokenizer.json is not JSON.*\n  download it again"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_one_message_with_the_fix(
+    folders: dict[str, Path], tmp_path: Path, change: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
+        settings_of(broken(folders, tmp_path / "t", change), tmp_path / "store")
+    assert raised.value.exit_code == 2
+
+
+def test_a_vocabulary_larger_than_the_embedding_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"model.vocab_size: 100 is smaller than the 431 tokens of tokenizer .*gemma"):
+        settings_of(folders["gemma"], tmp_path, "model.vocab_size=100")
+
+
+def test_a_hub_name_without_a_network_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(ConfigError, match=r"tokenizer.name: team/model: not a folder here.*\n  download it where"):
+        settings_of("team/model", tmp_path)
+
+
+def test_an_engine_with_other_ids_is_not_used_and_one_line_says_so(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = load_tokenizer_folder(folders["gemma"])
+    expected = load_tokenizer_folder(folders["gemma"]).encode_batch(SAMPLE)
+    right = hf_encoders.fastokens_encoder
+    monkeypatch.setattr(
+        hf_encoders, "fastokens_encoder", lambda json_text: lambda texts: [ids[:-1] for ids in right(json_text)(texts)]
+    )
+    with pytest.warns(UserWarning, match="fastokens does not serve this tokenizer .other ids for .Hello") as told:
+        ids = tokenizer.encode_batch(SAMPLE)
+    assert len(told) == 1
+    assert lists(ids) == lists(expected)

@@ -26,7 +26,7 @@ app.command()(inspect.inspect)
 
 @app.command("list")
 def list_(overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_json: Json = False) -> None:
-    """List prepared data sets and trained tokenizers.
+    """List prepared data sets and tokenizers.
 
     Example: skytrain data list store.root=s3://bucket/project
     """
@@ -43,7 +43,7 @@ def list_(overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_js
         counts = (format_count(each.tokens), format_count(each.validation_tokens), f"{each.documents:,}")
         sizes = (format_bytes(each.text_bytes), format_bytes(each.bytes), format_bytes(each.corpus_bytes))
         rows.append((each.dataset, each.version, each.tokenizer or "-", *counts, *sizes))
-    tokenizers = [("TRAINED TOKENIZER", "VOCABULARY", "SIZE", "USED BY")]
+    tokenizers = [("TOKENIZER", "VOCABULARY", "SIZE", "USED BY")]
     for tokenizer in found.tokenizers:
         size, used_by = format_bytes(tokenizer.bytes), ", ".join(tokenizer.used_by) or "-"
         tokenizers.append((tokenizer.id, f"{tokenizer.vocab_size:,}", size, used_by))

@@ -241,7 +241,8 @@ def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> Non
             else f"groups: {', '.join(GROUPS)}; `skytrain config show` lists every setting"
         )
         raise ConfigError(key, f"no such setting (value {value!r})", origin=COMMAND_LINE, hint=hint)
-    present = OmegaConf.select(tree, key, throw_on_missing=False) if not OmegaConf.is_missing(tree, key) else None
+    # What it refers to may be missing as long as it is not read.
+    present = OmegaConf.select(tree, key, throw_on_resolution_failure=False)
     if isinstance(present, DictConfig) and not isinstance(value, dict) and not key.startswith(FREE_KEYS):
         inside = ", ".join(f"{key}.{name}" for name in list(present)[:6])
         raise ConfigError(

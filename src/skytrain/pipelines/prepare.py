@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ from ..tokens import (
     Prepared,
     Shard,
     ShardWriter,
+    TokenFiles,
     TokenizedSlice,
     Tokenizer,
     describe_begin,
@@ -81,8 +82,9 @@ def prepare(config: Config, reporter: Reporter) -> Prepared:
     What an earlier call has finished is used again.
     """
     work = _start(config, reporter)
+    given = _given_tokenizer(work)  # before the corpus is made, which takes hours: it may be a wrong one
     corpus = None if hasattr(work.source, "token_documents") else _make_corpus(work)
-    tokenizer = _make_tokenizer(work, corpus)
+    tokenizer = given or _train_tokenizer(work, corpus)
     folder = tokens_folder(work.data.name, work.version, tokenizer.id)
     prepared = open_prepared(work.store, folder) or _write_splits(work, folder, tokenizer, corpus)
     if corpus is not None:
@@ -185,13 +187,18 @@ def _make_corpus(work: Preparation) -> CorpusManifest:
     return corpus
 
 
-def _make_tokenizer(work: Preparation, corpus: CorpusManifest | None) -> Tokenizer:
+def _given_tokenizer(work: Preparation) -> Tokenizer | None:
+    """The tokenizer, unless it is one that learns from the corpus."""
+    if isinstance(work.config.tokenizer, BPETokenizerConfig):
+        return None
+    tokenizer = open_tokenizer(work.config.tokenizer, work.store)
+    work.reporter.note(f"tokenizer {tokenizer.id}: {tokenizer.vocab_size} tokens, {describe_begin(tokenizer)}")
+    return tokenizer
+
+
+def _train_tokenizer(work: Preparation, corpus: CorpusManifest | None) -> Tokenizer:
     settings, store = work.config.tokenizer, work.store
-    if not isinstance(settings, BPETokenizerConfig):
-        tokenizer = open_tokenizer(settings, store)
-        if isinstance(settings, HFTokenizerConfig):
-            work.reporter.note(f"tokenizer {tokenizer.id}: {tokenizer.vocab_size} tokens, {describe_begin(tokenizer)}")
-        return tokenizer
+    assert isinstance(settings, BPETokenizerConfig)
     if corpus is None:  # no text to learn from: the 256 bytes alone, or an error
         trained = train_bpe(settings, iter(()))
         store_tokenizer(trained, store)
@@ -203,7 +210,7 @@ def _make_tokenizer(work: Preparation, corpus: CorpusManifest | None) -> Tokeniz
     key = trained_tokenizer_key(corpus.dataset, corpus.version, settings)
     store.write(key, store_tokenizer(trained, store).encode())
     made = "trained on the corpus" if settings.vocab_size > BYTES_ALONE else "one for each byte and the end of text"
-    work.reporter.note(f"tokenizer {trained.id}: {trained.vocab_size} tokens, {made}")
+    work.reporter.note(f"tokenizer {trained.id}: {trained.vocab_size} tokens, {made}, {describe_begin(trained)}")
     return trained
 
 
@@ -318,6 +325,8 @@ def _fill(work: Preparation, splits: _Splits, parts: Iterator[TokenizedSlice], c
 
 
 def _synthetic(source: Any, tokenizer: Tokenizer) -> Iterator[TokenizedSlice]:
+    if isinstance(source, TokenFiles) and source.eot is None:
+        source = replace(source, eot=tokenizer.eot)
     for i, ids in enumerate(source.token_documents(tokenizer.vocab_size)):
         yield TokenizedSlice(0, i, [f"{i}"], ids, np.array([len(ids)]), np.zeros(1, np.int64))
 

@@ -2,6 +2,7 @@ from .blend import Blend as Blend, Shuffle as Shuffle
 from .byte_level import ByteLevelBPE as ByteLevelBPE, train_bpe as train_bpe
 from .cache import ShardCache as ShardCache, Waiting as Waiting
 from .convert import (
+    TokenFiles as TokenFiles,
     TokenFormat as TokenFormat,
     split_documents as split_documents,
     write_token_files as write_token_files,

@@ -164,7 +164,7 @@ class TokenFiles:
     """A source of token files that another project wrote; `prepare` turns them into shards of ours.
 
     `eot` is the end-of-text token that separates documents in llm.c's and nanoGPT's files; null means
-    the vocabulary's last.
+    the one that begins a document in the tokenizer, or the vocabulary's last if that is not known.
     `dtype` is for nanoGPT's files, which do not say theirs.
     """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 from collections.abc import Mapping
 from functools import lru_cache
@@ -20,22 +19,24 @@ def plain_definition(definition: Mapping[str, Any]) -> dict[str, Any]:
     Leaving special tokens out of the search for added tokens is not enough: a Unigram model, or a BPE model that
     looks up whole words first, finds them in its own vocabulary.
     """
-    plain = copy.deepcopy(dict(definition))
-    plain["post_processor"] = None
-    model = plain["model"]
-    hidden = {token["content"]: HIDDEN + token["content"] for token in plain["added_tokens"] if token["special"]}
-    for token in plain["added_tokens"]:
-        token["content"] = hidden.get(token["content"], token["content"])
+    added = definition["added_tokens"]
+    hidden = {token["content"]: HIDDEN + token["content"] for token in added if token["special"]}
+
+    def shown(piece: str) -> str:
+        return hidden.get(piece, piece)
+
+    model = dict(definition["model"])
     if isinstance(model["vocab"], dict):
-        model["vocab"] = {hidden.get(piece, piece): id_ for piece, id_ in model["vocab"].items()}
+        model["vocab"] = {shown(piece): id_ for piece, id_ in model["vocab"].items()}
     else:
-        model["vocab"] = [[hidden.get(piece, piece), score] for piece, score in model["vocab"]]
+        model["vocab"] = [[shown(piece), score] for piece, score in model["vocab"]]
     if "merges" in model:
         pairs = (pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"])
-        model["merges"] = [[a, b] for a, b in pairs if not {a, b, a + b} & hidden.keys()]
-    if model.get("unk_token") in hidden:
-        model["unk_token"] = hidden[model["unk_token"]]
-    return plain
+        model["merges"] = [[a, b] for a, b in pairs if not (a in hidden or b in hidden or a + b in hidden)]
+    if model.get("unk_token") is not None:
+        model["unk_token"] = shown(model["unk_token"])
+    tokens = [{**token, "content": shown(token["content"])} for token in added]
+    return {**definition, "added_tokens": tokens, "model": model, "post_processor": None}
 
 
 def without_metaspace(definition: Mapping[str, Any]) -> dict[str, Any] | None:

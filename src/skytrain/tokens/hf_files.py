@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class TokenizerFiles:
     folder: Path
     content: Mapping[str, bytes]
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Return a hash of the names and bytes of all files."""
         digest = hashlib.sha256()
@@ -58,7 +59,7 @@ class TokenizerFiles:
             raise SkytrainError(f"{self.folder / name} does not hold a JSON object\n  download it again")
         return value
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
         """Return the largest id plus one: ids may have gaps, and added tokens may lie anywhere."""
         tokenizer = self.parsed(TOKENIZER_FILE)

@@ -80,8 +80,7 @@ class HFTokenizer:
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """Return the ids that a model continues: the prompt after what the rules put before it."""
-        encode = reference_encoder(self.definition, text_may_be_special=self.text_may_be_special)
-        return [*self.rules.prefix, *encode([prompt])[0].tolist()] or [self.eot]
+        return [*self.rules.prefix, *self._encode_one([prompt])[0].tolist()] or [self.eot]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return the text, special tokens spelled out."""
@@ -96,8 +95,13 @@ class HFTokenizer:
 
     @cached_property
     def byte_lengths(self) -> np.ndarray:
-        """The number of bytes of text that each token stands for; special tokens stand for none."""
-        return _byte_lengths(self.definition, self.vocab_size)
+        """The number of bytes of text that each token stands for; special tokens stand for none.
+
+        Where the tokenizer puts a space before each text, the token that begins a document takes that byte back.
+        """
+        lengths = _byte_lengths(self.definition, self.vocab_size)
+        lengths[self.eot] = min(0, 1 - int(lengths[self._engine.encode("a", add_special_tokens=False).ids].sum()))
+        return lengths
 
     @cached_property
     def chat_template(self) -> str | None:
@@ -163,6 +167,11 @@ class HFTokenizer:
     @cached_property
     def _special_ids(self) -> frozenset[int]:
         return frozenset(token["id"] for token in self.definition["added_tokens"] if token["special"])
+
+    @cached_property
+    def _encode_one(self) -> Encode:
+        """For a few short texts: comparing engines would take longer than encoding them."""
+        return reference_encoder(self.definition, text_may_be_special=self.text_may_be_special)
 
     @cached_property
     def _encode(self) -> Encode:
@@ -240,9 +249,10 @@ def _generation_stops(folder: Path, vocab_size: int) -> list[int]:
 
 def _identity(definition: dict[str, Any], rules: TokenizerRules, text_may_be_special: bool) -> str:
     """Hash what decides the tokens of a document."""
-    own = None if text_may_be_special or rules.prefix or rules.suffix else own_identity(definition, rules.begin)
-    if own is not None:
-        return own
+    if not (text_may_be_special or rules.prefix or rules.suffix):
+        own = own_identity({**definition, "post_processor": None}, rules.begin)
+        if own is not None:
+            return own
     parts = {name: definition.get(name) for name in ("normalizer", "pre_tokenizer", "model", "added_tokens")}
     decides = {
         **parts,

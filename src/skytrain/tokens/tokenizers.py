@@ -55,6 +55,8 @@ def open_tokenizer(config: TokenizerConfig, store: Store, id: str | None = None)
 
     One of Hugging Face's is read from its folder or the hub the first time, and from the store afterwards.
     """
+    if id is not None and id != config.name and store.exists(f"{FOLDER}/{id}/{DEFINITION}"):
+        return _open_stored(store, id)
     if config.kind == "gpt2":
         return gpt2()
     if isinstance(config, HFTokenizerConfig):
@@ -84,10 +86,10 @@ def read_tokenizer_settings(settings: Mapping[str, Any], store_settings: Mapping
             if known:
                 raise SkytrainError(_several(store, name, known))
         files = find_tokenizer_files(name)
+        return _settings(tokenizer_id(name, files, special), files.vocab_size, special)
     except SkytrainError as error:
         problem, _, hint = str(error).partition("\n")
         raise ConfigError("tokenizer.name", problem, hint=hint.strip() or None) from None
-    return _settings(tokenizer_id(name, files, special), files.vocab_size, special)
 
 
 def describe_begin(tokenizer: Tokenizer) -> str:
@@ -140,20 +142,23 @@ def _settings(id: str, vocab_size: int, text_may_be_special: bool) -> dict[str, 
 
 
 def _open_hf(config: HFTokenizerConfig, store: Store, id: str) -> HFTokenizer:
+    if store.exists(f"{FOLDER}/{id}/{DEFINITION}"):
+        return _open_stored(store, id)
+    files = find_tokenizer_files(config.name)
+    found = tokenizer_id(config.name, files, config.text_may_be_special)
+    if found != id:
+        raise SkytrainError(
+            f"{store.url(FOLDER)} has no tokenizer {id}, and the files of {config.name} are now others ({found})\n"
+            "  give the folder that the data was prepared with, or prepare it again"
+        )
+    tokenizer = read_hf_tokenizer(id, files, text_may_be_special=config.text_may_be_special)
+    store_tokenizer(tokenizer, store)
+    return tokenizer
+
+
+def _open_stored(store: Store, id: str) -> HFTokenizer:
     folder = f"{FOLDER}/{id}"
-    try:
-        definition = store.read(f"{folder}/{DEFINITION}")
-    except NotFound:
-        files = find_tokenizer_files(config.name)
-        found = tokenizer_id(config.name, files, config.text_may_be_special)
-        if found != id:
-            raise SkytrainError(
-                f"{store.url(FOLDER)} has no tokenizer {id}, and the files of {config.name} are now others ({found})\n"
-                "  give the folder that the data was prepared with, or prepare it again"
-            ) from None
-        tokenizer = read_hf_tokenizer(id, files, text_may_be_special=config.text_may_be_special)
-        store_tokenizer(tokenizer, store)
-        return tokenizer
+    definition = store.read(f"{folder}/{DEFINITION}")
     names = [stat.key.removeprefix(f"{folder}/") for stat in store.list(folder)]
     content = {name: store.read(f"{folder}/{name}") for name in names if name != DEFINITION}
     tokenizer = HFTokenizer.from_json(id, TokenizerFiles(Path(folder), content), definition)
