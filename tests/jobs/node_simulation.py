@@ -8,9 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from skytrain.jobs.generations import JobGeneration, MeetingRules
+from skytrain.jobs.host_services import AgentLimits, HostServices
 from skytrain.jobs.machines import LocalMachines
 from skytrain.jobs.meeting import HostIdentity, MeetingStore
-from skytrain.jobs.node_agent import AgentLimits, HostServices, NodeAgent
+from skytrain.jobs.node_agent import NodeAgent
 from skytrain.runs import Notice
 from skytrain.storage import Store
 

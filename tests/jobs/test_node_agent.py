@@ -28,7 +28,7 @@ from skytrain.runs import (
     meter,
     read_attempt,
 )
-from skytrain.storage import Store, open_store
+from skytrain.storage import Store, StoreUnreachable, open_store
 from tests.jobs.node_simulation import SimulatedHost, simulated_host, until
 from tests.support.tiny import TINY, tiny_config
 
@@ -88,7 +88,36 @@ def test_a_host_that_fails_its_health_check_thrice_is_reported_for_replacement(s
     host.start()
     assert host.join() == 3
     assert host.replaced == ["it failed its health check 3 times: nvidia-smi reports 7 of 8 GPUs"]
-    assert list_meeting(store, "simulated").hosts == ()
+    assert [each.presence for each in list_meeting(store, "simulated").hosts] == ["left"]  # its cost counts
+
+
+def test_one_of_the_hosts_that_wait_says_that_others_are_lacking(store, monkeypatch):
+    monkeypatch.setattr(node_agent, "WAIT_CHECK_SECONDS", 0.05)
+    hosts = [simulated_host(store, name, nodes=3) for name in ("one", "two")]
+    lacked: list[tuple[str, int, int]] = []
+    for host in hosts:
+        name = host.name
+        host.agent.machines.lack_nodes = lambda ready, wanted, seconds, name=name: lacked.append((name, ready, wanted))
+        host.start()
+    until(lambda: ("one", 2, 3) in lacked, 20)
+    third = simulated_host(store, "three", nodes=3).start()
+    until(lambda: running([*hosts, third], 1), 20)
+    for host in (*hosts, third):
+        host.job.code = 0
+    assert {host.join() for host in (*hosts, third)} == {0}
+    assert {name for name, ready, _ in lacked if ready == 2} == {"one"}
+
+
+def test_a_host_without_a_job_leaves_a_store_that_stays_silent(store):
+    host = simulated_host(store, "one", nodes=2)
+    host.agent.limits = node_agent.AgentLimits(2, 10.0, patience_seconds=0.2)
+
+    def refuse(*_: object) -> None:
+        raise StoreUnreachable("list", "s3://bucket", "no route to host")
+
+    host.agent.meeting.look = host.agent.meeting.beat = refuse  # type: ignore[method-assign]
+    host.start()
+    assert host.join() == 10
 
 
 def test_the_job_of_a_generation_that_has_ended_claims_no_attempt(store):

@@ -15,6 +15,9 @@ class RentedMachines(Protocol):
     def set_desired(self, count: int) -> None:
         """Ask for so many machines: 0 when the run is over, whatever its outcome."""
 
+    def lack_nodes(self, ready: int, wanted: int, seconds: float) -> None:
+        """Called once a minute by one of the hosts that wait: for so long too few have been ready."""
+
     def delete_groups(self) -> None:
         """Give back everything that was rented for the run; node 0's last act."""
 
@@ -32,6 +35,9 @@ class LocalMachines:
         self._tell = tell
 
     def set_desired(self, count: int) -> None:
+        return
+
+    def lack_nodes(self, ready: int, wanted: int, seconds: float) -> None:
         return
 
     def delete_groups(self) -> None:

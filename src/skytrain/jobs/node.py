@@ -28,10 +28,11 @@ from ..runs import (
 from ..storage import Store, open_store
 from .generations import MeetingRules
 from .health import find_problems
+from .host_services import AgentLimits, HostServices
 from .machines import LocalMachines, RentedMachines
 from .meeting import HostIdentity, MeetingStore
 from .network import address_towards
-from .node_agent import AgentLimits, HostServices, NodeAgent
+from .node_agent import NodeAgent
 from .node_job import TrainCommand
 from .waiting import WaitingBudget
 
@@ -59,7 +60,13 @@ def run_node(
     """Takes part in a run on this machine until it is over; returns the exit code."""
     check_job(config, request.processes * request.nodes, request.nodes)
     metadata = find_metadata()
-    instance = metadata.instance() if metadata is not None else None
+    try:
+        instance = metadata.instance() if metadata is not None else None
+    except OSError as error:
+        raise SkytrainError(
+            f"EC2's metadata service does not answer: {error}\n"
+            "  let this process reach http://169.254.169.254 (IMDSv2), or set AWS_EC2_METADATA_DISABLED=true"
+        ) from None
     store = open_store(config.store)
     store.exists(f"runs/{request.run}/run.json")  # credentials or an address that are wrong end this here
     machine = request.name or (instance.id if instance is not None else platform.node())
@@ -120,7 +127,7 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
         LocalMachines(tell),
         services,
         rules,
-        AgentLimits(config.trainer.max_restarts, config.trainer.stop_within),
+        AgentLimits(config.trainer.max_restarts, config.trainer.stop_within, config.store.patience),
         tell,
     )
 

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from ..config import SkytrainError, format_seconds
-from ..runs import EXIT_CODES, INTERRUPTED, UNCOMMITTED, Notice, Presence
+from ..runs import EXIT_CODES, INTERRUPTED, UNCOMMITTED, Presence, exit_code_of
 from ..storage import StoreError
 from .early_signals import handled_signals
 from .generations import (
@@ -37,10 +37,10 @@ from .generations import (
     looked,
     must_go,
 )
+from .host_services import AgentLimits, HostServices, RequestPace, RunningJob
 from .machines import RentedMachines
 from .meeting import HostIdentity, MeetingStore
 from .network import free_port
-from .node_job import NodeJob
 from .supervisor import Restarts, describe_exit, restart_wait_seconds
 
 LOOK_SECONDS = 7.5
@@ -50,47 +50,6 @@ HOPELESS_SECONDS = 10.0  # to stop, for a job that cannot save
 ROUND_SECONDS = 0.2
 HEALTH_TRIES = 3
 RUN_ENDS = {EXIT_CODES[cause] for cause in ("done", "budget", "usage", "preflight", "damaged", "credentials")}
-
-
-@dataclass(frozen=True)
-class HostServices:
-    """What the agent uses of its host and of the run's records."""
-
-    start_job: Callable[[JobGeneration, int], NodeJob]  # a generation, and this host's number in it
-    spend: Callable[[], dict[str, Any]]  # this host's cost, until its next heartbeat
-    notice: Callable[[], Notice | None] = lambda: None
-    health: Callable[[], list[str]] = list  # problems of this host
-    resumed_step: Callable[[], int | None] = lambda: None  # from which the newest attempt resumed
-    stop_asked: Callable[[], str | None] = lambda: None
-    budget_spent: Callable[[int], str | None] = lambda hosts: None  # for a run whose hosts wait
-
-
-@dataclass(frozen=True)
-class AgentLimits:
-    max_restarts: int
-    stop_seconds: float
-
-
-@dataclass
-class RequestPace:
-    """When something is next due, by this host's clock."""
-
-    seconds: float
-    at: float = 0.0
-
-    def due(self) -> bool:
-        now = time.monotonic()
-        if now < self.at:
-            return False
-        self.at = now + self.seconds
-        return True
-
-
-@dataclass
-class RunningJob:
-    job: NodeJob
-    generation: JobGeneration
-    kill_at: float | None = None
 
 
 @dataclass
@@ -118,19 +77,22 @@ class NodeAgent:
         # Started at different moments, so that hosts which boot together do not ask together.
         self._look = RequestPace(LOOK_SECONDS, time.monotonic() + random.uniform(0, LOOK_SECONDS))
         self._wait_check = RequestPace(WAIT_CHECK_SECONDS, time.monotonic() + WAIT_CHECK_SECONDS)
-        self._silent_store = False
+        self._silent_since: float | None = None  # the store does not answer
         self._signal: int | None = None
-        self._told_waiting = (-1, -1)
+        self._at_once = False  # a second Ctrl-C
+        self._suspect = False  # a job has failed here: check the host's health
+        self._lacking: tuple[int, bool] | None = None  # ready hosts, too few, and whether this one is the first of them
+        self._told_waiting, self._waits_since = (-1, -1), time.monotonic()
         self._over = self._was_first_node = False  # the run is over; this host was node 0 of its last generation
 
     def run(self, dead: frozenset[str] = frozenset()) -> int:
         """Takes part until the run is over or this host must leave; returns the exit code."""
         self.state = dataclasses.replace(self.state, dead=dead)
-        if not self._pass_health_check():
-            return EXIT_CODES["preflight"]
         with ExitStack() as stack:
             stack.callback(self._end)
-            while self.state.phase != "gone":
+            self._try(lambda: self._write_beat("away"))  # its cost counts from now on
+            fit = self._pass_health_check()
+            while fit and self.state.phase != "gone":
                 self.round()
                 time.sleep(ROUND_SECONDS)
         self._give_back()
@@ -142,6 +104,7 @@ class NodeAgent:
             signal.signal(number, self._handle)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._at_once = self._at_once or (self._signal is not None and number == signal.SIGINT)
         self._signal = number
 
     def round(self) -> None:
@@ -149,6 +112,8 @@ class NodeAgent:
         self._check_job()
         if self._signal is not None:
             self._must_go(f"{signal.Signals(self._signal).name} received")
+            if self._at_once and self._running is not None:
+                self._running.kill_at = 0.0
         if self._notice.due():
             self._check_notice()
         if self.state.phase == "meeting" and self._running is None and self._wait_check.due():
@@ -174,6 +139,9 @@ class NodeAgent:
         over = view.end is not None and view.end.exit_code is not None
         if self.state.phase == "meeting" and not under_way and not over:
             ready = (len(view.ready), self.rules.wanted)
+            self._lacking = (
+                (ready[0], min(view.ready) == self.identity.host) if ready[0] in range(1, ready[1]) else None
+            )
             if ready != self._told_waiting:
                 self._told_waiting = ready
                 self.tell(f"{ready[0]} of {ready[1]} nodes are ready")
@@ -183,13 +151,18 @@ class NodeAgent:
         """Without an answer of the store the next round tries again; the job goes on meanwhile."""
         try:
             work()
-            if self._silent_store:
-                self._silent_store = False
+            if self._silent_since is not None:
+                self._silent_since = None
                 self.tell("the store answers again")
         except StoreError as error:
-            if not self._silent_store:
-                self._silent_store = True
+            if self._silent_since is None:
+                self._silent_since = time.monotonic()
                 self.tell(f"warning: {error}\n  it is tried again every few seconds")
+            waited = time.monotonic() - self._silent_since
+            if self._running is None and waited > self.limits.patience_seconds and self.state.phase != "gone":
+                self._leave(GenerationEnd(self.identity.host, f"the store does not answer: {error}"))
+                self.state = dataclasses.replace(self.state, phase="gone")
+                self.exit_code = exit_code_of(error)
 
     # What the protocol decides.
 
@@ -216,7 +189,7 @@ class NodeAgent:
     def _start_job(self, generation: JobGeneration) -> None:
         rank = generation.members.index(self.identity.host)
         self.tell(f"generation {generation.number}: node {rank} of {len(generation.members)}, at {generation.address}")
-        self._told_waiting, self._was_first_node = (-1, -1), rank == 0
+        self._told_waiting, self._was_first_node, self._lacking = (-1, -1), rank == 0, None
         self._running = RunningJob(self.services.start_job(generation, rank), generation)
 
     def _stop_job(self, action: StopJob) -> None:
@@ -247,7 +220,10 @@ class NodeAgent:
         generation, self._running = self._running.generation, None
         self.exit_code = code if code == EXIT_CODES[INTERRUPTED] else EXIT_CODES[UNCOMMITTED]
         self._act(*job_ended(self.state, self._judge(code, generation)))
-        self._look.at = 0.0
+        self._look.at, self._waits_since = 0.0, time.monotonic()
+        if self._suspect:
+            self._suspect = False
+            self._pass_health_check()
 
     def _judge(self, code: int, generation: JobGeneration) -> GenerationEnd:
         """What the exit code of a job means for its generation and for the run."""
@@ -257,8 +233,10 @@ class NodeAgent:
         if code in (EXIT_CODES[INTERRUPTED], EXIT_CODES[UNCOMMITTED]):
             stop = self._ask(self.services.stop_asked)
             return GenerationEnd(host, stop or "the job was interrupted", code if stop else None, saves=True)
-        if code == EXIT_CODES["superseded"] and self._is_current(generation):
-            return GenerationEnd(host, "an attempt outside of the generations has taken over the run", code)
+        if code == EXIT_CODES["superseded"]:
+            if self._is_current(generation):
+                return GenerationEnd(host, "an attempt outside of the generations has taken over the run", code)
+            return GenerationEnd(host, "the next generation has begun")
         if self.state.phase == "stopping":
             return GenerationEnd(host, f"the job ended with {describe_exit(code)}")  # killed, for a known reason
         return self._count_crash(code)
@@ -274,8 +252,7 @@ class NodeAgent:
             f"the job failed here ({why}): ready again in {format_seconds(wait)}, "
             f"restart {number} of {self.limits.max_restarts} without progress"
         )
-        if not self._pass_health_check():
-            return GenerationEnd(self.identity.host, "this host failed its health check")
+        self._suspect = True
         return GenerationEnd(self.identity.host, f"the job failed on {self.identity.host} ({why})")
 
     def _is_current(self, generation: JobGeneration) -> bool:
@@ -311,6 +288,8 @@ class NodeAgent:
             reason, code = self._ask(lambda: self.services.budget_spent(self.meeting.hosts)), EXIT_CODES["budget"]
         if reason is not None:
             self._act(*must_go(self.state, GenerationEnd(self.identity.host, reason, code)))
+        elif self._lacking is not None and self._lacking[1]:
+            self.machines.lack_nodes(self._lacking[0], self.rules.wanted, time.monotonic() - self._waits_since)
 
     def _must_go(self, reason: str) -> None:
         if self.state.leaving is None and self.state.phase != "gone":

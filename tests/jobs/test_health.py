@@ -1,0 +1,61 @@
+"""The health check of a host: GPUs, EFA devices, and sums among processes."""
+
+from __future__ import annotations
+
+import pytest
+
+from skytrain.jobs import health
+from skytrain.jobs.health import all_reduce_problems, find_problems
+
+
+@pytest.fixture
+def two_gpus(tmp_path, monkeypatch):
+    """A machine with two GPUs, as far as nvidia-smi says; `answer` is what it prints."""
+
+    def answer(text: str, code: int = 0) -> None:
+        tool = tmp_path / "nvidia-smi"
+        tool.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\nexit {code}\n")
+        tool.chmod(0o755)
+
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("printed", "code", "problems"),
+    [
+        ("0, 0\n1, 0", 0, []),
+        ("0, [N/A]\n1, [N/A]", 0, []),
+        ("0, 0\n1, 3", 0, ["GPU 1 has 3 uncorrected memory errors"]),
+        ("0, 0", 9, ["nvidia-smi reports 1 of 2 GPUs (exit code 9): "]),
+    ],
+)
+def test_gpus_that_are_missing_or_have_errors_are_named(two_gpus, printed, code, problems):
+    two_gpus(printed, code)
+    assert find_problems(1, None) == problems
+
+
+def test_an_efa_port_that_is_down_is_named(tmp_path):
+    for name, state in (("rdmap0", "4: ACTIVE"), ("rdmap1", "1: DOWN")):
+        (tmp_path / name / "device").mkdir(parents=True)
+        (tmp_path / name / "device/vendor").write_text("0x1d0f\n")
+        (tmp_path / name / "ports/1").mkdir(parents=True)
+        (tmp_path / name / "ports/1/state").write_text(f"{state}\n")
+    assert list(health._efa_problems(tmp_path)) == ["EFA device rdmap1 is 1: DOWN"]
+
+
+def test_a_cache_folder_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(health, "NVME", str(tmp_path / "nvme*"))
+    assert list(health._disk_problems(tmp_path / "cache")) == []
+    (tmp_path / "nvme0n1").touch()
+    assert list(health._disk_problems(tmp_path / "cache")) == []
+    (problem,) = health._disk_problems(tmp_path / "nvme0n1" / "cache")
+    assert problem.endswith("cannot be written: Not a directory")
+
+
+@pytest.mark.slow
+def test_two_processes_of_a_host_sum_for_as_long_as_asked():
+    assert all_reduce_problems(2, "gloo", 1.0) == []
+    (problem,) = all_reduce_problems(2, "no-such-backend", 1.0)
+    assert problem.startswith("an all-reduce among 2 processes failed: ")
