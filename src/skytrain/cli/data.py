@@ -57,14 +57,27 @@ def list_(overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_js
 
 
 @app.command()
-def show(overrides: Overrides = None, config_dir: ConfigDirs = None) -> None:
-    """Show what each rule removed from a corpus, with examples.
+def show(
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    sample: Annotated[
+        bool, typer.Option("--sample", help="Print a rendered conversation of data=chat with its trained part marked.")
+    ] = False,
+) -> None:
+    """Show what each rule removed from a corpus, with examples; or a conversation as the model sees it.
 
-    Example: skytrain data show data=text data.source.paths='corpus/*.txt'
+    \b
+    Examples:
+      skytrain data show data=text data.source.paths='corpus/*.txt'
+      skytrain data show --sample data=chat data.source.paths='chats/*.jsonl' tokenizer=hf tokenizer.name=FOLDER
     """
     config = compose_overrides(overrides, config_dir).config
-    from ..pipelines.data import describe_corpus
+    from ..pipelines.data import describe_corpus, marked, sample_conversations
 
+    if sample:
+        for each in sample_conversations(config, count=1):
+            print(marked(each, colour=sys.stdout.isatty()))
+        return
     print(describe_corpus(config))
 
 

@@ -10,11 +10,39 @@ from typing import cast, get_args
 from ..config import Config, SkytrainError, format_bytes, nearest, plural
 from ..corpus import find_corpus
 from ..storage import open_store
-from ..tokens import TokenFormat, find_prepared, split_documents, write_token_files
+from ..tokens import (
+    Sample,
+    TokenFormat,
+    find_prepared,
+    open_tokenizer,
+    sample_documents,
+    split_documents,
+    write_token_files,
+)
 
 # Names of the files that a conversion writes.
 CONVERTED = ("train[._-]*", "val[._-]*", "validation[._-]*")
 CONVERTED_ENDINGS = (".bin", ".idx", ".parquet", ".tar")
+
+
+def sample_conversations(config: Config, count: int) -> list[Sample]:
+    """Conversations of the training split as the model sees them; other data has none."""
+    store = open_store(config.store)
+    prepared = find_prepared(store, config.data, config.tokenizer)
+    if not prepared.train.masked:
+        raise SkytrainError(
+            f"data={config.data.name} has no loss mask, so there is no trained part to mark\n"
+            "  samples of documents: skytrain data inspect"
+        )
+    tokenizer = open_tokenizer(config.tokenizer, store, prepared.tokenizer_id)
+    return sample_documents(store, prepared.prefix("train"), prepared.train, tokenizer, count, config.seed)
+
+
+def marked(sample: Sample, colour: bool) -> str:
+    """A sample with its trained part marked: green in a terminal, in brackets elsewhere."""
+    before, after = ("\x1b[32m", "\x1b[0m") if colour else ("[[", "]]")
+    assert sample.runs is not None
+    return "".join(f"{before}{text}{after}" if trained else text for trained, text in sample.runs)
 
 
 def describe_corpus(config: Config) -> str:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,8 +37,9 @@ from ..corpus import (
 from ..runs import Reporter
 from ..storage import NotFound, Store, open_store
 from ..tokens import (
+    ChatFiles,
+    ChatRows,
     Prepared,
-    Shard,
     ShardWriter,
     TokenFiles,
     TokenizedSlice,
@@ -56,6 +56,7 @@ from ..tokens import (
     trained_tokenizer_key,
 )
 from .split_hints import no_training, no_validation
+from .split_writers import SplitWriters
 
 REPORT_SECONDS = 0.5  # between two lines of progress
 BYTES_ALONE = 257  # tokens of a byte-level BPE without merges: the bytes and the end of text
@@ -83,7 +84,7 @@ def prepare(config: Config, reporter: Reporter) -> Prepared:
     """
     work = _start(config, reporter)
     given = _given_tokenizer(work)  # before the corpus is made, which takes hours: it may be a wrong one
-    corpus = None if hasattr(work.source, "token_documents") else _make_corpus(work)
+    corpus = None if _has_tokens(work.source) else _make_corpus(work)
     tokenizer = given or _train_tokenizer(work, corpus)
     folder = tokens_folder(work.data.name, work.version, tokenizer.id)
     prepared = open_prepared(work.store, folder) or _write_splits(work, folder, tokenizer, corpus)
@@ -95,6 +96,11 @@ def prepare(config: Config, reporter: Reporter) -> Prepared:
         documents = prepared.train.documents
         reporter.note(no_validation(work.data, work.source, documents, _document_ids(work, corpus, documents)))
     return prepared
+
+
+def _has_tokens(source: Any) -> bool:
+    """Whether a source has no documents to make a corpus of."""
+    return hasattr(source, "token_documents") or isinstance(source, ChatFiles)
 
 
 def _start(config: Config, reporter: Reporter) -> Preparation:
@@ -121,7 +127,9 @@ def outline(config: Config) -> list[tuple[str, str]]:
                 f"{plural(len(pieces), 'file')}, {format_bytes(sum(piece.size for piece in pieces))} as stored",
             )
         )
-    if hasattr(source, "token_documents"):
+    if isinstance(source, ChatFiles):
+        stages = ["read", "render", "tokenize"]
+    elif _has_tokens(source):
         stages = ["tokens"]
     else:
         dedup = [
@@ -226,60 +234,20 @@ def _sample(store: Store, corpus: CorpusManifest, sample_bytes: int) -> Iterator
             yield document.text
 
 
-class _Splits:
-    """The writers of both splits, and their progress in the store: finished shards are not written again."""
-
-    def __init__(
-        self, store: Store, folder: str, train: ShardWriter, validation: ShardWriter, validation_fraction: float
-    ) -> None:
-        self.validation_fraction = validation_fraction
-        self.store, self.note = store, f"{folder}/progress.json"
-        self.writers = {"train": train, "validation": validation}
-        # For each split: what its finished shards hold, and the first document after them.
-        self.state: dict[str, dict[str, Any]] = {
-            name: {"shards": [], "text_bytes": 0, "next": [0, 0]} for name in self.writers
-        }
-        try:
-            self.state = json.loads(store.read(self.note))
-        except NotFound:
-            return
-        for name, writer in self.writers.items():
-            writer.shards.extend(Shard(**shard) for shard in self.state[name]["shards"])
-            writer.text_bytes = self.state[name]["text_bytes"]
-
-    @property
-    def first_part(self) -> int:
-        return min(state["next"][0] for state in self.state.values())
-
-    def wanted(self, part: int, number: int, document_id: str) -> bool:
-        """Whether a document is still to be written; the other split's shards may be far ahead."""
-        return [part, number] >= self.state[split_of(document_id, self.validation_fraction)]["next"]
-
-    def add(self, split: str, position: list[int], ids: np.ndarray, text_bytes: int) -> None:
-        writer, state = self.writers[split], self.state[split]
-        if position < state["next"]:
-            return
-        shards, before = len(writer.shards), writer.text_bytes
-        writer.add(ids, text_bytes)
-        if len(writer.shards) > shards:
-            self.state[split] = {
-                "shards": [asdict(shard) for shard in writer.shards],
-                "text_bytes": before,
-                "next": position,
-            }
-            self.store.write(self.note, json.dumps(self.state).encode())
-
-
 def _write_splits(work: Preparation, folder: str, tokenizer: Tokenizer, corpus: CorpusManifest | None) -> Prepared:
     store, data = work.store, work.data
-    made_from = {"dataset": data.name, "version": work.version, "recipe": recipe_hash(data)}
+    made_from: dict[str, Any] = {"dataset": data.name, "version": work.version, "recipe": recipe_hash(data)}
     with (
         ShardWriter(store, f"{folder}/train", "train", tokenizer, data.shard_tokens) as train,
         ShardWriter(store, f"{folder}/validation", "validation", tokenizer, data.shard_tokens) as validation,
     ):
-        splits = _Splits(store, folder, train, validation, data.validation_fraction)
-        if corpus is None:
-            parts: Iterator[TokenizedSlice] = _synthetic(work.source, tokenizer)
+        splits = SplitWriters(store, folder, train, validation, data.validation_fraction)
+        chats = None
+        if isinstance(work.source, ChatFiles):
+            chats = ChatRows.of(work.source, tokenizer, stop_at_bad=data.bad_records == "stop")
+            parts: Iterator[TokenizedSlice] = chats.slices()
+        elif corpus is None:
+            parts = _synthetic(work.source, tokenizer)
         else:
             parts = tokenize_corpus(store, corpus, tokenizer, data.workers, splits.first_part, splits.wanted)
         _fill(work, splits, parts, corpus)
@@ -287,6 +255,9 @@ def _write_splits(work: Preparation, folder: str, tokenizer: Tokenizer, corpus: 
             raise SkytrainError(no_training(data, work.source, _document_ids(work, corpus, validation.documents)))
         _check_target(data, corpus, train)
         work.reporter.progress("tokens", train.tokens, train.tokens)
+        if chats is not None:
+            made_from |= {"chat": chats.report.summary(), "template": chats.template.sha256}
+            work.reporter.table(f"conversations of {data.name} {work.version}", chats.report.table())
         # The training split last: a folder that has it is complete.
         if validation.tokens:
             validation.finish(made_from)
@@ -297,7 +268,9 @@ def _write_splits(work: Preparation, folder: str, tokenizer: Tokenizer, corpus: 
     return prepared
 
 
-def _fill(work: Preparation, splits: _Splits, parts: Iterator[TokenizedSlice], corpus: CorpusManifest | None) -> None:
+def _fill(
+    work: Preparation, splits: SplitWriters, parts: Iterator[TokenizedSlice], corpus: CorpusManifest | None
+) -> None:
     """Adds tokenized documents to their splits until the source ends or the target is reached."""
     data, train = work.data, splits.writers["train"]
     reported, pace = time.monotonic(), Pace()
@@ -308,7 +281,8 @@ def _fill(work: Preparation, splits: _Splits, parts: Iterator[TokenizedSlice], c
             if data.target_tokens and train.tokens >= data.target_tokens:
                 return
             split = split_of(document.id, data.validation_fraction)
-            splits.add(split, [part.part, document.number], document.tokens, document.text_bytes)
+            position = [part.part, document.number]
+            splits.add(split, position, document.tokens, document.text_bytes, document.trained)
         done_bytes += int(part.text_bytes.sum())
         speed = pace.per_second(train.tokens)
         if time.monotonic() - reported > REPORT_SECONDS:
@@ -333,6 +307,8 @@ def _synthetic(source: Any, tokenizer: Tokenizer) -> Iterator[TokenizedSlice]:
 
 def _document_ids(work: Preparation, corpus: CorpusManifest | None, documents: int) -> Iterator[str]:
     """The ids that decide which split each document is in, in the order of the documents."""
+    if isinstance(work.source, ChatFiles):
+        return (row.id for row in work.source.chats())
     if corpus is None:
         return (str(i) for i in range(documents))
     return (document.id for part in corpus.parts for document in read_part(work.store, corpus.folder, part))

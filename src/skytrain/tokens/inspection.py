@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -35,6 +36,8 @@ class Sample:
     document: int  # index within the split
     tokens: int
     text: str  # the beginning
+    # With a loss mask: the beginning in runs of tokens, each with whether the loss is computed on it.
+    runs: tuple[tuple[bool, str], ...] | None = None
 
 
 def document_lengths(store: Store, prefix: str, manifest: Manifest) -> np.ndarray:
@@ -50,7 +53,10 @@ def length_statistics(lengths: np.ndarray) -> LengthStatistics:
 def sample_documents(
     store: Store, prefix: str, manifest: Manifest, tokenizer: Tokenizer, count: int, seed: int
 ) -> list[Sample]:
-    """Return documents sampled from the whole split, deterministic in the seed. Only their own bytes are read."""
+    """Return documents sampled from the whole split, deterministic in the seed. Only their own bytes are read.
+
+    Of each document the beginning is shown; of one with a loss mask, all of it.
+    """
     if not manifest.documents:
         return []
     bounds = np.concatenate([[0], np.cumsum([shard.documents for shard in manifest.shards])])
@@ -63,11 +69,20 @@ def sample_documents(
         number = document - int(bounds[shard])
         start, end = int(ends[number - 1]) if number else 0, int(ends[number])
         item = np.dtype(manifest.dtype).newbyteorder("<")
-        shown = min(end - start, SAMPLE_TOKENS + 1)
+        shown = end - start if manifest.masked else min(end - start, SAMPLE_TOKENS + 1)
         data = store.read_range(f"{prefix}/{name}.bin", HEADER_BYTES + start * item.itemsize, shown * item.itemsize)
         ids = np.frombuffer(data, item)[0 if manifest.masked else 1 :]  # without the leading end-of-text token
-        samples.append(Sample(document, end - start, tokenizer.decode(ids.astype(np.int64))))
+        runs = _runs(store, f"{prefix}/{name}.mask", start, ids, tokenizer) if manifest.masked else None
+        samples.append(Sample(document, end - start, tokenizer.decode(ids.astype(np.int64)), runs))
     return samples
+
+
+def _runs(store: Store, key: str, start: int, ids: np.ndarray, tokenizer: Tokenizer) -> tuple[tuple[bool, str], ...]:
+    first = start // 8
+    data = store.read_range(key, first, -(-(start + len(ids)) // 8) - first)
+    trained = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[start - 8 * first :][: len(ids)] > 0
+    edges = [0, *(np.flatnonzero(np.diff(trained)) + 1).tolist(), len(ids)]
+    return tuple((bool(trained[a]), tokenizer.decode(ids[a:b].astype(np.int64))) for a, b in pairwise(edges))
 
 
 def check_hashes(

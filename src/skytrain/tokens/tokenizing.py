@@ -23,6 +23,7 @@ class TokenizedDocument(NamedTuple):
     id: str
     tokens: np.ndarray
     text_bytes: int
+    trained: np.ndarray | None = None  # for each token, whether the loss is computed on it; None: on all
 
 
 class TokenizedSlice(NamedTuple):
@@ -34,12 +35,14 @@ class TokenizedSlice(NamedTuple):
     tokens: np.ndarray
     ends: np.ndarray
     text_bytes: np.ndarray
+    trained: np.ndarray | None = None
 
     def documents(self) -> Iterator[TokenizedDocument]:
         start = 0
         rows = zip(self.ids, self.ends.tolist(), self.text_bytes.tolist(), strict=True)
         for number, (id_, end, text_bytes) in enumerate(rows, self.first):
-            yield TokenizedDocument(number, id_, self.tokens[start:end], text_bytes)
+            trained = None if self.trained is None else self.trained[start:end]
+            yield TokenizedDocument(number, id_, self.tokens[start:end], text_bytes, trained)
             start = end
 
 
