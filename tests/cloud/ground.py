@@ -82,5 +82,9 @@ class Ground:
             instance_profile="demo-node",
         )
 
+    def open(self, region: str | None, account: str | None) -> AwsSession:
+        self.session._account = account
+        return self.session
+
     def preflight(self, plan: Plan | None = None, **changed: Any) -> Preflight:
-        return Preflight(replace(CONFIG(), cloud=replace(self.cloud, **changed)), plan, lambda _: self.session)
+        return Preflight(replace(CONFIG(), cloud=replace(self.cloud, **changed)), plan, self.open)

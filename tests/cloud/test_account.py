@@ -62,7 +62,7 @@ def connected() -> Config:
 def machines(account, config, monkeypatch):
     """Two machines of run `a`, one of run `b`, one of another project."""
     monkeypatch.setattr("skytrain.cloud.scan.enabled_regions", lambda session: (REGIONS, []))
-    monkeypatch.setattr(cloud, "open_session", lambda region=None: account, raising=False)
+    monkeypatch.setattr(cloud, "open_session", lambda *_: account, raising=False)
     compose_once(monkeypatch)
     launch(account, "us-east-2", "a", count=2)
     launch(account, "us-east-1", "b")

@@ -68,7 +68,7 @@ def test_a_clock_that_is_wrong_is_found(stubbed: StubbedSession, ground: Ground)
         date = (datetime.now(UTC) - timedelta(seconds=late)).strftime("%a, %d %b %Y %H:%M:%S GMT")
         headers = {"ResponseMetadata": {"HTTPHeaders": {"date": date}}}
         stubbed.stub("sts").add_response("get_caller_identity", {**answer, **headers})
-    preflight = replace(ground.preflight(), open=lambda _: stubbed.session)
+    preflight = replace(ground.preflight(), open=lambda *_: stubbed.session)
     wrong, right = found("clock", preflight), found("clock", preflight)
     assert wrong.verdict == "failed" and "s ahead of" in wrong.text and "chronyc" in wrong.fix
     assert right.verdict == "ok"

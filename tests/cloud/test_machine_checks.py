@@ -98,7 +98,7 @@ def test_encryption_is_what_s3_reports_of_an_object_that_skytrain_wrote(
     key = "arn:aws:kms:us-east-2:123456789012:key/right"
     for answer in ({"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": key}, {"ServerSideEncryption": "AES256"}):
         stubbed.stub("s3").add_response("head_object", answer)
-    preflight = replace(with_store(s3_root, sse="kms", kms_key="right"), open=lambda _: stubbed.session)
+    preflight = replace(with_store(s3_root, sse="kms", kms_key="right"), open=lambda *_: stubbed.session)
     monkeypatch.setattr("skytrain.cloud.checks.store.open_store", lambda _: open_store(s3_root))
     right, wrong = found("encryption", preflight), found("encryption", preflight)
     assert right.verdict == "ok" and key in right.text

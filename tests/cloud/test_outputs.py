@@ -10,9 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from skytrain.cli.main import app
-from skytrain.cloud import read_outputs
+from skytrain.cloud import read_outputs, terraform_outputs
 from skytrain.cloud.outputs import SETTINGS
-from skytrain.config import SkytrainError, compose
+from skytrain.config import Config, SkytrainError, build, compose
 
 VALUES = {
     "project": "demo",
@@ -92,3 +92,45 @@ def test_a_value_of_the_wrong_kind_leaves_no_file(tmp_path: Path) -> None:
 def test_every_output_that_is_read_is_one_that_the_base_declares() -> None:
     declared = set(re.findall(r'^output "(\w+)"', BASE.read_text(), re.MULTILINE))
     assert SETTINGS.keys() <= declared
+
+
+def test_a_configuration_written_before_there_was_a_cloud_is_still_read() -> None:
+    values = {name: value for name, value in compose().values.items() if name != "cloud"}
+    assert build(Config, values) == compose().config
+
+
+def test_groups_of_a_folder_with_an_odd_name_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "o'brien, of [us]"
+    (folder / "budget").mkdir(parents=True)
+    (folder / "budget" / "mine.yaml").write_text("usd: 12\nusd_per_hour: null\nmargin: 30s\n")
+    monkeypatch.chdir(folder)
+    composed = compose(["budget=mine"])
+    assert composed.config.budget.usd == 12 and composed.origins["budget.usd"] == "budget/mine.yaml"
+    assert "budget.usd" in composed.given
+
+
+def fake_terraform(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    (folder / "terraform").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "terraform").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
+
+
+def test_terraform_itself_is_asked_in_the_folder_that_was_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "outputs.json").write_text(printed())
+    fake_terraform(
+        tmp_path, monkeypatch, f'[ "$*" = "-chdir={tmp_path} output -json -no-color" ] && cat {tmp_path}/outputs.json'
+    )
+    assert terraform_outputs(tmp_path)["bucket"] == "demo-store"
+    fake_terraform(tmp_path, monkeypatch, 'echo "Error: Backend initialization required" >&2; exit 1')
+    with pytest.raises(SkytrainError, match="Backend initialization required"):
+        terraform_outputs(tmp_path)
+    with pytest.raises(SkytrainError, match="no such folder"):
+        terraform_outputs(tmp_path / "nowhere")
+
+
+def test_without_terraform_the_message_names_the_other_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SkytrainError, match="--from"):
+        terraform_outputs(tmp_path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skytrain.cloud import AwsSession, Call, open_session
+from skytrain.cloud import AwsSession, Call, CloudError, open_session
 
 
 def test_the_region_is_the_settings_then_the_environments(no_aws: pytest.MonkeyPatch) -> None:
@@ -31,3 +31,10 @@ def test_a_call_may_go_to_another_region(account: AwsSession) -> None:
     account.perform(Call("logs", "CreateLogGroup", {"logGroupName": "/there"}), "us-west-2")
     assert list(account.items(Call("logs", "DescribeLogGroups"), "logGroups")) == []
     assert len(list(account.items(Call("logs", "DescribeLogGroups"), "logGroups", "us-west-2"))) == 1
+
+
+def test_credentials_of_another_account_than_the_configured_one_are_refused(account: AwsSession) -> None:
+    strict = AwsSession(account._session, account.region, "999999999999")
+    with pytest.raises(CloudError, match=r"account 123456789012 .* cloud\.account is 999999999999") as caught:
+        _ = strict.identity
+    assert caught.value.exit_code == 11

@@ -28,7 +28,7 @@ def costs(run: RunName, overrides: StoreOverrides = None, config_dir: ConfigDirs
     if config.cloud.project is not None:
         from ..cloud import open_session
 
-        session = open_session(config.cloud.region)
+        session = open_session(config.cloud.region, config.cloud.account)
     found = pipeline(config, run, session)
     if as_json:
         print(json.dumps({**dataclasses.asdict(found), "usd": found.usd}, indent=1))

@@ -73,7 +73,7 @@ def gc(
     from .console import reporter
 
     config = compose_overrides(overrides, config_dir).config
-    session = open_session(config.cloud.region)
+    session = open_session(config.cloud.region, config.cloud.account)
     chosen = None if all_projects else project or config.cloud.project
     with reporter() as console:
         found = find_garbage(config, session, GcSelection(run, expired), console, regions=region, project=chosen)

@@ -42,7 +42,7 @@ def shell(
     from ..pipelines.shell import check_tools, choose_machine
 
     config = compose_overrides(overrides, config_dir).config
-    session = open_session(config.cloud.region)
+    session = open_session(config.cloud.region, config.cloud.account)
     machines = machines_of(config, session, run, lambda text: print(text, file=sys.stderr))
     target = choose_machine(run, machines, node)
     if dry_run:

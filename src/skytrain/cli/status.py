@@ -100,4 +100,4 @@ def _account(config: Config, run: str | None, runs: list[str]) -> AccountState |
     from ..cloud import open_session
     from ..pipelines.account import account_state
 
-    return account_state(config, open_session(config.cloud.region), runs, run)
+    return account_state(config, open_session(config.cloud.region, config.cloud.account), runs, run)

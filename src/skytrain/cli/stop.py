@@ -80,7 +80,7 @@ def _machines(config: Config, run: str) -> tuple[AwsSession | None, list[CloudRe
     from ..cloud import open_session
     from ..pipelines.account import machines_of
 
-    session = open_session(config.cloud.region)
+    session = open_session(config.cloud.region, config.cloud.account)
     return session, machines_of(config, session, run, lambda text: print(text, file=sys.stderr))
 
 

@@ -28,10 +28,13 @@ class AwsIdentity:
 
 
 class AwsSession:
-    """Clients of one account, one per service and region. `region` is where calls go unless they name another."""
+    """Clients of one account, one per service and region. `region` is where calls go unless they name another.
 
-    def __init__(self, session: Any, region: str) -> None:
-        self._session, self.region = session, region
+    `account` is the only one that `identity` accepts; None accepts any.
+    """
+
+    def __init__(self, session: Any, region: str, account: str | None = None) -> None:
+        self._session, self.region, self._account = session, region, account
         self._clients: dict[tuple[str, str], Any] = {}
         self._making = threading.Lock()  # boto3 makes clients in one thread at a time
 
@@ -50,9 +53,16 @@ class AwsSession:
 
     @cached_property
     def identity(self) -> AwsIdentity:
-        """The caller. Raises CloudError (exit 11) without valid credentials."""
+        """The caller. Raises CloudError (exit 11) without valid credentials, or with those of another account."""
         found = self.perform(Call("sts", "GetCallerIdentity"))
-        return AwsIdentity(found["Account"], found["Arn"])
+        caller = AwsIdentity(found["Account"], found["Arn"])
+        if self._account is not None and caller.account != self._account:
+            raise CloudError(
+                f"the credentials are of account {caller.account} ({caller.name}), and cloud.account is {self._account}",
+                fix="choose the profile of that account: export AWS_PROFILE=NAME",
+                cause="credentials",
+            )
+        return caller
 
     def perform(self, call: Call, region: str | None = None) -> dict[str, Any]:
         """Send the call and return the answer. AWS's errors become CloudError with a remedy."""
@@ -80,10 +90,11 @@ class AwsSession:
             return None
 
 
-def open_session(region: str | None = None) -> AwsSession:
+def open_session(region: str | None = None, account: str | None = None) -> AwsSession:
     """Open a session with the credentials that AWS's own tools would use; nothing is sent yet.
 
-    The region is, in this order: `region` (cloud.region), AWS_REGION, AWS_DEFAULT_REGION, the profile's.
+    The region is, in this order: `region` (cloud.region), AWS_REGION, AWS_DEFAULT_REGION, the profile's. `account` is
+    cloud.account: whoever asks for the caller's identity, as every question before a change does, is refused in another.
     """
     try:
         import boto3
@@ -94,7 +105,7 @@ def open_session(region: str | None = None) -> AwsSession:
         found = region or aws_region() or session.region_name
     if not found:
         raise CloudError("no AWS region is set", fix="set cloud.region=us-east-2 (for example), or AWS_REGION")
-    return AwsSession(session, found)
+    return AwsSession(session, found, account)
 
 
 def _method(call: Call) -> str:

@@ -167,7 +167,8 @@ def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -
     with initialize_config_module(GROUPS_MODULE, version_base="1.3"):
         loader: Any = GlobalHydra.instance().config_loader()
         lines = [choice.input_line or "" for choice in choices]
-        lines.append("hydra.searchpath=[" + ",".join(f"'file://{folder}'" for folder in folders) + "]")
+        quoted = (str(folder).replace("'", "\\'") for folder in folders)
+        lines.append("hydra.searchpath=[" + ",".join(f"'file://{folder}'" for folder in quoted) + "]")
         try:
             tree = hydra_compose("config", overrides=lines)
             defaults = loader.compute_defaults_list("config", lines, RunMode.RUN)

@@ -37,7 +37,7 @@ class Preflight:
 
     config: Config
     plan: Plan | None = None
-    open: Callable[[str | None], AwsSession] = open_session
+    open: Callable[[str | None, str | None], AwsSession] = open_session
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     image: MachineImage | None = None
     offered_zones: tuple[str, ...] = ()  # zones that sell the planned type
@@ -54,7 +54,7 @@ class Preflight:
 
     @cached_property
     def session(self) -> AwsSession:
-        return self.open(self.region)
+        return self.open(self.region, self.config.cloud.account)
 
     @property
     def subnets(self) -> dict[str, str]:
