@@ -9,9 +9,18 @@ import pytest
 import torch
 
 from skytrain.cli.options import compose_overrides
-from skytrain.config import DecoderConfig, HFModelConfig, Llama3Rope, SkytrainError
+from skytrain.config import (
+    BPETokenizerConfig,
+    DecoderConfig,
+    HFModelConfig,
+    HFTokenizerConfig,
+    Llama3Rope,
+    SkytrainError,
+)
+from skytrain.export import export_hf
 from skytrain.models import build_model, count_parameters, load_pretrained, outline_model, save_hf_folder
 from skytrain.models.safetensors_io import SINGLE
+from skytrain.tokens import train_bpe
 
 BYTES = ["tokenizer=bytes", "trainer.sequence_length=16", "trainer.micro_batch=2", "trainer.batch_tokens=64"]
 # config.json of the published models, without keys that say nothing about the arithmetic.
@@ -240,3 +249,23 @@ def test_without_a_folder_the_command_asks_for_one():
         compose_overrides(["model=hf-weights", *BYTES])
     with pytest.raises(SkytrainError, match=r"no-such-team/model: not a folder here, not in the hub's cache"):
         compose_overrides(chosen("no-such-team/model"))
+
+
+def test_the_tokenizer_comes_from_the_folder_too(decoder_config, tmp_path):
+    settings = BPETokenizerConfig(kind="bpe", name="tiny", vocab_size=280, sample_bytes=10**5)
+    tokenizer = train_bpe(settings, ["the quick brown fox jumps over the lazy dog"] * 3)
+    folder = export_hf(build_model(decoder_config("llama-tiny", vocab_size=300), seed=7), tokenizer, tmp_path / "mine")
+    batch = [word for word in BYTES if not word.startswith("tokenizer")]
+    store = f"store.root={tmp_path}/store"
+    composed = compose_overrides(["model=hf-weights", f"model.weights={folder}", *batch, store])
+    found = composed.config.tokenizer
+    assert isinstance(found, HFTokenizerConfig) and found.vocab_size == tokenizer.vocab_size
+    assert composed.config.model.vocab_size == 300
+    started = compose_overrides(["model=hf-weights", *batch, store], start=str(folder)).config
+    assert started.model.weights is None and started.tokenizer == found
+
+
+def test_a_tokenizer_that_is_larger_than_the_embedding_is_refused(llama):
+    words = [word for word in chosen(llama) if word != "tokenizer=bytes"]
+    with pytest.raises(SkytrainError, match=r"300 is smaller than the 50257 tokens .*\n  .*resize_token_embeddings"):
+        compose_overrides([*words, "tokenizer=gpt2"])

@@ -45,7 +45,8 @@ def _check_sizes(config: Config, fail: Fail) -> None:
         raise fail(
             "model.vocab_size",
             f"{model.vocab_size} is smaller than the {config.tokenizer.vocab_size} tokens of tokenizer {config.tokenizer.name}",
-            "choose the tokenizer that the weights were trained with"
+            "choose the tokenizer that the weights were trained with (model=hf-weights does), "
+            "or enlarge the embedding first: resize_token_embeddings of transformers"
             if own
             else f"set model.vocab_size={config.tokenizer.vocab_size}",
         )

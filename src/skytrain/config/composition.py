@@ -281,6 +281,8 @@ def _adopt(tree: DictConfig, origins: dict[str, str], adopt: Adopt, chosen: Coll
         tree.model.pop("trust_remote_code")  # the built-in decoder runs no code of the folder
         origins.pop("model.trust_remote_code")
     _take(tree, origins, "model", found.model, found.file, given)
+    if OmegaConf.is_missing(tree.model, "weights"):
+        tree.model.weights = None  # they are those of --from
     if everything and found.tokenizer is not None and "tokenizer" not in chosen:
         _set_origin(origins, "tokenizer", {}, found.file)
         tree.tokenizer = {}

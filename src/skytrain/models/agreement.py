@@ -50,12 +50,14 @@ def adopt_model(source: str | None, tell: Callable[[str], None] = lambda line: N
     if source is None or Path(source).is_file():
         return None
     file = f"{source}/{CONFIG}"
+    # Its vocabulary and id are read from its files, as with tokenizer=hf.
+    tokenizer = {"kind": "hf", "name": source, "text_may_be_special": False, "vocab_size": "???", "id": "???"}
     try:
         values = dataclasses.asdict(read_hf_decoder(source))
     except UnsupportedArchitecture as error:
         tell(f"{error.problem}: transformers runs it (model=hf)")
-        return AdoptedSettings(file, transformers_settings(source))
-    return AdoptedSettings(file, {name: value for name, value in values.items() if name not in NOT_ADOPTED})
+        return AdoptedSettings(file, transformers_settings(source), tokenizer)
+    return AdoptedSettings(file, {name: value for name, value in values.items() if name not in NOT_ADOPTED}, tokenizer)
 
 
 def transformers_settings(source: str) -> dict[str, Any]:
