@@ -74,7 +74,7 @@ def measure(folder: Path, root: str, proxy: FaultProxy, say: Callable[[str], Non
             "registered", lambda: any(each.host.startswith(f"{name}.") for each in list_meeting(found.store, RUN).hosts)
         )
         mark("met", lambda: list_meeting(found.store, RUN).newest == 2)
-        mark("restored", lambda: len(attempt_numbers(found.store, RUN)) == 2)
+        mark("claimed its attempt", lambda: len(attempt_numbers(found.store, RUN)) == 2)
         logs = [staying.log, replacement.log]
         later = re.compile(rf"step (?!(?:[1-9]|{marker.step})/)\d+/|step {marker.step + 1}/")
         mark("first step", lambda: any(later.search(log.read_text()) for log in logs))

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -165,6 +166,15 @@ def test_the_command_trains_a_run_to_its_end(tmp_path):
     store = open_store(str(tmp_path))
     assert read_attempt(store, "r", 0)["generation"] == 1
     assert json.loads(store.read(generation_key("r", 1, "over")))["exit_code"] == 0
+
+
+@pytest.mark.slow
+def test_a_run_whose_hosts_come_and_go_ends_with_the_weights_of_an_undisturbed_one():
+    script = Path(__file__).parents[2] / "benchmarks/runs/node_campaign.py"
+    done = subprocess.run([sys.executable, str(script), "--blows", "4"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert sum(found["blows"].values()) == 4 and found["identical"]
 
 
 NODES = 64

@@ -216,7 +216,7 @@ def _look_at_generation(state: HostState, newest: JobGeneration, rules: MeetingR
 
 
 def _propose(state: HostState, view: MeetingView, rules: MeetingRules) -> Step:
-    candidates = _fresh(view, rules, state.host)
+    candidates = fresh_hosts(view, rules, state.host)
     if state.host not in candidates or len(candidates) < rules.wanted:
         return dataclasses.replace(state, turn=0), ()
     # One at a time, so that 64 hosts do not send 64 proposals; the next one follows if the first has gone.
@@ -227,7 +227,7 @@ def _propose(state: HostState, view: MeetingView, rules: MeetingRules) -> Step:
     return state, (Propose(number, (state.host, *others[: rules.wanted - 1])),)
 
 
-def _fresh(view: MeetingView, rules: MeetingRules, host: str) -> Sequence[str]:
+def fresh_hosts(view: MeetingView, rules: MeetingRules, host: str) -> Sequence[str]:
     """The hosts with a recent heartbeat, sorted; of each machine, the one with the latest."""
     own = view.ready.get(host)
     if own is None:
@@ -242,7 +242,7 @@ def _fresh(view: MeetingView, rules: MeetingRules, host: str) -> Sequence[str]:
 
 def _spares(view: MeetingView, newest: JobGeneration, rules: MeetingRules, state: HostState) -> Sequence[str]:
     machines = {machine_of(member) for member in newest.members}
-    return [host for host in _fresh(view, rules, state.host) if machine_of(host) not in machines]
+    return [host for host in fresh_hosts(view, rules, state.host) if machine_of(host) not in machines]
 
 
 def _watch(state: HostState, view: MeetingView, rules: MeetingRules) -> HostState:

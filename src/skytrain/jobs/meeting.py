@@ -11,6 +11,8 @@ from ..runs import MeetingObjects, Presence, generation_key, host_key, list_meet
 from ..storage import Store
 from .generations import EndGeneration, GenerationEnd, JobGeneration, MeetingView, Propose, machine_of
 
+PRESENT_SECONDS = 60.0  # a host without a heartbeat for so long is taken to be gone
+
 
 @dataclass(frozen=True)
 class HostIdentity:
@@ -64,7 +66,8 @@ class MeetingStore:
 
     def look(self) -> MeetingView:
         found = list_meeting(self._store, self._identity.run)
-        self.hosts = sum(each.presence != "left" for each in found.hosts)
+        present = [each.stat.modified for each in found.hosts if each.presence != "left"]
+        self.hosts = sum(max(present) - modified <= PRESENT_SECONDS for modified in present)
         ready = {
             each.host: each.stat.modified
             for each in found.hosts

@@ -33,6 +33,7 @@ from .generations import (
     Propose,
     StartJob,
     StopJob,
+    fresh_hosts,
     job_ended,
     looked,
     must_go,
@@ -138,10 +139,9 @@ class NodeAgent:
         under_way = view.newest is not None and view.end is None
         over = view.end is not None and view.end.exit_code is not None
         if self.state.phase == "meeting" and not under_way and not over:
-            ready = (len(view.ready), self.rules.wanted)
-            self._lacking = (
-                (ready[0], min(view.ready) == self.identity.host) if ready[0] in range(1, ready[1]) else None
-            )
+            fresh = fresh_hosts(view, self.rules, self.identity.host)
+            ready = (len(fresh), self.rules.wanted)
+            self._lacking = (ready[0], fresh[0] == self.identity.host) if 0 < ready[0] < ready[1] else None
             if ready != self._told_waiting:
                 self._told_waiting = ready
                 self.tell(f"{ready[0]} of {ready[1]} nodes are ready")
