@@ -60,6 +60,7 @@ def test_machines_that_wait_are_counted_during_an_attempt_and_after_it(clock, tm
     running.note_others(spends.read())
     assert running.usd() == pytest.approx(0.100 + 0.160)
     assert running.record()["machines"].keys() == {"trains", "waits"}
+    assert running.usd(in_seconds=10) == pytest.approx(0.110 + 0.170)  # both go on
     assert sum(count.usd for count in read_spend(store, "r").counts.values()) == pytest.approx(0.160)
 
 

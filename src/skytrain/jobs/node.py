@@ -68,7 +68,8 @@ def run_node(
             "  let this process reach http://169.254.169.254 (IMDSv2), or set AWS_EC2_METADATA_DISABLED=true"
         ) from None
     store = open_store(config.store)
-    store.exists(f"runs/{request.run}/run.json")  # credentials or an address that are wrong end this here
+    # Credentials or an address that are wrong end this here; an outage is waited for.
+    store.patient(config.store.patience).exists(f"runs/{request.run}/run.json")
     machine = request.name or (instance.id if instance is not None else platform.node())
     machine = re.sub(r"[^A-Za-z0-9-]", "-", machine)
     with machine_lock(machine, request.run):
@@ -87,7 +88,9 @@ class _Host:
     instance: Ec2Instance | None
 
     def address(self) -> str:
-        found = self.metadata.get("meta-data/local-ipv4") if self.metadata is not None else None
+        found = None
+        with contextlib.suppress(OSError):  # it answered a moment ago; the route gives the same address
+            found = self.metadata.get("meta-data/local-ipv4") if self.metadata is not None else None
         return found or address_towards(PUBLIC_ADDRESS) or "127.0.0.1"
 
 

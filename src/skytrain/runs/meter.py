@@ -111,6 +111,7 @@ class Meter:
         self.usd_per_hour = None if usd_per_hour is None else usd_per_hour * len(machines)
         self.idle_seconds = 0.0  # longest time that a machine was billed while the run was stopped
         self.save_seconds = before.save_seconds  # duration of the run's slowest save
+        self._waiting, self._noted = 0, self._began  # machines that wait, at the time of their last records
         self._others = {key: count for key, count in before.counts.items() if key not in {m.key for m in machines}}
         self._starts = {machine.key: self._start(machine, before) for machine in machines}
 
@@ -132,8 +133,13 @@ class Meter:
 
     def note_others(self, spends: Iterable[Mapping[str, Any]]) -> None:
         """Record what machines that take no part in this attempt cost meanwhile: those that wait."""
-        found = largest_counts([{"machines": {key: asdict(count) for key, count in self._others.items()}}, *spends])
+        before = self._others
+        found = largest_counts([{"machines": {key: asdict(count) for key, count in before.items()}}, *spends])
         self._others = {key: count for key, count in found.items() if key not in self._starts}
+        self._waiting = sum(
+            key not in before or count.seconds > before[key].seconds for key, count in self._others.items()
+        )
+        self._noted = boot_clock()
 
     def note_save(self, seconds: float) -> None:
         """Record the duration of a save, for this attempt and later ones."""
@@ -161,7 +167,9 @@ class Meter:
 
     def usd(self, *, in_seconds: float = 0.0) -> float:
         """Return the cost of the run now, or `in_seconds` from now."""
-        ahead = in_seconds * self._usd_per_second * len(self._starts)
+        # Machines that wait are as expensive as those that train, also since their last record.
+        waited = self._waiting * (boot_clock() - self._noted + in_seconds)
+        ahead = (in_seconds * len(self._starts) + waited) * self._usd_per_second
         return sum(count.usd for count in self.counts().values()) + ahead
 
     def record(self, *, in_seconds: float = 0.0) -> dict[str, Any]:
