@@ -16,7 +16,7 @@ from botocore import xform_name
 from botocore.exceptions import ClientError
 
 from tests.infra.conftest import ROLES, RenderedBase
-from tests.infra.permissions import BUCKET, EVERYBODY, NOBODY, PEOPLE, REGION, Row, store_rows
+from tests.infra.permissions import BUCKET, EVERYBODY, NOBODY, REGION, Row, store_rows
 from tests.support.moto_account import moto_account
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,6 @@ def _enforce(endpoint: str, on: bool) -> None:
 ACTIONS = [
     ("ec2", "describe_instances", {}, EVERYBODY),
     ("autoscaling", "describe_auto_scaling_groups", {}, EVERYBODY),
-    ("resourcegroupstaggingapi", "get_resources", {}, PEOPLE),
     ("iam", "create_user", {"UserName": "backdoor"}, NOBODY),
     ("iam", "list_users", {}, NOBODY),
     ("ec2", "create_key_pair", {"KeyName": "laptop"}, NOBODY),
