@@ -150,8 +150,13 @@ def test_a_plan_that_has_expired_is_refused(ground: Ground) -> None:
     assert finding.verdict == "failed" and "expired" in finding.text and "skytrain plan" in finding.fix
 
 
+def test_a_family_that_the_operator_may_not_start_is_named(ground: Ground) -> None:
+    finding = found("plan", ground.preflight(plan(), instance_families=["p5", "c7i"]))
+    assert finding.verdict == "failed" and "may not start g5.12xlarge" in finding.text and "g5" in finding.fix
+    assert found("plan", ground.preflight(plan(), instance_families=["g5"])).verdict == "ok"
+
+
 def test_a_type_that_no_zone_or_no_zone_of_ours_offers_is_a_lack_of_capacity(ground: Ground) -> None:
-    nowhere = found("zones", ground.preflight(plan(offer(instance_type="p5.48xlarge", nodes=1))))
     stub = Stubber(ground.session.client("ec2"))
     stub.add_response("describe_instance_type_offerings", {"InstanceTypeOfferings": []})
     stub.add_response("describe_instance_type_offerings", {"InstanceTypeOfferings": [{"Location": "us-east-2c"}]})

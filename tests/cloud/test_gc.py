@@ -119,7 +119,7 @@ def thing(kind: str = "volume", run: str | None = "r", hours: float | None = 5) 
         (thing(), {"r": True}, GcSelection(), False, "its run is active"),
         (thing(), {"r": False}, GcSelection(), True, "its run has ended"),
         (thing(), {}, GcSelection(), False, "its run is not in this store"),
-        (thing(hours=-2), {"r": True}, GcSelection(), True, "expired 2h ago"),
+        (thing(hours=-2), {"r": True}, GcSelection(), True, "expired 2h"),
         (thing(), {"r": False}, GcSelection(expired=True), False, "has not expired"),
         (thing(), {"r": True}, GcSelection(run="r"), True, "its run was named"),
         (thing(run="s", hours=-1), {}, GcSelection(run="r"), False, "of another run"),

@@ -12,6 +12,12 @@ def plan(preflight: Preflight) -> str:
     offer = preflight.offer
     assert preflight.plan is not None
     preflight.plan.check_fresh(preflight.now)
+    allowed, family = preflight.config.cloud.instance_families, offer.instance_type.split(".")[0]
+    if allowed and family not in allowed:
+        raise Failed(
+            f"the operator role may not start {offer.instance_type}: it may start {', '.join(allowed)}",
+            f"add {family} to the variable instance_families of infra/terraform/base, apply, and skytrain cloud init --force",
+        )
     return f"{offer.nodes} x {offer.instance_type} ({offer.market}, {offer.region}), ${offer.cost.usd:.2f} in all"
 
 
