@@ -11,9 +11,8 @@ from typing import Any
 
 from hydra import compose as hydra_compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType
-from hydra.errors import HydraException, OverrideParseException
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -21,6 +20,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from .checks import check
 from .errors import ConfigError, SkytrainError, nearest
+from .overrides import parse_overrides
 from .schema import Config, flatten
 from .typed import build
 
@@ -93,7 +93,7 @@ def compose(
     `adopt` reads the settings of the initial weights; they replace the default model, but no user setting.
     `read_tokenizer` reads what `tokenizer=hf` takes from the tokenizer's files.
     """
-    parsed = _parse(overrides)
+    parsed = parse_overrides(overrides)
     choices = [override for override in parsed if override.key_or_group in GROUPS]
     settings = [override for override in parsed if override.key_or_group not in GROUPS]
     tree, origins = _compose_files(choices, config_dirs)
@@ -124,38 +124,6 @@ def _given(origins: Mapping[str, str]) -> frozenset[str]:
     )
 
 
-def _parse(overrides: Sequence[str]) -> list[Override]:
-    for text in overrides:
-        if "=" not in text:
-            raise SkytrainError(f"{text!r} is not key=value\n  for example: trainer.batch_tokens=64K")
-    parser = OverridesParser.create()
-    parsed = [_parse_one(parser, text) for text in overrides]
-    for override in parsed:
-        if override.type is not OverrideType.CHANGE or override.is_sweep_override():
-            raise SkytrainError(f"{override.input_line!r}: only key=value is understood here")
-    return parsed
-
-
-def _parse_one(parser: OverridesParser, text: str) -> Override:
-    """Parse one override in Hydra's grammar.
-
-    A value that the grammar rejects is plain text, unless it starts like a list, a mapping or a quoted string.
-    """
-    key, _, value = text.partition("=")
-    quote = "'" if "'" not in value else '"'
-    quoted = f"{key}={quote}{value}{quote}"
-    plain = value[:1] not in ("[", "{", "'", '"') and quote not in value and not value.endswith("\\")
-    for candidate in (text, quoted) if plain else (text,):
-        try:
-            return parser.parse_overrides([candidate])[0]
-        except OverrideParseException:
-            continue
-    raise SkytrainError(
-        f"{text!r} cannot be read as key=value\n"
-        "  lists are [a, b], mappings {a: 1}; quote text that begins like one of them, or with a quote: 'key=\"[a value\"'"
-    )
-
-
 def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -> tuple[DictConfig, dict[str, str]]:
     """Compose the YAML files, before the user's settings, and return the file that set each value."""
     GlobalHydra.instance().clear()
@@ -175,7 +143,7 @@ def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -
         except HydraException as error:
             raise _bad_choice(loader, choices, error, folders) from None
         except ValueError as error:  # Hydra rejects a group choice that is not a name
-            raise SkytrainError(f"{' '.join(lines)}: {error}") from None
+            raise SkytrainError(f"{' '.join(lines[:-1])}: {error}") from None
         except (OmegaConfBaseException, YAMLError) as error:
             raise SkytrainError(f"a configuration file cannot be read: {' '.join(str(error).split())}") from None
         # Hydra does not record which file set a value, so load the files one by one, in order.
