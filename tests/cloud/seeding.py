@@ -15,7 +15,7 @@ from skytrain.cloud import AwsSession, Tags
 
 AMI = "ami-12c6146b"
 ROLE = f"arn:aws:iam::{DEFAULT_ACCOUNT_ID}:role/x"
-PER_REGION = 16
+PER_REGION = 19
 
 
 def complete_moto(patch: pytest.MonkeyPatch) -> dict[str, dict[str, dict[str, str]]]:
@@ -67,9 +67,15 @@ def seed(session: AwsSession, region: str, tags: Tags | None, name: str) -> None
     image = {"ImageId": AMI, "InstanceType": "g5.xlarge"}
     spot = {"InstanceMarketOptions": {"MarketType": "spot"}}
     ec2.run_instances(**image, **spot, MinCount=1, MaxCount=1, TagSpecifications=specs("instance"))
-    ec2.create_volume(AvailabilityZone=f"{region}a", Size=100, VolumeType="gp3", TagSpecifications=specs("volume"))
-    ec2.allocate_address(Domain="vpc", TagSpecifications=specs("elastic-ip"))
+    volume = {"AvailabilityZone": f"{region}a", "Size": 100, "VolumeType": "gp3"}
+    volume_id = ec2.create_volume(**volume, TagSpecifications=specs("volume"))["VolumeId"]
+    ec2.create_snapshot(VolumeId=volume_id, TagSpecifications=specs("snapshot"))
+    ec2.create_vpc(CidrBlock="10.9.0.0/16", TagSpecifications=specs("vpc"))  # of no kind that gc deletes
+    address = ec2.allocate_address(Domain="vpc", TagSpecifications=specs("elastic-ip"))
     ec2.create_network_interface(SubnetId=subnet["SubnetId"], Groups=[sg], TagSpecifications=specs("network-interface"))
+    ec2.create_nat_gateway(
+        SubnetId=subnet["SubnetId"], AllocationId=address["AllocationId"], TagSpecifications=specs("natgateway")
+    )
     template = ec2.create_launch_template(
         LaunchTemplateName=name, LaunchTemplateData=image, TagSpecifications=specs("launch-template")
     )["LaunchTemplate"]["LaunchTemplateId"]

@@ -54,6 +54,8 @@ def judge(
 ) -> Verdict:
     """Decide about one resource. `active` says of each run that the store knows whether it is active."""
     tags, now = resource.tags, now or datetime.now(UTC)
+    if not KINDS[resource.kind].deletes:
+        return Verdict(resource, False, "gc does not delete things of this kind")
     left = None if tags.expires_at is None else (tags.expires_at - now).total_seconds()
     if selection.run is not None:
         chosen = tags.run == selection.run

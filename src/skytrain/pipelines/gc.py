@@ -81,7 +81,7 @@ def find_garbage(
     scan = scan_account(session, regions, project=project, progress=tell)
     verdicts = tuple(judge(resource, active, selection) for resource in scan.resources)
     plain = selection == GcSelection()
-    return Garbage(scan, verdicts, tuple(_old_logs(config, active)) if plain else ())
+    return Garbage(scan, verdicts, tuple(old_logs(config, active)) if plain else ())
 
 
 def delete_garbage(config: Config, session: AwsSession, found: Garbage, reporter: Reporter) -> list[FailedDeletion]:
@@ -113,7 +113,8 @@ def _active_runs(config: Config, reporter: Reporter) -> dict[str, bool]:
         return {}
 
 
-def _old_logs(config: Config, active: dict[str, bool]) -> Iterable[OldLogs]:
+def old_logs(config: Config, active: dict[str, bool]) -> Iterable[OldLogs]:
+    """The logs of former attempts of runs that have ended, a month after the attempt."""
     store = open_store(config.store)
     for run, is_active in active.items():
         if not is_active:

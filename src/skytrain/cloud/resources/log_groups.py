@@ -1,4 +1,4 @@
-"""CloudWatch log groups."""
+"""CloudWatch log groups. An account may have thousands: the tagging API names ours."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from datetime import UTC, datetime
 
 from ..calls import Call
 from ..session import AwsSession
+from ..tags import PROJECT
 from ._kind import CloudResource, ResourceKind, ours, per_month
 
 USD_PER_GB = 0.03  # and month, of what is stored
 
 
 def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
-    for found in session.items(Call("logs", "DescribeLogGroups"), "logGroups", region):
-        arn = found["arn"].removesuffix(":*")
-        tags = ours(session.perform(Call("logs", "ListTagsForResource", {"resourceArn": arn}), region).get("tags"))
-        if tags is not None:
-            stored = found.get("storedBytes", 0)
-            yield CloudResource(
-                KIND.name,
-                found["logGroupName"],
-                region,
-                tags,
-                created_at=datetime.fromtimestamp(found["creationTime"] / 1000, UTC),
-                usd_per_hour=per_month(USD_PER_GB * stored / 1e9),
-                facts={"bytes": stored},
-            )
+    wanted = {"TagFilters": [{"Key": PROJECT}], "ResourceTypeFilters": ["logs"]}
+    tagged = Call("resourcegroupstaggingapi", "GetResources", wanted)
+    for each in session.items(tagged, "ResourceTagMappingList", region):
+        tags, name = ours(each["Tags"]), each["ResourceARN"].removesuffix(":*").partition(":log-group:")[2]
+        if tags is None or not name:
+            continue
+        described = Call("logs", "DescribeLogGroups", {"logGroupNamePrefix": name})
+        for found in session.items(described, "logGroups", region):
+            if found["logGroupName"] == name:
+                stored = found.get("storedBytes", 0)
+                created, cost = found["creationTime"] / 1000, per_month(USD_PER_GB * stored / 1e9)
+                when = datetime.fromtimestamp(created, UTC)
+                yield CloudResource(KIND.name, name, region, tags, "", when, cost, {"bytes": stored})
 
 
 def delete(resource: CloudResource) -> list[Call]:
@@ -39,6 +39,6 @@ KIND = ResourceKind(
     80,
     find,
     delete,
-    ("logs:DescribeLogGroups", "logs:ListTagsForResource"),
+    ("tag:GetResources", "logs:DescribeLogGroups"),
     ("logs:DeleteLogGroup",),
 )

@@ -1,0 +1,29 @@
+"""NAT gateways: the base's largest standing cost, where it has one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ..calls import Call
+from ..session import AwsSession
+from ..tags import project_filter
+from ._kind import CloudResource, ResourceKind, ours
+
+USD_PER_HOUR = 0.045  # and as much for each GB that passes
+
+
+def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
+    filters = [project_filter(), {"Name": "state", "Values": ["pending", "available"]}]
+    for found in session.items(Call("ec2", "DescribeNatGateways", {"Filter": filters}), "NatGateways", region):
+        tags = ours(found.get("Tags"))
+        if tags is not None and found["State"] in ("pending", "available"):
+            yield CloudResource(
+                KIND.name, found["NatGatewayId"], region, tags, found["State"], found.get("CreateTime"), USD_PER_HOUR
+            )
+
+
+def delete(resource: CloudResource) -> list[Call]:
+    return [Call("ec2", "DeleteNatGateway", {"NatGatewayId": resource.id})]
+
+
+KIND = ResourceKind("NAT gateway", "ec2", 40, find, delete, ("ec2:DescribeNatGateways",), ("ec2:DeleteNatGateway",))
