@@ -18,9 +18,17 @@ from skytrain.config import (
     SkytrainError,
 )
 from skytrain.export import export_hf
-from skytrain.models import build_model, count_parameters, load_pretrained, outline_model, save_hf_folder
+from skytrain.models import (
+    build_model,
+    count_parameters,
+    is_pretrained,
+    load_pretrained,
+    outline_model,
+    save_hf_folder,
+)
 from skytrain.models.safetensors_io import SINGLE
 from skytrain.tokens import train_bpe
+from tests.corpus.hub import loopback_hub
 
 BYTES = ["tokenizer=bytes", "trainer.sequence_length=16", "trainer.micro_batch=2", "trainer.batch_tokens=64"]
 # config.json of the published models, without keys that say nothing about the arithmetic.
@@ -269,3 +277,21 @@ def test_a_tokenizer_that_is_larger_than_the_embedding_is_refused(llama):
     words = [word for word in chosen(llama) if word != "tokenizer=bytes"]
     with pytest.raises(SkytrainError, match=r"300 is smaller than the 50257 tokens .*\n  .*resize_token_embeddings"):
         compose_overrides([*words, "tokenizer=gpt2"])
+
+
+def test_a_name_on_the_hub_is_a_folder_whose_weights_are_downloaded_when_they_are_needed(llama, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # loopback is not the network
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    with loopback_hub(llama, "team/model", kind="models") as endpoint:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", endpoint)
+        monkeypatch.setattr("huggingface_hub.hf_api.ENDPOINT", endpoint, raising=False)
+        template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        model = compose_overrides(chosen("team/model")).config.model
+        assert (model.name, model.rope_theta) == ("model", 777.0)
+        assert not list((tmp_path / "cache").rglob("*.safetensors"))
+        assert is_pretrained("team/model") and not is_pretrained("run@5") and not is_pretrained("runs/run@5")
+        started = outline_model(model, seed=0)
+        expected = load_pretrained(str(llama)).head.projection.weight
+        assert torch.equal(started.initial_values("head.projection.weight", expected.shape), expected)
+        assert torch.equal(load_pretrained("team/model").head.projection.weight, expected)
