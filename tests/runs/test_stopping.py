@@ -1,7 +1,7 @@
 import pytest
 
 from skytrain.runs import DamagedRecord, ask_stop, read_stop, stop_asked
-from skytrain.storage import open_store
+from skytrain.storage import StoreUnreachable, open_store
 
 
 @pytest.fixture
@@ -23,4 +23,13 @@ def test_a_request_stops_the_attempt_that_it_names_and_no_later_one(store):
 def test_a_damaged_request_is_named(store, body):
     store.write("runs/r/stop.json", body)
     with pytest.raises(DamagedRecord, match=r"stop\.json is damaged"):
+        read_stop(store, "r")
+
+
+def test_a_store_that_does_not_answer_is_not_a_damaged_request(store, monkeypatch):
+    def refuse(key: str) -> bytes:
+        raise StoreUnreachable("read", key, "SlowDown")
+
+    monkeypatch.setattr(store, "read", refuse)
+    with pytest.raises(StoreUnreachable, match="SlowDown"):
         read_stop(store, "r")

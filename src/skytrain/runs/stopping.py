@@ -12,6 +12,7 @@ import json
 import platform
 from dataclasses import asdict, dataclass
 
+from ..config import SkytrainError
 from ..storage import NotFound, Store
 from .attempts import now
 from .reading import DamagedRecord, read_object
@@ -44,9 +45,9 @@ def read_stop(store: Store, run: str) -> StopRequest | None:
         return StopRequest(int(found["attempt"]), str(found["asked_by"]), str(found["asked_at"]))
     except NotFound:
         return None
+    except SkytrainError:  # a ValueError too: the store does not answer, or the object is damaged
+        raise
     except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, DamagedRecord):
-            raise
         raise DamagedRecord(store, stop_key(run), error) from None
 
 
