@@ -69,7 +69,7 @@ def show(
     \b
     Examples:
       skytrain data show data=text data.source.paths='corpus/*.txt'
-      skytrain data show --sample data=chat data.source.paths='chats/*.jsonl' tokenizer=hf tokenizer.name=FOLDER
+      skytrain data show --sample data=chat data.source.paths='chats/*.jsonl' model=hf-weights model.weights=FOLDER
     """
     config = compose_overrides(overrides, config_dir).config
     from ..pipelines.data import describe_corpus, marked, sample_conversations

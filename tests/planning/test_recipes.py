@@ -1,0 +1,44 @@
+"""The recipes for pretrained models: each composes, fits its machine, and has the memory that the page says."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from skytrain.cli.main import app
+from skytrain.config.composition import compose
+from skytrain.planning import job_of, rank_memory
+from skytrain.planning.memory import usable_bytes
+from skytrain.planning.mesh import requested_mesh
+
+ROOT = Path(__file__).parents[2]
+MODELS = ("llama-3.1-8b", "gemma-2-9b", "solar-10.7b", "exaone-3.5-7.8b", "llama-2-13b")
+GPU_MIB = {"p4d": 40960, "p4de": 81920}
+
+
+@pytest.mark.parametrize("machine", GPU_MIB)
+@pytest.mark.parametrize("model", MODELS)
+def test_a_recipe_fits_its_machine_with_the_memory_that_the_page_says(model: str, machine: str) -> None:
+    recipe = f"{model}-{machine}"
+    config = compose([f"recipe={recipe}"]).config
+    trainer, mesh = config.trainer, requested_mesh(config.parallel, 8, 1)
+    assert config.model.name == model and mesh.offload == (machine == "p4d") and mesh.zero == 3
+    accumulation = trainer.batch_tokens // (8 * trainer.micro_sequences * trainer.sequence_length)
+    memory = rank_memory(replace(job_of(config), accumulation=accumulation), mesh).total
+    assert memory < usable_bytes(GPU_MIB[machine])
+    page = (ROOT / "docs" / "continue-pretraining.md").read_text()
+    row = next(line for line in page.splitlines() if line.startswith(f"| `recipe={recipe}` |"))
+    assert f"| {memory / 1e9:.1f} of " in row and config.parallel.name in row
+
+
+def test_a_recipe_is_planned_in_dollars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["plan", "recipe=llama-3.1-8b-p4d", "--instance", "p4d.24xlarge", "--nodes", "1", "--json"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    offers = json.loads(done.stdout)["offers"]
+    assert {offer["mesh"] for offer in offers} == {"deepspeed-zero3-offload(shard=8)"}
+    assert any(offer["usd"] and offer["usd"][1] > 0 for offer in offers)
