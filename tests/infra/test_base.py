@@ -83,6 +83,8 @@ def test_the_table_is_large_and_refuses_as_well_as_allows(base: RenderedBase) ->
         allowed = sum(role in row.allowed for row in rows)
         assert allowed >= 10 and len(rows) - allowed >= 40
     assert len(rows) >= 60
+    for page in (BASE / "README.md", BASE.parents[2] / "docs" / "aws.md"):
+        assert f"{len(rows)} requests" in page.read_text()
 
 
 def test_sagemaker_jobs_need_the_switch_our_tags_our_key_and_the_node_role(full_base: RenderedBase) -> None:
