@@ -160,15 +160,12 @@ def row(mode: str, memory: str, seen: dict[str, Any], base: dict[str, Any]) -> s
 
 def on_meta(model: str) -> list[str]:
     """The parameters of a model that no device here could hold, counted on the meta device, and its recipes' plans."""
-    import torch
-
     from skytrain.config.composition import compose
-    from skytrain.models import build_model
+    from skytrain.models import outline_model
     from skytrain.planning import decoder_size
 
     config = compose([f"model={model}", "tokenizer=bytes"]).config
-    with torch.device("meta"):
-        built = build_model(config.model, seed=0)
+    built = outline_model(config.model, seed=0)
     counted = sum(parameter.numel() for parameter in built.parameters())
     computed = decoder_size(config.model).parameters
     return [f"{model} on the meta device: {counted:,} parameters; the planner has {computed:,}"]
