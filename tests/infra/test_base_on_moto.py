@@ -10,7 +10,7 @@ from typing import Any
 import boto3
 import pytest
 
-from tests.support.moto_account import moto_account
+from tests.support.moto_account import local_credentials, moto_account
 from tests.support.terraform import BASE, Terraform
 
 pytestmark = pytest.mark.slow
@@ -43,17 +43,7 @@ def test_one_apply_creates_the_base_and_destroy_leaves_nothing(
     tmp_path: Path, account: str, settings: dict[str, Any]
 ) -> None:
     before = _inventory(account)
-    terraform = Terraform(
-        BASE,
-        tmp_path,
-        {
-            "AWS_ENDPOINT_URL": account,
-            "AWS_ACCESS_KEY_ID": "testing",
-            "AWS_SECRET_ACCESS_KEY": "testing",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_MAX_ATTEMPTS": "2",
-        },
-    )
+    terraform = Terraform(BASE, tmp_path, local_credentials(account))
     (tmp_path / "local_override.tf").write_text('provider "aws" {\n  s3_use_path_style = true\n}\n')
     (tmp_path / "terraform.tfvars.json").write_text(json.dumps(settings))
 

@@ -30,6 +30,17 @@ def moto_account() -> Iterator[str]:
         moto_api_backend.reset()
 
 
+def local_credentials(endpoint: str) -> dict[str, str]:
+    """The environment that leads a program to the account, and nowhere else."""
+    return {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "testing",
+        "AWS_SECRET_ACCESS_KEY": "testing",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_MAX_ATTEMPTS": "2",
+    }
+
+
 def _delete_trail(self, name: str) -> None:  # type: ignore[no-untyped-def]
     """Terraform names a trail by its ARN, as AWS allows; moto deletes nothing then."""
     self.trails.pop(name.rpartition("/")[2], None)

@@ -5,6 +5,7 @@ locals {
 
 resource "aws_cloudtrail" "main" {
   #checkov:skip=CKV2_AWS_10:The trail is for looking back; nothing watches it, so CloudWatch would only add its price
+  #checkov:skip=CKV_AWS_252:Nobody wants a message for each log file of the trail
   count = var.cloudtrail ? 1 : 0
 
   name                          = local.name
