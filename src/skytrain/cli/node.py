@@ -50,10 +50,10 @@ def node(
 ) -> None:
     """Train together with machines that come and go.
 
-    Run the same command on each. The machines find each other through the store: no addresses, no order. As soon as --nodes of them are ready they
-    form a generation, and train from the run's last commit. When one is lost, gets a spot notice or fails, the
-    generation ends, with a checkpoint where there is time, and the machines that are ready form the next one.
-    More machines than --nodes wait as spares. docs/node-agent.md describes it.
+    Run the same command on each. The machines find each other through the store: no addresses, no order. As soon as
+    --nodes of them are ready they form a generation, and train from the run's last commit. When one is lost, gets a
+    spot notice or fails, the generation ends, with a checkpoint where there is time, and the machines that are ready
+    form the next one. More machines than --nodes wait as spares. docs/node-agent.md describes it.
 
     \b
     Examples:
