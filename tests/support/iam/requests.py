@@ -61,6 +61,7 @@ _GROUP = "autoScalingGroup:*:autoScalingGroupName/{}"
 _NAMED: dict[tuple[str, str], tuple[str, str, str]] = {
     ("ec2", "TerminateInstances"): ("InstanceIds", "ec2", "instance/{}"),
     ("ec2", "StopInstances"): ("InstanceIds", "ec2", "instance/{}"),
+    ("ec2", "DeleteSnapshot"): ("SnapshotId", "ec2", "snapshot/{}"),
     ("ec2", "DeleteVolume"): ("VolumeId", "ec2", "volume/{}"),
     ("ec2", "DeleteSecurityGroup"): ("GroupId", "ec2", "security-group/{}"),
     ("ec2", "AuthorizeSecurityGroupIngress"): ("GroupId", "ec2", "security-group/{}"),
