@@ -72,7 +72,10 @@ def unigram(texts: Iterable[str], size: int) -> Made:
     trainer = trainers.UnigramTrainer(
         vocab_size=size, special_tokens=special, unk_token="<unk>", show_progress=False, n_sub_iterations=1
     )
-    tokenizer.train_from_iterator((line for text in texts for line in text.splitlines()), trainer)
+    lines = (
+        line for text in texts if len(set(text)) < size // 8 for line in text.splitlines()
+    )  # it keeps every letter
+    tokenizer.train_from_iterator(lines, trainer)
     after = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     tokenizer.post_processor = after  # type: ignore[assignment]
     config = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
@@ -100,7 +103,8 @@ def _spaces_as_marks(texts: Iterable[str], size: int, special: list[str], before
     model = models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True)
     learner = Tokenizer(model)
     words = (f"▁{word}" for text in texts for word in text.split(" "))
-    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[*special, *BYTES], show_progress=False)
+    tokens, letters = [*special, *BYTES], size // 4  # rarer letters are bytes, so that room is left for merges
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=tokens, limit_alphabet=letters, show_progress=False)
     learner.train_from_iterator(words, trainer)
     definition = json.loads(learner.to_str())
     # Bytes are ordinary pieces: a text that spells one is not that byte.
