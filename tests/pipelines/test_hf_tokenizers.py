@@ -12,7 +12,7 @@ import pytest
 from skytrain.config import Config, compose
 from skytrain.evaluation import Sampling
 from skytrain.pipelines.evaluate import LossRequest, evaluate
-from skytrain.pipelines.export import export
+from skytrain.pipelines.export import ExportRequest, export
 from skytrain.pipelines.generate import generate
 from skytrain.pipelines.inspect import inspect
 from skytrain.pipelines.prepare import prepare
@@ -93,7 +93,7 @@ def test_an_exported_folder_has_the_tokenizer_and_is_read_back(
     from transformers import AutoTokenizer
 
     config = config_of(trained[0])
-    export(config, "mine", tmp_path / "out")
+    export(config, ExportRequest("mine", tmp_path / "out", dtype="fp32"))
     theirs = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert theirs.chat_template == CHAT_TEMPLATE
     assert theirs("The store").input_ids[0] == 377
