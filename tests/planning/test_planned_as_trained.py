@@ -16,7 +16,7 @@ from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.hardware import find_gpu
 from skytrain.planning.memory import in_flight
 from skytrain.planning.offers import PlanRequest, find_offers, place
-from skytrain.planning.plan_file import train_overrides
+from skytrain.planning.plan_making import train_overrides
 from skytrain.planning.search import NoPlacement, Placement
 
 CATALOG = packaged_catalog()

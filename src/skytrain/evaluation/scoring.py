@@ -84,7 +84,7 @@ def _on_cpu(parts: Sequence[Tensor]) -> np.ndarray:
     return found
 
 
-def _packed_batches(model: Scorer, lengths: RowLengths, groups: Sequence[Sequence[Continuation]]) -> list[PackedRows]:
+def _packed_batches(model: Scorer, lengths: RowLengths, groups: Sequence[Sequence[Continuation]]) -> list[MakeBatch]:
     """Rows of one length and batches of one size, so that a compiler sees a single shape."""
     trees, number = [], 0
     for group in groups:
