@@ -13,7 +13,7 @@ from torch import Tensor
 from ..models import Branches
 from .continuations import Continuation, ContinuationScores
 from .scorer import RowLengths, Scorer, TargetScores
-from .trees import PackedRows, fill_rows, grow_trees, pack
+from .trees import PackedRows, TokenTable, Tree, fill_rows, grow_trees, pack
 
 Progress = Callable[[int, int], None]
 ROW_STEP = 64  # packed rows are a multiple of this long
@@ -72,8 +72,8 @@ def _add_up(model: Scorer, scores: Sequence[tuple[np.ndarray, TargetScores]], co
     log_probs, missed = np.zeros(count), np.zeros(count)
     if scores:
         numbers = np.concatenate([each for each, _ in scores])
-        np.add.at(log_probs, numbers, _on_cpu([found.log_probs for _, found in scores]))
-        np.add.at(missed, numbers, 1.0 - _on_cpu([found.greedy for _, found in scores]))
+        log_probs = np.bincount(numbers, _on_cpu([found.log_probs for _, found in scores]), count)
+        missed = np.bincount(numbers, 1.0 - _on_cpu([found.greedy for _, found in scores]), count)
     # A share has zeros where another one has values, so that adding them is exact.
     log_probs, missed = model.add_up(torch.from_numpy(np.stack([log_probs, missed]))).cpu().numpy()
     return ContinuationScores(log_probs, missed == 0)
@@ -86,15 +86,17 @@ def _on_cpu(parts: Sequence[Tensor]) -> np.ndarray:
 
 def _packed_batches(model: Scorer, lengths: RowLengths, groups: Sequence[Sequence[Continuation]]) -> list[MakeBatch]:
     """Rows of one length and batches of one size, so that a compiler sees a single shape."""
-    trees, number = [], 0
+    trees: list[Tree] = []
+    number = 0
     for group in groups:
-        trees += grow_trees(group, range(number, number + len(group)), lengths.longest)
+        trees += grow_trees(group, number, lengths.longest)
         number += len(group)
+    table = TokenTable.of([each for group in groups for each in group])
     needed = max(lengths.usual, *(tree.length for tree in trees))
     length = min(lengths.longest, -(-needed // ROW_STEP) * ROW_STEP)
     rows = fill_rows(trees, length)
     size = max(1, min(len(rows), model.batch_tokens // length))
-    return [partial(pack, rows[first : first + size], length, size) for first in range(0, len(rows), size)]
+    return [partial(pack, table, rows[first : first + size], length, size) for first in range(0, len(rows), size)]
 
 
 def _plain_batches(model: Scorer, flat: Sequence[Continuation]) -> list[MakeBatch]:

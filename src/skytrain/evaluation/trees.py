@@ -1,12 +1,16 @@
 """Continuations that share a prefix as trees, and trees packed into rows of one length.
 
-What a group of continuations has in common, such as the question of a multiple-choice item, is computed once.
+What a group of continuations has in common, such as the question of a multiple-choice item, is computed once. Arrays
+are made for whole batches at a time: for a small model on a GPU, a loop over tokens in Python would take longer than
+the model.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -14,16 +18,29 @@ from .continuations import Continuation
 
 
 @dataclass(frozen=True)
+class TokenTable:
+    """All continuations in arrays; the place of one is its number."""
+
+    tokens: np.ndarray  # of all of them, one after another
+    offsets_n: np.ndarray  # where each begins
+    sizes_n: np.ndarray
+    starts_n: np.ndarray  # of the scored part
+
+    @classmethod
+    def of(cls, continuations: Sequence[Continuation]) -> TokenTable:
+        sizes = np.array([len(each.tokens) for each in continuations], np.int64)
+        tokens = np.fromiter(chain.from_iterable(each.tokens for each in continuations), np.int64, int(sizes.sum()))
+        starts = np.array([each.start for each in continuations], np.int64)
+        return cls(tokens, np.cumsum(sizes) - sizes, sizes, starts)
+
+
+@dataclass(frozen=True)
 class Tree:
-    """A trunk and the continuations that follow it; `numbers` are their places in the caller's list."""
+    """A trunk, which all its continuations share, and their own parts; `numbers` are their places in the table."""
 
-    trunk: int  # tokens that all of them share
-    members: tuple[Continuation, ...]
+    trunk: int  # tokens
     numbers: tuple[int, ...]
-
-    @property
-    def length(self) -> int:
-        return self.trunk + sum(len(each.inputs) - self.trunk for each in self.members)
+    length: int  # tokens that the model reads
 
 
 @dataclass(frozen=True)
@@ -48,70 +65,129 @@ def common_prefix(texts: Sequence[tuple[int, ...]]) -> int:
     return min(len(first), len(last))
 
 
-def grow_trees(group: Sequence[Continuation], numbers: Sequence[int], longest: int) -> list[Tree]:
-    """One tree for a group, or several that repeat the trunk where one would be longer than a row may be."""
+def grow_trees(group: Sequence[Continuation], first: int, longest: int) -> list[Tree]:
+    """One tree for a group, or several that repeat the trunk where one would be longer than a row may be.
+
+    `first` is the number of the group's first continuation.
+    """
     inputs = [each.inputs for each in group]
     trunk = common_prefix(inputs) if len(group) > 1 else len(inputs[0])
     found: list[Tree] = []
     held: list[int] = []
     length = trunk
-    for place, read in enumerate(inputs):
-        if held and length + len(read) - trunk > longest:
-            found.append(_tree(group, numbers, trunk, held))
+    for number, read in enumerate(inputs, start=first):
+        own = len(read) - trunk
+        if held and length + own > longest:
+            found.append(Tree(trunk, tuple(held), length))
             held, length = [], trunk
-        held.append(place)
-        length += len(read) - trunk
-    return [*found, _tree(group, numbers, trunk, held)]
-
-
-def _tree(group: Sequence[Continuation], numbers: Sequence[int], trunk: int, held: Sequence[int]) -> Tree:
-    return Tree(trunk, tuple(group[place] for place in held), tuple(numbers[place] for place in held))
+        held.append(number)
+        length += own
+    return [*found, Tree(trunk, tuple(held), length)]
 
 
 def fill_rows(trees: Sequence[Tree], length: int) -> list[list[Tree]]:
     """Rows of at most `length` tokens: the longest trees first, each into the row that it fills best."""
-    by_space: list[list[int]] = [[] for _ in range(length + 1)]  # rows, by the room that is left in them
+    by_space: dict[int, list[int]] = {}  # rows, by the room that is left in them
+    spaces: list[int] = []  # the keys, sorted
     rows: list[list[Tree]] = []
     for tree in sorted(trees, key=lambda tree: -tree.length):
-        space = next((space for space in range(tree.length, length + 1) if by_space[space]), None)
-        if space is None:
+        at = bisect_left(spaces, tree.length)
+        if at == len(spaces):
             row, space = len(rows), length
             rows.append([])
         else:
+            space = spaces[at]
             row = by_space[space].pop()
+            if not by_space[space]:
+                del by_space[space], spaces[at]
         rows[row].append(tree)
-        by_space[space - tree.length].append(row)
+        left = space - tree.length
+        if left not in by_space:
+            by_space[left] = []
+            insort(spaces, left)
+        by_space[left].append(row)
     return rows
 
 
-def pack(rows: Sequence[Sequence[Tree]], length: int, count: int) -> PackedRows:
+def pack(table: TokenTable, rows: Sequence[Sequence[Tree]], length: int, count: int) -> PackedRows:
     """The arrays of `count` rows of `length` tokens; what is left of them is padding, in a tree of its own."""
-    tokens, trees, branches, places = (np.zeros((count, length), np.int64) for _ in range(4))
+    flat = [np.zeros(count * length, np.int64) for _ in range(4)]
+    tokens, trees, branches, places = flat
     trees[:] = -1
-    asked: list[np.ndarray] = []
-    targets: list[tuple[int, ...]] = []
-    numbers: list[np.ndarray] = []
-    for row, held in enumerate(rows):
-        at = 0
-        for index, tree in enumerate(held):
-            trunk, end = tree.trunk, at + tree.length
-            trees[row, at:end] = index
-            tokens[row, at : at + trunk] = tree.members[0].inputs[:trunk]
-            places[row, at : at + trunk] = np.arange(trunk)
-            begin = at + trunk
-            for branch, (member, number) in enumerate(zip(tree.members, tree.numbers, strict=True), start=1):
-                own = member.inputs[trunk:]
-                tokens[row, begin : begin + len(own)] = own
-                branches[row, begin : begin + len(own)] = branch
-                places[row, begin : begin + len(own)] = np.arange(trunk, trunk + len(own))
-                # A token is predicted where the one before it stands: in the trunk, or in the branch.
-                before = np.arange(member.start - 1, len(member.tokens) - 1)
-                asked.append(row * length + np.where(before < trunk, at + before, begin + before - trunk))
-                targets.append(member.tokens[member.start :])
-                numbers.append(np.full(len(before), number))
-                begin += len(own)
-            at = end
-    flat = [target for each in targets for target in each]
-    return PackedRows(
-        tokens, trees, branches, places, np.concatenate(asked), np.array(flat, np.int64), np.concatenate(numbers)
+    placed = _place(table, rows, length)
+    for parts in (placed.trunks, placed.branches):
+        into, within = _ranges(parts.at, parts.size)
+        tokens[into] = table.tokens[np.repeat(parts.source, parts.size) + within]
+        places[into] = np.repeat(parts.place, parts.size) + within
+        trees[into] = np.repeat(parts.tree, parts.size)
+        branches[into] = np.repeat(parts.branch, parts.size)
+    numbers, own = placed.numbers, placed.branches
+    scored = table.sizes_n[numbers] - table.starts_n[numbers]
+    target, within = _ranges(table.offsets_n[numbers] + table.starts_n[numbers], scored)
+    # A token is predicted where the one before it stands: in the trunk, or in the branch.
+    before = np.repeat(table.starts_n[numbers] - 1, scored) + within
+    trunk = np.repeat(own.place, scored)
+    asked = np.where(
+        before < trunk, np.repeat(placed.trunk_at, scored) + before, np.repeat(own.at, scored) + before - trunk
     )
+    return PackedRows(
+        *(each.reshape(count, length) for each in flat), asked, table.tokens[target], np.repeat(numbers, scored)
+    )
+
+
+@dataclass(frozen=True)
+class PlacedParts:
+    """Runs of tokens: where each goes in the flattened rows, how long it is, and what it is."""
+
+    at: np.ndarray
+    size: np.ndarray
+    source: np.ndarray  # in the table
+    place: np.ndarray  # of the first token in its text
+    tree: np.ndarray  # within its row
+    branch: np.ndarray  # 0 for a trunk
+
+
+@dataclass(frozen=True)
+class PlacedTrees:
+    """The trunks and branches of a batch; the last two arrays go with the branches."""
+
+    trunks: PlacedParts
+    branches: PlacedParts
+    numbers: np.ndarray
+    trunk_at: np.ndarray
+
+
+def _place(table: TokenTable, rows: Sequence[Sequence[Tree]], length: int) -> PlacedTrees:
+    """Each row's trees one after another, each trunk followed by its branches."""
+    held = [(row, index, tree) for row, trees in enumerate(rows) for index, tree in enumerate(trees)]
+    members = np.array([len(tree.numbers) for _, _, tree in held])
+    numbers = np.fromiter(chain.from_iterable(tree.numbers for _, _, tree in held), np.int64, int(members.sum()))
+    first = np.cumsum(members) - members  # of each tree, among the members
+    trunk = np.array([tree.trunk for _, _, tree in held])
+    index = np.array([index for _, index, _ in held])
+    sizes = np.array([tree.length for _, _, tree in held])
+    row = np.array([row for row, _, _ in held])
+    ends = np.cumsum(sizes)
+    # Trees of a row follow each other: subtract what all earlier rows hold.
+    begins_row = np.concatenate([[True], row[1:] != row[:-1]])
+    held_before = (ends - sizes)[begins_row][np.cumsum(begins_row) - 1]
+    at = row * length + (ends - sizes) - held_before
+    own = table.sizes_n[numbers] - 1 - np.repeat(trunk, members)
+    earlier = np.cumsum(own) - own
+    in_tree = earlier - np.repeat(earlier[first], members)  # the branches before it
+    branch = np.arange(len(numbers)) - np.repeat(first, members) + 1
+    trunk_at, trunk_of = np.repeat(at, members), np.repeat(trunk, members)
+    zeros = np.zeros(len(held), np.int64)
+    source = table.offsets_n[numbers]
+    return PlacedTrees(
+        PlacedParts(at, trunk, source[first], zeros, index, zeros),
+        PlacedParts(trunk_at + trunk_of + in_tree, own, source + trunk_of, trunk_of, np.repeat(index, members), branch),
+        numbers,
+        trunk_at,
+    )
+
+
+def _ranges(starts: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of several ranges one after another, and the place of each within its range."""
+    within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    return np.repeat(starts, sizes) + within, within
