@@ -13,11 +13,12 @@ from typer.testing import CliRunner
 
 from skytrain import cloud, config as config_package
 from skytrain.cli.main import app
-from skytrain.cloud import COMMAND_ACTIONS, Tags
+from skytrain.cloud import COMMAND_ACTIONS, Call, GcSelection, Tags
 from skytrain.config import Config, SkytrainError
 from skytrain.pipelines.account import account_state, machine_notes, machine_rows, machines_of
+from skytrain.pipelines.gc import delete_garbage, find_garbage
 from skytrain.pipelines.shell import choose_machine
-from skytrain.pipelines.stop import end_machines, stop_calls
+from skytrain.pipelines.stop import StoppedRun, end_machines, stop_calls
 from skytrain.runs import RunStatus, Silent, claim_attempt, create_run, new_record, read_stop, write_outcome
 from skytrain.storage import open_store
 from tests.cloud.seeding import AMI, complete_moto, hours_from_now
@@ -226,7 +227,69 @@ def test_gc_lists_what_it_would_delete_and_deletes_on_request(machines, config, 
     assert {(each["tags"]["skytrain:run"], each["delete"]) for each in listed} == {("a", True), ("b", False)}
     calls = json.loads(skytrain(*words, "--delete", "--dry-run").stdout)
     assert [call["operation"] for call in calls] == ["DeleteAutoScalingGroup", *["TerminateInstances"] * 2]
-    done = skytrain(*words, "--delete", "--yes")
-    assert "deleted 3 of 3 resources" in done.output
+    done = skytrain(*words, "--delete", "--yes", "--json")
+    assert json.loads(done.stdout) and "deleted 3 of 3 resources" in done.stderr
     assert "account 123456789012" in done.output and "per hour less" in done.output
     assert [each.run for each in account_state(config, machines, []).machines] == ["b"]
+
+
+def test_gc_keeps_what_another_project_runs_under_the_name_of_a_run_of_ours_that_has_ended(
+    machines, config, monkeypatch
+):
+    complete_moto(monkeypatch)
+    record_run(config, "a", ended=True)
+    found = find_garbage(config, machines, GcSelection(), Silent(), regions=["us-east-1"])
+    (other,) = [
+        each for each in found.verdicts if each.resource.tags.project == "other" and "group" in each.resource.kind
+    ]
+    assert not other.delete and other.reason == "its run is not in this store"
+
+
+def test_gc_keeps_the_machines_of_a_run_that_was_resumed_while_the_question_stood(machines, config, monkeypatch):
+    complete_moto(monkeypatch)
+    record_run(config, "a", ended=True)
+    found = find_garbage(config, machines, GcSelection(), Silent(), regions=["us-east-2"], project="demo")
+    assert found.count == 3
+    claim_attempt(open_store(config.store), "a")
+    kept = delete_garbage(config, machines, found, Silent())
+    assert {each.problem for each in kept} == {"its run is active now"} and len(kept) == 3
+    assert len(account_state(config, machines, [], run="a").machines) == 2
+
+
+def test_a_mistyped_region_is_not_reported_as_empty(machines, config):
+    with pytest.raises(SkytrainError, match=r"us-esat-2 is not a region .* enabled\n  one of us-east-1, us-east-2"):
+        find_garbage(config, machines, GcSelection(), Silent(), regions=["us-esat-2"])
+
+
+def test_a_tag_that_someone_edited_does_not_end_the_scan(machines, config):
+    ec2 = machines.client("ec2", "us-east-2")
+    (machine, _) = machines_of(config, machines, "a", pytest.fail)[1:]
+    ec2.create_tags(Resources=[machine.id], Tags=[{"Key": "skytrain:owner", "Value": "Ada (ML), <ada@example.com>"}])
+    owners = [each.owner for each in account_state(config, machines, [], run="a").machines]
+    assert sorted(owners) == ["Ada (ML), <ada@example.com>", "ada"]
+
+
+def test_stop_of_a_run_whose_machines_are_here_and_whose_record_is_not(machines, config):
+    with pytest.raises(SkytrainError, match=r"no run 'b' .*(\n.*)*1 machine with its tag .*(\n.*)*gc --run b --delete"):
+        skytrain("stop", "b", f"store.root={config.store.root}", "cloud=aws", "--yes")
+    assert len(account_state(config, machines, [], run="b").machines) == 1
+
+
+def test_stop_ends_the_machines_that_are_there_after_the_wait(machines, config, monkeypatch):
+    record_run(config, "a")
+    gone, *_ = [each.id for each in machines_of(config, machines, "a", pytest.fail) if each.kind == "instance"]
+    ended: list[str] = []
+    perform = machines.perform
+
+    def meanwhile(*_: object) -> StoppedRun:
+        machines.client("ec2", "us-east-2").terminate_instances(InstanceIds=[gone])
+        return StoppedRun("a", "stopped", True, 3, 20, 3)
+
+    def recorded(call: Call, region: str | None = None) -> dict[str, Any]:
+        ended.extend(call.parameters.get("InstanceIds", []))
+        return perform(call, region)
+
+    monkeypatch.setattr("skytrain.pipelines.stop.stop", meanwhile)
+    monkeypatch.setattr(machines, "perform", recorded)
+    assert skytrain("stop", "a", f"store.root={config.store.root}", "cloud=aws", "--yes").exit_code == 0
+    assert len(ended) == 2 and gone not in ended  # the group has replaced it

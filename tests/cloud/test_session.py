@@ -38,3 +38,19 @@ def test_credentials_of_another_account_than_the_configured_one_are_refused(acco
     with pytest.raises(CloudError, match=r"account 123456789012 .* cloud\.account is 999999999999") as caught:
         _ = strict.identity
     assert caught.value.exit_code == 11
+
+
+@pytest.mark.parametrize(
+    ("service", "region", "offered"),
+    [
+        ("ec2", "us-east-2", True),
+        ("ec2", "us-gov-west-1", True),
+        ("ec2", "cn-north-1", True),
+        ("ec2", "us-east-99", True),  # newer than botocore
+        ("sagemaker", "us-iso-west-1", False),
+    ],
+)
+def test_a_region_is_skipped_only_where_a_service_is_known_to_be_absent(
+    account: AwsSession, service: str, region: str, offered: bool
+) -> None:
+    assert account.offers(service, region) is offered

@@ -38,6 +38,24 @@ def test_an_edited_time_does_not_make_a_resource_unreadable() -> None:
     assert found == Tags("demo", "unknown", "gpt2-pile-1", None)
 
 
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"skytrain:owner": "Ada (ML), <ada@example.com>"},
+        {"skytrain:project": "demo; old"},
+        {"skytrain:run": "r" * 300},
+        {"skytrain:expires-at": "0001-01-01T00:00:00+23:00"},
+    ],
+)
+def test_tags_that_someone_else_wrote_are_read_and_shown_as_they_are(edited: dict[str, str]) -> None:
+    found = read_tags({**OURS.mapping(), **edited})
+    assert found is not None
+    shown = {**OURS.mapping(), **edited}
+    if "skytrain:expires-at" in edited:
+        del shown["skytrain:expires-at"]
+    assert found.mapping() == shown
+
+
 def test_a_value_that_aws_would_reject_is_named() -> None:
     with pytest.raises(SkytrainError, match="skytrain:owner"):
         Tags("demo", "ada; drop")

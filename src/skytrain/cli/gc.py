@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
@@ -79,6 +79,8 @@ def gc(
         found = find_garbage(config, session, GcSelection(run, expired), console, regions=region, project=chosen)
     if delete and dry_run:
         print(requests(found))
+        if found.logs:
+            print(f"and in the store: the logs of {plural(len(found.logs), 'old attempt')}", file=sys.stderr)
         return
     if as_json:
         print(json.dumps(garbage_json(found), indent=1))
@@ -88,7 +90,7 @@ def gc(
         print(f"unknown: {problem.kind} in {problem.region}: {problem.problem}", file=sys.stderr)
     if delete and found.count:
         confirm(session, f"Delete {plural(found.count, 'resource')}?", -found.usd_per_hour, yes)
-        _delete(config, session, found)
+        _delete(config, session, found, sys.stderr if as_json else sys.stdout)
 
 
 def _show(found: Garbage) -> None:
@@ -104,7 +106,7 @@ def _show(found: Garbage) -> None:
         print(f"\n{plural(found.count, 'resource')} to delete (--delete), ${730 * found.usd_per_hour:.2f} a month")
 
 
-def _delete(config: Config, session: AwsSession, found: Garbage) -> None:
+def _delete(config: Config, session: AwsSession, found: Garbage, out: TextIO) -> None:
     from ..config import plural
     from ..pipelines.gc import delete_garbage
     from .console import reporter
@@ -116,6 +118,6 @@ def _delete(config: Config, session: AwsSession, found: Garbage) -> None:
             f"not deleted: {each.resource.kind} {each.resource.id} in {each.resource.region}: {each.problem}",
             file=sys.stderr,
         )
-    print(f"deleted {found.count - len(failed)} of {plural(found.count, 'resource')}")
+    print(f"deleted {found.count - len(failed)} of {plural(found.count, 'resource')}", file=out)
     if failed:
         raise typer.Exit(3)

@@ -48,7 +48,7 @@ def stop(
       skytrain stop my-run store.root=s3://bucket/project --wait 0s
       skytrain stop my-run cloud=aws --dry-run
     """
-    from ..pipelines.stop import describe_stop, end_machines, stop as pipeline
+    from ..pipelines.stop import describe_stop, end_machines, require_run, stop as pipeline
     from .console import reporter
 
     config, seconds = compose_overrides(overrides, config_dir).config, seconds_of("--wait", wait)
@@ -57,12 +57,14 @@ def stop(
         _print_requests(config, run, machines)
         return
     if session is not None and machines:
+        require_run(config, run, machines)
         _ask(session, run, machines, yes)
     with reporter() as console:
         stopped = pipeline(config, run, seconds, console)
         left = stopped.may_be_saving and not force
         if session is not None and machines and not left:
-            end_machines(session, machines, console)
+            # Those of now: a group may have replaced some during the wait, and others have ended by themselves.
+            end_machines(session, _machines(config, run)[1] if stopped.asked else machines, console)
     print(json.dumps(dataclasses.asdict(stopped), indent=1) if as_json else describe_stop(stopped))
     if machines and left:
         print(

@@ -55,7 +55,12 @@ def scan_account(
 ) -> AccountScan:
     """Find what carries our tags. A service that is denied or unavailable in a region is reported and not fatal."""
     session.identity  # noqa: B018 - without credentials this ends here, not with a problem for each question
-    found, problems = (list(regions), []) if regions else enabled_regions(session)
+    enabled, problems = enabled_regions(session)
+    if regions and not problems and (wrong := sorted({*regions} - {*enabled})):
+        raise CloudError(
+            f"{wrong[0]} is not a region that this account has enabled", fix=f"one of {', '.join(enabled)}"
+        )
+    found = list(regions or enabled)
     questions = [(kind, region) for region in found for kind in kinds or KINDS.values()]
     done, lock = 0, threading.Lock()
 

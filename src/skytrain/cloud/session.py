@@ -47,9 +47,15 @@ class AwsSession:
             return self._clients[key]
 
     def offers(self, service: str, region: str) -> bool:
-        """Whether botocore knows the service in that region; True where it does not know the service's regions."""
-        known = self._session.get_available_regions(service)
-        return not known or region in known
+        """False only where botocore knows the region and not the service in it.
+
+        Partitions (China, GovCloud) have lists of their own, and a region may be newer than the installed botocore:
+        what is not known is asked, because a region that is skipped looks like one where nothing is left.
+        """
+        with cloud_errors():
+            partition = self._session.get_partition_for_region(region)
+        in_service, in_ec2 = (self._session.get_available_regions(name, partition) for name in (service, "ec2"))
+        return not in_service or region in in_service or region not in in_ec2
 
     @cached_property
     def identity(self) -> AwsIdentity:

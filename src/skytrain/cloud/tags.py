@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,15 +17,19 @@ ALLOWED = re.compile(r"[\w .:/=+\-@]{1,256}")  # by every service's rules for ta
 
 @dataclass(frozen=True)
 class Tags:
-    """Whose a resource is. What belongs to a whole project has no run and does not expire."""
+    """Whose a resource is. What belongs to a whole project has no run and does not expire.
+
+    `checked` is False for tags that were read: EC2 takes any character, so that people's edits must not end a scan.
+    """
 
     project: str
     owner: str
     run: str | None = None
     expires_at: datetime | None = None
+    checked: InitVar[bool] = True
 
-    def __post_init__(self) -> None:
-        for name, value in self.mapping().items():
+    def __post_init__(self, checked: bool) -> None:
+        for name, value in self.mapping().items() if checked else ():
             if not ALLOWED.fullmatch(value):
                 raise SkytrainError(
                     f"{value!r} cannot be the tag {name}: 1 to 256 letters, digits, spaces or . : / = + - @ _"
@@ -62,7 +66,8 @@ def read_tags(found: Mapping[str, str] | Iterable[Mapping[str, Any]] | None) -> 
         values = {tag.get("Key", tag.get("key", "")): tag.get("Value", tag.get("value", "")) for tag in found}
     if not values.get(PROJECT):
         return None
-    return Tags(values[PROJECT], values.get(OWNER) or "unknown", values.get(RUN) or None, _time(values.get(EXPIRES_AT)))
+    expires_at = _time(values.get(EXPIRES_AT))
+    return Tags(values[PROJECT], values.get(OWNER) or "unknown", values.get(RUN) or None, expires_at, checked=False)
 
 
 def project_filter(project: str | None = None) -> dict[str, Any]:
@@ -76,6 +81,6 @@ def _time(text: str | None) -> datetime | None:
     """Read a time; None for one that someone has edited into something else: `gc` must not fail on it."""
     try:
         found = datetime.fromisoformat(text) if text else None
-    except ValueError:
+        return found and (found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC))
+    except (ValueError, OverflowError):
         return None
-    return found if found is None or found.tzinfo else found.replace(tzinfo=UTC)

@@ -51,6 +51,7 @@ class Garbage:
     scan: AccountScan
     verdicts: tuple[Verdict, ...]
     logs: tuple[OldLogs, ...]
+    selection: GcSelection
 
     @property
     def doomed(self) -> list[Verdict]:
@@ -79,20 +80,26 @@ def find_garbage(
     active = _active_runs(config, reporter)
     tell = lambda done, total: reporter.progress("search", done, total, "questions to AWS")  # noqa: E731
     scan = scan_account(session, regions, project=project, progress=tell)
-    verdicts = tuple(judge(resource, active, selection) for resource in scan.resources)
+    verdicts = tuple(_judge(config, resource, active, selection) for resource in scan.resources)
     plain = selection == GcSelection()
-    return Garbage(scan, verdicts, tuple(old_logs(config, active)) if plain else ())
+    return Garbage(scan, verdicts, tuple(old_logs(config, active)) if plain else (), selection)
 
 
 def delete_garbage(config: Config, session: AwsSession, found: Garbage, reporter: Reporter) -> list[FailedDeletion]:
-    """Delete what was decided to be deleted, in the order of dependencies."""
-    doomed = [verdict.resource for verdict in found.doomed]
+    """Delete what was decided to be deleted, in the order of dependencies.
+
+    A question may stand on a screen for hours: what a run has come back to meanwhile is kept and returned as failed.
+    """
+    active = _active_runs(config, reporter)
+    verdicts = [_judge(config, verdict.resource, active, found.selection) for verdict in found.doomed]
+    kept = [FailedDeletion(verdict.resource, f"{verdict.reason} now") for verdict in verdicts if not verdict.delete]
+    doomed = [verdict.resource for verdict in verdicts if verdict.delete]
     done = itertools.count(1)
 
     def tell(resource: CloudResource) -> None:
         reporter.progress("delete", next(done), len(doomed), f"{resource.kind} {resource.id}")
 
-    failed = delete_resources(session, doomed, tell)
+    failed = kept + delete_resources(session, doomed, tell)
     store = open_store(config.store)
     for logs in found.logs:
         store.delete_all(f"{attempt_key(logs.run, logs.attempt)}/logs")
@@ -102,6 +109,11 @@ def delete_garbage(config: Config, session: AwsSession, found: Garbage, reporter
 def requests(found: Garbage) -> str:
     """The exact requests of the deletion, as JSON."""
     return render_calls(call for _, call in deletion_calls(verdict.resource for verdict in found.doomed))
+
+
+def _judge(config: Config, resource: CloudResource, active: dict[str, bool], selection: GcSelection) -> Verdict:
+    """The store holds the runs of one project: it says nothing about a run of the same name in another."""
+    return judge(resource, active if resource.tags.project == config.cloud.project else {}, selection)
 
 
 def _active_runs(config: Config, reporter: Reporter) -> dict[str, bool]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..cloud import AwsSession, Call, CloudResource, scale_to_zero
-from ..config import Config, plural
+from ..config import Config, SkytrainError, plural
 from ..runs import Reporter, RunStatus, ask_stop, attempt_numbers, load_run, stop_key
 from ..storage import Store, open_store
 from .status import status_of
@@ -61,6 +61,18 @@ def _wait(store: Store, found: RunStatus, asked: int, wait_seconds: float, repor
             ask_stop(store, found.run, asked)
         found = status_of(store, record)
     return found
+
+
+def require_run(config: Config, run: str, machines: Sequence[CloudResource]) -> None:
+    """Refuse to end the machines of a run that this store does not know: it could not be asked to save first."""
+    try:
+        load_run(open_store(config.store), run)
+    except SkytrainError as error:
+        count = plural(len([each for each in machines if each.kind == "instance"]), "machine")
+        raise SkytrainError(
+            f"{error}\n  {count} with its tag may be starting, or work for another store: set store.root to that one\n"
+            f"  to end them without a checkpoint: skytrain gc --run {run} --delete cloud=aws"
+        ) from None
 
 
 def stop_calls(machines: Sequence[CloudResource]) -> list[tuple[str, Call]]:
