@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
+from botocore.parsers import ResponseParserError
 
 from skytrain.cloud import Call, CloudError, open_session
+from skytrain.cloud.errors import cloud_errors
 from skytrain.cloud.remedies import REMEDIES, remedies_table
 from skytrain.runs import EXIT_CODES
 
@@ -133,6 +135,13 @@ def test_without_a_region_the_message_says_how_to_set_one(no_aws: pytest.MonkeyP
     with pytest.raises(CloudError, match=r"cloud\.region") as caught:
         open_session()
     assert caught.value.exit_code == 3
+
+
+def test_a_page_of_a_proxy_in_place_of_an_answer_is_one_line() -> None:
+    with pytest.raises(CloudError) as caught, cloud_errors(LAUNCH):
+        raise ResponseParserError("Unable to parse response, invalid XML received:\nb'<html>busy</html>'")
+    assert caught.value.exit_code == 3 and "check the network" in caught.value.fix
+    assert "the answer is not AWS's" in caught.value.problem and "<html>" not in caught.value.problem
 
 
 def test_the_docs_hold_every_error_and_its_remedy() -> None:

@@ -36,11 +36,12 @@ def cloud_errors(call: Call | None = None, region: str = "", decode: Decode | No
     """Turn botocore's errors inside the block into CloudError."""
     try:
         from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
     except ImportError:
         raise MissingExtra("boto3", "aws") from None
     try:
         yield
-    except (BotoCoreError, ClientError) as error:
+    except (BotoCoreError, ClientError, ResponseParserError) as error:
         raise cloud_error(error, call, region, decode) from error
 
 
@@ -50,6 +51,8 @@ def cloud_error(
     """Return the CloudError of a botocore error. Its remedy is in `remedies.py`, by AWS's code."""
     response: dict[str, Any] = getattr(error, "response", {}).get("Error", {})
     code, text = response.get("Code", type(error).__name__), response.get("Message") or str(error)
+    if code == "ResponseParserError":  # a proxy's page, whole
+        text = "the answer is not AWS's: " + text.partition("\n")[0]
     remedy = matching_remedy(code, text)
     what = f"{call.service} {call.operation}" if call else "AWS"
     problem = f"{what}: {code}: {' '.join(ENCODED.sub('', text).split())}"

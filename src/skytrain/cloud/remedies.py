@@ -122,6 +122,7 @@ REMEDIES: dict[str, Remedy] = {
     "ConnectionClosedError": _UNREACHABLE,
     "SSLError": _UNREACHABLE,
     "ProxyConnectionError": _UNREACHABLE,
+    "ResponseParserError": _UNREACHABLE,
     # What a request refers to.
     "InvalidAMIID.NotFound": _gone("the machine image"),
     "InvalidAMIID.Unavailable": _gone("the machine image"),
