@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # where this is run as a script
 
@@ -40,6 +40,8 @@ class Outcome:
     validation: float = 0.0
     log_probs: Any = None  # of some targets, before the first step
     logits: Any = None  # of what follows some tokens, then too
+    choices: Any = None  # the log-probabilities of continuations that share contexts, then too: (questions, endings)
+    greedy: Any = None  # whether each of them is what the model would have said
     global_step: int = 0
 
 
@@ -70,7 +72,25 @@ def batches(vocabulary: int, documents: bool = False, masked: bool = False) -> l
     return found
 
 
-def train(case: Case) -> Outcome:
+def questions(vocabulary: int) -> list[list[Any]]:
+    """Contexts with three endings each; the first ending of the last question is long enough to be alone in its row."""
+    import torch
+
+    from skytrain.evaluation.continuations import Continuation
+
+    made = torch.Generator().manual_seed(3)
+
+    def tokens(count: int) -> tuple[int, ...]:
+        return tuple(torch.randint(0, vocabulary - 1, (count,), generator=made).tolist())
+
+    groups = [
+        [Continuation((*context, *tokens(1 + n)), len(context)) for n in range(3)]
+        for context in map(tokens, range(1, 9, 2))
+    ]
+    return [*groups[:-1], [Continuation((*tokens(1), *tokens(LENGTH - 1)), 1), *groups[-1][1:]]]
+
+
+def train(case: Case, *, evaluations: Literal["usual", "each step", "none"] = "usual") -> Outcome:
     """Through Lightning's trainer, as `skytrain train` does it, with batches from memory."""
     import lightning.pytorch as pl
     import torch
@@ -81,6 +101,7 @@ def train(case: Case) -> Outcome:
     from skytrain.config.composition import compose
     from skytrain.evaluation.evaluators import ValidationLoss
     from skytrain.evaluation.scorer import Scorer
+    from skytrain.evaluation.scoring import score_continuations
     from skytrain.jobs import Ranks
     from skytrain.parallel import ends_step
     from skytrain.storage import open_store
@@ -138,6 +159,10 @@ def train(case: Case) -> Outcome:
             return
 
         def run(self, model: Scorer) -> dict[str, float]:
+            scored = score_continuations(model, questions(config.model.vocab_size))
+            if outcome.log_probs is not None:  # the later ones are there to disturb training if they can
+                return {}
+            outcome.choices, outcome.greedy = scored.log_probs.reshape(-1, 3), scored.greedy
             made = torch.Generator().manual_seed(2)
             # Shorter than what the mesh was built for.
             rows = torch.randint(0, config.model.vocab_size, (3, LENGTH - 4), generator=made)
@@ -148,9 +173,10 @@ def train(case: Case) -> Outcome:
     def listen(_: Any, step: int, metrics: Any) -> None:
         outcome.validation = metrics["val/loss"]
 
-    measured = [Scheduled(ValidationLoss(held_out), STEPS), Scheduled(Scores(), None, at_start=True)]
+    each = 1 if evaluations == "each step" else None
+    measured = [Scheduled(ValidationLoss(held_out), STEPS), Scheduled(Scores(), each, at_start=True)]
     torch.manual_seed(0)
-    callbacks = [Watch(), Evaluations(measured, [listen])]
+    callbacks = [Watch(), Evaluations(measured if evaluations != "none" else [], [listen])]
     trainer = make_trainer(config, plan, open_store(tempfile.gettempdir()), callbacks, [])
     module = make_module(config, plan, outline(config), lambda text: None)
     trainer.fit(module, datamodule=Data())
@@ -171,6 +197,10 @@ def compare(mine: Outcome, single: Outcome) -> dict[str, float]:
         "validation": abs(mine.validation - single.validation),
         "log_probs": float((mine.log_probs - single.log_probs).abs().max()),
         "logits": float((mine.logits - single.logits).abs().max()),
+        "choices": float(abs(mine.choices - single.choices).max()),
+        "answers": int(
+            (mine.choices.argmax(-1) != single.choices.argmax(-1)).sum() + (mine.greedy != single.greedy).sum()
+        ),
         "steps": abs(mine.global_step - single.global_step),
     }
 

@@ -6,9 +6,13 @@ import json
 
 import pytest
 
+from skytrain.cli.data import task_ as write_task
 from skytrain.cli.evaluate import evaluate as command
+from skytrain.config import SkytrainError, compose
+from skytrain.evaluation.tasks.llmc import read_llmc
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
+from skytrain.planning.costs import work_of
 from skytrain.runs import Silent, read_metrics
 from skytrain.storage import open_store
 from tests.support.questions import write_records
@@ -62,3 +66,63 @@ def test_the_command_line_finds_what_the_loop_found(trained, capsys):
         for scoring, value in found["metrics"].items():
             assert scored[6, f"eval/{task}/{scoring}"] == value["value"]
             assert scored[6, f"eval/{task}/{scoring}_stderr"] == pytest.approx(value["stderr"])
+
+
+def test_all_checkpoints_are_a_table_and_a_curve(trained, capsys):
+    root, data = trained
+    command([*TINY, f"store.root='{root}'", *OPTIONS, *data, "tasks=[winogrande]"], source=["scored@all"])
+    shown = capsys.readouterr().out
+    assert "scored@2" in shown and "scored@6" in shown and "winogrande: harness_acc_norm" in shown
+    header, row = shown.splitlines()[:2]
+    assert header.split() == ["TASK", "SCORING", "scored@2", "scored@4", "scored@6", "ITEMS"]
+    assert row.split()[:2] == ["winogrande", "completion_acc"] and row.split()[-1] == "30"
+
+
+def test_two_models_are_compared_item_by_item(trained, capsys, tmp_path):
+    root, data = trained
+    answers = tmp_path / "answers.jsonl"
+    both = {"source": ["scored@2", "scored@6"], "compare": True, "items": answers}
+    found = evaluate(root, capsys, *data, "tasks=[hellaswag]", **both)
+    (difference,) = (each for each in found["comparison"] if each["scoring"] == "harness_acc")
+    items = [json.loads(line) for line in answers.read_text().splitlines()]
+    right = {
+        model: [item["chosen"]["harness_acc"] == item["label"] for item in items if item["model"] == model]
+        for model in both["source"]
+    }
+    assert difference["difference"] == pytest.approx((sum(right["scored@6"]) - sum(right["scored@2"])) / 30)
+    assert difference["low"] <= difference["difference"] <= difference["high"] and difference["verdict"]
+    with pytest.raises(SkytrainError, match="--compare takes two models, and 1 were given"):
+        evaluate(root, capsys, *data, "tasks=[hellaswag]", source=["scored"], compare=True)
+    with pytest.raises(SkytrainError, match="need tasks"):
+        evaluate(root, capsys, source=["plain", "scored"])
+
+
+def test_an_evaluation_that_a_killed_run_did_not_get_to_is_made_up_for(trained, capsys):
+    """The run has its last checkpoint and no result of it, as if it was killed in between."""
+    root, data = trained
+    before = metrics_of(root, "scored", "eval/")
+    for part in (root / "runs" / "scored" / "attempts").glob("*/metrics/*"):
+        lines = [json.loads(line) for line in part.read_text().splitlines()]
+        kept = [line for line in lines if line["step"] < 6 or "eval/hellaswag/items" not in line]
+        part.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    (root / "runs" / "scored" / "attempts" / "0" / "outcome.json").unlink()
+    assert (6, "eval/hellaswag/items") not in metrics_of(root, "scored", "eval/")
+    kept = ("trainer.checkpoint_every=2", "trainer.keep_checkpoints=9")
+    train(tiny_config(root, "run=scored", *OPTIONS, *kept, *TASKS, *data), Silent())
+    assert metrics_of(root, "scored", "eval/") == before
+
+
+def test_a_task_is_written_as_llmc_s_file(trained, capsys, tmp_path):
+    root, _ = trained
+    source = f"evaluation.data.hellaswag={root / 'hellaswag.jsonl'}"
+    write_task("hellaswag", tmp_path / "val.bin", ["tokenizer=gpt2", f"store.root='{root}'", source])
+    assert "30 items" in capsys.readouterr().out
+    assert len(read_llmc("val.bin", (tmp_path / "val.bin").read_bytes())) == 30
+
+
+def test_tasks_in_the_loop_are_part_of_the_plan():
+    overrides = ["model=gpt2-124m", "trainer.steps=1000", "trainer.validate_every=null"]
+    tasks = ["evaluation.tasks=[hellaswag]", "evaluation.every=400", "evaluation.limit=1000"]
+    assert work_of(compose(overrides).config).evaluation_tokens == 0
+    # After steps 400, 800 and 1000.
+    assert work_of(compose([*overrides, *tasks]).config).evaluation_tokens == 3 * 1000 * 380

@@ -5,7 +5,8 @@ from functools import cache
 import pytest
 from benchmarks.parallel.cases import LOSS, Case, cases
 from benchmarks.parallel.deepspeed_cases import OFFLOAD_LOSS
-from benchmarks.parallel.equivalence import GRADIENT, NORM, run
+from benchmarks.parallel.equivalence import GRADIENT, NORM, run, train
+from benchmarks.parallel.processes import run_ranks
 
 BF16_LOSS, BF16_NORM = 1e-2, 5e-2  # bf16 keeps 8 bits
 
@@ -43,3 +44,18 @@ def test_several_processes_train_as_one_does(case: Case):
     assert seen["norm"] <= NORM * more
     assert seen["validation"] <= LOSS * more
     assert seen["log_probs"] <= LOSS * more and seen["logits"] <= LOSS * more
+    assert seen["choices"] <= 10 * LOSS * more and seen["answers"] == 0  # sums of up to ten tokens
+
+
+def _losses(chosen: list[Case]) -> dict[str, list[list[float]]]:
+    return {case.name: [train(case, evaluations=each).losses for each in ("each step", "none")] for case in chosen}
+
+
+@pytest.mark.slow
+def test_scoring_tasks_between_steps_changes_no_bit_of_training():
+    names = ("fsdp x2, gpt2", "tp x2, gpt2", "pp x2 1f1b, gpt2", "cp x2 ring, gpt2", "deepspeed-zero3 x2, gpt2")
+    chosen = [case for case in cases(2) if case.name in names]
+    assert len(chosen) == len(names)
+    for seen in run_ranks(2, _losses, chosen):
+        for name, (with_tasks, without) in seen.items():
+            assert with_tasks == without, name

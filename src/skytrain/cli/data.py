@@ -103,3 +103,23 @@ def convert(
 
     for path in pipeline(config, to, out, overwrite):
         print(path)
+
+
+@app.command("task")
+def task_(
+    task: Annotated[str, typer.Argument(metavar="TASK", help="A multiple-choice task: hellaswag, or a file.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write.")],
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+) -> None:
+    """Write a multiple-choice task as an evaluation file of llm.c.
+
+    Example: skytrain data task hellaswag --out hellaswag_val.bin evaluation.data.hellaswag=hellaswag_val.jsonl
+    """
+    config = compose_overrides(overrides, config_dir).config
+    from ..pipelines.task_file import write_task_file
+    from .console import reporter
+
+    with reporter() as console:
+        count = write_task_file(config, task, out, console)
+    print(f"{out}: {count} items")

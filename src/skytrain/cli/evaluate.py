@@ -33,28 +33,40 @@ TaskOverrides = Annotated[
     ),
 ]
 
+Sources = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--from",
+        metavar="RUN[@STEP]",
+        help="A run, one of its checkpoints (@all: each of them), or an exported folder. Repeatable, with tasks. "
+        "Default: the newest run with a checkpoint.",
+        show_default=False,
+    ),
+]
+FirstTokens = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COUNT",
+        help="Without tasks: use only the first COUNT tokens, such as 100K. Default: all.",
+        show_default=False,
+    ),
+]
+HarnessTasks = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TASKS",
+        help="Run lm-evaluation-harness on these of its tasks (hellaswag,arc_easy) instead: "
+        "pip install 'skytrain[harness]'. limit=N and folder=FOLDER apply.",
+        show_default=False,
+    ),
+]
+
 
 def evaluate(
     overrides: TaskOverrides = None,
     config_dir: ConfigDirs = None,
-    source: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--from",
-            metavar="RUN[@STEP]",
-            help="A run, one of its checkpoints (@all: each of them), or an exported folder. Repeatable, with tasks. "
-            "Default: the newest run with a checkpoint.",
-            show_default=False,
-        ),
-    ] = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COUNT",
-            help="Without tasks: use only the first COUNT tokens, such as 100K. Default: all.",
-            show_default=False,
-        ),
-    ] = None,
+    source: Sources = None,
+    tokens: FirstTokens = None,
     split: Split = "validation",
     compare: Annotated[
         bool, typer.Option("--compare", help="Compare two models item by item: which is better, or is it noise?")
@@ -63,6 +75,7 @@ def evaluate(
         Path | None,
         typer.Option(metavar="FILE", help="Also write each item's answer to FILE, as JSON lines.", show_default=False),
     ] = None,
+    harness: HarnessTasks = None,
     precision: Precision = None,
     as_json: Json = False,
 ) -> None:
@@ -79,10 +92,14 @@ def evaluate(
       skytrain evaluate --from my-run tasks=[hellaswag,lambada] limit=1000
       skytrain evaluate --from my-run@all tasks=[hellaswag]
       skytrain evaluate --from my-run --from my-model --compare tasks=[arc-easy]
+      skytrain evaluate --from my-run --harness hellaswag,arc_easy limit=500
     """
     config = compose_overrides(_in_full(overrides), config_dir).config
     sources = tuple(source or ())
-    if config.evaluation.tasks:
+    if harness is not None:
+        _refuse_with_harness(config, sources, compare, items)
+        _harness(config, sources[0] if sources else None, precision, harness, as_json)
+    elif config.evaluation.tasks:
         _tasks(config, sources, precision, Output(compare, items, as_json))
     else:
         _refuse_without_tasks(sources, compare, items)
@@ -103,6 +120,31 @@ def _refuse_without_tasks(sources: tuple[str, ...], compare: bool, items: Path |
 
     if len(sources) > 1 or compare or items is not None:
         raise SkytrainError("several models, --compare and --items need tasks\n  add tasks=[hellaswag]")
+
+
+def _refuse_with_harness(config: Config, sources: tuple[str, ...], compare: bool, items: Path | None) -> None:
+    from ..config import SkytrainError
+
+    if config.evaluation.tasks or len(sources) > 1 or compare or items is not None:
+        raise SkytrainError("--harness takes one model, and neither tasks=..., --compare nor --items")
+
+
+def _harness(config: Config, source: str | None, precision: str | None, tasks: str, as_json: bool) -> None:
+    from ..pipelines.evaluate_tasks import evaluate_harness
+    from .console import reporter
+
+    with reporter() as console:
+        label, found = evaluate_harness(config, source, precision, tasks.split(","), console)
+    if as_json:
+        counts = {name: each["effective"] for name, each in found["n-samples"].items()}
+        print(json.dumps({"model": label, "items": counts, "results": found["results"]}, default=str))
+        return
+    from lm_eval.utils import make_table
+
+    print(label)
+    print(make_table(found))
+    for name, each in found["n-samples"].items():
+        print(f"{name}: {each['effective']} of {each['original']} items")
 
 
 def _loss(config: Config, request: tuple[str | None, str, str | None, str | None], as_json: bool) -> None:

@@ -42,7 +42,7 @@ def find_tasks(evaluation: EvaluationConfig) -> list[NamedTask]:
         if names.count(name) > 1:
             raise ConfigError(KEY, f"{name!r} is named more than once")
     for name in evaluation.data:
-        if names and name not in names:
+        if names and name not in {*names, *builtin_tasks()}:
             raise ConfigError(f"evaluation.data.{name}", "no such task among evaluation.tasks", hint=_hint(name, names))
     return found
 

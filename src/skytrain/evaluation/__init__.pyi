@@ -6,6 +6,7 @@ from .evaluators import (
     plugged_in_evaluator as plugged_in_evaluator,
 )
 from .generation import Sampling as Sampling, generate as generate
+from .harness import HarnessModel as HarnessModel, HarnessRequest as HarnessRequest, run_harness as run_harness
 from .loading import PlacedModel as PlacedModel, place_model as place_model
 from .loss import (
     HeldOut as HeldOut,
@@ -14,11 +15,17 @@ from .loss import (
     evaluate_loss as evaluate_loss,
 )
 from .spread_model import EngineModel as EngineModel, LoopModel as LoopModel, MeshModel as MeshModel
-from .tasks.evaluator import TaskEvaluator as TaskEvaluator, TaskSources as TaskSources
+from .tasks.evaluator import (
+    TaskEvaluator as TaskEvaluator,
+    TaskSources as TaskSources,
+    load_questions as load_questions,
+)
+from .tasks.llmc import encode_items as encode_items, write_llmc as write_llmc
 from .tasks.measures import (
     Measure as Measure,
     PairedDifference as PairedDifference,
     TaskResult as TaskResult,
     compare as compare,
 )
+from .tasks.sources import load_data as load_data
 from .whole_model import WholeModel as WholeModel

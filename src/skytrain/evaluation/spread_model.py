@@ -91,8 +91,12 @@ class MeshModel:
         return DataShare(kwargs["rank"], kwargs["num_replicas"])
 
     def add_up(self, values: Tensor) -> Tensor:
-        """Over the dimensions of the mesh that see different data; ranks along the others hold the same values."""
-        values = values.to(self._strategy.root_device)
+        """Over the dimensions of the mesh that see different data; ranks along the others hold the same values.
+
+        Ranks that divide sequences are neighbours in the dimension that also divides the state: one of them counts.
+        """
+        counts = self._strategy.mesh.get_local_rank("shard") % self._strategy.spec.context == 0
+        values = values.to(self._strategy.root_device) * float(counts)
         for dimension in ("replicate", "shard"):
             dist.all_reduce(values, group=self._strategy.mesh[dimension].get_group())
         return values

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ..checkpoints import committed_steps, find_run
-from ..config import Config, NamedTask, SkytrainError, find_tasks
+from ..config import Config, MissingExtra, NamedTask, SkytrainError, find_tasks
 from ..evaluation import PairedDifference, PlacedModel, TaskEvaluator, TaskResult, TaskSources, compare, place_model
 from ..runs import Reporter
 from ..storage import Store, open_store
@@ -70,6 +71,31 @@ def _evaluate(config: Config, placed: PlacedModel, tasks: Sequence[NamedTask], r
         results.append(evaluator.result)
     step = placed.label.rpartition("@")[2] if placed.run else ""
     return ModelResults(placed.label, int(step) if step.isdigit() else None, tuple(results), time.monotonic() - began)
+
+
+def evaluate_harness(
+    config: Config, source: str | None, precision: str | None, tasks: Sequence[str], reporter: Reporter
+) -> tuple[str, dict[str, Any]]:
+    """The model's label, and what lm-evaluation-harness found with its own tasks."""
+    try:
+        from ..evaluation import HarnessRequest, run_harness
+    except ImportError as error:
+        if (error.name or "").startswith("lm_eval"):
+            raise MissingExtra("lm_eval", "harness") from None
+        raise
+    placed = place_model(config, open_store(config.store), source, precision)
+    request = HarnessRequest(tuple(tasks), config.evaluation.limit, config.evaluation.folder)
+    try:
+        found = run_harness(
+            placed.model, placed.tokenizer, request, lambda done, total: reporter.progress("harness", done, total)
+        )
+    except (KeyError, ValueError, OSError) as error:  # its way to say that a task or its data cannot be found
+        problem = str(error).strip().partition("\n")[0]
+        raise SkytrainError(
+            f"lm-evaluation-harness: {type(error).__name__}: {problem}\n"
+            "  `lm_eval ls tasks` lists its tasks; their data comes from the Hugging Face hub, or a YAML in evaluation.folder"
+        ) from error
+    return placed.label, found
 
 
 def compare_models(first: ModelResults, second: ModelResults) -> list[PairedDifference]:

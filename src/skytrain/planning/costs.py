@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from skytrain.config import Config, DecoderConfig, Interval, total_steps
+from skytrain.config import Config, DecoderConfig, EvaluationConfig, Interval, find_tasks, total_steps
 
 from .catalog import InstanceType, Price
 from .flops import decoder_size
@@ -27,6 +27,7 @@ START_SECONDS = (10.0, 40.0)  # interpreter, CUDA, process group, first allocati
 INTERRUPTIONS_PER_HOUR = 1 / 24  # per spot machine
 S3_FRACTION = 0.5  # of a machine's network rate, reached by S3 transfers
 S3_BYTES_PER_S_MOST = 2e9
+UNKNOWN_ITEMS = 1000  # of a task whose file does not say how many it has
 EVALUATION_COST = 1 / 3  # of a training token: forward only
 GP3_GB, GP3_USD_PER_GB_MONTH = 200, 0.08
 S3_USD_PER_GB_MONTH = 0.023
@@ -43,7 +44,7 @@ ASSUMPTIONS = {
     "compile": "uniform, 40 to 180 s for each start where trainer.compile is on; assumed",
     "interruptions": "Poisson, one in 24 machine hours on spot, none on demand; assumed. Each loses a uniform part of the time since the last checkpoint",
     "S3": "half of the machine's network rate, at most 2 GB/s; assumed",
-    "evaluation": "a third of a training token's time; assumed",
+    "evaluation": "a third of a training token's time, for validation and downstream tasks; assumed",
     "storage": f"{GP3_GB} GB of gp3 a machine while it runs; data and checkpoints {KEPT_DAYS:.0f} days in S3",
 }
 
@@ -97,9 +98,20 @@ def work_of(config: Config, steps: int | None = None) -> RunWork:
         kept_checkpoints=trainer.keep_checkpoints
         + trainer.keep_best
         + (steps // trainer.keep_every if trainer.keep_every else 0),
-        evaluation_tokens=float(evaluations * trainer.validate_tokens),
+        evaluation_tokens=float(evaluations * trainer.validate_tokens + task_tokens(config.evaluation, steps)),
         compiled=trainer.compile,
     )
+
+
+def task_tokens(evaluation: EvaluationConfig, steps: int) -> int:
+    """Return the tokens that downstream tasks compute during a run: every so many steps, and after the last one."""
+    if evaluation.every is None:
+        return 0
+    once = 0
+    for task in find_tasks(evaluation):
+        available = task.config.items or evaluation.limit or UNKNOWN_ITEMS
+        once += min(available, evaluation.limit or available) * task.config.item_tokens
+    return once * -(-steps // evaluation.every)
 
 
 def s3_seconds(size: float, instance: InstanceType, nodes: int = 1) -> float:

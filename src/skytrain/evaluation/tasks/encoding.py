@@ -82,8 +82,7 @@ def _texts(pair: TextPair, convention: Convention) -> tuple[str, ...]:
 
 def start_token(tokenizer: Tokenizer) -> int:
     """The token before a text without context: that which begins a text where there is one, else the end of text."""
-    begin = getattr(tokenizer, "bos", None)
-    return tokenizer.eot if begin is None else int(begin)
+    return tokenizer.token_ids.get("bos_token_id", tokenizer.eot)
 
 
 def check_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> None:
