@@ -69,13 +69,13 @@ def _score(model: Scorer, batch: PackedRows | PlainRows) -> TargetScores:
 
 def _add_up(model: Scorer, scores: Sequence[tuple[np.ndarray, TargetScores]], count: int) -> ContinuationScores:
     """Sums the targets of each continuation in float64, in the order of its tokens, then over the ranks."""
-    log_probs, missed = np.zeros(count), np.zeros(count)
+    sums = np.zeros((2, count))
     if scores:
         numbers = np.concatenate([each for each, _ in scores])
-        log_probs = np.bincount(numbers, _on_cpu([found.log_probs for _, found in scores]), count)
-        missed = np.bincount(numbers, 1.0 - _on_cpu([found.greedy for _, found in scores]), count)
+        sums[0] = np.bincount(numbers, _on_cpu([found.log_probs for _, found in scores]), count)
+        sums[1] = np.bincount(numbers, 1.0 - _on_cpu([found.greedy for _, found in scores]), count)
     # A share has zeros where another one has values, so that adding them is exact.
-    log_probs, missed = model.add_up(torch.from_numpy(np.stack([log_probs, missed]))).cpu().numpy()
+    log_probs, missed = model.add_up(torch.from_numpy(sums)).cpu().numpy()
     return ContinuationScores(log_probs, missed == 0)
 
 

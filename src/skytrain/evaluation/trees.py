@@ -111,8 +111,7 @@ def fill_rows(trees: Sequence[Tree], length: int) -> list[list[Tree]]:
 
 def pack(table: TokenTable, rows: Sequence[Sequence[Tree]], length: int, count: int) -> PackedRows:
     """The arrays of `count` rows of `length` tokens; what is left of them is padding, in a tree of its own."""
-    flat = [np.zeros(count * length, np.int64) for _ in range(4)]
-    tokens, trees, branches, places = flat
+    tokens, trees, branches, places = (np.zeros(count * length, np.int64) for _ in range(4))
     trees[:] = -1
     placed = _place(table, rows, length)
     for parts in (placed.trunks, placed.branches):
@@ -130,9 +129,11 @@ def pack(table: TokenTable, rows: Sequence[Sequence[Tree]], length: int, count: 
     asked = np.where(
         before < trunk, np.repeat(placed.trunk_at, scored) + before, np.repeat(own.at, scored) + before - trunk
     )
-    return PackedRows(
-        *(each.reshape(count, length) for each in flat), asked, table.tokens[target], np.repeat(numbers, scored)
+    tokens_bt, trees_bt, branches_bt, places_bt = (
+        each.reshape(count, length) for each in (tokens, trees, branches, places)
     )
+    owners = np.repeat(numbers, scored)
+    return PackedRows(tokens_bt, trees_bt, branches_bt, places_bt, asked, table.tokens[target], owners)
 
 
 @dataclass(frozen=True)
