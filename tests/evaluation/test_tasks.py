@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet as parquet
 import pytest
 import torch
 import torch.nn.functional as F
@@ -21,6 +23,7 @@ from skytrain.evaluation.tasks.measures import TaskResult, accuracy
 from skytrain.evaluation.tasks.questions import question_of
 from skytrain.models import build_model
 from skytrain.storage import open_store
+from tests.corpus.hub import loopback_hub
 from tests.support.questions import MAKERS, write_records
 
 BYTES = ("tokenizer=bytes", "model.layers=2", "model.width=32", "model.heads=2")
@@ -239,6 +242,23 @@ def test_data_that_the_store_has_needs_neither_path_nor_network(model, tmp_path)
     content = write_records(tmp_path, "piqa", 3).read_bytes()
     open_store(str(tmp_path / "store")).write("evaluations/piqa/main.jsonl", content)
     assert run(model, tmp_path, "evaluation.tasks=[piqa]").items == 3
+
+
+def test_data_of_the_hub_is_fetched_once_and_kept_in_the_store(model, tmp_path, monkeypatch):
+    repository = tmp_path / "repository" / "data"
+    repository.mkdir(parents=True)
+    records = [json.loads(line) for line in write_records(tmp_path, "sciq", 4).open()]
+    parquet.write_table(pyarrow.Table.from_pylist(records), repository / "test-00000-of-00001.parquet")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)  # loopback is not the network
+    with loopback_hub(repository.parent, "allenai/sciq") as endpoint:
+        for name in ("huggingface_hub.constants.ENDPOINT", "huggingface_hub.hf_api.ENDPOINT"):
+            monkeypatch.setattr(name, endpoint, raising=False)
+        template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+        fetched = run(model, tmp_path, "evaluation.tasks=[sciq]")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    kept = run(model, tmp_path, "evaluation.tasks=[sciq]")
+    assert kept.items == fetched.items == 4 and kept.answers == fetched.answers
 
 
 def test_a_task_of_your_own_is_a_file_in_a_folder(model, tmp_path):

@@ -15,7 +15,7 @@ from .manifest import (
 )
 from .pool import ordered_threads as ordered_threads, worker_count as worker_count
 from .progress import Pace as Pace
-from .sources.hub import reaching_hub as reaching_hub
+from .sources.hub import HubDataset as HubDataset
 from .versions import (
     choose_version as choose_version,
     corpus_version as corpus_version,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from ...config import NamedTask, SkytrainError
-from ...corpus import reaching_hub
+from ...config import ConfigError, NamedTask, SkytrainError
+from ...corpus import HubDataset
 from ...storage import NotFound, Store, StoreError, open_store
 from .records import read_records
 
@@ -65,24 +64,20 @@ def _given(task: NamedTask) -> list[DataFile]:
     return [DataFile(str(file), file.read_bytes()) for file in paths]
 
 
-def _from_hub(task: NamedTask) -> Sequence[DataFile]:
-    import fnmatch
-
-    from huggingface_hub import HfApi, hf_hub_download
-
-    config, url = task.config, f"hf://datasets/{task.config.repo}@{task.config.revision}"
-    place: dict[str, Any] = {"repo_type": "dataset", "revision": config.revision}
+def _from_hub(task: NamedTask) -> list[DataFile]:
+    """The files at one commit: a branch is resolved before anything is read."""
+    config = task.config
     assert config.repo is not None
+    data = HubDataset(config.repo, config.files or "*", config.revision)
+    found = []
     try:
-        with reaching_hub("read", url):
-            names = fnmatch.filter(HfApi().list_repo_files(config.repo, **place), config.files or "*")
-            if not names:
-                raise SkytrainError(f"{url} has no file that matches {config.files}")
-            paths = [Path(hf_hub_download(config.repo, name, **place)) for name in sorted(names)]
-    except StoreError as error:
+        for piece in data.pieces():
+            with piece.open(decompress=False) as file:
+                found.append(DataFile(piece.name, file.read()))
+    except (StoreError, ConfigError) as error:
         problem = str(error).partition("\n")[0]
         raise SkytrainError(
             f"task {task.name}: {problem}\n"
             f"  without a network, give its file: evaluation.data.{task.name}=PATH (JSONL or parquet of the same fields)"
         ) from None
-    return [DataFile(path.name, path.read_bytes()) for path in paths]
+    return found
