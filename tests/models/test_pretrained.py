@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from skytrain.cli.options import compose_overrides
 from skytrain.config import (
@@ -212,6 +213,48 @@ def test_an_architecture_that_the_decoder_lacks_is_run_by_transformers(tmp_path,
         expected = theirs(tokens).logits
         torch.testing.assert_close(build_model(config, seed=0).eval()(tokens), expected)
         torch.testing.assert_close(load_pretrained(str(tmp_path / "neox"))(tokens), expected)
+
+
+@pytest.fixture
+def neox(tmp_path):
+    """A folder of an architecture that the decoder lacks, with dropout."""
+    from transformers import AutoModelForCausalLM, GPTNeoXConfig
+
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    config = GPTNeoXConfig(vocab_size=257, max_position_embeddings=64, hidden_dropout=0.5, **shape)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+def test_a_model_of_transformers_begins_its_training_in_the_mode_that_it_is_resumed_in(neox):
+    config = compose_overrides(chosen(neox)).config.model
+    fresh, resumed = (build_model(config, seed=0, start_weights=start) for start in (True, False))
+    # Dropout is active, and transformers recomputes activations, only in modules that are in training mode.
+    assert all(module.training for model in (fresh, resumed) for module in model.modules())
+    fresh.separator = 0
+    fresh.check_documents()  # compares results, without dropout
+    assert all(module.training for module in fresh.modules())
+
+
+def test_weights_without_some_of_the_parameters_are_refused(neox):
+    weights = load_file(neox / SINGLE)
+    weights.pop("embed_out.weight")
+    save_file(weights, neox / SINGLE, metadata={"format": "pt"})
+    config = compose_overrides(chosen(neox)).config.model
+    with pytest.raises(SkytrainError, match=r"mine lack parameters of a causal language model: .*weight\n  give the"):
+        build_model(config, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [("pickled", r"only pickled files.*\n  convert them"), ("truncated", r"truncated.*\n  download")],
+)
+def test_a_folder_for_transformers_that_cannot_be_used_ends_the_command_too(neox, how, message):
+    spoil(neox, how)
+    with pytest.raises(SkytrainError, match=message):
+        compose_overrides(chosen(neox))
+    with pytest.raises(SkytrainError, match=message):
+        load_pretrained(str(neox))
 
 
 def spoil(folder: Path, how: str) -> None:

@@ -100,6 +100,21 @@ def test_columns_of_questions_and_answers_are_conversations(tmp_path: Path, toke
     assert found[0][1].count("<|im_start|>") == 3 and found[1] == (True, "It is four.<|eot_id|>")
 
 
+def test_a_key_that_only_other_messages_have_is_not_in_a_message_of_parquet(
+    tmp_path: Path, tokenizer: HFTokenizer
+) -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
+    table = pa.Table.from_pylist([{"messages": ASKED}, {"messages": [ASKED[0], call, *LONGER]}])
+    pq.write_table(table, tmp_path / "rows.parquet")
+    (tmp_path / "t.jinja").write_text(
+        "{% for m in messages %}{{ m['tool_calls'][0]['name'] if 'tool_calls' in m else m['content'] }}<|eot_id|>{% endfor %}"
+    )
+    files = ChatFiles(paths=str(tmp_path / "rows.parquet"), max_tokens=512, template=str(tmp_path / "t.jinja"))
+    found = parts(ChatRows.of(files, tokenizer), tokenizer)
+    assert found[0] == [(False, "What is two and two?<|eot_id|>"), (True, "It is four.<|eot_id|>")]
+    assert found[1][1] == (True, "add<|eot_id|>")
+
+
 def test_every_row_that_is_dropped_or_truncated_is_counted_with_its_reason(
     tmp_path: Path, tokenizer: HFTokenizer
 ) -> None:
@@ -110,7 +125,9 @@ def test_every_row_that_is_dropped_or_truncated_is_counted_with_its_reason(
         "empty content": {"messages": [ASKED[0], {"role": "assistant", "content": " "}]},
         "messages": {"messages": "hello"},
         "missing column": {"message": ASKED},
-        "not JSON": "{",
+        "not JSON": '{"messages": [], "number": ' + "1" * 5000 + "}",  # longer than Python reads
+        "not Unicode": {"messages": [{"role": "user", "content": "half \ud83d"}, ASKED[1]]},
+        "content is not text": {"messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}, ASKED[1]]},
         "special token in a message": {"messages": [{"role": "user", "content": "<|eot_id|>"}, ASKED[1]]},
         "too long": {"messages": late},
     }
@@ -138,6 +155,8 @@ def test_every_row_that_is_dropped_or_truncated_is_counted_with_its_reason(
             r"template.*\n.*rows\.jsonl:1: no such role\n.*data\.source\.template",
         ),
         ("{% for m in", r"template.*\n"),
+        ("{{ 1 // 0 }}", r"template.*\n.*rows\.jsonl:1: .*zero"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", r"template.*\n.*rows\.jsonl:1: .*recursion"),
         ("nothing", r"not a prefix|no assistant turn"),
     ],
 )

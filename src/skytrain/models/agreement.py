@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config import AdoptedSettings, ConfigError, DecoderConfig, ModelConfig, SkytrainError
+from ..config import AdoptedSettings, ConfigError, DecoderConfig, HFModelConfig, ModelConfig, SkytrainError
 from .families import UnsupportedArchitecture
 from .hf_form import explicit, read_hf_config
 from .safetensors_header import read_headers
@@ -64,7 +64,8 @@ def transformers_settings(source: str) -> dict[str, Any]:
     """Return the settings of `model=hf` with the weights of `source`."""
     data, _ = _read_config(source)
     data = {**data, **data.get("text_config", {})}
-    name, _, revision = source.partition("@") if not Path(source).is_dir() else (source, "", "")
+    local = Path(source).expanduser()
+    name, _, revision = (str(local), "", "") if local.is_dir() else source.partition("@")
     length = next((data[key] for key in ("max_position_embeddings", "n_positions", "n_ctx") if data.get(key)), None)
     if not isinstance(data.get("vocab_size"), int):
         raise SkytrainError(f"{source}: {CONFIG} has no vocab_size, so it does not describe a language model")
@@ -96,13 +97,17 @@ def check_model(config: ModelConfig, start: str | None = None) -> None:
     """Raise ConfigError if a decoder configuration does not match the weights it starts from.
 
     The weights are `start` if that is a folder or a repository, otherwise `config.weights`. Files that are here are
-    checked too, so that a missing or truncated one ends the command before any work. Other kinds of model are not checked.
+    checked too, so that a missing or truncated one ends the command before any work; of model=hf, only these.
     """
     source = start if start and is_pretrained(start) else getattr(config, "weights", None)
     if isinstance(config, DecoderConfig) and source is not None and not Path(source).is_file():
         check_agreement(config, read_hf_decoder(source), source)
-        if Path(source).is_dir():
-            read_headers(Path(source))
+    elif isinstance(config, HFModelConfig) and config.weights == "pretrained":
+        source = config.name
+    else:
+        return
+    if Path(source).expanduser().is_dir():
+        read_headers(Path(source).expanduser())
 
 
 def check_agreement(config: DecoderConfig, found: DecoderConfig, source: str) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +14,7 @@ from ..config import ConfigError, HFModelConfig, MissingExtra
 from ..planning import training_flops_per_token
 from .documents import documents_of
 from .loss import LossSettings, head_loss, matmul_parameters, token_loss
+from .safetensors_header import read_headers
 
 SPECIAL_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 # Names that architectures use for the number of experts, and for the number of experts active per token.
@@ -81,8 +85,11 @@ class HFCausalLM(nn.Module):
         body, head = self._body_and_head()
         if self.router_loss_weight:
             problem = "adds the loss of its routers, which only a pass over the whole model gives"
-        elif head is None or not _close(self(tokens), head(body(input_ids=tokens, use_cache=False).last_hidden_state)):
-            problem = "does more to its logits than its output layer does"
+        else:
+            with _without_dropout(self):
+                whole, hidden = self(tokens), body(input_ids=tokens, use_cache=False).last_hidden_state
+                if head is None or not _close(whole, head(hidden)):
+                    problem = "does more to its logits than its output layer does"
         if problem:
             raise ConfigError(
                 "trainer.loss_chunk_tokens",
@@ -99,8 +106,9 @@ class HFCausalLM(nn.Module):
         assert self.separator is not None
         document = torch.arange(CHECKED_TOKENS)[None]
         document[:, 0] = self.separator
-        both = self(torch.cat([document, document], dim=1))
-        if not _close(both[:, CHECKED_TOKENS:], self(document)):
+        with _without_dropout(self):
+            both, alone = self(torch.cat([document, document], dim=1)), self(document)
+        if not _close(both[:, CHECKED_TOKENS:], alone):
             raise ConfigError(
                 "loader.separate_documents",
                 f"{self.config.name} does not keep documents apart by their positions",
@@ -143,6 +151,17 @@ def _close(a: Tensor, b: Tensor) -> bool:
     return torch.allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
+@contextmanager
+def _without_dropout(model: nn.Module) -> Iterator[None]:
+    """For trial batches, whose results are compared."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
 def build_hf(config: HFModelConfig, seed: int, start_weights: bool) -> HFCausalLM:
     """Build the model in float32, with new weights from the seed or with its pretrained weights.
 
@@ -152,6 +171,9 @@ def build_hf(config: HFModelConfig, seed: int, start_weights: bool) -> HFCausalL
         from transformers import AutoConfig, AutoModelForCausalLM
     except ImportError:
         raise MissingExtra("transformers", "export") from None
+    pretrained = config.weights == "pretrained" and start_weights
+    if pretrained and Path(config.name).expanduser().is_dir():
+        read_headers(Path(config.name).expanduser())  # refuses pickles, and files that are missing or truncated
     where: dict[str, Any] = {"revision": config.revision, "trust_remote_code": config.trust_remote_code}
     try:
         theirs = AutoConfig.from_pretrained(config.name, **where)
@@ -159,8 +181,13 @@ def build_hf(config: HFModelConfig, seed: int, start_weights: bool) -> HFCausalL
         if config.weights == "random":
             theirs.vocab_size = config.vocab_size
         _drop_special_tokens(theirs)
-        if config.weights == "pretrained" and start_weights:
-            model = AutoModelForCausalLM.from_pretrained(config.name, config=theirs, dtype=torch.float32, **where)
+        if pretrained:
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                config.name, config=theirs, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **where
+            )
+            model, report = loaded
+            _check_complete(config.name, report["missing_keys"])
+            model.train()  # as a new model is; transformers returns one for inference, without dropout and recomputation
         else:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
@@ -187,6 +214,18 @@ def build_hf(config: HFModelConfig, seed: int, start_weights: bool) -> HFCausalL
         embeddings: Any = model.get_input_embeddings()
         embeddings.padding_idx = None
     return HFCausalLM(config, model)
+
+
+def _check_complete(name: str, missing: Collection[str]) -> None:
+    """Raise ConfigError for weights without some of the model's parameters, to which transformers gives random values."""
+    if missing:
+        first = ", ".join(sorted(missing)[:3])
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise ConfigError(
+            "model.name",
+            f"the weights of {name} lack parameters of a causal language model: {first}{more}",
+            hint="give the weights of a model that was trained to predict the next token",
+        )
 
 
 def _drop_special_tokens(theirs: Any) -> None:

@@ -55,7 +55,11 @@ class TokenizedChat(NamedTuple):
 
 
 def check_messages(messages: object) -> list[Message]:
-    """Return the messages of a row, or raise BadChat."""
+    """Return the messages of a row, or raise BadChat.
+
+    A key that is null is left out, but for the content: parquet gives every message the keys of all others, and
+    templates ask whether a message has `tool_calls`.
+    """
     if not isinstance(messages, list) or not messages:
         raise BadChat("messages", f"a list of messages is needed, not {_short(messages)}")
     for number, message in enumerate(messages):
@@ -64,11 +68,15 @@ def check_messages(messages: object) -> list[Message]:
         content = message.get("content")
         if content is None and message.get("tool_calls"):
             continue
-        if not isinstance(content, str) or not content.strip():
+        if content is not None and not isinstance(content, str):
+            raise BadChat("content is not text", f"message {number}, of the {message['role']}: {_short(content)}")
+        if content is None or not content.strip():
             raise BadChat("empty content", f"message {number}, of the {message['role']}: {_short(content)}")
     if not any(message["role"] == "assistant" for message in messages):
         raise BadChat("no assistant turn", f"roles {', '.join(message['role'] for message in messages)}")
-    return messages
+    return [
+        {key: value for key, value in message.items() if value is not None or key == "content"} for message in messages
+    ]
 
 
 @dataclass(frozen=True)
@@ -91,6 +99,10 @@ class ChatTemplate:
             if found is not None:
                 raise BadChat("special token in a message", f"{found!r}, of the {message['role']}")
         text, spans = self._text(messages, track=loss_on == "assistant")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # JSON can spell half of a surrogate pair, which no tokenizer takes
+            raise BadChat("not Unicode", f"{text[error.start]!r} in {text[: error.end][-20:]!r}") from None
         if loss_on == "all":
             return Rendered(text, [(0, len(text))])
         if spans is None:
@@ -128,7 +140,6 @@ class ChatTemplate:
         self, messages: Sequence[Message], *, prompt: bool = False, track: bool = False
     ) -> tuple[str, list[tuple[int, int]] | None]:
         try:
-            import jinja2
             from transformers.utils.chat_template_utils import render_jinja_template
         except ImportError:
             raise MissingExtra("transformers", "hf") from None
@@ -142,7 +153,7 @@ class ChatTemplate:
                 add_generation_prompt=prompt,
                 **variables,
             )
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, AttributeError) as error:
+        except Exception as error:  # a template is a program, and can fail in any way
             raise BadChat("template", str(error) or type(error).__name__) from None
         texts, spans = found  # of each conversation; transformers' annotation says only the first
         return texts[0], spans[0] if track else None

@@ -115,7 +115,8 @@ class ChatFiles:
 
 def _column(record: Mapping[str, Any], key: str, setting: str) -> Any:
     if key not in record:
-        guess = nearest(key, list(record))
+        fits = [name for name, value in record.items() if setting != "messages_key" or isinstance(value, list)]
+        guess = nearest(key, fits)
         hint = f"did you mean {KEY}.{setting}={guess}?" if guess else f"it has {', '.join(map(str, record)) or 'none'}"
         raise BadChat("missing column", f"no {key!r}; {hint}")
     return record[key]
@@ -131,7 +132,7 @@ def _json_rows(file: InputFile) -> Iterator[tuple[int, str, dict[str, Any] | Bad
 def _json_record(line: bytes) -> dict[str, Any] | BadChat:
     try:
         record = json.loads(line.decode("utf-8-sig"))
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # of bytes, of the syntax, or of a number that is too long
         return BadChat("not JSON", str(error))
     return record if isinstance(record, dict) else BadChat("not JSON", f"an object is needed, not {record!r:.40}")
 

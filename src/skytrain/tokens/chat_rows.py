@@ -27,6 +27,8 @@ REMEDIES = {
     "special token in a message": "remove it from the text",
     "too long": "train with a longer trainer.sequence_length, or set data.source.too_long=truncate",
     "empty content": "remove these messages",
+    "content is not text": "make each message's content one string: of a list of parts, join their texts",
+    "not Unicode": "write characters above U+FFFF whole, or as both halves of their surrogate pair",
     "messages": 'a row is {"messages": [{"role": "user", "content": "..."}, ...]}',
     "not JSON": "one JSON object a line",
 }
