@@ -8,7 +8,9 @@ anonymous memory (RssAnon in /proc/self/status), sampled every 5 ms from before 
 pages of the mapped files are not in it, they belong to the page cache. Of each rank what the process held before is
 taken off. The limit: summed over the ranks, 1.3 times the sum of their shares and the size of one file.
 
-A share is what the rank must hold: its part of the weights in float32; under ZeRO-3 also DeepSpeed's float32 copy.
+A share is what the rank must hold once it is ready: its part of the weights in float32. DeepSpeed allocates more when
+it is set up: a float32 copy of that part, its gradients and Adam's two moments, 20 bytes a parameter in all. Its
+ZeRO-3 takes whole parameters, one after the other, so a rank also holds the largest one for a moment.
 """
 
 from __future__ import annotations
@@ -118,8 +120,8 @@ def measure(folder: Path, overrides: tuple[str, ...]) -> dict[str, int]:
             named = module.model.parameters()
             held = {id(each): each.to_local() if isinstance(each, DTensor) else each for each in named}
             engine = getattr(trainer.strategy, "deepspeed_engine", None)
-            if engine is not None:  # a part of the weights, and the optimizer's float32 copy of it
-                seen["share"] = sum(2 * each.ds_tensor.numel() * 4 for each in engine.module.parameters())
+            if engine is not None:
+                seen["share"] = sum(20 * each.ds_tensor.numel() for each in engine.module.parameters())
             else:
                 seen["share"] = sum(each.numel() * each.element_size() for each in held.values())
             raise Ready
