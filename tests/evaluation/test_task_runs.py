@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
 from skytrain.cli.data import task_ as write_task
 from skytrain.cli.evaluate import evaluate as command
-from skytrain.config import SkytrainError, compose
+from skytrain.config import MissingExtra, SkytrainError, compose
 from skytrain.evaluation.tasks.llmc import read_llmc
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
@@ -110,6 +111,12 @@ def test_an_evaluation_that_a_killed_run_did_not_get_to_is_made_up_for(trained, 
     kept = ("trainer.checkpoint_every=2", "trainer.keep_checkpoints=9")
     train(tiny_config(root, "run=scored", *OPTIONS, *kept, *TASKS, *data), Silent())
     assert metrics_of(root, "scored", "eval/") == before
+
+
+def test_the_bridge_names_the_extra_that_it_needs(trained, monkeypatch):
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'skytrain\[harness\]'"):
+        command([*TINY, f"store.root='{trained[0]}'", *OPTIONS], source=["plain"], harness="hellaswag")
 
 
 def test_a_task_is_written_as_llmc_s_file(trained, capsys, tmp_path):

@@ -147,6 +147,7 @@ def test_a_context_longer_than_the_model_loses_its_beginning_and_is_counted(mode
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     cut = run(model, tmp_path, f"evaluation.tasks=[{path}]", longest=32)
     assert (cut.truncated, cut.items) == (4, 2)  # both conventions of both choices
+    assert cut.metrics()["eval/long/truncated"] == 4
     records[1]["context"] = records[1]["context"][-29:]  # 33 tokens with " one", of which the model reads 32
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     kept = run(model, tmp_path, f"evaluation.tasks=[{path}]", longest=32)

@@ -19,6 +19,7 @@ from .memory import peak_resident_bytes
 from .module import CausalLM
 
 STDERR = "_stderr"  # ends the name of a metric that is the standard error of another
+COUNTS = ("/items", "/truncated")
 METRIC_LABELS = {"val/loss": "validation loss"}  # in the log
 
 
@@ -141,7 +142,7 @@ class StepLog(AtStep):
 def _shown(metrics: Mapping[str, float]) -> Iterator[str]:
     """Each metric with its standard error, where it has one."""
     for name, value in metrics.items():
-        if name.endswith("/items"):
+        if name.endswith(COUNTS):
             yield f"{name} {value:.0f}"
         elif not name.endswith(STDERR):
             error = metrics.get(name + STDERR)

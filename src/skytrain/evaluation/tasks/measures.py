@@ -74,6 +74,8 @@ class TaskResult:
             found[f"eval/{self.task}/{scoring}"] = measure.value
             if not math.isnan(measure.stderr):
                 found[f"eval/{self.task}/{scoring}_stderr"] = measure.stderr
+        if self.truncated:
+            found[f"eval/{self.task}/truncated"] = float(self.truncated)
         return found | {f"eval/{self.task}/items": float(self.items)}
 
 
