@@ -55,4 +55,5 @@ def plan(*offers: PlannedOffer, made_at: datetime | None = None) -> Plan:
         request={},
         assumptions={},
         config={},
+        words=[],
     )

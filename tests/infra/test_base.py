@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 
 import skytrain.cloud
-from skytrain.cloud import Call, Tags
+from skytrain.cloud import Call, Ec2Machines, Tags, launch_calls, removal_calls
 from skytrain.cloud.actions import COMMAND_ACTIONS
 from skytrain.cloud.checks.check import Preflight
 from skytrain.cloud.checks.trial_launch import trial_call
 from skytrain.cloud.images import MachineImage
+from skytrain.cloud.offers_in_turn import set_sizes
 from skytrain.cloud.resources import KINDS, CloudResource, scale_to_zero
 from skytrain.config import compose
 from tests.cloud.plans import offer, plan
 from tests.infra.conftest import ROLES, RenderedBase, TerraformTest
+from tests.infra.launch_requests import OFFERS, RecordingSession, account_with, groups_of, record_of
 from tests.infra.permissions import (
     BUCKET,
     GROUP,
@@ -223,6 +225,51 @@ def test_doctors_trial_launch_is_one_that_the_operator_may_make(base: RenderedBa
         call = trial_call(preflight)
         assert may(base, "operator", call, existing(subnet))
         assert not may(base, "node", call, existing(subnet)) and not may(base, "viewer", call, existing(subnet))
+
+
+@pytest.mark.parametrize("name", OFFERS)
+def test_operators_may_launch_and_end_and_nobody_else_may_launch(base: RenderedBase, name: str) -> None:
+    subnet, ours = subnet_of(base), AllTagged(OURS)
+    groups = groups_of(subnet, OFFERS[name])
+    calls, session = launch_calls(groups), RecordingSession()
+    set_sizes(session, record_of(groups), 0)  # type: ignore[arg-type]
+    account = account_with(subnet, calls, ours)
+    for call in [*calls, *session.calls, *removal_calls(record_of(groups))]:
+        assert may(base, "operator", call, account), call.operation
+    for call in calls:
+        assert not may(base, "node", call, account) and not may(base, "viewer", call, account)
+
+
+@pytest.mark.parametrize("name", OFFERS)
+def test_machines_may_end_the_run_and_try_its_next_offer(base: RenderedBase, name: str) -> None:
+    subnet, ours = subnet_of(base), AllTagged(OURS)
+    groups = groups_of(subnet, OFFERS[name])
+    record, session = record_of(groups), RecordingSession()
+    machines = Ec2Machines(session, None, record, "i-ours", lambda _: None)  # type: ignore[arg-type]
+    machines.set_desired(0)
+    machines.delete_groups()
+    machines.replace_me("test")
+    machines.terminate_me()
+    set_sizes(session, record, len(groups) - 1)  # type: ignore[arg-type]
+    account = account_with(subnet, launch_calls(groups), ours)
+    assert {call.operation for call in session.calls} >= {"SetDesiredCapacity", "TerminateInstances"}
+    for call in session.calls:
+        assert may(base, "node", call, account), call.operation
+        assert not may(base, "viewer", call, account)
+        assert not may(base, "node", call, replace(account, tags=AllTagged(Tags("other", "bob", "llama"))))
+
+
+def test_machines_read_their_packages_and_report_failed_boots(base: RenderedBase) -> None:
+    account = existing(subnet_of(base))
+    for key in (f"{PROJECT}/bundles/0123/x.whl", f"{PROJECT}/runs/gpt2/launches/00001/config.tar.gz"):
+        assert may(base, "node", Call("s3", "GetObject", {"Bucket": BUCKET, "Key": key}), account)
+    failed = f"{PROJECT}/runs/gpt2/launches/00001/boot-failures/"
+    assert may(
+        base, "node", Call("s3", "PutObject", {"Bucket": BUCKET, "Key": f"{failed}i-1.log", "Body": b""}), account
+    )
+    assert may(base, "node", Call("s3", "ListObjectsV2", {"Bucket": BUCKET, "Prefix": failed}), account)
+    changed = Call("s3", "PutObject", {"Bucket": BUCKET, "Key": f"{PROJECT}/bundles/0123/x.whl", "Body": b""})
+    assert may(base, "operator", changed, account) and not may(base, "node", changed, account)
 
 
 def granted_somewhere(base: RenderedBase, role: str, action: str) -> bool:

@@ -29,6 +29,7 @@ from . import (
     export,
     gc,
     generate,
+    launch,
     logs,
     models,
     node,
@@ -74,6 +75,7 @@ app.command()(doctor.doctor)
 app.command()(prepare.prepare)
 app.command()(plan.plan)
 app.command(epilog=exit_codes_text())(train.train)
+app.command(epilog=exit_codes_text())(launch.launch)
 app.command(epilog=exit_codes_text())(node.node)
 app.command()(status.status)
 app.command()(logs.logs)

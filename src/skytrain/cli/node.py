@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .options import ConfigDirs, Overrides, compose_overrides
 from .train import AllowChanges, AtStep, FallBack, Processes, Source, WeightsOnly, check_installed, worker_options
+
+if TYPE_CHECKING:
+    from ..config import Config
+    from ..jobs import NodeRequest, RentedMachines
 
 NodeCount = Annotated[int, typer.Option("--nodes", min=1, metavar="N", help="Machines that train together.")]
 Name = Annotated[
@@ -76,4 +81,21 @@ def node(
         address,
         launch,
     )
-    raise SystemExit(run_node(composed.config, request, reporter().note))
+    note = reporter().note
+    raise SystemExit(run_node(composed.config, request, note, _machines(composed.config, request, note)))
+
+
+def _machines(config: Config, request: NodeRequest, note: Callable[[str], None]) -> RentedMachines | None:
+    """Return the rented machines of the launch; None where someone else started this machine."""
+    from ..runs import find_metadata
+    from ..storage import open_store
+
+    metadata = find_metadata() if request.launch and config.cloud.target == "ec2" else None
+    instance = metadata.instance() if metadata is not None else None
+    if instance is None:
+        return None
+    from ..cloud import Ec2Machines, open_session, read_launch
+
+    store = open_store(config.store)
+    record = read_launch(store, request.run, str(request.launch))
+    return Ec2Machines(open_session(record.region), store, record, instance.id, note)

@@ -1,8 +1,47 @@
 from .actions import COMMAND_ACTIONS as COMMAND_ACTIONS, command_actions_table as command_actions_table
+from .boot import BootScript as BootScript
+from .bundle import (
+    Bundle as Bundle,
+    BundleContents as BundleContents,
+    bundle_of as bundle_of,
+    make_bundle as make_bundle,
+)
 from .calls import Call as Call, InvalidCall as InvalidCall, as_json as as_json, render_calls as render_calls
-from .checks import CHECKS as CHECKS, Finding as Finding, Preflight as Preflight, run_checks as run_checks
+from .checks import (
+    CHECKS as CHECKS,
+    Finding as Finding,
+    Preflight as Preflight,
+    launch_checks as launch_checks,
+    run_checks as run_checks,
+)
+from .ec2 import (
+    GroupSpec as GroupSpec,
+    group_name as group_name,
+    kill_time as kill_time,
+    launch_calls as launch_calls,
+)
+from .ec2_machines import (
+    Ec2Machines as Ec2Machines,
+    has_machines as has_machines,
+    removal_calls as removal_calls,
+    remove_quietly as remove_quietly,
+)
 from .errors import CloudError as CloudError, cloud_error as cloud_error, cloud_errors as cloud_errors
 from .images import MachineImage as MachineImage, find_image as find_image
+from .launches import (
+    LaunchedGroup as LaunchedGroup,
+    LaunchRecord as LaunchRecord,
+    create_launch as create_launch,
+    launch_folder as launch_folder,
+    launched_runs as launched_runs,
+    launches_of as launches_of,
+    mark_failed as mark_failed,
+    next_launch as next_launch,
+    read_launch as read_launch,
+    recorded_at as recorded_at,
+)
+from .market import quoted as quoted
+from .offers_in_turn import try_next_offer as try_next_offer
 from .outputs import (
     CLOUD_FILE as CLOUD_FILE,
     cloud_files as cloud_files,
@@ -39,3 +78,4 @@ from .tags import (
     project_filter as project_filter,
     read_tags as read_tags,
 )
+from .wheels import ImagePython as ImagePython

@@ -15,10 +15,20 @@ def _all(name: str) -> tuple[str, ...]:
     return tuple(sorted({action for kind in KINDS.values() for action in getattr(kind, name)}))
 
 
+DOCTOR = tuple(dict.fromkeys([*(action for one in CHECKS for action in one.actions), *STORE_READS, *STORE_WRITES]))
+GROUP = (
+    "ec2:CreateLaunchTemplate",
+    "ec2:CreatePlacementGroup",
+    "autoscaling:CreateAutoScalingGroup",
+    "autoscaling:PutScheduledUpdateGroupAction",
+    "autoscaling:DescribeAutoScalingGroups",
+    "autoscaling:DeleteAutoScalingGroup",
+    "ec2:DeleteLaunchTemplate",
+    "ec2:DeletePlacementGroup",
+)
 COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
-    "doctor": tuple(
-        dict.fromkeys([*(action for one in CHECKS for action in one.actions), *STORE_READS, *STORE_WRITES])
-    ),
+    "doctor": DOCTOR,
+    "launch": (*DOCTOR, *GROUP),
     "catalog refresh": ("ec2:DescribeInstanceTypes", "ec2:DescribeSpotPriceHistory", "pricing:GetProducts"),
     "store copy": (*STORE_READS, *STORE_WRITES),
     "logs": STORE_READS,

@@ -24,6 +24,12 @@ class MachineImage:
     parameter: str
     root_device: str = "/dev/sda1"  # of every Ubuntu image
 
+    @property
+    def torch_version(self) -> str | None:
+        """The torch that the image has, to the minor version; None for a plain image."""
+        match = GPU_NAME.fullmatch(self.parameter)
+        return f"{match[1]}.{match[2]}.0" if match else None
+
 
 def find_image(session: AwsSession, gpu: bool, region: str | None = None) -> MachineImage:
     """Return the current image: a Deep Learning AMI, with the newest PyTorch for GPUs, without it otherwise."""

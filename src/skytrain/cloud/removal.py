@@ -98,13 +98,14 @@ def delete_resources(
             told.add(key)
             tell(resource)
         try:
-            _perform(session, call, resource.region, retry)
+            remove(session, call, resource.region, retry)
         except CloudError as error:
             failed[key] = FailedDeletion(resource, str(error))
     return list(failed.values())
 
 
-def _perform(session: AwsSession, call: Call, region: str, retry: Retry) -> None:
+def remove(session: AwsSession, call: Call, region: str, retry: Retry = WAITING) -> None:
+    """Perform a removal, waiting while something still uses the resource. What is gone already counts as removed."""
     patience = Patience(retry)
     while True:
         try:

@@ -11,7 +11,7 @@ from .capabilities import (
 )
 from .capabilities.kernels import KERNEL_RULES as KERNEL_RULES
 from .checks import check as check, check_decoder as check_decoder, total_steps as total_steps
-from .composition import AdoptedSettings as AdoptedSettings, Composed as Composed, compose as compose
+from .composition import GROUPS as GROUPS, AdoptedSettings as AdoptedSettings, Composed as Composed, compose as compose
 from .environment import (
     agent_keeps_store as agent_keeps_store,
     aws_region as aws_region,
@@ -72,7 +72,7 @@ from .mesh_resolution import (
     uses_mesh_strategy as uses_mesh_strategy,
     uses_process_group as uses_process_group,
 )
-from .plugins import load_class as load_class, make as make
+from .plugins import load_class as load_class, make as make, plugin_targets as plugin_targets
 from .reference_page import settings_page as settings_page, shown as shown
 from .schema import (
     DATA as DATA,

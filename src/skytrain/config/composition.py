@@ -68,11 +68,12 @@ ReadTokenizer = Callable[[Mapping[str, Any], Mapping[str, Any]], Mapping[str, An
 
 @dataclass(frozen=True)
 class Composed:
-    """A checked configuration, the plain mapping behind it, and the origin of every leaf."""
+    """A checked configuration, the plain mapping behind it, the origin of every leaf, and the overrides."""
 
     config: Config
     values: dict[str, Any]
     origins: dict[str, str]
+    words: tuple[str, ...] = ()  # the overrides that it was composed of
 
     @property
     def given(self) -> frozenset[str]:
@@ -114,7 +115,7 @@ def compose(
     assert isinstance(values, dict)
     config = build(Config, values, origins=origins)
     check(config, origins)
-    return Composed(config, {str(key): value for key, value in values.items()}, origins)
+    return Composed(config, {str(key): value for key, value in values.items()}, origins, tuple(overrides))
 
 
 def _given(origins: Mapping[str, str]) -> frozenset[str]:

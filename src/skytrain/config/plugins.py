@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .errors import ConfigError, nearest
@@ -58,3 +58,14 @@ def make(target: str, args: Mapping[str, Any], key: str, **given: Any) -> Any:
         ):
             raise ConfigError(f"{key}.{name}", f"{target} needs it", hint=f"add {key}.{name}=VALUE")
     return cls(**given, **args)
+
+
+def plugin_targets(values: Mapping[str, Any]) -> Iterator[str]:
+    """Yield every `target` in a composed configuration that is not one of Skytrain's own classes."""
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from plugin_targets(value)
+        elif isinstance(value, list):
+            yield from plugin_targets({str(i): item for i, item in enumerate(value) if isinstance(item, Mapping)})
+        elif key == "target" and isinstance(value, str) and "." in value and not value.startswith("skytrain."):
+            yield value

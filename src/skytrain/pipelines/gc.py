@@ -17,13 +17,14 @@ from ..cloud import (
     delete_resources,
     deletion_calls,
     judge,
+    launches_of,
     render_calls,
     scan_account,
 )
 from ..config import Config, SkytrainError, format_bytes, format_seconds
-from ..runs import Reporter, attempt_key, attempt_numbers, read_outcome
+from ..runs import Reporter, RunStatus, attempt_key, attempt_numbers, read_outcome
 from ..storage import Store, open_store
-from .status import status as run_statuses
+from .status import LAUNCHED, status as run_statuses
 
 LIVE = ("running", "starting", "stale")  # a stale run's machine may only be cut off
 OLD_LOGS = timedelta(days=30)
@@ -119,10 +120,22 @@ def _judge(config: Config, resource: CloudResource, active: dict[str, bool], sel
 def _active_runs(config: Config, reporter: Reporter) -> dict[str, bool]:
     """Whether each run of the store is active; empty if the store has none."""
     try:
-        return {found.run: found.state in (*LIVE, "damaged") for found in run_statuses(config, None)}
+        store, now = open_store(config.store), datetime.now(UTC)
+        return {found.run: _is_active(store, found, now) for found in run_statuses(config, None)}
     except SkytrainError as error:
         reporter.note(f"the store says nothing about runs: {str(error).partition(chr(10))[0]}")
         return {}
+
+
+def _is_active(store: Store, found: RunStatus, now: datetime) -> bool:
+    """Whether machines may work on the run: a launch that is newer than its last end may still get some."""
+    if found.state in (*LIVE, LAUNCHED, "damaged"):
+        return True
+    ended = datetime.fromisoformat(found.since) if found.since else datetime.min.replace(tzinfo=UTC)
+    return any(
+        not record.failed and record.over_at > now and datetime.fromisoformat(record.launched_at) > ended
+        for record in launches_of(store, found.run)
+    )
 
 
 def old_logs(config: Config, active: dict[str, bool]) -> Iterable[OldLogs]:

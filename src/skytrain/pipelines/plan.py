@@ -93,7 +93,7 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
     sheet = _sheet(composed.config, choice, trials) if trials.count else None
     data = PlannedData(f"tokens/{composed.config.data.name}", workload.work.data_bytes)
     material = PlanMaterial(
-        composed.values, request, catalog, data, workload.work.local_data_bytes, now=datetime.now(UTC)
+        composed.values, composed.words, request, catalog, data, workload.work.local_data_bytes, now=datetime.now(UTC)
     )
     plan = make_plan([choice, *fallbacks(choice, offers)], why, material)
     write_plan(plan, out)

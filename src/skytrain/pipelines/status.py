@@ -7,19 +7,49 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..checkpoints import CheckpointError, committed, read_marker
-from ..config import Config, format_count, format_seconds
-from ..runs import DamagedRecord, RunRecord, RunStatus, load_run, run_names, run_status
+from ..cloud import LaunchRecord, launched_runs, launches_of
+from ..config import Config, SkytrainError, format_count, format_seconds
+from ..runs import DamagedRecord, NoRuns, RunRecord, RunStatus, load_run, run_names, run_status
 from ..storage import Store, open_store
 
 T = TypeVar("T")
+LAUNCHED = "launched"  # machines were asked for, and none has begun to train
 
 
 def status(config: Config, run: str | None) -> list[RunStatus]:
     """The status of one run, or of all runs in the store."""
     store = open_store(config.store)
     if run is not None:
-        return [status_of(store, load_run(store, run))]
-    return [_status_or_damage(store, name) for name in sorted(run_names(store))]
+        return [find_status(store, run)]
+    launched = [_launched_status(launches_of(store, name)[-1]) for name in launched_runs(store)]
+    try:
+        names = sorted(run_names(store))
+    except NoRuns:
+        if not launched:
+            raise
+        names = []
+    return sorted([*launched, *(_status_or_damage(store, name) for name in names)], key=lambda found: found.run)
+
+
+def find_status(store: Store, run: str) -> RunStatus:
+    """The status of one run, which may have been launched and not begun to train."""
+    try:
+        return status_of(store, load_run(store, run))
+    except DamagedRecord:
+        raise
+    except SkytrainError:
+        launches = launches_of(store, run)
+        if not launches:
+            raise
+        return _launched_status(launches[-1])
+
+
+def _launched_status(record: LaunchRecord) -> RunStatus:
+    group = record.groups[0]
+    machines = f"{group.nodes} x {group.instance_type} ({group.market}) in {group.zone}"
+    return RunStatus(
+        record.run, "launch failed" if record.failed else LAUNCHED, since=record.launched_at, host=machines
+    )
 
 
 def _status_or_damage(store: Store, name: str) -> RunStatus:

@@ -10,7 +10,7 @@ from ..cloud import AwsSession, Call, CloudResource, scale_to_zero
 from ..config import Config, SkytrainError, plural
 from ..runs import Reporter, RunStatus, ask_stop, attempt_numbers, load_run, stop_key
 from ..storage import Store, open_store
-from .status import status_of
+from .status import LAUNCHED, find_status, status_of
 
 POLL_SECONDS = 2.0
 LIVE = ("running", "starting")
@@ -36,7 +36,7 @@ class StoppedRun:
 def stop(config: Config, run: str, wait_seconds: float, reporter: Reporter) -> StoppedRun:
     """Ask the run's newest attempt to stop, and wait up to `wait_seconds` for its end."""
     store = open_store(config.store)
-    found = status_of(store, load_run(store, run))
+    found = find_status(store, run)
     # A stale attempt is asked too: its machine may only be cut off from the store.
     if found.state not in (*LIVE, "stale"):
         return _result(found, asked=False)
@@ -66,7 +66,7 @@ def _wait(store: Store, found: RunStatus, asked: int, wait_seconds: float, repor
 def require_run(config: Config, run: str, machines: Sequence[CloudResource]) -> None:
     """Refuse to end the machines of a run that this store does not know: it could not be asked to save first."""
     try:
-        load_run(open_store(config.store), run)
+        find_status(open_store(config.store), run)
     except SkytrainError as error:
         count = plural(len([each for each in machines if each.kind == "instance"]), "machine")
         raise SkytrainError(
@@ -89,7 +89,7 @@ def stop_calls(machines: Sequence[CloudResource]) -> list[tuple[str, Call]]:
 def planned_stop(config: Config, run: str, machines: Sequence[CloudResource]) -> dict[str, object]:
     """What `--dry-run` prints: the object that would be written, and the requests to AWS with their regions."""
     store = open_store(config.store)
-    found = status_of(store, load_run(store, run))
+    found = find_status(store, run)
     live = found.state in (*LIVE, "stale")
     asked = {"write": store.url(stop_key(run)), "attempt": attempt_numbers(store, run)[-1]} if live else None
     return {"store": asked, "requests": [{"region": region, **call.render()} for region, call in stop_calls(machines)]}
@@ -116,6 +116,8 @@ def describe_stop(stopped: StoppedRun) -> str:
     """One line for people."""
     reached = f"step {stopped.step}/{stopped.total_steps}"
     kept = "no checkpoint yet" if stopped.checkpoint_step is None else f"checkpoint at step {stopped.checkpoint_step}"
+    if stopped.state == LAUNCHED:
+        return f"{stopped.run}: it had not begun to train"
     if not stopped.asked:
         return f"{stopped.run}: nothing to stop, it is {stopped.state} at {reached}, {kept}"
     if stopped.state in LIVE:

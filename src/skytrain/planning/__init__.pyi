@@ -53,7 +53,9 @@ from .plan_file import (
     PlannedOffer as PlannedOffer,
     ZonePrice as ZonePrice,
     plan_document as plan_document,
+    plan_hash as plan_hash,
     read_plan as read_plan,
+    timestamp as timestamp,
     write_plan as write_plan,
 )
 from .plan_making import PlanMaterial as PlanMaterial, fallbacks as fallbacks, make_plan as make_plan

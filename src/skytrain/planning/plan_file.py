@@ -135,6 +135,7 @@ class Plan:
     request: dict[str, Any]
     assumptions: dict[str, str]
     config: dict[str, Any]
+    words: list[str]  # what the user gave: key=value
 
     @property
     def choice(self) -> PlannedOffer:
@@ -151,8 +152,12 @@ class Plan:
 
 def plan_document(plan: Plan) -> dict[str, Any]:
     """Return the plan as JSON values, with the hash of its content."""
-    content = asdict(plan)
-    return {**content, HASH: _content_hash(content)}
+    return {**asdict(plan), HASH: plan_hash(plan)}
+
+
+def plan_hash(plan: Plan) -> str:
+    """Return the hash of the plan's content, which identifies it."""
+    return _content_hash(asdict(plan))
 
 
 def write_plan(plan: Plan, path: Path) -> None:

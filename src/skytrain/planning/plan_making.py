@@ -41,6 +41,7 @@ class PlanMaterial:
     """What a plan is made of besides its offers."""
 
     values: Mapping[str, Any]  # the composed configuration
+    words: Sequence[str]  # that it was composed of
     request: PlanRequest
     catalog: Catalog
     data: PlannedData
@@ -68,6 +69,7 @@ def make_plan(offers: Sequence[Offer], why: str, material: PlanMaterial) -> Plan
         request=asdict(material.request),
         assumptions=dict(ASSUMPTIONS),
         config=dict(values),
+        words=list(material.words),
     )
 
 

@@ -58,7 +58,7 @@ from .metrics import (
     read_metrics as read_metrics,
     was_measured as was_measured,
 )
-from .reading import DamagedRecord as DamagedRecord
+from .reading import DamagedRecord as DamagedRecord, read_object as read_object
 from .record import (
     NoRuns as NoRuns,
     RunRecord as RunRecord,

@@ -23,7 +23,8 @@ class RunStatus:
     """The status of one run; unknown values are None."""
 
     run: str
-    # starting, running, stale (silent for a while), failed, done, stopped, budget, interrupted, not started, damaged
+    # launched, starting, running, stale (silent for a while), failed, done, stopped, budget, interrupted, not started,
+    # launch failed, damaged
     state: str
     reason: str | None = None  # of the failure, or which record is damaged
     since: str | None = None  # time of the last heartbeat, or of the end

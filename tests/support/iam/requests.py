@@ -67,13 +67,14 @@ _NAMED: dict[tuple[str, str], tuple[str, str, str]] = {
     ("ec2", "AuthorizeSecurityGroupIngress"): ("GroupId", "ec2", "security-group/{}"),
     ("ec2", "DeleteNetworkInterface"): ("NetworkInterfaceId", "ec2", "network-interface/{}"),
     ("ec2", "ReleaseAddress"): ("AllocationId", "ec2", "elastic-ip/{}"),
-    ("ec2", "DeleteLaunchTemplate"): ("LaunchTemplateId", "ec2", "launch-template/{}"),
     ("ec2", "DeletePlacementGroup"): ("GroupName", "ec2", "placement-group/{}"),
     ("ec2", "CancelSpotInstanceRequests"): ("SpotInstanceRequestIds", "ec2", "spot-instances-request/{}"),
     ("ec2", "ModifyInstanceMetadataOptions"): ("InstanceId", "ec2", "instance/{}"),
     ("ec2", "DeleteNatGateway"): ("NatGatewayId", "ec2", "natgateway/{}"),
     ("ec2", "DisassociateAddress"): ("AssociationId", "ec2", "elastic-ip/{}"),
     ("autoscaling", "SetDesiredCapacity"): ("AutoScalingGroupName", "autoscaling", _GROUP),
+    # The group of the instance, whose name the request does not have.
+    ("autoscaling", "TerminateInstanceInAutoScalingGroup"): ("InstanceId", "autoscaling", _GROUP),
     ("autoscaling", "DeleteAutoScalingGroup"): ("AutoScalingGroupName", "autoscaling", _GROUP),
     ("autoscaling", "PutScheduledUpdateGroupAction"): ("AutoScalingGroupName", "autoscaling", _GROUP),
     ("autoscaling", "DeleteScheduledAction"): ("AutoScalingGroupName", "autoscaling", _GROUP),
@@ -200,6 +201,11 @@ def _create_group(call: Call, account: Account) -> Iterator[Authorization]:
             yield account.existing("ec2:RunInstances", account.arn("ec2", f"subnet/{subnet}"))
 
 
+def _delete_template(call: Call, account: Account) -> Iterator[Authorization]:
+    named = call.parameters.get("LaunchTemplateId") or call.parameters["LaunchTemplateName"]
+    yield account.existing(call.action, account.arn("ec2", f"launch-template/{named}"))
+
+
 def _update_group(call: Call, account: Account) -> Iterator[Authorization]:
     group = account.arn("autoscaling", _GROUP.format(call.parameters["AutoScalingGroupName"]))
     context = {}
@@ -287,6 +293,7 @@ def _profile(call: Call, account: Account) -> Iterator[Authorization]:
 _SPECIAL = {
     ("ec2", "RunInstances"): _run_instances,
     ("ec2", "CreateLaunchTemplate"): _created("launch-template"),
+    ("ec2", "DeleteLaunchTemplate"): _delete_template,
     ("ec2", "CreatePlacementGroup"): _created("placement-group"),
     ("ec2", "CreateVolume"): _created("volume"),
     ("ec2", "CreateTags"): _create_tags,

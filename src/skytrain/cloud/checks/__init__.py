@@ -21,6 +21,12 @@ QUOTAS = (
 )
 KNOWN = ("credentials", "region")
 
+
+def launch_checks() -> tuple[Check, ...]:
+    """Return the checks before a launch: the account, not this machine."""
+    return tuple(check for check in CHECKS if check.group == AWS or check.name == "store")
+
+
 CHECKS: tuple[Check, ...] = (
     Check("python", machine.python, MACHINE),
     Check("packages", machine.packages, MACHINE),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..calls import Call
+from ..market import offered_zones, spot_prices
 from .check import Failed, NotChecked, Preflight
 
 MOST_ZONES_SHOWN = 6
@@ -23,12 +23,7 @@ def plan(preflight: Preflight) -> str:
 
 def zones(preflight: Preflight) -> str:
     offer, session = preflight.offer, preflight.session
-    named = {
-        "LocationType": "availability-zone",
-        "Filters": [{"Name": "instance-type", "Values": [offer.instance_type]}],
-    }
-    sold = session.items(Call("ec2", "DescribeInstanceTypeOfferings", named), "InstanceTypeOfferings")
-    offered = sorted(one["Location"] for one in sold)
+    offered = offered_zones(session, offer.instance_type)
     if not offered:
         raise Failed(
             f"{session.region} does not offer {offer.instance_type}",
@@ -51,15 +46,7 @@ def spot_price(preflight: Preflight) -> str:
     offer = preflight.offer
     if offer.market != "spot":
         raise NotChecked("the plan is on demand")
-    named = {
-        "InstanceTypes": [offer.instance_type],
-        "ProductDescriptions": ["Linux/UNIX"],
-        "StartTime": preflight.now,  # from now on: the price in force in each zone
-    }
-    prices: dict[str, float] = {}
-    for item in preflight.session.items(Call("ec2", "DescribeSpotPriceHistory", named), "SpotPriceHistory"):
-        if item["AvailabilityZone"] in preflight.offered_zones:
-            prices.setdefault(item["AvailabilityZone"], float(item["SpotPrice"]))
+    prices = spot_prices(preflight.session, offer.instance_type, preflight.offered_zones, preflight.now)
     if not prices:
         raise Failed(
             f"no spot price of {offer.instance_type} in {', '.join(preflight.offered_zones)}",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from .declare import EXECUTION, setting, settings
+from .kinds import Seconds
 
 
 @settings
@@ -45,6 +46,11 @@ class CloudConfig:
     instance_profile: str | None = setting(EXECUTION, "Instance profile that carries the node role.")
     instance_families: list[str] = setting(EXECUTION, "Families that the operator may start; empty: not known.")
     log_groups: dict[str, str] = setting(EXECUTION, "CloudWatch log groups by purpose.")
+    target: Literal["ec2"] | None = setting(EXECUTION, "Where `skytrain launch` runs jobs; cloud=ec2 sets it.")
+    patience: Seconds = setting(EXECUTION, "Wait for machines of an offer before the plan's next offer is tried.")
+    python: str = setting(EXECUTION, "Python of the machine image, whose torch is used.")
+    python_version: str = setting(EXECUTION, "Version of that Python, for which packages are collected.")
+    packages: list[str] = setting(EXECUTION, "Further packages that machines install, for plug-in classes.")
 
 
 NO_CLOUD = CloudConfig(
@@ -56,4 +62,9 @@ NO_CLOUD = CloudConfig(
     instance_profile=None,
     instance_families=[],
     log_groups={},
+    target=None,
+    patience=900.0,
+    python="/opt/pytorch/bin/python",
+    python_version="3.12",
+    packages=[],
 )  # of records written before this group existed

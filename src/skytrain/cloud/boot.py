@@ -1,0 +1,102 @@
+"""What a rented machine does first: arm its own end, install Skytrain from the store, start the node agent."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from datetime import datetime
+
+GRACE_SECONDS = 300  # after the group's kill time, for a machine that AWS has not ended yet
+STOP_SECONDS = 150  # for a save after SIGTERM: more than a spot notice's two minutes
+
+TEMPLATE = """\
+#!/bin/bash
+left=$(({end} - $(date +%s))); [ $left -gt 0 ] || {{ shutdown -h now; exit 1; }}; shutdown -h +$(((left + 59) / 60))
+# Made by Skytrain. The line above ends this machine even if everything below fails.
+set -euo pipefail
+exec > >(tee -a /var/log/skytrain-boot.log) 2>&1
+export AWS_DEFAULT_REGION={region} HOME=/root
+report() {{
+  sleep 1 # for the last lines of the log
+  local machine; machine=$(cat /sys/class/dmi/id/board_asset_tag || hostname)
+  aws s3 cp --only-show-errors /var/log/skytrain-boot.log {failures}/"$machine".log || true
+  if [ "$(aws s3 ls {failures}/ | wc -l)" -ge {most_failures} ]; then
+    aws autoscaling set-desired-capacity --auto-scaling-group-name {group} --desired-capacity 0 || true
+  fi
+  shutdown -h now
+}}
+trap report ERR
+cache=/var/cache/skytrain; mountpoint -q /opt/dlami/nvme && cache=/opt/dlami/nvme/skytrain
+mkdir -p $cache /opt/skytrain/bundle /opt/skytrain/config
+# The image's Python may itself be a virtual environment: one made from it sees its packages through a .pth file only.
+{python} -m venv --without-pip /opt/skytrain/venv
+{python} -c 'import site; print(*site.getsitepackages(), sep="\\n")' > /opt/skytrain/image.pth
+cp /opt/skytrain/image.pth "$(/opt/skytrain/venv/bin/python -c 'import site; print(site.getsitepackages()[0])')"
+aws s3 cp --only-show-errors --recursive {bundle} /opt/skytrain/bundle
+(cd /opt/skytrain/bundle && sha256sum --quiet -c SHA256SUMS)
+aws s3 cp --only-show-errors {config} - | tar -xz -C /opt/skytrain/config
+pip=(/opt/skytrain/bundle/pip-*.whl)
+/opt/skytrain/venv/bin/python "${{pip[0]}}/pip" install --quiet --no-index --find-links /opt/skytrain/bundle {requirements}
+cat > /opt/skytrain/environment <<END
+AWS_REGION={region}
+SKYTRAIN_CACHE=$cache
+END
+cat > /etc/systemd/system/skytrain-node.service <<'END'
+[Unit]
+Description=Skytrain node agent
+After=network-online.target
+Wants=network-online.target
+[Service]
+EnvironmentFile=/opt/skytrain/environment
+WorkingDirectory=/opt/skytrain/config
+ExecStart=/opt/skytrain/venv/bin/skytrain {command}
+ExecStopPost=/sbin/shutdown -h now
+KillMode=mixed
+TimeoutStopSec={stop_seconds}
+PrivateTmp=true
+Delegate=true
+Slice=skytrain.slice
+LimitMEMLOCK=infinity
+LimitNOFILE=1048576
+END
+systemctl daemon-reload
+trap - ERR
+systemctl start --no-block skytrain-node
+"""
+
+
+@dataclass(frozen=True)
+class BootScript:
+    """The parts of the user data that differ between runs. Everything comes from the store, nothing from the internet."""
+
+    region: str
+    group: str
+    bundle: str  # s3:// URL of the wheels and their hashes
+    config: str  # s3:// URL of the user's own configuration files, as .tar.gz
+    failures: str  # s3:// URL of the folder for logs of failed boots
+    python: str  # of the image
+    requirements: tuple[str, ...]
+    command: tuple[str, ...]  # of skytrain: node ...
+    most_failures: int  # failed boots after which the group is set to zero
+
+    def render(self, kill_at: datetime) -> str:
+        """Return the script. It contains no credentials: the instance profile has them."""
+        return TEMPLATE.format(
+            end=int(kill_at.timestamp()) + GRACE_SECONDS,
+            region=shlex.quote(self.region),
+            group=shlex.quote(self.group),
+            bundle=shlex.quote(self.bundle),
+            config=shlex.quote(self.config),
+            failures=shlex.quote(self.failures),
+            python=shlex.quote(self.python),
+            requirements=shlex.join(self.requirements),
+            command=_systemd_words(self.command),
+            stop_seconds=STOP_SECONDS,
+            most_failures=self.most_failures,
+        )
+
+
+def _systemd_words(words: tuple[str, ...]) -> str:
+    """Quote words for ExecStart, where % and $ have meanings of their own."""
+    escaped = (word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") for word in words)
+    return " ".join(f'"{word}"' for word in escaped)

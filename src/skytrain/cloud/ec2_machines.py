@@ -1,0 +1,94 @@
+"""The Auto Scaling groups of a launch, as a node or a terminal ends and grows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+from ..storage import Retry, Store
+from .calls import Call
+from .errors import CloudError
+from .launches import LaunchRecord
+from .offers_in_turn import set_size, try_next_offer
+from .removal import WAITING, remove
+from .session import AwsSession
+
+LEAVING = Retry(seconds=20.0, first_wait_seconds=2.0, longest_wait_seconds=5.0)  # of a node, which costs money
+
+
+class Ec2Machines:
+    """What the node agent may do with the machines of its run. Every request may be repeated."""
+
+    def __init__(
+        self, session: AwsSession, store: Store, record: LaunchRecord, instance: str, tell: Callable[[str], None]
+    ) -> None:
+        self._session, self._store, self._record = session, store, record
+        self._instance, self._tell = instance, tell
+
+    def set_desired(self, count: int) -> None:
+        """Scale every group to `count`, which is 0: the run is over."""
+        assert count == 0, "a node ends its groups; the launch's offers decide how they grow"
+        for group in self._record.groups:
+            self._perform(set_size(group, 0))
+
+    def lack_nodes(self, ready: int, wanted: int, seconds: float) -> None:
+        """Try the next offer if this host has waited for others longer than `cloud.patience`."""
+        if seconds < self._record.patience_seconds:
+            return
+        try:
+            told = try_next_offer(self._session, self._store, self._record, datetime.now(UTC))
+        except CloudError as error:
+            told = f"warning: the next offer could not be tried: {error}"
+        if told is not None:
+            self._tell(told)
+
+    def delete_groups(self) -> None:
+        """Delete templates and groups; a group that is deleted ends its machines, this one too.
+
+        Placement groups are free, and stay until `skytrain gc`: this machine is in one.
+        """
+        for call in reversed(list(removal_calls(self._record))):
+            if call.operation != "DeletePlacementGroup":
+                self._perform(call)
+
+    def replace_me(self, reason: str) -> None:
+        self._tell(f"asking for another machine in place of {self._instance}: {reason}")
+        self._perform(_terminate(self._instance, shrink=False))
+
+    def terminate_me(self) -> None:
+        self._perform(Call("ec2", "TerminateInstances", {"InstanceIds": [self._instance]}))
+
+    def _perform(self, call: Call) -> None:
+        remove_quietly(self._session, call, self._tell, LEAVING)
+
+
+def remove_quietly(session: AwsSession, call: Call, tell: Callable[[str], None], retry: Retry = WAITING) -> None:
+    """Perform a removal. A failure is told, not raised, so that the next one is tried."""
+    try:
+        remove(session, call, session.region, retry)
+    except CloudError as error:
+        tell(f"{error}")
+
+
+def has_machines(session: AwsSession, record: LaunchRecord) -> bool:
+    """Whether one of the launch's groups has machines, or asks for some."""
+    named = {"AutoScalingGroupNames": [group.name for group in record.groups]}
+    found = session.items(Call("autoscaling", "DescribeAutoScalingGroups", named), "AutoScalingGroups", record.region)
+    return any(group["DesiredCapacity"] or group["Instances"] for group in found)
+
+
+def removal_calls(record: LaunchRecord) -> Iterator[Call]:
+    """Yield the requests that remove everything of a launch; machines first, then what describes them."""
+    for group in record.groups:
+        named = {"AutoScalingGroupName": group.name, "ForceDelete": True}
+        yield Call("autoscaling", "DeleteAutoScalingGroup", named)
+    for group in record.groups:
+        yield Call("ec2", "DeleteLaunchTemplate", {"LaunchTemplateName": group.name})
+    for group in record.groups:
+        if group.placement_group:
+            yield Call("ec2", "DeletePlacementGroup", {"GroupName": group.name})
+
+
+def _terminate(instance: str, *, shrink: bool) -> Call:
+    named = {"InstanceId": instance, "ShouldDecrementDesiredCapacity": shrink}
+    return Call("autoscaling", "TerminateInstanceInAutoScalingGroup", named)

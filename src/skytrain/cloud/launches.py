@@ -1,0 +1,113 @@
+"""The record of a launch in the store: which groups it rented, so that any host or terminal can grow or end them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from ..config import SkytrainError, build
+from ..runs import read_object
+from ..storage import Store
+
+
+@dataclass(frozen=True)
+class LaunchedGroup:
+    """One Auto Scaling group: the machines of one offer in one zone."""
+
+    name: str
+    zone: str
+    instance_type: str
+    market: str
+    nodes: int
+    usd_per_hour: float  # of one machine
+    kill_at: str
+    placement_group: bool
+
+
+@dataclass(frozen=True)
+class LaunchRecord:
+    """A launch of a run. The groups are in the plan's order: the first starts, the others wait at zero.
+
+    A launch whose requests failed has removed what it had created, and keeps its record.
+    """
+
+    id: str
+    run: str
+    verb: str
+    launched_at: str
+    launched_by: str
+    account: str
+    region: str
+    patience_seconds: float
+    plan_hash: str
+    image: str  # AMI
+    bundle: str
+    words: list[str]
+    groups: list[LaunchedGroup]
+    failed: bool = False
+
+    @property
+    def over_at(self) -> datetime:
+        """When AWS has ended every group."""
+        return max(datetime.fromisoformat(group.kill_at) for group in self.groups)
+
+
+def launch_folder(record: LaunchRecord) -> str:
+    """Return the folder of what belongs to one launch: configuration, logs of failed boots, offers tried."""
+    return f"runs/{record.run}/launches/{record.id}"
+
+
+def launch_key(run: str, launch: str) -> str:
+    return f"runs/{run}/launches/{launch}.json"
+
+
+def create_launch(store: Store, record: LaunchRecord) -> None:
+    """Write the record of a new launch. Raises SkytrainError if another terminal launches the run at this moment."""
+    if not store.create(launch_key(record.run, record.id), _body(record)):
+        raise SkytrainError(
+            f"run {record.run} is being launched by someone else at this moment\n  see: skytrain status {record.run}"
+        )
+
+
+def mark_failed(store: Store, record: LaunchRecord) -> None:
+    """Note that the launch's requests failed and nothing of it is left."""
+    store.write(launch_key(record.run, record.id), _body(replace(record, failed=True)))
+
+
+def _body(record: LaunchRecord) -> bytes:
+    return json.dumps(asdict(record), indent=1).encode()
+
+
+def read_launch(store: Store, run: str, launch: str) -> LaunchRecord:
+    """Return the record. Raises NotFound."""
+    found: Any = read_object(store, launch_key(run, launch))
+    record: LaunchRecord = build(LaunchRecord, found)
+    return record
+
+
+def launches_of(store: Store, run: str) -> list[LaunchRecord]:
+    """Return the launches of a run, oldest first."""
+    prefix = f"runs/{run}/launches/"
+    names = sorted(stat.key.removeprefix(prefix) for stat in store.list(prefix))
+    return [read_launch(store, run, name.removesuffix(".json")) for name in names if "/" not in name]
+
+
+def recorded_at(store: Store, record: LaunchRecord) -> float:
+    """Return when the record was written, by the store's clock."""
+    found = store.stat(launch_key(record.run, record.id))
+    assert found is not None
+    return found.modified
+
+
+def launched_runs(store: Store) -> list[str]:
+    """Return the runs that were launched and have not begun to train."""
+    runs = (run for run in store.folders("runs/") if not store.exists(f"runs/{run}/run.json"))
+    return [run for run in runs if launches_of(store, run)]
+
+
+def next_launch(earlier: Sequence[LaunchRecord]) -> str:
+    """Return the id of the launch after these."""
+    return f"{1 + max((int(record.id) for record in earlier), default=0):05d}"

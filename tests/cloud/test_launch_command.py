@@ -1,0 +1,120 @@
+"""`skytrain launch` as it is typed, against a local control plane."""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skytrain.cli.main import main
+from skytrain.cloud import Preflight, bundle as bundles, cloud_files
+from skytrain.cloud.checks import store as store_checks
+from skytrain.config import compose, source_hash
+from skytrain.pipelines import launch as launching
+from skytrain.planning import write_plan
+from skytrain.planning.plan_file import PlannedCode
+from skytrain.storage import open_store
+
+from .conftest import StubbedSession
+from .ground import Ground
+from .plans import offer, plan
+from .test_checks import G_SPOT, quotas
+
+WORDS = ["run=gpt2-typed", "budget.usd=40"]
+
+
+class Typed:
+    """A user's folder after `skytrain cloud init` and `skytrain plan`."""
+
+    def __init__(self, folder: Path, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+        outputs = {
+            "project": "demo", "account_id": "123456789012", "region": "us-east-2", "bucket": "bucket",
+            "private_subnets": ground.subnets, "public_subnets": {}, "node_subnets": "private",
+            "security_group_id": ground.group, "operator_role_arn": ground.roles.operator,
+            "node_role_arn": ground.roles.node, "viewer_role_arn": ground.roles.viewer,
+            "instance_profile_name": "demo-node",
+        }  # fmt: skip
+        for path, text in cloud_files(outputs, "ada").items():
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).write_text(text)
+        monkeypatch.chdir(folder)
+        self.folder, self._monkeypatch = folder, monkeypatch
+        self.store, code = open_store(str(folder / "objects")), PlannedCode("0", source_hash())
+        for module in (launching, store_checks):
+            monkeypatch.setattr(module, "open_store", lambda _: self.store)
+        monkeypatch.setattr("skytrain.cloud.Preflight", functools.partial(Preflight, open=ground.open))
+        monkeypatch.setattr(bundles, "fetch_wheels", lambda folder, requirements, image: None)
+        made = plan(offer("g5.xlarge", 1))
+        write_plan(replace(made, code=code, words=WORDS, config=compose(WORDS).values), folder / "plan.json")
+
+    def __call__(self, *words: str) -> int:
+        self._monkeypatch.setattr(sys, "argv", ["skytrain", "launch", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def typed(tmp_path: Path, ground: Ground, stubbed: StubbedSession, monkeypatch: pytest.MonkeyPatch) -> Typed:
+    quotas(stubbed, *((G_SPOT, 96.0) for _ in range(3)))
+    return Typed(tmp_path, ground, monkeypatch)
+
+
+def groups(ground: Ground) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = ground.session.client("autoscaling").describe_auto_scaling_groups()[
+        "AutoScalingGroups"
+    ]
+    return found
+
+
+def test_a_dry_run_prints_the_requests_and_yes_makes_them(
+    typed: Typed, ground: Ground, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert typed("train", "--plan", "plan.json", "cloud=ec2", "--dry-run") == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [one["operation"] for one in shown] == [
+        "CreateLaunchTemplate",
+        "CreateAutoScalingGroup",
+        "PutScheduledUpdateGroupAction",
+    ]
+    assert groups(ground) == [] and typed.store.list("") == []
+    assert typed("--plan", "plan.json", "cloud=ec2") == 2  # no terminal to ask in
+    assert groups(ground) == [] and typed.store.list("") == []
+    capsys.readouterr()
+    assert typed("--plan", "plan.json", "cloud=ec2", "--yes") == 0
+    said = capsys.readouterr().out
+    assert "1 x g5.xlarge (spot) in us-east-2" in said and "kill time" in said
+    assert "skytrain stop gpt2-typed cloud=ec2" in said
+    [group] = groups(ground)
+    assert (group["AutoScalingGroupName"], group["DesiredCapacity"]) == ("skytrain-demo-gpt2-typed-00001-0", 1)
+
+
+REFUSED = {
+    "add cloud=ec2": ["--plan", "plan.json"],
+    "rented machines reach only a bucket": ["--plan", "plan.json", "cloud=ec2", "store.root=here"],
+    "the settings under trainer are not those of the plan": ["--plan", "plan.json", "cloud=ec2", "trainer.steps=7"],
+    "launch prepair: no such job": ["prepair", "--plan", "plan.json"],
+    "gone.json is not a plan": ["--plan", "gone.json", "cloud=ec2"],
+    "--replan needs --plan": ["--replan", "cloud=ec2"],
+}
+
+
+def test_what_cannot_work_is_refused_before_anything_is_created(
+    typed: Typed, ground: Ground, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for problem, words in REFUSED.items():
+        assert typed(*words) == 2
+        assert problem in capsys.readouterr().err
+    assert groups(ground) == [] and typed.store.list("") == []
+
+
+def test_a_plan_that_was_changed_by_hand_is_refused(typed: Typed, capsys: pytest.CaptureFixture[str]) -> None:
+    file = typed.folder / "plan.json"
+    file.write_text(file.read_text().replace('"nodes": 1', '"nodes": 8'))
+    assert typed("--plan", "plan.json", "cloud=ec2") == 2
+    assert "was changed after it was made" in capsys.readouterr().err

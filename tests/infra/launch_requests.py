@@ -1,0 +1,68 @@
+"""The requests of launches in the base, of their ends, and of their machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from skytrain.cloud import Call, GroupSpec, LaunchedGroup, LaunchRecord, Tags
+from skytrain.planning import PlannedOffer
+from tests.cloud.plans import offer
+from tests.cloud.test_ec2 import group_of
+from tests.infra.permissions import GROUP, KEY, PROFILE, PROJECT, existing
+from tests.support.iam.requests import Account
+
+OFFERS = {
+    "spot": [offer("g5.12xlarge", 2, placement_group=False), offer("g6.xlarge", 1, "on-demand")],
+    "on demand": [offer("g6e.xlarge", 1, "on-demand")],
+    "EFA": [offer("p4d.24xlarge", 2)],
+}
+
+
+class RecordingSession:
+    """Notes the requests that it is asked to make."""
+
+    region = "us-east-2"
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+
+    def perform(self, call: Call, region: str | None = None) -> dict[str, Any]:
+        self.calls.append(call)
+        return {}
+
+    def items(self, call: Call, key: str, region: str | None = None) -> list[Any]:
+        self.calls.append(call)
+        return []
+
+
+def groups_of(subnet: str, offers: Sequence[PlannedOffer]) -> list[GroupSpec]:
+    cloud = group_of(offers[0]).cloud
+    own = replace(
+        cloud, project=PROJECT, kms_key=KEY, security_group=GROUP, instance_profile=PROFILE,
+        subnets=replace(cloud.subnets, private={"us-east-2a": subnet}),
+    )  # fmt: skip
+    return [group_of(each, number, cloud=own, tags=Tags(PROJECT, "ada")) for number, each in enumerate(offers)]
+
+
+def account_with(subnet: str, calls: Sequence[Call], tags: Mapping[str, Mapping[str, str]]) -> Account:
+    """An account with these tags and the templates that these requests create."""
+    templates = {
+        call.parameters["LaunchTemplateName"]: call.parameters["LaunchTemplateData"]
+        for call in calls
+        if call.operation == "CreateLaunchTemplate"
+    }
+    return replace(existing(subnet), tags=tags, templates=templates)
+
+
+def record_of(groups: Sequence[GroupSpec]) -> LaunchRecord:
+    launched = [
+        LaunchedGroup(
+            each.name, each.zone, each.offer.instance_type, each.offer.market, each.offer.nodes, 1.0,
+            "2026-11-16T00:00:00+00:00", each.offer.placement_group,
+        )
+        for each in groups
+    ]  # fmt: skip
+    at = "2026-11-15T00:00:00+00:00"
+    return LaunchRecord("00001", "gpt2", "train", at, "ada", "1", "us-east-2", 900.0, "", "ami-1", "", [], launched)
