@@ -273,6 +273,8 @@ def spoil(folder: Path, how: str) -> None:
         (folder / "config.json").write_text("{")
     elif how == "no language model":
         (folder / "config.json").write_text('{"model_type": "vit"}')
+    elif how == "unknown":
+        (folder / "config.json").write_text('{"model_type": "frobnicate", "vocab_size": 257}')
 
 
 @pytest.mark.parametrize(
@@ -281,6 +283,7 @@ def spoil(folder: Path, how: str) -> None:
         ("no config", r"mine is not a Hugging Face model: it has no config.json.*\n  give the folder that"),
         ("no JSON", r"config.json cannot be read"),
         ("no language model", r"config.json has no vocab_size, so it does not describe a language model"),
+        ("unknown", r"nor transformers has the architecture 'frobnicate'.*\n  correct it"),
         ("pickled", r"only pickled files.*\n  convert them.* python -c .*save_pretrained"),
         ("truncated", r"model.safetensors has [\d,]+ bytes, its header asks for [\d,]+: .*truncated.*\n  download"),
         ("missing part", r"model-00001-of-00002.safetensors is named by .*index.json but missing\n  download"),
@@ -300,6 +303,10 @@ def test_without_a_folder_the_command_asks_for_one():
         compose_overrides(["model=hf-weights", *BYTES])
     with pytest.raises(SkytrainError, match=r"no-such-team/model: not a folder here, not in the hub's cache"):
         compose_overrides(chosen("no-such-team/model"))
+    with pytest.raises(SkytrainError, match=r"tokenizer.name: must be given with tokenizer=hf\n  a folder"):
+        compose_overrides(["tokenizer=hf"])
+    with pytest.raises(SkytrainError, match=r"\./nowhere: no such folder\n  give a folder"):
+        compose_overrides(BYTES, start="./nowhere")
 
 
 def test_the_tokenizer_comes_from_the_folder_too(decoder_config, tmp_path):

@@ -206,6 +206,8 @@ def broken(folders: dict[str, Path], folder: Path, change: str) -> Path:
         (folder / "tokenizer.json").rename(folder / "tokenizer.model")
     elif change == "damaged":
         (folder / "tokenizer.json").write_text('{"model": ')
+    elif change == "no vocabulary":
+        (folder / "tokenizer.json").write_text('{"version": "1.0"}')
     return folder
 
 
@@ -215,6 +217,7 @@ def broken(folders: dict[str, Path], folder: Path, change: str) -> Path:
         ("empty", r"tokenizer.name: .*t has no tokenizer.json\n  give the folder"),
         ("slow", r"tokenizer.name: .*only a slow tokenizer \(tokenizer.model\).*\n  convert it once"),
         ("damaged", r"tokenizer.name: .*tokenizer.json is not JSON.*\n  download it again"),
+        ("no vocabulary", r"tokenizer.name: .*tokenizer.json has no vocabulary.*\n  give the folder"),
     ],
 )
 def test_a_folder_that_cannot_be_used_is_one_message_with_the_fix(
@@ -223,6 +226,20 @@ def test_a_folder_that_cannot_be_used_is_one_message_with_the_fix(
     with pytest.raises(ConfigError, match=message) as raised:
         settings_of(broken(folders, tmp_path / "t", change), tmp_path / "store")
     assert raised.value.exit_code == 2
+
+
+def test_a_generation_config_adds_tokens_that_end_a_text_and_a_damaged_one_is_one_message(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = broken(folders, tmp_path / "t", "nothing")
+    path = folder / "generation_config.json"
+    without = load_tokenizer_folder(folder).stop_ids
+    path.write_text(json.dumps({"eos_token_id": [7, None, -1, True, 10**6]}))
+    assert load_tokenizer_folder(folder).stop_ids == without | {7}
+    for damaged in ("{", "[1]"):
+        path.write_text(damaged)
+        with pytest.raises(SkytrainError, match=r"generation_config.json .*JSON.*\n  download it again"):
+            load_tokenizer_folder(folder)
 
 
 def test_a_vocabulary_larger_than_the_embedding_is_refused(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def compose(
         origins[key] = COMMAND_LINE
     if adopt is not None:
         _adopt(tree, origins, adopt, {choice.key_or_group for choice in choices})
-    if read_tokenizer is not None and tree.tokenizer.kind == "hf" and not OmegaConf.is_missing(tree.tokenizer, "name"):
+    if read_tokenizer is not None and tree.tokenizer.kind == "hf":
         _read_tokenizer(tree, origins, read_tokenizer)
     try:
         values = OmegaConf.to_container(tree, resolve=True)
@@ -289,6 +289,9 @@ def _is_given(key: str, given: Collection[str]) -> bool:
 
 
 def _read_tokenizer(tree: DictConfig, origins: dict[str, str], read_tokenizer: ReadTokenizer) -> None:
+    if OmegaConf.is_missing(tree.tokenizer, "name"):
+        hint = "a folder, or OWNER/NAME on the Hugging Face hub"
+        raise ConfigError("tokenizer.name", "must be given with tokenizer=hf", hint=hint)
     chosen, store = (OmegaConf.to_container(tree[group], resolve=True) for group in ("tokenizer", "store"))
     assert isinstance(chosen, dict) and isinstance(store, dict)
     for name, value in read_tokenizer(chosen, store).items():  # type: ignore[arg-type]

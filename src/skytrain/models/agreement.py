@@ -62,13 +62,14 @@ def adopt_model(source: str | None, tell: Callable[[str], None] = lambda line: N
 
 def transformers_settings(source: str) -> dict[str, Any]:
     """Return the settings of `model=hf` with the weights of `source`."""
-    data, _ = _read_config(source)
-    data = {**data, **data.get("text_config", {})}
+    whole, _ = _read_config(source)
+    data = {**whole, **whole.get("text_config", {})}
     local = Path(source).expanduser()
     name, _, revision = (str(local), "", "") if local.is_dir() else source.partition("@")
     length = next((data[key] for key in ("max_position_embeddings", "n_positions", "n_ctx") if data.get(key)), None)
     if not isinstance(data.get("vocab_size"), int):
         raise SkytrainError(f"{source}: {CONFIG} has no vocab_size, so it does not describe a language model")
+    _check_known(source, whole)
     return {
         "name": name,
         "family": "hf",
@@ -78,6 +79,19 @@ def transformers_settings(source: str) -> dict[str, Any]:
         "vocab_size": data["vocab_size"],
         "max_length": length or UNLIMITED_LENGTH,
     }
+
+
+def _check_known(source: str, data: Mapping[str, Any]) -> None:
+    """Raise where transformers, if it is installed, has no such architecture and the weights bring no code for it."""
+    try:
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    except ImportError:
+        return
+    if data["model_type"] not in CONFIG_MAPPING_NAMES and not data.get("auto_map"):
+        raise SkytrainError(
+            f"{source}: neither the built-in decoder nor transformers has the architecture {data['model_type']!r}"
+            f" (model_type in {CONFIG})\n  correct it, or install a version of transformers that has it"
+        )
 
 
 def _read_config(source: str | Path) -> tuple[dict[str, Any], str]:

@@ -20,6 +20,8 @@ def is_pretrained(source: str) -> bool:
         # A folder may have the name of a run, and a run of a local store is a folder.
         of_a_model = any(True for pattern in (CONFIG, *WEIGHTS, *PICKLES) for _ in path.glob(pattern))
         return path.is_dir() and (of_a_model or ("/" in source and "/runs/" not in source))
+    if source.startswith(("/", "./", "../", "~")):
+        return True  # no run has such a name: whoever opens the folder says that there is none
     return source.count("/") == 1 and not source.startswith("runs/") and is_hub_name(source)
 
 

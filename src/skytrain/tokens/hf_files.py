@@ -69,7 +69,12 @@ class TokenizerFiles:
         added = [int(token["id"]) for token in tokenizer.get("added_tokens", [])]
         added += map(int, self.parsed(CONFIG_FILE).get("added_tokens_decoder", {}))
         added += map(int, self.parsed("added_tokens.json").values())
-        return max([*model_ids, *added], default=-1) + 1
+        if not model_ids:
+            raise SkytrainError(
+                f"{self.folder / TOKENIZER_FILE} has no vocabulary (model.vocab)\n"
+                "  give the folder of a Hugging Face tokenizer, as save_pretrained writes it"
+            )
+        return max([*model_ids, *added]) + 1
 
 
 def read_tokenizer_files(folder: Path) -> TokenizerFiles:

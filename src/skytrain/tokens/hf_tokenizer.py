@@ -26,6 +26,7 @@ from .encoders import Encode, tokenizers_engine
 from .hf_encoders import hf_encoder, reference_encoder
 from .hf_files import CONFIG_FILE, TokenizerFiles
 
+GENERATION_FILE = "generation_config.json"
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")  # of a model with byte fallback
 
 
@@ -242,9 +243,10 @@ def _rules(loaded: Any, files: TokenizerFiles, vocab_size: int) -> TokenizerRule
 
 def _generation_stops(folder: Path, vocab_size: int) -> list[int]:
     """Return the tokens that end a text by `generation_config.json`, such as the end of a turn."""
-    path = folder / "generation_config.json"
-    ids = json.loads(path.read_text(encoding="utf-8")).get("eos_token_id") if path.is_file() else None
-    return [id_ for id_ in (ids if isinstance(ids, list) else [ids]) if isinstance(id_, int) and id_ < vocab_size]
+    path = folder / GENERATION_FILE
+    files = TokenizerFiles(folder, {GENERATION_FILE: path.read_bytes()} if path.is_file() else {})
+    ids = files.parsed(GENERATION_FILE).get("eos_token_id")
+    return [id_ for id_ in (ids if isinstance(ids, list) else [ids]) if type(id_) is int and 0 <= id_ < vocab_size]
 
 
 def _identity(definition: dict[str, Any], rules: TokenizerRules, text_may_be_special: bool) -> str:
