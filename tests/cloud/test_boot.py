@@ -15,6 +15,7 @@ import pytest
 
 from skytrain.cloud import BootScript, BundleContents, ImagePython, make_bundle
 from skytrain.pipelines.launch import PLATFORMS, packed
+from skytrain.runs import Silent
 from skytrain.storage import open_store
 from tests.support.tools import python_tool
 
@@ -161,7 +162,9 @@ def test_a_machine_installs_from_the_bundle_alone_and_starts_the_node_agent(
 ) -> None:
     torch_version = metadata.version("torch").partition("+")[0]
     python = ImagePython(f"3.{sys.version_info.minor}", PLATFORMS, {"torch": torch_version})
-    bundle = make_bundle(open_store(str(machine.bucket / "b")), BundleContents(("aws", "train"), (), (), python), print)
+    bundle = make_bundle(
+        open_store(str(machine.bucket / "b")), BundleContents(("aws", "train"), (), (), python), Silent()
+    )
     assert not list((machine.bucket / "b" / bundle.key).glob("torch-*"))
     made = script(str(image_python), bundle.requirements).render(in_an_hour())
     assert machine.boot(made.replace("s3://b/bundle", f"s3://b/{bundle.key}")) == 0, machine.calls

@@ -76,7 +76,7 @@ def test_a_launch_starts_the_first_offer_and_gives_everything_back(
     ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = prepared(ground, stubbed, s3_root)
-    record = start_launch(ready, {"cloud/aws.yaml": b"x: 1"}, lambda _: None)
+    record = start_launch(ready, {"cloud/aws.yaml": b"x: 1"}, Silent())
     assert list(groups_of(ground).values()) == [1, 0]
     ends = ground.session.client("autoscaling").describe_scheduled_actions()["ScheduledUpdateGroupActions"]
     assert {(one["AutoScalingGroupName"], one["MaxSize"]) for one in ends} == {(one.name, 0) for one in record.groups}
@@ -103,9 +103,9 @@ def test_of_two_launches_at_the_same_moment_one_creates_nothing(
     ground: Ground, stubbed: StubbedSession, s3_root: str
 ) -> None:
     first, second = prepared(ground, stubbed, s3_root), prepared(ground, stubbed, s3_root)
-    start_launch(first, {}, lambda _: None)
+    start_launch(first, {}, Silent())
     with pytest.raises(SkytrainError, match="is being launched by someone else"):
-        start_launch(second, {}, lambda _: None)
+        start_launch(second, {}, Silent())
     assert list(groups_of(ground).values()) == [1, 0]
 
 
@@ -114,7 +114,7 @@ def test_status_stop_and_gc_find_a_launch_that_has_not_begun_to_train(
     ground: Ground, stubbed: StubbedSession, s3_root: str
 ) -> None:
     ready = prepared(ground, stubbed, s3_root)
-    start_launch(ready, {}, lambda _: None)
+    start_launch(ready, {}, Silent())
     config = config_of(ground, s3_root)
     [found] = statuses.status(config, None)
     assert (found.run, found.state) == (RUN, "launched") and "1 x g5.xlarge (spot)" in str(found.host)
@@ -141,7 +141,7 @@ def test_a_launch_that_fails_half_way_leaves_nothing(
 
     monkeypatch.setattr(ground.session, "perform", fail_at_second_group)
     with pytest.raises(CloudError, match="no"):
-        start_launch(ready, {}, lambda _: None)
+        start_launch(ready, {}, Silent())
     assert groups_of(ground) == {}
     assert ground.session.client("ec2").describe_launch_templates()["LaunchTemplates"] == []
 
@@ -151,7 +151,7 @@ def test_the_next_offer_is_tried_when_the_first_gives_no_machines_for_too_long(
     ground: Ground, stubbed: StubbedSession, s3_root: str
 ) -> None:
     ready = prepared(ground, stubbed, s3_root)
-    record, store = start_launch(ready, {}, lambda _: None), ready.store
+    record, store = start_launch(ready, {}, Silent()), ready.store
     start = ready.groups[0].launched_at
     later = start + timedelta(seconds=record.patience_seconds + 1)
     assert try_next_offer(ground.session, store, record, later) is None  # it has its machine
@@ -240,9 +240,9 @@ def test_an_upload_that_was_cut_off_is_repeated_and_a_complete_one_is_not(
 
     monkeypatch.setattr(store, "upload", cut_off)
     with pytest.raises(StoreUnreachable):
-        make_bundle(store, contents, lambda _: None)
-    bundle = make_bundle(store, contents, lambda _: None)
+        make_bundle(store, contents, Silent())
+    bundle = make_bundle(store, contents, Silent())
     assert store.exists(f"{bundle.key}/SHA256SUMS") and len(sent) == 4  # Skytrain and the plug-ins, twice
-    assert make_bundle(store, contents, lambda _: None) == bundle and len(sent) == 4
+    assert make_bundle(store, contents, Silent()) == bundle and len(sent) == 4
     (tmp_path / "my_model.py").write_text("class Model: x = 1\n")
     assert bundle_of(contents).key != bundle.key

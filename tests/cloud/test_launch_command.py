@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import functools
+import io
 import json
+import re
+import shlex
 import sys
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +20,9 @@ import pytest
 from skytrain.cli.main import main
 from skytrain.cloud import Preflight, bundle as bundles, cloud_files
 from skytrain.cloud.checks import store as store_checks
-from skytrain.config import compose, source_hash
+from skytrain.config import Config, compose, source_hash
 from skytrain.pipelines import launch as launching
+from skytrain.pipelines.launch import config_files, packed
 from skytrain.planning import write_plan
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.storage import open_store
@@ -72,6 +79,19 @@ def groups(ground: Ground) -> list[dict[str, Any]]:
     return found
 
 
+def node_config(template: dict[str, Any], folder: Path) -> Config:
+    """The configuration that a machine composes: the command of its boot script, and the files that it unpacks."""
+    script = base64.b64decode(template["parameters"]["LaunchTemplateData"]["UserData"]).decode()
+    [command] = re.findall(r"^ExecStart=\S+ (.*)$", script, re.MULTILINE)
+    verb, *words = shlex.split(command)
+    assert verb == "node" and words[-4:] == ["--nodes", "1", "--launch", "00001"]
+    machine = folder / "machine"
+    with tarfile.open(fileobj=io.BytesIO(packed(config_files([folder])))) as archive:
+        archive.extractall(machine, filter="data")
+    with contextlib.chdir(machine):
+        return compose(words[:-4]).config
+
+
 def test_a_dry_run_prints_the_requests_and_yes_makes_them(
     typed: Typed, ground: Ground, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,6 +103,9 @@ def test_a_dry_run_prints_the_requests_and_yes_makes_them(
         "PutScheduledUpdateGroupAction",
     ]
     assert groups(ground) == [] and typed.store.list("") == []
+    started = node_config(shown[0], typed.folder)
+    assert (started.run, started.cloud.target, started.store.root) == ("gpt2-typed", "ec2", "s3://bucket/demo")
+    assert (started.budget.usd, started.trainer) == (40, compose(WORDS).config.trainer)
     assert typed("--plan", "plan.json", "cloud=ec2") == 2  # no terminal to ask in
     assert groups(ground) == [] and typed.store.list("") == []
     capsys.readouterr()

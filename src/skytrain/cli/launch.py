@@ -86,7 +86,7 @@ def launch(
     _describe(prepared)
     confirm(prepared.session, "Launch?", prepared.usd_per_hour, yes)
     with reporter() as console:
-        record = start_launch(prepared, config_files([*folders, Path()]), console.note)
+        record = start_launch(prepared, config_files([*folders, Path()]), console)
     print(
         f"launched {record.run}: {record.groups[0].nodes} x {record.groups[0].instance_type} in {record.groups[0].zone}"
     )
@@ -131,18 +131,15 @@ def _show(finding: Finding) -> None:
 def _describe(prepared: PreparedLaunch) -> None:
     """Print the plan in a few lines, before the question."""
     offer, record = prepared.plan.choice, prepared.record
-    first = record.groups[0]
-    cost = offer.cost
+    first, cost = record.groups[0], offer.cost
+    highest = offer.nodes * offer.max_usd_per_hour_each
     lines = [
         ("run", prepared.run),
         ("machines", f"{offer.nodes} x {offer.instance_type} ({offer.market}) in {first.zone}"),
-        ("price", f"${prepared.usd_per_hour:.2f} an hour; at most ${offer.nodes * offer.max_usd_per_hour_each:.2f}"),
+        ("price", f"${prepared.usd_per_hour:.2f} an hour; at most ${highest:.2f}"),
         ("takes", f"{cost.hours:.1f} h (p90 {cost.hours_p90:.1f} h)"),
-        (
-            "costs",
-            f"${cost.usd:.2f} (${cost.usd_p10:.2f} to ${cost.usd_p90:.2f}), of which AWS bills at most until the kill time",
-        ),
-        ("kill time", first.kill_at),
+        ("costs", f"${cost.usd:.2f} (${cost.usd_p10:.2f} to ${cost.usd_p90:.2f})"),
+        ("kill time", f"{first.kill_at}; at most ${highest * offer.kill_after_seconds / 3600:.2f} by then"),
         ("store", prepared.store.root),
     ]
     for name, text in lines:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from .. import __version__
-from ..config import source_hash
-from ..storage import Progress, Store
+from ..config import format_bytes, source_hash
+from ..runs import Reporter
+from ..storage import Store
 from .wheels import (
     PLUGINS,
     ImagePython,
@@ -52,20 +53,18 @@ def bundle_of(contents: BundleContents) -> Bundle:
     return Bundle(f"bundles/{_content_hash(contents, requirements)}", requirements)
 
 
-def make_bundle(
-    store: Store, contents: BundleContents, note: Callable[[str], None], progress: Progress | None = None
-) -> Bundle:
+def make_bundle(store: Store, contents: BundleContents, reporter: Reporter) -> Bundle:
     """Upload the bundle, unless the store has it already. An upload that was cut off is repeated."""
     bundle = bundle_of(contents)
     if store.exists(f"{bundle.key}/{SUMS}"):
         return bundle
     with tempfile.TemporaryDirectory(prefix="skytrain-bundle-") as name:
         folder = Path(name)
-        note(f"collecting packages for Python {contents.image.version} of the machines")
+        reporter.note(f"collecting packages for Python {contents.image.version} of the machines")
         skytrain_wheel(folder)
         plugins_wheel(folder, contents.targets)
         fetch_wheels(folder, bundle.requirements, contents.image)
-        _upload(store, folder, bundle.key, progress)
+        _upload(store, folder, bundle.key, reporter)
     return bundle
 
 
@@ -75,8 +74,15 @@ def _content_hash(contents: BundleContents, requirements: Sequence[str]) -> str:
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
 
 
-def _upload(store: Store, folder: Path, key: str, progress: Progress | None) -> None:
-    sums = []
-    for path in sorted(folder.glob("*.whl")):
-        sums.append(f"{store.upload(path, f'{key}/{path.name}', progress)}  {path.name}\n")
+def _upload(store: Store, folder: Path, key: str, reporter: Reporter) -> None:
+    wheels = sorted(folder.glob("*.whl"))
+    total, done, sums = sum(path.stat().st_size for path in wheels), 0.0, []
+
+    def advanced(_: str, size: float) -> None:
+        nonlocal done
+        done += size
+        reporter.progress("upload", done, total, f"{format_bytes(done)} of {format_bytes(total)}")
+
+    for path in wheels:
+        sums.append(f"{store.upload(path, f'{key}/{path.name}', advanced)}  {path.name}\n")
     store.create(f"{key}/{SUMS}", "".join(sums).encode())

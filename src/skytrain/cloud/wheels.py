@@ -105,7 +105,11 @@ def fetch_wheels(folder: Path, requirements: Sequence[str], image: ImagePython) 
     pins.write_text("".join(f"{line}\n" for line in installed_pins(image)))
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
     try:
-        _run([*pip, "wheel", "--no-deps", "-w", str(folder), *SOURCE_ONLY])
+        build = [*pip, "wheel", "--no-deps", "-w", str(folder)]
+        _run([*build, *SOURCE_ONLY])
+        if any("deepspeed" in requirement for requirement in requirements):
+            # Without a wheel too; its setup looks at the installed torch, and compiles nothing before it runs.
+            _run([*build, "--no-build-isolation", "--constraint", str(pins), "deepspeed"])
         platforms = [word for platform in image.platforms for word in ("--platform", platform)]
         where = ["--dest", str(folder), "--find-links", str(folder), "--constraint", str(pins)]
         kind = ["--only-binary=:all:", "--python-version", image.version, *platforms]

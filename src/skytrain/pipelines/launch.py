@@ -54,7 +54,7 @@ from ..config import (
     uses_deepspeed,
 )
 from ..planning import Plan, plan_document, plan_hash, timestamp
-from ..runs import run_name
+from ..runs import Reporter, run_name
 from ..storage import Store, open_store
 
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
@@ -139,12 +139,10 @@ def packed(files: Mapping[str, bytes]) -> bytes:
     return body.getvalue()
 
 
-def start_launch(
-    prepared: PreparedLaunch, config_files: Mapping[str, bytes], note: Callable[[str], None]
-) -> LaunchRecord:
+def start_launch(prepared: PreparedLaunch, config_files: Mapping[str, bytes], reporter: Reporter) -> LaunchRecord:
     """Upload packages and configuration, write the record, create the machines. A failure leaves nothing running."""
     record, session, store = prepared.record, prepared.session, prepared.store
-    made = make_bundle(store, prepared.contents, note)
+    made = make_bundle(store, prepared.contents, reporter)
     assert made.key == prepared.bundle.key
     store.write(f"{launch_folder(record)}/config.tar.gz", packed(config_files))
     store.write(f"{launch_folder(record)}/plan.json", json.dumps(plan_document(prepared.plan), indent=1).encode())
@@ -153,9 +151,9 @@ def start_launch(
         for call in prepared.calls:
             session.perform(call)
     except BaseException:
-        note("the launch failed: removing what it had created")
+        reporter.note("the launch failed: removing what it had created")
         for call in removal_calls(record):
-            remove_quietly(session, call, note)
+            remove_quietly(session, call, reporter.note)
         mark_failed(store, record)
         raise
     return record
@@ -276,4 +274,6 @@ def _extras(config: Config) -> tuple[str, ...]:
         extras.add("deepspeed")
     if isinstance(config.model, HFModelConfig) or config.tokenizer.kind == "hf":
         extras.add("export")
+    if "wandb" in config.trainer.loggers:
+        extras.add("wandb")
     return tuple(sorted(extras))
