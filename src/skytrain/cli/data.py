@@ -64,7 +64,9 @@ def show(
         bool, typer.Option("--sample", help="Print a rendered conversation of data=chat with its trained part marked.")
     ] = False,
 ) -> None:
-    """Show what each rule removed from a corpus, with examples; or a conversation as the model sees it.
+    """Show what each rule removed, or a conversation.
+
+    Of a corpus: what each rule removed, with examples. Of conversations: one as the model sees it.
 
     \b
     Examples:
