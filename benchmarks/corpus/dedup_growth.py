@@ -1,4 +1,4 @@
-"""How the search for duplicates scales: random signatures, a tenth near-copies, exact and near, in one process.
+"""How the search for duplicates scales: random texts of 40 words, a tenth near-copies, exact and near, in one process.
 
     python benchmarks/corpus/dedup_growth.py [COUNT ...] | tee benchmarks/corpus/dedup_growth.log
 
@@ -15,24 +15,34 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from skytrain.corpus.dedup import FACTS, KEPT, find_duplicates
-from skytrain.corpus.minhash import HASHES
+from skytrain.corpus.minhash import signatures
+from skytrain.corpus.near import NearInputs
 
 CHUNK = 10_000
+WORDS = 40
 
 
-def rows_of(count: int) -> Iterator[np.ndarray]:
+def texts_of(count: int) -> Iterator[list[str]]:
     generator = np.random.default_rng(0)
     for first in range(0, count, CHUNK):
-        rows = generator.integers(0, 2**32, (min(CHUNK, count - first), HASHES), dtype=np.uint32)
-        copies = rows[9::10]
-        copies[:] = rows[: len(copies) * 10 : 10]
-        copies[:, generator.choice(HASHES, 10, replace=False)] += 1  # 91% alike
-        yield rows
+        words = generator.integers(0, 50_000, (min(CHUNK, count - first), WORDS))
+        copies = words[9::10]
+        copies[:] = words[: len(copies) * 10 : 10]
+        copies[:, -1] += 1  # 35 of 37 shingles in common
+        yield [" ".join(map(str, row)) for row in words.tolist()]
+
+
+def chosen_texts(count: int, numbers: np.ndarray) -> Iterator[tuple[np.ndarray, list[str]]]:
+    for index, texts in enumerate(texts_of(count)):
+        first = index * CHUNK
+        mine = numbers[np.searchsorted(numbers, first) : np.searchsorted(numbers, first + len(texts))]
+        yield mine, [texts[number - first] for number in mine]
 
 
 def facts_of(count: int) -> Iterator[np.ndarray]:
@@ -40,7 +50,7 @@ def facts_of(count: int) -> Iterator[np.ndarray]:
     for first in range(0, count, CHUNK):
         facts = np.zeros(min(CHUNK, count - first), FACTS)
         facts["text"] = generator.integers(0, 2**63, (len(facts), 2))
-        facts["id"] = np.arange(first, first + len(facts), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        facts["id"][:, 0] = np.arange(first, first + len(facts), dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         yield facts
 
 
@@ -48,10 +58,11 @@ def one(count: int) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "signatures"
         with path.open("wb") as file:
-            for rows in rows_of(count):
-                rows.tofile(file)
+            for texts in texts_of(count):
+                signatures(texts).tofile(file)
+        near = NearInputs(path, partial(chosen_texts, count), 0.8)
         start = time.process_time()
-        found = find_duplicates(facts_of(count), count, Path(scratch), exact=True, signatures=path, min_similarity=0.75)
+        found = find_duplicates(facts_of(count), count, Path(scratch), exact=True, near=near)
         seconds = time.process_time() - start
     print(
         json.dumps(

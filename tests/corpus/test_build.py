@@ -176,7 +176,8 @@ def test_the_manifest_tells_what_each_stage_and_rule_did(whole: Any) -> None:
     assert "too short" in shown
     near = report["near_duplicates"]
     assert near["removed"] == manifest.removed["near_dedup"]
-    assert near["precision_at_0.7"] is None or near["precision_at_0.7"] > 0.8
+    assert 0 <= near["below_min_similarity"] <= near["removed"]
+    assert all(0 < pair["jaccard"] <= 1 for pair in near["examples"])
 
 
 def test_the_first_of_near_duplicates_stays(tmp_path: Path) -> None:
@@ -186,7 +187,7 @@ def test_the_first_of_near_duplicates_stays(tmp_path: Path) -> None:
     manifest = write_corpus(store, settings("data.near_dedup.enabled=true"), source, "v1")
     assert [document.id for document in read_corpus(store, manifest)] == ["0", "1", "3"]
     example = json.loads(store.read("corpora/mine/v1/report.json"))["near_duplicates"]["examples"][0]
-    assert (example["removed"]["id"], example["kept_or_joined"]["id"]) == ("2", "0")
+    assert (example["removed"]["id"], example["kept"]["id"]) == ("2", "0")
 
 
 @dataclasses.dataclass
@@ -435,3 +436,24 @@ def test_workers_read_from_a_bucket_and_write_to_it(s3_store: Store, four_files:
     expected = write_corpus(here, settings(), JsonLines(f"{four_files}/*.jsonl", id_key="id"), "v1")
     assert manifest.parts == expected.parts
     assert s3_store.list("corpora/mine/v1/clean") == []
+
+
+def test_a_rule_that_gives_other_results_makes_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    from skytrain.corpus import near, versions
+    from skytrain.corpus.rules import c4
+
+    source = Listed(["a"])
+    plain, web = settings(), settings("data/cleaning=web", "data.near_dedup.enabled=true")
+
+    def both() -> tuple[str, str]:
+        plain_version, web_version = (
+            versions.corpus_version(data, versions.fingerprint_of(data, source)) for data in (plain, web)
+        )
+        return plain_version, web_version
+
+    before = both()
+    monkeypatch.setattr(c4, "RULE", c4.RULE._replace(revision=99))
+    changed = both()
+    assert changed[0] == before[0] and changed[1] != before[1]  # without the rule nothing has changed
+    monkeypatch.setattr(near, "REVISION", 99)
+    assert both()[1] != changed[1]

@@ -9,11 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skytrain.corpus import dedup
+from skytrain.corpus import near, partitions
 from skytrain.corpus.characters import simple_lower
 from skytrain.corpus.decontaminate import Decontaminator, examples_in
 from skytrain.corpus.dedup import EXACT, FACTS, KEPT, NEAR, SAME_ID, Duplicates, find_duplicates
-from skytrain.corpus.minhash import HASHES, SHINGLE_WORDS, has_words, permutations, signatures
+from skytrain.corpus.minhash import (
+    HASHES,
+    SHINGLE_WORDS,
+    has_words,
+    permutations,
+    shingle_sets,
+    signatures,
+    similarity,
+)
+from skytrain.corpus.near import NearInputs
 from skytrain.corpus.rules.reference import jaccard, shingles, word_runs
 
 MASK = 2**64 - 1
@@ -91,21 +100,13 @@ def search(
         np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), np.uint64) for text in texts
     ]
     names = ids or [str(i) for i in range(len(texts))]
-    facts["id"] = [
-        np.frombuffer(hashlib.blake2b(name.encode(), digest_size=8).digest(), np.uint64)[0] for name in names
-    ]
+    facts["id"] = [np.frombuffer(hashlib.blake2b(name.encode(), digest_size=16).digest(), np.uint64) for name in names]
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "signatures"
     signatures(texts).tofile(path)
     half = len(texts) // 2
-    return find_duplicates(
-        [facts[:half], facts[half:]],
-        len(texts),
-        folder,
-        exact=exact,
-        signatures=path if near else None,
-        min_similarity=0.75,
-    )
+    inputs = NearInputs(path, lambda numbers: iter([(numbers, [texts[i] for i in numbers])]), 0.8)
+    return find_duplicates([facts[:half], facts[half:]], len(texts), folder, exact=exact, near=inputs if near else None)
 
 
 def test_planted_duplicates_are_found_and_the_first_stays(tmp_path: Path) -> None:
@@ -140,8 +141,10 @@ def test_spreading_over_files_changes_nothing(tmp_path: Path, monkeypatch: pytes
     texts = [" ".join(words(50, generator)) for _ in range(100)]
     texts += [" ".join(edited(text.split(), 1, generator)) for text in texts[:30]] + texts[30:60]
     whole = search(texts, tmp_path / "a")
-    monkeypatch.setattr(dedup, "DOCUMENTS_PER_FILE", per_file)
-    monkeypatch.setattr(dedup, "PAIRS_AT_ONCE", 5)
+    monkeypatch.setattr(partitions, "RECORDS_PER_FILE", per_file)
+    monkeypatch.setattr(partitions, "BUFFER_BYTES", 400)
+    monkeypatch.setattr(near, "PAIRS_AT_ONCE", 5)
+    monkeypatch.setattr(near, "SET_BYTES_AT_ONCE", 1000)
     spread = search(texts, tmp_path / "b")
     assert (whole.fate == spread.fate).all()
     assert (whole.cluster == spread.cluster).all()
@@ -181,5 +184,54 @@ def test_examples_come_from_lines_and_from_every_string_of_json() -> None:
     assert list(examples_in(lines)) == ["plain line\n", "one", "two", "three"]
 
 
-def test_a_signature_is_112_minima() -> None:
-    assert (HASHES, permutations()[0].tolist()[0] % 2) == (112, 1)
+def test_a_signature_is_108_minima() -> None:
+    assert (HASHES, permutations()[0].tolist()[0] % 2) == (108, 1)
+
+
+def test_sets_of_shingles_have_the_exact_similarity() -> None:
+    generator = random.Random(5)
+    for changes in (0, 1, 7, 40, 150):
+        a = words(200, generator)
+        one, other = " ".join(a), " ".join(edited(a, changes, generator)) + " naïve Straße 日本語"
+        assert similarity(one, other) == pytest.approx(jaccard(shingles(one), shingles(other)))
+    assert [len(found) for found in shingle_sets(["", "...", "two words", "a b c d e", "a a a a a a a"])] == [
+        0,
+        0,
+        1,
+        1,
+        1,
+    ]
+    assert similarity("", "") == 0.0
+
+
+def test_only_pairs_of_the_wanted_similarity_are_joined(tmp_path: Path) -> None:
+    generator = random.Random(6)
+    originals = [words(200, generator) for _ in range(200)]
+    copies = [edited(text, changes % 12, generator) for changes, text in enumerate(originals)]
+    texts = [" ".join(text) for text in (*originals, *copies)]
+    found = search(texts, tmp_path)
+    wanted = [jaccard(shingles(texts[i]), shingles(texts[200 + i])) >= 0.8 for i in range(200)]
+    assert 0 < sum(wanted) < 200
+    assert (found.fate[200:] != KEPT).tolist() == wanted
+
+
+def test_documents_that_only_others_connect_with_the_kept_one_are_counted(tmp_path: Path) -> None:
+    generator = random.Random(3)
+    chain = [words(200, generator)]
+    for _ in range(40):
+        chain.append(edited(chain[-1], 1, generator))
+    texts = [" ".join(text) for text in chain]
+    found = search(texts, tmp_path)
+    assert found.twin.tolist() == [-1] + [0] * 40
+    assert found.beyond == sum(jaccard(shingles(texts[0]), shingles(text)) < 0.8 for text in texts[1:]) > 0
+
+
+def test_a_bucket_of_many_equal_signatures_is_searched_in_linear_time(tmp_path: Path) -> None:
+    """Each document is compared with at most 31 or 16 others, so a hundred times as many take a hundred times as long."""
+    count = 5000
+    hashes, documents = np.zeros(count, np.uint64), np.arange(count)
+    none, alone = np.zeros(count, np.bool_), np.arange(count)
+    pairs = np.empty((count * 32, 2), np.int64)
+    found, at = near._candidates(hashes, documents, (none, alone, True), pairs, (0, 0, 0))
+    first = near.ALL_PAIRS
+    assert found == first * (first - 1) // 2 + (count - first) * 2 * near.NEIGHBOURS and at[0] == count

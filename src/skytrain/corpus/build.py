@@ -6,8 +6,6 @@ import dataclasses
 import errno
 import hashlib
 import math
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -17,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skytrain.config import DataConfig, SkytrainError, format_bytes, plural
-from skytrain.storage import Store, StoreError
+from skytrain.storage import ScratchFolder, Store, StoreError
 
-from .chunks import Chunk, clean_source, read_facts, read_signatures, read_texts
+from .chunks import Chunk, clean_source, read_documents, read_facts, read_signatures, read_texts
 from .clean import stages_of
 from .dedup import EXACT, KEPT, NEAR, SAME_ID, Duplicates, find_duplicates
-from .documents import from_parquet
 from .manifest import CorpusManifest, CorpusPart, StageTotals, corpus_folder, open_corpus
+from .near import SCRATCH_BYTES_PER_DOCUMENT, SCRATCH_BYTES_PER_WORD, NearInputs
 from .pool import WorkerLost, ordered_threads
 from .progress import CleaningProgress, ShowProgress
 from .report import Examples, keep_examples, write_report
@@ -48,7 +46,8 @@ def write_corpus(
     If killed at any moment and called again, it resumes after the last finished chunk and writes the same bytes.
     """
     folder = corpus_folder(data.name, version)
-    scratch = Path(tempfile.mkdtemp(prefix="skytrain-corpus-"))
+    workspace = ScratchFolder("skytrain-corpus")
+    scratch = workspace.path
     try:
         cleaned = _clean_and_compare(store, f"{folder}/clean", data, source, scratch, progress)
         chunks, duplicates = cleaned.chunks, cleaned.duplicates
@@ -63,10 +62,12 @@ def write_corpus(
         if error.errno != errno.ENOSPC:
             raise
         raise SkytrainError(
-            f"no space is left on the disk of {scratch}\n  set TMPDIR to a folder with room for about 0.5 KB a document, and start again"
+            f"no space is left on the disk of {scratch}\n  set TMPDIR to a folder with room for about "
+            f"{SCRATCH_BYTES_PER_DOCUMENT} bytes a document, and {SCRATCH_BYTES_PER_WORD} a word of documents that have "
+            "near-duplicates, and start again"
         ) from None
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        workspace.remove()
     write_report(store, folder, data, chunks, duplicates, cleaned.examples)
     manifest = _manifest(data, source, version, cleaned, parts)
     if not store.create(f"{folder}/manifest.json", manifest.to_json()):
@@ -126,19 +127,20 @@ def _facts(store: Store, folder: str, chunks: list[Chunk]) -> Iterator[np.ndarra
 
 
 def _duplicates(store: Store, folder: str, data: DataConfig, chunks: list[Chunk], scratch: Path) -> Duplicates:
-    signatures = scratch / "signatures" if data.near_dedup.enabled else None
-    if signatures:
+    near = None
+    if data.near_dedup.enabled:
+        signatures = scratch / "signatures"
         with signatures.open("wb") as file:
             for chunk in chunks:
                 file.write(read_signatures(store, folder, chunk))
-    return find_duplicates(
-        _facts(store, folder, chunks),
-        sum(chunk.documents for chunk in chunks),
-        scratch,
-        exact=data.exact_dedup,
-        signatures=signatures,
-        min_similarity=data.near_dedup.min_similarity,
-    )
+
+        def texts(numbers: np.ndarray) -> Iterator[tuple[np.ndarray, list[str]]]:
+            for found, documents in read_documents(store, folder, chunks, numbers):
+                yield found, [document.text for document in documents]
+
+        near = NearInputs(signatures, texts, data.near_dedup.min_similarity)
+    documents = sum(chunk.documents for chunk in chunks)
+    return find_duplicates(_facts(store, folder, chunks), documents, scratch, exact=data.exact_dedup, near=near)
 
 
 def _kept_bytes(store: Store, folder: str, chunks: list[Chunk], duplicates: Duplicates) -> int:
@@ -174,11 +176,8 @@ def _check(store: Store, folder: str, data: DataConfig, chunks: list[Chunk], dup
 
 
 def _id_of(store: Store, folder: str, chunks: list[Chunk], number: int) -> str:
-    for chunk in chunks:
-        if number < chunk.documents:
-            return list(from_parquet(read_texts(store, folder, chunk)))[number].id
-        number -= chunk.documents
-    raise AssertionError(number)
+    ((_, (document,)),) = read_documents(store, folder, chunks, np.array([number]))
+    return document.id
 
 
 def _parts(

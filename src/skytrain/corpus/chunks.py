@@ -16,7 +16,7 @@ from skytrain.config import DataConfig, SkytrainError
 from skytrain.storage import Store
 
 from .clean import Cleaned, Tally, clean
-from .documents import BadRecord, Document, to_parquet
+from .documents import BadRecord, Document, from_parquet, to_parquet
 from .pool import ordered, ordered_streams, ordered_threads, worker_count
 from .versions import evaluation_examples
 
@@ -130,6 +130,18 @@ def read_signatures(store: Store, folder: str, chunk: Chunk) -> bytes:
 def read_texts(store: Store, folder: str, chunk: Chunk) -> bytes:
     """Return the cleaned texts of a chunk as parquet."""
     return _read_section(store, folder, chunk, 2)
+
+
+def read_documents(
+    store: Store, folder: str, chunks: list[Chunk], numbers: np.ndarray
+) -> Iterator[tuple[np.ndarray, list[Document]]]:
+    """Yield documents by their number in the corpus, ascending; each chunk that has any is read once."""
+    first = 0
+    for chunk in chunks:
+        mine = numbers[np.searchsorted(numbers, first) : np.searchsorted(numbers, first + chunk.documents)]
+        if len(mine):
+            yield mine, list(from_parquet(read_texts(store, folder, chunk), (mine - first).tolist()))
+        first += chunk.documents
 
 
 def _read_section(store: Store, folder: str, chunk: Chunk, number: int) -> bytes:
@@ -269,13 +281,14 @@ def _facts(ids: list[str], texts: list[str], sizes: list[int]) -> bytes:
 
     facts = np.zeros(len(ids), FACTS)
     if ids:
-        texts_hashed = b"".join(hashlib.blake2b(text.encode(), digest_size=16).digest() for text in texts)
-        facts["text"] = np.frombuffer(texts_hashed, np.uint64).reshape(-1, 2)
-        facts["id"] = np.frombuffer(
-            b"".join(hashlib.blake2b(id_.encode(), digest_size=8).digest() for id_ in ids), np.uint64
-        )
+        facts["text"], facts["id"] = _digests(texts), _digests(ids)
         facts["bytes"] = sizes
     return facts.tobytes()
+
+
+def _digests(strings: list[str]) -> np.ndarray:
+    joined = b"".join(hashlib.blake2b(string.encode(), digest_size=16).digest() for string in strings)
+    return np.frombuffer(joined, np.uint64).reshape(-1, 2)
 
 
 def _summary(work: ChunkWork, cleaned: Cleaned, kept: list[int], sizes: tuple[int, int, int]) -> Chunk:

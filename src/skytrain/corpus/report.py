@@ -12,12 +12,11 @@ import numpy as np
 from skytrain.config import DataConfig
 from skytrain.storage import Store
 
-from .chunks import EXAMPLE_CHARS, EXAMPLES, Chunk, read_texts
+from .chunks import EXAMPLE_CHARS, EXAMPLES, Chunk, read_documents
 from .dedup import EXACT, NEAR, Duplicates
-from .documents import Document, from_parquet
+from .documents import Document
 from .minhash import similarity
 
-SAMPLED_PAIRS = 50
 SHOWN_PAIRS = 5
 
 Examples = dict[str, list[dict[str, str]]]  # documents that a rule removed: id and text
@@ -34,17 +33,17 @@ def write_report(
 ) -> None:
     """Write report.json next to the parts; the same input gives the same bytes."""
     exact, near = np.flatnonzero(duplicates.fate == EXACT), np.flatnonzero(duplicates.fate == NEAR)
-    sampled = near[np.linspace(0, len(near) - 1, min(SAMPLED_PAIRS, len(near))).astype(np.int64)]
-    texts = _fetch(store, f"{folder}/clean", chunks, [*exact[:EXAMPLES], *sampled, *duplicates.twin[sampled]])
+    shown = near[np.linspace(0, len(near) - 1, min(SHOWN_PAIRS, len(near))).astype(np.int64)]
+    texts = _fetch(store, f"{folder}/clean", chunks, [*exact[:EXAMPLES], *shown, *duplicates.twin[shown]])
     if len(exact):
         examples = {**examples, "exact_dedup": [_shown(texts[int(i)]) for i in exact[:EXAMPLES]]}
     report: dict[str, Any] = {"examples": dict(sorted(examples.items()))}
     if data.near_dedup.enabled:
-        report["near_duplicates"] = _near(duplicates, near, sampled, texts)
+        report["near_duplicates"] = _near(duplicates, near, shown, texts)
     store.write(f"{folder}/report.json", (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
 
 
-def _near(duplicates: Duplicates, near: np.ndarray, sampled: np.ndarray, texts: dict[int, Document]) -> dict[str, Any]:
+def _near(duplicates: Duplicates, near: np.ndarray, shown: np.ndarray, texts: dict[int, Document]) -> dict[str, Any]:
     sizes = (
         np.bincount(np.unique(duplicates.cluster[near], return_inverse=True)[1]) + 1
         if len(near)
@@ -54,19 +53,15 @@ def _near(duplicates: Duplicates, near: np.ndarray, sampled: np.ndarray, texts: 
         "2" if size == 2 else "3-5" if size <= 5 else "6-20" if size <= 20 else "more than 20"
         for size in sizes.tolist()
     )
-    pairs = [(texts[int(i)], texts[int(duplicates.twin[i])]) for i in sampled]
-    similar = [similarity(a.text, b.text) for a, b in pairs]
+    pairs = [(texts[int(i)], texts[int(duplicates.twin[i])]) for i in shown]
     return {
         "clusters": len(sizes),
         "removed": len(near),
         "cluster_sizes": dict(sorted(histogram.items())),
-        # Measured on the full texts of removed documents, sampled across the corpus.
-        "sampled_pairs": len(pairs),
-        "precision_at_0.8": round(float(np.mean([value >= 0.8 for value in similar])), 3) if pairs else None,
-        "precision_at_0.7": round(float(np.mean([value >= 0.7 for value in similar])), 3) if pairs else None,
+        # Removed documents that are similar to the kept one only through other removed ones.
+        "below_min_similarity": duplicates.beyond,
         "examples": [
-            {"jaccard": round(value, 3), "removed": _shown(a), "kept_or_joined": _shown(b)}
-            for value, (a, b) in zip(similar[:SHOWN_PAIRS], pairs[:SHOWN_PAIRS], strict=True)
+            {"jaccard": round(similarity(a.text, b.text), 3), "removed": _shown(a), "kept": _shown(b)} for a, b in pairs
         ],
     }
 
@@ -76,14 +71,9 @@ def _shown(document: Document) -> dict[str, str]:
 
 
 def _fetch(store: Store, folder: str, chunks: list[Chunk], numbers: Sequence[Any]) -> dict[int, Document]:
-    """Return documents by number, reading each chunk once."""
     wanted = np.unique(np.asarray(numbers, np.int64))
-    found: dict[int, Document] = {}
-    first = 0
-    for chunk in chunks:
-        mine = wanted[(wanted >= first) & (wanted < first + chunk.documents)]
-        if len(mine):
-            documents = list(from_parquet(read_texts(store, folder, chunk), [int(i) - first for i in mine]))
-            found.update({int(i): document for i, document in zip(mine, documents, strict=True)})
-        first += chunk.documents
-    return found
+    return {
+        int(number): document
+        for found, documents in read_documents(store, folder, chunks, wanted)
+        for number, document in zip(found, documents, strict=True)
+    }

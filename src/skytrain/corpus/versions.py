@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import unicodedata
 from collections.abc import Sequence
+from importlib.metadata import version
 from typing import Any
 
 from skytrain.config import DATA, DataConfig, SkytrainError, make, plural, select
@@ -26,11 +28,35 @@ def corpus_version(data: DataConfig, fingerprint: dict[str, Any]) -> str:
 
 
 def fingerprint_of(data: DataConfig, source: Any) -> dict[str, Any]:
-    """Return what determines the bytes besides the settings: the source, and the evaluation sets to exclude."""
+    """Return what determines the bytes besides the settings: the source, evaluation sets to exclude, and the code.
+
+    It is part of the version but not of the recipe, so that data prepared by another revision is still found.
+    """
     fingerprint: dict[str, Any] = source.fingerprint()
+    if code := _code_revisions(data):
+        fingerprint = {**fingerprint, "code": code}
     if data.cleaning.decontaminate.enabled:
         fingerprint = {**fingerprint, "decontaminate": [file.fingerprint() for file in _evaluation_files(data)]}
     return fingerprint
+
+
+def _code_revisions(data: DataConfig) -> dict[str, Any]:
+    """Return the revisions of all rules that are on, and of the libraries and character tables that they use."""
+    from .clean import stages_of
+    from .rules.registry import find_rule
+
+    revisions: dict[str, Any] = {}
+    for name in stages_of(data):
+        if name in vars(data.cleaning):
+            rule = find_rule(name)
+            revisions[name] = (
+                f"{rule.revision} {rule.library} {version(rule.library)}" if rule.library else rule.revision
+            )
+    if data.near_dedup.enabled:
+        from .near import REVISION
+
+        revisions["near_dedup"] = REVISION
+    return {**revisions, "unicode": unicodedata.unidata_version} if revisions else {}
 
 
 def evaluation_examples(data: DataConfig) -> list[str]:

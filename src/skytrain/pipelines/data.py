@@ -61,13 +61,17 @@ def describe_corpus(config: Config) -> str:
     near = report.get("near_duplicates")
     if near:
         clusters = f"{plural(near['clusters'], 'cluster')} of sizes {near['cluster_sizes']}"
-        similar = f"{near['precision_at_0.8']} of {near['sampled_pairs']} sampled pairs have Jaccard >= 0.8"
-        lines.append(f"near-duplicates: {clusters}, {similar}")
+        lines.append(f"near-duplicates: {clusters}")
+        if below := near.get("below_min_similarity"):
+            lines.append(
+                f"  {below} of {near['removed']} are similar to the kept document only through other removed ones"
+            )
         for pair in near["examples"]:
+            kept = pair.get("kept") or pair["kept_or_joined"]  # the name in older reports
             lines += [
                 f"  {pair['jaccard']}",
                 f"    - {pair['removed']['id']}: {pair['removed']['text'][:120]!r}",
-                f"    + {pair['kept_or_joined']['id']}: {pair['kept_or_joined']['text'][:120]!r}",
+                f"    + {kept['id']}: {kept['text'][:120]!r}",
             ]
     return "\n".join(lines)
 

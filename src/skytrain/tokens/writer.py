@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from array import array
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from skytrain.config import SkytrainError
-from skytrain.storage import Store
+from skytrain.storage import ScratchFolder, Store
 
 from .manifest import Manifest, Shard, TokenizerFacts, find_manifest, manifest_key
 from .masks import pack_mask
@@ -51,7 +49,7 @@ class ShardWriter:
         self.shards: list[Shard] = []
         # A finished split is never changed: what we write must match its existing manifest.
         self._finished = find_manifest(store, prefix)
-        self._folder = tempfile.TemporaryDirectory(prefix="skytrain-shard-")
+        self._folder = ScratchFolder("skytrain-shard")
         self._open_shard()
 
     def __enter__(self) -> ShardWriter:
@@ -60,7 +58,7 @@ class ShardWriter:
     def __exit__(self, *_: object) -> None:
         """Delete the local file. Without `finish`, the split has no manifest and counts as unfinished."""
         self._file.close()
-        self._folder.cleanup()
+        self._folder.remove()
 
     @property
     def tokens(self) -> int:
@@ -131,7 +129,7 @@ class ShardWriter:
         return manifest
 
     def _open_shard(self) -> None:
-        self._path = Path(self._folder.name) / "shard.bin"
+        self._path = self._folder.path / "shard.bin"
         self._file = self._path.open("wb")
         self._file.write(bytes(HEADER_BYTES))
         self._tokens = 0

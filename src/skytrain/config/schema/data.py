@@ -148,10 +148,12 @@ class CleaningConfig:
 
 @settings
 class NearDedupConfig:
-    """Near-duplicates, by MinHash over 5-word shingles, 14 bands of 8."""
+    """Near-duplicates: MinHash (18 bands of 6) finds pairs, and the exact Jaccard similarity of 5-word shingles decides."""
 
     enabled: bool = setting(DATA, "Remove near-duplicates.")
-    min_similarity: Fraction = setting(DATA, "Share of the 112 minima that a pair must have in common.")
+    min_similarity: Fraction = setting(
+        DATA, "Jaccard similarity of 5-word shingles from which two documents are near-duplicates."
+    )
 
 
 @settings

@@ -24,4 +24,4 @@ def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
     return batch.texts, [language_reason(text, is_english, settings) for text, is_english in zip(batch.texts, known)]  # noqa: B905
 
 
-RULE = CleaningRule(apply)
+RULE = CleaningRule(apply, library="resiliparse")

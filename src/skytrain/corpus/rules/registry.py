@@ -49,6 +49,8 @@ class CleaningRule(NamedTuple):
 
     apply: Callable[[RuleBatch], tuple[list[str], Reasons]]
     changes_texts: bool = False
+    revision: int = 1  # raised when the same settings give other results: prepared data then has another version
+    library: str = ""  # a package whose version can change results too
 
 
 def find_rule(name: str) -> CleaningRule:

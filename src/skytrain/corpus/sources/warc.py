@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 from skytrain.config import ConfigError, MissingExtra
@@ -31,6 +32,10 @@ class WebArchive(UserFiles):
                 f"{self.extraction!r} is not a choice",
                 hint=f"one of {', '.join(EXTRACTIONS)}",
             )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Files, and the library that takes text from pages: another release takes other text."""
+        return {**super().fingerprint(), "extraction": f"{self.extraction} {version(self.extraction)}"}
 
     def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
         try:

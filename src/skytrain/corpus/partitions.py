@@ -1,0 +1,52 @@
+"""Records spread over files by their hash, so that each file can be sorted in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+RECORDS_PER_FILE = 1 << 20  # sorting a file of this many records takes about 60 MB
+BUFFER_BYTES = 128 << 20  # written together: a file is opened once for all of them, not once for each batch
+
+
+class Partitions:
+    """Files `<name>-<number>` of records with a field `hash`; equal hashes are in the same file."""
+
+    def __init__(self, folder: Path, name: str, dtype: np.dtype, expected: int, sharing: int = 1) -> None:
+        """`sharing` is how many of these are written at the same time, and share the memory for buffers."""
+        self._folder, self._name, self._dtype = folder, name, dtype
+        self._files = max(1, -(-expected // RECORDS_PER_FILE))
+        self._buffer: list[np.ndarray] = []
+        self._buffered, self._most = 0, BUFFER_BYTES // sharing
+
+    def append(self, records: np.ndarray) -> None:
+        self._buffer.append(records)
+        self._buffered += records.nbytes
+        if self._buffered >= self._most:
+            self._flush()
+
+    def read(self, *, delete: bool = False) -> Iterator[np.ndarray]:
+        """Yield the records file by file, each in the order in which they were appended."""
+        self._flush()
+        for path in filter(Path.exists, map(self._path, range(self._files))):
+            yield np.fromfile(path, self._dtype)
+            if delete:
+                path.unlink()
+
+    def _flush(self) -> None:
+        if not self._buffer:
+            return
+        records = np.concatenate(self._buffer)
+        self._buffer, self._buffered = [], 0
+        targets = (records["hash"] >> np.uint64(40)) % np.uint64(self._files)
+        order = np.argsort(targets, kind="stable")
+        ends = np.searchsorted(targets[order], np.arange(1, self._files + 1))
+        for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+            if end > start:
+                with self._path(number).open("ab") as file:
+                    records[order[start:end]].tofile(file)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{self._name}-{number:06d}"
