@@ -8,10 +8,12 @@ import pytest
 from typer.main import get_command as command
 
 from skytrain.cli.main import app
-from skytrain.config import SkytrainError, compose
-from skytrain.export import check_hub_name, hub, push_folder
+from skytrain.config import BPETokenizerConfig, SkytrainError, compose
+from skytrain.export import check_hub_name, export_hf, hub, push_folder
+from skytrain.models import build_model
 from skytrain.pipelines.export import ExportRequest, export
 from skytrain.storage import Retry
+from skytrain.tokens import train_bpe
 from tests.support.hub_server import HubContents, upload_hub
 
 
@@ -85,3 +87,21 @@ def test_the_command_asks_for_what_is_missing():
     for words, problem in ((["--to", "hub"], "needs the repository"), (["--to", "hf"], "--to hf needs the path")):
         with pytest.raises(SkytrainError, match=problem):
             command(app).main(["export", *words], standalone_mode=False)
+
+
+def test_an_interrupted_push_of_another_model_is_not_taken_for_this_one(contents, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = BPETokenizerConfig(kind="bpe", name="tiny", vocab_size=280, sample_bytes=10**5)
+    tokenizer = train_bpe(settings, ["the quick brown fox jumps over the lazy dog"] * 3)
+    model = compose(["model=llama-tiny", "model.vocab_size=300", "model.layers=1", "tokenizer=bytes"]).config.model
+    for name, seed in (("first", 1), ("second", 2)):
+        export_hf(build_model(model, seed=seed), tokenizer, tmp_path / name)
+    config = compose([f"store.root={tmp_path}/store"]).config
+    requests = [ExportRequest(source=f"./{name}", to="hub", repository="team/model") for name in ("first", "second")]
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    with pytest.raises(SkytrainError, match="asks for a token"):
+        export(config, requests[0])
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    export(config, requests[1])
+    assert contents.files["model.safetensors"] == (tmp_path / "second/model.safetensors").read_bytes()
+    assert [path.name for path in tmp_path.glob("*.upload")] == ["team--model--first--bf16.upload"]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..checkpoints import LoadedModel, load_model
+from ..checkpoints import LoadedModel, choose_checkpoint, load_model
 from ..config import Config, SkytrainError
 from ..export import Dtype, HFExport, TrainingFacts, check_hub_name, export_hf, export_llmc, push_folder
+from ..models import is_pretrained
 from ..runs import Reporter, Silent, attempt_numbers, read_attempt, read_metrics
 from ..storage import Store, open_store
 from ..tokens import find_manifest
@@ -47,12 +49,12 @@ def _push(config: Config, request: ExportRequest, reporter: Reporter) -> str:
     assert request.repository is not None
     check_hub_name(request.repository)
     kept = request.out is not None
-    folder = request.out or Path(f"{request.repository.replace('/', '--')}.upload")
+    store = open_store(config.store)
+    folder = request.out or _upload_folder(store, request)
     if (folder / "config.json").is_file():
         reporter.note(f"{folder}: exported before, only uploaded now")
         label = str(folder)
     else:
-        store = open_store(config.store)
         loaded = load_model(store, request.source)
         label = loaded.label
         export_hf(loaded.model, loaded.tokenizer, folder, HFExport(request.dtype, _training_facts(store, loaded)))
@@ -69,6 +71,17 @@ def _push(config: Config, request: ExportRequest, reporter: Reporter) -> str:
     if not kept:
         shutil.rmtree(folder)
     return f"{label} -> {address}"
+
+
+def _upload_folder(store: Store, request: ExportRequest) -> Path:
+    """Name the folder by what it holds, so that an interrupted push of another step is not taken for this one."""
+    if request.source and is_pretrained(request.source):
+        label = request.source
+    else:
+        record, step = choose_checkpoint(store, request.source)
+        label = f"{record.name}-{step}"
+    words = (request.repository or "", label, request.dtype)
+    return Path("--".join(re.sub(r"[^\w.-]+", "--", word).strip("-.") for word in words) + ".upload")
 
 
 def _training_facts(store: Store, loaded: LoadedModel) -> TrainingFacts | None:
