@@ -102,6 +102,7 @@ def existing(subnet: str) -> Account:
         f"arn:aws:eks:{REGION}:{NUMBER}:cluster/ours": ours,
         f"arn:aws:elasticmapreduce:{REGION}:{NUMBER}:cluster/j-OURS": ours,
         f"arn:aws:emr-serverless:{REGION}:{NUMBER}:/applications/ours": ours,
+        f"arn:aws:emr-serverless:{REGION}:{NUMBER}:/applications/theirs": theirs,
         f"arn:aws:sagemaker:{REGION}:{NUMBER}:training-job/ours": ours,
         f"arn:aws:sagemaker:{REGION}:{NUMBER}:training-job/theirs": theirs,
         f"arn:aws:sagemaker:{REGION}:{NUMBER}:endpoint/ours": ours,
@@ -179,6 +180,8 @@ def listing_rows() -> Iterator[Row]:
     yield Row("write with another key", _s3("PutObject", Key="demo/runs/gpt2/x", Body=b"", **other), NOBODY)
     weak = {"ServerSideEncryption": "AES256"}
     yield Row("write without our key", _s3("PutObject", Key="demo/runs/gpt2/x", Body=b"", **weak), NOBODY)
+    kept = {"SSECustomerAlgorithm": "AES256", "SSECustomerKey": "k" * 32}
+    yield Row("write with a key of one's own", _s3("PutObject", Key="demo/runs/gpt2/x", Body=b"", **kept), NOBODY)
 
 
 def start_rows(subnet: str) -> Iterator[Row]:
@@ -282,6 +285,9 @@ def end_rows() -> Iterator[Row]:
     def ec2(operation: str, **parameters: Any) -> Call:
         return Call("ec2", operation, parameters)
 
+    def user_data(machine: str) -> Call:
+        return ec2("DescribeInstanceAttribute", InstanceId=machine, Attribute="userData")
+
     for asked, call, allowed in [
         ("terminate a machine", ec2("TerminateInstances", InstanceIds=["i-ours"]), RUNNERS),
         ("terminate another's machine", ec2("TerminateInstances", InstanceIds=["i-theirs"]), NOBODY),
@@ -290,6 +296,9 @@ def end_rows() -> Iterator[Row]:
         ("terminate an untagged machine", ec2("TerminateInstances", InstanceIds=["i-nobody"]), NOBODY),
         ("make a machine ours", ec2("CreateTags", Resources=["i-nobody"], Tags=OURS.pairs()), NOBODY),
         ("retag another's machine", ec2("CreateTags", Resources=["i-theirs"], Tags=OURS.pairs()), NOBODY),
+        ("read a machine's start script", user_data("i-ours"), PEOPLE),
+        ("read another's start script", user_data("i-theirs"), NOBODY),
+        ("read the start script of what has no tags", user_data("i-nobody"), NOBODY),
         (
             "turn IMDSv1 on again",
             ec2("ModifyInstanceMetadataOptions", InstanceId="i-ours", HttpTokens="optional"),

@@ -105,6 +105,19 @@ def test_sagemaker_jobs_need_the_switch_our_tags_our_key_and_the_node_role(full_
     assert not may(full_base, "node", job(subnet), account)
 
 
+def test_applications_of_emr_are_created_with_our_tags_and_not_taken_from_another_project(
+    base: RenderedBase, full_base: RenderedBase
+) -> None:
+    account = existing(subnet_of(full_base))
+    create = {"releaseLabel": "emr-7.0.0", "type": "SPARK"}
+    tagged = Call("emr-serverless", "CreateApplication", {**create, "tags": OURS.mapping()}, "gpt2")
+    assert may(full_base, "operator", tagged, account) and not may(base, "operator", tagged, account)
+    assert not may(full_base, "operator", Call("emr-serverless", "CreateApplication", create, "gpt2"), account)
+    theirs = account.arn("emr-serverless", "/applications/theirs")
+    retag = Call("emr-serverless", "TagResource", {"resourceArn": theirs, "tags": OURS.mapping()})
+    assert not may(full_base, "operator", retag, account)
+
+
 def test_machines_write_data_only_where_node_writes_says_so(base: RenderedBase, full_base: RenderedBase) -> None:
     account = existing(subnet_of(base))
     write = Call("s3", "PutObject", {"Bucket": account.bucket, "Key": "demo/tokens/pile/1/shard", "Body": b""})

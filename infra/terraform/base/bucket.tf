@@ -114,6 +114,14 @@ resource "aws_s3_bucket_policy" "store" {
           ArnNotEquals = { "s3:x-amz-server-side-encryption-aws-kms-key-id" = aws_kms_key.main.arn }
         }
       },
+      { # A key that comes with the request is kept nowhere: whoever holds it could overwrite runs and ask for money.
+        Sid       = "NoKeyOfTheCaller"
+        Effect    = "Deny"
+        Principal = "*"
+        Action    = "s3:PutObject"
+        Resource  = "${local.bucket_arn}/*"
+        Condition = { Null = { "s3:x-amz-server-side-encryption-customer-algorithm" = "false" } }
+      },
     ]
   })
 

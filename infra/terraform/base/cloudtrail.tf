@@ -1,6 +1,6 @@
 locals {
-  trail_arn  = "arn:${local.partition}:cloudtrail:${var.region}:${local.account_id}:trail/${local.name}"
-  trail_name = "${local.bucket_name}-trail"
+  trail_arn  = "arn:${local.partition}:cloudtrail:${var.region}:${local.account_id}:trail/${local.global_name}"
+  trail_name = "${substr(local.bucket_name, 0, min(length(local.bucket_name), 57))}-trail" # S3 takes 63 characters
 }
 
 resource "aws_cloudtrail" "main" {
@@ -8,7 +8,7 @@ resource "aws_cloudtrail" "main" {
   #checkov:skip=CKV_AWS_252:Nobody wants a message for each log file of the trail
   count = var.cloudtrail ? 1 : 0
 
-  name                          = local.name
+  name                          = local.global_name # a trail of all regions shows in each of them
   s3_bucket_name                = aws_s3_bucket.trail[0].id
   kms_key_id                    = aws_kms_key.main.arn
   is_multi_region_trail         = true

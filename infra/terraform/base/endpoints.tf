@@ -55,7 +55,7 @@ locals {
   interface_services = [
     "autoscaling", "ec2", "ec2messages", "ecr.api", "ecr.dkr", "kms", "logs", "monitoring", "ssm", "ssmmessages", "sts",
   ]
-  endpoint_subnets = [for zone in slice(local.zones, 0, var.interface_endpoint_zones) : aws_subnet.private[zone].id]
+  endpoint_subnets = [for zone in slice(local.zones, 0, min(var.interface_endpoint_zones, length(local.zones))) : aws_subnet.private[zone].id]
 }
 
 resource "aws_vpc_endpoint" "interface" {

@@ -15,7 +15,10 @@ data "aws_availability_zones" "available" {
 locals {
   account_id = data.aws_caller_identity.current.account_id
   partition  = data.aws_partition.current.partition
-  zones      = coalesce(var.zones, slice(data.aws_availability_zones.available.names, 0, 3))
+  # Some regions have two zones, and some show an account two of their three.
+  zones_of_region = data.aws_availability_zones.available.names
+
+  zones = coalesce(var.zones, slice(local.zones_of_region, 0, min(3, length(local.zones_of_region))))
 
   name = "skytrain-${var.project}"
   # IAM and budgets have no regions, so that a second base of the project in another region needs other names.

@@ -399,9 +399,18 @@ resource "aws_iam_policy" "operator_emr" {
       {
         Sid       = "Applications"
         Effect    = "Allow"
-        Action    = ["emr-serverless:CreateApplication", "emr-serverless:TagResource"]
+        Action    = "emr-serverless:CreateApplication"
         Resource  = "*"
         Condition = local.if_created_with_our_tags
+      },
+      { # EMR Serverless cannot say that tags come with creation: at least nothing of another project can be taken over.
+        Sid      = "TagsAtCreation"
+        Effect   = "Allow"
+        Action   = "emr-serverless:TagResource"
+        Resource = "arn:${local.partition}:emr-serverless:${var.region}:${local.account_id}:/*"
+        Condition = merge(local.if_created_with_our_tags, {
+          Null = merge(local.if_created_with_our_tags.Null, { "aws:ResourceTag/skytrain:project" = "true" })
+        })
       },
       {
         Sid       = "Jobs"

@@ -81,6 +81,13 @@ resource "aws_iam_policy" "read_account" {
         ]
         Resource = "*"
       },
+      { # Start scripts often hold secrets.
+        Sid       = "NoUserDataOfOthers"
+        Effect    = "Deny"
+        Action    = "ec2:DescribeInstanceAttribute"
+        Resource  = "*"
+        Condition = { StringNotEquals = { "aws:ResourceTag/skytrain:project" = var.project } }
+      },
       {
         Sid    = "PricesQuotasAndCosts"
         Effect = "Allow"
@@ -112,10 +119,11 @@ resource "aws_iam_policy" "read_account" {
         Sid    = "LogLines"
         Effect = "Allow"
         Action = ["logs:DescribeLogStreams", "logs:FilterLogEvents", "logs:GetLogEvents"]
-        Resource = [
-          "arn:${local.partition}:logs:${var.region}:${local.account_id}:log-group:/skytrain/${var.project}/*",
-          "arn:${local.partition}:logs:${var.region}:${local.account_id}:log-group:/aws/sagemaker/TrainingJobs*",
-        ]
+        Resource = concat(
+          ["arn:${local.partition}:logs:${var.region}:${local.account_id}:log-group:/skytrain/${var.project}/*"],
+          # One group holds the lines of all training jobs of the account.
+          var.sagemaker ? ["arn:${local.partition}:logs:${var.region}:${local.account_id}:log-group:/aws/sagemaker/TrainingJobs*"] : [],
+        )
       },
       {
         Sid    = "PublicParameters"

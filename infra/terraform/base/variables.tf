@@ -44,13 +44,13 @@ variable "vpc_cidr" {
 }
 
 variable "zones" {
-  description = "Names of three availability zones. Default: the first three of the region."
+  description = "Names of one to three availability zones. Default: the first three of the region, or all it has."
   type        = list(string)
   default     = null
 
   validation {
-    condition     = var.zones == null || try(length(distinct(var.zones)) == 3, false)
-    error_message = "zones must name three different availability zones."
+    condition     = var.zones == null || try(length(var.zones) > 0 && length(var.zones) <= 3 && distinct(var.zones) == var.zones, false)
+    error_message = "zones must name one to three different availability zones."
   }
 }
 

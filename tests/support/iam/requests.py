@@ -70,6 +70,7 @@ _NAMED: dict[tuple[str, str], tuple[str, str, str]] = {
     ("ec2", "DeletePlacementGroup"): ("GroupName", "ec2", "placement-group/{}"),
     ("ec2", "CancelSpotInstanceRequests"): ("SpotInstanceRequestIds", "ec2", "spot-instances-request/{}"),
     ("ec2", "ModifyInstanceMetadataOptions"): ("InstanceId", "ec2", "instance/{}"),
+    ("ec2", "DescribeInstanceAttribute"): ("InstanceId", "ec2", "instance/{}"),
     ("ec2", "DeleteNatGateway"): ("NatGatewayId", "ec2", "natgateway/{}"),
     ("ec2", "DisassociateAddress"): ("AssociationId", "ec2", "elastic-ip/{}"),
     ("autoscaling", "SetDesiredCapacity"): ("AutoScalingGroupName", "autoscaling", _GROUP),
@@ -83,6 +84,7 @@ _NAMED: dict[tuple[str, str], tuple[str, str, str]] = {
     ("eks", "DeleteNodegroup"): ("clusterName", "eks", "nodegroup/{}/x/1"),
     ("emr", "SetTerminationProtection"): ("JobFlowIds", "elasticmapreduce", "cluster/{}"),
     ("emr", "TerminateJobFlows"): ("JobFlowIds", "elasticmapreduce", "cluster/{}"),
+    ("emr-serverless", "StartApplication"): ("applicationId", "emr-serverless", "/applications/{}"),
     ("emr-serverless", "DeleteApplication"): ("applicationId", "emr-serverless", "/applications/{}"),
     ("emr-serverless", "StopApplication"): ("applicationId", "emr-serverless", "/applications/{}"),
     ("emr-serverless", "StartJobRun"): ("applicationId", "emr-serverless", "/applications/{}"),
@@ -119,6 +121,7 @@ _S3_CONTEXT = {
     "Prefix": "s3:prefix",
     "ServerSideEncryption": "s3:x-amz-server-side-encryption",
     "SSEKMSKeyId": "s3:x-amz-server-side-encryption-aws-kms-key-id",
+    "SSECustomerAlgorithm": "s3:x-amz-server-side-encryption-customer-algorithm",
 }
 
 
@@ -281,6 +284,18 @@ def _training_job(call: Call, account: Account) -> Iterator[Authorization]:
     yield Authorization("iam:PassRole", asked["RoleArn"], {"iam:PassedToService": "sagemaker.amazonaws.com"})
 
 
+def _application(call: Call, account: Account) -> Iterator[Authorization]:
+    arn, given = account.arn("emr-serverless", "/*"), _requested(call.parameters.get("tags", {}))
+    yield Authorization(call.action, arn, given)
+    if given:
+        yield Authorization("emr-serverless:TagResource", arn, given)
+
+
+def _tag_application(call: Call, account: Account) -> Iterator[Authorization]:
+    found = account.existing(call.action, call.parameters["resourceArn"])
+    yield Authorization(found.action, found.resource, {**found.context, **_requested(call.parameters["tags"])})
+
+
 def _role(call: Call, account: Account) -> Iterator[Authorization]:
     yield Authorization(call.action, account.arn("iam", f"role/{call.parameters['RoleName']}", region=""))
 
@@ -303,6 +318,8 @@ _SPECIAL = {
     ("ssm", "GetParameter"): _get_parameter,
     ("ssm", "GetParametersByPath"): _get_parameter,
     ("sagemaker", "CreateTrainingJob"): _training_job,
+    ("emr-serverless", "CreateApplication"): _application,
+    ("emr-serverless", "TagResource"): _tag_application,
     ("budgets", "DescribeBudget"): _budget,
     ("kms", "DescribeKey"): _key,
     ("kms", "Decrypt"): _key,

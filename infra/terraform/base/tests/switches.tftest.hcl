@@ -90,3 +90,67 @@ run "families_take_no_wildcards" {
 
   expect_failures = [var.instance_families]
 }
+
+run "one_zone" {
+  command = plan
+
+  variables {
+    zones                    = ["us-east-2b"]
+    interface_endpoints      = true
+    interface_endpoint_zones = 3
+  }
+
+  assert {
+    condition     = length(aws_subnet.private) == 1 && length(aws_subnet.public) == 1
+    error_message = "A base may stand in one zone."
+  }
+}
+
+run "a_region_with_two_zones" {
+  command = plan
+
+  override_data {
+    target = data.aws_availability_zones.available
+    values = { names = ["us-west-1a", "us-west-1c"] }
+  }
+
+  variables {
+    region = "us-west-1"
+  }
+
+  assert {
+    condition     = toset(keys(aws_subnet.private)) == toset(["us-west-1a", "us-west-1c"])
+    error_message = "A region with two zones gives a base of two zones."
+  }
+}
+
+run "a_zone_is_named_once" {
+  command = plan
+
+  variables {
+    zones = ["us-east-2a", "us-east-2a"]
+  }
+
+  expect_failures = [var.zones]
+}
+
+run "long_names" {
+  command = plan
+
+  variables {
+    region      = "ap-southeast-2"
+    project     = "a-name-of-24-letters-abc"
+    bucket_name = "a-bucket-name-as-long-as-s3-takes-which-is-63-characters-abcdef"
+    cloudtrail  = true
+  }
+
+  assert {
+    condition     = length(aws_s3_bucket.trail[0].bucket) <= 63 && aws_s3_bucket.trail[0].bucket != aws_s3_bucket.store.bucket
+    error_message = "The trail's bucket needs a name of at most 63 characters, and another than the store's."
+  }
+
+  assert {
+    condition     = length(aws_iam_role.operator.name) <= 64
+    error_message = "IAM takes role names of 64 characters."
+  }
+}
