@@ -106,7 +106,10 @@ def _around(traps: list[str], fast: Encode, reference: Encode) -> Encode:
         slow = [i for i, text in enumerate(texts) if trap.search(text)]
         if not slow:
             return fast(texts)
-        encoded = fast(["" if i in set(slow) else text for i, text in enumerate(texts)])
+        others = list(texts)
+        for i in slow:
+            others[i] = ""
+        encoded = fast(others)
         for i, ids in zip(slow, reference([texts[i] for i in slow]), strict=True):
             encoded[i] = ids
         return encoded
