@@ -134,3 +134,11 @@ def test_without_terraform_the_message_names_the_other_way(tmp_path: Path, monke
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SkytrainError, match="--from"):
         terraform_outputs(tmp_path)
+
+
+def test_choosing_an_account_that_is_not_set_up_names_the_command_that_does_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SkytrainError, match="`skytrain cloud init` writes"):
+        compose(["cloud=aws"])

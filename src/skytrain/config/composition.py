@@ -188,6 +188,8 @@ def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders:
         if word not in options:
             guess = nearest(word, options)
             hint = f"did you mean {group}={guess}?  " if guess else ""
+            if (group, word) == ("cloud", "aws"):
+                hint = "`skytrain cloud init` writes cloud/aws.yaml into this folder (docs/aws.md)  "
             return ConfigError(
                 group,
                 f"{word!r} is not a choice",
