@@ -153,8 +153,8 @@ class ShingleSets:
         sizes = 8 * (self._ends[at + 1] - self._ends[at]).sum(axis=1)
         first = 0
         for last in np.flatnonzero(np.diff(np.cumsum(sizes) // SET_BYTES_AT_ONCE, append=-1)):
-            yield pairs[first : last + 1]
-            first = last + 1
+            yield pairs[first : int(last) + 1]
+            first = int(last) + 1
 
     def table(self, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the pairs as places, the sets one after another, and where each ends."""
