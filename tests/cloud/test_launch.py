@@ -227,9 +227,12 @@ def test_a_plug_in_module_that_is_not_found_is_named() -> None:
 def test_an_upload_that_was_cut_off_is_repeated_and_a_complete_one_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "my_model.py").write_text("class Model: ...\n")
+    (tmp_path / "plugged_in_for_launch.py").write_text("class Model: ...\n")
     monkeypatch.syspath_prepend(tmp_path)
-    store, contents = open_store(str(tmp_path / "store")), BundleContents((), ("my_model.Model",), (), IMAGE)
+    store, contents = (
+        open_store(str(tmp_path / "store")),
+        BundleContents((), ("plugged_in_for_launch.Model",), (), IMAGE),
+    )
     upload, sent = store.upload, list[str]()
 
     def cut_off(path: Path, key: str, progress: Any = None) -> str:
@@ -244,5 +247,5 @@ def test_an_upload_that_was_cut_off_is_repeated_and_a_complete_one_is_not(
     bundle = make_bundle(store, contents, Silent())
     assert store.exists(f"{bundle.key}/SHA256SUMS") and len(sent) == 4  # Skytrain and the plug-ins, twice
     assert make_bundle(store, contents, Silent()) == bundle and len(sent) == 4
-    (tmp_path / "my_model.py").write_text("class Model: x = 1\n")
+    (tmp_path / "plugged_in_for_launch.py").write_text("class Model: x = 1\n")
     assert bundle_of(contents).key != bundle.key

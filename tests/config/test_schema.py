@@ -50,8 +50,8 @@ def test_each_setting_of_a_configuration_decides_one_thing():
         (["data=fineweb-edu", "data/cleaning=web"], "f4eb9c3eff3a", "c3b8b312beb6"),
         (
             ["data=text", "data.source.paths=a.txt", "data.near_dedup.enabled=true", "data.target_tokens=2.5B"],
-            "2daacb7c909c",
-            "5be16608ccdf",
+            "b7fe2cde4aff",
+            "f4358f021dcc",
         ),
         (["data=synthetic"], "1dac9a98d562", "11434ee95c06"),
     ],

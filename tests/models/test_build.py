@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from skytrain.config import ConfigError, HFModelConfig
+from skytrain.config import ConfigError, HFModelConfig, SkytrainError
 from skytrain.config.composition import compose
 from skytrain.evaluation import WholeModel
 from skytrain.evaluation.generation import Sampling, generate_tokens
@@ -126,7 +126,7 @@ def test_weights_of_another_shape_are_named(decoder_config, tmp_path):
     save_hf_folder(build_model(decoder_config(), seed=7), tmp_path)
     with pytest.raises(ConfigError, match=r"model.layers: configured 3, the weights have 2; set model.layers=2"):
         build_model(decoder_config(layers=3, weights=str(tmp_path)), seed=0)
-    with pytest.raises(ConfigError, match=r"model.weights: 'nowhere' is neither a folder nor a file"):
+    with pytest.raises(SkytrainError, match=r"nowhere: not a folder here, not in the hub's cache"):
         build_model(decoder_config(weights="nowhere"), seed=0)
 
 

@@ -15,6 +15,7 @@ from skytrain.config import DATA, DataConfig, SkytrainError, make, plural, selec
 from .files import InputFile, find_files
 
 VERSION_DIGITS = 12
+FORMER_MIN_SIMILARITY = 0.76
 
 
 def canonical_json(value: Any) -> bytes:
@@ -113,7 +114,11 @@ def recipe_hash(data: DataConfig) -> str:
 
 
 def _recipe(data: DataConfig) -> dict[str, Any]:
-    return select(DataConfig, dataclasses.asdict(data), {DATA})
+    recipe = select(DataConfig, dataclasses.asdict(data), {DATA})
+    if not data.near_dedup.enabled:
+        # Then it decides nothing, and counts as it did when it had another default: prepared data is still found.
+        recipe["near_dedup"] = {**recipe["near_dedup"], "min_similarity": FORMER_MIN_SIMILARITY}
+    return recipe
 
 
 def _digest(value: Any) -> str:
