@@ -243,7 +243,7 @@ def _packed() -> Iterator[Case]:
     for name, (world_size, preset) in meshes.items():
         slow = name != "fsdp x2"
         yield replace(masked, name=f"{name}, loss mask", world_size=world_size, overrides=(preset,), slow=slow)
-    yield replace(masked, name="pp x2, loss mask, accumulated", overrides=through, slow=False)
+    yield replace(masked, name="pp x2, loss mask, accumulated", overrides=through)
     for mesh in ("fsdp x2", "deepspeed-zero3 x2", "cp x2"):
         chunked = LOSSES["chunked loss"]
         yield replace(masked, name=f"{mesh}, loss mask, chunked loss", overrides=(meshes[mesh][1],), more=chunked)
@@ -263,7 +263,7 @@ def _muon() -> Iterator[Case]:
     }
     for name, (world_size, preset) in meshes.items():
         more = ("optimizer=muon",)
-        slow = name not in ("ddp x2", "fsdp x2", "tp x2")
+        slow = name != "fsdp x2"
         yield Case(f"{name}, muon", world_size, (preset,), slow=slow, more=more, loss=MUON_LOSS)
 
 

@@ -82,6 +82,7 @@ def test_a_busy_machine_is_said_to_be_so():
     assert "busy (load 5.0 on 2 cores)" in (busy(MACHINE | {"load": 5.0}) or "")
 
 
+@pytest.mark.slow
 def test_modes_are_timed_in_processes_of_their_own_and_kept_with_machine_and_versions(tmp_path):
     overrides = [*TINY, "trainer.micro_batch=2", f"store.root={tmp_path}"]
     bench = bench_parallel(overrides, [], Silent(), steps=1, largest=2, modes=["fsdp"])

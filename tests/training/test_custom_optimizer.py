@@ -42,6 +42,7 @@ OPTIONS = (
 )
 
 
+@pytest.mark.slow
 def test_a_class_of_the_users_own_trains_and_resumes_alone_and_on_meshes(tmp_path: Path, monkeypatch) -> None:
     root = tmp_path / "store"
     (tmp_path / "my_optimizer.py").write_text(SIGN_DESCENT)

@@ -101,6 +101,7 @@ def slow_second_rank(root: Path) -> list[dict[str, float]]:
     return [record for record in read_metrics(open_store(str(root)), "slow") if "perf/slowest_rank" in record]
 
 
+@pytest.mark.slow
 def test_a_slow_rank_shows_in_the_metrics_of_a_run(tmp_path):
     prepare(tiny_config(tmp_path), Silent())
     records = run_ranks(2, slow_second_rank, tmp_path)[0]
