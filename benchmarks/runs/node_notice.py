@@ -1,8 +1,9 @@
 """From a spot notice on one of two nodes to the commit, and from its replacement to the first step, by phase.
 
     python benchmarks/runs/node_notice.py --log benchmarks/runs/node_notice.log
+    python benchmarks/runs/node_notice.py --parameters 124M --log benchmarks/runs/node_notice_124m.log
 
-2 nodes x 2 ranks, gloo, fsdp, a model of 10M parameters with its optimizer, over SeaweedFS on this machine. The notice comes
+2 nodes x 2 ranks, gloo, fsdp, a model of 10M or 124M parameters with its optimizer, over SeaweedFS on this machine. The notice comes
 from a stand-in for the metadata service, which agents and workers ask every five seconds. The clock starts when the
 notice can be read.
 """
@@ -35,19 +36,16 @@ from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent, attempt_numbers, list_meeting
 
 RUN, STEPS_BEFORE = "noticed", 3
-TEN_MILLION = (
-    "model.layers=8",
-    "model.width=320",
-    "model.heads=5",
-    "trainer.steps=1000",
-    "trainer.checkpoint_every=null",
-    "trainer.validate_every=null",
-)
+COMMON = ("trainer.steps=1000", "trainer.checkpoint_every=null", "trainer.validate_every=null")
+MODELS = {
+    "10M": ("model.layers=8", "model.width=320", "model.heads=5"),
+    "124M": ("model.layers=12", "model.width=768", "model.heads=12", "model.vocab_size=50304"),
+}
 
 
-def measure(folder: Path, root: str, proxy: FaultProxy, say: Callable[[str], None]) -> dict[str, object]:
-    found = NodeCampaign(folder, root, proxy, 0, say)
-    found.settings = (*NodeCampaign.settings, *TEN_MILLION)
+def measure(folder: Path, root: str, proxy: FaultProxy, model: tuple[str, ...]) -> dict[str, object]:
+    found = NodeCampaign(folder, root, proxy, 0, print)
+    found.settings = (*NodeCampaign.settings, *COMMON, *model)
     found.hosts = [found.new_host(RUN), found.new_host(RUN)]
     try:
         found.until(lambda: found.step(RUN) >= STEPS_BEFORE)
@@ -91,6 +89,7 @@ def measure(folder: Path, root: str, proxy: FaultProxy, say: Callable[[str], Non
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--parameters", choices=MODELS, default="10M")
     arguments.add_argument("--log", type=Path)
     given = arguments.parse_args()
     load = os.getloadavg()[0]
@@ -102,7 +101,7 @@ def main() -> None:
                 os.environ.update(server.environment())
                 root = server.new_root()
                 prepare(tiny_config(root), Silent())
-                lines.append(json.dumps(measure(Path(folder), root, proxy, print)))
+                lines.append(json.dumps(measure(Path(folder), root, proxy, MODELS[given.parameters])))
         finally:
             process.kill()
             process.wait()
