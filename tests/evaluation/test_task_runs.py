@@ -96,6 +96,18 @@ def test_two_models_are_compared_item_by_item(trained, capsys, tmp_path):
         evaluate(root, capsys, *data, "tasks=[hellaswag]", source=["scored"], compare=True)
     with pytest.raises(SkytrainError, match="need tasks"):
         evaluate(root, capsys, source=["plain", "scored"])
+    with pytest.raises(SkytrainError, match="--compare takes two models, and 4 were given"):
+        evaluate(root, capsys, *data, "tasks=[hellaswag]", source=["scored@all", "plain"], compare=True)
+    with pytest.raises(SkytrainError, match="there is no folder"):
+        evaluate(root, capsys, *data, "tasks=[hellaswag]", source=["scored"], items=tmp_path / "absent" / "x.jsonl")
+
+
+def test_json_has_null_where_one_item_has_no_error(trained, capsys):
+    root, data = trained
+    overrides = [*TINY, f"store.root='{root}'", *OPTIONS, *data, "tasks=[hellaswag]", "limit=1"]
+    command(overrides, source=["scored"], as_json=True)
+    found = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert found["tasks"]["hellaswag"]["metrics"]["harness_acc"]["stderr"] is None
 
 
 def test_an_evaluation_that_a_killed_run_did_not_get_to_is_made_up_for(trained, capsys):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +15,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from skytrain.config import ConfigError, SkytrainError, TaskConfig, compose, find_tasks
+from skytrain.config import ConfigError, SkytrainError, TaskConfig, builtin_tasks, compose, find_tasks
 from skytrain.evaluation import Measure, TaskEvaluator, TaskSources, WholeModel, compare
 from skytrain.evaluation.continuations import Continuation, rolling_windows
 from skytrain.evaluation.scoring import score_continuations
 from skytrain.evaluation.tasks.encoding import choose_subset
-from skytrain.evaluation.tasks.llmc import encode_items, read_llmc, write_llmc
+from skytrain.evaluation.tasks.llmc import TokenItem, encode_items, read_llmc, write_llmc
 from skytrain.evaluation.tasks.measures import TaskResult, accuracy
 from skytrain.evaluation.tasks.questions import question_of
 from skytrain.models import build_model
@@ -146,8 +148,8 @@ def test_a_context_longer_than_the_model_loses_its_beginning_and_is_counted(mode
     records = [{"context": "x" * n + " y", "choices": ["one", "two"], "label": 0} for n in (10, 100)]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     cut = run(model, tmp_path, f"evaluation.tasks=[{path}]", longest=32)
-    assert (cut.truncated, cut.items) == (4, 2)  # both conventions of both choices
-    assert cut.metrics()["eval/long/truncated"] == 4
+    assert (cut.truncated, cut.items) == (1, 2)  # of two choices, by two conventions: one item
+    assert cut.metrics()["eval/long/truncated"] == 1
     records[1]["context"] = records[1]["context"][-29:]  # 33 tokens with " one", of which the model reads 32
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     kept = run(model, tmp_path, f"evaluation.tasks=[{path}]", longest=32)
@@ -155,10 +157,15 @@ def test_a_context_longer_than_the_model_loses_its_beginning_and_is_counted(mode
     np.testing.assert_allclose(
         cut.answers[1]["log_probs"]["harness"], kept.answers[1]["log_probs"]["harness"], atol=1e-4
     )
-    with pytest.raises(
-        SkytrainError, match="task long: a continuation of 4 tokens does not fit the model, which sees 3"
-    ):
-        run(model, tmp_path, f"evaluation.tasks=[{path}]", longest=3)
+
+
+def test_an_ending_longer_than_the_model_is_named_before_training_begins(tmp_path):
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps(GOOD) + "\n" + json.dumps({**GOOD, "choices": ["one", "c"]}) + "\n")
+    (task,) = find_tasks(compose([f"evaluation.tasks=[{path}]"]).config.evaluation)
+    evaluator = TaskEvaluator(task, Bytes(), TaskSources(open_store(str(tmp_path / "store"))), longest=3)
+    with pytest.raises(SkytrainError, match="task long: item 1: a continuation of 4 tokens does not fit the model"):
+        evaluator.prepare()
 
 
 def test_each_domain_has_its_own_row(model, tmp_path):
@@ -202,11 +209,18 @@ GOOD = {"context": "a", "choices": ["b", "c"], "label": 0}
         ("mine", {**GOOD, "choices": ["b", " "]}, "record 1: choice 1 is empty"),
         ("mine", {**GOOD, "choices": ["b"]}, "has 1 choices; at least 2"),
         ("mine", {"choices": ["b", "c"], "label": 0}, "has no context"),
+        ("mine", {**GOOD, "label": 0.5}, "label is 0.5; it must be a choice or its number"),
+        ("mine", {**GOOD, "label": True}, "label is True; it must be a choice or its number"),
+        ("mine", {**GOOD, "context": "\ud800"}, "context has half of a surrogate pair at character 0"),
+        ("hellaswag", {"ctx": "a", "endings": "bcde", "label": 0}, "endings is 'bcde'; it must be a list of texts"),
+        ("hellaswag", {"ctx": 5, "endings": list("bcde"), "label": 0}, "ctx is 5; it must be text"),
+        ("hellaswag", {"ctx_a": None, "endings": list("bcde"), "label": 0}, "has no ctx_a"),
         ("hellaswag", {"ctx": "a", "endings": list("bcdef"), "label": 0}, "has 5 endings; HellaSwag has 4"),
         ("hellaswag", {"ctx": "a", "endings": [*"bcd", "[x]"], "label": 0}, "choice 3 is empty"),
         ("hellaswag", {"ctx": "a", "endings": list("bcde"), "label": ""}, "label is ''; it must be a choice"),
         ("winogrande", {"sentence": "a b", "option1": "x", "option2": "y", "answer": "1"}, "has no gap"),
         ("lambada", {"text": "word"}, "no last word"),
+        ("lambada", {"text": "a last word "}, "no last word"),
     ],
 )
 def test_a_bad_record_is_named_and_none_is_left_out(model, tmp_path, task, record, message):
@@ -216,6 +230,24 @@ def test_a_bad_record_is_named_and_none_is_left_out(model, tmp_path, task, recor
     with pytest.raises(SkytrainError, match=rf"task {task}: .*bad\.jsonl, record 1: ") as raised:
         run(model, tmp_path, *of(task, path))
     assert message in str(raised.value) and "no item is left out" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["x.parquet", "x.jsonl.gz", "x.bin"])
+def test_a_damaged_file_is_named(model, tmp_path, name):
+    (tmp_path / name).write_bytes(b"abc")
+    with pytest.raises(SkytrainError, match=re.escape(str(tmp_path / name))):
+        run(model, tmp_path, *of("hellaswag", tmp_path / name), tokenizer=Gpt2Bytes())
+
+
+def test_an_llmc_file_that_ends_within_an_item_is_named():
+    whole = write_llmc([TokenItem(0, (1, 2), ((3,), (4, 5)))])
+    for size in range(1024, len(whole), 2):
+        with pytest.raises(SkytrainError, match="damaged at item 0 of 1"):
+            read_llmc("x.bin", whole[:size])
+    values = np.frombuffer(whole, "<u2").copy()
+    for place, value in [(512 + 4, 60000), (512 + 5, 9), (512 + 9, 50257)]:  # completions, a length, a token
+        with pytest.raises(SkytrainError, match="damaged at item 0 of 1"):
+            read_llmc("x.bin", np.concatenate([values[:place], [value], values[place + 1 :]]).astype("<u2").tobytes())
 
 
 def test_what_cannot_be_found_is_named(model, tmp_path):
@@ -270,6 +302,35 @@ def test_a_task_of_your_own_is_a_file_in_a_folder(model, tmp_path):
     (tmp_path / "quiz.data.jsonl").write_text(json.dumps(record) + "\n")
     result = run(model, tmp_path, "evaluation.tasks=[quiz]", f"evaluation.folder={tmp_path}")
     assert result.items == 1 and result.answers[0]["label"] == 1
+
+
+# As the repositories publish them.
+HUB_FILES = {
+    "arc-challenge": "ARC-Challenge/test-00000-of-00001.parquet",
+    "arc-easy": "ARC-Easy/test-00000-of-00001.parquet",
+    "hellaswag": "data/validation-00000-of-00001.parquet",
+    "lambada": "data/lambada_test.jsonl",
+    "openbookqa": "main/test-00000-of-00001.parquet",
+    "piqa": "piqa_validation.parquet",
+    "sciq": "data/test-00000-of-00001.parquet",
+    "wikitext": "wikitext-2-raw-v1/wikitext-2-raw-v1-test.parquet",
+    "winogrande": "winogrande_xl/validation-00000-of-00001.parquet",
+}
+
+
+def test_the_files_of_each_task_are_those_that_the_hub_has():
+    found = find_tasks(compose([f"evaluation.tasks=[{','.join(builtin_tasks())}]"]).config.evaluation)
+    assert [task.name for task in found if not fnmatch(HUB_FILES[task.name], task.config.files)] == []
+
+
+def test_a_few_items_that_all_changed_the_same_way_prove_nothing():
+    def results(count):
+        right = (np.zeros(count), np.ones(count))
+        return [TaskResult("t", {"acc": accuracy(each)}, count, count) for each in right]
+
+    (few,), (many,) = compare(*results(3)), compare(*results(30))
+    assert few.verdict == "no difference beyond noise" and few.p_value == pytest.approx(0.25) and few.difference == 1
+    assert many.verdict == "second is better" and many.low > 0.8
 
 
 def test_the_standard_error_of_an_accuracy_is_the_harness_s():

@@ -150,11 +150,13 @@ def _harness(config: Config, source: str | None, precision: str | None, tasks: s
 def _loss(config: Config, request: tuple[str | None, str, str | None, str | None], as_json: bool) -> None:
     from ..pipelines.evaluate import LossRequest, evaluate as pipeline
     from .console import reporter
+    from .evaluation_tables import finite
 
     with reporter() as console:
         label, report = pipeline(config, LossRequest(*request), console)
     if as_json:
-        print(json.dumps({"model": label, "split": request[1], **dataclasses.asdict(report)}))
+        values = {name: finite(value) for name, value in dataclasses.asdict(report).items()}
+        print(json.dumps({"model": label, "split": request[1], **values}))
     else:
         print(
             f"{label} on {report.tokens} {request[1]} tokens: loss {report.loss:.4f} | "
@@ -168,15 +170,17 @@ def _tasks(config: Config, sources: tuple[str, ...], precision: str | None, outp
     from .console import reporter
     from .evaluation_tables import results_as_json, show_comparison, show_results, write_answers
 
-    if output.compare and len(sources) != 2:
+    if output.items is not None and not output.items.parent.is_dir():
+        raise SkytrainError(f"--items {output.items}: there is no folder {output.items.parent}")
+    if output.compare and len(sources) < 2:
         raise SkytrainError(f"--compare takes two models, and {len(sources)} were given\n  add --from A --from B")
     with reporter() as console:
-        found = list(evaluate_tasks(config, TasksRequest(sources, precision), console))
+        found = list(evaluate_tasks(config, TasksRequest(sources, precision, output.compare), console))
     differences = compare_models(*found) if output.compare else []
     if output.items is not None:
         write_answers(found, output.items)
     if output.as_json:
-        print(json.dumps(results_as_json(found, differences)))
+        print(json.dumps(results_as_json(found, differences), allow_nan=False))
         return
     show_results(found)
     if differences:

@@ -27,7 +27,7 @@ def show_results(found: Sequence[ModelResults]) -> None:
     for number, task in enumerate(found[0].results):
         cut = max(each.results[number].truncated for each in found)
         if cut:
-            print(f"{task.task}: {cut} texts lost the beginning of their context: the model sees no more")
+            print(f"{task.task}: {cut} items lost the beginning of a context that is longer than the model sees")
     _show_curves(found)
 
 
@@ -77,7 +77,11 @@ def results_as_json(found: Sequence[ModelResults], differences: Sequence[PairedD
         for each in found
     ]
     if differences:
-        return {"models": models, "comparison": [{**vars(each), "verdict": each.verdict} for each in differences]}
+        pairs = [
+            {**{name: finite(value) for name, value in vars(each).items()}, "verdict": each.verdict}
+            for each in differences
+        ]
+        return {"models": models, "comparison": pairs}
     return models[0] if len(models) == 1 else models
 
 
@@ -87,10 +91,15 @@ def _result_as_json(result: TaskResult) -> dict[str, Any]:
         "available": result.available,
         "truncated": result.truncated,
         "metrics": {
-            scoring: {"value": measure.value, "stderr": None if math.isnan(measure.stderr) else measure.stderr}
+            scoring: {"value": finite(measure.value), "stderr": finite(measure.stderr)}
             for scoring, measure in result.measures.items()
         },
     }
+
+
+def finite(value: Any) -> Any:
+    """JSON has neither infinity nor NaN: null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_answers(found: Sequence[ModelResults], path: Path) -> None:

@@ -22,6 +22,7 @@ class TasksRequest:
 
     sources: tuple[str, ...] = ()
     precision: str | None = None
+    compared: bool = False  # as a pair
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,8 @@ def evaluate_tasks(config: Config, request: TasksRequest, reporter: Reporter) ->
     if not tasks:
         raise SkytrainError("no task is named\n  add tasks=[hellaswag]")
     sources = [each for source in request.sources or (None,) for each in _expand(store, source)]
+    if request.compared and len(sources) != 2:
+        raise SkytrainError(f"--compare takes two models, and {len(sources)} were given\n  add --from A --from B")
 
     def results() -> Iterator[ModelResults]:
         for source in sources:

@@ -28,29 +28,36 @@ class TextPair:
 
 
 class PairEncoder:
-    """Encodes pairs for a model that sees `window` tokens; `truncated` counts contexts that had to be cut."""
+    """Encodes pairs for a model that sees `window` tokens; `truncated` are the items of which a context had to be cut."""
 
     def __init__(self, tokenizer: Tokenizer, window: int) -> None:
         self._tokenizer, self.window = tokenizer, window
         self._known: dict[str, tuple[int, ...]] = {}
         self.prefix = start_token(tokenizer)
-        self.truncated = 0
+        self.truncated: set[int] = set()
 
-    def encode(self, pairs: Sequence[TextPair], convention: Convention) -> list[Continuation]:
-        """The continuations of all pairs. Encodes all texts at once: tokenizers use their threads on batches."""
-        self._learn(text for pair in pairs for text in _texts(pair, convention))
-        return [self._encode_pair(pair, convention) for pair in pairs]
+    def encode(self, pairs: Sequence[tuple[int, TextPair]], convention: Convention) -> list[Continuation]:
+        """The continuations of pairs, each with the number of its item in the data.
+
+        Encodes all texts at once: tokenizers use their threads on batches.
+        """
+        self._learn(text for _, pair in pairs for text in _texts(pair, convention))
+        return [self._encode_pair(item, pair, convention) for item, pair in pairs]
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """The tokens of whole texts."""
         return [ids.tolist() for ids in self._tokenizer.encode_batch(list(texts))]
 
-    def _encode_pair(self, pair: TextPair, convention: Convention) -> Continuation:
+    def _encode_pair(self, item: int, pair: TextPair, convention: Convention) -> Continuation:
         context, continuation = self._parts(pair, convention)
         if not continuation:
-            raise SkytrainError(f"{pair.continuation!r} has no tokens after {str(pair.context)[-40:]!r}")
-        made, cut = make_continuation(context or (self.prefix,), continuation, self.window)
-        self.truncated += cut
+            raise SkytrainError(f"item {item}: {pair.continuation!r} has no tokens after {str(pair.context)[-40:]!r}")
+        try:
+            made, cut = make_continuation(context or (self.prefix,), continuation, self.window)
+        except SkytrainError as error:
+            raise SkytrainError(f"item {item}: {error}: {str(pair.continuation)[:40]!r}") from None
+        if cut:
+            self.truncated.add(item)
         return made
 
     def _parts(self, pair: TextPair, convention: Convention) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from ...config import NamedTask, SkytrainError
+from ...config import NamedTask, SkytrainError, TaskConfig
 from ...storage import Store
 from ...tokens import Tokenizer
 from ..scorer import Scorer
@@ -17,7 +17,7 @@ from .llmc import questions_of, read_llmc
 from .measures import TaskResult
 from .multiple_choice import MultipleChoiceItems, check_conventions
 from .questions import Question, question_of
-from .records import read_records
+from .records import as_text, read_records
 from .sources import DataFile, load_data
 from .texts import ClozeItems, TextItem, TextItems, undo_wikitext
 
@@ -55,25 +55,36 @@ class TaskEvaluator:
         self._task, self._tokenizer, self._sources = task, tokenizer, sources
         self._limit, self._longest = limit, longest
         self._items: Items | None = None
+        self._encoded: tuple[int, Any] | None = None  # the window that the items were encoded for, and the result
         self.result: TaskResult | None = None
         self.progress: Progress | None = None
 
     def prepare(self) -> None:
-        """Loads the data. One process fetches what is not in the store yet; then all read it there."""
+        """Loads the data. One process fetches what is not in the store yet; then all read it there.
+
+        In training the items are encoded too: one that does not fit the model is an error before the first step.
+        """
         self._sources.load_once(lambda: len(load_data(self._task, self._sources.store, self._sources.note)))
         files = load_data(self._task, self._sources.store, self._sources.note)
         self._items = load_items(self._task, files, self._tokenizer, self._limit)
+        if self._longest is not None:
+            self._encode(self._items, self._longest)
 
     def run(self, model: Scorer) -> Mapping[str, float]:
         assert self._items is not None, "prepare() comes before run()"
         check_vocabulary(self._tokenizer, model.config.vocab_size)
-        # The result is a pure function of the model: encodings depend on what it sees, so they are made here.
-        encoder = PairEncoder(self._tokenizer, min(model.window, self._longest or model.window))
-        try:
-            self.result = self._items.score(model, encoder, self.progress)
-        except SkytrainError as error:
-            raise SkytrainError(f"task {self.name}: {error}") from None
+        requests = self._encode(self._items, min(model.window, self._longest or model.window))
+        self.result = self._items.score(model, requests, self.progress)
         return self.result.metrics()
+
+    def _encode(self, items: Items, window: int) -> Any:
+        """What `items` ask of a model that sees `window` tokens. Kept, since a model in training is asked it often."""
+        if self._encoded is None or self._encoded[0] != window:
+            try:
+                self._encoded = window, items.encode(PairEncoder(self._tokenizer, window))
+            except SkytrainError as error:
+                raise SkytrainError(f"task {self.name}: {error}") from None
+        return self._encoded[1]
 
 
 def load_items(task: NamedTask, files: Sequence[DataFile], tokenizer: Tokenizer, limit: int | None) -> Items:
@@ -113,14 +124,27 @@ def _texts(task: NamedTask, file: DataFile, several: bool) -> list[TextItem]:
         domain = record.get(config.domain) if config.domain else None
         if several and config.domain is None:
             domain = PurePosixPath(file.name).stem
-        if not isinstance(text, str) or not text.strip():
-            problem = f"has no {config.text}" if text is None else f"{config.text} is {text!r}; it must be text"
-            raise _bad_record(task, file, number, SkytrainError(problem))
-        if config.kind == "cloze" and " " not in text.strip():
-            raise _bad_record(task, file, number, SkytrainError(f"{text!r} has no last word after others"))
+        try:
+            _check_text(text, config, domain)
+        except SkytrainError as error:
+            raise _bad_record(task, file, number, error) from None
         scored = undo_wikitext(text) if config.detokenize == "wikitext" else text
         found.append(TextItem(text, scored, str(domain) if domain is not None else None))
     return found
+
+
+def _check_text(text: Any, config: TaskConfig, domain: Any) -> None:
+    """Raises `SkytrainError` with what is wrong with a record."""
+    if text is None:
+        raise SkytrainError(f"has no {config.text}")
+    if not as_text(text, config.text).strip():
+        raise SkytrainError(f"{config.text} is {text[:40]!r}: empty")
+    if config.kind == "cloze":
+        before, _, word = text.rpartition(" ")
+        if not before.strip() or not word.strip():
+            raise SkytrainError(f"{text[-40:]!r} has no last word after others")
+    if config.domain is not None and domain is None:
+        raise SkytrainError(f"has no {config.domain}")
 
 
 def _bad_record(task: NamedTask, file: DataFile, number: int, error: SkytrainError) -> SkytrainError:

@@ -30,8 +30,10 @@ class TokenItem:
 
 
 def read_llmc(name: str, data: bytes) -> list[TokenItem]:
+    if len(data) < HEADER * 4 or len(data) % 2:
+        raise SkytrainError(f"{name}: not a whole evaluation file of llm.c: it has {len(data)} bytes")
     header = np.frombuffer(data[: HEADER * 4], "<i4")
-    if len(header) < HEADER or header[0] != MAGIC or header[1] != VERSION:
+    if header[0] != MAGIC or header[1] != VERSION:
         raise SkytrainError(f"{name}: not an evaluation file of llm.c: its header is {header[:2].tolist()}")
     body = np.frombuffer(data[HEADER * 4 :], "<u2")
     found, at = [], 0
@@ -41,10 +43,12 @@ def read_llmc(name: str, data: bytes) -> list[TokenItem]:
             raise SkytrainError(f"{name}: damaged at item {number} of {int(header[2])}")
         held, at = body[at + 5 : at + mark[1] // 2].tolist(), at + mark[1] // 2
         texts, place = [], 0
-        for _ in range(mark[4] + 1):
+        while place < len(held):
             texts.append(tuple(held[place + 1 : place + 1 + held[place]]))
             place += 1 + held[place]
-        if place != len(held) or not 0 <= mark[3] < mark[4]:
+        # The file ends within an item, its parts do not add up, or a token is none of GPT-2's.
+        sound = place == len(held) and len(texts) == mark[4] + 1 and 0 <= mark[3] < mark[4] and all(texts[1:])
+        if not sound or max(map(max, texts[1:])) >= GPT2_VOCABULARY or max(texts[0], default=0) >= GPT2_VOCABULARY:
             raise SkytrainError(f"{name}: damaged at item {number} of {int(header[2])}")
         found.append(TokenItem(mark[3], texts[0], tuple(texts[1:])))
     if at != len(body):

@@ -12,6 +12,7 @@ from ...config import SkytrainError
 
 Scale = Literal["mean", "exp"]
 CONFIDENCE_95 = 1.959963984540054  # standard errors on each side of a 95% interval
+SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class TaskResult:
     measures: dict[str, Measure]
     items: int
     available: int  # items in the data; more than `items` where a limit was given
-    truncated: int = 0  # texts that lost the beginning of their context, because the model sees no more
+    truncated: int = 0  # items that lost the beginning of a context, because the model sees no more
     answers: list[dict[str, object]] = field(default_factory=list)  # one for each item
 
     def metrics(self) -> dict[str, float]:
@@ -95,13 +96,16 @@ class PairedDifference:
 
     @property
     def verdict(self) -> str:
-        if self.low <= 0 <= self.high or math.isnan(self.low):
+        if not self.p_value < SIGNIFICANT or self.low <= 0 <= self.high:
             return "no difference beyond noise"
         return "second is better" if (self.difference > 0) == self.higher_is_better else "first is better"
 
 
 def compare(first: TaskResult, second: TaskResult) -> list[PairedDifference]:
-    """Compares two models on the items that both have answered. The interval holds 95%."""
+    """Compares two models on the items that both have answered. The interval holds 95%.
+
+    Of accuracies the test is exact: a few items that all changed the same way have no variance, and prove little.
+    """
     if first.task != second.task or first.items != second.items:
         raise SkytrainError(
             f"{first.task} with {first.items} items and {second.task} with {second.items} cannot be compared in pairs"
@@ -112,15 +116,39 @@ def compare(first: TaskResult, second: TaskResult) -> list[PairedDifference]:
         if two is None or not np.array_equal(one.weights, two.weights):
             continue  # such as the loss per token of models with different tokenizers
         difference = two.ratio - one.ratio
-        error = _ratio_error(two.amounts - one.amounts, one.weights)
-        margin = CONFIDENCE_95 * error
+        if _is_accuracy(one) and _is_accuracy(two):
+            low, high, p_value = _paired_answers(two.amounts - one.amounts)
+        else:
+            error = _ratio_error(two.amounts - one.amounts, one.weights)
+            margin = CONFIDENCE_95 * error
+            low, high, p_value = difference - margin, difference + margin, _p_value(difference, error)
         found.append(
             PairedDifference(
-                first.task, scoring, one.value, two.value, difference, difference - margin, difference + margin,
-                _p_value(difference, error), one.higher_is_better,
+                first.task, scoring, one.value, two.value, difference, low, high, p_value, one.higher_is_better
             )
-        )  # fmt: skip
+        )
     return found
+
+
+def _is_accuracy(measure: Measure) -> bool:
+    return bool(np.isin(measure.amounts, (0.0, 1.0)).all() and (measure.weights == 1).all())
+
+
+def _paired_answers(changes: np.ndarray) -> tuple[float, float, float]:
+    """The interval of a difference of accuracies (Agresti and Min 2005), and McNemar's exact p-value."""
+    gained, lost, count = int((changes > 0).sum()), int((changes < 0).sum()), len(changes) + 2
+    difference = (gained - lost) / count
+    margin = CONFIDENCE_95 * math.sqrt(gained + lost + 1 - count * difference**2) / count
+    return max(-1.0, difference - margin), min(1.0, difference + margin), _sign_test(gained, lost)
+
+
+def _sign_test(gained: int, lost: int) -> float:
+    """Two-sided: how often as many of the changes, or more, go one way if each way is equally likely."""
+    changed, fewer = gained + lost, min(gained, lost)
+    if changed == 0 or gained == lost:
+        return 1.0
+    logs = [math.lgamma(changed + 1) - math.lgamma(k + 1) - math.lgamma(changed - k + 1) for k in range(fewer + 1)]
+    return min(1.0, 2 * math.fsum(math.exp(log - changed * math.log(2)) for log in logs))
 
 
 def _p_value(difference: float, error: float) -> float:

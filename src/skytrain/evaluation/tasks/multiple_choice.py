@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +25,16 @@ SCORINGS: Mapping[str, tuple[Convention, str]] = {
 }
 
 
+@dataclass(frozen=True)
+class ChoiceRequests:
+    """What to compute, and where the scores of each question are."""
+
+    groups: list[list[Continuation]]
+    places: dict[tuple[int, Convention], np.ndarray]
+    lengths: np.ndarray  # the scored tokens of each continuation
+    truncated: int
+
+
 class MultipleChoiceItems:
     """Questions of a task. `available` is their number before a limit."""
 
@@ -35,27 +46,28 @@ class MultipleChoiceItems:
     def count(self) -> int:
         return len(self._questions)
 
-    def score(self, model: Scorer, encoder: PairEncoder, progress: Progress | None = None) -> TaskResult:
-        groups, places = self._requests(encoder)
-        scores = score_continuations(model, groups, progress)
-        lengths = np.array([each.scored for group in groups for each in group])
+    def score(self, model: Scorer, requests: ChoiceRequests, progress: Progress | None = None) -> TaskResult:
+        scores = score_continuations(model, requests.groups, progress)
+        places = requests.places
         chosen = {
-            scoring: np.array([self._choose(number, places, scores, lengths, scoring) for number in range(self.count)])
+            scoring: np.array([self._choose(number, requests, scores, scoring) for number in range(self.count)])
             for scoring, (convention, _) in SCORINGS.items()
             if self._questions and convention in self._questions[0].pairs
         }
         labels = np.array([question.label for question in self._questions])
         measures: dict[str, Measure] = {scoring: accuracy(found == labels) for scoring, found in chosen.items()}
         answers = [self._answer(number, places, scores, chosen) for number in range(self.count)]
-        return TaskResult(self.task, measures, self.count, self.available, encoder.truncated, answers)
+        return TaskResult(self.task, measures, self.count, self.available, requests.truncated, answers)
 
-    def _requests(
-        self, encoder: PairEncoder
-    ) -> tuple[list[list[Continuation]], dict[tuple[int, Convention], np.ndarray]]:
-        """What to compute, and where the scores of each question are. What two conventions share is computed once."""
+    def encode(self, encoder: PairEncoder) -> ChoiceRequests:
+        """What two conventions share is computed once."""
         encoded: dict[Convention, list[Continuation]] = {}
         for convention in dict.fromkeys(name for question in self._questions for name in question.pairs):
-            pairs = [pair for question in self._questions for pair in question.pairs.get(convention, ())]
+            pairs = [
+                (int(item), pair)
+                for item, question in zip(self._indices, self._questions, strict=True)
+                for pair in question.pairs.get(convention, ())
+            ]
             encoded[convention] = encoder.encode(pairs, convention)
         taken = dict.fromkeys(encoded, 0)
         groups: list[list[Continuation]] = []
@@ -72,21 +84,15 @@ class MultipleChoiceItems:
                 count += len(new)
                 groups += [new] if new else []
                 places[number, convention] = np.array([known[each] for each in mine])
-        return groups, places
+        lengths = np.array([each.scored for group in groups for each in group])
+        return ChoiceRequests(groups, places, lengths, len(encoder.truncated))
 
-    def _choose(
-        self,
-        number: int,
-        places: Mapping[tuple[int, Convention], np.ndarray],
-        scores: ContinuationScores,
-        lengths: np.ndarray,
-        scoring: str,
-    ) -> int:
+    def _choose(self, number: int, requests: ChoiceRequests, scores: ContinuationScores, scoring: str) -> int:
         convention, norm = SCORINGS[scoring]
-        where, question = places[number, convention], self._questions[number]
+        where, question = requests.places[number, convention], self._questions[number]
         sums = scores.log_probs[where]
         if norm == "tokens":
-            sums = sums / lengths[where]
+            sums = sums / requests.lengths[where]
         elif norm == "characters":
             sums = sums / np.array([float(len(choice)) for choice in question.choices])
         elif norm == "bytes":

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...config import SkytrainError, TaskConfig
 from .encoding import Convention, TextPair
+from .records import as_text
 
 FIELD = re.compile(r"\{([\w.]+)(\|lstrip)?\}")
 CONTEXT_NAMES = ("context", "question", "query", "ctx", "prompt")
@@ -46,16 +47,18 @@ def _by_fields(record: Mapping[str, Any], task: TaskConfig) -> Question:
 
 def _hellaswag(record: Mapping[str, Any]) -> Question:
     """lm-evaluation-harness rewrites the texts; llm.c takes them as they are."""
-    endings = tuple(_text(ending, "endings") for ending in _field(record, "endings"))
+    endings = _texts(_field(record, "endings"), "endings")
     if len(endings) != HELLASWAG_ENDINGS:
         raise SkytrainError(f"has {len(endings)} endings; HellaSwag has {HELLASWAG_ENDINGS}")
     label = _index(_field(record, "label"), endings)
     if "ctx_a" in record:
-        context = f"{record['ctx_a']} {str(record.get('ctx_b') or '').capitalize()}"
-        query = tidy_hellaswag(f"{_field(record, 'activity_label')}: {context}")
+        a, b = as_text(_field(record, "ctx_a"), "ctx_a"), as_text(record.get("ctx_b") or "", "ctx_b")
+        activity = as_text(_field(record, "activity_label"), "activity_label")
+        query = tidy_hellaswag(f"{activity}: {a} {b.capitalize()}")
+        ctx = as_text(record.get("ctx") or f"{a} {b}".strip(), "ctx")
     else:  # a file of the completion form has the whole context only
-        query = tidy_hellaswag(_text(_field(record, "ctx"), "ctx"))
-    ctx = record.get("ctx") or f"{record['ctx_a']} {record.get('ctx_b') or ''}".strip()
+        ctx = as_text(_field(record, "ctx"), "ctx")
+        query = tidy_hellaswag(ctx)
     tidy = tuple(tidy_hellaswag(ending) for ending in endings)
     _check_not_empty(tidy)
     return Question(
@@ -76,11 +79,11 @@ def tidy_hellaswag(text: str) -> str:
 
 def _winogrande(record: Mapping[str, Any]) -> Question:
     """Two contexts, each with one option in the gap, and the rest of the sentence as the continuation of both."""
-    sentence = _text(_field(record, "sentence"), "sentence")
+    sentence = as_text(_field(record, "sentence"), "sentence")
     before, gap, rest = sentence.partition("_")
     if not gap or not rest.strip():
         raise SkytrainError(f"sentence {sentence!r} has no gap (_) with text after it")
-    options = tuple(_text(_field(record, name), name) for name in ("option1", "option2"))
+    options = tuple(as_text(_field(record, name), name) for name in ("option1", "option2"))
     answer = str(_field(record, "answer"))
     if answer not in ("1", "2"):
         raise SkytrainError(f"answer is {answer!r}; it must be 1 or 2")
@@ -103,11 +106,9 @@ def _plain_question(record: Mapping[str, Any]) -> Mapping[str, Any]:
 def _choices(record: Mapping[str, Any], fields: Sequence[str]) -> tuple[str, ...]:
     if len(fields) == 1:
         listed = _field(record, fields[0], CHOICE_NAMES)
-        if not isinstance(listed, Sequence) or isinstance(listed, str):
-            raise SkytrainError(f"{fields[0]} is {listed!r}; it must be a list of texts")
+        choices = _texts(listed, fields[0])
     else:
-        listed = [_field(record, name) for name in fields]
-    choices = tuple(_text(choice, fields[0]) for choice in listed)
+        choices = tuple(as_text(_field(record, name), name) for name in fields)
     if len(choices) < 2:
         raise SkytrainError(f"has {len(choices)} choices; at least 2 are needed")
     _check_not_empty(choices)
@@ -134,20 +135,30 @@ def _label(record: Mapping[str, Any], task: TaskConfig, choices: Sequence[str]) 
 
 
 def _index(value: Any, choices: Sequence[str]) -> int:
-    try:
-        label = int(value)
-    except (TypeError, ValueError):
+    label = _whole_number(value)
+    if label is None:
         if value in choices:
             return choices.index(value)
-        raise SkytrainError(f"label is {value!r}; it must be a choice or its number, from 0 on") from None
+        raise SkytrainError(f"label is {value!r}; it must be a choice or its number, from 0 on")
     if not 0 <= label < len(choices):
         raise SkytrainError(f"label is {label}; there are {len(choices)} choices, numbered from 0")
     return label
 
 
+def _whole_number(value: Any) -> int | None:
+    """None for what is none: 1.5 and true would become 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = int(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if isinstance(value, str) or number == value else None
+
+
 def _filled(record: Mapping[str, Any], found: re.Match[str]) -> str:
     others = CONTEXT_NAMES if found[1] == "context" else ()
-    text = _text(_field(record, found[1], others), found[1])
+    text = as_text(_field(record, found[1], others), found[1])
     return text.lstrip() if found[2] else text
 
 
@@ -162,7 +173,7 @@ def _field(record: Mapping[str, Any], path: str, others: Sequence[str] = ()) -> 
     raise SkytrainError(f"has no {path}")
 
 
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str):
-        raise SkytrainError(f"{name} is {value!r}; it must be text")
-    return value
+def _texts(listed: Any, name: str) -> tuple[str, ...]:
+    if not isinstance(listed, Sequence) or isinstance(listed, str):
+        raise SkytrainError(f"{name} is {listed!r}; it must be a list of texts")
+    return tuple(as_text(each, name) for each in listed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,9 +16,12 @@ def read_records(name: str, data: bytes) -> Iterator[dict[str, Any]]:
     """The records of a file, whose kind its name tells. A text file is one record with the field `text`."""
     bare = name.removesuffix(".gz")
     if name.endswith(".gz"):
-        data = gzip.decompress(data)
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise SkytrainError(f"{name}: cannot be decompressed: {error}") from None
     if bare.endswith(".parquet"):
-        return _parquet(data)
+        return _parquet(name, data)
     if bare.endswith((".jsonl", ".json")):
         return _json(name, _decoded(name, data))
     if bare.endswith((".txt", ".md")) or "." not in bare.rpartition("/")[2]:
@@ -57,9 +61,27 @@ def _mapping(name: str, record: Any, where: str) -> dict[str, Any]:
     return record
 
 
-def _parquet(data: bytes) -> Iterator[dict[str, Any]]:
+def as_text(value: Any, name: str) -> str:
+    """The value of a field that must be text which UTF-8 can hold: JSON may escape half of a surrogate pair."""
+    if not isinstance(value, str):
+        raise SkytrainError(f"{name} is {value!r}; it must be text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise SkytrainError(
+            f"{name} has half of a surrogate pair at character {error.start}: not Unicode text"
+        ) from None
+    return value
+
+
+def _parquet(name: str, data: bytes) -> Iterator[dict[str, Any]]:
     try:
         import pyarrow.parquet as parquet
     except ImportError:
         raise MissingExtra("pyarrow", "data") from None
-    return iter(parquet.read_table(io.BytesIO(data)).to_pylist())
+    from pyarrow import ArrowException
+
+    try:
+        return iter(parquet.read_table(io.BytesIO(data)).to_pylist())
+    except (ArrowException, OSError) as error:
+        raise SkytrainError(f"{name}: not a parquet file: {str(error).partition(chr(10))[0]}") from None

@@ -60,7 +60,8 @@ def _given(task: NamedTask) -> list[DataFile]:
     else:
         paths = [path] if path.is_file() else []
     if not paths:
-        raise SkytrainError(f"task {task.name}: {task.data}: no such file\n  correct evaluation.data.{task.name}")
+        problem = "has no files" if path.is_dir() else "no such file"
+        raise SkytrainError(f"task {task.name}: {task.data}: {problem}\n  correct evaluation.data.{task.name}")
     return [DataFile(str(file), file.read_bytes()) for file in paths]
 
 

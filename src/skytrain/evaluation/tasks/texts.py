@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...config import SkytrainError
-from ..continuations import rolling_windows
+from ..continuations import Continuation, rolling_windows
 from ..scorer import Scorer
 from ..scoring import Progress, score_continuations
 from .encoding import PairEncoder, TextPair
@@ -26,6 +26,16 @@ class TextItem:
     domain: str | None = None
 
 
+@dataclass(frozen=True)
+class TextRequests:
+    """What to compute, the text that each continuation belongs to, and the tokens of each text."""
+
+    groups: list[list[Continuation]]
+    owners: np.ndarray
+    tokens: np.ndarray
+    truncated: int = 0
+
+
 class ClozeItems:
     """The last word of each text, after the rest of it: as LAMBADA is scored."""
 
@@ -36,12 +46,17 @@ class ClozeItems:
     def count(self) -> int:
         return len(self._texts)
 
-    def score(self, model: Scorer, encoder: PairEncoder, progress: Progress | None = None) -> TaskResult:
+    def encode(self, encoder: PairEncoder) -> TextRequests:
         pairs = []
-        for item in self._texts:
+        for index, item in zip(self._indices, self._texts, strict=True):
             before, _, word = item.scored.rpartition(" ")
-            pairs.append(TextPair(before, f" {word}"))
-        scores = score_continuations(model, [[each] for each in encoder.encode(pairs, "harness")], progress)
+            pairs.append((int(index), TextPair(before, f" {word}")))
+        found = encoder.encode(pairs, "harness")
+        tokens = np.array([float(each.scored) for each in found])
+        return TextRequests([[each] for each in found], np.arange(self.count), tokens, len(encoder.truncated))
+
+    def score(self, model: Scorer, requests: TextRequests, progress: Progress | None = None) -> TaskResult:
+        scores = score_continuations(model, requests.groups, progress)
         measures = {
             "harness_acc": accuracy(scores.greedy),
             "harness_perplexity": Measure(-scores.log_probs, np.ones(self.count), "exp", higher_is_better=False),
@@ -50,7 +65,7 @@ class ClozeItems:
             {"item": int(index), "right": bool(right), "log_prob": float(log_prob)}
             for index, right, log_prob in zip(self._indices, scores.greedy, scores.log_probs, strict=True)
         ]
-        return TaskResult(self.task, measures, self.count, self.available, encoder.truncated, answers)
+        return TaskResult(self.task, measures, self.count, self.available, requests.truncated, answers)
 
 
 class TextItems:
@@ -66,17 +81,23 @@ class TextItems:
     def count(self) -> int:
         return len(self._texts)
 
-    def score(self, model: Scorer, encoder: PairEncoder, progress: Progress | None = None) -> TaskResult:
-        windows, owners, tokens = [], [], np.zeros(self.count)
-        for number, (item, ids) in enumerate(zip(self._texts, self._encoded(encoder), strict=True)):
+    def encode(self, encoder: PairEncoder) -> TextRequests:
+        windows: list[list[Continuation]] = []
+        owners: list[int] = []
+        tokens = np.zeros(self.count)
+        encoded = encoder.encode_texts([item.scored for item in self._texts])
+        for number, (item, ids) in enumerate(zip(self._texts, encoded, strict=True)):
             mine = rolling_windows(ids, encoder.prefix, encoder.window)
             windows += [[each] for each in mine]
             owners += [number] * len(mine)
             tokens[number] = len(ids)
             if not ids:
                 raise SkytrainError(f"text {int(self._indices[number])} is empty: {item.text[:40]!r}")
-        nats = np.zeros(self.count)
-        np.add.at(nats, owners, -score_continuations(model, windows, progress).log_probs)
+        return TextRequests(windows, np.array(owners), tokens)
+
+    def score(self, model: Scorer, requests: TextRequests, progress: Progress | None = None) -> TaskResult:
+        nats, tokens = np.zeros(self.count), requests.tokens
+        np.add.at(nats, requests.owners, -score_continuations(model, requests.groups, progress).log_probs)
         words = np.array([float(len(re.split(r"\s+", item.text))) for item in self._texts])
         sizes = np.array([float(len(item.text.encode())) for item in self._texts])
         measures = {
@@ -97,9 +118,6 @@ class TextItems:
             for n in range(self.count)
         ]  # fmt: skip
         return TaskResult(self.task, measures, self.count, self.available, 0, answers)
-
-    def _encoded(self, encoder: PairEncoder) -> list[list[int]]:
-        return encoder.encode_texts([item.scored for item in self._texts])
 
 
 def undo_wikitext(text: str) -> str:
