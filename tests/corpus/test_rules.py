@@ -219,6 +219,42 @@ def test_c4_drops_documents(reason: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("Menu {", None),  # too few words
+        ("lorem ipsum", None),
+        ("{" * 1001 + " is a word of the line", None),  # a word too long
+        ("Please enable JavaScript to see { here.", None),
+        ("Please enable JavaScript to see lorem ipsum.", "lorem_ipsum"),
+        ("Our privacy policy is in { and }.", "curly_bracket"),
+        ("Our privacy policy is lorem ipsum.", "lorem_ipsum"),
+        ("if (x) { return", "curly_bracket"),
+    ],
+)
+def test_only_a_line_that_c4_has_not_dropped_yet_removes_its_document(line: str, reason: str | None) -> None:
+    assert c4([f"{PROSE}\n{line}\n{PROSE}"], WEB.c4).reasons == [reason]
+
+
+def test_c4_drops_lines_without_a_mark_before_they_can_remove_their_document() -> None:
+    rule = dataclasses.replace(WEB.c4, terminal_punctuation=True)
+    lines = ["a { b c", "it goes on and on...", "it goes on and on…", "He said \u201cso be it\u201d"]
+    kept = ['He said "so be it"', "Is it so?", "It is so!", "It is so..!", "'It is so'"]
+    assert c4(["\n".join([*lines, PROSE, *kept])], rule)[:2] == (["\n".join([PROSE, *kept])], [None])
+
+
+def test_c4_counts_words_with_the_citations_that_it_cuts_out() -> None:
+    page = f"{PROSE}\nTwo words [3]\n[1] [2] [3]\nNow {'w' * 998}[12] is cut.\nOne [edit]"
+    changed, reasons, _ = c4([page], WEB.c4)
+    assert (changed, reasons) == ([f"{PROSE}\nTwo words"], [None])
+
+
+def test_fineweb_counts_the_marks_that_it_documents() -> None:
+    lines = ["The end.", "The end!", "The end?", 'The "end"', "The 'end'", "The end..."]
+    others = ["The \u201cend\u201d", "The end\u2026", "\u5b8c\u3002", "The end)", "The end:"]
+    assert count(["\n".join([*lines, *others])], ngrams=False)["terminal_lines"].tolist() == [len(lines)]
+
+
+@pytest.mark.parametrize(
     ("reason", "text"),
     [
         ("terminal_lines", "\n".join(f"a line that has no mark at its end {i}" for i in range(10))),

@@ -15,7 +15,7 @@ from .rules.tidy import english, untidy
 TEXTS = ["Two words.", "Très bien."]  # one text per character width
 
 for group in scan(TEXTS, True, 30).groups:
-    join_lines(group, np.ones(1, bool), LineRule(1, 9, False, 0), 30)
+    join_lines(group, np.ones(1, bool), LineRule(1, 9, False, 0, 0, 0, 0), 30)
 untidy(TEXTS)
 english(TEXTS, 0.5)
 signatures(TEXTS)

@@ -91,14 +91,16 @@ class C4Config:
     """C4's rules: take lines out of documents, then drop documents that have little left."""
 
     enabled: bool = setting(DATA, "Apply these rules.")
-    terminal_punctuation: bool = setting(DATA, "Drop lines without terminal punctuation; FineWeb leaves this off.")
+    terminal_punctuation: bool = setting(
+        DATA, """Drop lines that end in none of . ? ! " ' or in three dots; FineWeb leaves this off."""
+    )
     min_words_per_line: Whole = setting(DATA, "Drop lines with fewer words.")
     max_word_chars: Positive = setting(DATA, "Drop lines with a longer word.")
     javascript_lines: bool = setting(DATA, "Drop lines that mention JavaScript.")
     policy_lines: bool = setting(DATA, "Drop lines about cookies, terms of use and privacy.")
     citations: bool = setting(DATA, "Cut out [1], [edit] and the like.")
-    lorem_ipsum: bool = setting(DATA, "Drop documents that contain lorem ipsum.")
-    curly_bracket: bool = setting(DATA, "Drop documents that contain a curly bracket.")
+    lorem_ipsum: bool = setting(DATA, "Drop documents in which a line that was not dropped contains lorem ipsum.")
+    curly_bracket: bool = setting(DATA, "Drop documents in which a line that was not dropped contains a curly bracket.")
     min_sentences: Whole = setting(DATA, "Drop documents with fewer sentences left.")
 
 
@@ -107,7 +109,7 @@ class FineWebConfig:
     """FineWeb's own rules."""
 
     enabled: bool = setting(DATA, "Apply these rules.")
-    min_terminal_lines: Fraction = setting(DATA, "Smallest share of lines that end in terminal punctuation.")
+    min_terminal_lines: Fraction = setting(DATA, """Smallest share of lines that end in one of . ? ! " '.""")
     max_short_lines: Fraction = setting(DATA, "Largest share of short lines.")
     short_line_chars: Positive = setting(DATA, "A line of at most this many characters is short.")
     max_duplicate_line_chars: Fraction = setting(DATA, "Largest share of characters in duplicate lines.")

@@ -1,16 +1,24 @@
-"""C4's rules: lines are removed from documents, then documents that have too little left."""
+"""C4's rules: lines are removed from documents, then documents that have too little left.
+
+Only a line that stays so far can remove its document, so `{` in a menu of two words does not.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from .counts import Counts, Scan, no_counts
 from .registry import CleaningRule, Reasons, RuleBatch
 
+if TYPE_CHECKING:
+    from .lines import Joined, LineRule
+
 CITATIONS = re.compile(r"\[(?:\d*|edit|citation needed)\]")
+NO_LIMIT = 2**31 - 1
 
 
 class C4Result(NamedTuple):
@@ -23,48 +31,78 @@ class C4Result(NamedTuple):
 
 def c4(texts: list[str], settings: Any, short_line_chars: int = 30, scanned: Scan | None = None) -> C4Result:
     """Drop lines and documents. `scanned` is the scan of these texts, where another rule has made it."""
-    from .scan import CITATION, CURLY_BRACKET, LOREM_IPSUM, scan  # loads numba
+    from .scan import CITATION, scan  # loads numba
 
     scanned = scanned or scan(texts, False, short_line_chars)
     results = C4Result(list(texts), [None] * len(texts), no_counts(len(texts)))
-    wanted = np.ones(len(texts), bool)
-    for name, bit, on in (
-        ("curly_bracket", CURLY_BRACKET, settings.curly_bracket),
-        ("lorem_ipsum", LOREM_IPSUM, settings.lorem_ipsum),
-    ):
-        for place in np.flatnonzero((scanned.found & bit) != 0) if on else ():
-            results.reasons[place] = name
-            wanted[place] = False
-    cited = np.flatnonzero(wanted & ((scanned.found & CITATION) != 0)).tolist() if settings.citations else []
-    shorter = {place: cut for place in cited if len(cut := CITATIONS.sub("", texts[place])) < len(texts[place])}
-    wanted[list(shorter)] = False
-    _keep_lines(results, scanned, wanted, range(len(texts)), settings, short_line_chars)
-    again = scan(list(shorter.values()), False, short_line_chars)
-    _keep_lines(results, again, np.ones(len(shorter), bool), list(shorter), settings, short_line_chars)
+    rule = _line_rule(settings)
+    cited = np.flatnonzero((scanned.found & CITATION) != 0).tolist() if settings.citations else []
+    cited = [place for place in cited if CITATIONS.search(texts[place])]
+    whole = np.ones(len(texts), bool)
+    whole[cited] = False
+    _keep_lines(results, (scanned, whole, range(len(texts))), rule, settings.min_sentences, short_line_chars)
+    # Words are counted with the citations, all else without them.
+    long_enough = _lines_by_words(scanned, ~whole, rule, short_line_chars)
+    cut = scan([CITATIONS.sub("", long_enough[place]) for place in cited], False, short_line_chars)
+    rule = rule._replace(min_words=0, max_word_chars=NO_LIMIT)
+    _keep_lines(results, (cut, np.ones(len(cited), bool), cited), rule, settings.min_sentences, short_line_chars)
     return results
 
 
-def _keep_lines(
-    results: C4Result, scanned: Scan, wanted: np.ndarray, places: Any, settings: Any, short_line_chars: int
-) -> None:
-    """Put the lines that stay into `results`; `places` are the positions of the scanned texts there."""
-    from .lines import LineRule, join_lines
-    from .scan import JAVASCRIPT, POLICY
+def _line_rule(settings: Any) -> LineRule:
+    from .lines import LineRule
+    from .scan import CURLY_BRACKET, JAVASCRIPT, LOREM_IPSUM, POLICY
 
-    unwanted = (JAVASCRIPT if settings.javascript_lines else 0) | (POLICY if settings.policy_lines else 0)
-    rule = LineRule(settings.min_words_per_line, settings.max_word_chars, settings.terminal_punctuation, unwanted)
+    return LineRule(
+        settings.min_words_per_line,
+        settings.max_word_chars,
+        settings.terminal_punctuation,
+        LOREM_IPSUM if settings.lorem_ipsum else 0,
+        JAVASCRIPT if settings.javascript_lines else 0,
+        CURLY_BRACKET if settings.curly_bracket else 0,
+        POLICY if settings.policy_lines else 0,
+    )
+
+
+def _joined(
+    scanned: Scan, wanted: np.ndarray, rule: LineRule, short_line_chars: int
+) -> Iterator[tuple[Joined, list[int], list[int]]]:
+    """Yield each group's lines that stay, which of its texts are wanted, and their places among the scanned texts."""
+    from .lines import join_lines
+
     for group in scanned.groups:
-        use = np.array(group.places, np.int64) >= 0
-        use[use] = wanted[np.array(group.places, np.int64)[use]]
-        joined = join_lines(group, use, rule, short_line_chars)
-        for k in np.flatnonzero(use).tolist():
-            place = places[group.places[k]]
-            results.texts[place] = joined.texts[k]
-            if joined.sentences[k] < settings.min_sentences:
-                results.reasons[place] = "sentences"
-        targets = [places[group.places[k]] for k in np.flatnonzero(use).tolist()]
+        places = np.array(group.places, np.int64)
+        use = places >= 0
+        use[use] = wanted[places[use]]
+        yield join_lines(group, use, rule, short_line_chars), np.flatnonzero(use).tolist(), places[use].tolist()
+
+
+def _lines_by_words(scanned: Scan, wanted: np.ndarray, rule: LineRule, short_line_chars: int) -> dict[int, str]:
+    """The lines of each wanted text that have enough words and none that is too long."""
+    rule = rule._replace(terminal=False, lorem_ipsum=0, javascript=0, curly_bracket=0, policy=0)
+    texts: dict[int, str] = {}
+    for joined, members, places in _joined(scanned, wanted, rule, short_line_chars):
+        texts.update(zip(places, [joined.texts[k] for k in members]))  # noqa: B905
+    return texts
+
+
+def _keep_lines(
+    results: C4Result, some: tuple[Scan, np.ndarray, Any], rule: LineRule, min_sentences: int, short_line_chars: int
+) -> None:
+    """Put what is left of some texts into `results`: their scan, which of them to take, and their places there."""
+    scanned, wanted, places_of = some
+    reasons = {rule.lorem_ipsum: "lorem_ipsum", rule.curly_bracket: "curly_bracket"}
+    for joined, members, places in _joined(scanned, wanted, rule, short_line_chars):
+        targets = [places_of[place] for place in places]
+        for k, target in zip(members, targets):  # noqa: B905
+            if joined.removed_by[k]:
+                results.reasons[target] = reasons[joined.removed_by[k]]
+                continue
+            results.texts[target] = joined.texts[k]
+            if joined.sentences[k] < min_sentences:
+                results.reasons[target] = "sentences"
         for whole, part in zip(results.counts, joined.counts):  # noqa: B905
-            whole[targets] = part[use]
+            whole[targets] = part[members]
 
 
 def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
@@ -75,4 +113,4 @@ def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
     return result.texts, result.reasons
 
 
-RULE = CleaningRule(apply, changes_texts=True)
+RULE = CleaningRule(apply, changes_texts=True, revision=2)

@@ -30,6 +30,7 @@ LINE_COUNTS = (
 LINES, BULLETS, ELLIPSIS_LINES, TERMINAL_LINES, SHORT_LINES, SAME_LINES, SAME_LINE_CHARS = range(7)
 PARAGRAPHS, SAME_PARAGRAPHS, SAME_PARAGRAPH_CHARS, NEWLINES = range(7, 11)
 # Columns of a line: where it begins and ends in its text without the white space around it, its words, and so on.
+# IS_TERMINAL is 2, or 1 where the mark is the last of three dots, which C4 does not count; FOUND has bits.
 BEGIN, END, LINE_WORDS, LONGEST_WORD, IS_TERMINAL, SENTENCES, FOUND = range(7)
 
 

@@ -27,4 +27,4 @@ def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
     return batch.texts, fineweb(batch.counts(), batch.data.cleaning.fineweb)
 
 
-RULE = CleaningRule(apply)
+RULE = CleaningRule(apply, revision=2)

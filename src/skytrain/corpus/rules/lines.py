@@ -31,26 +31,35 @@ from .scan import NEWLINE
 
 
 class LineRule(NamedTuple):
-    """Which lines stay."""
+    """Which lines stay, and which remove their document: those with one of the bits `lorem_ipsum` or `curly_bracket`.
+
+    A line that an earlier check drops is not looked at by later ones. The order is that of datatrove's filter: words,
+    mark at the end, lorem ipsum, JavaScript, curly bracket, policy.
+    """
 
     min_words: int
     max_word_chars: int
-    terminal: bool  # only those that end in a mark
-    unwanted: int  # none with one of these phrases
+    terminal: bool  # only lines that end in a mark, of which "..." is none
+    lorem_ipsum: int
+    javascript: int
+    curly_bracket: int
+    policy: int
 
 
 class Joined(NamedTuple):
     texts: list[str]
     sentences: np.ndarray
+    removed_by: np.ndarray  # the bit of the line that removed the document, or 0
     counts: Counts  # of words and lines, for FineWeb
 
 
 def join_lines(group: Group, wanted: np.ndarray, rule: LineRule, short_line_chars: int) -> Joined:
-    """The lines of each wanted text that stay, and an empty text for every other."""
+    """The lines of each wanted text that stay, and an empty text for every other and for those that a line removes."""
     size = int((np.diff(group.packed.starts) * wanted).sum())
     codes = np.empty(size, group.packed.exact.dtype)
     starts = np.zeros(len(wanted) + 1, np.int64)
-    counts, sentences = no_counts(len(wanted)), np.zeros(len(wanted), np.int64)
+    counts = no_counts(len(wanted))
+    sentences, removed_by = np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.int64)
     _join_lines(
         group.packed.exact,
         group.packed.starts,
@@ -65,9 +74,10 @@ def join_lines(group: Group, wanted: np.ndarray, rule: LineRule, short_line_char
         counts.words,
         counts.lines,
         sentences,
+        removed_by,
     )
     counts.chars[:] = np.diff(starts)
-    return Joined(unpack(codes, starts), sentences, counts)
+    return Joined(unpack(codes, starts), sentences, removed_by, counts)
 
 
 @njit(cache=True, nogil=True)
@@ -85,8 +95,9 @@ def _join_lines(  # type: ignore[no-untyped-def]
     words,
     lines,
     sentences,
+    removed_by,
 ):
-    min_words, max_word_chars, only_terminal, unwanted = rule
+    min_words, max_word_chars, only_terminal, lorem_ipsum, javascript, curly_bracket, policy = rule
     most = 1
     for d in range(len(wanted)):
         most = max(most, firsts[d + 1] - firsts[d])
@@ -100,9 +111,19 @@ def _join_lines(  # type: ignore[no-untyped-def]
         kept = 0
         for r in range(firsts[d], firsts[d + 1]):
             row = rows[r]
-            if row[LONGEST_WORD] > max_word_chars or row[LINE_WORDS] < min_words or row[FOUND] & unwanted:
+            if row[LONGEST_WORD] > max_word_chars or row[LINE_WORDS] < min_words:
                 continue
-            if only_terminal and not row[IS_TERMINAL]:
+            if only_terminal and row[IS_TERMINAL] != 2:
+                continue
+            if row[FOUND] & lorem_ipsum:
+                removed_by[d] = lorem_ipsum
+                break
+            if row[FOUND] & javascript:
+                continue
+            if row[FOUND] & curly_bracket:
+                removed_by[d] = curly_bracket
+                break
+            if row[FOUND] & policy:
                 continue
             if kept:
                 codes[at] = NEWLINE
@@ -114,8 +135,11 @@ def _join_lines(  # type: ignore[no-untyped-def]
             kept += 1
             sentences[d] += row[SENTENCES]
             words[d, 0] += row[LINE_WORDS]
-            lines[d, TERMINAL_LINES] += row[IS_TERMINAL]
+            lines[d, TERMINAL_LINES] += row[IS_TERMINAL] > 0
             lines[d, SHORT_LINES] += row[END] - row[BEGIN] <= short_line_chars
+        if removed_by[d]:
+            at = starts[d]
+            continue
         lines[d, LINES], lines[d, NEWLINES] = kept, max(0, kept - 1)
         lines[d, SAME_LINES], lines[d, SAME_LINE_CHARS] = repeats(kept_hashes, kept_chars, kept, keys)
     starts[len(wanted)] = at

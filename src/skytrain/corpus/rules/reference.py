@@ -186,28 +186,34 @@ def sentences_in(line: str) -> int:
 
 
 def c4(text: str, settings: Any) -> tuple[str, str | None]:
-    """Return the text without the removed lines, and why the document is removed, if it is."""
-    lowered = simple_lower(text)
-    if settings.lorem_ipsum and "lorem ipsum" in lowered:
-        return text, "lorem_ipsum"
-    if settings.curly_bracket and "{" in text:
-        return text, "curly_bracket"
-    if settings.citations:
-        text = re.sub(r"\[(?:\d*|edit|citation needed)\]", "", text)
+    """Return the text without the removed lines, and why the document is removed, if it is.
+
+    The checks are in the order of datatrove's: a line that is dropped removes no document.
+    """
     kept, sentences = [], 0
     for line in lines_of(text):
-        lowered = simple_lower(line)
         if max(map(len, line.split())) > settings.max_word_chars or len(line.split()) < settings.min_words_per_line:
             continue
-        if settings.terminal_punctuation and not line.endswith(tuple(TERMINALS)):
+        if settings.citations:
+            line = re.sub(r"\[(?:\d*|edit|citation needed)\]", "", line).strip()
+        if not line or (settings.terminal_punctuation and not ends_in_mark(line)):
             continue
+        lowered = simple_lower(line)
+        if settings.lorem_ipsum and "lorem ipsum" in lowered:
+            return text, "lorem_ipsum"
         if settings.javascript_lines and "javascript" in lowered:
             continue
+        if settings.curly_bracket and "{" in line:
+            return text, "curly_bracket"
         if settings.policy_lines and any(phrase in lowered for phrase in POLICY_PHRASES):
             continue
         sentences += sentences_in(line)
         kept.append(line)
     return "\n".join(kept), "sentences" if sentences < settings.min_sentences else None
+
+
+def ends_in_mark(line: str) -> bool:
+    return line.endswith(tuple(TERMINALS)) and not line.endswith("...")
 
 
 def fineweb(text: str, settings: Any) -> str | None:

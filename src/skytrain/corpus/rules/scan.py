@@ -154,7 +154,7 @@ def _scan(  # type: ignore[no-untyped-def]
     firsts,
 ):
     most = longest_text(starts) // 2 + 2
-    # Of each word its hash, the characters in all up to it, where it begins, and its phrases.
+    # Of each word its hash, the characters in all up to it, where it begins, and what was found in it.
     words = (np.empty(most, np.uint64), np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int32))
     room = table_size(most)
     prefix, places, slots = np.empty(most, np.uint64), np.empty(most, np.int64), np.empty(most, np.int32)
@@ -199,10 +199,10 @@ def _end_line(codes, start, flags, short_line_chars, row, line_row):  # type: ig
     """What only the whole line tells; `row` has positions among the codes, and leaves with positions in the text."""
     first, last, size = np.int64(codes[row[BEGIN]]), np.int64(codes[row[END] - 1]), row[END] - row[BEGIN]
     dots = size >= 3 and last == DOT and codes[row[END] - 2] == DOT and codes[row[END] - 3] == DOT
-    row[IS_TERMINAL] = 1 if flags[last] & TERMINAL else 0
+    row[IS_TERMINAL] = 0 if not flags[last] & TERMINAL else 1 if dots else 2
     line_row[BULLETS] += first in (BULLET, DASH)
     line_row[ELLIPSIS_LINES] += dots or last == ELLIPSIS
-    line_row[TERMINAL_LINES] += row[IS_TERMINAL]
+    line_row[TERMINAL_LINES] += row[IS_TERMINAL] > 0
     line_row[SHORT_LINES] += size <= short_line_chars
     row[BEGIN] -= start
     row[END] -= start
@@ -211,9 +211,9 @@ def _end_line(codes, start, flags, short_line_chars, row, line_row):  # type: ig
 @njit(cache=True, nogil=True)
 def _scan_words(codes, start, end, flags, lower, stop_hashes, phrases, words, row):  # type: ignore[no-untyped-def]
     """Fills `words` and their counts; returns their number and the bits of all that was found."""
-    hashes, ends, begins, phrases_in = words
+    hashes, ends, begins, found_in = words
     count = real_words = real_chars = number_signs = ellipses = letter_words = stops = dots = 0
-    found = word_phrases = 0
+    found = word_found = 0
     last_dot = start - 2
     ends[0] = 0
     begin = start
@@ -228,7 +228,7 @@ def _scan_words(codes, start, end, flags, lower, stop_hashes, phrases, words, ro
             if not kind & (MARK | ANCHOR):
                 continue
             if kind & ANCHOR:
-                word_phrases |= _phrases_at(codes, start, end, i, lower, phrases)
+                word_found |= _phrases_at(codes, start, end, i, lower, phrases)
             elif code == DOT:
                 dots = dots + 1 if last_dot == i - 1 else 1
                 last_dot = i
@@ -240,10 +240,10 @@ def _scan_words(codes, start, end, flags, lower, stop_hashes, phrases, words, ro
             elif code == ELLIPSIS:
                 ellipses += 1
             else:
-                found |= _bracket(codes, end, i, flags)
+                word_found |= _bracket(codes, end, i, flags)
             continue
         if i > begin:
-            hashes[count], begins[count], phrases_in[count] = value, begin, word_phrases
+            hashes[count], begins[count], found_in[count] = value, begin, word_found
             ends[count + 1] = ends[count] + i - begin
             count += 1
             if kinds & WORD:
@@ -255,8 +255,8 @@ def _scan_words(codes, start, end, flags, lower, stop_hashes, phrases, words, ro
                 for s in range(len(stop_hashes)):
                     if value == stop_hashes[s]:
                         stops |= 1 << s
-            found |= word_phrases
-            value, kinds, word_phrases = FNV_OFFSET, 0, 0
+            found |= word_found
+            value, kinds, word_found = FNV_OFFSET, 0, 0
         begin = i + 1
     row[0], row[1], row[2], row[3] = count, real_words, real_chars, number_signs
     row[4], row[5] = ellipses, letter_words
@@ -291,7 +291,7 @@ def _scan_lines(  # type: ignore[no-untyped-def]
     codes, start, end, flags, short_line_chars, words, count, paragraph_room, line_row, rows, line_hashes
 ):
     """Puts the words together, with the white space between them, to lines and paragraphs: fills the last four."""
-    hashes, ends, begins, phrases_in = words
+    hashes, ends, begins, found_in = words
     lines = line_words = line_begin = longest = sentences = tail = line_found = 0
     line_hash = kept_line_hash = np.uint64(0)
     paragraphs = paragraph_begin = newlines = 0
@@ -331,7 +331,7 @@ def _scan_lines(  # type: ignore[no-untyped-def]
         longest = max(longest, word_end - begin)
         tail = 0 if _ends_sentence(codes, begin, word_end, flags) else 1
         sentences += 1 - tail
-        line_found |= phrases_in[w]
+        line_found |= found_in[w]
         kept_line_hash = line_hash = line_hash * COMBINE + hashes[w]
         kept_paragraph_hash = paragraph_hash = paragraph_hash * COMBINE + hashes[w]
     line_row[LINES], line_row[PARAGRAPHS], line_row[NEWLINES] = lines, paragraphs, newlines
