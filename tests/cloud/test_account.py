@@ -138,7 +138,7 @@ def test_watching_shows_the_machines_again_until_it_is_interrupted(machines, con
         if len(waited) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("skytrain.cli.status.time.sleep", sleep)
+    monkeypatch.setattr("skytrain.cli.status.pause", sleep)
     shown = skytrain("status", f"store.root={config.store.root}", "cloud=aws", "--watch")
     assert shown.stdout.count("3 machines, $") == 2 and waited == [10.0, 10.0]
 

@@ -79,8 +79,16 @@ class SimulatedHost:
         return self.exit_code
 
 
-def simulated_host(store: Store, name: str, nodes: int, max_restarts: int = 2) -> SimulatedHost:
-    identity = HostIdentity.create("simulated", name, f"{nodes}x1")
+def simulated_host(
+    store: Store,
+    name: str,
+    nodes: int,
+    max_restarts: int = 2,
+    *,
+    beat_seconds: float = 12.0,
+    launch: str | None = None,
+) -> SimulatedHost:
+    identity = HostIdentity.create("simulated", name, f"{nodes}x1", launch)
     host = SimulatedHost(name, None)  # type: ignore[arg-type]
 
     def start_job(generation: JobGeneration, rank: int) -> IdleJob:
@@ -95,7 +103,7 @@ def simulated_host(store: Store, name: str, nodes: int, max_restarts: int = 2) -
     )
     machines = LocalMachines(tell)
     machines.replace_me = host.replaced.append  # type: ignore[method-assign]
-    rules, limits = MeetingRules(nodes), AgentLimits(max_restarts, 10.0)
+    rules, limits = MeetingRules(nodes, beat_seconds), AgentLimits(max_restarts, 10.0)
     meeting = VanishingMeeting(store, identity, host)
     host.agent = NodeAgent(identity, "127.0.0.1", meeting, machines, services, rules, limits, tell)
     return host

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import select
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import zip_longest
 from typing import TYPE_CHECKING
+
+import typer
 
 from ..config import format_seconds
 from ..runs import progress_line
@@ -119,3 +124,27 @@ def table(rows: Sequence[tuple[str, ...]]) -> str:
 
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:
     print(table(rows))
+
+
+def pause(seconds: float) -> None:
+    """Wait. Ends the command if whoever reads its output has gone: `status --watch | head`."""
+    try:
+        poll, output = select.poll(), sys.stdout.fileno()
+    except (AttributeError, io.UnsupportedOperation):  # not on every system, and not where Python itself captures it
+        time.sleep(seconds)
+        return
+    poll.register(output, 0)  # errors and the other end's absence are reported without being asked for
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        if poll.poll(left * 1000):
+            raise BrokenPipeError
+
+
+@contextmanager
+def ended_by_reader() -> Iterator[None]:
+    """A reader that goes ends the command, and is no error."""
+    try:
+        yield
+    except BrokenPipeError:
+        sys.stdout = open("/dev/null", "w")  # noqa: PTH123, SIM115 - so that the interpreter's last flush is quiet
+        raise typer.Exit(0) from None

@@ -49,6 +49,14 @@ PlanFile = Annotated[
 Replan = Annotated[
     bool, typer.Option("--replan", help="Make the plan of --plan again, with its settings and today's prices.")
 ]
+Follow = Annotated[
+    bool | None,
+    typer.Option(
+        "--follow/--no-follow",
+        help="Watch the run until it ends, with its exit code; Ctrl-C detaches. Default: on a terminal.",
+        show_default=False,
+    ),
+]
 
 
 def launch(
@@ -58,6 +66,7 @@ def launch(
     replan: Replan = False,
     yes: Yes = False,
     dry_run: DryRun = False,
+    follow: Follow = None,
 ) -> None:
     """Train on rented machines; the terminal may close.
 
@@ -71,10 +80,13 @@ def launch(
       skytrain launch train --plan plan.json cloud=ec2
       skytrain launch train recipe=gpt2-124m-pile cloud=ec2 budget.usd=150
       skytrain launch train recipe=gpt2-124m-pile cloud=ec2 budget.usd=150 --dry-run
+      skytrain launch train --plan plan.json cloud=ec2 --yes --no-follow
     """
     from ..cloud import Preflight, render_calls
+    from ..pipelines.follow import RunFollower
     from ..pipelines.launch import config_files, prepare_launch, start_launch
     from .console import reporter
+    from .screen import follow_launch, print_next
 
     folders = list(config_dir or [])
     composed, chosen = _planned(overrides or [], folders, plan, replan)
@@ -90,9 +102,11 @@ def launch(
     print(
         f"launched {record.run}: {record.groups[0].nodes} x {record.groups[0].instance_type} in {record.groups[0].zone}"
     )
-    print("\nThe machines need neither this terminal nor this computer. Next:")
-    for verb in ("status", "logs", "stop"):
-        print(f"  skytrain {verb} {record.run} cloud=ec2{' --follow' if verb == 'logs' else ''}")
+    print("The machines need neither this terminal nor this computer.")
+    if follow if follow is not None else sys.stdout.isatty():
+        raise typer.Exit(follow_launch(RunFollower(composed.config, record.run, prepared.session, launched=True)))
+    print("Next:")
+    print_next(record.run)
 
 
 def _planned(words: list[str], folders: list[Path], file: Path | None, replan: bool) -> tuple[Composed, Plan]:

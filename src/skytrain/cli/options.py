@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -66,9 +67,12 @@ def seconds_of(option: str, value: str) -> float:
     from ..config import SkytrainError, parse_seconds
 
     try:
-        return parse_seconds(value)
+        seconds = parse_seconds(value)
     except ValueError as error:
         raise SkytrainError(f"{option} {value}: {error}") from None
+    if not 0 <= seconds < math.inf:
+        raise SkytrainError(f"{option} {value}: give a time from now on, such as 0s, 90s or 10m")
+    return seconds
 
 
 def compose_overrides(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..config import SkytrainError
 from ..runs import NoRuns
-from .console import table
+from .console import ended_by_reader, pause, table
 from .options import ConfigDirs, Json, compose_overrides
 
 if TYPE_CHECKING:
@@ -29,7 +28,15 @@ Words = Annotated[
 ]
 
 
-Watch = Annotated[bool, typer.Option("--watch", help="Show it again every ten seconds, until Ctrl-C.")]
+Watch = Annotated[
+    bool,
+    typer.Option(
+        "--watch",
+        "--follow",
+        "-f",
+        help="Show it again every ten seconds: all runs until Ctrl-C, one run until it ends, with its exit code.",
+    ),
+]
 WATCH_SECONDS = 10.0
 
 
@@ -38,6 +45,9 @@ def status(words: Words = None, watch: Watch = False, config_dir: ConfigDirs = N
 
     Reads the store, so it works from any machine. With cloud=aws it also shows the account's machines: which run each
     works for, since when, its price, what it has cost and when it is ended.
+
+    --watch of one run is the view that `skytrain launch` shows: its nodes, generation, step, loss, tokens/s, MFU,
+    dollars and kill time. Ctrl-C ends the view, not the run. With --json it prints one object a line.
 
     \b
     running, starting             wrote to the store within the last minute (starting: ten)
@@ -51,20 +61,38 @@ def status(words: Words = None, watch: Watch = False, config_dir: ConfigDirs = N
       skytrain status
       skytrain status my-run store.root=s3://bucket/project --json
       skytrain status cloud=aws --watch
+      skytrain status my-run cloud=ec2 --watch
     """
     runs = [word for word in words or [] if "=" not in word]
     if len(runs) > 1:
         raise SkytrainError(f"give one run, not {len(runs)}: {', '.join(runs)}\n  without a name, all runs are shown")
     config = compose_overrides([word for word in words or [] if "=" in word], config_dir).config
     run = runs[0] if runs else None
-    while True:
-        text = _status(config, run, as_json)
-        if watch and sys.stdout.isatty():
-            print("\x1b[2J\x1b[H", end="")  # clears the screen
-        print(text, flush=True)
-        if not watch:
-            return
-        time.sleep(WATCH_SECONDS)
+    if watch and run:
+        raise typer.Exit(_follow(config, run, as_json))
+    with ended_by_reader():
+        while True:
+            text = _status(config, run, as_json)
+            if watch and sys.stdout.isatty():
+                print("\x1b[2J\x1b[H", end="")  # clears the screen
+            print(text, flush=True)
+            if not watch:
+                return
+            pause(WATCH_SECONDS)
+
+
+def _follow(config: Config, run: str, as_json: bool) -> int:
+    """Follow one run; returns its exit code, or 0 after Ctrl-C."""
+    from ..cloud import open_session
+    from ..pipelines.follow import RunFollower
+    from .screen import follow_run
+
+    account = config.cloud.project is not None
+    session = open_session(config.cloud.region, config.cloud.account) if account else None
+    end = follow_run(RunFollower(config, run, session), as_json=as_json, detached=f"{run} goes on")
+    if end is not None and not as_json:
+        print(f"{run}: {end.reason} (exit code {end.exit_code})")
+    return 0 if end is None else end.exit_code
 
 
 def _status(config: Config, run: str | None, as_json: bool) -> str:

@@ -41,7 +41,11 @@ from .launches import (
     recorded_at as recorded_at,
 )
 from .market import quoted as quoted
-from .offers_in_turn import try_next_offer as try_next_offer
+from .offers_in_turn import (
+    current_offer as current_offer,
+    machines_in as machines_in,
+    try_next_offer as try_next_offer,
+)
 from .outputs import (
     CLOUD_FILE as CLOUD_FILE,
     cloud_files as cloud_files,

@@ -26,13 +26,14 @@ GROUP = (
     "ec2:DeleteLaunchTemplate",
     "ec2:DeletePlacementGroup",
 )
+FOLLOW = (*ACCOUNT, *MACHINES)
 COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
     "doctor": DOCTOR,
-    "launch": (*DOCTOR, *GROUP),
+    "launch": tuple(dict.fromkeys([*DOCTOR, *GROUP, *FOLLOW, "autoscaling:SetDesiredCapacity"])),
     "catalog refresh": ("ec2:DescribeInstanceTypes", "ec2:DescribeSpotPriceHistory", "pricing:GetProducts"),
     "store copy": (*STORE_READS, *STORE_WRITES),
     "logs": STORE_READS,
-    "status": (*ACCOUNT, *KINDS["instance"].reads, *STORE_READS),
+    "status": (*FOLLOW, *STORE_READS),
     "stop": (
         *ACCOUNT,
         *MACHINES,

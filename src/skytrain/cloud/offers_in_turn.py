@@ -25,7 +25,7 @@ def current_offer(store: Store, record: LaunchRecord) -> tuple[int, datetime]:
     return newest, datetime.fromtimestamp(tried[newest].modified, datetime.fromisoformat(record.launched_at).tzinfo)
 
 
-def machines_of(session: AwsSession, group: LaunchedGroup) -> int:
+def machines_in(session: AwsSession, group: LaunchedGroup) -> int:
     """Return how many machines of the group exist, booting or running."""
     call = Call("autoscaling", "DescribeAutoScalingGroups", {"AutoScalingGroupNames": [group.name]})
     return sum(len(found["Instances"]) for found in session.items(call, "AutoScalingGroups"))
@@ -42,7 +42,7 @@ def try_next_offer(session: AwsSession, store: Store, record: LaunchRecord, now:
     if (
         number + 1 >= len(record.groups)
         or waited < record.patience_seconds
-        or machines_of(session, group) >= group.nodes
+        or machines_in(session, group) >= group.nodes
     ):
         return None
     following = record.groups[number + 1]

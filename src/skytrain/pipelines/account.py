@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -43,9 +43,15 @@ class AccountState:
         return sum(machine.usd_per_hour or 0.0 for machine in self.machines)
 
 
-def account_state(config: Config, session: AwsSession, runs: Iterable[str], run: str | None = None) -> AccountState:
-    """The project's machines in all enabled regions, or those of one run; `runs` are those of the store."""
-    scan = scan_account(session, kinds=[KINDS["instance"]], project=config.cloud.project)
+def account_state(
+    config: Config,
+    session: AwsSession,
+    runs: Iterable[str],
+    run: str | None = None,
+    regions: Sequence[str] | None = None,
+) -> AccountState:
+    """The project's machines, or those of one run, in `regions` or all that are enabled; `runs` are the store's."""
+    scan = scan_account(session, regions, [KINDS["instance"]], config.cloud.project)
     known, now = set(runs), datetime.now(UTC)
     found = [resource for resource in scan.resources if run in (None, resource.tags.run)]
     machines = [_machine(resource, known, now) for resource in found]

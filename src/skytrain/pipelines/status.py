@@ -9,7 +9,7 @@ from typing import TypeVar
 from ..checkpoints import CheckpointError, committed, read_marker
 from ..cloud import LaunchRecord, launched_runs, launches_of
 from ..config import Config, SkytrainError, format_count, format_seconds
-from ..runs import DamagedRecord, NoRuns, RunRecord, RunStatus, load_run, run_names, run_status
+from ..runs import DamagedRecord, NoRuns, RunRecord, RunStatus, hosts_usd, load_run, run_names, run_status
 from ..storage import Store, open_store
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ def status(config: Config, run: str | None) -> list[RunStatus]:
     store = open_store(config.store)
     if run is not None:
         return [find_status(store, run)]
-    launched = [_launched_status(launches_of(store, name)[-1]) for name in launched_runs(store)]
+    launched = [_launched_status(store, launches_of(store, name)[-1]) for name in launched_runs(store)]
     try:
         names = sorted(run_names(store))
     except NoRuns:
@@ -41,15 +41,14 @@ def find_status(store: Store, run: str) -> RunStatus:
         launches = launches_of(store, run)
         if not launches:
             raise
-        return _launched_status(launches[-1])
+        return _launched_status(store, launches[-1])
 
 
-def _launched_status(record: LaunchRecord) -> RunStatus:
+def _launched_status(store: Store, record: LaunchRecord) -> RunStatus:
     group = record.groups[0]
     machines = f"{group.nodes} x {group.instance_type} ({group.market}) in {group.zone}"
-    return RunStatus(
-        record.run, "launch failed" if record.failed else LAUNCHED, since=record.launched_at, host=machines
-    )
+    state = "launch failed" if record.failed else LAUNCHED
+    return RunStatus(record.run, state, since=record.launched_at, host=machines, usd=hosts_usd(store, record.run))
 
 
 def _status_or_damage(store: Store, name: str) -> RunStatus:

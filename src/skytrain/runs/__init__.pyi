@@ -34,6 +34,9 @@ from .log_reading import LogLine as LogLine, LogSelection as LogSelection, RunLo
 from .logs import LoggedReporter as LoggedReporter, libraries_logged as libraries_logged, log_record as log_record
 from .meetings import (
     GenerationOver as GenerationOver,
+    GenerationRecord as GenerationRecord,
+    HostHeartbeats as HostHeartbeats,
+    HostRecord as HostRecord,
     HostSpends as HostSpends,
     MeetingObjects as MeetingObjects,
     Presence as Presence,
@@ -41,6 +44,7 @@ from .meetings import (
     generation_key as generation_key,
     host_key as host_key,
     list_meeting as list_meeting,
+    read_generation as read_generation,
 )
 from .meter import (
     Count as Count,
@@ -77,7 +81,7 @@ from .record import (
     save_run as save_run,
 )
 from .reporting import Reporter as Reporter, Silent as Silent, progress_line as progress_line
-from .status import RunStatus as RunStatus, run_status as run_status
+from .status import RunStatus as RunStatus, hosts_usd as hosts_usd, run_status as run_status
 from .stopping import (
     StopRequest as StopRequest,
     ask_stop as ask_stop,

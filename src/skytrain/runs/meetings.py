@@ -93,31 +93,70 @@ def check_generation(store: Store, run: str, number: int) -> None:
         )
 
 
+@dataclass(frozen=True)
+class GenerationRecord:
+    """The newest generation as its objects describe it. With an exit code, the run itself is over."""
+
+    number: int
+    members: tuple[str, ...]
+    end_reason: str | None = None
+    exit_code: int | None = None
+    launch: str | None = None  # whose agents ended the run
+
+
+def read_generation(store: Store, run: str, found: MeetingObjects) -> GenerationRecord | None:
+    """Return the newest generation of a listing; None before the first."""
+    if not found.newest:
+        return None
+    key = generation_key(run, found.newest)
+    try:
+        members = tuple(str(host) for host in read_object(store, key)["members"])
+        if not found.ended and not found.over:
+            return GenerationRecord(found.newest, members)
+        key = generation_key(run, found.newest, "over" if found.over else "ended")
+        end = read_object(store, key)
+        return GenerationRecord(found.newest, members, str(end["reason"]), end["exit_code"], end.get("launch"))
+    except (KeyError, TypeError) as error:
+        raise DamagedRecord(store, key, error) from None
+
+
+class HostHeartbeats:
+    """The heartbeats of a run's hosts; reads only those that have changed since the last reading."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        self._store, self._run = store, run
+        self._known: dict[str, tuple[str, dict[str, Any]]] = {}  # key -> etag, record
+
+    def read(self, hosts: Iterable[HostRecord]) -> list[tuple[HostRecord, dict[str, Any]]]:
+        found = []
+        for each in hosts:
+            known = self._known.get(each.stat.key)
+            if known is None or known[0] != each.stat.etag:
+                try:
+                    known = (each.stat.etag, read_object(self._store, each.stat.key))
+                except NotFound:  # it has moved since: the next reading has it
+                    continue
+            found.append((each, known))
+        self._known = {each.stat.key: known for each, known in found}
+        return [(each, record) for each, (_, record) in found]
+
+
 class HostSpends:
-    """The cost that each host recorded for itself in its heartbeats; reads only what has changed.
+    """The cost that each host recorded for itself in its heartbeats.
 
     The form is that of the attempts' spend streams. `without`: hosts that somebody else counts.
     """
 
     def __init__(self, store: Store, run: str, without: Collection[str] = ()) -> None:
         self._store, self._run, self._without = store, run, frozenset(without)
-        self._known: dict[str, tuple[str, dict[str, Any]]] = {}  # key -> etag, record
+        self._heartbeats = HostHeartbeats(store, run)
 
     def read(self) -> list[dict[str, Any]]:
-        found = {}
-        for each in list_meeting(self._store, self._run).hosts:
-            key, etag = each.stat.key, each.stat.etag
-            if each.host in self._without:
-                continue
-            known = self._known.get(key)
-            if known is not None and known[0] == etag:
-                found[key] = known
-                continue
-            try:
-                found[key] = (etag, read_object(self._store, key)["spend"])
-            except NotFound:  # it has moved since: the next reading has it
-                continue
-            except (KeyError, TypeError) as error:
-                raise DamagedRecord(self._store, key, error) from None
-        self._known = found
-        return [record for _, record in found.values()]
+        hosts = [each for each in list_meeting(self._store, self._run).hosts if each.host not in self._without]
+        return [self._spend(each, record) for each, record in self._heartbeats.read(hosts)]
+
+    def _spend(self, host: HostRecord, record: dict[str, Any]) -> dict[str, Any]:
+        spend = record.get("spend")
+        if not isinstance(spend, dict):
+            raise DamagedRecord(self._store, host.stat.key, TypeError("it has no spend"))
+        return spend

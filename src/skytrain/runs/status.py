@@ -10,6 +10,7 @@ from ..storage import Store
 from .attempts import attempt_numbers, read_attempt, read_outcome
 from .exits import DONE, INTERRUPTED
 from .failures import read_failure
+from .meetings import HostSpends
 from .meter import Count, largest_counts, last_records
 from .metrics import last_metrics
 from .record import load_run
@@ -46,6 +47,7 @@ class RunStatus:
     slowest_rank: int | None = None
     straggler_ratio: float | None = None
     host: str | None = None
+    generation: int | None = None  # of the newest attempt, where node agents run it
 
 
 def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int, str] | None = None) -> RunStatus:
@@ -62,7 +64,8 @@ def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int,
     metrics = last_metrics(store, name)
     step = max([metrics.get("step", 0), *([checkpoint[0]] if checkpoint else [])])
     beat = beats.get(newest, {}) if newest is not None else {}
-    counts = largest_counts(beats.values())
+    # Hosts that wait, and those that have left since the last attempt, have recorded their own cost.
+    counts = largest_counts([*beats.values(), *HostSpends(store, name).read()])
     usd = _usd(counts, beat)
     return RunStatus(
         run=name,
@@ -87,6 +90,7 @@ def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int,
         slowest_rank=_whole(metrics.get("perf/slowest_rank")),
         straggler_ratio=metrics.get("perf/straggler_ratio"),
         host=begun.get("host"),
+        generation=begun.get("generation"),
     )
 
 
@@ -113,6 +117,12 @@ def _usd(counts: dict[str, Count], beat: dict[str, Any]) -> float | None:
     """Return the dollars spent, or None if no attempt knew a price."""
     known = beat.get("usd") is not None or any(count.usd for count in counts.values())
     return sum(count.usd for count in counts.values()) if known else None
+
+
+def hosts_usd(store: Store, run: str) -> float | None:
+    """Return what the hosts of a run that has not begun to train have recorded; None without a price."""
+    counts = largest_counts(HostSpends(store, run).read())
+    return _usd(counts, {})
 
 
 def _projected(metrics: dict[str, Any], usd: float | None) -> float | None:

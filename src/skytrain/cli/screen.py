@@ -1,0 +1,110 @@
+"""A run that is followed: redrawn in place on a terminal, a line for each change elsewhere, or JSON lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from .console import ended_by_reader, pause, table
+
+if TYPE_CHECKING:
+    from ..cloud import LaunchRecord
+    from ..pipelines.follow import RunEnd, RunFollower
+    from ..pipelines.run_view import RunView
+
+LINE_SECONDS = 60.0  # between two lines of a run of which only the step has changed
+
+
+class LiveScreen:
+    """On a terminal: a table that is redrawn; notes stay above it."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._live = Live(console=Console(highlight=False, markup=False), auto_refresh=False)
+
+    def show(self, view: RunView) -> None:
+        from rich.text import Text
+
+        from ..pipelines.run_view import view_rows
+
+        if not self._live.is_started:
+            self._live.start()
+        self._live.update(Text(f"{table(view_rows(view))}\n\nCtrl-C ends this view, not the run. {view.at}"))
+        self._live.refresh()
+
+    def note(self, text: str) -> None:
+        self._live.console.print(text)
+
+    def close(self) -> None:
+        self._live.stop()
+
+
+class PlainScreen:
+    """Elsewhere: one line when something happens, and one a minute while it trains."""
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+        self._shown_at = 0.0
+
+    def show(self, view: RunView) -> None:
+        from ..pipelines.run_view import headline, view_line
+
+        nodes = [(node.machine, node.state, node.rank) for node in view.nodes]
+        event, step = (headline(view), nodes, view.generation, view.launch), view.status.step
+        late = time.monotonic() - self._shown_at >= LINE_SECONDS
+        if self._shown is None or self._shown[0] != event or (late and self._shown[1] != step):
+            self._shown, self._shown_at = (event, step), time.monotonic()
+            print(view_line(view), flush=True)
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        return
+
+
+class JsonScreen(PlainScreen):
+    """One JSON object a line."""
+
+    def show(self, view: RunView) -> None:
+        print(json.dumps(dataclasses.asdict(view)), flush=True)
+
+
+def follow_run(follower: RunFollower, *, as_json: bool = False, detached: str = "") -> RunEnd | None:
+    """Show the run until it ends, or until Ctrl-C, after which `detached` is printed; None then."""
+    screen = JsonScreen() if as_json else LiveScreen() if sys.stdout.isatty() else PlainScreen()
+    try:
+        with ended_by_reader():
+            return follower.follow(screen, pause)
+    except KeyboardInterrupt:
+        screen.close()
+        print(f"\n{detached}", file=sys.stderr)
+        return None
+    finally:
+        screen.close()
+
+
+def follow_launch(follower: RunFollower, settings: str = "cloud=ec2") -> int:
+    """Follow a run that was just launched; returns the exit code: that of the run, or 0 if the user has detached."""
+    record = follower.record
+    assert record is not None
+    end = follow_run(follower, detached=f"detached: {_goes_on(record)}")
+    if end is not None:
+        print(f"{record.run}: {end.reason} (exit code {end.exit_code})")
+    print_next(record.run, settings)
+    return 0 if end is None else end.exit_code
+
+
+def _goes_on(record: LaunchRecord) -> str:
+    return f"{record.run} goes on without this terminal, until {record.groups[0].kill_at} at the latest"
+
+
+def print_next(run: str, settings: str = "cloud=ec2") -> None:
+    """Print what people do next with a run on rented machines."""
+    for verb, options in (("status", " --watch"), ("logs", " --follow"), ("stop", "")):
+        print(f"  skytrain {verb} {run} {settings}{options}")
