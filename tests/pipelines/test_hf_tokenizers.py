@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from skytrain.config import Config, compose
+from skytrain.config import Config, SkytrainError, compose
 from skytrain.evaluation import Sampling
 from skytrain.pipelines.evaluate import LossRequest, evaluate
 from skytrain.pipelines.export import ExportRequest, export
@@ -102,3 +103,12 @@ def test_an_exported_folder_has_the_tokenizer_and_is_read_back(
     assert texts[0] == texts[1]
     losses = [evaluate(config, LossRequest(source), Silent())[1].loss for source in sources]
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
+    # The folder's own tokenizer and window are found, whatever is configured.
+    others = compose([]).config
+    unnamed = dataclasses.replace(
+        config, tokenizer=others.tokenizer, trainer=dataclasses.replace(config.trainer, sequence_length=4096)
+    )
+    assert evaluate(unnamed, LossRequest(sources[1], max_tokens="200"), Silent())[1].tokens > 0
+    nowhere = dataclasses.replace(unnamed, data=others.data)
+    with pytest.raises(SkytrainError, match=r"made with the tokenizer of .*out[\s\S]*tokenizer=hf tokenizer\.name="):
+        evaluate(nowhere, LossRequest(sources[1]), Silent())

@@ -9,7 +9,7 @@ from ..config import Config, SkytrainError, TokenFilesConfig, parse_count
 from ..evaluation import HeldOut, LossReport, PlacedModel, evaluate_loss, place_model
 from ..runs import Reporter, RunRecord
 from ..storage import Store, open_store
-from ..tokens import PackedSplit, Split, TokenSplit, find_prepared, open_file_split
+from ..tokens import PackedSplit, Split, TokenSplit, find_prepared_for, open_file_split
 
 AUTO_BATCH_TOKENS = 8192  # at a time, where trainer.micro_batch=auto names no size
 
@@ -41,7 +41,7 @@ def _held_out(config: Config, store: Store, placed: PlacedModel, split: Split, l
     tokenizer, run = placed.tokenizer, placed.run
     if run is None:
         files = config.loader.files
-        length, batch = config.trainer.sequence_length, config.trainer.micro_batch
+        length, batch = min(config.trainer.sequence_length, placed.model.window), config.trainer.micro_batch
     else:
         named = run.config["loader"].get("files")
         files = TokenFilesConfig(**named) if named else None
@@ -50,7 +50,9 @@ def _held_out(config: Config, store: Store, placed: PlacedModel, split: Split, l
         tokens = open_file_split(files, split, tokenizer)
     else:
         prefix = (
-            _prefix_of_run(run, split) if run else find_prepared(store, config.data, config.tokenizer).prefix(split)
+            _prefix_of_run(run, split)
+            if run
+            else find_prepared_for(store, config.data, tokenizer, placed.label).prefix(split)
         )
         tokens = TokenSplit.open(store, prefix, expect_tokenizer_hash=tokenizer.hash, vocab_size=tokenizer.vocab_size)
         if tokens.manifest.masked:

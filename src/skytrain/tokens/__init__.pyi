@@ -51,6 +51,7 @@ from .packing import (
 from .prepared import (
     Prepared as Prepared,
     find_prepared as find_prepared,
+    find_prepared_for as find_prepared_for,
     open_prepared as open_prepared,
     tokens_folder as tokens_folder,
     trained_tokenizer_id as trained_tokenizer_id,

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from skytrain.config import BPETokenizerConfig, DataConfig, HFTokenizerConfig, SkytrainError, TokenizerConfig
 from skytrain.corpus import choose_version, corpus_folder, recipe_hash
 from skytrain.storage import NotFound, Store
 
 from .manifest import Manifest, find_manifest
+
+if TYPE_CHECKING:
+    from .tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,24 @@ def open_prepared(store: Store, folder: str) -> Prepared | None:
 
 def find_prepared(store: Store, data: DataConfig, tokenizer: TokenizerConfig) -> Prepared:
     """Find the prepared data for these settings; of several versions, the one that matches the current sources."""
+    found = _find_versions(store, data, lambda prepared: _made_by(prepared, tokenizer))
+    if not found:
+        raise _none_prepared(store, data, f"tokenizer={tokenizer.name}", "with the same KEY=VALUEs")
+    version = choose_version(data, list(found), store.url(f"tokens/{data.name}"))
+    return _choose_tokenizer(store, data.name, version, tokenizer, found[version])
+
+
+def find_prepared_for(store: Store, data: DataConfig, tokenizer: Tokenizer, model: str) -> Prepared:
+    """The same for the tokenizer of `model`, a folder or a name on the hub, which is known by its hash."""
+    found = _find_versions(store, data, lambda prepared: prepared.train.tokenizer.hash == tokenizer.hash)
+    if not found:
+        how = f"with the same KEY=VALUEs and tokenizer=hf tokenizer.name={model}"
+        raise _none_prepared(store, data, f"the tokenizer of {model}", how)
+    return found[choose_version(data, list(found), store.url(f"tokens/{data.name}"))][0]
+
+
+def _find_versions(store: Store, data: DataConfig, fits: Callable[[Prepared], bool]) -> dict[str, list[Prepared]]:
+    """What was prepared by these settings, by version."""
     recipe, top = recipe_hash(data), f"tokens/{data.name}"
     found: dict[str, list[Prepared]] = {}
     for version in store.folders(f"{top}/"):
@@ -46,16 +68,17 @@ def find_prepared(store: Store, data: DataConfig, tokenizer: TokenizerConfig) ->
             continue
         for tokenizer_id in store.folders(f"{top}/{version}/"):
             prepared = open_prepared(store, tokens_folder(data.name, version, tokenizer_id))
-            if prepared and prepared.train.made_from["recipe"] == recipe and _made_by(prepared, tokenizer):
+            if prepared and prepared.train.made_from["recipe"] == recipe and fits(prepared):
                 found.setdefault(version, []).append(prepared)
-    if not found:
-        wanted = f" in version {data.version}" if data.version else ""
-        raise SkytrainError(
-            f"{store.url(top)} holds no tokens of data={data.name} made with tokenizer={tokenizer.name} and these settings{wanted}\n"
-            "  run `skytrain prepare` with the same KEY=VALUEs first"
-        )
-    version = choose_version(data, list(found), store.url(top))
-    return _choose_tokenizer(store, data.name, version, tokenizer, found[version])
+    return found
+
+
+def _none_prepared(store: Store, data: DataConfig, tokenizer: str, how: str) -> SkytrainError:
+    wanted = f" in version {data.version}" if data.version else ""
+    return SkytrainError(
+        f"{store.url(f'tokens/{data.name}')} holds no tokens of data={data.name} made with {tokenizer} and these settings{wanted}\n"
+        f"  run `skytrain prepare` {how} first"
+    )
 
 
 def _choose_tokenizer(
