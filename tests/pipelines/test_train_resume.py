@@ -352,6 +352,20 @@ def test_a_budget_stops_the_run_with_a_checkpoint_and_a_larger_one_resumes_it(ro
     assert sum(count.usd for count in read_spend(open_store(str(root)), "dear").counts.values()) > spent
 
 
+def test_a_run_that_its_budget_cannot_pay_for_stops_after_20_steps_with_the_sum(root, monkeypatch):
+    monkeypatch.setattr("skytrain.runs.meter.boot_clock", lambda: 0.0)  # nothing is spent yet
+    price = ("budget.usd=50", "budget.usd_per_hour=3600", "budget.margin=0s", "budget.planned_step_seconds=0.001")
+    words = ("run=over", "trainer.steps=50000", "trainer.validate_every=null", "trainer.checkpoint_every=null")
+    notes = Notes()
+    stopped = train(tiny_config(root, *words, *price), notes)
+    assert (stopped.outcome, stopped.exit_code, stopped.step) == ("budget", 6, 20)
+    assert committed_steps(open_store(str(root)), "over") == [20]
+    [said] = [text for text in notes.said if text.startswith("budget: a step takes up to")]
+    assert "(planned 1 ms): the run will cost $" in said and "and the budget is $50: saving at step 20" in said
+    outcome = read_outcome(open_store(str(root)), "over", 0)
+    assert outcome is not None and "the run will cost $" in outcome["cause"]
+
+
 def test_a_budget_without_a_price_is_said_not_to_be_watched(root):
     notes = Notes()
     train(tiny_config(root, "run=free", "budget.usd=1", "trainer.stop_at_step=1", *SHORT), notes)

@@ -97,7 +97,7 @@ class RunFollower:
             return self._end_of_agents(view)
         state, status = view.status.state, view.status
         if state in ENDED:
-            return RunEnd(EXIT_CODES[ENDED[state]], state)
+            return RunEnd(EXIT_CODES[ENDED[state]], _with_cause(state, view))
         if state != "failed":
             self._failed_at = 0.0
             return None
@@ -112,7 +112,7 @@ class RunFollower:
             # The end of an earlier launch is history; so is that of agents who have started again since.
             ours = record is None or generation.launch in (None, record.id)
             if ours and not any(node.state in ("waits", "joins", "trains") for node in view.nodes):
-                return RunEnd(generation.exit_code, generation.end_reason or "")
+                return RunEnd(generation.exit_code, _with_cause(generation.end_reason or "", view))
         if record is None or any(node.state != "silent" for node in view.nodes):
             return None
         if datetime.now(UTC) > record.over_at + KILL_GRACE:
@@ -140,6 +140,11 @@ class RunFollower:
             found = account_state(self._config, self._session, [self._run], self._run, [self.record.region])
             self._machines, self._tags_at = found.machines, time.monotonic() + TAGS_SECONDS
         return self._machines
+
+
+def _with_cause(reason: str, view: RunView) -> str:
+    """Add what the run's last attempt recorded as the cause of its end."""
+    return f"{reason}: {view.status.cause}" if view.status.cause else reason
 
 
 class OfferTurns:

@@ -248,6 +248,7 @@ def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineIma
     command = (
         "node", *record.words, *offer.layout.overrides, f"run={draft.run}",
         f"budget.usd_per_hour={record.groups[number].usd_per_hour:.4f}",
+        f"budget.planned_usd={offer.cost.usd:.2f}", f"budget.planned_step_seconds={offer.speed.step_seconds:.4f}",
         "--nodes", str(offer.nodes), "--launch", record.id,
     )  # fmt: skip
     boot = BootScript(

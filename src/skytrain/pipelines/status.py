@@ -85,7 +85,7 @@ def describe_status(found: RunStatus) -> list[tuple[str, str]]:
     speed = _text(found.tokens_per_s, lambda value: f"{format_count(value)} tokens/s")
     lines = {
         "state": state + (f" on {found.host}" if found.host else ""),
-        "reason": found.reason or "",
+        "reason": found.reason or found.cause or "",
         "step": f"{found.step}/{found.total_steps}"
         + _text(found.eta_seconds, lambda s: f", {format_seconds(s)} to go"),
         "loss": _text(found.loss, "{:.4f}".format) + _text(found.val_loss, ", validation {:.4f}".format),

@@ -40,7 +40,10 @@ EXITS = (
         "try again later, or another machine",
     ),
     Exit(
-        6, BUDGET, "`budget.usd` is nearly spent; a checkpoint was committed", "raise it and run the same command again"
+        6,
+        BUDGET,
+        "`budget.usd` is nearly spent, or will not be enough; a checkpoint was committed",
+        "raise it and run the same command again",
     ),
     Exit(7, INTERRUPTED, "interrupted after a commit", RESUME),
     Exit(8, SUPERSEDED, "a newer attempt at the run has taken over", "leave it to that attempt, or choose run=NAME"),

@@ -48,6 +48,7 @@ class RunStatus:
     straggler_ratio: float | None = None
     host: str | None = None
     generation: int | None = None  # of the newest attempt, where node agents run it
+    cause: str | None = None  # why the newest attempt ended on purpose
 
 
 def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int, str] | None = None) -> RunStatus:
@@ -91,6 +92,7 @@ def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int,
         straggler_ratio=metrics.get("perf/straggler_ratio"),
         host=begun.get("host"),
         generation=begun.get("generation"),
+        cause=_cause(outcomes.get(newest) if newest is not None else None),
     )
 
 
@@ -117,6 +119,11 @@ def _usd(counts: dict[str, Count], beat: dict[str, Any]) -> float | None:
     """Return the dollars spent, or None if no attempt knew a price."""
     known = beat.get("usd") is not None or any(count.usd for count in counts.values())
     return sum(count.usd for count in counts.values()) if known else None
+
+
+def _cause(outcome: dict[str, Any] | None) -> str | None:
+    cause = outcome.get("cause") if outcome else None
+    return cause if outcome and cause != outcome["outcome"] else None
 
 
 def hosts_usd(store: Store, run: str) -> float | None:

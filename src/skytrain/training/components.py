@@ -21,6 +21,7 @@ from .callbacks import Profile, StepLog, StepSize
 from .checkpointing import Checkpoints, SavePolicy, seconds_between_interruptions
 from .evaluations import Evaluations, Scheduled
 from .interruptions import BudgetWatch, Interruptions, StopSources
+from .overrun import OverrunWatch
 from .random_state import RandomState
 from .restoring import ApplyOptimizerSettings, StartAtStep
 from .straggler import watch_ranks
@@ -154,15 +155,19 @@ def _lineage(attempt: Attempt) -> dict[str, object]:
 
 def make_interruptions(attempt: Attempt, save_soon: Callable[[], None]) -> Interruptions:
     context, services = attempt.context, attempt.services
-    budget = None
-    limit = context.config.budget.usd
-    if limit is not None and services.meter.usd_per_hour is not None and context.ranks.first:
-        budget = BudgetWatch(services.meter, limit, context.config.budget.margin)
+    budget, overrun = None, None
+    limits, plan = context.config.budget, context.plan
+    if services.meter.usd_per_hour is not None and context.ranks.first:
+        settle = torch.cuda.synchronize if plan.device == "cuda" else lambda: None
+        overrun = OverrunWatch(services.meter, limits, plan.stop_step, settle)
+        if limits.usd is not None:
+            budget = BudgetWatch(services.meter, limits.usd, limits.margin)
     sources = StopSources(
         context.signals,
         services.notices,
         budget,
         taken_over=lambda: services.takeover.found,
         stop_asked=lambda: services.stop.found,
+        overrun=overrun,
     )
     return Interruptions(services.reporter, context.ranks, sources, save_soon)

@@ -21,6 +21,7 @@ from ..runs import Cause, Metadata, Meter, Notice, Reporter, StopRequest, Supers
 from ..storage import Patience, Retry
 from .callbacks import AtStep
 from .module import CausalLM
+from .overrun import OverrunVerdict, OverrunWatch
 
 POLL_SECONDS = 5.0  # as AWS advises
 SILENCE = Retry(seconds=60.0)  # of the metadata service, before a warning
@@ -146,6 +147,7 @@ class StopSources:
     budget: BudgetWatch | None = None  # on rank 0
     taken_over: Callable[[], Superseded | None] = lambda: None
     stop_asked: Callable[[], StopRequest | None] = lambda: None  # on rank 0
+    overrun: OverrunWatch | None = None  # on rank 0
 
 
 class Interruptions(AtStep):
@@ -156,6 +158,7 @@ class Interruptions(AtStep):
     ) -> None:
         self._reporter, self._ranks, self._sources, self._save_soon = reporter, ranks, sources, save_soon
         self._warned = False
+        self._overrun: OverrunVerdict | None = None
         self.outcome: str | None = None
         self.cause: Cause | None = None
 
@@ -174,9 +177,12 @@ class Interruptions(AtStep):
             return StepAction.INTERRUPT
         if self._sources.budget is not None and self._sources.budget.reached():
             return StepAction.BUDGET
+        if self._overrun is not None and self._overrun.stops:
+            return StepAction.BUDGET
         return StepAction.SAVE if notice and not self._warned else StepAction.NOTHING
 
     def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
+        self._check_overrun(module, step)
         action = StepAction(self._ranks.largest(self._own_action()))
         if action is StepAction.NOTHING or trainer.should_stop:
             return
@@ -189,14 +195,32 @@ class Interruptions(AtStep):
             self._save_soon()
             return
         if action is StepAction.BUDGET:
-            self.outcome, self.cause = "budget", Cause("budget.usd is nearly spent")
-            if self._sources.budget is not None:
-                self._reporter.note(self._sources.budget.message(step))
+            self._stop_for_budget(step)
         else:
             self.outcome = "stopped" if action is StepAction.STOP else "interrupted"
             self.cause = self._find_cause()
             self._reporter.note(f"{self.cause.text}: saving at step {step}, then stopping")
         trainer.should_stop = True
+
+    def _check_overrun(self, module: CausalLM, step: int) -> None:
+        if self._sources.overrun is None:
+            return
+        found = self._sources.overrun.after_step(step, lambda: module.clock.seconds())
+        if found is not None:
+            self._overrun = found
+            if not found.stops:
+                self._reporter.note(found.text)
+
+    def _stop_for_budget(self, step: int) -> None:
+        self.outcome, self.cause = "budget", Cause("budget.usd is nearly spent")
+        if self._overrun is not None and self._overrun.stops:
+            self.cause = Cause(self._overrun.text)
+            self._reporter.note(
+                f"budget: {self._overrun.text}: saving at step {step}, then stopping\n"
+                "  raise budget.usd and run the same command again, or add budget.overrun=continue"
+            )
+        elif self._sources.budget is not None:
+            self._reporter.note(self._sources.budget.message(step))
 
     def _find_cause(self) -> Cause:
         """That of the lowest rank which has one.

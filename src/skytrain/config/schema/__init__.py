@@ -123,6 +123,18 @@ class BudgetConfig:
         EXECUTION, "Price of one machine; null: the catalogue's price for this EC2 instance."
     )
     margin: Seconds = setting(EXECUTION, "Time kept back for the end, in addition to what saving a checkpoint took.")
+    overrun: Literal["stop", "continue"] = setting(
+        EXECUTION,
+        "When the first 20 steps show that `usd` will not be enough: stop with a checkpoint (exit 6), or continue until "
+        "it is spent.",
+        default="stop",
+    )
+    planned_usd: NonNegative | None = setting(
+        EXECUTION, "What the plan expects the run to cost; `skytrain launch` sets it.", default=None
+    )
+    planned_step_seconds: NonNegative | None = setting(
+        EXECUTION, "What the plan expects a step to take; `skytrain launch` sets it.", default=None
+    )
 
 
 @settings

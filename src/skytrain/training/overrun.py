@@ -1,0 +1,73 @@
+"""Whether the budget can pay for the rest of the run, judged once, by the first steps of an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..config import BudgetConfig, format_seconds
+from ..runs import Meter
+
+FIRST, LAST = 10, 19  # steps of the attempt that are timed: those before them wait for compilers and caches
+SLOWER = 1.1  # than planned, from which it is reported though the budget is enough
+
+
+@dataclass(frozen=True)
+class OverrunVerdict:
+    """What the run will cost, and whether it must stop for that."""
+
+    text: str
+    stops: bool
+
+
+class OverrunWatch:
+    """Times steps 10 to 19 of an attempt and projects the rest of the run from the slowest of them.
+
+    `settle` waits for the device, so that a step's time is its own. Steps are timed without evaluations and saves.
+    """
+
+    def __init__(
+        self, meter: Meter, budget: BudgetConfig, stop_step: int, settle: Callable[[], None] = lambda: None
+    ) -> None:
+        self._meter, self._budget, self._stop_step, self._settle = meter, budget, stop_step, settle
+        self._first_step: int | None = None
+        self._last_seconds, self._slowest = 0.0, 0.0
+        self.verdict: OverrunVerdict | None = None
+
+    def after_step(self, step: int, training_seconds: Callable[[], float]) -> OverrunVerdict | None:
+        """Called after each step; returns the verdict once, after the 20th step of the attempt."""
+        if self._first_step is None:
+            self._first_step = step
+        done = step - self._first_step + 1
+        if not FIRST - 1 <= done <= LAST + 1 or self.verdict is not None:
+            return None
+        if done == LAST + 1:
+            self.verdict = self._judge(self._stop_step - step)
+            return self.verdict
+        self._settle()
+        seconds = training_seconds()
+        if done >= FIRST:
+            self._slowest = max(self._slowest, seconds - self._last_seconds)
+        self._last_seconds = seconds
+        return None
+
+    def _judge(self, steps_left: int) -> OverrunVerdict | None:
+        budget, slowest = self._budget, self._slowest
+        projected = self._meter.usd(in_seconds=steps_left * slowest)
+        planned = budget.planned_step_seconds
+        compared = f" (planned {format_step(planned)})" if planned is not None else ""
+        expected = f" (planned ${budget.planned_usd:.2f})" if budget.planned_usd is not None else ""
+        sum_ = f"a step takes up to {format_step(slowest)}{compared}: the run will cost ${projected:.2f}{expected}"
+        if budget.usd is None or projected <= budget.usd or steps_left <= 0:
+            slower = planned is not None and slowest > SLOWER * planned
+            within = f", within the budget of ${budget.usd:g}" if budget.usd is not None else ""
+            return OverrunVerdict(f"warning: {sum_}{within}", stops=False) if slower and steps_left > 0 else None
+        over = f"{sum_}, and the budget is ${budget.usd:g}"
+        if budget.overrun == "continue":
+            return OverrunVerdict(f"warning: {over}: it will stop when that is spent (budget.overrun=continue)", False)
+        return OverrunVerdict(over, stops=True)
+
+
+def format_step(seconds: float) -> str:
+    """Format the time of a step: `350 ms`, `1.92 s`."""
+    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.2f} s" if seconds < 60 else format_seconds(seconds)
