@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from debian_text import MAX_CHARS, MIN_CHARS, texts
+from debian_text import MIN_CHARS, texts
 from resiliparse.parse.lang import detect_fast
 
 from skytrain.config.composition import compose
@@ -35,7 +35,8 @@ from skytrain.corpus.rules.normalize import normalize
 from skytrain.corpus.rules.scan import scan
 
 HERE = Path(__file__).parent
-BYTES = 4_000_000  # of each
+BYTES = 6_000_000  # of each
+MAX_CHARS = 20_000  # more documents in as many bytes
 SPLITTINGS = {"plain": "white space", "datatrove": "datatrove's fallback", "spacy": "spaCy"}
 NAMES = {
     "gopher_repetition": "`gopher_repetition`",
@@ -60,7 +61,7 @@ def pages(folder: Path) -> Iterator[str]:
 
 def prose(folder: Path) -> Iterator[str]:
     with (folder / "debian.jsonl").open() as lines:
-        found = [json.loads(line)["text"] for line in lines]
+        found = [text for line in lines if len(text := json.loads(line)["text"]) <= MAX_CHARS]
     random.Random(0).shuffle(found)
     yield from found
 

@@ -95,7 +95,7 @@ def test_parquet_rows_become_documents_with_the_other_columns_as_meta(tmp_path: 
     first, second, third = ParquetFiles(str(tmp_path / "a.parquet"), id_key="id").documents()
     assert first == Document("a", "one", "parquet", {"score": 1.5})
     assert isinstance(second, BadRecord)
-    assert "a.parquet row 1: 'text' is not text" in second.problem
+    assert "a.parquet row 1: 'text' is null" in second.problem
     assert isinstance(third, Document)
 
 

@@ -107,6 +107,53 @@ def convert(
         print(path)
 
 
+@app.command()
+def export(
+    out: Annotated[str, typer.Option("--out", metavar="FOLDER", help="The folder to write, or s3://bucket/folder.")],
+    data: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="DATA",
+            help="A prepared data set: NAME or NAME@VERSION, as `skytrain data list` shows them, or the KEY=VALUEs "
+            "that it was prepared with. KEY=VALUEs also choose the store.",
+            show_default=False,
+        ),
+    ] = None,
+    kept: Annotated[
+        bool,
+        typer.Option(
+            "--kept",
+            help="The documents that rules and de-duplication kept. Others are not stored.",
+            show_default=False,
+        ),
+    ] = True,
+    compression: Annotated[
+        Literal["snappy", "zstd", "none"], typer.Option("--compression", help="Compression of the parquet files.")
+    ] = "zstd",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace parquet files in the folder.")] = False,
+    config_dir: ConfigDirs = None,
+) -> None:
+    """Write the kept documents as parquet.
+
+    Columns are id, text, source and meta (JSON). Interrupted and started again, it continues after the last file.
+
+    \b
+    Examples:
+      skytrain data export fineweb --kept --compression snappy --out kept
+      skytrain data export --out s3://bucket/kept data=fineweb data/cleaning=web store.root=s3://bucket/project
+    """
+    names = [each for each in data or [] if "=" not in each]
+    if len(names) > 1:
+        raise typer.BadParameter(f"several data sets: {', '.join(names)}; name one", param_hint="DATA")
+    config = compose_overrides([each for each in data or [] if "=" in each], config_dir).config
+    from ..pipelines.data_export import export_kept
+    from .console import reporter
+
+    with reporter() as console:
+        for url in export_kept(config, names[0] if names else None, out, compression, overwrite, console):
+            print(url)
+
+
 @app.command("task")
 def task_(
     task: Annotated[str, typer.Argument(metavar="TASK", help="A multiple-choice task: hellaswag, or a file.")],

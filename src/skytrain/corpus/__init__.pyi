@@ -2,12 +2,14 @@ from .build import write_corpus as write_corpus
 from .characters import utf8_size as utf8_size
 from .clean import stages_of as stages_of
 from .documents import BadRecord as BadRecord, Document as Document
+from .export import Compression as Compression, export_documents as export_documents
 from .files import InputFile as InputFile, find_files as find_files
 from .manifest import (
     CorpusManifest as CorpusManifest,
     CorpusPart as CorpusPart,
     corpus_folder as corpus_folder,
     find_corpus as find_corpus,
+    find_corpus_by_name as find_corpus_by_name,
     open_corpus as open_corpus,
     read_corpus as read_corpus,
     read_part as read_part,

@@ -64,15 +64,18 @@ def to_parquet(documents: list[Document], texts: list[str], compression: str = "
     return tables_to_parquet([table], compression)
 
 
-def tables_to_parquet(tables: Iterable[Any], compression: str = "zstd") -> bytes:
+def tables_to_parquet(
+    tables: Iterable[Any], compression: str = "zstd", metadata: dict[bytes, bytes] | None = None
+) -> bytes:
     """Write tables into one file, each as a row group, without holding all of them in memory."""
     _, parquet = _pyarrow()
     sink = io.BytesIO()
     writer = None
     for table in tables:
         if writer is None:
+            schema = table.schema.with_metadata(metadata) if metadata else table.schema
             writer = parquet.ParquetWriter(
-                sink, table.schema, compression=compression, use_dictionary=["source"], write_statistics=False
+                sink, schema, compression=compression, use_dictionary=["source"], write_statistics=False
             )
         writer.write_table(table)
     assert writer is not None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from skytrain.config import DataConfig, SkytrainError
+from skytrain.config import DataConfig, SkytrainError, nearest, plural
 
 from .documents import Document, from_parquet, texts_in_parquet
 from .versions import choose_version, recipe_hash
@@ -99,6 +99,27 @@ def find_corpus(store: Store, data: DataConfig) -> CorpusManifest:
     return known[choose_version(data, list(known), store.url(top))]
 
 
+def find_corpus_by_name(store: Store, name: str) -> CorpusManifest:
+    """Find the corpus DATASET or DATASET@VERSION, as `skytrain data list` prints them."""
+    dataset, _, wanted = name.partition("@")
+    versions = [
+        version
+        for version in store.folders(f"corpora/{dataset}/")
+        if wanted in ("", version) and store.exists(f"{corpus_folder(dataset, version)}/manifest.json")
+    ]
+    if len(versions) == 1:
+        return open_corpus(store, dataset, versions[0])
+    if versions:
+        problem = f"holds {plural(len(versions), 'version')} of {dataset}: {', '.join(versions)}"
+        raise SkytrainError(f"{store.url('corpora')} {problem}\n  choose one: {dataset}@{versions[0]}")
+    known = sorted(store.folders("corpora"))
+    guess = nearest(dataset, known)
+    hint = (
+        f"did you mean {guess}?" if guess else f"it has {', '.join(known)}" if known else "run `skytrain prepare` first"
+    )
+    raise SkytrainError(f"{store.url('corpora')} holds no corpus {name}\n  {hint}; data made from tokens has no corpus")
+
+
 def read_corpus(store: Store, manifest: CorpusManifest) -> Iterator[Document]:
     """Yield every document in order."""
     for part in manifest.parts:
@@ -107,15 +128,16 @@ def read_corpus(store: Store, manifest: CorpusManifest) -> Iterator[Document]:
 
 def read_part(store: Store, folder: str, part: CorpusPart) -> Iterator[Document]:
     """Yield the documents of one part; raises if its bytes do not match the manifest."""
-    return from_parquet(_body(store, folder, part))
+    return from_parquet(part_body(store, folder, part))
 
 
 def read_part_texts(store: Store, folder: str, part: CorpusPart) -> Iterator[tuple[str, str]]:
     """Yield the ids and texts of one part."""
-    return texts_in_parquet(_body(store, folder, part))
+    return texts_in_parquet(part_body(store, folder, part))
 
 
-def _body(store: Store, folder: str, part: CorpusPart) -> bytes:
+def part_body(store: Store, folder: str, part: CorpusPart) -> bytes:
+    """Return the bytes of a part; raises if they do not match the manifest."""
     key = f"{folder}/{part.name}"
     body = store.read(key)
     if hashlib.sha256(body).hexdigest() != part.sha256:

@@ -39,6 +39,7 @@ from ..storage import NotFound, Store, open_store
 from ..tokens import (
     ChatFiles,
     ChatRows,
+    ParquetTokens,
     Prepared,
     ShardWriter,
     TokenFiles,
@@ -299,7 +300,7 @@ def _fill(
 
 
 def _synthetic(source: Any, tokenizer: Tokenizer) -> Iterator[TokenizedSlice]:
-    if isinstance(source, TokenFiles) and source.eot is None:
+    if isinstance(source, TokenFiles | ParquetTokens) and source.eot is None:
         source = replace(source, eot=tokenizer.eot)
     for i, ids in enumerate(source.token_documents(tokenizer.vocab_size)):
         yield TokenizedSlice(0, i, [f"{i}"], ids, np.array([len(ids)]), np.zeros(1, np.int64))

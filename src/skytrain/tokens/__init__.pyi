@@ -48,6 +48,7 @@ from .packing import (
     inputs_and_targets as inputs_and_targets,
     plain_tokens as plain_tokens,
 )
+from .parquet_tokens import ParquetTokens as ParquetTokens
 from .prepared import (
     Prepared as Prepared,
     find_prepared as find_prepared,

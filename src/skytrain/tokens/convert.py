@@ -22,6 +22,7 @@ from skytrain.storage import Store
 
 from .foreign import MEGATRON_DTYPES, MEGATRON_MAGIC, parse_megatron_index, tar_samples
 from .manifest import Manifest
+from .parquet_tokens import cut_documents, read_token_rows
 from .shards import HEADER_BYTES, MAX_SHARD_TOKENS, pack_header, sha256_of_file, unpack_header
 
 TokenFormat = Literal["llmc", "nanogpt", "megatron", "parquet", "webdataset"]
@@ -185,6 +186,9 @@ class TokenFiles:
     def token_documents(self, vocab_size: int) -> Iterator[np.ndarray]:
         eot = vocab_size - 1 if self.eot is None else self.eot
         for file in self._files():
+            if self.format == "parquet":
+                yield from read_token_rows(file, "tokens", vocab_size)
+                continue
             if file.store is not None:
                 raise ConfigError("data.source.paths", f"{file.url}: token files are converted from a local folder")
             yield from self._read(Path(file.url), eot)
@@ -197,11 +201,9 @@ class TokenFiles:
         if self.format == "llmc":
             return _read_llmc(path, eot)
         if self.format == "nanogpt":
-            return _cut(np.memmap(path, self.dtype, "r"), eot)
+            return cut_documents(np.memmap(path, self.dtype, "r"), eot)
         if self.format == "megatron":
             return _read_megatron(path, eot)
-        if self.format == "parquet":
-            return _read_parquet(path)
         return (ids for _, ids in tar_samples(path, str(path)))
 
 
@@ -212,15 +214,7 @@ def _read_llmc(path: Path, eot: int) -> Iterator[np.ndarray]:
         raise SkytrainError(
             f"{path} is not a whole llm.c file: its header does not fit its {path.stat().st_size:,} bytes"
         )
-    return _cut(np.memmap(path, header[0], "r", HEADER_BYTES), eot)
-
-
-def _cut(tokens: np.ndarray, eot: int) -> Iterator[np.ndarray]:
-    """Yield the documents between end-of-text tokens, whether these precede or follow a document."""
-    places = np.flatnonzero(tokens == eot)
-    for start, end in zip([0, *(places + 1).tolist()], [*places.tolist(), len(tokens)], strict=True):
-        if end > start:
-            yield np.array(tokens[start:end])
+    return cut_documents(np.memmap(path, header[0], "r", HEADER_BYTES), eot)
 
 
 def _read_megatron(path: Path, eot: int) -> Iterator[np.ndarray]:
@@ -237,20 +231,3 @@ def _read_megatron(path: Path, eot: int) -> Iterator[np.ndarray]:
     for first, last in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         ids = np.array(tokens[ends[first] : ends[last]])
         yield ids[:-1] if len(ids) and ids[-1] == eot else ids
-
-
-def _read_parquet(path: Path) -> Iterator[np.ndarray]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.ParquetFile(path)
-        if "tokens" not in table.schema_arrow.names:
-            raise SkytrainError(f"{path}: no column 'tokens'; its columns: {', '.join(table.schema_arrow.names)}")
-        for batch in table.iter_batches(ROW_GROUP_DOCUMENTS, columns=["tokens"]):
-            column = batch.column(0)
-            values, offsets = column.values.to_numpy(), column.offsets.to_numpy()
-            for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
-                yield values[start:end]
-    except (pa.ArrowException, OSError) as error:
-        raise SkytrainError(f"{path}: not a whole parquet file: {error}") from None

@@ -13,7 +13,10 @@ def record_to_document(
     record: dict[str, Any], where: str, name: str, text_key: str, id_key: str | None, source: str
 ) -> Document | BadRecord:
     """`where` names the record in an error, `name` the document where there is no `id_key`; other keys become meta."""
+    is_null = text_key in record and record[text_key] is None
     text = record.pop(text_key, None)
+    if is_null:
+        return BadRecord("text", f"{where}: {text_key!r} is null")
     if not isinstance(text, str):
         guess = nearest(text_key, record)
         hint = f"did you mean data.source.text_key={guess}?" if guess else f"its keys: {', '.join(record)}"

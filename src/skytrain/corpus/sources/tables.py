@@ -7,6 +7,7 @@ import io
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from skytrain.config import nearest
 
@@ -40,7 +41,7 @@ def read_parquet(
             table = pyarrow.parquet.ParquetFile(pyarrow.PythonFile(stream, "r"))
             missing = _missing(table.schema_arrow.names, text_key, id_key)
             if missing:
-                raise UnreadableFile(f"{file.url}: {missing}")
+                raise UnreadableFile(f"{file.url}: {missing}{_token_hint(table.schema_arrow)}")
             number = 0
             for batch in table.iter_batches(ROWS_AT_ONCE):
                 for record in batch.to_pylist():
@@ -50,6 +51,16 @@ def read_parquet(
                     number += 1
         except (pyarrow.ArrowException, OSError) as error:
             raise UnreadableFile(f"{file.url}: not a whole parquet file: {error}") from None
+
+
+def _token_hint(schema: Any) -> str:
+    from pyarrow import types
+
+    for field in schema:
+        kind = field.type
+        if (types.is_list(kind) or types.is_large_list(kind)) and types.is_integer(kind.value_type):
+            return f"\n  {field.name!r} looks like token ids: data=parquet-tokens data.source.column={field.name}"
+    return ""
 
 
 @dataclass(frozen=True)
