@@ -409,6 +409,34 @@ def test_a_budget_on_an_instance_that_cannot_say_what_it_is_is_refused(root, mon
         assert train(tiny_config(root, "run=mute", *priced, *SHORT), Silent()).outcome == "stopped"
 
 
+def test_a_rented_machine_sends_its_log_and_metrics_to_cloudwatch_and_a_local_one_does_not(root, no_aws):
+    import boto3
+    from moto import mock_aws
+
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        no_aws.setenv(name, "testing")
+    rented = ("cloud.target=ec2", "cloud.cloudwatch=true", "cloud.region=us-east-1", "budget.usd_per_hour=1")
+    words = (*SHORT, "trainer.stop_at_step=1", "cloud.log_groups={nodes: /skytrain/demo/nodes}", *rented)
+    with mock_aws():
+        logs = boto3.client("logs", region_name="us-east-1")
+        logs.create_log_group(logGroupName="/skytrain/demo/nodes")
+        train(tiny_config(root, "run=local", *words), Silent())
+        assert logs.describe_log_streams(logGroupName="/skytrain/demo/nodes")["logStreams"] == []
+        with fake_metadata() as fake:
+            no_aws.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", fake.url)
+            train(tiny_config(root, "run=rented", *words), Silent())
+        stream = {"logGroupName": "/skytrain/demo/nodes", "logStreamName": "rented/attempt-0/rank-0"}
+        messages = [event["message"] for event in logs.get_log_events(**stream, startFromHead=True)["events"]]
+    metrics = {
+        metric["Name"]
+        for line in map(json.loads, [text for text in messages if text.startswith("{")])
+        for directive in line["_aws"]["CloudWatchMetrics"]
+        for metric in directive["Metrics"]
+    }
+    assert metrics == {"train/loss", "val/loss", "perf/tokens_per_s", "cost/usd"}
+    assert any(text.startswith("train 1/1 | loss") for text in messages)
+
+
 def test_a_store_without_permission_is_said_and_nothing_is_trained(s3_server, s3_environment, root):
     from tests.support.s3 import READER_KEY, READER_SECRET
 

@@ -66,7 +66,7 @@ def node(
       skytrain node parallel=fsdp store.root=/shared/store --nodes 2 --name one --address 127.0.0.1
     """
     from ..jobs import NodeRequest, choose_processes, run_node
-    from ..runs import Start, run_name
+    from ..runs import Start, cloudwatch_stream, log_destination, run_name
     from .console import reporter
 
     composed = compose_overrides(overrides, config_dir, source)
@@ -81,21 +81,37 @@ def node(
         address,
         launch,
     )
-    note = reporter().note
-    raise SystemExit(run_node(composed.config, request, note, _machines(composed.config, request, note)))
+    note, instance = reporter().note, _instance(composed.config, request)
+    destination = log_destination(composed.config, request.run, on_ec2=instance is not None)
+    with cloudwatch_stream(destination, request.run, f"node-{instance}", note) as log:
+
+        def tell(text: str) -> None:
+            note(text)
+            if log is not None:
+                log.log(text)
+
+        code = run_node(composed.config, request, tell, _machines(composed.config, request, instance, tell))
+    raise SystemExit(code)
 
 
-def _machines(config: Config, request: NodeRequest, note: Callable[[str], None]) -> RentedMachines | None:
-    """Return the rented machines of the launch; None where someone else started this machine."""
+def _instance(config: Config, request: NodeRequest) -> str | None:
+    """Return the id of this instance; None where someone else than `launch` started this machine."""
     from ..runs import find_metadata
-    from ..storage import open_store
 
     metadata = find_metadata() if request.launch and config.cloud.target == "ec2" else None
-    instance = metadata.instance() if metadata is not None else None
+    found = metadata.instance() if metadata is not None else None
+    return found.id if found is not None else None
+
+
+def _machines(
+    config: Config, request: NodeRequest, instance: str | None, tell: Callable[[str], None]
+) -> RentedMachines | None:
+    """Return the rented machines of the launch; None where someone else started this machine."""
+    from ..cloud import Ec2Machines, open_session, read_launch
+    from ..storage import open_store
+
     if instance is None:
         return None
-    from ..cloud import Ec2Machines, open_session, read_launch
-
     store = open_store(config.store)
     record = read_launch(store, request.run, str(request.launch))
-    return Ec2Machines(open_session(record.region), store, record, instance.id, note)
+    return Ec2Machines(open_session(record.region), store, record, instance, tell)

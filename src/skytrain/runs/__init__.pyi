@@ -13,7 +13,11 @@ from .attempts import (
     record_resume as record_resume,
     write_outcome as write_outcome,
 )
-from .cloudwatch import CloudWatch as CloudWatch
+from .cloudwatch import (
+    CloudWatch as CloudWatch,
+    cloudwatch_stream as cloudwatch_stream,
+    log_destination as log_destination,
+)
 from .exits import (
     EXIT_CODES as EXIT_CODES,
     INTERRUPTED as INTERRUPTED,

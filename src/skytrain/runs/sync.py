@@ -108,8 +108,15 @@ def whole_records(data: bytes) -> int:
 class Sync:
     """The upload thread. A failed stream keeps its data and is retried; failure and recovery are reported once."""
 
-    def __init__(self, tell: Callable[[str], None], every_seconds: float = EVERY_SECONDS) -> None:
-        self._tell, self._every = tell, every_seconds
+    def __init__(
+        self,
+        tell: Callable[[str], None],
+        every_seconds: float = EVERY_SECONDS,
+        *,
+        to: str = "the store",
+        keeps_all: bool = True,  # whatever happens; otherwise streams drop what they cannot hold
+    ) -> None:
+        self._tell, self._every, self._to, self._keeps_all = tell, every_seconds, to, keeps_all
         self._streams: list[Stream] = []
         self._essential: list[Stream] = []
         self._before: list[Callable[[], None]] = []
@@ -172,7 +179,7 @@ class Sync:
             self._troubled[identity] = error
             return False
         if self._troubled.pop(identity, None) is not None:
-            self._tell("the store answers again: nothing was lost")
+            self._tell(f"{self._to} answers again{': nothing was lost' if self._keeps_all else ''}")
         return True
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
@@ -184,7 +191,7 @@ class Sync:
         deadline = time.monotonic() + timeout_seconds
         while not self.flush(max(0.0, deadline - time.monotonic())):
             if time.monotonic() >= deadline:
-                self._tell("warning: the last lines of the log and metrics did not reach the store")
+                self._tell(f"warning: the last lines of the log and metrics did not reach {self._to}")
                 return
             self._wake.wait(min(1.0, self._every))
             self._wake.clear()

@@ -30,8 +30,10 @@ from ..runs import (
     Sync,
     attempt_key,
     check_newest,
+    cloudwatch_stream,
     find_metadata,
     libraries_logged,
+    log_destination,
     log_record,
     machine_price,
     now,
@@ -190,7 +192,9 @@ def run_services(context: RunContext, attempt: int, host: Host, meter: Meter) ->
     store, key = context.store.hurried(SYNC_SECONDS), attempt_key(run, attempt)
     sync = Sync(reporter.note)
     log = Lines(store, f"{key}/logs/{ranks.rank}-")
-    cloudwatch = CloudWatch(run, attempt, ranks.rank) if "cloudwatch" in config.trainer.loggers else None
+    # Only local rank 0 of each machine asks the metadata service, and all machines of a job are alike.
+    on_ec2 = config.cloud.cloudwatch and ranks.first_does(lambda: host.on_ec2)
+    destination, stream = log_destination(config, run, on_ec2=on_ec2), f"attempt-{attempt}/rank-{ranks.rank}"
     metrics = MetricsWriter(store, run, attempt)
     takeover, stop = TakeoverWatch(store, run, attempt), StopWatch(store, run, attempt)
     spend = Lines(store, f"{key}/spend/") if ranks.first else None
@@ -199,20 +203,20 @@ def run_services(context: RunContext, attempt: int, host: Host, meter: Meter) ->
     if spend is not None:
         sync.add(spend, essential=True)
     sync.add(log)
-    if cloudwatch is not None:
-        sync.add(cloudwatch)
     if ranks.first:
         sync.each_time(takeover.check)
         sync.each_time(stop.check)
         if (joined := JoinedGeneration.from_environment()) is not None:
             sync.each_time(WaitingHosts(HostSpends(store, run, joined.members), meter).check)
 
-    def write(text: str) -> None:
-        log.write(log_record(text))
-        if cloudwatch is not None:
-            cloudwatch.log(text)
-
     with ExitStack() as stack:
+        cloudwatch = stack.enter_context(cloudwatch_stream(destination, run, stream, reporter.note))
+
+        def write(text: str) -> None:
+            log.write(log_record(text))
+            if cloudwatch is not None:
+                cloudwatch.log(text)
+
         tensorboard = stack.enter_context(_tensorboard_folder(store, run, sync))
         seconds = GIVE_UP_SECONDS
         stack.callback(lambda: sync.close(seconds))

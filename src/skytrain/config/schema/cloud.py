@@ -51,6 +51,11 @@ class CloudConfig:
     python: str = setting(EXECUTION, "Python of the machine image, whose torch is used.")
     python_version: str = setting(EXECUTION, "Version of that Python, for which packages are collected.")
     packages: list[str] = setting(EXECUTION, "Further packages that machines install, for plug-in classes.")
+    cloudwatch: bool = setting(
+        EXECUTION,
+        "Machines that `skytrain launch` rents send their logs and metrics to the log group log_groups.nodes.",
+        default=False,
+    )
 
 
 NO_CLOUD = CloudConfig(
