@@ -42,6 +42,7 @@ from . import (
     status,
     stop,
     store,
+    tensorboard,
     train,
 )
 
@@ -81,6 +82,7 @@ app.command(epilog=exit_codes_text())(node.node)
 app.command()(status.status)
 app.command()(logs.logs)
 app.command()(stop.stop)
+app.command()(tensorboard.tensorboard)
 app.command()(shell.shell)
 app.command()(costs.costs)
 app.command()(gc.gc)

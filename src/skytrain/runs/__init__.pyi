@@ -18,6 +18,7 @@ from .cloudwatch import (
     cloudwatch_stream as cloudwatch_stream,
     log_destination as log_destination,
 )
+from .event_copies import EventCopies as EventCopies, events_key as events_key
 from .exits import (
     EXIT_CODES as EXIT_CODES,
     INTERRUPTED as INTERRUPTED,

@@ -31,6 +31,7 @@ from ..runs import (
     attempt_key,
     check_newest,
     cloudwatch_stream,
+    events_key,
     find_metadata,
     libraries_logged,
     log_destination,
@@ -234,7 +235,7 @@ def _tensorboard_folder(store: Store, run: str, sync: Sync) -> Iterator[Path]:
 
     On file:// it is the run's own; elsewhere a temporary one, which is synced.
     """
-    key = f"runs/{run}/tensorboard"
+    key = events_key(run)
     local = store.local_path(key)
     if local is not None:
         yield local
