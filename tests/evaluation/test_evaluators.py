@@ -8,10 +8,14 @@ from torch.utils.data import DataLoader
 from skytrain.config.composition import compose
 from skytrain.evaluation import HeldOut, HeldOutLoss, WholeModel, evaluate_loss
 from skytrain.evaluation.evaluators import ValidationLoss
+from skytrain.jobs import Ranks
 from skytrain.models import build_model
+from skytrain.runs import Silent
 from skytrain.storage import open_store
 from skytrain.training import make_module, make_trainer, plan_training
+from skytrain.training.evaluation_limits import EvaluationLimits
 from skytrain.training.evaluations import Evaluations, Scheduled
+from skytrain.training.interruptions import Interruptions, Signals, StopSources
 from tests.support.tiny import ONE_LAYER
 
 
@@ -52,8 +56,12 @@ def test_the_evaluator_of_the_command_line_runs_in_the_training_loop_too(tmp_pat
     length = config.trainer.sequence_length
     plan, held_out = plan_training(config), HeldOut(Rows(length), None, length, batch=2)
     measured: dict[str, float] = {}
+    limits = EvaluationLimits(Ranks(), Interruptions(Silent(), Ranks(), StopSources(Signals())), print)
     evaluations = Evaluations(
-        [Scheduled(HeldOutLoss(held_out), every=1)], [lambda trainer, step, metrics: measured.update(metrics)]
+        [Scheduled(HeldOutLoss(held_out), every=1)],
+        [lambda trainer, step, metrics: measured.update(metrics)],
+        limits,
+        end=lambda trainer, module, step: pytest.fail("nothing stops it"),
     )
     module = make_module(config, plan, build_model(config.model, seed=1), lambda text: None)
     trainer = make_trainer(config, plan, open_store(str(tmp_path)), [evaluations], [])

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,13 +18,24 @@ from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
 from skytrain.planning.costs import work_of
 from skytrain.runs import Silent, read_metrics
+from skytrain.runs.meter import read_spend
 from skytrain.storage import open_store
+from skytrain.training.evaluation_limits import StopCheck
+from skytrain.training.module import CausalLM
 from tests.support.questions import write_records
 from tests.support.tiny import TINY, tiny_config
 
 OPTIONS = ("trainer.steps=6", "trainer.validate_every=null", "trainer.device=cpu", "model.dropout=0.1",
            "model.max_length=256", "trainer.sequence_length=256", "trainer.batch_tokens=1024")  # fmt: skip
 TASKS = ("evaluation.tasks=[hellaswag,winogrande]", "evaluation.every=3", "evaluation.limit=20")
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +137,62 @@ def test_an_evaluation_that_a_killed_run_did_not_get_to_is_made_up_for(trained, 
     kept = ("trainer.checkpoint_every=2", "trainer.keep_checkpoints=9")
     train(tiny_config(root, "run=scored", *OPTIONS, *kept, *TASKS, *data), Silent())
     assert metrics_of(root, "scored", "eval/") == before
+
+
+def test_a_signal_stops_an_evaluation_in_its_middle_and_nothing_is_lost(trained, monkeypatch):
+    """In the first task of step 3, which has no checkpoint yet, and in that of the last step."""
+    root, data = trained
+    config = tiny_config(root, "run=signalled", *OPTIONS, "trainer.checkpoint_every=2", *TASKS, *data)
+    check, begun = StopCheck.__call__, []
+
+    def check_after_signal(self, done, total):
+        begun.extend([None] if done == 1 else [])
+        if done == 1 and len(begun) in (1, 4):  # then two tasks are made up for, and the first of step 6 begins
+            os.kill(os.getpid(), signal.SIGTERM)
+        check(self, done, total)
+
+    monkeypatch.setattr(StopCheck, "__call__", check_after_signal)
+    attempts = [train(config, Silent()) for _ in range(3)]
+    assert [(each.outcome, each.step) for each in attempts] == [("interrupted", 3), ("interrupted", 6), ("done", 6)]
+    assert len(begun) == 6
+    for prefix in ("train/loss", "eval/"):
+        assert metrics_of(root, "signalled", prefix) == metrics_of(root, "scored", prefix)
+
+
+def test_an_evaluation_does_not_pass_the_budget(trained, monkeypatch):
+    """By a clock on which a step takes a second and each pass of a task a hundred: dollars, of a budget of 250."""
+    root, data = trained
+    seconds, check = [0.0], StopCheck.__call__
+
+    def dear_pass(self, done, total):
+        seconds[0] += 100.0
+        check(self, done, total)
+
+    def dear_step(self, *args):
+        seconds[0] += 1.0
+        return step(self, *args)
+
+    step = CausalLM.training_step
+    monkeypatch.delenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", raising=False)
+    monkeypatch.setattr(StopCheck, "__call__", dear_pass)
+    monkeypatch.setattr(CausalLM, "training_step", dear_step)
+    monkeypatch.setattr("skytrain.runs.meter.boot_clock", lambda: seconds[0])
+    for module in ("interruptions", "evaluation_limits"):
+        clock = SimpleNamespace(monotonic=lambda: seconds[0])
+        monkeypatch.setattr(f"skytrain.training.{module}.time", clock)
+    budget = ("budget.usd=250", "budget.usd_per_hour=3600", "budget.margin=0s", "trainer.checkpoint_every=2")
+    said = Notes()
+    found = train(tiny_config(root, "run=dear", *OPTIONS, *budget, *TASKS, *data), said)
+    spent = sum(count.usd for count in read_spend(open_store(str(root)), "dear").counts.values())
+    # Training goes on: a step still fits. What did not fit once is not begun again.
+    assert (found.outcome, found.step) == ("done", 6) and 100 < spent <= 250
+    assert metrics_of(root, "dear", "eval/") == {}
+    assert [text for text in said.said if text.startswith("budget: ")] == [
+        "budget: the evaluation of hellaswag was stopped, for which too little is left",
+        "budget: the evaluation of winogrande was stopped, for which too little is left",
+        "budget: hellaswag is not evaluated: it takes 1m40s, and less is left",
+        "budget: winogrande is not evaluated: it takes 1m40s, and less is left",
+    ]
 
 
 def test_the_bridge_names_the_extra_that_it_needs(trained, monkeypatch):

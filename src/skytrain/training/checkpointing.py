@@ -105,6 +105,14 @@ class Checkpoints(AtStep):
             with module.clock.pause():
                 self._begin(trainer, step)
 
+    def save_last(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
+        """Saves the step at which training ends after all, unless it has been saved."""
+        with module.clock.pause():
+            if self._under_way is not None:
+                self._finish(trainer)
+            if self.last_saved != step:
+                self._save_and_wait(trainer, step)
+
     def _reserve(self, trainer: pl.Trainer, module: CausalLM) -> None:
         """Pins memory after the first step, when the optimizer has its state: it takes too long to do within a save."""
         if self._reserved or module.device.type != "cuda" or not isinstance(trainer.strategy, StateByName):

@@ -19,8 +19,10 @@ from ..runs import plain, was_measured
 from .attempts import Attempt
 from .callbacks import Profile, StepLog, StepSize
 from .checkpointing import Checkpoints, SavePolicy, seconds_between_interruptions
+from .evaluation_limits import EvaluationLimits
 from .evaluations import Evaluations, Scheduled
 from .interruptions import BudgetWatch, Interruptions, StopSources
+from .module import CausalLM
 from .overrun import OverrunWatch
 from .random_state import RandomState
 from .restoring import ApplyOptimizerSettings, StartAtStep
@@ -47,7 +49,7 @@ def make_step_log(attempt: Attempt) -> StepLog:
 
 
 def make_callbacks(
-    attempt: Attempt, log: StepLog, interruptions: Interruptions, checkpoints: Checkpoints
+    attempt: Attempt, log: StepLog, interruptions: Interruptions, checkpoints: Checkpoints, evaluations: Evaluations
 ) -> list[pl.Callback]:
     """In the order in which they act after a step."""
     context, services, point = attempt.context, attempt.services, attempt.resume
@@ -61,8 +63,20 @@ def make_callbacks(
     if attempt.claim.changes:
         callbacks.append(ApplyOptimizerSettings())
     # Evaluations come after the checkpoints: weights are safe before time is spent on measuring them.
-    evaluations = Evaluations(make_evaluations(attempt), [log.evaluated, checkpoints.evaluated])
     return [*callbacks, RandomState(ranks), checkpoints, evaluations]
+
+
+def make_evaluation_callback(
+    attempt: Attempt, log: StepLog, interruptions: Interruptions, checkpoints: Checkpoints
+) -> Evaluations:
+    def end(trainer: pl.Trainer, module: CausalLM, step: int) -> None:
+        """Stops here, and saves the step if that was not due: the evaluation belongs to it."""
+        interruptions.at_step(trainer, module, step)
+        if step != attempt.resume.step:
+            checkpoints.save_last(trainer, module, step)
+
+    limits = EvaluationLimits(attempt.context.ranks, interruptions, attempt.services.reporter.note)
+    return Evaluations(make_evaluations(attempt), [log.evaluated, checkpoints.evaluated], limits, end)
 
 
 def make_evaluations(attempt: Attempt) -> list[Scheduled]:
@@ -71,7 +85,9 @@ def make_evaluations(attempt: Attempt) -> list[Scheduled]:
     trainer = config.trainer
     if data.validation_windows:
         loss, missed = ValidationLoss(data.val_dataloader), is_validation_missing(attempt)
-        scheduled.append(Scheduled(loss, trainer.validate_every, at_end=True, at_start=missed))
+        # A token costs less than in training: there is no backward pass.
+        steps = data.validation_windows * trainer.sequence_length / attempt.context.plan.batch_tokens
+        scheduled.append(Scheduled(loss, trainer.validate_every, at_end=True, at_start=missed, steps=steps))
     if trainer.sample_every:
         sampling = Sampling(temperature=0.8, top_k=50, seed=config.seed)
         note = attempt.services.reporter.note
@@ -79,7 +95,8 @@ def make_evaluations(attempt: Attempt) -> list[Scheduled]:
         scheduled.append(Scheduled(samples, trainer.sample_every))
     for task in make_task_evaluators(attempt):
         missed = is_task_missing(attempt, task)
-        scheduled.append(Scheduled(task, config.evaluation.every, at_end=True, at_start=missed))
+        # It stops itself after any pass, which has fewer tokens than a step.
+        scheduled.append(Scheduled(task, config.evaluation.every, at_end=True, at_start=missed, steps=1.0))
     for each in trainer.evaluators:
         scheduled.append(Scheduled(plugged_in_evaluator(each, attempt.run.tokenizer), each.every))
     return scheduled

@@ -13,6 +13,7 @@ import torch
 from ..evaluation import EngineModel, Evaluator, LoopModel, MeshModel, Scorer
 from ..parallel import MeshStrategy, call_through_wrapper
 from .callbacks import AtStep
+from .evaluation_limits import EvaluationLimits, EvaluationStopped
 from .module import CausalLM
 from .random_state import random_state, restore_random_state
 
@@ -27,54 +28,83 @@ class Scheduled:
     every: int | None
     at_end: bool = False
     at_start: bool = False  # the run was killed between the checkpoint it resumes from and the evaluation due there
+    steps: float = 0.0  # of training that surely take longer; for the budget, until it was measured
 
     def due(self, step: int, last_step: int) -> bool:
         return bool(self.every and step % self.every == 0) or (self.at_end and step >= last_step)
 
 
 class Evaluations(AtStep):
-    """Runs evaluators after the steps at which they are due, and leaves training exactly as it was."""
+    """Runs evaluators after the steps at which they are due, and leaves training exactly as it was.
 
-    def __init__(self, scheduled: Sequence[Scheduled], listeners: Sequence[Listener]) -> None:
-        self._scheduled, self._listeners = scheduled, listeners
+    `stopped` says whether one was ended early, because training must stop. Then `end` is called to stop and save here,
+    so that the attempt which resumes makes up for it.
+    """
+
+    def __init__(
+        self,
+        scheduled: Sequence[Scheduled],
+        listeners: Sequence[Listener],
+        limits: EvaluationLimits,
+        end: Callable[[pl.Trainer, CausalLM, int], None],
+    ) -> None:
+        self._scheduled, self._listeners, self._limits, self._end = scheduled, listeners, limits, end
+        self.stopped = False
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         super().on_train_start(trainer, module)
         with _undisturbed(trainer, module):
             for each in self._scheduled:
                 each.evaluator.prepare()
-        self._run(trainer, module, [each.evaluator for each in self._scheduled if each.at_start])
+        self._run(trainer, module, [each for each in self._scheduled if each.at_start])
 
     def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
         if trainer.should_stop and step < trainer.max_steps:
             return  # interrupted: there is no time, and the attempt that resumes runs what is due
-        self._run(trainer, module, [each.evaluator for each in self._scheduled if each.due(step, trainer.max_steps)])
+        self._run(trainer, module, [each for each in self._scheduled if each.due(step, trainer.max_steps)])
 
-    def _run(self, trainer: pl.Trainer, module: CausalLM, due: Sequence[Evaluator]) -> None:
+    def _run(self, trainer: pl.Trainer, module: CausalLM, due: Sequence[Scheduled]) -> None:
         if not due:
             return
         with module.clock.pause(), _undisturbed(trainer, module):
             model = view_of(trainer, module)
-            for evaluator in due:
-                metrics = evaluator.run(model)
+            for each in due:
+                try:
+                    metrics = self._limits.run(each.evaluator, model, each.steps)
+                except EvaluationStopped:
+                    self.stopped = True
+                    break
                 for listener in self._listeners if metrics else ():
                     listener(trainer, trainer.global_step, metrics)
+        if self.stopped:
+            self._end(trainer, module, trainer.global_step)
 
 
 class EvaluateRestored(pl.Callback):
     """Runs evaluators on a checkpoint that `trainer.validate` has restored, where no training step follows."""
 
     def __init__(
-        self, evaluators: Sequence[Evaluator], listen: Callable[[pl.Trainer, Mapping[str, float]], None]
+        self,
+        evaluators: Sequence[Evaluator],
+        listen: Callable[[pl.Trainer, Mapping[str, float]], None],
+        limits: EvaluationLimits,
+        end: Callable[[pl.Trainer, CausalLM], None],
     ) -> None:
-        self._evaluators, self._listen = evaluators, listen
+        self._evaluators, self._listen, self._limits, self._end = evaluators, listen, limits, end
 
     def on_validation_start(self, trainer: pl.Trainer, module: Any) -> None:
+        self._limits.receive_signals()
         for evaluator in self._evaluators:
             evaluator.prepare()
         with _undisturbed(trainer, module):
             for evaluator in self._evaluators:
-                self._listen(trainer, evaluator.run(view_of(trainer, module)))
+                try:
+                    metrics = self._limits.run(evaluator, view_of(trainer, module))
+                except EvaluationStopped:
+                    self._end(trainer, module)
+                    return
+                if metrics:
+                    self._listen(trainer, metrics)
 
 
 @contextmanager

@@ -129,9 +129,17 @@ class BudgetWatch:
         """Called once after each step."""
         now = time.monotonic()
         self._longest_step, self._step_began = max(self._longest_step, now - self._step_began), now
+        return not self.allows()
+
+    def allows(self, seconds: float = 0.0, steps: float = 0.0) -> bool:
+        """Whether it allows so many seconds, and the time of so many steps, before one more step and its checkpoint."""
         # 1.5 times the longest so far: a busy store may be slower.
-        ahead = 1.5 * (self._longest_step + self._meter.save_seconds) + self._margin
-        return self._meter.usd(in_seconds=ahead) >= self._usd
+        ahead = 1.5 * ((1 + steps) * self._longest_step + self._meter.save_seconds) + seconds + self._margin
+        return self._meter.usd(in_seconds=ahead) < self._usd
+
+    def leave_out(self, seconds: float) -> None:
+        """Since the last step so many seconds passed with an evaluation, which is foreseen on its own."""
+        self._step_began += seconds
 
     def message(self, step: int) -> str:
         spent = f"${self._meter.usd():.2f} of ${self._usd:g}"
@@ -164,10 +172,22 @@ class Interruptions(AtStep):
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         super().on_train_start(trainer, module)
+        self.receive_signals()
+
+    def receive_signals(self) -> None:
         self._sources.signals.install()  # Lightning has just replaced our handlers with its own
 
-    def _own_action(self) -> StepAction:
-        """What this rank has a reason for."""
+    def must_stop(self, seconds: float) -> bool:
+        """Whether this rank has a reason to stop now, rather than after another `seconds` between two steps."""
+        budget = self._sources.budget
+        return self._demand() is not None or (budget is not None and not budget.allows(1.5 * seconds))
+
+    @property
+    def budget(self) -> BudgetWatch | None:
+        return self._sources.budget
+
+    def _demand(self) -> StepAction | None:
+        """Why this rank must stop, the budget apart."""
         if self._sources.taken_over() is not None:
             return StepAction.GIVE_UP
         if self._sources.stop_asked() is not None:
@@ -175,11 +195,19 @@ class Interruptions(AtStep):
         notice = self._sources.notices.notice if self._sources.notices else None
         if self._sources.signals.received is not None or (notice and notice.at_once):
             return StepAction.INTERRUPT
-        if self._sources.budget is not None and self._sources.budget.reached():
+        return None
+
+    def _own_action(self) -> StepAction:
+        """What this rank has a reason for."""
+        budget_reached = self._sources.budget is not None and self._sources.budget.reached()
+        if (demand := self._demand()) is not None:
+            return demand
+        if budget_reached:
             return StepAction.BUDGET
         if self._overrun is not None and self._overrun.stops:
             return StepAction.BUDGET
-        return StepAction.SAVE if notice and not self._warned else StepAction.NOTHING
+        noticed = self._sources.notices is not None and self._sources.notices.notice is not None
+        return StepAction.SAVE if noticed and not self._warned else StepAction.NOTHING
 
     def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
         self._check_overrun(module, step)

@@ -120,7 +120,7 @@ def _texts(task: NamedTask, file: DataFile, several: bool) -> list[TextItem]:
     """The texts of a file; of several text files each is a domain, named by its file."""
     config, found = task.config, []
     for number, record in enumerate(read_records(file.name, file.content)):
-        text = record.get(config.text, record.get("text"))
+        text: Any = record.get(config.text, record.get("text"))
         domain = record.get(config.domain) if config.domain else None
         if several and config.domain is None:
             domain = PurePosixPath(file.name).stem
