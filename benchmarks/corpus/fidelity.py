@@ -35,7 +35,7 @@ from skytrain.corpus.rules.normalize import normalize
 from skytrain.corpus.rules.scan import scan
 
 HERE = Path(__file__).parent
-BYTES = 6_000_000  # of each
+BYTES = 2_000_000  # of each
 MAX_CHARS = 20_000  # more documents in as many bytes
 SPLITTINGS = {"plain": "white space", "datatrove": "datatrove's fallback", "spacy": "spaCy"}
 NAMES = {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
 import random
+import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,9 +28,11 @@ from skytrain.corpus import (
     write_corpus,
 )
 from skytrain.corpus.chunks import Chunk, Stored
+from skytrain.corpus.near import SCRATCH_BYTES_PER_DOCUMENT
+from skytrain.corpus.partitions import Partitions
 from skytrain.corpus.progress import CleaningProgress
 from skytrain.corpus.sources import JsonLines
-from skytrain.storage import AccessDenied, Store, open_store
+from skytrain.storage import AccessDenied, ScratchFull, Store, open_store
 from skytrain.storage.folder import FolderStore
 
 WORDS = [
@@ -317,14 +320,41 @@ def test_a_store_that_refuses_half_way_is_told_and_the_next_call_goes_on(
     assert {stat.key: again.read(stat.key) for stat in again.list("corpora")} == whole[1]
 
 
-def test_a_full_scratch_disk_is_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+@pytest.mark.parametrize(
+    ("near", "room"), [("false", "144 B to find duplicates among 3 documents\n"), ("true", "2.16 KB to find")]
+)
+def test_a_full_scratch_disk_is_told_with_the_room_that_is_needed(
+    store: Store, monkeypatch: pytest.MonkeyPatch, near: str, room: str
+) -> None:
+    data = settings(f"data.near_dedup.enabled={near}")
+    source = Listed([text(1), text(2), text(3)])
+    with monkeypatch.context() as patch, pytest.raises(ScratchFull) as told:
+        patch.setattr(Partitions, "_path", lambda *_: Path("/dev/full"))
+        write_corpus(store, data, source, "v1")
+    assert re.match(r"no space is left on the disk of .*skytrain-corpus-.*\n.*it takes ", str(told.value))
+    assert room in str(told.value) and "TMPDIR" in str(told.value)
+    assert store.list("corpora/mine/v1/clean")  # what was cleaned is not cleaned again
+    assert write_corpus(store, data, source, "v1").documents == 3
 
-    monkeypatch.setattr("skytrain.corpus.build.find_duplicates", full)
-    with pytest.raises(SkytrainError, match=r"no space is left on the disk of .*\n.*TMPDIR"):
-        write_corpus(store, settings(), Listed([text(1)]), "v1")
-    assert not store.exists("corpora/mine/v1/manifest.json")
+
+def test_the_search_for_duplicates_takes_the_room_that_the_message_names(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts that share too little to be compared exactly: sets of shingles come on top."""
+    most = 0
+    plain = Partitions.read
+
+    def read(partitions: Any, **options: Any) -> Any:
+        nonlocal most
+        for records in plain(partitions, **options):
+            most = max(most, sum(path.stat().st_size for path in tmp_path.glob("skytrain-corpus-*/*")))
+            yield records
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(Partitions, "read", read)
+    documents = [" ".join(f"{i}x{j}" for j in range(20)) for i in range(50)]
+    write_corpus(store, settings("data.near_dedup.enabled=true"), Listed(documents), "v1")
+    assert most == 50 * SCRATCH_BYTES_PER_DOCUMENT
 
 
 @pytest.fixture

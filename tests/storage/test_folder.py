@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from skytrain.config import ConfigError, StoreConfig
-from skytrain.storage import AccessDenied, StoreError, open_store
+from skytrain.storage import AccessDenied, StoreError, open_store, transfer
 from skytrain.storage.transfer import write_whole
 
 MIB = 1 << 20
@@ -117,6 +121,43 @@ def test_what_a_killed_writer_left_is_removed_after_a_day_and_what_may_be_under_
     os.utime(dead, (0, 0))
     open_store(str(tmp_path)).write("key", b"1")
     assert not dead.exists() and under_way.exists()
+
+
+def test_what_a_writer_of_this_machine_left_is_removed_when_it_is_dead_and_not_before(tmp_path: Path) -> None:
+    script = "import sys; from pathlib import Path; from skytrain.storage.transfer import write_whole\n"
+    script += "def chunks():\n    yield b'half of it'; print(flush=True); sys.stdin.read()\n"
+    script += f"write_whole(Path({str(tmp_path)!r}, 'key'), chunks())"
+    writer = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert writer.stdout is not None
+    writer.stdout.readline()
+    [left] = tmp_path.iterdir()
+    transfer._clear_dead.cache_clear()  # as a new process does
+    open_store(str(tmp_path)).write("other", b"1")
+    assert left.exists()
+    writer.kill()
+    writer.communicate()
+    transfer._clear_dead.cache_clear()
+    open_store(str(tmp_path)).write("other", b"2")
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_a_file_that_was_taken_for_a_dead_writers_before_it_was_locked_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = fcntl.flock
+
+    def flock(file: Any, operation: int) -> None:
+        monkeypatch.undo()
+        transfer._clear_dead.cache_clear()
+        transfer._clear_dead(tmp_path)
+        assert list(tmp_path.iterdir()) == []
+        plain(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    store = open_store(str(tmp_path))
+    store.write("key", b"whole")
+    assert store.read("key") == b"whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["key"]
 
 
 def test_a_name_of_our_temporary_files_is_refused(tmp_path: Path) -> None:

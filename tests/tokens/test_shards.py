@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from skytrain.config import SkytrainError
-from skytrain.storage import Store
+from skytrain.storage import ScratchFull, Store
 from skytrain.tokens import Manifest, ShardWriter, TokenizerFacts, find_manifest, split_of
 
 from .conftest import PREFIX, TOKENIZER, documents, write_split
@@ -108,3 +109,16 @@ def test_the_split_of_a_document_follows_its_id_alone() -> None:
     assert held_out <= {id for id in ids if split_of(id, 0.2) == "validation"}
     assert not any(split_of(id, 0.0) == "validation" for id in ids)
     assert all(split_of(id, 1.0) == "validation" for id in ids)
+
+
+@pytest.mark.parametrize("buffering", [0, -1])
+def test_a_full_disk_of_temporary_files_is_told_with_the_room_that_a_shard_takes(store: Store, buffering: int) -> None:
+    with (
+        pytest.raises(ScratchFull, match=r"skytrain-shard-.*\n.*a shard of each split, 200 B at most\n.*TMPDIR"),
+        ShardWriter(store, PREFIX, "train", TOKENIZER, 100) as writer,
+    ):
+        writer._file.close()
+        writer._file = Path("/dev/full").open("wb", buffering)  # noqa: SIM115
+        writer.add(np.array([1, 2, 3]), 3)
+        writer.finish({})
+    assert store.list() == []

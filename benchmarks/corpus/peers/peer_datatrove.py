@@ -1,9 +1,10 @@
 """datatrove's equivalent of `skytrain prepare`, in one process; run by prepare.py with the peers' Python.
 
-    peer_datatrove.py INPUT.jsonl WORK_FOLDER TOKENIZER.json spacy|whitespace
+    peer_datatrove.py INPUT.jsonl WORK_FOLDER TOKENIZER.json spacy|fallback|plain
 
-The same rules with the same numbers, MinHash with 14 bands of 8, GPT-2 tokens. Prints CPU-seconds, its own and
-its children's.
+The same rules with the same numbers, MinHash with 14 bands of 8, GPT-2 tokens. Words are split by spaCy's English
+tokenizer, by datatrove's for languages without one of their own (spaCy's multilingual one), or at white space
+(plain). Prints CPU-seconds, its own and its children's.
 """
 
 import json
@@ -29,7 +30,13 @@ from datatrove.pipeline.tokens import DocumentTokenizer  # noqa: E402
 from datatrove.pipeline.writers import JsonlWriter  # noqa: E402
 from datatrove.utils.word_tokenizers import WhitespaceTokenizer  # noqa: E402
 
-language = "eng" if splitting == "spacy" else WhitespaceTokenizer()
+
+class PlainSplitting(WhitespaceTokenizer):
+    def word_tokenize(self, text):
+        return text.split()
+
+
+language = {"spacy": lambda: "eng", "fallback": WhitespaceTokenizer, "plain": PlainSplitting}[splitting]()
 config = MinhashConfig(n_grams=5, num_buckets=14, hashes_per_bucket=8)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import hashlib
 import math
 from collections import Counter
@@ -15,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from skytrain.config import DataConfig, SkytrainError, format_bytes, plural
-from skytrain.storage import ScratchFolder, Store, StoreError
+from skytrain.storage import ScratchFolder, ScratchFull, Store, StoreError
 
 from .chunks import Chunk, clean_source, read_documents, read_facts, read_signatures, read_texts
 from .clean import stages_of
-from .dedup import EXACT, KEPT, NEAR, SAME_ID, Duplicates, find_duplicates
+from .dedup import EXACT, HASHED, KEPT, NEAR, SAME_ID, Duplicates, find_duplicates
 from .manifest import CorpusManifest, CorpusPart, StageTotals, corpus_folder, open_corpus
-from .near import SCRATCH_BYTES_PER_DOCUMENT, SCRATCH_BYTES_PER_WORD, NearInputs
+from .near import ROW_BYTES, SCRATCH_BYTES_PER_DOCUMENT, SCRATCH_BYTES_PER_SHINGLE, NearInputs
 from .pool import WorkerLost, ordered_threads
 from .progress import CleaningProgress, ShowProgress
 from .report import Examples, keep_examples, write_report
@@ -47,25 +46,16 @@ def write_corpus(
     """
     folder = corpus_folder(data.name, version)
     workspace = ScratchFolder("skytrain-corpus")
-    scratch = workspace.path
     try:
-        cleaned = _clean_and_compare(store, f"{folder}/clean", data, source, scratch, progress)
+        cleaned = _clean_and_compare(store, f"{folder}/clean", data, source, workspace, progress)
         chunks, duplicates = cleaned.chunks, cleaned.duplicates
         _check(store, folder, data, chunks, duplicates)
         parts = list(_parts(store, folder, data, chunks, duplicates, progress))
-    except (StoreError, WorkerLost):
+    except (StoreError, ScratchFull, WorkerLost):
         raise  # keep finished chunks for the next call
     except SkytrainError:
         store.delete_all(f"{folder}/clean")  # a corrected input has another version and would never reuse these chunks
         raise
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise SkytrainError(
-            f"no space is left on the disk of {scratch}\n  set TMPDIR to a folder with room for about "
-            f"{SCRATCH_BYTES_PER_DOCUMENT} bytes a document, and {SCRATCH_BYTES_PER_WORD} a word of documents that have "
-            "near-duplicates, and start again"
-        ) from None
     finally:
         workspace.remove()
     write_report(store, folder, data, chunks, duplicates, cleaned.examples)
@@ -86,7 +76,7 @@ class CleanedCorpus(NamedTuple):
 
 
 def _clean_and_compare(
-    store: Store, folder: str, data: DataConfig, source: Any, scratch: Path, progress: ShowProgress | None
+    store: Store, folder: str, data: DataConfig, source: Any, workspace: ScratchFolder, progress: ShowProgress | None
 ) -> CleanedCorpus:
     """Clean chunks until the source ends or enough text remains after deduplication.
 
@@ -111,8 +101,8 @@ def _clean_and_compare(
                 if size >= goal:
                     break
             else:
-                return CleanedCorpus(chunks, _duplicates(store, folder, data, chunks, scratch), True, examples)
-            duplicates = _duplicates(store, folder, data, chunks, scratch)
+                return CleanedCorpus(chunks, _duplicates(store, folder, data, chunks, workspace), True, examples)
+            duplicates = _duplicates(store, folder, data, chunks, workspace)
             left = _kept_bytes(store, folder, chunks, duplicates)
             if needed is None or left >= needed:
                 return CleanedCorpus(chunks, duplicates, False, examples)
@@ -126,21 +116,35 @@ def _facts(store: Store, folder: str, chunks: list[Chunk]) -> Iterator[np.ndarra
         yield read_facts(store, folder, chunk)
 
 
-def _duplicates(store: Store, folder: str, data: DataConfig, chunks: list[Chunk], scratch: Path) -> Duplicates:
-    near = None
-    if data.near_dedup.enabled:
-        signatures = scratch / "signatures"
-        with signatures.open("wb") as file:
-            for chunk in chunks:
-                file.write(read_signatures(store, folder, chunk))
-
-        def texts(numbers: np.ndarray) -> Iterator[tuple[np.ndarray, list[str]]]:
-            for found, documents in read_documents(store, folder, chunks, numbers):
-                yield found, [document.text for document in documents]
-
-        near = NearInputs(signatures, texts, data.near_dedup.min_similarity)
+def _duplicates(
+    store: Store, folder: str, data: DataConfig, chunks: list[Chunk], workspace: ScratchFolder
+) -> Duplicates:
     documents = sum(chunk.documents for chunk in chunks)
-    return find_duplicates(_facts(store, folder, chunks), documents, scratch, exact=data.exact_dedup, near=near)
+    with workspace.needing(_scratch_room(documents, exact=data.exact_dedup, near=data.near_dedup.enabled)):
+        near = _near_inputs(store, folder, data, chunks, workspace.path) if data.near_dedup.enabled else None
+        facts = _facts(store, folder, chunks)
+        return find_duplicates(facts, documents, workspace.path, exact=data.exact_dedup, near=near)
+
+
+def _scratch_room(documents: int, *, exact: bool, near: bool) -> str:
+    """Say what the search writes below its scratch folder at most, for an error when that is full."""
+    equal = (2 if exact else 1) * HASHED.itemsize
+    size = documents * (max(ROW_BYTES + equal, SCRATCH_BYTES_PER_DOCUMENT) if near else equal)
+    sets = f", and {SCRATCH_BYTES_PER_SHINGLE} bytes for each word of those with near-duplicates" if near else ""
+    return f"{format_bytes(size)} to find duplicates among {plural(documents, 'document')}{sets}"
+
+
+def _near_inputs(store: Store, folder: str, data: DataConfig, chunks: list[Chunk], scratch: Path) -> NearInputs:
+    signatures = scratch / "signatures"
+    with signatures.open("wb") as file:
+        for chunk in chunks:
+            file.write(read_signatures(store, folder, chunk))
+
+    def texts(numbers: np.ndarray) -> Iterator[tuple[np.ndarray, list[str]]]:
+        for found, documents in read_documents(store, folder, chunks, numbers):
+            yield found, [document.text for document in documents]
+
+    return NearInputs(signatures, texts, data.near_dedup.min_similarity)
 
 
 def _kept_bytes(store: Store, folder: str, chunks: list[Chunk], duplicates: Duplicates) -> int:

@@ -30,7 +30,7 @@ PAIRS_AT_ONCE = 1 << 16
 SET_BYTES_AT_ONCE = 64 << 20
 # On disk during the search. Sets of shingles come on top, for documents that could have a near-duplicate.
 SCRATCH_BYTES_PER_DOCUMENT = ROW_BYTES + BANDS * BANDED.itemsize
-SCRATCH_BYTES_PER_WORD = 8
+SCRATCH_BYTES_PER_SHINGLE = 8
 # Signatures estimate similarity with a standard error of 0.038 at 0.8. A pair whose estimate is lower by this much is
 # not compared exactly: 4 standard errors, so about one similar pair in 30,000 is missed.
 ESTIMATE_MARGIN = 0.15

@@ -46,7 +46,7 @@ class Partitions:
         for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
             if end > start:
                 with self._path(number).open("ab") as file:
-                    records[order[start:end]].tofile(file)
+                    file.write(records[order[start:end]].tobytes())  # tofile hides that the disk is full
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{self._name}-{number:06d}"

@@ -18,5 +18,5 @@ from .fsspec_face import register_fsspec as register_fsspec
 from .hub import is_hub_name as is_hub_name, resolve_hub_or_folder as resolve_hub_or_folder
 from .opening import open_store as open_store
 from .retry import Patience as Patience, Retry as Retry
-from .scratch import ScratchFolder as ScratchFolder
+from .scratch import ScratchFolder as ScratchFolder, ScratchFull as ScratchFull
 from .web import WebFiles as WebFiles

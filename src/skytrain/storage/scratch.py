@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from skytrain.config import SkytrainError
+
 LOCK = ".lock"  # held by the folder's process; the kernel releases it however the process ends
+
+
+class ScratchFull(SkytrainError):
+    """The disk of the temporary files is full. What was stored so far is kept for the next call."""
 
 
 class ScratchFolder:
@@ -17,9 +26,7 @@ class ScratchFolder:
 
     def __init__(self, name: str) -> None:
         _remove_dead(name)
-        self.path = Path(tempfile.mkdtemp(prefix=f"{name}-"))
-        self._lock: Any = (self.path / LOCK).open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self.path, self._lock = _locked_folder(name)
 
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
@@ -31,13 +38,41 @@ class ScratchFolder:
     def __exit__(self, *_: object) -> None:
         self.remove()
 
+    @contextmanager
+    def needing(self, room: str) -> Iterator[None]:
+        """Raise `ScratchFull` if the disk fills up in this block; `room` says what is written here and its size."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise ScratchFull(
+                f"no space is left on the disk of {self.path}\n  it takes {room}\n"
+                "  set TMPDIR to a folder with room for that and start again: what is finished is kept"
+            ) from None
+
+
+def _locked_folder(name: str) -> tuple[Path, Any]:
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=f"{name}-"))
+        try:
+            lock = (path / LOCK).open("w")
+        except FileNotFoundError:
+            continue  # another process took it for a dead one's, before there was a lock
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if (path / LOCK).exists():
+            return path, lock
+        lock.close()
+
 
 def _remove_dead(name: str) -> None:
     for folder in Path(tempfile.gettempdir()).glob(f"{name}-*"):
         try:
-            with (folder / LOCK).open("r") as lock:
+            if folder.stat().st_uid != os.getuid():
+                continue
+            # Without its lock, a process was killed between making the two, or has not made it yet.
+            with (folder / LOCK).open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if folder.stat().st_uid == os.getuid():
-                    shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # its process is alive, just begins or ends, or belongs to another user
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:  # its process is alive, or another one removes it
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import os
@@ -16,6 +17,7 @@ from .base import TEMPORARY_PREFIX, Progress
 from .errors import StoreError
 
 CHUNK_BYTES = 1 << 20
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 DEAD_SECONDS = 24 * 3600.0  # like a bucket's lifecycle rule for incomplete uploads
 
 
@@ -52,14 +54,14 @@ def write_whole(
     path: Path, chunks: Iterable[bytes | memoryview], publish: Callable[[Path, Path], object] = os.replace
 ) -> None:
     """Write a file atomically: it gets its name only when complete and on disk, so it survives a power failure."""
-    temporary = path.with_name(TEMPORARY_PREFIX + secrets.token_hex(8))
+    temporary, opened = _open_temporary(path)
     try:
-        with _open_new(temporary) as file:
+        with opened as file:
             for chunk in chunks:
                 file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
-        publish(temporary, path)
+            publish(temporary, path)  # while the file is locked: without its lock it would count as a dead writer's
     finally:
         temporary.unlink(missing_ok=True)
     _clear_dead(path.parent)
@@ -72,11 +74,39 @@ def write_whole(
 
 @functools.cache  # once per folder and process
 def _clear_dead(folder: Path) -> None:
-    """Delete temporary files of killed writers that have not changed for a day."""
+    """Delete temporary files of killed writers: this machine's at once, others when they are a day old.
+
+    A writer locks its file. Locks of other machines cannot be trusted on every shared file system.
+    """
     for left in folder.glob(f"{TEMPORARY_PREFIX}*"):
-        with suppress(OSError):  # already deleted, or owned by another user
-            if time.time() - left.stat().st_mtime > DEAD_SECONDS:
+        with suppress(OSError):  # its writer is alive, it is already deleted, or owned by another user
+            if _this_machine() and left.name.startswith(f"{TEMPORARY_PREFIX}{_this_machine()}-"):
+                with left.open("r+b") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    left.unlink()
+            elif time.time() - left.stat().st_mtime > DEAD_SECONDS:
                 left.unlink()
+
+
+@functools.cache
+def _this_machine() -> str:
+    """Return a name of the running kernel, whose locks all its processes see; empty where it has none."""
+    try:
+        return BOOT_ID.read_text().partition("-")[0]
+    except OSError:
+        return ""
+
+
+def _open_temporary(path: Path) -> tuple[Path, BinaryIO]:
+    """Create a locked file beside `path`."""
+    while True:
+        temporary = path.with_name(f"{TEMPORARY_PREFIX}{_this_machine()}-{secrets.token_hex(8)}")
+        file = _open_new(temporary)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return temporary, file
+        file.close()  # another process deleted it before it was locked
 
 
 def _open_new(path: Path) -> BinaryIO:

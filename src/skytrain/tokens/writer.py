@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from array import array
+from contextlib import suppress
 from typing import Any, Protocol
 
 import numpy as np
 
-from skytrain.config import SkytrainError
+from skytrain.config import SkytrainError, format_bytes
 from skytrain.storage import ScratchFolder, Store
 
 from .manifest import Manifest, Shard, TokenizerFacts, find_manifest, manifest_key
@@ -50,6 +51,7 @@ class ShardWriter:
         # A finished split is never changed: what we write must match its existing manifest.
         self._finished = find_manifest(store, prefix)
         self._folder = ScratchFolder("skytrain-shard")
+        self._room = f"a shard of each split, {format_bytes(shard_tokens * self._stored.itemsize)} at most"
         self._open_shard()
 
     def __enter__(self) -> ShardWriter:
@@ -57,7 +59,8 @@ class ShardWriter:
 
     def __exit__(self, *_: object) -> None:
         """Delete the local file. Without `finish`, the split has no manifest and counts as unfinished."""
-        self._file.close()
+        with suppress(OSError):  # of a full disk, which the error that led here has told
+            self._file.close()
         self._folder.remove()
 
     @property
@@ -72,8 +75,7 @@ class ShardWriter:
         """Add one document, without its leading end-of-text token; `text_bytes` is its UTF-8 length."""
         assert not self._trained
         self._make_room(ids, len(ids) + 1)
-        self._file.write(self._begin)
-        self._append(ids, len(ids) + 1, text_bytes)
+        self._append(ids, self._begin, text_bytes)
 
     def add_masked(self, ids: np.ndarray, trained: np.ndarray, text_bytes: int) -> None:
         """Add one document as it is, and for each of its tokens whether the loss is computed on it.
@@ -82,7 +84,7 @@ class ShardWriter:
         """
         assert len(ids) == len(trained) > 0
         self._make_room(ids, len(ids))
-        self._append(ids, len(ids), text_bytes)
+        self._append(ids, b"", text_bytes)
         self._trained += b"\0" + trained[1:].astype(np.uint8).tobytes()
 
     def _make_room(self, ids: np.ndarray, length: int) -> None:
@@ -100,9 +102,10 @@ class ShardWriter:
             self._close_shard()
             self._open_shard()
 
-    def _append(self, ids: np.ndarray, length: int, text_bytes: int) -> None:
-        self._file.write(ids.astype(self._stored, copy=False).tobytes())
-        self._tokens += length
+    def _append(self, ids: np.ndarray, begin: bytes, text_bytes: int) -> None:
+        with self._folder.needing(self._room):
+            self._file.write(begin + ids.astype(self._stored, copy=False).tobytes())
+        self._tokens += len(ids) + bool(begin)
         self._ends.append(self._tokens)
         self.text_bytes += text_bytes
 
@@ -137,9 +140,10 @@ class ShardWriter:
         self._trained = bytearray()  # one byte per token of the open shard, where there is a mask
 
     def _close_shard(self) -> None:
-        self._file.seek(0)
-        self._file.write(pack_header(self.dtype, self._tokens))
-        self._file.close()
+        with self._folder.needing(self._room):
+            self._file.seek(0)
+            self._file.write(pack_header(self.dtype, self._tokens))
+            self._file.close()
         name = f"shard-{len(self.shards):05d}"
         index = np.asarray(self._ends, dtype="<u8").tobytes()
         mask = pack_mask(np.frombuffer(bytes(self._trained), np.uint8)) if self._trained else None
