@@ -9,11 +9,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from hydra import compose as hydra_compose, initialize_config_module
+from hydra import initialize_config_module
+from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
@@ -139,8 +139,10 @@ def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -
         quoted = (str(folder).replace("'", "\\'") for folder in folders)
         lines.append("hydra.searchpath=[" + ",".join(f"'file://{folder}'" for folder in quoted) + "]")
         try:
-            tree = hydra_compose("config", overrides=lines)
-            defaults = loader.compute_defaults_list("config", lines, RunMode.RUN)
+            # As hydra.compose does, but each file is read once, and Hydra's own settings are left out.
+            parsed, repository = loader._parse_overrides_and_create_caching_repo("config", lines)
+            listed = create_defaults_list(repository, "config", parsed, prepend_hydra=False, skip_missing=False)
+            tree = loader._compose_config_from_defaults_list(defaults=listed.defaults, repo=repository)
         except HydraException as error:
             raise _bad_choice(loader, choices, error, folders) from None
         except ValueError as error:  # Hydra rejects a group choice that is not a name
@@ -148,12 +150,9 @@ def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -
         except (OmegaConfBaseException, YAMLError) as error:
             raise SkytrainError(f"a configuration file cannot be read: {' '.join(str(error).split())}") from None
         # Hydra does not record which file set a value, so load the files one by one, in order.
-        _, repository = loader._parse_overrides_and_create_caching_repo("config", lines)
         origins: dict[str, str] = {}
         replaced: list[str] = []
-        for default in defaults.defaults:
-            if default.config_path.startswith("hydra/"):
-                continue
+        for default in listed.defaults:
             part = loader._load_single_config(default, repository)
             origin = _name(repository, default.config_path)
             leaves = flatten(OmegaConf.to_container(part.config, resolve=False))
