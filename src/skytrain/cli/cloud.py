@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from .options import ConfigDirs, Overrides, compose_overrides
+
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 BASE = Path("infra", "terraform", "base")
@@ -63,6 +65,62 @@ def init(
     print(f"account {cloud.account}, region {cloud.region}, project {cloud.project}, store {root}")
     print(*(f"wrote {path}" for path in done.written), sep="\n")
     print("\nnext: skytrain doctor cloud=aws")
+
+
+PlanFile = Annotated[Path, typer.Option("--plan", metavar="FILE", help="The plan whose machines the cluster has.")]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Write it there. Default: print it.", show_default=False)
+]
+HeadType = Annotated[str, typer.Option("--head-type", metavar="TYPE", help="Machine of the head node.")]
+FsxSize = Annotated[int, typer.Option("--fsx-gb", metavar="GB", help="Size of FSx for Lustre, in steps of 1200.")]
+Reservation = Annotated[
+    str | None,
+    typer.Option(
+        "--reservation",
+        metavar="CR-ID",
+        help="Capacity block that the plan's first machines are in.",
+        show_default=False,
+    ),
+]
+
+
+@app.command("cluster-config")
+def cluster_config(
+    overrides: Overrides = None,
+    plan: PlanFile = Path("plan.json"),
+    out: Out = None,
+    head_type: HeadType = "m6i.xlarge",
+    fsx_gb: FsxSize = 1200,
+    reservation: Reservation = None,
+    config_dir: ConfigDirs = None,
+) -> None:
+    """Write the configuration of an AWS ParallelCluster for a plan.
+
+    One Slurm queue for each kind of machine in the plan, with EFA, placement group and GPU health checks where the
+    machine has them; FSx for Lustre, linked to the store's bucket, at /fsx. Nothing is sent to AWS.
+    `skytrain launch train cloud=slurm`, on the head node, then runs the plan (docs/slurm.md).
+
+    \b
+    Example:
+      skytrain cloud cluster-config --plan plan.json --out cluster.yaml cloud=aws
+    """
+    import yaml  # type: ignore[import-untyped]
+
+    from ..cloud import ClusterSpec, Tags, cluster_config as make
+    from ..config import SkytrainError
+    from ..planning import read_plan
+
+    config = compose_overrides(overrides, config_dir).config
+    if config.cloud.project is None:
+        raise SkytrainError("no account is set up in this configuration\n  add cloud=aws (docs/aws.md)")
+    tags = Tags(config.cloud.project, config.cloud.owner or "unknown", None)
+    spec = ClusterSpec(config.cloud, tags, config.store.root, head_type, fsx_gb, reservation)
+    text = yaml.safe_dump(make(spec, read_plan(plan).offers), sort_keys=False)
+    if out is None:
+        print(text, end="")
+        return
+    out.write_text(text)
+    print(f"wrote {out}\n\nnext: pcluster create-cluster --cluster-name skytrain --cluster-configuration {out}")
 
 
 def _text(path: Path) -> str:

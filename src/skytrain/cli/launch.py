@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .confirm import DryRun, Yes, confirm
+from .launch_slurm import compose_planned, launch_on_slurm, target_of
 from .options import ConfigDirs
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def launch(
       skytrain launch train recipe=gpt2-124m-pile cloud=ec2 budget.usd=150
       skytrain launch train recipe=gpt2-124m-pile cloud=ec2 budget.usd=150 --dry-run
       skytrain launch train --plan plan.json cloud=ec2 --yes --no-follow
+      skytrain launch train recipe=gpt2-124m-pile cloud=slurm cloud.slurm.nodes=2 parallel=hsdp --dry-run
     """
     from ..cloud import Preflight, render_calls
     from ..pipelines.follow import RunFollower
@@ -89,6 +91,9 @@ def launch(
     from .screen import follow_launch, print_next
 
     folders = list(config_dir or [])
+    if target_of(overrides or [], folders) == "slurm":
+        launch_on_slurm(compose_planned(overrides or [], folders, plan), folders, yes, dry_run)
+        return
     composed, chosen = _planned(overrides or [], folders, plan, replan)
     preflight = Preflight(composed.config, chosen)
     prepared = prepare_launch(composed, chosen, preflight, _show)

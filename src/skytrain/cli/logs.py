@@ -12,6 +12,7 @@ from ..config import SkytrainError
 from .options import ConfigDirs, RunName, StoreOverrides, compose_overrides
 
 if TYPE_CHECKING:
+    from ..config import Config
     from ..runs import LogSelection
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines until the run ends.")]
@@ -57,9 +58,21 @@ def logs(
     config = compose_overrides(overrides, config_dir).config
     selection = _selection(attempt, rank, node)
     several = selection.node is not None or selection.ranks is None or len(selection.ranks) > 1
+    if config.cloud.target == "slurm" and not _has_log(config, run):
+        from ..pipelines.slurm_jobs import job_log
+
+        print(job_log(run, lines or None))
+        return
     for line in pipeline(config, run, selection, lines or None, follow=follow):
         text = json.dumps(dataclasses.asdict(line)) if as_json else log_text(line, with_rank=several)
         print(text, flush=follow)
+
+
+def _has_log(config: Config, run: str) -> bool:
+    from ..runs import attempt_numbers
+    from ..storage import open_store
+
+    return bool(attempt_numbers(open_store(config.store), run))
 
 
 def _selection(attempt: int | None, rank: list[str] | None, node: int | None) -> LogSelection:

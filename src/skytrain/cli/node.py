@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -106,10 +107,12 @@ def _instance(config: Config, request: NodeRequest) -> str | None:
 def _machines(
     config: Config, request: NodeRequest, instance: str | None, tell: Callable[[str], None]
 ) -> RentedMachines | None:
-    """Return the rented machines of the launch; None where someone else started this machine."""
-    from ..cloud import Ec2Machines, open_session, read_launch
+    """Return the machines of the launch; None where someone else started this machine."""
+    from ..cloud import Ec2Machines, SlurmMachines, open_session, read_launch
     from ..storage import open_store
 
+    if request.launch and config.cloud.target == "slurm":
+        return SlurmMachines(Path(config.cloud.slurm.folder).absolute() / request.run, str(request.name), tell)
     if instance is None:
         return None
     store = open_store(config.store)

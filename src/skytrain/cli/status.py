@@ -15,6 +15,7 @@ from .console import ended_by_reader, pause, table
 from .options import ConfigDirs, Json, compose_overrides
 
 if TYPE_CHECKING:
+    from ..cloud import SlurmJob
     from ..config import Config
     from ..pipelines.account import AccountState
 
@@ -98,10 +99,11 @@ def _follow(config: Config, run: str, as_json: bool) -> int:
 def _status(config: Config, run: str | None, as_json: bool) -> str:
     from ..pipelines.status import describe_status, failure_lines, status as pipeline, status_rows
 
+    jobs = _slurm_jobs(config, run)
     try:
         found = pipeline(config, run)
-    except NoRuns as error:
-        if config.cloud.project is None:
+    except SkytrainError as error:
+        if not jobs and not (isinstance(error, NoRuns) and config.cloud.project is not None):
             raise
         found, missing = [], [str(error).partition("\n")[0]]
     else:
@@ -109,9 +111,16 @@ def _status(config: Config, run: str | None, as_json: bool) -> str:
     account = _account(config, run, [each.run for each in found])
     if as_json:
         shown = [dataclasses.asdict(each) for each in found]
-        runs = shown[0] if run else shown
+        runs = shown[0] if run and shown else shown
+        if config.cloud.target == "slurm":
+            return json.dumps({"runs": runs, "jobs": [dataclasses.asdict(job) for job in jobs]}, indent=1)
         return json.dumps(runs if account is None else {"runs": runs, **dataclasses.asdict(account)}, indent=1)
-    lines = [table(describe_status(found[0]))] if run else [*missing, *([table(status_rows(found))] if found else [])]
+    alone = run is not None and bool(found)
+    lines = [table(describe_status(found[0]))] if alone else [*missing, *([table(status_rows(found))] if found else [])]
+    if jobs:
+        from ..pipelines.slurm_jobs import job_rows
+
+        lines += ["", table(job_rows(jobs))]
     lines += [] if run else failure_lines(found)
     if account is not None:
         from ..pipelines.account import machine_notes, machine_rows
@@ -119,6 +128,15 @@ def _status(config: Config, run: str | None, as_json: bool) -> str:
         rows = [table(machine_rows(account))] if account.machines else ["no machine runs in this account"]
         lines += ["", *rows, *machine_notes(account, found)]
     return "\n".join(lines)
+
+
+def _slurm_jobs(config: Config, run: str | None) -> list[SlurmJob]:
+    """The scheduler's jobs of a run, where the configuration names a Slurm cluster."""
+    if config.cloud.target != "slurm" or run is None:
+        return []
+    from ..cloud import slurm_jobs
+
+    return slurm_jobs(run)
 
 
 def _account(config: Config, run: str | None, runs: list[str]) -> AccountState | None:

@@ -41,6 +41,7 @@ def stop(
     reaches the store. The run ends as `stopped` with exit code 0, and the same `skytrain train` resumes it.
 
     With cloud=aws, the run's Auto Scaling groups are then set to zero and its instances terminated. This asks first.
+    With cloud=slurm, its jobs are cancelled.
 
     \b
     Examples:
@@ -52,6 +53,9 @@ def stop(
     from .console import reporter
 
     config, seconds = compose_overrides(overrides, config_dir).config, seconds_of("--wait", wait)
+    if config.cloud.target == "slurm":
+        _stop_on_slurm(config, run, seconds, force, as_json)
+        return
     session, machines = _machines(config, run)
     if dry_run:
         _print_requests(config, run, machines)
@@ -72,6 +76,21 @@ def stop(
             f"  skytrain status {run} cloud=aws",
             file=sys.stderr,
         )
+        raise typer.Exit(3)
+
+
+def _stop_on_slurm(config: Config, run: str, seconds: float, force: bool, as_json: bool) -> None:
+    from ..pipelines.slurm_jobs import stop_slurm_run
+    from ..pipelines.stop import describe_stop
+    from .console import reporter
+
+    with reporter() as console:
+        stopped = stop_slurm_run(config, run, seconds, force, console)
+    if as_json:
+        print(json.dumps(dataclasses.asdict(stopped) if stopped else {"run": run, "asked": False}, indent=1))
+    else:
+        print(describe_stop(stopped) if stopped else f"{run}: it had not begun to train")
+    if stopped is not None and stopped.may_be_saving and not force:
         raise typer.Exit(3)
 
 

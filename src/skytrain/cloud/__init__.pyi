@@ -52,6 +52,7 @@ from .outputs import (
     read_outputs as read_outputs,
     terraform_outputs as terraform_outputs,
 )
+from .parallelcluster import ClusterSpec as ClusterSpec, cluster_config as cluster_config
 from .removal import (
     FailedDeletion as FailedDeletion,
     GcSelection as GcSelection,
@@ -73,6 +74,17 @@ from .scan import (
     scan_account as scan_account,
 )
 from .session import AwsIdentity as AwsIdentity, AwsSession as AwsSession, open_session as open_session
+from .slurm import SlurmScript as SlurmScript
+from .slurm_cluster import (
+    SlurmError as SlurmError,
+    SlurmJob as SlurmJob,
+    cancel_jobs as cancel_jobs,
+    check_slurm_version as check_slurm_version,
+    slurm_jobs as slurm_jobs,
+    slurm_partitions as slurm_partitions,
+    submit_job as submit_job,
+)
+from .slurm_machines import SlurmMachines as SlurmMachines
 from .tags import (
     EXPIRES_AT as EXPIRES_AT,
     OWNER as OWNER,

@@ -104,6 +104,7 @@ from .schema import (
     OptimizerFacts as OptimizerFacts,
     ParallelConfig as ParallelConfig,
     Precision as Precision,
+    SlurmConfig as SlurmConfig,
     SourceConfig as SourceConfig,
     StoreConfig as StoreConfig,
     TaskConfig as TaskConfig,

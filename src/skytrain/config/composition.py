@@ -154,7 +154,7 @@ def _compose_files(choices: list[Override], config_dirs: Sequence[str | Path]) -
         replaced: list[str] = []
         for default in listed.defaults:
             part = loader._load_single_config(default, repository)
-            origin = _name(repository, default.config_path)
+            origin = _name(repository, str(default.config_path))
             leaves = flatten(OmegaConf.to_container(part.config, resolve=False))
             replaced = [key for key in replaced if key not in leaves] + _replaced(leaves)
             origins.update(dict.fromkeys([*leaves, *replaced], origin))

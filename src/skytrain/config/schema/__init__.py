@@ -21,6 +21,7 @@ from .model import (
     YarnRope,
 )
 from .optimizers import OPTIMIZERS, OptimizerConfig, OptimizerFacts
+from .slurm import SlurmConfig
 from .tokens import (
     BPETokenizerConfig,
     GPT2TokenizerConfig,
@@ -80,6 +81,7 @@ __all__ = [
     "Precision",
     "Range",
     "RolesConfig",
+    "SlurmConfig",
     "SourceConfig",
     "StoreConfig",
     "SubnetsConfig",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Literal
 
 from .declare import EXECUTION, setting, settings
 from .kinds import Seconds
+from .slurm import NO_SLURM, SlurmConfig
 
 
 @settings
@@ -46,7 +48,9 @@ class CloudConfig:
     instance_profile: str | None = setting(EXECUTION, "Instance profile that carries the node role.")
     instance_families: list[str] = setting(EXECUTION, "Families that the operator may start; empty: not known.")
     log_groups: dict[str, str] = setting(EXECUTION, "CloudWatch log groups by purpose.")
-    target: Literal["ec2"] | None = setting(EXECUTION, "Where `skytrain launch` runs jobs; cloud=ec2 sets it.")
+    target: Literal["ec2", "slurm"] | None = setting(
+        EXECUTION, "Where `skytrain launch` runs jobs; cloud=ec2 and cloud=slurm set it."
+    )
     patience: Seconds = setting(EXECUTION, "Wait for machines of an offer before the plan's next offer is tried.")
     python: str = setting(EXECUTION, "Python of the machine image, whose torch is used.")
     python_version: str = setting(EXECUTION, "Version of that Python, for which packages are collected.")
@@ -56,6 +60,7 @@ class CloudConfig:
         "Machines that `skytrain launch` rents send their logs and metrics to the log group log_groups.nodes.",
         default=False,
     )
+    slurm: SlurmConfig = field(default=NO_SLURM)
 
 
 NO_CLOUD = CloudConfig(

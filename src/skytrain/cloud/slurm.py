@@ -1,0 +1,155 @@
+"""The batch script of a run on a Slurm cluster: one node agent on each node, requeued until the run is over."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config import SlurmConfig
+
+LEAVE_SECONDS = 120  # for the other agents after the first has ended
+OVER, FAILURES = "over", "failures"  # files of the job, beside its script
+
+TEMPLATE = """\
+#!/bin/bash
+{options}
+# Run {run}, written by `skytrain launch`. It resumes from the last commit whenever it starts.
+folder={folder}
+cd {work_folder} || exit 3
+[ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] || rm -f "$folder/{over}" "$folder/{failures}"
+{environment}
+# Every node must see the files of the others.
+for shared in {shared}; do
+  mark="$shared/.slurm-$SLURM_JOB_ID"
+  touch "$mark" && srun --ntasks-per-node=1 test -e "$mark" || {{
+    echo "$shared is not shared: not every node of $SLURM_JOB_NODELIST sees what the first one writes there"
+    exit 3
+  }}
+  rm -f "$mark"
+done
+
+# One agent on each node. They meet through the store, train, and leave when the run is over.
+agents=(srun --ntasks-per-node=1 --wait={leave}{container})
+if [ -d /opt/sagemaker_cluster ]; then # HyperPod replaces faulty nodes; it writes [Auto Resume] lines into this log
+  agents+=(--auto-resume=1)
+fi
+"${{agents[@]}}" bash -c {agent} &
+agents=$!
+
+# {save_before} s before the time limit, or when the job is cancelled: the agents save and leave.
+trap 'scancel --signal=TERM "$SLURM_JOB_ID"' USR1
+trap : TERM
+while :; do
+  wait "$agents"
+  code=$?
+  kill -0 "$agents" 2> /dev/null || break
+done
+
+if [ -e "$folder/{over}" ]; then # done, budget, `skytrain stop`, or an error that another try does not mend
+  exit "$code"
+fi
+case $code in
+  2 | 8 | 9 | 11) exit "$code" ;; # a mistake in the settings, another attempt, damage, credentials
+  7) failures=0 ;;                # interrupted after a commit
+  *) failures=$(($(cat "$folder/{failures}" 2> /dev/null || echo 0) + 1)) ;;
+esac
+if [ "$failures" -gt {max_failures} ]; then
+  echo "failed $failures times in a row without a commit: not requeued"
+  exit "$code"
+fi
+echo "$failures" > "$folder/{failures}"
+echo "exit code $code: the job is requeued"
+scontrol requeue "$SLURM_JOB_ID"
+"""
+
+
+def job_name(run: str) -> str:
+    """Return the name by which status and stop find the job of a run."""
+    return f"skytrain-{run}"
+
+
+@dataclass(frozen=True)
+class SlurmScript:
+    """All that a batch script is made of."""
+
+    run: str
+    words: tuple[str, ...]  # of `skytrain node`
+    settings: SlurmConfig
+    folder: Path  # of the script and its log
+    work_folder: Path
+    store: str  # its root; a path, unless it is a URL
+    python: str
+    max_failures: int
+
+    @property
+    def log(self) -> str:
+        """The log of the job, with Slurm's %j for its number."""
+        return str(self.folder / "slurm-%j.log")
+
+    @property
+    def shared_folders(self) -> tuple[str, ...]:
+        """Folders that every node must see: the job's own, and a store that is no bucket."""
+        store = () if "://" in self.store else (self.store,)
+        return (str(self.folder), *(store if self.settings.nodes > 1 else ()))
+
+    def options(self) -> list[str]:
+        """Return the options of sbatch, as they stand in the script."""
+        wanted = self.settings
+        given = {
+            "--job-name": job_name(self.run),
+            "--partition": wanted.partition,
+            "--account": wanted.account,
+            "--qos": wanted.qos,
+            "--nodes": wanted.nodes,
+            "--ntasks-per-node": 1,
+            "--gpus-per-node": wanted.gpus,
+            "--time": slurm_time(wanted.time),
+            "--signal": f"B:USR1@{wanted.save_before:.0f}",
+            "--output": self.log,
+            "--open-mode": "append",
+            "--comment": f"skytrain store.root={self.store}",
+        }
+        options = [f"{name}={_quoted(str(value))}" for name, value in given.items() if value is not None]
+        further = [f"--{name}={_quoted(value)}" if value else f"--{name}" for name, value in wanted.options.items()]
+        return [*options, "--exclusive", "--requeue", *further]
+
+    def render(self) -> str:
+        wanted = self.settings
+        container = f" --container-image={shlex.quote(wanted.container)}" if wanted.container else ""
+        if wanted.container and wanted.container_mounts:
+            container += f" --container-mounts={shlex.quote(','.join(wanted.container_mounts))}"
+        lines = [f"module load {shlex.quote(name)}" for name in wanted.modules]
+        lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(wanted.environment.items())]
+        processes = ("--processes", str(wanted.processes)) if wanted.processes else ()
+        agent = shlex.join(
+            [self.python, "-m", "skytrain", "node", *self.words, "--nodes", str(wanted.nodes), *processes]
+        )
+        return TEMPLATE.format(
+            run=self.run,
+            options="\n".join(f"#SBATCH {option}" for option in self.options()),
+            folder=shlex.quote(str(self.folder)),
+            work_folder=shlex.quote(str(self.work_folder)),
+            environment="\n".join([*lines, *wanted.setup]) + ("\n" if lines or wanted.setup else ""),
+            shared=shlex.join(self.shared_folders),
+            leave=LEAVE_SECONDS,
+            container=container,
+            agent=shlex.quote(f'exec {agent} --name "$SLURMD_NODENAME" --launch "slurm-$SLURM_JOB_ID"'),
+            save_before=f"{wanted.save_before:.0f}",
+            over=OVER,
+            failures=FAILURES,
+            max_failures=self.max_failures,
+        )
+
+
+def _quoted(value: str) -> str:
+    """Quote as sbatch reads its own lines: double quotes protect spaces."""
+    return f'"{value}"' if any(letter.isspace() for letter in value) else value
+
+
+def slurm_time(seconds: float) -> str:
+    """Return a duration as Slurm writes it: days-hours:minutes:seconds."""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return f"{days}-{hour:02}:{minute:02}:{second:02}"

@@ -1,0 +1,134 @@
+"""Launch on a Slurm cluster: check what can be checked, write the batch script of the run, submit it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..cloud import SlurmError, SlurmScript, check_slurm_version, slurm_jobs, slurm_partitions, submit_job
+from ..config import Composed, Config, SkytrainError, SlurmConfig, check_job, format_seconds
+from ..runs import run_name
+
+PRIVATE = ("ramfs", "tmpfs")  # in the memory of one machine
+LOCAL = ("btrfs", "ext2", "ext3", "ext4", "overlay", "xfs", "zfs")  # shared only if this machine exports it
+
+
+@dataclass(frozen=True)
+class SlurmLaunch:
+    """A script that has passed every check, before it is written and submitted."""
+
+    script: SlurmScript
+    notes: tuple[str, ...]
+
+    @property
+    def path(self) -> Path:
+        return self.script.folder / "job.sh"
+
+
+def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask: bool = True) -> SlurmLaunch:
+    """Make the batch script and check it. With `ask` off, the cluster is not asked: for a look at the script."""
+    config, wanted = composed.config, composed.config.cloud.slurm
+    _check_times(config)
+    if wanted.processes is not None:
+        check_job(config, wanted.processes * wanted.nodes, wanted.nodes)
+    run = run_name(config)
+    folder = Path(wanted.folder).absolute()
+    script = SlurmScript(
+        run,
+        (*composed.words, *options, f"run={run}"),
+        wanted,
+        folder / run,
+        Path.cwd(),
+        _store_root(config),
+        wanted.python or sys.executable,
+        config.trainer.max_restarts,
+    )
+    notes = [note for path in script.shared_folders for note in _check_shared(path, wanted)]
+    if ask:
+        check_slurm_version()
+        _check_partition(wanted)
+        active = [job for job in slurm_jobs(run) if not job.has_ended]
+        if active:
+            raise SkytrainError(
+                f"run {run} is job {active[0].id} already, {active[0].state.lower()}\n"
+                f"  watch it: skytrain status {run} cloud=slurm; end it: skytrain stop {run} cloud=slurm"
+            )
+        submit_job(script.render(), test_only=True)
+    return SlurmLaunch(script, tuple(notes))
+
+
+def start_slurm_launch(launch: SlurmLaunch) -> str:
+    """Write the script, submit it, and return the number of the job."""
+    launch.path.parent.mkdir(parents=True, exist_ok=True)
+    launch.path.write_text(launch.script.render())
+    launch.path.chmod(0o755)
+    return submit_job(launch.script.render())
+
+
+def _store_root(config: Config) -> str:
+    root = config.store.root.removeprefix("file://")
+    return root if "://" in root else str(Path(root).expanduser().absolute())
+
+
+def _check_times(config: Config) -> None:
+    wanted, stop = config.cloud.slurm, config.trainer.stop_within
+    if wanted.save_before < stop:
+        raise SkytrainError(
+            f"cloud.slurm.save_before={format_seconds(wanted.save_before)}: a save may take "
+            f"trainer.stop_within={format_seconds(stop)}\n  raise the first or lower the second"
+        )
+    if wanted.time <= wanted.save_before:
+        raise SkytrainError(
+            f"cloud.slurm.time={format_seconds(wanted.time)}: the job would be asked to save "
+            f"{format_seconds(wanted.save_before)} before its limit, when it starts\n"
+            "  raise the time limit, or lower cloud.slurm.save_before"
+        )
+
+
+def _check_partition(wanted: SlurmConfig) -> None:
+    """Raise for a partition that is missing, too small or too short."""
+    found = slurm_partitions()
+    names = {each.name.rstrip("*"): each for each in found}
+    chosen = wanted.partition or next((each.name.rstrip("*") for each in found if each.name.endswith("*")), None)
+    if chosen is None:
+        raise SkytrainError(f"the cluster has no default partition\n  set cloud.slurm.partition: {', '.join(names)}")
+    if chosen not in names:
+        raise SkytrainError(f"cloud.slurm.partition={chosen}: no such partition\n  one of {', '.join(names)}")
+    partition = names[chosen]
+    if wanted.nodes > partition.nodes:
+        raise SlurmError(
+            f"cloud.slurm.nodes={wanted.nodes}: partition {chosen} has {partition.nodes}\n  ask for fewer, or another",
+            "quota",
+        )
+    if partition.seconds is not None and wanted.time > partition.seconds:
+        raise SkytrainError(
+            f"cloud.slurm.time={format_seconds(wanted.time)}: partition {chosen} allows "
+            f"{format_seconds(partition.seconds)}\n  set cloud.slurm.time; the run continues in the next job"
+        )
+
+
+def _check_shared(path: str, wanted: SlurmConfig) -> list[str]:
+    """Raise if other nodes cannot see the folder; return what is doubtful."""
+    kind = filesystem_of(Path(path))
+    if kind in PRIVATE and wanted.nodes > 1:
+        raise SlurmError(
+            f"{path} is in the memory of this machine ({kind}): other nodes cannot see it\n"
+            "  choose a folder that all nodes share, or a store in S3"
+        )
+    if kind in LOCAL and wanted.nodes > 1:
+        return [f"{path} is on a disk of this machine ({kind}); every node must mount it: the job checks that"]
+    return []
+
+
+def filesystem_of(path: Path, mounts: Callable[[], str] = lambda: Path("/proc/self/mounts").read_text()) -> str:
+    """Return the kind of the file system on which a path is, or will be."""
+    place, best, kind = os.path.realpath(path), "", ""
+    for line in mounts().splitlines():
+        _, point, found = line.split()[:3]
+        point = point.replace("\\040", " ")
+        if (place == point or place.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
+            best, kind = point, found
+    return kind

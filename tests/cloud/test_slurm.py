@@ -1,0 +1,129 @@
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from skytrain.cloud.slurm import OVER, slurm_time
+from skytrain.cloud.slurm_cluster import seconds_of
+from skytrain.config import SkytrainError
+from skytrain.config.composition import compose
+from skytrain.pipelines.launch_slurm import filesystem_of, prepare_slurm_launch
+from tests.support.tiny import TINY
+
+WORDS = (
+    *TINY,
+    "run=one",
+    "cloud=slurm",
+    "cloud.slurm.nodes=2",
+    "cloud.slurm.processes=2",
+    "trainer.micro_batch=2",
+    "parallel=fsdp",
+)
+
+
+@cache
+def composed(*words):
+    return compose([*WORDS, "store.root=store", *words])
+
+
+def launch(*words, ask=False):
+    return prepare_slurm_launch(composed(*words), ask=ask)
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_script_can_be_read_and_asks_for_what_the_settings_say(shared):
+    script = launch(
+        f"store.root={shared}/my store", "cloud.slurm.partition=gpu", "cloud.slurm.gpus=8",
+        "cloud.slurm.modules=[cuda/12.8]", "cloud.slurm.environment={NCCL_DEBUG: 'WARN, loud'}",
+        "cloud.slurm.container=nvcr.io#nvidia/pytorch:25.01", "cloud.slurm.container_mounts=[/fsx:/fsx]",
+        "cloud.slurm.options={constraint: a100}", "cloud.slurm.time=90m",
+    ).script  # fmt: skip
+    text = script.render()
+    assert subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode == 0
+    options = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
+    assert {"--nodes=2", "--exclusive", "--requeue", "--partition=gpu", "--gpus-per-node=8", "--time=0-01:30:00"} < set(
+        options
+    )
+    assert {"--signal=B:USR1@180", "--constraint=a100", f'--comment="skytrain store.root={shared}/my store"'} < set(
+        options
+    )
+    assert "module load cuda/12.8" in text and "export NCCL_DEBUG='WARN, loud'" in text
+    assert "--container-image='nvcr.io#nvidia/pytorch:25.01' --container-mounts=/fsx:/fsx" in text
+    assert f"for shared in {shared}/slurm/one '{shared}/my store'; do" in text
+
+
+def run_script(folder: Path, code: int, *, over: bool, restarts: int = 0):
+    """The script with stand-ins for Slurm's commands: agents that end with a code."""
+    script = launch("trainer.max_restarts=2").script
+    (folder / "store").mkdir(exist_ok=True)
+    script.folder.mkdir(parents=True, exist_ok=True)
+    end = f"touch {script.folder / OVER}; exit {code}" if over else f"exit {code}"
+    stand_ins = (
+        f'srun() {{ case "$*" in *"test -e"*) "${{@:2}}" ;; *) ({end}) ;; esac; }}\n'
+        'scontrol() { echo "scontrol $*"; }\n'
+    )
+    text = script.render().replace('"${agents[@]}" bash -c', 'srun "${agents[@]:1}" bash -c')
+    return subprocess.run(
+        ["bash"],
+        input=stand_ins + text,
+        text=True,
+        capture_output=True,
+        check=False,
+        env={"SLURM_JOB_ID": "7", "PATH": "/usr/bin:/bin", "SLURM_RESTART_COUNT": str(restarts)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "over", "requeued"),
+    [(0, True, False), (6, True, False), (7, True, False), (2, False, False), (7, False, True), (137, False, True)],
+)
+def test_a_job_is_requeued_unless_the_run_is_over_or_the_settings_are_wrong(shared, code, over, requeued):
+    done = run_script(shared, code, over=over)
+    assert ("scontrol requeue 7" in done.stdout) is requeued, done.stdout + done.stderr
+    assert done.returncode == (0 if requeued else code)
+
+
+def test_a_job_that_fails_again_and_again_is_given_up(shared):
+    outcomes = [run_script(shared, 1, over=False, restarts=number) for number in range(3)]
+    assert ["scontrol requeue 7" in each.stdout for each in outcomes] == [True, True, False]
+    assert "failed 3 times in a row without a commit" in outcomes[-1].stdout and outcomes[-1].returncode == 1
+    run_script(shared, 7, over=False, restarts=3)  # a commit starts the count again
+    assert "scontrol requeue 7" in run_script(shared, 1, over=False, restarts=4).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "code"),
+    [
+        (["cloud.slurm.time=2m"], "when it starts", 2),
+        (["cloud.slurm.save_before=10s"], "a save may take", 2),
+        (["store.root=/dev/shm/store"], "in the memory of this machine", 3),
+    ],
+)
+def test_what_cannot_work_is_refused_before_the_cluster_is_asked(shared, words, message, code):
+    with pytest.raises(SkytrainError, match=message) as caught:
+        launch(*words)
+    assert caught.value.exit_code == code
+
+
+def test_without_slurm_the_login_node_is_named(shared, monkeypatch):
+    monkeypatch.setenv("PATH", str(shared))
+    with pytest.raises(SkytrainError, match="sbatch is not installed here") as caught:
+        launch(ask=True)
+    assert caught.value.exit_code == 3
+
+
+def test_a_folder_is_on_the_file_system_of_its_longest_mount_point():
+    mounts = "/dev/sda / ext4 rw 0 0\nfs-1.fsx:/x /fsx lustre rw 0 0\nhead:/home /home\\040all nfs4 rw 0 0"
+    found = [filesystem_of(Path(path), lambda: mounts) for path in ("/var/x", "/fsx/store", "/fsx2", "/home all/me")]
+    assert found == ["ext4", "lustre", "ext4", "nfs4"]
+
+
+def test_times_are_written_and_read_as_slurm_does():
+    assert [slurm_time(seconds) for seconds in (90, 5400, 90061)] == ["0-00:01:30", "0-01:30:00", "1-01:01:01"]
+    assert [seconds_of(text) for text in ("2:30", "01:30:00", "1-01:01:01", "2-00:00:00")] == [150, 5400, 90061, 172800]

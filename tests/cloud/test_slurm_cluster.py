@@ -1,0 +1,155 @@
+"""Runs on a real Slurm cluster of two nodes on this machine."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from skytrain.checkpoints import committed_steps, load_model
+from skytrain.pipelines.prepare import prepare
+from skytrain.runs import Silent, read_metrics
+from skytrain.storage import open_store
+from tests.support.slurm import slurm_cluster
+from tests.support.tiny import TINY, tiny_config
+
+STEPS = 300
+SETTINGS = (
+    *TINY, "model.dropout=0.1", "trainer.device=cpu", "trainer.micro_batch=2", f"trainer.steps={STEPS}",
+    "trainer.validate_every=100", "trainer.checkpoint_every=10", "trainer.stop_within=50s", "parallel=fsdp",
+    "parallel.timeout=20s", "cloud=slurm", "cloud.slurm.nodes=2", "cloud.slurm.processes=2",
+    "cloud.slurm.save_before=60s", "cloud.slurm.time=1h",
+)  # fmt: skip
+PATIENCE_SECONDS = 600
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("slurm")
+    for path in (folder, *folder.parents[:2]):
+        path.chmod(0o755)
+    prepare(tiny_config(folder / "store"), Silent())
+    with slurm_cluster(folder / "cluster", 16817) as cluster:
+        cluster.work = folder
+        yield cluster
+
+
+def skytrain(lab, *words):
+    environment = {**os.environ, **lab.environment(), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "skytrain", *words], cwd=lab.work, env=environment, capture_output=True, text=True
+    )
+
+
+def launch(lab, run, *words):
+    done = skytrain(lab, "launch", "train", *SETTINGS, "store.root=store", f"run={run}", *words, "--yes")
+    assert done.returncode == 0, done.stderr
+    return re.search(r"submitted job (\d+)", done.stdout)[1]
+
+
+def state(lab, job):
+    return re.search(r"JobState=(\w+)", lab.ask("scontrol", "show", "job", job))[1]
+
+
+def log(lab, run, job):
+    path = lab.work / "slurm" / run / f"slurm-{job}.log"
+    return path.read_text() if path.exists() else ""
+
+
+def until(condition, what):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.5)
+
+
+def start_again(lab, job, restarts):
+    """The scheduler lets a requeued job wait for two minutes; a user may ask for less."""
+
+    def started():
+        shown = lab.ask("scontrol", "show", "job", job)
+        if "JobState=PENDING" in shown:
+            subprocess.run(
+                ["scontrol", "update", f"jobid={job}", "StartTime=now"], env={**os.environ, **lab.environment()}
+            )
+        return "JobState=RUNNING" in shown and f"Restarts={restarts} " in shown
+
+    until(started, lambda: lab.ask("squeue"))
+
+
+def numbers(store, run):
+    return {
+        (record["step"], name): record[name]
+        for record in read_metrics(store, run)
+        for name in ("train/loss", "val/loss", "train/grad_norm")
+        if name in record
+    }
+
+
+def test_a_run_goes_on_after_its_time_limit_a_requeue_and_a_lost_node_and_ends_bit_for_bit(lab):
+    store = open_store(str(lab.work / "store"))
+
+    def commit_after(step, job):
+        until(lambda: max(committed_steps(store, "hit"), default=0) > step, lambda: log(lab, "hit", job)[-3000:])
+        return max(committed_steps(store, "hit"))
+
+    job = launch(lab, "hit", "cloud.slurm.time=2m")
+    until(lambda: "exit code 7: the job is requeued" in log(lab, "hit", job), lambda: log(lab, "hit", job)[-3000:])
+    saved = max(committed_steps(store, "hit"))
+    lab.ask("scontrol", "update", f"jobid={job}", "TimeLimit=60")
+    start_again(lab, job, 1)
+    saved = commit_after(saved, job)
+    lab.ask("scontrol", "requeue", job)
+    start_again(lab, job, 2)
+    saved = commit_after(saved, job)
+    lab.kill_node("n2")
+    until(lambda: state(lab, job) != "RUNNING", lambda: lab.ask("squeue") + lab.ask("sinfo"))
+    lab.start_node("n2")
+    start_again(lab, job, 3)
+    shown = skytrain(lab, "status", "hit", "cloud=slurm", "store.root=store")
+    assert shown.returncode == 0 and re.search(rf"{job} +\w+", shown.stdout), shown.stdout + shown.stderr
+    until(lambda: state(lab, job) == "COMPLETED", lambda: log(lab, "hit", job)[-3000:])
+    assert max(committed_steps(store, "hit")) == STEPS
+    assert "Restarts=3" in lab.ask("scontrol", "show", "job", job)
+
+    whole = launch(lab, "whole")
+    until(lambda: state(lab, whole) == "COMPLETED", lambda: log(lab, "whole", whole)[-3000:])
+    assert numbers(store, "hit") == numbers(store, "whole")
+    first, second = (load_model(store, f"{run}@{STEPS}").model.state_dict() for run in ("hit", "whole"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_stop_saves_and_ends_the_job_and_the_same_launch_resumes(lab):
+    store = open_store(str(lab.work / "store"))
+    job = launch(lab, "stopped")
+    twice = skytrain(lab, "launch", "train", *SETTINGS, "store.root=store", "run=stopped", "--yes")
+    assert twice.returncode == 2 and f"is job {job} already" in twice.stderr
+    until(lambda: committed_steps(store, "stopped"), lambda: log(lab, "stopped", job)[-3000:])
+    done = skytrain(lab, "stop", "stopped", "cloud=slurm", "store.root=store")
+    assert done.returncode == 0, done.stdout + done.stderr
+    until(lambda: state(lab, job) in ("COMPLETED", "CANCELLED"), lambda: lab.ask("squeue"))
+    assert "Restarts=0" in lab.ask("scontrol", "show", "job", job)
+    again = launch(lab, "stopped")
+    assert skytrain(lab, "stop", "stopped", "cloud=slurm", "store.root=store", "--force").returncode == 0
+    until(lambda: state(lab, again) in ("COMPLETED", "CANCELLED"), lambda: lab.ask("squeue"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "code"),
+    [
+        (["cloud.slurm.partition=gone"], "no such partition", 2),
+        (["cloud.slurm.nodes=3"], "partition spot has 2", 4),
+        (["cloud.slurm.time=5h"], "allows 2h", 2),
+        (["cloud.slurm.options={mem: 900G}"], "sbatch", 3),
+    ],
+)
+def test_what_the_cluster_cannot_give_is_refused_before_anything_is_submitted(lab, words, message, code):
+    done = skytrain(lab, "launch", "train", *SETTINGS, "store.root=store", "run=refused", *words, "--yes")
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
+    assert not Path(lab.work, "slurm/refused").exists()
