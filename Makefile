@@ -7,11 +7,12 @@ PYTEST := $(BIN)/python -m pytest
 # One thread per test process, so that two processes do not compete for the cores.
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false HF_HUB_OFFLINE=1
 
-.PHONY: help quickstart test test-slow lint format bench clean
+.PHONY: help quickstart test test-slow rehearse lint format bench clean
 help:
 	@echo "make quickstart  the whole pipeline on this machine, offline, in minutes"
 	@echo "make test        the tests"
 	@echo "make test-slow   the heavier tests"
+	@echo "make rehearse    skytrain launch on this machine, with interruptions; needs root. Some of it: ONLY=\"quota done\""
 	@echo "make lint        check formatting, lint, types, imports, sizes and names"
 	@echo "make format      fix formatting"
 	@echo "make bench       measure the figures of the documentation again; takes hours, some need a GPU"
@@ -31,6 +32,9 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(TEST_ENV) $(PYTEST) -m slow
+
+rehearse: $(READY)
+	$(TEST_ENV) $(BIN)/python -m rehearsal $(ONLY)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from skytrain.cloud import BootScript, BundleContents, ImagePython, make_bundle
+from skytrain.cloud.boot import COUNT_AHEAD_SECONDS
 from skytrain.pipelines.launch import PLATFORMS, packed
-from skytrain.runs import Silent
+from skytrain.runs import Silent, read_spend
 from skytrain.storage import open_store
+from tests.support.imds import fake_metadata
 from tests.support.tools import python_tool
 
 LOGGED = '#!/bin/bash\necho "$(basename "$0") $*" >> "$CALLS"\n'
@@ -28,6 +30,7 @@ AWS = (
 words=(); for word in "${@:3}"; do case $word in --*) ;; s3://*) words+=("$BUCKET/${word#s3://}") ;; *) words+=("$word") ;; esac; done
 [ "$2" = ls ] && { ls "${words[0]}"; exit; }
 [ "${words[1]}" = - ] && { cat "${words[0]}"; exit; }
+[ "${words[0]}" = - ] && { mkdir -p "$(dirname "${words[1]}")"; cat > "${words[1]}"; exit; }
 [ -d "${words[0]}" ] && { cp -r "${words[0]}/." "${words[1]}"; exit; }
 mkdir -p "$(dirname "${words[1]}")"; cp "${words[0]}" "${words[1]}"
 """
@@ -81,6 +84,8 @@ def script(python: str = sys.executable, requirements: tuple[str, ...] = ("skytr
         requirements=requirements,
         command=("node", "run=gpt2", "data.pattern=50% $x", "--nodes", "2"),
         most_failures=2,
+        meeting="s3://b/runs/gpt2/meeting",
+        usd_per_hour=2.22,
     )
 
 
@@ -123,6 +128,23 @@ def test_a_bundle_that_was_changed_is_not_installed(machine: Machine) -> None:
     assert machine.boot(script().render(in_an_hour())) != 0
     [log] = (machine.bucket / "b/launch/boot-failures").iterdir()
     assert "FAILED" in log.read_text()
+
+
+def test_a_machine_that_boots_records_what_it_costs_until_its_agent_does(machine: Machine) -> None:
+    text = script().render(in_an_hour())
+    count = text[text.index("count() {") : text.index("count & counting")].replace("/run/", f"{machine.root}/")
+    (machine.root / "bin/sleep").write_text("#!/bin/bash\nkill -9 $PPID\n")  # after the first record
+    (machine.root / "bin/sleep").chmod(0o755)
+    environment = {"PATH": f"{machine.root}/bin:{os.environ['PATH']}", "CALLS": f"{machine.root}/calls"}
+    launched = datetime.now(UTC).replace(microsecond=0) - timedelta(seconds=100)
+    with fake_metadata(instanceId="i-0abc", pendingTime=launched.strftime("%Y-%m-%dT%H:%M:%SZ")) as fake:
+        moved = f"{count}\ncount".replace("http://169.254.169.254", fake.url)
+        subprocess.run(["bash", "-c", moved], env={**environment, "BUCKET": str(machine.bucket)})
+    counts = read_spend(open_store(str(machine.bucket / "b")), "gpt2").counts
+    [(key, found)] = counts.items()
+    assert key == f"i-0abc {launched.isoformat()}"  # as the agent's own meter names it
+    assert 100 + COUNT_AHEAD_SECONDS - 1 <= found.seconds < 160
+    assert found.usd == pytest.approx(found.seconds * 2.22 / 3600, rel=1e-3)
 
 
 def packages_of(name: str, found: set[str] | None = None) -> set[str]:

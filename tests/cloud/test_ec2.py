@@ -73,6 +73,8 @@ def group_of(offer: PlannedOffer, number: int = 0, **changes: Any) -> GroupSpec:
         requirements=("skytrain[aws,train]==0.1.0",),
         command=("node", "run=gpt2", "store.root=s3://bucket/pile", "--launch", "00001"),
         most_failures=6,
+        meeting="s3://bucket/pile/runs/gpt2/meeting",
+        usd_per_hour=2.22,
     )
     image, tags = MachineImage("ami-0123456789abcdef0", "parameter"), Tags("pile", "ada")
     spec = GroupSpec("gpt2", "00001", number, offer, "us-east-2a", image, boot, tags, account(), NOW)

@@ -84,12 +84,12 @@ def node_config(template: dict[str, Any], folder: Path) -> Config:
     script = base64.b64decode(template["parameters"]["LaunchTemplateData"]["UserData"]).decode()
     [command] = re.findall(r"^ExecStart=\S+ (.*)$", script, re.MULTILINE)
     verb, *words = shlex.split(command)
-    assert verb == "node" and words[-4:] == ["--nodes", "1", "--launch", "00001"]
+    assert verb == "node" and words[-6:] == ["--nodes", "1", "--processes", "1", "--launch", "00001"]
     machine = folder / "machine"
     with tarfile.open(fileobj=io.BytesIO(packed(config_files([folder])))) as archive:
         archive.extractall(machine, filter="data")
     with contextlib.chdir(machine):
-        return compose(words[:-4]).config
+        return compose(words[:-6]).config
 
 
 def test_a_dry_run_prints_the_requests_and_yes_makes_them(

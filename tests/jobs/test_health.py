@@ -36,6 +36,11 @@ def test_gpus_that_are_missing_or_have_errors_are_named(two_gpus, printed, code,
     assert find_problems(1, None) == problems
 
 
+def test_a_machine_with_fewer_gpus_than_the_job_needs_is_not_fit(two_gpus):
+    two_gpus("0, 0\n1, 0")
+    assert find_problems(4, None) == ["the machine has 2 GPUs, and the job needs 4"]
+
+
 def test_an_efa_port_that_is_down_is_named(tmp_path):
     for name, state in (("rdmap0", "4: ACTIVE"), ("rdmap1", "1: DOWN")):
         (tmp_path / name / "device").mkdir(parents=True)

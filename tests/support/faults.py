@@ -85,6 +85,7 @@ class FaultProxy:
     """`with FaultProxy(port) as proxy: proxy.inject("cut", times=2)`; the endpoint is `proxy.url`."""
 
     upstream_port: int
+    address: str = "127.0.0.1"  # at which it listens
     requests: list[Request] = field(default_factory=list)
     happened: Counter[str] = field(default_factory=Counter)
     _faults: list[Fault] = field(default_factory=list)
@@ -103,11 +104,11 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"http://{self.address}:{self._server.server_port}"
 
     def __enter__(self) -> Self:
         handler = type("Handler", (_Handler,), {"proxy": self})
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._server = ThreadingHTTPServer((self.address, 0), handler)
         self._server.daemon_threads = True
         self._server.block_on_close = False  # clients keep idle connections open for longer than we wait
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 GRACE_SECONDS = 300  # after the group's kill time, for a machine that AWS has not ended yet
+COUNT_SECONDS = 8  # between two records of a booting machine's cost
+COUNT_AHEAD_SECONDS = 13  # for which each of them counts: until the next one is written
 STOP_SECONDS = 150  # for a save after SIGTERM: more than a spot notice's two minutes
 
 TEMPLATE = """\
@@ -26,6 +28,27 @@ report() {{
   shutdown -h now
 }}
 trap report ERR
+count() {{ # what this machine costs, until its agent counts it
+  local at=http://169.254.169.254/latest token id began age up now seconds usd
+  set +e
+  token=$(curl -sf --max-time 2 -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 3600' $at/api/token) || return
+  local asked=(curl -sf --max-time 2 -D - -H "X-aws-ec2-metadata-token: $token")
+  "${{asked[@]}}" $at/dynamic/instance-identity/document > /run/skytrain-identity || return
+  id=$(grep -oP '"instanceId" *: *"\\K[^"]+' /run/skytrain-identity)
+  began=$(grep -oP '"pendingTime" *: *"\\K[^"Z]+' /run/skytrain-identity)
+  # By the metadata service's clock: this machine's may not be set yet.
+  age=$(($(date -d "$(grep -oiP '^date: *\\K[^\\r]+' /run/skytrain-identity)" +%s) - $(date -d "${{began}}Z" +%s)))
+  up=$(cut -d. -f1 /proc/uptime)
+  while kill -0 $$; do
+    now=$(cut -d. -f1 /proc/uptime); seconds=$((age + now - up + {ahead_seconds}))
+    usd=$(awk "BEGIN {{ print $seconds * {usd_per_hour} / 3600 }}")
+    printf '{{"spend": {{"usd": %s, "usd_per_hour": {usd_per_hour}, "machines": {{"%s": {{"usd": %s, "seconds": %s, "boot": "%s", "boot_seconds": %s}}}}}}}}' \\
+      "$usd" "$id $began+00:00" "$usd" $seconds "$(cat /proc/sys/kernel/random/boot_id)" $((now + {ahead_seconds})) |
+      aws s3 cp --only-show-errors - {meeting}/boot/"$id".json
+    sleep {every_seconds}
+  done
+}}
+count & counting=$!
 cache=/var/cache/skytrain; mountpoint -q /opt/dlami/nvme && cache=/opt/dlami/nvme/skytrain
 mkdir -p $cache /opt/skytrain/bundle /opt/skytrain/config
 # The image's Python may itself be a virtual environment: one made from it sees its packages through a .pth file only.
@@ -60,6 +83,7 @@ LimitMEMLOCK=infinity
 LimitNOFILE=1048576
 END
 systemctl daemon-reload
+kill $counting 2> /dev/null || true
 trap - ERR
 systemctl start --no-block skytrain-node
 """
@@ -78,6 +102,8 @@ class BootScript:
     requirements: tuple[str, ...]
     command: tuple[str, ...]  # of skytrain: node ...
     most_failures: int  # failed boots after which the group is set to zero
+    meeting: str  # s3:// URL of the folder in which the run's machines meet
+    usd_per_hour: float  # of this machine
 
     def render(self, kill_at: datetime) -> str:
         """Return the script. It contains no credentials: the instance profile has them."""
@@ -93,6 +119,10 @@ class BootScript:
             command=_systemd_words(self.command),
             stop_seconds=STOP_SECONDS,
             most_failures=self.most_failures,
+            meeting=shlex.quote(self.meeting),
+            usd_per_hour=f"{self.usd_per_hour:.4f}",
+            every_seconds=COUNT_SECONDS,
+            ahead_seconds=COUNT_AHEAD_SECONDS,
         )
 
 

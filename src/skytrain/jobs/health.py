@@ -26,15 +26,17 @@ def find_problems(
 ) -> list[str]:
     """One line for each problem; none: the host is fit. `processes`: of the job on this host."""
     gpus = count_gpus()
-    problems = [*_gpu_problems(gpus), *_efa_problems(), *_disk_problems(cache_folder)]
+    problems = [*_gpu_problems(gpus, processes), *_efa_problems(), *_disk_problems(cache_folder)]
     if not problems and gpus and processes > 1:
         problems += all_reduce_problems(processes, "nccl", all_reduce_seconds)
     return problems
 
 
-def _gpu_problems(gpus: int) -> Iterator[str]:
+def _gpu_problems(gpus: int, processes: int) -> Iterator[str]:
     if not gpus:
         return
+    if gpus < processes:
+        yield f"the machine has {gpus} GPUs, and the job needs {processes}"
     query = ["nvidia-smi", "--query-gpu=index,ecc.errors.uncorrected.volatile.total", "--format=csv,noheader"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=QUERY_SECONDS, check=False)

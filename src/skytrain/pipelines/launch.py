@@ -249,7 +249,7 @@ def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineIma
         "node", *record.words, *offer.layout.overrides, f"run={draft.run}",
         f"budget.usd_per_hour={record.groups[number].usd_per_hour:.4f}",
         f"budget.planned_usd={offer.cost.usd:.2f}", f"budget.planned_step_seconds={offer.speed.step_seconds:.4f}",
-        "--nodes", str(offer.nodes), "--launch", record.id,
+        "--nodes", str(offer.nodes), "--processes", str(max(1, offer.gpus_per_node)), "--launch", record.id,
     )  # fmt: skip
     boot = BootScript(
         region=draft.session.region,
@@ -261,6 +261,8 @@ def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineIma
         requirements=draft.bundle.requirements,
         command=command,
         most_failures=BOOT_FAILURES_PER_NODE * offer.nodes,
+        meeting=store.url(f"runs/{draft.run}/meeting"),
+        usd_per_hour=record.groups[number].usd_per_hour,
     )
     project = config.cloud.project
     assert project is not None

@@ -3,6 +3,7 @@
     runs/<run>/meeting/ready/<shape>/<host>.json       heartbeat of a host that may be invited or takes part
     runs/<run>/meeting/away/<shape>/<host>.json        heartbeat of a host that waits before its next try, or saves and leaves
     runs/<run>/meeting/left/<shape>/<host>.json        the last record of a host that has left
+    runs/<run>/meeting/boot/<machine>.json             cost of a rented machine whose agent has not started yet
     runs/<run>/meeting/generations/00001.json          members, node 0's address and port, rendezvous id; created once
     runs/<run>/meeting/generations/00001.ended.json    who ended it and why; created once
     runs/<run>/meeting/generations/00001.over.json     the run itself is over, with its exit code; created once
@@ -51,6 +52,7 @@ class MeetingObjects:
     newest: int  # the number of the newest generation; 0 without one
     ended: bool
     over: bool
+    boots: tuple[HostRecord, ...] = ()  # written by boot scripts; only their cost counts
 
 
 def meeting_folder(run: str) -> str:
@@ -71,16 +73,18 @@ def list_meeting(store: Store, run: str) -> MeetingObjects:
 
 
 def _parse(stats: Iterable[Stat], folder: str) -> MeetingObjects:
-    hosts, ends = [], dict[int, set[str]]()
+    hosts, boots, ends = [], [], dict[int, set[str]]()
     for stat in stats:
         match stat.key.removeprefix(folder).split("/"):
             case ["generations", name] if found := _GENERATION.fullmatch(name):
                 ends.setdefault(int(found["number"]), set()).add(found["end"] or "")
             case [("ready" | "away" | "left") as presence, shape, name]:
                 hosts.append(HostRecord(presence, shape, name.removesuffix(".json"), stat))
+            case ["boot", name]:
+                boots.append(HostRecord("away", "boot", name.removesuffix(".json"), stat))
     newest = max((number for number, kinds in ends.items() if "" in kinds), default=0)
     kinds = ends.get(newest, set())
-    return MeetingObjects(tuple(hosts), newest, "ended." in kinds, "over." in kinds)
+    return MeetingObjects(tuple(hosts), newest, "ended." in kinds, "over." in kinds, tuple(boots))
 
 
 def check_generation(store: Store, run: str, number: int) -> None:
@@ -152,8 +156,9 @@ class HostSpends:
         self._heartbeats = HostHeartbeats(store, run)
 
     def read(self) -> list[dict[str, Any]]:
-        hosts = [each for each in list_meeting(self._store, self._run).hosts if each.host not in self._without]
-        return [self._spend(each, record) for each, record in self._heartbeats.read(hosts)]
+        found = list_meeting(self._store, self._run)
+        hosts = [each for each in found.hosts if each.host not in self._without]
+        return [self._spend(each, record) for each, record in self._heartbeats.read([*hosts, *found.boots])]
 
     def _spend(self, host: HostRecord, record: dict[str, Any]) -> dict[str, Any]:
         spend = record.get("spend")

@@ -1,0 +1,178 @@
+"""The scenarios. Each launches a run of its own, and raises RehearsalFailed if something that must hold does not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+
+from skytrain.runs import list_meeting
+
+from .checks import check_generations, check_identical, check_nothing_left, check_spend
+from .interruptions import INTERRUPTIONS
+from .laptop import STEPS, Wanted
+from .phases import replacement_phases
+from .world import RehearsalFailed, RehearsedRun, World
+
+Scenario = Callable[[World], None]
+
+
+def done(world: World) -> None:
+    """2 nodes x 2 ranks, launch to done, with the terminal following; the run that the others are compared with."""
+    run = RehearsedRun(world, Wanted("whole", settings=("budget.usd=40",)))
+    expect(run.launch(), 0, "the launching terminal's exit code", run)
+    finish(run, 0)
+    world.baseline = run
+
+
+def laptop(world: World) -> None:
+    """The launching computer is killed as soon as the requests are made; the run ends as it would have."""
+    run = RehearsedRun(world, Wanted("laptop", settings=("budget.usd=40",)))
+    run.launch(wait=False)
+    process = run.process
+    assert process is not None
+    run.until(lambda: len(world.account.scaling.scheduled_actions) == len(run.wanted.offers()), "the launch's requests")
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    world.say("  the launching process was killed with SIGKILL")
+    run.until(lambda: run.exit_code() is not None, "the run is over")
+    finish(run, 0)
+    world.say(f"  {check_identical(run, uninterrupted(world))}")
+
+
+def interruptions(world: World) -> None:
+    """Twelve interruptions at random moments; the numbers are those of the run that nobody interrupted."""
+    expected = uninterrupted(world)
+    run = RehearsedRun(world, Wanted("interrupted", settings=("budget.usd=40",)))
+    expect(run.launch(follow=False), 0, "the launch's exit code", run)
+    chosen = list(INTERRUPTIONS)
+    world.random.shuffle(chosen)
+    for number, interruption in enumerate(chosen, 1):
+        # Evenly over the run, so that each finds it under way.
+        threshold = number * STEPS // (len(chosen) + 2)
+        run.until(partial(is_due, run, threshold), f"step {threshold}")
+        if run.exit_code() is not None:
+            raise RehearsalFailed(f"the run ended before interruption {number}\n{run.consoles()}")
+        time.sleep(world.random.uniform(0, 1))
+        generation, step = list_meeting(run.store, run.run).newest, run.step()
+        what = interruption.act(run)
+        world.say(f"  {number:2d}. {interruption.name}: generation {generation}, step {step}{what and f' ({what})'}")
+    run.until(lambda: run.exit_code() is not None, "the run is over")
+    finish(run, 0)
+    world.say(f"  {check_identical(run, expected)}")
+    for life in run.lives[run.wanted.nodes :]:
+        phases = replacement_phases(run, life)
+        if phases is not None:
+            world.measured.setdefault("replacement to first step", []).append(phases)
+
+
+def budget(world: World) -> None:
+    """The budget ends the run with exit code 6, saved, before it is spent."""
+    limit = 0.50
+    settings = (f"budget.usd={limit}", "trainer.steps=5000", "trainer.checkpoint_every=100")
+    run = RehearsedRun(world, Wanted("budget", settings=settings))
+    expect(run.launch(), 6, "the launching terminal's exit code", run)
+    finish(run, 6)
+    spent = sum(life.usd for life in run.lives)
+    if spent > limit:
+        raise RehearsalFailed(f"the machines cost ${spent:.4f}, more than the budget of ${limit}")
+    if not run.commits() or run.commits()[-1] < run.step():
+        raise RehearsalFailed(f"it was not saved: trained to step {run.step()}, saved at {run.commits()}")
+    world.say(f"  stopped at step {run.step()} with a checkpoint; the machines cost ${spent:.4f} of ${limit:.2f}")
+
+
+def kill(world: World) -> None:
+    """At the kill time AWS ends everything, although the agents are frozen."""
+    settings = ("budget.usd=40", "trainer.steps=5000")
+    run = RehearsedRun(world, Wanted("killed", kill_after_seconds=300.0, settings=settings))
+    expect(run.launch(follow=False), 0, "the launch's exit code", run)
+    nodes = run.until(
+        lambda: len(found := [life for life in run.lives if life.host.printed("nodes are ready")]) == 2 and found,
+        "both agents are ready",
+    )
+    for life in nodes:
+        life.host.freeze()
+    world.say(f"  {sum(len(life.host.processes()) for life in nodes)} processes of both hosts are frozen with SIGSTOP")
+    run.until(
+        lambda: not world.hypervisor.running and not world.account.leftovers().get("instances"),
+        "all is terminated",
+        300,
+    )
+    if len(world.hypervisor.fired) < len(run.wanted.offers()):
+        raise RehearsalFailed(f"machines ended before the scheduled actions: {world.hypervisor.fired}")
+    late = max(life.ended or 0.0 for life in run.lives) - min(run.killed_at())
+    world.say(
+        f"  all machines were terminated {late:.1f} s after the kill time; nobody was left to delete the empty groups"
+    )
+    world.say("  " + world.laptop.command("gc", "--delete", "--yes", "cloud=ec2").stdout.strip().splitlines()[-1])
+    world.say(f"  {check_nothing_left(run)}")
+
+
+def capacity(world: World) -> None:
+    """The first zone has no machines: the second offer runs, in another zone."""
+    settings = ("budget.usd=40", "trainer.steps=10")
+    run = RehearsedRun(world, Wanted("capacity", patience="20s", settings=settings))
+    world.account.capacity["us-east-2a"] = 0
+    try:
+        expect(run.launch(), 0, "the launching terminal's exit code", run)
+        finish(run, 0)
+    finally:
+        del world.account.capacity["us-east-2a"]
+    zones = {life.facts.zone for life in run.lives}
+    if zones != {"us-east-2b"}:
+        raise RehearsalFailed(f"machines ran in {zones}, not in us-east-2b alone")
+    world.say("  no machine in us-east-2a; the second offer ran in us-east-2b")
+
+
+def quota(world: World) -> None:
+    """A quota of zero is exit code 4 before anything is created."""
+    run = RehearsedRun(world, Wanted("quota", settings=("budget.usd=40",)))
+    world.account.quota_vcpus = 0
+    try:
+        code = world.laptop.command(*world.laptop.launch_words(run.wanted), "--yes", check=False)
+    finally:
+        world.account.quota_vcpus = 512
+    if code.returncode != 4:
+        raise RehearsalFailed(f"launch ended with {code.returncode}, not 4:\n{code.stdout}{code.stderr}")
+    if world.account.leftovers() or world.store.list("runs/quota/"):
+        raise RehearsalFailed(f"something was created: {world.account.leftovers()} {world.store.list('runs/quota/')}")
+    world.say(f"  exit code 4, and nothing was created: {code.stderr.strip().splitlines()[-3].strip()}")
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "quota": quota,
+    "done": done,
+    "laptop": laptop,
+    "capacity": capacity,
+    "budget": budget,
+    "kill": kill,
+    "interruptions": interruptions,
+}
+
+
+def uninterrupted(world: World) -> RehearsedRun:
+    if world.baseline is None:
+        world.say("  first the uninterrupted run")
+        done(world)
+    assert world.baseline is not None
+    return world.baseline
+
+
+def is_due(run: RehearsedRun, step: int) -> bool:
+    """Whether the run trains and has reached the step, or is over."""
+    return run.exit_code() is not None or (run.step() >= step and run.is_training())
+
+
+def finish(run: RehearsedRun, code: int) -> None:
+    """Wait for the end, and check what must hold after every run."""
+    run.wait_until_nothing_is_left(300)
+    expect(run.exit_code(), code, "the run's exit code", run)
+    for check in (check_nothing_left, check_generations, check_spend):
+        run.world.say(f"  {check(run)}")
+
+
+def expect(found: object, wanted: object, what: str, run: RehearsedRun) -> None:
+    if found != wanted:
+        raise RehearsalFailed(f"{what} is {found}, not {wanted}\n{run.consoles()}")
