@@ -1,13 +1,15 @@
 """What a run has cost: counted by machine and attempt, and billed by AWS."""
 
 import json
+import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
 from skytrain.cloud import CloudError
 from skytrain.pipelines.costs import bill_call, cost_notes, cost_rows, costs, read_bill
-from skytrain.runs import Lines, attempt_key, claim_attempt, create_run, new_record
+from skytrain.runs import Lines, attempt_key, claim_attempt, create_run, host_key, new_record
 from skytrain.storage import open_store
 from tests.support.tiny import tiny_config
 
@@ -44,6 +46,19 @@ def test_each_attempt_has_what_it_added_to_each_machine(config):
     assert found.storage_usd_per_month == found.requests_usd == 0.0  # of a folder
     rows = cost_rows(found)
     assert rows[4] == ("2", "three", "30m", "4.000", "2.00") and rows[-1] == ("all", "", "3h", "", "4.50")
+
+
+def test_what_machines_cost_beyond_the_attempts_comes_last(config, tmp_path):
+    store = open_store(str(shutil.copytree(open_store(config.store).local_path(""), tmp_path / "store")))
+    count = {"usd": 2.5, "seconds": 2250.0, "boot": "b", "boot_seconds": 1.0}
+    waited = {"spend": {"usd": 0.5, "machines": {"three": count, "four": {**count, "usd": 0.25, "seconds": 900.0}}}}
+    store.write(host_key("r", "left", "2x1", "three.0"), json.dumps(waited).encode())
+    found = costs(replace(config, store=replace(config.store, root=store.root)), "r", None)
+    assert [(each.attempt, each.machine, each.seconds, each.usd) for each in found.machines[4:]] == [
+        (None, "three", 450.0, 0.5),
+        (None, "four", 900.0, 0.25),
+    ]
+    assert cost_rows(found)[6][:2] == ("-", "four") and found.usd == 5.25
 
 
 class Explorer:

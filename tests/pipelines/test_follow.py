@@ -15,6 +15,7 @@ import pytest
 
 from skytrain.cli import console
 from skytrain.cli.main import main
+from skytrain.cli.options import seconds_of
 from skytrain.cli.screen import LiveScreen, PlainScreen
 from skytrain.config import Config, SkytrainError
 from skytrain.config.composition import compose
@@ -23,6 +24,7 @@ from skytrain.pipelines import follow as following
 from skytrain.pipelines.follow import RunFollower
 from skytrain.pipelines.run_view import RunView, view_rows
 from skytrain.runs import (
+    Cause,
     Lines,
     MetricsWriter,
     Notice,
@@ -150,7 +152,16 @@ def test_a_host_whose_heartbeat_stays_away_is_silent(config, store, monkeypatch)
     hosts[1].join()
 
 
-@pytest.mark.parametrize(("outcome", "code"), [("done", 0), ("stopped", 0), ("budget", 6), ("interrupted", 7)])
+@pytest.mark.parametrize(("outcome", "code"), [("done", 0), ("stopped", 0), ("interrupted", 7)])
+def test_a_local_run_ends_the_view_with_its_own_exit_code(config, store, outcome, code):
+    number, follower = write_attempt(store, config, 20), RunFollower(config, RUN)
+    assert follower.end_of(follower.look()) is None
+    write_outcome(store, RUN, number, outcome, 20, Cause("SIGTERM received"))
+    end = follower.end_of(follower.look())
+    assert end is not None and (end.exit_code, end.reason) == (code, f"{outcome}: SIGTERM received")
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("budget", 6)])
 def test_the_command_ends_with_the_exit_code_of_the_run(config, store, monkeypatch, capsys, outcome, code):
     number = write_attempt(store, config, 20)
     looks = iter([lambda: None, lambda: write_outcome(store, RUN, number, outcome, 20)])
@@ -240,11 +251,14 @@ def test_a_reader_that_goes_ends_the_wait_at_once(monkeypatch):
         monkeypatch.undo()
 
 
-@pytest.mark.parametrize("words", [("--wait", "-5s"), ("--wait", "-1"), ("--wait", "inf")])
-def test_a_time_before_now_is_refused(config, store, monkeypatch, capsys, words):
+def test_a_time_before_now_is_refused(config, store, monkeypatch, capsys):
     write_attempt(store, config, 20)
-    monkeypatch.setattr(sys, "argv", ["skytrain", "stop", RUN, *words, f"store.root='{store.local_path('')}'"])
+    monkeypatch.setattr(sys, "argv", ["skytrain", "stop", RUN, "--wait", "-5s", f"store.root='{store.local_path('')}'"])
     with pytest.raises(SystemExit) as ended:
         main()
-    assert ended.value.code == 2 and f"--wait {words[1]}" in capsys.readouterr().err
+    assert ended.value.code == 2 and "--wait -5s: give a time from now on" in capsys.readouterr().err
     assert not store.exists(f"runs/{RUN}/stop.json")
+    for wrong in ("-1", "inf", "nan"):
+        with pytest.raises(SkytrainError, match=f"--wait {wrong}"):
+            seconds_of("--wait", wrong)
+    assert seconds_of("--wait", "0s") == 0.0

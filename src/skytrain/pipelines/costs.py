@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from ..cloud import RUN, AwsSession, Call, CloudError
 from ..config import Config, format_bytes, format_seconds
-from ..runs import Count, last_records, load_run
+from ..runs import Count, HostSpends, last_records, load_run
 from ..storage import Store, open_store
 
 # us-east-2. Rank 0 writes spend, metrics and log and lists the attempts every five seconds, and reads one small object.
@@ -20,9 +21,9 @@ BILLING_REGION = "us-east-1"  # Cost Explorer has one endpoint
 
 @dataclass(frozen=True)
 class MachineCost:
-    """What one machine cost during one attempt."""
+    """What one machine cost during one attempt; without an attempt, while it waited or after the last one."""
 
-    attempt: int
+    attempt: int | None
     machine: str
     seconds: float
     usd: float
@@ -78,10 +79,14 @@ def costs(config: Config, run: str, session: AwsSession | None) -> RunCosts:
 
 
 def machine_costs(store: Store, run: str) -> list[MachineCost]:
-    """What each attempt added to each machine's count: every record has the counts of the whole run so far."""
+    """What each attempt added to each machine's count: every record has the counts of the whole run so far.
+
+    What hosts have recorded beyond that comes last.
+    """
     found: list[MachineCost] = []
     before: dict[str, Count] = {}
-    for attempt, record in last_records(store, run, "spend").items():
+    attempts: list[tuple[int | None, dict[str, Any]]] = [*last_records(store, run, "spend").items()]
+    for attempt, record in [*attempts, *((None, spend) for spend in HostSpends(store, run).read())]:
         for key, fields in record.get("machines", {}).items():
             now, then = Count(**fields), before.get(key)
             seconds, usd = now.seconds - (then.seconds if then else 0.0), now.usd - (then.usd if then else 0.0)
@@ -130,7 +135,8 @@ def cost_rows(found: RunCosts) -> list[tuple[str, ...]]:
     for each in found.machines:
         rate = "?" if not each.usd or each.usd_per_hour is None else f"{each.usd_per_hour:.3f}"
         dollars = f"{each.usd:.2f}" if found.metered else "?"
-        rows.append((str(each.attempt), each.machine, format_seconds(round(each.seconds)), rate, dollars))
+        attempt = "-" if each.attempt is None else str(each.attempt)
+        rows.append((attempt, each.machine, format_seconds(round(each.seconds)), rate, dollars))
     total = sum(each.seconds for each in found.machines)
     rows.append(("all", "", format_seconds(round(total)), "", f"{found.usd:.2f}" if found.metered else "?"))
     return rows

@@ -14,6 +14,7 @@ from ..runs import (
     GenerationRecord,
     HostHeartbeats,
     HostRecord,
+    HostSpends,
     MeetingObjects,
     RunStatus,
     list_meeting,
@@ -88,7 +89,7 @@ class RunWatch:
     ) -> None:
         self._store, self._run, self._record, self._launched = store, run, record, launched
         self._machines = machines or (lambda: ())
-        self._heartbeats = HostHeartbeats(store, run)
+        self._heartbeats, self._spends = HostHeartbeats(store, run), HostSpends(store, run)
         self._heard: dict[str, tuple[str, float]] = {}  # host -> its last heartbeat, and when it was first seen here
         self._plan: dict[str, Any] | None = None
 
@@ -98,14 +99,15 @@ class RunWatch:
         found = list_meeting(self._store, self._run)
         generation = read_generation(self._store, self._run, found)
         launch = self._launch()
-        nodes = [*self._hosts(found, generation), *self._booting(found)]
+        booting = list(self._booting(found))
+        nodes = [*self._hosts(found, generation), *booting]
         nodes.sort(key=lambda node: (node.rank is None, node.rank or 0, node.machine))
         agents = bool(nodes) or status.generation is not None or (launch is not None and not status.attempts)
         shapes = {each.shape for each in found.hosts if each.presence != "left"}
         wanted = launch.nodes if launch else max((int(each.partition("x")[0]) for each in shapes), default=None)
         return RunView(
             at=datetime.now(UTC).isoformat(timespec="seconds"),
-            status=_with_launch(status, launch, nodes),
+            status=self._with_launch(status, launch, booting),
             nodes=tuple(nodes),
             wanted=wanted,
             left=sum(each.presence == "left" for each in found.hosts),
@@ -168,6 +170,16 @@ class RunWatch:
             if each.instance not in known:
                 yield NodeView(each.instance, "boots", seconds=each.age_seconds)
 
+    def _with_launch(self, status: RunStatus, launch: LaunchView | None, booting: Sequence[NodeView]) -> RunStatus:
+        """Add what the store does not have yet: machines cost money before they record it, and the plan has a budget."""
+        if launch is None:
+            return status
+        counted = {key.split()[0] for spend in self._spends.read() for key in spend.get("machines", {})}
+        seconds = sum(node.seconds or 0.0 for node in booting if node.machine not in counted)
+        usd = (status.usd or 0.0) + seconds * launch.usd_per_hour / launch.nodes / 3600
+        budget = status.budget_usd if status.budget_usd is not None else launch.budget_usd
+        return replace(status, usd=usd if seconds else status.usd, budget_usd=budget)
+
 
 def host_state(host: HostRecord, record: dict[str, Any], generation: GenerationRecord | None) -> tuple[str, int | None]:
     """What a host does, in one word, and its number in the generation that is under way."""
@@ -182,16 +194,6 @@ def host_state(host: HostRecord, record: dict[str, Any], generation: GenerationR
     if phase == "stopping":
         return "stops", rank
     return ("joins" if member else "spare" if under_way else "waits"), rank
-
-
-def _with_launch(status: RunStatus, launch: LaunchView | None, nodes: Sequence[NodeView]) -> RunStatus:
-    """Add what the meter cannot know yet: machines cost money before they register, and the plan has a budget."""
-    if launch is None:
-        return status
-    boots = sum(node.seconds or 0.0 for node in nodes if node.state == "boots")
-    usd = (status.usd or 0.0) + boots * launch.usd_per_hour / launch.nodes / 3600
-    budget = status.budget_usd if status.budget_usd is not None else launch.budget_usd
-    return replace(status, usd=usd if boots else status.usd, budget_usd=budget)
 
 
 def headline(view: RunView) -> str:
