@@ -31,7 +31,6 @@ from . import (
     generate,
     launch,
     logs,
-    merge,
     models,
     node,
     plan,
@@ -89,7 +88,6 @@ app.command()(gc.gc)
 app.command()(evaluate.evaluate)
 app.command()(generate.generate)
 app.command()(export.export)
-app.command()(merge.merge)
 app.command()(models.models)
 app.add_typer(bench.app, name="bench")
 app.add_typer(catalog.app, name="catalog")
