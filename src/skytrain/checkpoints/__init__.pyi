@@ -46,4 +46,5 @@ from .saving import (
     for_saves as for_saves,
     write_checkpoint as write_checkpoint,
 )
+from .streamed import write_streamed as write_streamed
 from .verification import newest_whole as newest_whole, verify as verify

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ..config import ModelConfig, TokenizerConfig, build
+from ..config import ModelConfig, SkytrainError, TokenizerConfig, build
 from ..models import build_model, find_weights, is_pretrained, load_pretrained
 from ..runs import RunRecord
 from ..storage import Store
 from ..tokens import Tokenizer, load_tokenizer_folder, open_tokenizer
-from .commits import choose_commit, find_run, step_key
+from .commits import choose_commit, committed, find_run, step_key
 from .saved import SavedTensors, open_checkpoint
 
 
@@ -47,6 +47,11 @@ def choose_checkpoint(store: Store, source: str | None) -> tuple[RunRecord, int]
     """The run and the step that `run@step` names; by default the newest step, and the newest run."""
     name, _, step_text = (source or "").partition("@")
     record = find_run(store, name or None)
+    if record.merged_from and not committed(store, record.name):
+        raise SkytrainError(
+            f"run {record.name} is an ensemble of {', '.join(record.merged_from)}, which has no weights of its own\n"
+            "  evaluate and generate take it; `skytrain merge` makes one model of its experts"
+        )
     return record, choose_commit(store, record.name, step_text).step
 
 

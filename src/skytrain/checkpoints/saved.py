@@ -14,6 +14,7 @@ from .commits import Commit, find_commit, read_manifest
 from .dcp import load
 from .errors import AnotherModel, CheckpointError
 from .manifest import NATIVE, CheckpointManifest, SavedTensor
+from .pieces import read_tensor
 from .tree import join_tensors
 
 
@@ -56,6 +57,10 @@ class SavedTensors:
         }
         self.read_into(found.items())
         return found
+
+    def read_one(self, name: str) -> Tensor:
+        """Reads one of them, whole, on the CPU."""
+        return read_tensor(self.store, self.folder, self.prefix + name, self.manifest.tensors[self.prefix + name])
 
     def _check(self, targets: Sequence[tuple[str, Tensor]]) -> None:
         there = self.described()

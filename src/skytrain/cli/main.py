@@ -31,6 +31,7 @@ from . import (
     generate,
     launch,
     logs,
+    merge,
     models,
     node,
     plan,
@@ -88,6 +89,7 @@ app.command()(gc.gc)
 app.command()(evaluate.evaluate)
 app.command()(generate.generate)
 app.command()(export.export)
+app.command()(merge.merge)
 app.command()(models.models)
 app.add_typer(bench.app, name="bench")
 app.add_typer(catalog.app, name="catalog")

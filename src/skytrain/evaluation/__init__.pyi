@@ -1,3 +1,10 @@
+from .ensemble import (
+    EnsembleDefinition as EnsembleDefinition,
+    EnsembleModel as EnsembleModel,
+    ensemble_key as ensemble_key,
+    read_ensemble as read_ensemble,
+    window_log_likelihoods as window_log_likelihoods,
+)
 from .evaluators import (
     Evaluator as Evaluator,
     Samples as Samples,

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 
 from ..checkpoints import load_model
-from ..config import Config
-from ..models import check_precision, choose_device_type, resolve_precision
-from ..runs import RunRecord
+from ..config import Config, SkytrainError
+from ..models import check_precision, choose_device_type, is_pretrained, resolve_precision
+from ..runs import RunRecord, load_run
 from ..storage import Store
 from ..tokens import Tokenizer
+from .ensemble import EnsembleDefinition, EnsembleModel, read_ensemble
 from .whole_model import WholeModel
 
 
@@ -19,7 +20,7 @@ from .whole_model import WholeModel
 class PlacedModel:
     """A model on its device, with its tokenizer and its origin."""
 
-    model: WholeModel
+    model: WholeModel | EnsembleModel
     tokenizer: Tokenizer
     label: str
     run: RunRecord | None
@@ -28,7 +29,7 @@ class PlacedModel:
 def place_model(config: Config, store: Store, source: str | None, precision: str | None = None) -> PlacedModel:
     """Loads `source` onto the device that `trainer.device` names.
 
-    `source` is a run, RUN@STEP or a folder; by default the newest run.
+    `source` is a run, RUN@STEP, a run that is an ensemble, or a folder; by default the newest run.
 
     The default precision on a GPU is the one that the run was trained in, or the configured one for an exported
     folder. On a CPU it is float32: lower precision is slower there.
@@ -36,6 +37,8 @@ def place_model(config: Config, store: Store, source: str | None, precision: str
     device = choose_device_type(config.trainer.device)
     if precision is not None:
         check_precision(device, precision, "--precision")
+    if source and not is_pretrained(source) and (forest := read_ensemble(store, source.partition("@")[0])):
+        return _place_ensemble(config, store, source, forest, precision)
     loaded = load_model(store, source)
     if precision is None:
         trained = loaded.run.config["trainer"]["precision"] if loaded.run else config.trainer.precision
@@ -45,3 +48,15 @@ def place_model(config: Config, store: Store, source: str | None, precision: str
     if config.trainer.compile and device == "cuda":
         model.compile_blocks()
     return PlacedModel(model, loaded.tokenizer, loaded.label, loaded.run)
+
+
+def _place_ensemble(
+    config: Config, store: Store, source: str, forest: EnsembleDefinition, precision: str | None
+) -> PlacedModel:
+    """All experts on the one device."""
+    experts = [place_model(config, store, expert, precision) for expert in forest.experts]
+    models = [each.model for each in experts if isinstance(each.model, WholeModel)]
+    if len(models) < len(experts):
+        raise SkytrainError(f"{source} is an ensemble of ensembles\n  make one of the models themselves")
+    model = EnsembleModel(models, forest.prior, updating=forest.updating)
+    return PlacedModel(model, experts[0].tokenizer, source, load_run(store, source.partition("@")[0]))

@@ -115,9 +115,18 @@ class WholeModel:
 
     def last_logits(self, tokens: list[int], cache: KVCache | None = None) -> Tensor:
         """Logits of the token after `tokens`; those that are in the cache are not computed again."""
+        return self.new_logits(tokens, cache)[-1]
+
+    def new_logits(self, tokens: list[int], cache: KVCache | None = None) -> Tensor:
+        """Logits after each of the `tokens` that are not in the cache."""
         new = tokens if cache is None else tokens[cache.length :]
         with self._computing():
-            return self._logits(self._to_device(torch.tensor([new])), cache)[0, -1]
+            return self._logits(self._to_device(torch.tensor([new])), cache)[0]
+
+    def all_logits(self, tokens_bt: Tensor) -> Tensor:
+        """Logits after each token."""
+        with self._computing():
+            return self._logits(self._to_device(tokens_bt))
 
     def _logits(self, tokens_bt: Tensor, cache: KVCache | None = None) -> Tensor:
         logits: Tensor = self._model(tokens_bt) if cache is None else self._model(tokens_bt, cache)

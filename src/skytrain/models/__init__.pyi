@@ -1,4 +1,8 @@
-from .agreement import adopt_model as adopt_model, check_model as check_model
+from .agreement import (
+    adopt_model as adopt_model,
+    check_model as check_model,
+    read_hf_decoder as read_hf_decoder,
+)
 from .attention import Attention as Attention, KVCache as KVCache
 from .branches import Branches as Branches
 from .build import (
@@ -14,13 +18,13 @@ from .device import (
 )
 from .fp8 import use_fp8 as use_fp8
 from .fused import Backend as Backend, Kernels as Kernels, fuse as fuse, fused_loss as fused_loss
-from .hf import load_hf_folder as load_hf_folder, save_hf_folder as save_hf_folder
+from .hf import FolderWeights as FolderWeights, load_hf_folder as load_hf_folder, save_hf_folder as save_hf_folder
 from .hf_causal_lm import HFCausalLM as HFCausalLM
-from .hf_form import hf_config as hf_config
+from .hf_form import explicit as explicit, hf_config as hf_config
 from .initialise import initial_value as initial_value
 from .kernels import kernels_available as kernels_available
 from .kernels.cublaslt import cublaslt_available as cublaslt_available
-from .llmc import load_llmc as load_llmc, save_llmc as save_llmc
+from .llmc import LlmcWeights as LlmcWeights, load_llmc as load_llmc, save_llmc as save_llmc
 from .loss import (
     LossSettings as LossSettings,
     count_targets as count_targets,

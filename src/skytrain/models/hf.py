@@ -46,6 +46,8 @@ class FolderWeights:
         self._files = SafetensorsFolder(folder)
         self.pairs = match_weights(self._config, self._files.shapes)
         self._pair_of = {name: pair for pair in self.pairs for name in pair.ours}
+        with torch.device("meta"):
+            self.shapes = {name: each.shape for name, each in Decoder(self._config).named_parameters()}
 
     def read(self, pair: WeightPair) -> dict[str, Tensor]:
         """The parameters of a pair by name."""
@@ -82,7 +84,7 @@ def save_hf_folder(
     """Write config.json and the weights into an existing folder, one tensor at a time.
 
     `dtype` is that of the weights; by default they have the model's. Vocabulary padding is dropped, and the multipliers
-    of muP and CompleteP are folded into the weights.
+    of muP and CompleteP are folded into the weights. The weights of a model on the meta device are its `initial_values`.
     """
     form = hf_form(folded_config(model.config))
     written = dtype or next(model.parameters()).dtype
@@ -90,6 +92,15 @@ def save_hf_folder(
     text = json.dumps(hf_config(form, eot=eot, bos=bos, dtype=label), indent=2, sort_keys=True)
     (folder / "config.json").write_text(text + "\n", encoding="utf-8")
     parameters = dict(model.named_parameters())
+
+    def value(name: str) -> Tensor:
+        """A parameter, which a model on the meta device reads now, so that the whole is never in memory."""
+        found = parameters[name].detach()
+        if not found.is_meta:
+            return found
+        assert model.initial_values is not None, "a model without weights"
+        return model.initial_values(name, found.shape)
+
     pairs = list(weight_pairs(form, parameters))
     specs = [
         TensorSpec(name, written, tuple(tensor.shape))
@@ -99,8 +110,6 @@ def save_hf_folder(
     tensors = (
         tensor.to(written)
         for pair in pairs
-        for tensor in to_hf(
-            form, pair, [folded(model.config, each, parameters[each].detach()) for each in pair.ours]
-        ).values()
+        for tensor in to_hf(form, pair, [folded(model.config, each, value(each)) for each in pair.ours]).values()
     )
     write_folder(folder, specs, tensors, max_file_bytes)

@@ -51,23 +51,43 @@ def load_llmc(path: str | Path, *, dtype: torch.dtype = torch.float32) -> Decode
     return model
 
 
+class LlmcWeights:
+    """The parameters of a model file, each read when it is asked for."""
+
+    def __init__(self, path: Path, config: DecoderConfig | None = None) -> None:
+        """`config` is that of the decoder they are for, where its padding of the vocabulary is not llm.c's."""
+        self._path, self._header = path, read_llmc_header(path)
+        self.config = config or self._header.config
+        with torch.device("meta"):
+            parameters = dict(Decoder(self.config).named_parameters())
+        self.shapes = {name: parameters[name].shape for name in _names(self.config.layers)}
+        self._starts: dict[str, int] = {}
+        start = 4 * HEADER_INTS
+        for name in self.shapes:
+            self._starts[name] = start
+            start += self._stored(name).numel() * self._header.dtype.itemsize
+
+    def _stored(self, name: str) -> torch.Size:
+        return torch.Size((self._header.padded_vocab, self.config.width)) if name in VOCABULARY else self.shapes[name]
+
+    def read(self, name: str) -> Tensor:
+        """One parameter, in the type of the file."""
+        config, header, stored = self.config, self._header, self._stored(name)
+        with self._path.open("rb") as file:
+            file.seek(self._starts[name])
+            value = _read(file.read(stored.numel() * header.dtype.itemsize), header.dtype, stored)
+        if name in VOCABULARY:
+            padding = value.new_zeros(self.shapes[name][0] - config.vocab_size, config.width)
+            return torch.cat((value[: config.vocab_size], padding))
+        return join_groups(config, *value.chunk(3)) if ".qkv." in name else value
+
+
 def read_llmc_weights(model: Decoder, path: Path, dtype: torch.dtype = torch.float32) -> None:
     """Load the weights of a file into a decoder of the same shape, on the meta device or not."""
-    header, config = read_llmc_header(path), model.config
-    with path.open("rb") as file:
-        file.seek(4 * HEADER_INTS)
-        for name in _names(config.layers):
-            owner, _, leaf = name.rpartition(".")
-            shape = model.get_parameter(name).shape
-            stored = torch.Size((header.padded_vocab, config.width)) if name in VOCABULARY else shape
-            value = _read(file.read(stored.numel() * header.dtype.itemsize), header.dtype, stored)
-            if name in VOCABULARY:
-                value = torch.cat(
-                    (value[: config.vocab_size], value.new_zeros(shape[0] - config.vocab_size, config.width))
-                )
-            elif ".qkv." in name:
-                value = join_groups(config, *value.chunk(3))
-            setattr(model.get_submodule(owner), leaf, nn.Parameter(value.to(dtype)))
+    weights = LlmcWeights(path, model.config)
+    for name in weights.shapes:
+        owner, _, leaf = name.rpartition(".")
+        setattr(model.get_submodule(owner), leaf, nn.Parameter(weights.read(name).to(dtype)))
     model.tie()
 
 

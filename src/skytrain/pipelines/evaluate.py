@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import cast, get_args
 
 from ..config import Config, SkytrainError, TokenFilesConfig, parse_count
-from ..evaluation import HeldOut, LossReport, PlacedModel, evaluate_loss, place_model
+from ..evaluation import HeldOut, LossReport, evaluate_loss, place_model
 from ..runs import Reporter, RunRecord
 from ..storage import Store, open_store
-from ..tokens import PackedSplit, Split, TokenSplit, find_prepared_for, open_file_split
+from ..tokens import PackedSplit, Split, Tokenizer, TokenSplit, find_prepared_for, open_file_split
 
 AUTO_BATCH_TOKENS = 8192  # at a time, where trainer.micro_batch=auto names no size
 
@@ -28,20 +28,31 @@ def evaluate(config: Config, request: LossRequest, reporter: Reporter) -> tuple[
     """The model's label and its loss on a split."""
     if request.split not in get_args(Split):
         raise SkytrainError(f"--split {request.split}: must be train or validation")
-    limit = _token_limit(request.max_tokens)
+    limit = token_limit(request.max_tokens)
     store = open_store(config.store)
     placed = place_model(config, store, request.source, request.precision)
-    held_out = _held_out(config, store, placed, cast(Split, request.split), limit)
+    evaluated = EvaluatedModel(placed.tokenizer, placed.model.window, placed.label, placed.run)
+    held_out = open_held_out(config, store, evaluated, cast(Split, request.split), limit)
     report = evaluate_loss(placed.model, held_out, lambda done, total: reporter.progress("evaluate", done, total))
     return placed.label, report
 
 
-def _held_out(config: Config, store: Store, placed: PlacedModel, split: Split, limit: int | None) -> HeldOut:
+@dataclass(frozen=True)
+class EvaluatedModel:
+    """What decides the text that a model is evaluated on."""
+
+    tokenizer: Tokenizer
+    window: int
+    label: str
+    run: RunRecord | None  # None: the configured data, whatever the model was trained on
+
+
+def open_held_out(config: Config, store: Store, model: EvaluatedModel, split: Split, limit: int | None) -> HeldOut:
     """A run is evaluated on its own data; a model without a run, on the configured data."""
-    tokenizer, run = placed.tokenizer, placed.run
+    tokenizer, run = model.tokenizer, model.run
     if run is None:
         files = config.loader.files
-        length, batch = min(config.trainer.sequence_length, placed.model.window), config.trainer.micro_batch
+        length, batch = min(config.trainer.sequence_length, model.window), config.trainer.micro_batch
     else:
         named = run.config["loader"].get("files")
         files = TokenFilesConfig(**named) if named else None
@@ -52,7 +63,7 @@ def _held_out(config: Config, store: Store, placed: PlacedModel, split: Split, l
         prefix = (
             _prefix_of_run(run, split)
             if run
-            else find_prepared_for(store, config.data, tokenizer, placed.label).prefix(split)
+            else find_prepared_for(store, config.data, tokenizer, model.label).prefix(split)
         )
         tokens = TokenSplit.open(store, prefix, expect_tokenizer_hash=tokenizer.hash, vocab_size=tokenizer.vocab_size)
         if tokens.manifest.masked:
@@ -67,7 +78,7 @@ def _prefix_of_run(run: RunRecord, split: str) -> str:
     raise SkytrainError(f"the data of run {run.name} has no {split} split")
 
 
-def _token_limit(text: str | None) -> int | None:
+def token_limit(text: str | None) -> int | None:
     if text is None:
         return None
     try:

@@ -70,7 +70,7 @@ def _whole_entry(store: Store, record: RunRecord, size: int) -> RunEntry:
         checkpoints=len(committed_steps(store, record.name)),
         bytes=size,
         started_at=record.started_at,
-        started_from=record.started_from,
+        started_from=record.started_from or " + ".join(record.merged_from) or None,
     )
 
 
@@ -113,8 +113,7 @@ def rename_run(config: Config, run: str, name: str) -> list[str]:
     former, settings = [*record.former_names, run], {**record.config, "run": name}
     save_run(store, dataclasses.replace(record, name=name, config=settings, former_names=former))
     for child in children:
-        source = (child.started_from or "").removeprefix(run)
-        save_run(store, dataclasses.replace(child, started_from=name + source))
+        save_run(store, _with_new_name(child, run, name))
     delete_run(config, run)
     return [child.name for child in children]
 
@@ -135,13 +134,21 @@ def _markers(stats: Iterable[Stat]) -> list[Stat]:
 
 
 def _children(store: Store, run: str) -> list[RunRecord]:
-    """Runs that were started from one of this run's checkpoints."""
+    """Runs that were started or merged from one of this run's checkpoints."""
+    return [record for record in list_runs(store) if _with_new_name(record, run, "") != record]
 
-    def starts_here(record: RunRecord) -> bool:
-        source = (record.started_from or "").partition(",")[0]
-        return source == run or source.startswith(f"{run}@")
 
-    return [record for record in list_runs(store) if starts_here(record)]
+def _with_new_name(child: RunRecord, run: str, name: str) -> RunRecord:
+    """The record of a run that started from `run`, or was merged from it, after that is renamed."""
+
+    def renamed(source: str | None) -> str | None:
+        here = source is not None and source.partition(",")[0].partition("@")[0] == run
+        return name + str(source).removeprefix(run) if here else source
+
+    merged = [str(renamed(source)) for source in child.merged_from]
+    return dataclasses.replace(
+        child, started_from=renamed(child.started_from), parent=renamed(child.parent), merged_from=merged
+    )
 
 
 def _refuse_live(found: RunStatus, what: str) -> None:

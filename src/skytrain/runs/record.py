@@ -45,6 +45,8 @@ class RunRecord:
     step: int = 0
     started_from: str | None = None  # the value of --from
     former_names: list[str] = field(default_factory=list)
+    parent: str | None = None  # what --from named, with its step: RUN@STEP, a folder or a file
+    merged_from: list[str] = field(default_factory=list)  # of a merged model, which was not trained: RUN@STEP, folders
 
 
 @dataclass(frozen=True)

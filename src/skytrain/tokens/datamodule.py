@@ -177,6 +177,8 @@ class TokenDataModule(L.LightningDataModule):
         self.waited_seconds = 0.0  # time that the trainer spent waiting for training batches
         self.position = 0  # in sequences, where this attempt starts
         self.position_step = 0  # the optimizer step that it belongs to
+        # The restored state is another run's: with another order of samples, only its step counts.
+        self.branches_off = False
 
     @property
     def position_now(self) -> int:
@@ -224,14 +226,17 @@ class TokenDataModule(L.LightningDataModule):
         return {"position": self.position_now, "step": self._step_now, **self._order_identity()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.position = state_dict["position"]
+        self.position_step = state_dict.get("step", self.position // self.batch_sequences)
         for name, mine in self._order_identity().items():
             if name in state_dict and state_dict[name] != mine:
+                if self.branches_off:
+                    self.position = self.position_step * self.batch_sequences
+                    return
                 raise SkytrainError(
                     f"the checkpoint's position is of another order of samples: {name} was {state_dict[name]}, now it is {mine}\n"
                     "  resume with the same data, sequence length and seed, or start a new run"
                 )
-        self.position = state_dict["position"]
-        self.position_step = state_dict.get("step", self.position // self.batch_sequences)
 
     @property
     def _step_now(self) -> int:

@@ -57,6 +57,7 @@ def _train(attempt: Attempt, module: CausalLM, log: StepLog) -> AttemptResult:
     callbacks = make_callbacks(attempt, log, interruptions, checkpoints, evaluations)
     loggers = make_loggers(config, context.run, services.tensorboard) if context.ranks.first else []
     trainer = make_trainer(config, plan, store, callbacks, loggers)
+    attempt.run.data.branches_off = not attempt.resume.own
     with explaining_memory(config, plan, module):
         trainer.fit(module, datamodule=attempt.run.data, ckpt_path=attempt.resume.key, weights_only=True)
     step = trainer.global_step

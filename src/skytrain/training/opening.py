@@ -26,7 +26,7 @@ from ..tokens import (
 from .context import RunContext
 from .factory import device_name
 from .random_state import seed_of_rank
-from .resume import ResumeCheck, build_start_model, check_resume, data_hashes
+from .resume import ResumeCheck, build_start_model, check_resume, data_hashes, start_label
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,8 @@ def open_run(context: RunContext) -> OpenedRun:
     resume = ranks.first_does(lambda: check_resume(context, sources))
     torch.manual_seed(config.seed if ranks.first else seed_of_rank(str(config.seed).encode(), ranks.rank))
     model = build_start_model(config, store, resume.point)
-    record = ranks.first_does(lambda: _make_record(context, sources, count_parameters(model)))
+    parent = start_label(context.start, resume.point)
+    record = ranks.first_does(lambda: _make_record(context, sources, count_parameters(model), parent))
     at_end = resume.point.step >= context.plan.stop_step
     has_ended = at_end and ranks.first_does(lambda: _has_outcome(context))
     return OpenedRun(record, prepared, tokenizer, data, model, resume, has_ended)
@@ -91,7 +92,7 @@ def _make_data(
     return TokenDataModule(opened.train, opened.validation, batches)
 
 
-def _make_record(context: RunContext, sources: list[Prepared], parameters: int) -> RunRecord:
+def _make_record(context: RunContext, sources: list[Prepared], parameters: int, parent: str | None) -> RunRecord:
     """The record of the run with its present settings and hardware, or a new one."""
     config, start = context.config, context.start
     hardware = {
@@ -110,7 +111,7 @@ def _make_record(context: RunContext, sources: list[Prepared], parameters: int) 
         parameters=parameters,
         hardware=hardware,
     )
-    return dataclasses.replace(record, started_from=start.label) if start.source else record
+    return dataclasses.replace(record, started_from=start.label, parent=parent) if start.source else record
 
 
 def _has_outcome(context: RunContext) -> bool:

@@ -87,6 +87,11 @@ def find_changes(context: RunContext, data: Mapping[str, str]) -> list[str]:
         check_not_renamed(store, name)
         return []
     record, now = load_run(store, name), plain(context.config)
+    if record.merged_from:
+        raise SkytrainError(
+            f"run {name!r} is a merge of {', '.join(record.merged_from)}, and is not trained itself\n"
+            f"  start a run of another name from it: run=NAME --from {name}"
+        )
     # How the data is found may change: what was found is compared.
     changes = [line for line in config_changes(record.config, now) if not line.startswith("data.version:")]
     changes += [
@@ -142,7 +147,7 @@ def _point_in_run(config: Config, store: Store, start: Start, source: str) -> Re
     commit = choose_commit(other, record.name, step_text)
     step, label = commit.step, f"{name}@{commit.step}"
     elsewhere = other.root if other.root != store.root else None
-    if start.weights_only:
+    if start.weights_only or record.merged_from:  # a merged model has no optimizer state
         return ResumePoint(start.at_step or 0, weights_key=commit.key, store_root=elsewhere, label=f"{label}, weights")
     if start.at_step is not None:
         raise SkytrainError(
@@ -151,6 +156,16 @@ def _point_in_run(config: Config, store: Store, start: Start, source: str) -> Re
         )
     changes = tuple(f"other than in {label}: {line}" for line in config_changes(record.config, plain(config)))
     return ResumePoint(step, commit.key, store_root=elsewhere, label=label, changes=changes)
+
+
+def start_label(start: Start, point: ResumePoint) -> str | None:
+    """What a new run starts from, with the step of the checkpoint; None for new weights."""
+    if start.source is None or point.own:
+        return None
+    if point.weights is not None:
+        return start.source
+    label = point.label.partition(",")[0]
+    return label if point.store_root is None else f"{point.store_root}/runs/{label}"
 
 
 def _parse_source(config: Config, store: Store, source: str) -> tuple[Store, str, str]:

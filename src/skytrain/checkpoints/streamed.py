@@ -1,0 +1,85 @@
+"""A checkpoint written tensor by tensor, for weights that are computed one after another and never held together."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from .commits import Commit, commit
+from .manifest import CheckpointManifest, Piece, SavedFile, SavedTensor
+from .ranges import ALIGNED_BYTES
+from .saving import SaveTarget
+
+PIECE_BYTES = 16 << 20  # each has a hash, so this much is read for any part of it
+FILE_BYTES = 16 << 20  # small tensors share a file; a larger one has its own
+
+
+@dataclass
+class _OpenFile:
+    """Tensors that go into the same file; they are held until it is written."""
+
+    name: str
+    buffers: list[memoryview] = field(default_factory=list)
+    bytes: int = 0
+
+    def add(self, data: memoryview) -> int:
+        """The position of the data within the file."""
+        padding = -self.bytes % ALIGNED_BYTES
+        start = self.bytes + padding
+        self.buffers += [memoryview(bytes(padding)), data]
+        self.bytes = start + data.nbytes
+        return start
+
+
+def write_streamed(target: SaveTarget, tensors: Iterable[tuple[str, Tensor]], rest: dict[str, object]) -> Commit:
+    """Writes named tensors as they come, then commits them with the state `rest`.
+
+    Holds one tensor, or some small ones, at a time.
+    """
+    store, files, saved = target.store, dict[str, SavedFile](), dict[str, SavedTensor]()
+    file = _OpenFile(_file_name(0))
+
+    def write() -> None:
+        nonlocal file
+        if file.buffers:
+            store.write_parts(f"{target.folder}/{file.name}", file.buffers)
+            files[file.name] = SavedFile(file.bytes)
+            file = _OpenFile(_file_name(len(files)))
+
+    for name, tensor in tensors:
+        values = tensor.detach().cpu().contiguous()
+        if file.bytes and file.bytes + values.nbytes > FILE_BYTES:
+            write()
+        data = memoryview(values.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+        start, dtype = file.add(data), str(values.dtype).removeprefix("torch.")
+        pieces = tuple(_pieces(values, data, file.name, start))
+        saved[name] = SavedTensor(dtype, tuple(values.shape), pieces)
+        del values, data, tensor  # or the next one would be computed beside it
+        if file.bytes > FILE_BYTES:
+            write()
+    write()
+    manifest = CheckpointManifest(files, saved, {"rest": rest, "shares": []})
+    return commit(store, target.key, target.options.attempt, target.name, manifest)
+
+
+def _file_name(number: int) -> str:
+    return f"part-{number:05d}.bin"
+
+
+def _pieces(values: Tensor, data: memoryview, file: str, start: int) -> Iterator[Piece]:
+    """Blocks of rows, each with its hash."""
+    rows = values.size(0) if values.ndim else 1
+    row_bytes = data.nbytes // rows
+    together = max(1, PIECE_BYTES // max(1, row_bytes))
+    for first in range(0, rows, together):
+        count = min(together, rows - first)
+        offsets, sizes = [0] * values.ndim, list(values.shape)
+        if values.ndim:
+            offsets[0], sizes[0] = first, count
+        block = data[first * row_bytes : (first + count) * row_bytes]
+        digest = hashlib.sha256(block).hexdigest()
+        yield Piece(tuple(offsets), tuple(sizes), file, start + first * row_bytes, digest)

@@ -1,0 +1,23 @@
+from .agreement import NotMergeable as NotMergeable, check_inputs as check_inputs
+from .ancestry import ancestors as ancestors, common_ancestor as common_ancestor
+from .exporting import open_merged as open_merged
+from .inputs import MergeInput as MergeInput, is_weights_only as is_weights_only, open_inputs as open_inputs
+from .methods import MergeMethod as MergeMethod, MethodName as MethodName, combine as combine
+from .provenance import (
+    MergedFrom as MergedFrom,
+    Provenance as Provenance,
+    provenance_key as provenance_key,
+    read_provenance as read_provenance,
+)
+from .soups import (
+    FoundWeights as FoundWeights,
+    ema_weights as ema_weights,
+    greedy_soup as greedy_soup,
+    posterior_weights as posterior_weights,
+)
+from .streaming import MergePlan as MergePlan, load_merged as load_merged, merged_tensors as merged_tensors
+from .writing import (
+    is_written as is_written,
+    write_ensemble as write_ensemble,
+    write_merged as write_merged,
+)

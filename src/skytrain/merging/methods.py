@@ -1,0 +1,139 @@
+"""How the values of one tensor in several models become one tensor. Each method is a function of float32 tensors.
+
+- average: the weighted sum.
+- slerp: along the great circle between two models (Shoemake 1985), by the angle between the flattened tensors.
+- task-arithmetic: the base plus weighted differences from it (Ilharco et al. 2022, arXiv 2212.04089).
+- ties: differences trimmed to the largest, a sign elected, and the mean of those that agree (Yadav et al. 2023,
+  arXiv 2306.01708).
+- dare, dare-ties: differences dropped at random and the rest scaled up (Yu et al. 2023, arXiv 2311.03099), then as
+  task-arithmetic or ties without trimming.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from ..config import SkytrainError
+
+MethodName = Literal["average", "slerp", "task-arithmetic", "ties", "dare", "dare-ties"]
+OF_DIFFERENCES: tuple[MethodName, ...] = ("task-arithmetic", "ties", "dare", "dare-ties")  # these need a base
+PARALLEL = 0.9995  # cosine beyond which the angle is too small to divide by its sine
+SUM_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class MergeMethod:
+    """A method with its settings. `weights` has one value for each model; slerp's are (1 - t, t)."""
+
+    name: MethodName
+    weights: tuple[float, ...]
+    density: float = 1.0  # the share of differences that ties and dare keep
+    scale: float = 1.0  # of the merged difference from the base
+    seed: int = 0  # of dare
+
+    def __post_init__(self) -> None:
+        assert self.name in get_args(MethodName), self.name
+        if self.name in ("average", "slerp"):
+            check_weights(self.weights)
+        if self.name == "slerp" and len(self.weights) != 2:
+            raise SkytrainError(f"slerp merges two models, and {len(self.weights)} were given\n  --method average")
+        if not 0 < self.density <= 1:
+            raise SkytrainError(f"--density {self.density}: must be more than 0 and at most 1")
+
+    @property
+    def needs_base(self) -> bool:
+        return self.name in OF_DIFFERENCES
+
+    def choose(self, numbers: Sequence[int]) -> MergeMethod:
+        """The same method for some of the models."""
+        return dataclasses.replace(self, weights=tuple(self.weights[number] for number in numbers))
+
+
+def check_weights(weights: Sequence[float]) -> None:
+    """Raises where the weights of an average are negative, not numbers, or do not sum to 1."""
+    text = ",".join(f"{weight:g}" for weight in weights)
+    if any(not weight >= 0 for weight in weights):
+        raise SkytrainError(f"--weights {text}: the weights of an average must not be negative")
+    total = sum(weights)
+    if abs(total - 1) > SUM_TOLERANCE:
+        hint = ",".join(f"{weight / total:.6g}" for weight in weights) if total else "1"
+        raise SkytrainError(f"--weights {text}: they sum to {total:g}, and must sum to 1\n  --weights {hint}")
+
+
+def combine(method: MergeMethod, name: str, tensors: Sequence[Tensor], base: Tensor | None = None) -> Tensor:
+    """The merged tensor `name`, in float32; integers and booleans as they are in the first model, or the base.
+
+    A tensor that is the same in all models stays bit for bit as it is.
+    """
+    first = tensors[0] if base is None else base
+    if not first.is_floating_point():
+        return first
+    if all(torch.equal(first, each) for each in tensors):
+        return first.float()
+    values = [each.float() for each in tensors]
+    if base is None:
+        return {"average": _average, "slerp": _slerp}[method.name](values, method.weights)
+    start = base.float()
+    differences = [value - start for value in values]
+    if method.name.startswith("dare"):
+        differences = [_drop(each, method, f"{name}/{number}") for number, each in enumerate(differences)]
+    elif method.name == "ties":
+        differences = [_trim(each, method.density) for each in differences]
+    join: Callable[..., Tensor] = _agreeing if method.name.endswith("ties") else _average
+    return start + method.scale * join(differences, method.weights)
+
+
+def _average(values: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    total = torch.zeros_like(values[0])
+    for value, weight in zip(values, weights, strict=True):
+        total.add_(value, alpha=weight)
+    return total
+
+
+def _slerp(values: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    one, two = values
+    # In float64: the angle is lost in the rounding where a tensor has many millions of values.
+    flat = [value.reshape(-1).double() for value in values]
+    lengths = [each.norm() for each in flat]
+    if not all(lengths):
+        return _average(values, weights)
+    cosine = float(torch.dot(*flat) / (lengths[0] * lengths[1]))
+    if abs(cosine) > PARALLEL:
+        return _average(values, weights)
+    angle = torch.tensor(cosine, dtype=torch.float64).arccos()
+    shares = [float((weight * angle).sin() / angle.sin()) for weight in weights]
+    return shares[0] * one + shares[1] * two
+
+
+def _trim(difference: Tensor, density: float) -> Tensor:
+    """Zeros in place of all but the largest."""
+    flat = difference.reshape(-1)
+    kept = flat.abs().topk(max(1, int(density * flat.numel())), sorted=False).indices
+    return torch.zeros_like(flat).index_copy_(0, kept, flat[kept]).view(difference.shape)
+
+
+def _drop(difference: Tensor, method: MergeMethod, name: str) -> Tensor:
+    """The values drawn depend on the seed, the tensor and the model, not on the order in which tensors are merged."""
+    digest = hashlib.sha256(f"{method.seed}/{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    kept = torch.rand(difference.shape, generator=generator) < method.density
+    return difference * kept / method.density
+
+
+def _agreeing(differences: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """The weighted mean of the values whose sign is that of the weighted sum; values of zero have no say."""
+    sign = _average(differences, weights).sign()
+    total, share = torch.zeros_like(sign), torch.zeros_like(sign)
+    for difference, weight in zip(differences, weights, strict=True):
+        agrees = (difference.sign() * (1 if weight >= 0 else -1) == sign) & (difference != 0)
+        total.add_(difference * agrees, alpha=weight)
+        share.add_(agrees, alpha=weight)
+    share[share.abs() < 1e-8] = 1.0
+    return total / share

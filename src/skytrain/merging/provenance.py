@@ -1,0 +1,65 @@
+"""What is recorded with a merged model: what it was made of, how, and by which command."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from .. import __version__
+from ..config import SkytrainError
+from ..runs import read_object
+from ..storage import NotFound, Store
+
+FILE = "merge.json"
+
+
+@dataclass(frozen=True)
+class MergedFrom:
+    """One model of a merge, by what it was at the time."""
+
+    source: str
+    sha256: str  # of a checkpoint's manifest, or of all bytes of a folder's or file's weights
+    weight: float
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """How a merged model was made. The same inputs and settings give the same weights."""
+
+    method: str
+    inputs: list[MergedFrom]
+    settings: dict[str, Any] = field(default_factory=dict)  # of the method
+    base: MergedFrom | None = None
+    ancestor: str | None = None
+    notes: list[str] = field(default_factory=list)  # how weights were found, what was forced
+    command: list[str] = field(default_factory=list)
+    skytrain_version: str = __version__
+
+    @property
+    def identity(self) -> str:
+        """A hash of what decides the weights."""
+        decides = {**asdict(self), "notes": None, "command": None, "skytrain_version": None, "ancestor": None}
+        return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+    def to_bytes(self) -> bytes:
+        return (json.dumps(asdict(self), indent=2) + "\n").encode()
+
+
+def provenance_key(run: str) -> str:
+    return f"runs/{run}/{FILE}"
+
+
+def read_provenance(store: Store, run: str) -> Provenance | None:
+    """How a run was merged; None for one that was trained."""
+    key = provenance_key(run)
+    try:
+        found = read_object(store, key)
+        inputs = [MergedFrom(**each) for each in found.pop("inputs")]
+        base = found.pop("base")
+        return Provenance(inputs=inputs, base=MergedFrom(**base) if base else None, **found)
+    except NotFound:
+        return None
+    except (KeyError, TypeError) as error:
+        raise SkytrainError(f"{store.url(key)} does not say how the model was merged: {error!r}") from None

@@ -1,0 +1,83 @@
+"""A merged model in the store: a run with one checkpoint, which contains weights only, and its provenance."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ..checkpoints import SaveOptions, SaveTarget, committed, for_saves, step_key, write_streamed
+from ..config import SkytrainError
+from ..evaluation import EnsembleDefinition, ensemble_key
+from ..runs import (
+    RunRecord,
+    claim_attempt,
+    create_run,
+    failures_recorded,
+    load_run,
+    now,
+    record_resume,
+    save_run,
+    write_outcome,
+)
+from ..storage import Store
+from .provenance import Provenance, provenance_key, read_provenance
+from .streaming import MergePlan, Progress, merged_tensors
+
+
+def is_written(store: Store, run: str, made: Provenance) -> bool:
+    """Whether the run exists with this very merge. Raises where the name is another's."""
+    if not store.exists(f"runs/{run}/run.json"):
+        return False
+    there = read_provenance(store, run)
+    if there is None:
+        raise SkytrainError(f"there is a run {run!r} already in {store.root}\n  choose another name: run=NAME")
+    if there.identity != made.identity:
+        raise SkytrainError(
+            f"run {run!r} is another merge, of {', '.join(each.source for each in there.inputs)} by {there.method}\n"
+            "  choose another name: run=NAME"
+        )
+    return bool(committed(store, run)) or store.exists(ensemble_key(run))
+
+
+def write_merged(
+    store: Store, record: RunRecord, plan: MergePlan, made: Provenance, progress: Progress
+) -> tuple[str, int]:
+    """Writes record, provenance and checkpoint; returns the run and its step. A merge that was cut starts over."""
+    run, step = record.name, record.step
+    if not create_run(store, record):
+        record = load_run(store, run)
+    attempt = claim_attempt(store, run, world_size=1, merge=made.method)
+    with failures_recorded(store, run, attempt):
+        record_resume(store, run, attempt, step)
+        store.write(provenance_key(run), made.to_bytes())
+        target = SaveTarget(for_saves(store), step_key(run, step), 1, SaveOptions(attempt))
+        tensors = ((f"model/{name}", tensor) for name, tensor in merged_tensors(plan, progress))
+        write_streamed(target, tensors, _rest(record, attempt, made))
+    write_outcome(store, run, attempt, "done", step)
+    save_run(store, dataclasses.replace(record, finished_at=now()))
+    return run, step
+
+
+def write_ensemble(store: Store, record: RunRecord, made: Provenance, definition: EnsembleDefinition) -> None:
+    """Writes a run that is an ensemble: it has no checkpoint, only the names of its experts. Written last: the definition."""
+    run = record.name
+    create_run(store, record)
+    attempt = claim_attempt(store, run, world_size=1, merge=made.method)
+    store.write(provenance_key(run), made.to_bytes())
+    write_outcome(store, run, attempt, "done", record.step)
+    store.write(ensemble_key(run), definition.to_bytes())
+
+
+def _rest(record: RunRecord, attempt: int, made: Provenance) -> dict[str, Any]:
+    lineage: Mapping[str, Any] = {
+        "run": record.name,
+        "attempt": attempt,
+        "merged_from": record.merged_from,
+        "skytrain": record.skytrain_version,
+        "code_revision": record.code_revision,
+        "model": record.config["model"],
+        "tokenizer": record.tokenizer_id,
+        "merge": dataclasses.asdict(made),
+    }
+    return {"lineage": lineage}

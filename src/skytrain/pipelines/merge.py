@@ -1,0 +1,247 @@
+"""Merge: trained models in, one model out, as a run with a checkpoint, its provenance, and an export."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..checkpoints import committed, find_run
+from ..config import Config, SkytrainError
+from ..evaluation import EnsembleDefinition
+from ..export import Dtype, HFExport, export_hf
+from ..merging import (
+    FoundWeights,
+    MergedFrom,
+    MergeInput,
+    MergeMethod,
+    MergePlan,
+    Provenance,
+    check_inputs,
+    common_ancestor,
+    ema_weights,
+    is_weights_only,
+    is_written,
+    open_inputs,
+    open_merged,
+    write_ensemble,
+    write_merged,
+)
+from ..runs import Reporter, RunRecord, new_record, now
+from ..storage import Store, open_store
+from ..tokens import open_tokenizer
+from .merge_weights import HeldOutText, SoupTaster, greedy_weights, open_text, sample_posterior
+
+
+@dataclass(frozen=True)
+class MergeRequest:
+    """Which models to merge, and how."""
+
+    sources: tuple[str, ...]  # RUN, RUN@STEP, folders, llm.c files
+    method: str = "average"
+    weights: tuple[float, ...] | None = None  # None: equal ones, or what the method finds
+    base: str | None = None  # None: the common ancestor
+    last: int | None = None  # merge the last checkpoints of one run
+    settings: dict[str, Any] = field(default_factory=dict)  # t, density, scale, seed, decay
+    prior: str = "cached"  # of an ensemble: uniform, cached (a posterior on held-out text) or updating
+    text: HeldOutText = field(default_factory=HeldOutText)
+    out: Path | None = None  # a Hugging Face folder to write as well
+    dtype: Dtype = "bf16"
+    force: bool = False
+    command: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MergedRun:
+    """What a merge has made."""
+
+    run: str
+    step: int
+    url: str
+    made: Provenance
+    existed: bool  # it had been made before, by the same merge
+    folder: Path | None
+
+    def summary(self) -> str:
+        parts = " + ".join(f"{each.weight:.4g} x {each.source}" for each in self.made.inputs)
+        base = f" on {self.made.base.source}" if self.made.base else ""
+        label = self.run if self.made.method == "ensemble" else f"{self.run}@{self.step}"
+        lines = [f"{label}: {self.made.method} of {parts}{base}", *self.made.notes, self.url]
+        if self.folder is not None:
+            lines.append(f"exported to {self.folder}")
+        return "\n  ".join(lines)
+
+
+def merge(config: Config, request: MergeRequest, reporter: Reporter) -> MergedRun:
+    """Merges models of one architecture, tokenizer and ancestor. The same merge again finds what it has made."""
+    store = open_store(config.store)
+    inputs = open_inputs(config, store, _expand(store, request))
+    check_inputs(inputs)
+    ancestor = _check_ancestor(store, inputs, request, reporter)
+    base = _open_base(config, store, inputs, request, ancestor)
+    found = choose_weights(config, store, inputs, request, reporter)
+    plan = MergePlan(inputs, choose_method(request, found.weights), base)
+    made = _provenance(plan, request, ancestor, found)
+    name = config.run or f"merge-{request.method}-{made.identity[:8]}"
+    existed = is_written(store, name, made)
+    if existed:
+        reporter.note(f"{name} was made by the same merge before")
+    else:
+        _write(store, _record(config, store, name, inputs), plan, made, reporter)
+    step = max(each.step for each in inputs)
+    if request.out is not None:
+        _export(store, name, request)
+    return MergedRun(name, step, store.url(f"runs/{name}"), made, existed, request.out)
+
+
+def choose_weights(
+    config: Config, store: Store, inputs: Sequence[MergeInput], request: MergeRequest, reporter: Reporter
+) -> FoundWeights:
+    """The given weights, or those that the method finds, or equal ones."""
+    count, method, labels = len(inputs), request.method, [each.label for each in inputs]
+    asks_text = method in ("greedy", "posterior") or (method == "ensemble" and request.prior == "cached")
+    if request.weights is not None:
+        if asks_text or method in ("slerp", "ema"):
+            raise SkytrainError(f"--weights: --method {method} finds them itself\n  leave them out")
+        if len(request.weights) != count:
+            raise SkytrainError(f"--weights has {len(request.weights)} values for {count} models\n  give one for each")
+        return FoundWeights(request.weights)
+    if method == "slerp":
+        t = request.settings.get("t", 0.5)
+        return FoundWeights((1 - t, t) if count == 2 else (1 / count,) * count)
+    if method == "ema":
+        return FoundWeights(ema_weights(count, request.settings.get("decay", 0.8)))
+    if asks_text:
+        taster, held_out = SoupTaster(config, inputs), open_text(config, store, inputs, request.text)
+        find = greedy_weights if method == "greedy" else sample_posterior
+        return find(taster, held_out, labels, reporter)
+    return FoundWeights((1.0 if method in ("task-arithmetic", "dare") else 1 / count,) * count)
+
+
+def choose_method(request: MergeRequest, weights: tuple[float, ...]) -> MergeMethod:
+    """The method of each tensor, with its settings."""
+    if request.method in ("greedy", "posterior", "ema", "ensemble"):
+        return MergeMethod("average", weights)
+    settings = {name: value for name, value in request.settings.items() if name not in ("t", "decay")}
+    return MergeMethod(request.method, weights, **settings)  # type: ignore[arg-type]
+
+
+def _write(store: Store, record: RunRecord, plan: MergePlan, made: Provenance, reporter: Reporter) -> None:
+    if made.method == "ensemble":
+        labels, weights = [each.label for each in plan.inputs], list(plan.method.weights)
+        updating = made.settings["prior"] == "updating"
+        write_ensemble(store, record, made, EnsembleDefinition(labels, weights, updating))
+        return
+    write_merged(store, record, plan, made, lambda done, total: reporter.progress("merge", done, total, "tensors"))
+
+
+def _expand(store: Store, request: MergeRequest) -> list[str]:
+    """With `last`, the last checkpoints of the one run."""
+    if request.last is None:
+        if len(request.sources) < 2:
+            raise SkytrainError("a merge needs two models or more\n  or one run and --last N: its last N checkpoints")
+        return list(request.sources)
+    if len(request.sources) != 1 or is_weights_only(request.sources[0]):
+        raise SkytrainError("--last takes one run\n  skytrain merge RUN --last 5")
+    run = find_run(store, request.sources[0]).name
+    steps = [each.step for each in committed(store, run)]
+    if len(steps) < request.last:
+        raise SkytrainError(
+            f"--last {request.last}: run {run} has {len(steps)} checkpoints, at steps {', '.join(map(str, steps))}\n"
+            "  trainer.keep_checkpoints says how many a run keeps"
+        )
+    return [f"{run}@{step}" for step in steps[-request.last :]]
+
+
+def _check_ancestor(
+    store: Store, inputs: Sequence[MergeInput], request: MergeRequest, reporter: Reporter
+) -> str | None:
+    ancestor = common_ancestor(store, inputs)
+    if ancestor is None:
+        names = ", ".join(each.label for each in inputs)
+        problem = (
+            f"no common ancestor of {names} is known: weights that were trained from different starts "
+            "do not match each other, and their average is usually worse than either"
+        )
+        if not request.force:
+            raise SkytrainError(f"{problem}\n  merge runs that started --from one seed, or add --force")
+        reporter.note(f"warning: {problem}")
+    return ancestor
+
+
+def _open_base(
+    config: Config, store: Store, inputs: Sequence[MergeInput], request: MergeRequest, ancestor: str | None
+) -> MergeInput | None:
+    if request.method not in ("task-arithmetic", "ties", "dare", "dare-ties"):
+        if request.base is not None:
+            raise SkytrainError(f"--base is for methods of differences, and --method {request.method} takes none")
+        return None
+    source = request.base or ancestor
+    if source is None:
+        raise SkytrainError(f"--method {request.method} needs what the models started from\n  add --base RUN@STEP")
+    base = open_inputs(config, store, [source])[0]
+    check_inputs([inputs[0], base])
+    return base
+
+
+def _provenance(plan: MergePlan, request: MergeRequest, ancestor: str | None, found: FoundWeights) -> Provenance:
+    method = plan.method
+    settings: dict[str, Any] = {"density": method.density, "scale": method.scale} if method.needs_base else {}
+    if method.name.startswith("dare"):
+        settings["seed"] = method.seed
+    if request.method == "ensemble":
+        settings["prior"] = request.prior
+    forced = ["forced: no common ancestor is known"] if ancestor is None else []
+    return Provenance(
+        method=request.method,
+        inputs=[
+            MergedFrom(each.label, each.sha256, weight)
+            for each, weight in zip(plan.inputs, method.weights, strict=True)
+        ],
+        settings=settings,
+        base=MergedFrom(plan.base.label, plan.base.sha256, 1.0) if plan.base else None,
+        ancestor=ancestor,
+        notes=[*forced, *found.notes],
+        command=list(request.command),
+    )
+
+
+def _record(config: Config, store: Store, name: str, inputs: Sequence[MergeInput]) -> RunRecord:
+    """The record of the merged model: that of the first run among its parts, or of the configuration."""
+    labels, step = [each.label for each in inputs], max(each.step for each in inputs)
+    runs = [each.run for each in inputs if each.run is not None]
+    data = {prefix: digest for run in reversed(runs) for prefix, digest in run.data.items()}
+    if not runs:
+        tokenizer = open_tokenizer(config.tokenizer, store)
+        parameters = sum(_numel(each.shape) for each in inputs[0].tensors.values())
+        new = new_record(config, name=name, data={}, tokenizer_id=tokenizer.id, parameters=parameters, hardware={})
+    else:
+        fresh = new_record(
+            config,
+            name=name,
+            data=data,
+            tokenizer_id=runs[0].tokenizer_id,
+            parameters=runs[0].parameters,
+            hardware={},
+        )
+        new = dataclasses.replace(fresh, config=runs[0].config, seed=runs[0].seed)
+    settings = {**new.config, "run": name}
+    return dataclasses.replace(new, config=settings, merged_from=labels, step=step, started_at=now())
+
+
+def _numel(shape: Sequence[int]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+def _export(store: Store, name: str, request: MergeRequest) -> None:
+    assert request.out is not None
+    if request.method == "ensemble":
+        raise SkytrainError("--out: an ensemble has no weights of its own to write\n  leave it out")
+    opened = open_merged(store, name)
+    export_hf(opened.model, opened.tokenizer, request.out, HFExport(request.dtype))
+    (request.out / "merge.json").write_bytes(store.read(f"runs/{name}/merge.json"))

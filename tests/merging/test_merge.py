@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from skytrain.checkpoints import committed, load_model, open_checkpoint, step_key
+from skytrain.config import SkytrainError
+from skytrain.merging import NotMergeable, common_ancestor, open_inputs, read_provenance
+from skytrain.pipelines.evaluate import LossRequest, evaluate
+from skytrain.pipelines.export import ExportRequest, export
+from skytrain.pipelines.merge import MergeRequest, merge
+from skytrain.pipelines.train import train
+from skytrain.runs import Silent, Start, load_run
+from skytrain.storage import open_store
+from tests.support.tiny import tiny_config
+
+from .conftest import SHORT
+
+
+@pytest.fixture
+def root(forest, tmp_path) -> Path:
+    return Path(shutil.copytree(forest, tmp_path / "store"))
+
+
+def weights(root: Path, run: str, step: int = 4) -> dict[str, torch.Tensor]:
+    return open_checkpoint(open_store(str(root)), step_key(run, step)).model.read()
+
+
+def merged(root: Path, *sources: str, run: str = "both", **request):
+    return merge(tiny_config(root, f"run={run}"), MergeRequest(sources, **request), Silent())
+
+
+def test_two_runs_become_a_run_that_is_their_average(root):
+    made = merged(root, "one", "two", command=("skytrain", "merge", "one", "two"))
+    assert (made.run, made.step) == ("both", 4)
+    one, two, both = (weights(root, run) for run in ("one", "two", "both"))
+    assert both.keys() == one.keys()
+    for name, value in both.items():
+        torch.testing.assert_close(value, (one[name] + two[name]) / 2, rtol=0, atol=1e-7)
+    store = open_store(str(root))
+    report = read_provenance(store, "both")
+    assert [(each.source, each.weight) for each in report.inputs] == [("one@4", 0.5), ("two@4", 0.5)]
+    assert report.ancestor == "seed@2" and report.command == ["skytrain", "merge", "one", "two"]
+    marker = json.loads((root / "runs/one/checkpoints/step-000000004/COMMITTED.0").read_text())
+    assert report.inputs[0].sha256 == marker["manifest_sha256"]
+    assert load_run(store, "both").merged_from == ["one@4", "two@4"]
+
+
+def test_a_merged_model_is_evaluated_exported_and_trained_like_any_other(root, tmp_path):
+    merged(root, "one", "two", out=tmp_path / "hf", dtype="fp32")
+    config, store = tiny_config(root), open_store(str(root))
+    label, report = evaluate(config, LossRequest("both"), Silent())
+    assert label == "both@4" and report.loss < 6
+    exported, loaded = load_model(store, str(tmp_path / "hf")).model, load_model(store, "both").model
+    for (name, value), other in zip(loaded.named_parameters(), exported.parameters(), strict=True):
+        rows = loaded.config.vocab_size if name == "embedding.tokens.weight" else len(value)
+        assert torch.equal(value[:rows], other[:rows]), name
+    assert json.loads((tmp_path / "hf/merge.json").read_text())["method"] == "average"
+    again = export(config, ExportRequest("both", tmp_path / "again", dtype="fp32"), Silent())
+    assert "both@4" in again
+    assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "hf/model.safetensors").read_bytes()
+    tuned = train(tiny_config(root, "run=tuned", *SHORT), Silent(), Start("both", at_step=3))
+    assert tuned.step == 4 and load_run(store, "tuned").parent == "both@4"
+    with pytest.raises(SkytrainError, match="run 'both' is a merge of one@4, two@4, and is not trained itself"):
+        train(tiny_config(root, "run=both", *SHORT), Silent())
+
+
+def test_the_same_merge_again_finds_what_it_has_made_and_another_is_refused(root):
+    merged(root, "one", "two")
+    before = (root / "runs/both/run.json").read_bytes()
+    assert merged(root, "one", "two").existed
+    assert (root / "runs/both/run.json").read_bytes() == before
+    with pytest.raises(SkytrainError, match="run 'both' is another merge, of one@4, two@4 by average"):
+        merged(root, "one", "two", weights=(0.25, 0.75))
+    with pytest.raises(SkytrainError, match="there is a run 'seed' already"):
+        merged(root, "one", "two", run="seed")
+    unnamed = merge(tiny_config(root), MergeRequest(("one", "two")), Silent())
+    assert unnamed.run.startswith("merge-average-") and not unnamed.existed
+
+
+def test_a_merge_that_was_cut_starts_over(root, monkeypatch):
+    class Cut(Exception):
+        pass
+
+    class Cutting(Silent):
+        def progress(self, stage, done, total, detail="", seconds_left=None):
+            raise Cut
+
+    with pytest.raises(Cut):
+        merge(tiny_config(root, "run=both"), MergeRequest(("one", "two")), Cutting())
+    assert committed(open_store(str(root)), "both") == []
+    assert not merged(root, "one", "two").existed
+    assert len(committed(open_store(str(root)), "both")) == 1
+
+
+def test_the_last_checkpoints_of_a_run_are_averaged(root):
+    made = merged(root, "seed", last=2, run="lawa")
+    assert [each.source for each in made.made.inputs] == ["seed@2", "seed@4"]
+    first, last = weights(root, "seed", 2), weights(root, "seed", 4)
+    for name, value in weights(root, "lawa").items():
+        torch.testing.assert_close(value, (first[name] + last[name]) / 2, rtol=0, atol=1e-7)
+    with pytest.raises(SkytrainError, match="--last 3: run seed has 2 checkpoints, at steps 2, 4"):
+        merged(root, "seed", last=3)
+
+
+def test_a_method_of_differences_takes_the_common_ancestor_as_its_base(root):
+    made = merged(root, "one", "two", method="task-arithmetic", settings={"scale": 0.5})
+    assert made.made.base.source == "seed@2"
+    seed, one, two, both = weights(root, "seed", 2), weights(root, "one"), weights(root, "two"), weights(root, "both")
+    for name, value in both.items():
+        expected = seed[name] + 0.5 * (one[name] - seed[name]) + 0.5 * (two[name] - seed[name])
+        torch.testing.assert_close(value, expected, rtol=0, atol=1e-6)
+
+
+def test_models_without_a_common_ancestor_need_force(root):
+    with pytest.raises(SkytrainError, match=r"no common ancestor of one@4, stranger@4 is known.*\n.*--force"):
+        merged(root, "one", "stranger")
+    assert merged(root, "one", "stranger", force=True).made.notes == ["forced: no common ancestor is known"]
+
+
+def test_ancestors_are_found_through_runs_merges_and_steps(root):
+    config, store = tiny_config(root), open_store(str(root))
+
+    def ancestor(*sources: str) -> str | None:
+        return common_ancestor(store, open_inputs(config, store, sources))
+
+    merged(root, "one", "two")
+    assert ancestor("both", "seed@4") == "seed@2"
+    assert ancestor("both", "two") == "two@4"
+    assert ancestor("seed@4", "seed@2") == "seed@2"
+    assert ancestor("stranger", "seed") is None
+
+
+def test_other_tokenizers_families_and_shapes_are_refused(root):
+    train(tiny_config(root, "run=wide", *SHORT, "model.width=64", "trainer.stop_at_step=1"), Silent())
+    with pytest.raises(
+        NotMergeable, match=r"different shapes cannot be merged:(?s:.)*model.width: 64 in wide@1, 32 in one@4"
+    ):
+        merged(root, "one", "wide", force=True)
+    export(tiny_config(root), ExportRequest("one", root / "hf", dtype="fp32"))
+    tokenizer = json.loads((root / "hf/tokenizer.json").read_text())
+    vocab = tokenizer["model"]["vocab"]
+    vocab["A"], vocab["B"] = vocab["B"], vocab["A"]
+    (root / "hf/tokenizer.json").write_text(json.dumps(tokenizer))
+    with pytest.raises(NotMergeable, match="different tokenizers"):
+        merged(root, "one", str(root / "hf"), force=True)
+    llama = (
+        "run=llama",
+        "model=llama-tiny",
+        "model.layers=1",
+        "model.width=32",
+        "model.heads=2",
+        "model.kv_heads=2",
+        "model.mlp_width=64",
+        "model.max_length=64",
+    )
+    train(tiny_config(root, *SHORT, *llama, "trainer.stop_at_step=1"), Silent())
+    with pytest.raises(NotMergeable, match=r"different families cannot be merged:\n  model.family: llama in llama@1"):
+        merged(root, "one", "llama", force=True)
