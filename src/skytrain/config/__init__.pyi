@@ -106,7 +106,6 @@ from .schema import (
     Precision as Precision,
     SlurmConfig as SlurmConfig,
     SourceConfig as SourceConfig,
-    SparkConfig as SparkConfig,
     StoreConfig as StoreConfig,
     TaskConfig as TaskConfig,
     TokenFilesConfig as TokenFilesConfig,
