@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 from skytrain.cloud import AwsSession, Preflight
+from skytrain.cloud.images import CPU_PARAMETER
 from skytrain.config import CloudConfig, compose
 from skytrain.config.schema import RolesConfig, SubnetsConfig
 from skytrain.planning import Plan
@@ -41,7 +42,9 @@ class Ground:
         ec2.authorize_security_group_egress(GroupId=self.group, IpPermissions=[self.to_itself])
         self._roles()
         self.image = ec2.register_image(Name="Deep Learning AMI", Architecture="x86_64")["ImageId"]
-        self.publish({GPU_IMAGES.format("2.9"): "ami-0old", GPU_IMAGES.format("2.12"): self.image})
+        self.plain_image = ec2.register_image(Name="Deep Learning Base AMI", Architecture="x86_64")["ImageId"]
+        published = {GPU_IMAGES.format("2.9"): "ami-0old", GPU_IMAGES.format("2.12"): self.image}
+        self.publish({**published, CPU_PARAMETER: self.plain_image})
 
     @property
     def to_itself(self) -> dict[str, Any]:
@@ -55,6 +58,9 @@ class Ground:
         ))  # fmt: skip
         iam.create_instance_profile(InstanceProfileName="demo-node")
         iam.add_role_to_instance_profile(InstanceProfileName="demo-node", RoleName="demo-node")
+        iam.create_role(RoleName="demo-prepare", AssumeRolePolicyDocument=TRUST)
+        iam.create_instance_profile(InstanceProfileName="demo-prepare")
+        iam.add_role_to_instance_profile(InstanceProfileName="demo-prepare", RoleName="demo-prepare")
 
     def publish(self, images: Mapping[str, str]) -> None:
         """Add public parameters: only AWS itself may write below /aws/, so past moto's front door."""
@@ -80,6 +86,7 @@ class Ground:
             security_group=self.group,
             roles=self.roles,
             instance_profile="demo-node",
+            prepare_profile="demo-prepare",
         )
 
     def open(self, region: str | None, account: str | None) -> AwsSession:

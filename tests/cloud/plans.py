@@ -38,6 +38,15 @@ def offer(instance_type: str = "g5.12xlarge", nodes: int = 2, market: Any = "spo
     return replace(made, **changed)
 
 
+def cpu_offer(instance_type: str = "c7i.8xlarge", market: Any = "spot", **changed: Any) -> PlannedOffer:
+    """A machine without GPUs, for preparing data."""
+    instance = next(each for each in load_catalog().cpu_instances if each.type == instance_type)
+    gpu = offer("g5.xlarge", 1, market)
+    quota = QuotaNeed(instance.quota_code(market), instance.vcpus)
+    made = replace(gpu, instance_type=instance_type, gpu="", gpus_per_node=0, quota=quota, layout=None, speed=None)
+    return replace(made, memory_bytes_per_gpu={}, **changed)
+
+
 def plan(*offers: PlannedOffer, made_at: datetime | None = None) -> Plan:
     at = made_at or datetime.now(UTC)
     return Plan(

@@ -12,11 +12,21 @@ from typing import Any
 
 import pytest
 
-from skytrain.cloud import Call, MachineImage, Tags
+from skytrain.cloud import PLAIN_PYTHON, Call, MachineImage, Tags
 from skytrain.cloud.boot import BootScript
 from skytrain.cloud.ec2 import GroupSpec, group_name, launch_calls, launch_template, network_interfaces
 from skytrain.config import CloudConfig, SkytrainError, compose
-from skytrain.planning import PlannedData, PlannedOffer, PlanRequest, choose, find_offers, workload_of
+from skytrain.planning import (
+    PlannedData,
+    PlannedOffer,
+    PlanRequest,
+    PrepareMaterial,
+    PrepareWork,
+    choose,
+    find_offers,
+    prepare_plan,
+    workload_of,
+)
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.plan_making import PlanMaterial, make_plan
 
@@ -32,9 +42,13 @@ PLANS: dict[str, tuple[list[str], PlanRequest]] = {
     ),
     "g5-xlarge-spot": (RUN, PlanRequest(40, instance="g5.xlarge", nodes=1, market="spot", region="us-east-2")),
     "two-p4d-efa": (LARGE, PlanRequest(instance="p4d.24xlarge", nodes=2, market="spot", region="us-east-2")),
-    "p5-capacity-block": (LARGE, PlanRequest(instance="p5.48xlarge", nodes=1, market="on-demand", region="us-east-2")),
+    "p5-capacity-block": (
+        [*LARGE, "cloud.reservation=cr-0123456789abcdef0"],
+        PlanRequest(instance="p5.48xlarge", nodes=1, market="on-demand", region="us-east-2"),
+    ),
     "g6e-on-demand": (RUN, PlanRequest(instance="g6e.xlarge", nodes=1, market="on-demand", region="us-east-2")),
 }
+PREPARE = "c7i-prepare"
 
 
 def offer_of(words: list[str], request: PlanRequest) -> PlannedOffer:
@@ -83,13 +97,26 @@ def group_of(offer: PlannedOffer, number: int = 0, **changes: Any) -> GroupSpec:
 
 @pytest.fixture(scope="module")
 def offers() -> dict[str, PlannedOffer]:
-    return {name: offer_of(words, request) for name, (words, request) in PLANS.items()}
+    found = {name: offer_of(words, request) for name, (words, request) in PLANS.items()}
+    material = PrepareMaterial(compose([]).values, (), PlanRequest(20, region="us-east-2"), CATALOG, NOW)
+    return {**found, PREPARE: prepare_plan(PrepareWork(1e12, 3e11, "tokens/pile"), material).choice}
 
 
-@pytest.mark.parametrize("name", PLANS)
+def prepare_group(offer: PlannedOffer) -> GroupSpec:
+    """As `launch prepare` makes it: the plain image and its Python, the profile that may write data, one command."""
+    group = group_of(offer)
+    command = ("node", "--job", "prepare", "run=gpt2", "store.root=s3://bucket/pile", "--launch", "00001")
+    boot = replace(
+        group.boot, python=PLAIN_PYTHON, image_packages=False, command=command, most_failures=3,
+        requirements=("skytrain[aws,data]==0.1.0",),
+    )  # fmt: skip
+    return replace(group, boot=boot, cloud=replace(group.cloud, instance_profile="pile-prepare"))
+
+
+@pytest.mark.parametrize("name", [*PLANS, PREPARE])
 def test_the_requests_of_a_plan_are_these(name: str, offers: dict[str, PlannedOffer]) -> None:
-    reservation = "cr-0123456789abcdef0" if "capacity-block" in name else None
-    calls = launch_calls([group_of(offers[name], reservation=reservation)])
+    group = prepare_group(offers[name]) if name == PREPARE else group_of(offers[name])
+    calls = launch_calls([group])
     rendered = [call.render() for call in calls]
     for one in rendered:  # readable in the golden file
         data = one["parameters"].get("LaunchTemplateData", {})

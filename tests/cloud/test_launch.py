@@ -22,10 +22,19 @@ from skytrain.cloud import (
     try_next_offer,
 )
 from skytrain.cloud.checks import store as store_checks
+from skytrain.cloud.launches import started_key
+from skytrain.cloud.offers_in_turn import current_offer
 from skytrain.config import Composed, Config, SkytrainError, source_hash
-from skytrain.pipelines import gc as collecting, launch as launching, status as statuses, stop as stopping
+from skytrain.pipelines import (
+    gc as collecting,
+    launch as launching,
+    launch_limits,
+    status as statuses,
+    stop as stopping,
+)
 from skytrain.pipelines.account import machines_of
-from skytrain.pipelines.launch import PLATFORMS, PreparedLaunch, prepare_launch, start_launch
+from skytrain.pipelines.launch import PLATFORMS, PlannedJob, PreparedLaunch, prepare_launch, start_launch
+from skytrain.pipelines.launch_smoke import smoke_job, smoke_text, wait_for_start
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.runs import Silent
 from skytrain.storage import StoreUnreachable, open_store
@@ -63,7 +72,7 @@ def prepared(ground: Ground, stubbed: StubbedSession, root: str, *offers: Any) -
     quotas(stubbed, (G_SPOT, 96.0), *((G_ON_DEMAND, 96.0) for _ in offers[1:]))
     made = replace(plan(*offers), code=PlannedCode("0", source_hash()))
     preflight = replace(ground.preflight(made), config=config_of(ground, root))
-    return prepare_launch(Composed(preflight.config, {}, {}), made, preflight, lambda _: None)
+    return prepare_launch(PlannedJob(Composed(preflight.config, {}, {}), made), preflight, lambda _: None)
 
 
 def groups_of(ground: Ground) -> dict[str, int]:
@@ -84,7 +93,7 @@ def test_a_launch_starts_the_first_offer_and_gives_everything_back(
     assert {stat.key.rpartition("/")[2] for stat in ready.store.list(record.bundle)} >= {"SHA256SUMS"}
     with pytest.raises(SkytrainError, match="may not be complete yet"):
         prepared(ground, stubbed, s3_root)
-    monkeypatch.setattr(launching, "BEGIN_SECONDS", 0)
+    monkeypatch.setattr(launch_limits, "BEGIN_SECONDS", 0)
     with pytest.raises(SkytrainError, match=f"{RUN} was launched in us-east-2 .* is not over"):
         prepared(ground, stubbed, s3_root)
     machines = Ec2Machines(ground.session, ready.store, record, "i-0", lambda text: pytest.fail(text))
@@ -169,6 +178,56 @@ def test_the_next_offer_is_tried_when_the_first_gives_no_machines_for_too_long(
     assert [one.id for one in launches_of(store, RUN)] == [record.id]
 
 
+def smoked(ground: Ground, stubbed: StubbedSession, root: str) -> PreparedLaunch:
+    quotas(stubbed, (G_SPOT, 96.0))
+    made, config = replace(plan(offer("g5.xlarge", 1)), code=PlannedCode("0", source_hash())), config_of(ground, root)
+    job = PlannedJob(Composed(config, {}, {}), made, keep_seconds=1800.0)
+    smoke = smoke_job(
+        job, "20M", lambda words: Composed(replace(config, run=words[0].removeprefix("run=")), {}, {}, tuple(words))
+    )
+    return prepare_launch(job, replace(ground.preflight(made), config=config), lambda _: None, smoke)
+
+
+@pytest.mark.usefixtures("without_packages")
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_a_run_starts_only_after_its_smoke_run_has_ended_well(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, exit_code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = smoked(ground, stubbed, s3_root)
+    assert ready.smoke is not None and ready.smoke.run == f"{RUN}-smoke"
+    assert ready.smoke.record.over_at < ready.record.over_at and "starts only if it ends well" in smoke_text(ready)
+    command = ready.smoke.groups[0].boot.command
+    batch = config_of(ground, s3_root).trainer.batch_tokens
+    assert f"trainer.stop_at_step={-(-20_000_000 // batch)}" in command
+    assert command[command.index("--keep-on-failure") + 1] == "1800s"
+    record = start_launch(ready, {}, Silent())
+    first = read_launch(ready.store, f"{RUN}-smoke", "00001")
+    own, smoke = record.groups[0].name, first.groups[0].name
+    assert groups_of(ground) == {own: 0, smoke: 1}
+    assert f", after {RUN}-smoke" in str(statuses.find_status(ready.store, RUN).host)
+    monkeypatch.setattr(launch_limits, "BEGIN_SECONDS", 0)
+    with pytest.raises(SkytrainError, match="is not over"):  # though the run has no machine yet
+        prepared(ground, stubbed, s3_root)
+    for node in ("i-0", "i-1"):
+        machines = Ec2Machines(ground.session, ready.store, first, node, lambda _: None)
+        machines.end_run(exit_code)
+        machines.set_desired(0)
+    if exit_code == 0:
+        assert groups_of(ground) == {own: 1, smoke: 0} and wait_for_start(ready.store, record)
+        started = datetime.fromtimestamp(ready.store.stat(started_key(record)).modified, UTC)  # type: ignore[union-attr]
+        assert current_offer(ready.store, record) == (0, started)
+    else:
+        assert groups_of(ground) == {smoke: 0} and not wait_for_start(ready.store, record)
+        assert statuses.find_status(ready.store, RUN).state == "launch failed"
+
+
+def test_a_smoke_run_is_shorter_than_the_run_and_names_its_limits(ground: Ground, s3_root: str) -> None:
+    job = PlannedJob(Composed(config_of(ground, s3_root), {}, {}), plan(offer("g5.xlarge", 1)))
+    for tokens, problem in (("20 apples", "--smoke 20 apples"), ("900B", "of the run's"), ("0", "more than 0")):
+        with pytest.raises(SkytrainError, match=problem):
+            smoke_job(job, tokens, lambda words: pytest.fail("composed"))
+
+
 def test_a_quota_of_zero_ends_with_exit_code_4_before_anything_is_created(
     ground: Ground, stubbed: StubbedSession, s3_root: str
 ) -> None:
@@ -177,7 +236,7 @@ def test_a_quota_of_zero_ends_with_exit_code_4_before_anything_is_created(
     checked = ground.preflight(made, target="ec2")
     config = replace(checked.config, run=RUN, store=replace(checked.config.store, root=s3_root))
     with pytest.raises(CloudError) as error:
-        prepare_launch(Composed(config, {}, {}), made, replace(checked, config=config), lambda _: None)
+        prepare_launch(PlannedJob(Composed(config, {}, {}), made), replace(checked, config=config), lambda _: None)
     assert error.value.exit_code == 4 and groups_of(ground) == {}
 
 
@@ -197,21 +256,25 @@ def test_a_launch_to_a_place_that_cannot_work_is_refused(ground: Ground, changes
     store = replace(checked.config.store, root=changes.get("root", "s3://bucket/demo"))
     config = replace(checked.config, run=RUN, cloud=cloud, store=store)
     with pytest.raises(SkytrainError, match=words):
-        prepare_launch(Composed(config, {}, {}), made, replace(checked, config=config), lambda _: None)
+        prepare_launch(PlannedJob(Composed(config, {}, {}), made), replace(checked, config=config), lambda _: None)
 
 
 def test_settings_that_are_not_the_plans_are_refused(ground: Ground, s3_root: str) -> None:
     made = replace(plan(offer("g5.xlarge", 1)), code=PlannedCode("0", source_hash()), config={"trainer": {"steps": 5}})
     composed = Composed(config_of(ground, s3_root), {"trainer": {"steps": 6}, "cloud": {"target": "ec2"}}, {})
     with pytest.raises(SkytrainError, match="the settings under trainer are not those of the plan"):
-        prepare_launch(composed, made, replace(ground.preflight(made), config=composed.config), lambda _: None)
+        prepare_launch(
+            PlannedJob(composed, made), replace(ground.preflight(made), config=composed.config), lambda _: None
+        )
 
 
 def test_a_plan_that_has_expired_is_refused_with_exit_code_3(ground: Ground, s3_root: str) -> None:
     old = plan(offer("g5.xlarge", 1), made_at=datetime.now(UTC) - timedelta(days=2))
     made, config = replace(old, code=PlannedCode("0", source_hash())), config_of(ground, s3_root)
     with pytest.raises(CloudError, match="expired") as error:
-        prepare_launch(Composed(config, {}, {}), made, replace(ground.preflight(made), config=config), lambda _: None)
+        prepare_launch(
+            PlannedJob(Composed(config, {}, {}), made), replace(ground.preflight(made), config=config), lambda _: None
+        )
     assert error.value.exit_code == 3
 
 

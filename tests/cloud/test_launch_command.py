@@ -32,6 +32,8 @@ from .ground import Ground
 from .plans import offer, plan
 from .test_checks import G_SPOT, quotas
 
+STANDARD_SPOT, STANDARD_ON_DEMAND = "L-34B43A08", "L-1216C47A"
+
 WORDS = ["run=gpt2-typed", "budget.usd=40"]
 
 
@@ -44,7 +46,7 @@ class Typed:
             "private_subnets": ground.subnets, "public_subnets": {}, "node_subnets": "private",
             "security_group_id": ground.group, "operator_role_arn": ground.roles.operator,
             "node_role_arn": ground.roles.node, "viewer_role_arn": ground.roles.viewer,
-            "instance_profile_name": "demo-node",
+            "instance_profile_name": "demo-node", "prepare_instance_profile_name": "demo-prepare",
         }  # fmt: skip
         for path, text in cloud_files(outputs, "ada").items():
             (folder / path).parent.mkdir(exist_ok=True)
@@ -117,11 +119,42 @@ def test_a_dry_run_prints_the_requests_and_yes_makes_them(
     assert (group["AutoScalingGroupName"], group["DesiredCapacity"]) == ("skytrain-demo-gpt2-typed-00001-0", 1)
 
 
+def test_one_machine_without_gpus_prepares_data_with_a_role_that_may_write_it(
+    tmp_path: Path, ground: Ground, stubbed: StubbedSession, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    asked = [(STANDARD_SPOT, 96.0)] * 3 + [(STANDARD_ON_DEMAND, 96.0)]
+    quotas(stubbed, *asked, *asked)
+    typed = Typed(tmp_path, ground, monkeypatch)
+    words = ["prepare", "data=synthetic", "data.target_tokens=1B", "cloud=ec2", "budget.usd=5"]
+    assert typed(*words, "--dry-run") == 0
+    shown = json.loads(capsys.readouterr().out)
+    template = shown[0]["parameters"]["LaunchTemplateData"]
+    assert template["IamInstanceProfile"] == {"Name": "demo-prepare"} and template["ImageId"] == ground.plain_image
+    assert template["InstanceType"].startswith("c7i.")
+    script = base64.b64decode(template["UserData"]).decode()
+    assert '"--job" "prepare"' in script and "/usr/bin/python3 -m venv" in script and "image.pth" not in script
+    assert "skytrain[aws,data]" in script
+    assert typed(*words, "--yes") == 0
+    said = capsys.readouterr().out
+    assert "costs" in said and "kill time" in said and "tokens/synthetic" in said
+    [first, *others] = groups(ground)
+    assert first["DesiredCapacity"] == 1 and not any(group["DesiredCapacity"] for group in others)
+    assert first["AutoScalingGroupName"].startswith("skytrain-demo-prepare-synthetic-")
+
+
+def test_preparing_files_of_this_computer_is_refused(typed: Typed, capsys: pytest.CaptureFixture[str]) -> None:
+    (typed.folder / "book.txt").write_text("Call me Ishmael.")
+    assert typed("prepare", "data=text", "data.source.paths=book.txt", "cloud=ec2") == 2
+    assert "book.txt is a file of this computer" in capsys.readouterr().err
+
+
 REFUSED = {
     "add cloud=ec2": ["--plan", "plan.json"],
     "rented machines reach only a bucket": ["--plan", "plan.json", "cloud=ec2", "store.root=here"],
     "the settings under trainer are not those of the plan": ["--plan", "plan.json", "cloud=ec2", "trainer.steps=7"],
     "launch prepair: no such job": ["prepair", "--plan", "plan.json"],
+    "launch prepare makes its plan itself": ["prepare", "--plan", "plan.json", "cloud=ec2"],
     "gone.json is not a plan": ["--plan", "gone.json", "cloud=ec2"],
     "--replan needs --plan": ["--replan", "cloud=ec2"],
 }

@@ -58,15 +58,15 @@ def test_the_script_can_be_read_and_asks_for_what_the_settings_say(shared):
     assert f"for shared in {shared}/slurm/one '{shared}/my store'; do" in text
 
 
-def run_script(folder: Path, code: int, *, over: bool, restarts: int = 0):
+def run_script(folder: Path, code: int, *, over: bool, restarts: int = 0, blind: bool = False):
     """The script with stand-ins for Slurm's commands: agents that end with a code."""
     script = launch("trainer.max_restarts=2").script
     (folder / "store").mkdir(exist_ok=True)
     script.folder.mkdir(parents=True, exist_ok=True)
     end = f"touch {script.folder / OVER}; exit {code}" if over else f"exit {code}"
+    look = 'rm -f "${@: -1}"; "${@:2}"' if blind else '"${@:2}"'
     stand_ins = (
-        f'srun() {{ case "$*" in *"test -e"*) "${{@:2}}" ;; *) ({end}) ;; esac; }}\n'
-        'scontrol() { echo "scontrol $*"; }\n'
+        f'srun() {{ case "$*" in *"exit 66"*) {look} ;; *) ({end}) ;; esac; }}\nscontrol() {{ echo "scontrol $*"; }}\n'
     )
     text = script.render().replace('"${agents[@]}" bash -c', 'srun "${agents[@]:1}" bash -c')
     return subprocess.run(
@@ -87,6 +87,11 @@ def test_a_job_is_requeued_unless_the_run_is_over_or_the_settings_are_wrong(shar
     done = run_script(shared, code, over=over)
     assert ("scontrol requeue 7" in done.stdout) is requeued, done.stdout + done.stderr
     assert done.returncode == (0 if requeued else code)
+
+
+def test_a_folder_that_a_node_does_not_see_ends_the_job_with_its_name(shared):
+    done = run_script(shared, 0, over=True, blind=True)
+    assert (done.returncode, "is not shared" in done.stdout) == (3, True), done.stdout + done.stderr
 
 
 def test_a_job_that_fails_again_and_again_is_given_up(shared):

@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from skytrain.checkpoints import committed_steps, load_model
+from skytrain.cloud.slurm_cluster import seconds_of
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent, read_metrics
 from skytrain.storage import open_store
 from tests.support.slurm import slurm_cluster
 from tests.support.tiny import TINY, tiny_config
 
-STEPS = 300
+STEPS = 600
 SETTINGS = (
     *TINY, "model.dropout=0.1", "trainer.device=cpu", "trainer.micro_batch=2", f"trainer.steps={STEPS}",
     "trainer.validate_every=100", "trainer.checkpoint_every=10", "trainer.stop_within=50s", "parallel=fsdp",
@@ -83,6 +84,12 @@ def start_again(lab, job, restarts):
     until(started, lambda: lab.ask("squeue"))
 
 
+def shorten(lab, job):
+    """Lower the time limit, in whole minutes, so that the signal a minute before it comes within half a minute."""
+    elapsed = seconds_of(re.search(r"RunTime=(\S+)", lab.ask("scontrol", "show", "job", job))[1])
+    lab.ask("scontrol", "update", f"jobid={job}", f"TimeLimit={int(elapsed // 60) + (1 if elapsed % 60 < 30 else 2)}")
+
+
 def numbers(store, run):
     return {
         (record["step"], name): record[name]
@@ -99,7 +106,9 @@ def test_a_run_goes_on_after_its_time_limit_a_requeue_and_a_lost_node_and_ends_b
         until(lambda: max(committed_steps(store, "hit"), default=0) > step, lambda: log(lab, "hit", job)[-3000:])
         return max(committed_steps(store, "hit"))
 
-    job = launch(lab, "hit", "cloud.slurm.time=2m")
+    job = launch(lab, "hit")
+    commit_after(0, job)
+    shorten(lab, job)
     until(lambda: "exit code 7: the job is requeued" in log(lab, "hit", job), lambda: log(lab, "hit", job)[-3000:])
     saved = max(committed_steps(store, "hit"))
     lab.ask("scontrol", "update", f"jobid={job}", "TimeLimit=60")

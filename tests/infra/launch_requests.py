@@ -8,15 +8,16 @@ from typing import Any
 
 from skytrain.cloud import Call, GroupSpec, LaunchedGroup, LaunchRecord, Tags
 from skytrain.planning import PlannedOffer
-from tests.cloud.plans import offer
+from tests.cloud.plans import cpu_offer, offer
 from tests.cloud.test_ec2 import group_of
-from tests.infra.permissions import GROUP, KEY, PROFILE, PROJECT, existing
+from tests.infra.permissions import GROUP, KEY, PREPARE_PROFILE, PROFILE, PROJECT, existing
 from tests.support.iam.requests import Account
 
 OFFERS = {
     "spot": [offer("g5.12xlarge", 2, placement_group=False), offer("g6.xlarge", 1, "on-demand")],
     "on demand": [offer("g6e.xlarge", 1, "on-demand")],
     "EFA": [offer("p4d.24xlarge", 2)],
+    "prepare": [cpu_offer("c7i.8xlarge"), cpu_offer("m7i.8xlarge", "on-demand")],
 }
 
 
@@ -39,8 +40,9 @@ class RecordingSession:
 
 def groups_of(subnet: str, offers: Sequence[PlannedOffer]) -> list[GroupSpec]:
     cloud = group_of(offers[0]).cloud
+    profile = PREPARE_PROFILE if offers[0].gpus_per_node == 0 else PROFILE
     own = replace(
-        cloud, project=PROJECT, kms_key=KEY, security_group=GROUP, instance_profile=PROFILE,
+        cloud, project=PROJECT, kms_key=KEY, security_group=GROUP, instance_profile=profile,
         subnets=replace(cloud.subnets, private={"us-east-2a": subnet}),
     )  # fmt: skip
     return [group_of(each, number, cloud=own, tags=Tags(PROJECT, "ada")) for number, each in enumerate(offers)]

@@ -27,6 +27,8 @@ KEY = f"arn:aws:kms:{REGION}:{NUMBER}:key/11111111-2222-3333-4444-555555555555"
 OTHER_KEY = f"arn:aws:kms:{REGION}:{NUMBER}:key/99999999-2222-3333-4444-555555555555"
 PROFILE = f"skytrain-{PROJECT}-{REGION}-node"
 NODE_ROLE = f"arn:aws:iam::{NUMBER}:role/{PROFILE}"
+PREPARE_PROFILE = f"skytrain-{PROJECT}-{REGION}-prepare"
+PREPARE_ROLE = f"arn:aws:iam::{NUMBER}:role/{PREPARE_PROFILE}"
 GROUP = "sg-0123456789abcdef0"
 EXPIRES = datetime(2026, 12, 1, tzinfo=UTC)
 OURS = Tags(PROJECT, "ada", "gpt2", EXPIRES)

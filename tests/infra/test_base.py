@@ -1,4 +1,4 @@
-"""The base without an account: Terraform's own tests, and what its three roles may and may not do."""
+"""The base without an account: Terraform's own tests, and what its roles may and may not do."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from tests.infra.permissions import (
     NODE_ROLE,
     NUMBER,
     OURS,
+    PREPARE_ROLE,
     PROFILE,
     PROJECT,
     REGION,
@@ -125,13 +126,32 @@ def test_machines_write_data_only_where_node_writes_says_so(base: RenderedBase, 
     assert not may(base, "node", write, account)
 
 
+def test_machines_that_prepare_data_write_it_and_nothing_that_others_execute(base: RenderedBase) -> None:
+    account = existing(subnet_of(base))
+
+    def writes(role: str, key: str) -> bool:
+        return may(base, role, Call("s3", "PutObject", {"Bucket": BUCKET, "Key": key, "Body": b""}), account)
+
+    for folder in ("corpora", "tokens", "tokenizers"):
+        assert writes("prepare", f"{PROJECT}/{folder}/pile/1/part") and not writes(
+            "node", f"{PROJECT}/{folder}/pile/1/part"
+        )
+    assert writes("prepare", f"{PROJECT}/runs/prepare-pile/meeting/ready/1x1/i-1.json")
+    assert not writes("prepare", f"{PROJECT}/bundles/0123/x.whl") and not writes("prepare", "other/tokens/pile/1/part")
+    assert may(
+        base, "prepare", Call("s3", "GetObject", {"Bucket": BUCKET, "Key": f"{PROJECT}/bundles/1/x.whl"}), account
+    )
+
+
 @pytest.mark.parametrize("service", ["lambda.amazonaws.com", "sagemaker.amazonaws.com", "ecs-tasks.amazonaws.com"])
 def test_the_node_role_is_passed_to_ec2_alone(base: RenderedBase, service: str) -> None:
     def passed(role: str, arn: str, to: str) -> bool:
         asked = Authorization("iam:PassRole", arn, {"iam:PassedToService": to})
         return decide(asked, base.policies(role), base.caller(role)) is Decision.ALLOWED
 
-    assert passed("operator", NODE_ROLE, "ec2.amazonaws.com")
+    for role in (NODE_ROLE, PREPARE_ROLE):
+        assert passed("operator", role, "ec2.amazonaws.com") and not passed("operator", role, service)
+        assert not passed("node", role, "ec2.amazonaws.com") and not passed("prepare", role, "ec2.amazonaws.com")
     assert not passed("operator", NODE_ROLE, service)
     assert not passed("operator", NODE_ROLE.replace("-node", "-operator"), "ec2.amazonaws.com")
     assert not passed("node", NODE_ROLE, "ec2.amazonaws.com") and not passed("viewer", NODE_ROLE, "ec2.amazonaws.com")
@@ -246,7 +266,7 @@ def test_operators_may_launch_and_end_and_nobody_else_may_launch(base: RenderedB
     groups = groups_of(subnet, OFFERS[name])
     calls, session = launch_calls(groups), RecordingSession()
     set_sizes(session, record_of(groups), 0)  # type: ignore[arg-type]
-    account = account_with(subnet, calls, ours)
+    account = replace(account_with(subnet, calls, ours), node_role=PREPARE_ROLE if name == "prepare" else NODE_ROLE)
     for call in [*calls, *session.calls, *removal_calls(record_of(groups))]:
         assert may(base, "operator", call, account), call.operation
     for call in calls:
@@ -267,7 +287,7 @@ def test_machines_may_end_the_run_and_try_its_next_offer(base: RenderedBase, nam
     account = account_with(subnet, launch_calls(groups), ours)
     assert {call.operation for call in session.calls} >= {"SetDesiredCapacity", "TerminateInstances"}
     for call in session.calls:
-        assert may(base, "node", call, account), call.operation
+        assert may(base, "prepare" if name == "prepare" else "node", call, account), call.operation
         assert not may(base, "viewer", call, account)
         assert not may(base, "node", call, replace(account, tags=AllTagged(Tags("other", "bob", "llama"))))
 

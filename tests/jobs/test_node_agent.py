@@ -6,19 +6,23 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.config.schema import BudgetConfig
-from skytrain.jobs import node_agent, supervisor
+from skytrain.jobs import host_services, node_agent, supervisor
+from skytrain.jobs.host_services import AgentLimits
 from skytrain.jobs.meeting import HostIdentity, MeetingStore
 from skytrain.jobs.node import machine_lock
 from skytrain.jobs.waiting import WaitingBudget
+from skytrain.pipelines.logs import logs
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import (
     GenerationOver,
+    LogSelection,
     Meter,
     Notice,
     Silent,
@@ -30,6 +34,7 @@ from skytrain.runs import (
     read_attempt,
 )
 from skytrain.storage import Store, StoreUnreachable, open_store
+from skytrain.tokens import find_prepared
 from tests.jobs.node_simulation import SimulatedHost, simulated_host, until
 from tests.support.tiny import TINY, tiny_config
 
@@ -90,6 +95,54 @@ def test_a_host_that_fails_its_health_check_thrice_is_reported_for_replacement(s
     assert host.join() == 3
     assert host.replaced == ["it failed its health check 3 times: nvidia-smi reports 7 of 8 GPUs"]
     assert [each.presence for each in list_meeting(store, "simulated").hosts] == ["left"]  # its cost counts
+
+
+class FakeClock:
+    """The clock of an agent whose sleeps pass at once."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("code", "stays"), [(1, 1800.0), (9, 1800.0), (0, 0.0), (6, 0.0), (7, 0.0)])
+def test_a_machine_stays_after_a_failure_and_its_cost_counts_meanwhile(store, monkeypatch, code, stays):
+    clock = FakeClock()
+    monkeypatch.setattr(node_agent, "time", clock)
+    monkeypatch.setattr(host_services, "time", clock)
+    host = simulated_host(store, "one", nodes=1)
+    agent, asked, beats = host.agent, list[tuple[str, float]](), list[float]()
+    agent.limits = AgentLimits(2, 10.0, keep_seconds=1800.0)
+    agent.machines.set_desired = lambda count: asked.append(("set_desired", clock.now))
+    agent.machines.terminate_me = lambda: asked.append(("terminate_me", clock.now))
+    agent.machines.end_run = lambda code: asked.append(("end_run", clock.now))
+    agent.services = replace(agent.services, spend=lambda: beats.append(clock.now) or {})
+    agent.state = replace(agent.state, phase="gone")  # the run is over, with this code
+    agent.exit_code, agent._over = code, True
+    assert agent.run() == code
+    assert [name for name, _ in asked] == ["end_run", "set_desired", "terminate_me"]
+    assert asked[0][1] - 1000.0 == pytest.approx(stays, abs=1.0)
+    assert len(beats) == pytest.approx(2 + stays / agent.rules.beat_seconds, abs=2)
+    if stays:
+        assert any("skytrain shell simulated" in line for line in host.told)
+
+
+def test_a_machine_that_stays_leaves_at_once_when_it_must(store, monkeypatch):
+    clock = FakeClock()
+    monkeypatch.setattr(node_agent, "time", clock)
+    monkeypatch.setattr(host_services, "time", clock)
+    host = simulated_host(store, "one", nodes=1)
+    host.agent.limits = AgentLimits(2, 10.0, keep_seconds=1800.0)
+    host.agent.state = replace(host.agent.state, phase="gone")
+    host.agent.exit_code, host.agent._over = 1, True
+    host.notice = Notice("spot", "EC2 will terminate this instance")
+    host.agent.run()
+    assert clock.now < 1010
 
 
 def test_one_of_the_hosts_that_wait_says_that_others_are_lacking(store, monkeypatch):
@@ -166,6 +219,18 @@ def test_the_command_trains_a_run_to_its_end(tmp_path):
     store = open_store(str(tmp_path))
     assert read_attempt(store, "r", 0)["generation"] == 1
     assert json.loads(store.read(generation_key("r", 1, "over")))["exit_code"] == 0
+
+
+def test_a_machine_prepares_data_and_keeps_its_output(tmp_path):
+    words = [*TINY, f"store.root={tmp_path}", "run=prepare-tiny"]
+    command = [sys.executable, "-m", "skytrain", "node", "--job", "prepare", *words, "--launch", "00001"]
+    done = subprocess.run([*command, "--address", "127.0.0.1"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    store, config = open_store(str(tmp_path)), tiny_config(tmp_path)
+    assert find_prepared(store, config.data, config.tokenizer).train.tokens
+    assert [stat.key for stat in store.list("runs/prepare-tiny/job-logs/")] == ["runs/prepare-tiny/job-logs/00001.log"]
+    said = [line.text for line in logs(config, "prepare-tiny", LogSelection(), None)]
+    assert any(line.startswith("prepared train") for line in said)
 
 
 @pytest.mark.slow

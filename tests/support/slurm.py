@@ -41,10 +41,10 @@ SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 SlurmdParameters=config_overrides
 ReturnToService=2
 JobRequeue=1
-SlurmdTimeout=10
-SlurmctldTimeout=10
+SlurmdTimeout=30
+SlurmctldTimeout=30
 KillWait=30
-MessageTimeout=10
+MessageTimeout=90
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 {nodes}

@@ -31,8 +31,10 @@ locals {
   log_group     = "/skytrain/${var.project}/nodes"
   log_group_arn = "arn:${local.partition}:logs:${var.region}:${local.account_id}:log-group:${local.log_group}"
   node_role_arn = "arn:${local.partition}:iam::${local.account_id}:role/${local.global_name}-node"
-  profile_arn   = "arn:${local.partition}:iam::${local.account_id}:instance-profile/${local.global_name}-node"
-  ec2_arn       = "arn:${local.partition}:ec2:${var.region}:${local.account_id}"
+  # EC2 may run machines with these.
+  machine_role_arns = [for kind in ["node", "prepare"] : "arn:${local.partition}:iam::${local.account_id}:role/${local.global_name}-${kind}"]
+  profile_arns      = [for kind in ["node", "prepare"] : "arn:${local.partition}:iam::${local.account_id}:instance-profile/${local.global_name}-${kind}"]
+  ec2_arn           = "arn:${local.partition}:ec2:${var.region}:${local.account_id}"
 
   private_subnets_usable = var.nat_gateway || var.interface_endpoints
   closed_network         = var.interface_endpoints && !var.nat_gateway

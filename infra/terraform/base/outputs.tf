@@ -85,6 +85,11 @@ output "instance_profile_name" {
   value       = aws_iam_instance_profile.node.name
 }
 
+output "prepare_instance_profile_name" {
+  description = "The instance profile of machines that prepare data."
+  value       = aws_iam_instance_profile.prepare.name
+}
+
 output "instance_families" {
   description = "The instance families that the operator may start."
   value       = var.instance_families

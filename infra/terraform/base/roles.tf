@@ -98,3 +98,23 @@ resource "aws_iam_instance_profile" "node" {
   name = "${local.global_name}-node"
   role = aws_iam_role.node.name
 }
+
+# Machines that prepare data: as nodes, and they may write the data, which nodes only read.
+resource "aws_iam_role" "prepare" {
+  name        = "${local.global_name}-prepare"
+  description = "What a machine that prepares data of Skytrain project ${var.project} may do."
+
+  assume_role_policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Effect    = "Allow"
+      Action    = "sts:AssumeRole"
+      Principal = { Service = "ec2.amazonaws.com" }
+    }]
+  })
+}
+
+resource "aws_iam_instance_profile" "prepare" {
+  name = "${local.global_name}-prepare"
+  role = aws_iam_role.prepare.name
+}

@@ -11,6 +11,35 @@ resource "aws_iam_role_policy_attachment" "node" {
   policy_arn = each.value
 }
 
+# The prepare role: a node that may also write what it prepares. It cannot touch bundles, which machines execute.
+resource "aws_iam_role_policy_attachment" "prepare" {
+  for_each = {
+    store   = aws_iam_policy.node_store.arn
+    machine = aws_iam_policy.node_machine.arn
+    data    = aws_iam_policy.prepare_data.arn
+  }
+
+  role       = aws_iam_role.prepare.name
+  policy_arn = each.value
+}
+
+resource "aws_iam_policy" "prepare_data" {
+  name        = "${local.global_name}-prepare-data"
+  description = "Writes the project's corpora, tokens and tokenizers."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid      = "WriteData"
+        Effect   = "Allow"
+        Action   = ["s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts"]
+        Resource = [for folder in ["corpora", "tokens", "tokenizers"] : "${local.project_arn}/${folder}/*"]
+      },
+    ]
+  })
+}
+
 resource "aws_iam_policy" "node_store" {
   name        = "${local.global_name}-node-store"
   description = "Reads the project's part of the bucket and writes its runs."

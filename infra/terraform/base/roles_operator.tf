@@ -98,7 +98,7 @@ resource "aws_iam_policy" "operator_launch" {
           })
           StringLike                    = { "ec2:InstanceType" = [for family in var.instance_families : "${family}.*"] }
           NumericLessThanEqualsIfExists = { "ec2:MetadataHttpPutResponseHopLimit" = "1" }
-          ArnEquals                     = { "ec2:InstanceProfile" = local.profile_arn }
+          ArnEquals                     = { "ec2:InstanceProfile" = local.profile_arns }
         })
       },
       {
@@ -167,10 +167,10 @@ resource "aws_iam_policy" "operator_launch" {
         })
       },
       {
-        Sid       = "NodeRoleForEc2"
+        Sid       = "NodeRolesForEc2"
         Effect    = "Allow"
         Action    = "iam:PassRole"
-        Resource  = local.node_role_arn
+        Resource  = local.machine_role_arns
         Condition = { StringEquals = { "iam:PassedToService" = "ec2.amazonaws.com" } }
       },
       {

@@ -143,9 +143,9 @@ resource "aws_iam_policy" "read_account" {
         Sid    = "TheseRoles"
         Effect = "Allow"
         Action = ["iam:GetRole", "iam:GetInstanceProfile", "iam:ListAttachedRolePolicies"]
-        Resource = [
-          aws_iam_role.operator.arn, aws_iam_role.node.arn, aws_iam_role.viewer.arn, local.profile_arn,
-        ]
+        Resource = concat(
+          [aws_iam_role.operator.arn, aws_iam_role.viewer.arn], local.machine_role_arns, local.profile_arns,
+        )
       },
       {
         Sid      = "TheBucketsSettings"

@@ -118,7 +118,7 @@ variable "instance_families" {
 }
 
 variable "node_writes" {
-  description = "Folders of the project that machines may write. `launch prepare` also needs corpora, tokens, tokenizers."
+  description = "Folders of the project that machines of runs may write. Those of `launch prepare` also write data."
   type        = list(string)
   default     = ["runs", "sweeps"]
 

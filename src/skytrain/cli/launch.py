@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,34 +11,44 @@ import typer
 
 from .confirm import DryRun, Yes, confirm
 from .launch_slurm import compose_planned, launch_on_slurm, target_of
-from .options import ConfigDirs
+from .node import KeepOnFailure
+from .options import ConfigDirs, compose_overrides, seconds_of
 
 if TYPE_CHECKING:
     from ..cloud import Finding
-    from ..config import Composed
+    from ..config import Composed, Config
     from ..pipelines.launch import PreparedLaunch
-    from ..planning import Plan
+    from ..planning import JobKind, Plan
 
-JOBS = ("train",)
+JOB = "skytrain.job"
+JOBS: tuple[JobKind, ...] = ("train", "prepare")
 
 
-def _without_job(words: list[str] | None) -> list[str] | None:
-    """Return the settings after the job's name, which may be left out."""
+def _split_job(words: list[str]) -> tuple[JobKind, list[str]]:
+    """Return the job, whose name may be left out, and its settings."""
     from ..config import SkytrainError
 
-    if words and "=" not in words[0]:
-        if words[0] not in JOBS:
-            raise SkytrainError(f"launch {words[0]}: no such job\n  one of {', '.join(JOBS)}")
-        return words[1:]
-    return words
+    if not words or "=" in words[0]:
+        return "train", words
+    for job in JOBS:
+        if words[0] == job:
+            return job, words[1:]
+    raise SkytrainError(f"launch {words[0]}: no such job\n  one of {', '.join(JOBS)}")
+
+
+def _without_job(context: typer.Context, words: list[str] | None) -> list[str]:
+    """Return the settings alone; the job is kept in the context."""
+    context.meta[JOB], settings = _split_job(words or [])
+    return settings
 
 
 Job = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[train] KEY=VALUE",
+        metavar="[train|prepare] KEY=VALUE",
         callback=_without_job,
-        help="The job, and its settings as for `skytrain train`; with --plan, those of the plan come first.",
+        help="The job, and its settings as for `skytrain train` or `skytrain prepare`; with --plan, those of the plan "
+        "come first.",
         show_default=False,
     ),
 ]
@@ -58,9 +69,18 @@ Follow = Annotated[
         show_default=False,
     ),
 ]
+Smoke = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TOKENS",
+        help="First run so many tokens (20M) on the same machines; the run starts only if that ends well.",
+        show_default=False,
+    ),
+]
 
 
 def launch(
+    context: typer.Context,
     overrides: Job = None,
     config_dir: ConfigDirs = None,
     plan: PlanFile = None,
@@ -68,13 +88,17 @@ def launch(
     yes: Yes = False,
     dry_run: DryRun = False,
     follow: Follow = None,
+    smoke: Smoke = None,
+    keep_on_failure: KeepOnFailure = "0s",
 ) -> None:
-    """Train on rented machines; the terminal may close.
+    """Train, or prepare data, on rented machines; the terminal may close.
 
-    Rents the plan's machines, which train, survive interruptions and give themselves back. Everything that can be
-    checked is checked before anything is created: prices, quota, zones, image, network, roles. The machines then need
-    neither this terminal nor this computer. They end when the run is done, at the budget, after a failure, and at the
-    latest at the kill time, which AWS itself enforces.
+    Rents the plan's machines, which train, survive interruptions and give themselves back. `launch prepare` rents one
+    machine without GPUs, which writes the tokens to the bucket; its source must be in S3 or on the internet.
+
+    Everything that can be checked is checked before anything is created: prices, quota, zones, image, network, roles.
+    The machines then need neither this terminal nor this computer. They end when the run is done, at the budget, after
+    a failure, and at the latest at the kill time, which AWS itself enforces.
 
     \b
     Examples:
@@ -82,48 +106,103 @@ def launch(
       skytrain launch train recipe=gpt2-124m-pile cloud=ec2 budget.usd=150
       skytrain launch train recipe=gpt2-124m-pile cloud=ec2 budget.usd=150 --dry-run
       skytrain launch train --plan plan.json cloud=ec2 --yes --no-follow
+      skytrain launch train --plan plan.json cloud=ec2 --smoke 20M --keep-on-failure 30m
+      skytrain launch prepare data=fineweb data.target_tokens=10B cloud=ec2 budget.usd=20
       skytrain launch train recipe=gpt2-124m-pile cloud=slurm cloud.slurm.nodes=2 parallel=hsdp --dry-run
     """
     from ..cloud import Preflight, render_calls
-    from ..pipelines.follow import RunFollower
-    from ..pipelines.launch import config_files, prepare_launch, start_launch
+    from ..pipelines.launch import PlannedJob, config_files, prepare_launch, start_launch
+    from ..pipelines.launch_smoke import smoke_job
+    from ..pipelines.plan import compose_plan
     from .console import reporter
-    from .screen import follow_launch, print_next
+    from .screen import print_next
 
     folders = list(config_dir or [])
     if target_of(overrides or [], folders) == "slurm":
+        _check_slurm(context.meta[JOB], smoke, keep_on_failure)
         launch_on_slurm(compose_planned(overrides or [], folders, plan), folders, yes, dry_run)
         return
-    composed, chosen = _planned(overrides or [], folders, plan, replan)
-    preflight = Preflight(composed.config, chosen)
-    prepared = prepare_launch(composed, chosen, preflight, _show)
+    keep = seconds_of("--keep-on-failure", keep_on_failure)
+    job = PlannedJob(*_planned(context.meta[JOB], overrides or [], folders, _PlanSource(plan, replan)), keep)
+    first = smoke_job(job, smoke, lambda words: compose_plan(words, folders, None)[0]) if smoke else None
+    prepared = prepare_launch(job, Preflight(job.composed.config, job.plan), _show, first)
     if dry_run:
         print(render_calls(prepared.calls))
         return
     _describe(prepared)
     confirm(prepared.session, "Launch?", prepared.usd_per_hour, yes)
     with reporter() as console:
-        record = start_launch(prepared, config_files([*folders, Path()]), console)
-    print(
-        f"launched {record.run}: {record.groups[0].nodes} x {record.groups[0].instance_type} in {record.groups[0].zone}"
-    )
-    print("The machines need neither this terminal nor this computer.")
+        start_launch(prepared, config_files([*folders, Path()]), console)
+    _report(prepared)
     if follow if follow is not None else sys.stdout.isatty():
-        raise typer.Exit(follow_launch(RunFollower(composed.config, record.run, prepared.session, launched=True)))
+        raise typer.Exit(_follow(job.composed.config, prepared))
     print("Next:")
-    print_next(record.run)
+    print_next(prepared.run)
 
 
-def _planned(words: list[str], folders: list[Path], file: Path | None, replan: bool) -> tuple[Composed, Plan]:
+def _report(prepared: PreparedLaunch) -> None:
+    first = prepared.record.groups[0]
+    print(f"launched {prepared.run}: {first.nodes} x {first.instance_type} in {first.zone}")
+    if prepared.record.verb == "prepare":
+        print(f"the tokens will be in {prepared.store.url(prepared.plan.data.folder)}")
+    print("The machines need neither this terminal nor this computer.")
+
+
+def _check_slurm(job: JobKind, smoke: str | None, keep_on_failure: str) -> None:
+    from ..config import SkytrainError
+
+    if job != "train":
+        raise SkytrainError(
+            f"launch {job} cloud=slurm: only training is submitted to Slurm\n  run `skytrain {job}` there"
+        )
+    if smoke or keep_on_failure != "0s":
+        raise SkytrainError("--smoke and --keep-on-failure are for rented machines\n  leave them out for cloud=slurm")
+
+
+def _follow(config: Config, prepared: PreparedLaunch) -> int:
+    """Follow the run, and its smoke run before it; returns the exit code."""
+    from ..pipelines.follow import RunFollower
+    from ..pipelines.launch_smoke import wait_for_start
+    from ..runs import EXIT_CODES, UNCOMMITTED
+    from .screen import follow_launch, follow_run
+
+    if prepared.smoke is not None:
+        detached = f"detached: {prepared.smoke.run} goes on without this terminal, and {prepared.run} follows it"
+        end = follow_run(RunFollower(config, prepared.smoke.run, prepared.session, launched=True), detached=detached)
+        if end is None:
+            return 0
+        print(f"{prepared.smoke.run}: {end.reason} (exit code {end.exit_code})")
+        if end.exit_code or not wait_for_start(prepared.store, prepared.record):
+            print(f"{prepared.run} was not started")
+            return end.exit_code or EXIT_CODES[UNCOMMITTED]
+    return follow_launch(RunFollower(config, prepared.run, prepared.session, launched=True))
+
+
+@dataclass(frozen=True)
+class _PlanSource:
+    """--plan and --replan."""
+
+    file: Path | None
+    again: bool
+
+
+def _planned(job: JobKind, words: list[str], folders: list[Path], source: _PlanSource) -> tuple[Composed, Plan]:
     """Return the configuration and the plan: the file's, or a new one."""
     import tempfile
 
     from ..config import SkytrainError
+    from ..pipelines.launch_jobs import plan_preparation
     from ..pipelines.plan import Trials, compose_plan, plan_run
     from ..planning import PlanRequest, read_plan
 
+    file, replan = source.file, source.again
     if replan and file is None:
         raise SkytrainError("--replan needs --plan FILE: the plan to make again")
+    if job == "prepare":
+        if file is not None:
+            raise SkytrainError("launch prepare makes its plan itself\n  leave out --plan")
+        composed = compose_overrides(words, folders)
+        return composed, plan_preparation(composed)
     given = read_plan(file) if file is not None else None
     words = [*(given.words if given is not None else []), *words]
     composed, open_mesh = compose_plan(words, folders, None)
@@ -149,17 +228,21 @@ def _show(finding: Finding) -> None:
 
 def _describe(prepared: PreparedLaunch) -> None:
     """Print the plan in a few lines, before the question."""
+    from ..pipelines.launch_smoke import smoke_text
+
     offer, record = prepared.plan.choice, prepared.record
     first, cost = record.groups[0], offer.cost
     highest = offer.nodes * offer.max_usd_per_hour_each
+    waits = max(one.kill_after_seconds for one in prepared.smoke.plan.offers) if prepared.smoke else 0.0
     lines = [
         ("run", prepared.run),
         ("machines", f"{offer.nodes} x {offer.instance_type} ({offer.market}) in {first.zone}"),
         ("price", f"${prepared.usd_per_hour:.2f} an hour; at most ${highest:.2f}"),
         ("takes", f"{cost.hours:.1f} h (p90 {cost.hours_p90:.1f} h)"),
         ("costs", f"${cost.usd:.2f} (${cost.usd_p10:.2f} to ${cost.usd_p90:.2f})"),
-        ("kill time", f"{first.kill_at}; at most ${highest * offer.kill_after_seconds / 3600:.2f} by then"),
+        ("kill time", f"{first.kill_at}; at most ${highest * (offer.kill_after_seconds - waits) / 3600:.2f} by then"),
         ("store", prepared.store.root),
+        *([("smoke run", smoke_text(prepared))] if prepared.smoke else []),
     ]
     for name, text in lines:
         print(f"  {name:<10} {text}")

@@ -27,7 +27,13 @@ def compose_planned(words: list[str], folders: list[Path], file: Path | None) ->
         choice = plan.choice
         size = [f"cloud.slurm.nodes={choice.nodes}", f"cloud.slurm.processes={choice.gpus_per_node}"]
         clouds = [word for word in words if word.startswith("cloud=")]  # before the settings under it
-        words = [*plan.words, *choice.layout.overrides, *clouds, *size, *(word for word in words if word not in clouds)]
+        words = [
+            *plan.words,
+            *(choice.layout.overrides if choice.layout else []),
+            *clouds,
+            *size,
+            *(word for word in words if word not in clouds),
+        ]
     return compose_overrides(words, folders)
 
 

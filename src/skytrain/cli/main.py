@@ -18,7 +18,6 @@ from ..jobs import Ranks, ToldByFirstRank
 from ..runs import EXIT_CODES, UNCOMMITTED, exit_code_of, exit_codes_text
 from . import (
     bench,
-    branch,
     catalog,
     checkpoints,
     cloud,
@@ -33,7 +32,6 @@ from . import (
     launch,
     logs,
     merge,
-    merge_report,
     models,
     node,
     plan,
@@ -91,9 +89,7 @@ app.command()(gc.gc)
 app.command()(evaluate.evaluate)
 app.command()(generate.generate)
 app.command()(export.export)
-app.command(epilog=exit_codes_text())(branch.branch)
 app.command()(merge.merge)
-app.command("merge-report")(merge_report.merge_report)
 app.command()(models.models)
 app.add_typer(bench.app, name="bench")
 app.add_typer(catalog.app, name="catalog")

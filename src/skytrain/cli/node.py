@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .options import ConfigDirs, Overrides, compose_overrides
+from .options import ConfigDirs, Overrides, compose_overrides, seconds_of
 from .train import AllowChanges, AtStep, FallBack, Processes, Source, WeightsOnly, check_installed, worker_options
 
 if TYPE_CHECKING:
@@ -38,6 +38,13 @@ Launch = Annotated[
         show_default=False,
     ),
 ]
+KeepOnFailure = Annotated[
+    str,
+    typer.Option(metavar="TIME", help="After a failure, stay so long (30m) before the machine is given back."),
+]
+NodeJobKind = Annotated[
+    Literal["train", "prepare"], typer.Option("--job", help="What the machines do; data is prepared on one machine.")
+]
 
 
 def node(
@@ -48,6 +55,8 @@ def node(
     name: Name = None,
     address: Address = None,
     launch: Launch = None,
+    job: NodeJobKind = "train",
+    keep_on_failure: KeepOnFailure = "0s",
     source: Source = None,
     weights_only: WeightsOnly = False,
     at_step: AtStep = None,
@@ -71,16 +80,19 @@ def node(
     from .console import reporter
 
     composed = compose_overrides(overrides, config_dir, source)
-    check_installed()
     start = Start(source, weights_only, at_step, fall_back)
+    if job == "train":
+        check_installed()
     request = NodeRequest(
         run_name(composed.config, start),
         [*(overrides or []), *worker_options(config_dir or [], start, allow_changes)],
         nodes,
-        choose_processes(composed.config, processes),
+        choose_processes(composed.config, processes) if job == "train" else 1,
         name,
         address,
         launch,
+        job,
+        seconds_of("--keep-on-failure", keep_on_failure),
     )
     note, instance = reporter().note, _instance(composed.config, request)
     destination = log_destination(composed.config, request.run, on_ec2=instance is not None)

@@ -27,18 +27,21 @@ from .ec2_machines import (
     remove_quietly as remove_quietly,
 )
 from .errors import CloudError as CloudError, cloud_error as cloud_error, cloud_errors as cloud_errors
-from .images import MachineImage as MachineImage, find_image as find_image
+from .images import PLAIN_PYTHON as PLAIN_PYTHON, MachineImage as MachineImage, find_image as find_image
 from .launches import (
     LaunchedGroup as LaunchedGroup,
+    LaunchId as LaunchId,
     LaunchRecord as LaunchRecord,
     create_launch as create_launch,
     launch_folder as launch_folder,
+    launch_starts as launch_starts,
     launched_runs as launched_runs,
     launches_of as launches_of,
     mark_failed as mark_failed,
     next_launch as next_launch,
     read_launch as read_launch,
     recorded_at as recorded_at,
+    withdraw_launch as withdraw_launch,
 )
 from .market import quoted as quoted
 from .offers_in_turn import (

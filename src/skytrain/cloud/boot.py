@@ -51,10 +51,7 @@ count() {{ # what this machine costs, until its agent counts it
 count & counting=$!
 cache=/var/cache/skytrain; mountpoint -q /opt/dlami/nvme && cache=/opt/dlami/nvme/skytrain
 mkdir -p $cache /opt/skytrain/bundle /opt/skytrain/config
-# The image's Python may itself be a virtual environment: one made from it sees its packages through a .pth file only.
-{python} -m venv --without-pip /opt/skytrain/venv
-{python} -c 'import site; print(*site.getsitepackages(), sep="\\n")' > /opt/skytrain/image.pth
-cp /opt/skytrain/image.pth "$(/opt/skytrain/venv/bin/python -c 'import site; print(site.getsitepackages()[0])')"
+{environment}
 aws s3 cp --only-show-errors --recursive {bundle} /opt/skytrain/bundle
 (cd /opt/skytrain/bundle && sha256sum --quiet -c SHA256SUMS)
 aws s3 cp --only-show-errors {config} - | tar -xz -C /opt/skytrain/config
@@ -87,6 +84,14 @@ kill $counting 2> /dev/null || true
 trap - ERR
 systemctl start --no-block skytrain-node
 """
+# An environment of the image's Python alone.
+PLAIN = "{python} -m venv --without-pip /opt/skytrain/venv"
+SHARED = """\
+# The image's Python may itself be a virtual environment: one made from it sees its packages through a .pth file only.
+{python} -m venv --without-pip /opt/skytrain/venv
+{python} -c 'import site; print(*site.getsitepackages(), sep="\\n")' > /opt/skytrain/image.pth
+cp /opt/skytrain/image.pth "$(/opt/skytrain/venv/bin/python -c 'import site; print(site.getsitepackages()[0])')"\
+"""
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,7 @@ class BootScript:
     most_failures: int  # failed boots after which the group is set to zero
     meeting: str  # s3:// URL of the folder in which the run's machines meet
     usd_per_hour: float  # of this machine
+    image_packages: bool = True  # use the packages of the image's Python, such as its torch
 
     def render(self, kill_at: datetime) -> str:
         """Return the script. It contains no credentials: the instance profile has them."""
@@ -114,7 +120,7 @@ class BootScript:
             bundle=shlex.quote(self.bundle),
             config=shlex.quote(self.config),
             failures=shlex.quote(self.failures),
-            python=shlex.quote(self.python),
+            environment=(SHARED if self.image_packages else PLAIN).format(python=shlex.quote(self.python)),
             requirements=shlex.join(self.requirements),
             command=_systemd_words(self.command),
             stop_seconds=STOP_SECONDS,

@@ -39,7 +39,6 @@ class GroupSpec:
     tags: Tags
     cloud: CloudConfig
     launched_at: datetime
-    reservation: str | None = None  # a capacity block
 
     @property
     def name(self) -> str:
@@ -81,15 +80,15 @@ def group_name(project: str, run: str, launch: str, number: int) -> str:
     return f"{plain}-{launch}-{number}"
 
 
-def launch_calls(groups: Sequence[GroupSpec]) -> list[Call]:
+def launch_calls(groups: Sequence[GroupSpec], *, waits: bool = False) -> list[Call]:
     """Return all requests in order: templates and placement groups, then groups, each followed by its end.
 
-    The first group starts at the wanted size, the fallbacks at zero. Every group gets its kill time before a
+    The first group starts at the wanted size, the fallbacks at zero; all of them if the launch waits. Every group gets its kill time before a
     fallback can ever be grown.
     """
     calls = [call for group in groups for call in (*_placement_group(group), launch_template(group))]
     for group in groups:
-        calls += [scaling_group(group, group.offer.nodes if group.number == 0 else 0), kill_action(group)]
+        calls += [scaling_group(group, group.offer.nodes if group.number == 0 and not waits else 0), kill_action(group)]
     return calls
 
 
@@ -110,13 +109,10 @@ def launch_template(group: GroupSpec) -> Call:
         "TagSpecifications": tags.specifications(*_tagged(group)),
         "UserData": base64.b64encode(user_data).decode(),
     }
-    if group.offer.placement_group and group.reservation is None:
+    if group.offer.placement_group:
         data["Placement"] = {"GroupName": group.name}
-    if group.reservation is not None:
-        data["InstanceMarketOptions"] = {"MarketType": "capacity-block"}
-        data["CapacityReservationSpecification"] = {
-            "CapacityReservationTarget": {"CapacityReservationId": group.reservation}
-        }
+    if group.offer.reservation is not None:
+        data |= block_options(group.offer.reservation)
     elif group.offer.market == "spot":
         bid = {"MaxPrice": f"{group.offer.max_usd_per_hour_each:.4f}", "SpotInstanceType": "one-time"}
         data["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": bid}
@@ -126,6 +122,12 @@ def launch_template(group: GroupSpec) -> Call:
         "TagSpecifications": tags.specifications("launch-template"),
     }
     return Call("ec2", "CreateLaunchTemplate", parameters, token_key=_key(group))
+
+
+def block_options(reservation: str) -> dict[str, Any]:
+    """Return the part of a request that takes machines from a capacity block."""
+    target = {"CapacityReservationTarget": {"CapacityReservationId": reservation}}
+    return {"InstanceMarketOptions": {"MarketType": "capacity-block"}, "CapacityReservationSpecification": target}
 
 
 def network_interfaces(group: GroupSpec) -> list[dict[str, Any]]:
@@ -179,7 +181,7 @@ def kill_action(group: GroupSpec) -> Call:
 
 
 def _placement_group(group: GroupSpec) -> list[Call]:
-    if not group.offer.placement_group or group.reservation is not None:
+    if not group.offer.placement_group:
         return []
     parameters = {
         "GroupName": group.name,
@@ -190,7 +192,7 @@ def _placement_group(group: GroupSpec) -> list[Call]:
 
 
 def _tagged(group: GroupSpec) -> tuple[str, ...]:
-    spot = ("spot-instances-request",) if group.offer.market == "spot" and group.reservation is None else ()
+    spot = ("spot-instances-request",) if group.offer.market == "spot" else ()
     return ("instance", "volume", "network-interface", *spot)
 
 

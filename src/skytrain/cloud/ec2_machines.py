@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from ..storage import Retry, Store
 from .calls import Call
 from .errors import CloudError
-from .launches import LaunchRecord
+from .launches import LaunchRecord, mark_failed, read_launch, started_key
 from .offers_in_turn import set_size, try_next_offer
 from .removal import WAITING, remove
 from .session import AwsSession
@@ -24,6 +24,23 @@ class Ec2Machines:
     ) -> None:
         self._session, self._store, self._record = session, store, record
         self._instance, self._tell = instance, tell
+
+    def end_run(self, exit_code: int) -> None:
+        """After a smoke run: start the run that waits for it if all went well, else remove that run's groups."""
+        if self._record.then is None:
+            return
+        following = read_launch(self._store, self._record.then.run, self._record.then.launch)
+        if following.failed or self._store.exists(started_key(following)):
+            return  # by another host
+        if exit_code == 0:
+            self._tell(f"the smoke run ended well: starting {following.run}")
+            self._perform(set_size(following.groups[0], following.groups[0].nodes))
+            self._store.write(started_key(following), b"{}")
+            return
+        self._tell(f"the smoke run ended with exit code {exit_code}: {following.run} is not started")
+        for call in removal_calls(following):
+            self._perform(call)
+        mark_failed(self._store, following)
 
     def set_desired(self, count: int) -> None:
         """Scale every group to `count`, which is 0: the run is over."""

@@ -14,6 +14,7 @@ GPU_FOLDER = "/aws/service/deeplearning/ami/x86_64"
 GPU_NAME = re.compile(GPU_FOLDER + r"/oss-nvidia-driver-gpu-pytorch-(\d+)\.(\d+)-ubuntu-24\.04/latest/ami-id")
 # The same system for machines without GPUs: owned by Amazon, which the operator role insists on, with its agents.
 CPU_PARAMETER = GPU_FOLDER + "/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
+PLAIN_PYTHON = "/usr/bin/python3"  # of Ubuntu 24.04: 3.12, as in the images with PyTorch
 
 
 @dataclass(frozen=True)

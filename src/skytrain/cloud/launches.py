@@ -28,6 +28,14 @@ class LaunchedGroup:
 
 
 @dataclass(frozen=True)
+class LaunchId:
+    """Names another launch."""
+
+    run: str
+    launch: str
+
+
+@dataclass(frozen=True)
 class LaunchRecord:
     """A launch of a run. The groups are in the plan's order: the first starts, the others wait at zero.
 
@@ -48,6 +56,8 @@ class LaunchRecord:
     words: list[str]
     groups: list[LaunchedGroup]
     failed: bool = False
+    after: LaunchId | None = None  # all groups wait at zero until this launch, a smoke run, has ended well
+    then: LaunchId | None = None  # this launch is a smoke run, whose last act starts or removes that one
 
     @property
     def over_at(self) -> datetime:
@@ -62,6 +72,24 @@ def launch_folder(record: LaunchRecord) -> str:
 
 def launch_key(run: str, launch: str) -> str:
     return f"runs/{run}/launches/{launch}.json"
+
+
+def started_key(record: LaunchRecord) -> str:
+    """Return the object that says since when a launch that waited has asked for machines."""
+    return f"{launch_folder(record)}/started.json"
+
+
+def launch_starts(store: Store, record: LaunchRecord) -> bool | None:
+    """Whether a launch that waited for a smoke run was started; None while it waits."""
+    if store.exists(started_key(record)):
+        return True
+    return False if read_launch(store, record.run, record.id).failed else None
+
+
+def withdraw_launch(store: Store, record: LaunchRecord) -> None:
+    """Let a launch that waits for a smoke run never start."""
+    if record.after is not None and launch_starts(store, record) is None:
+        mark_failed(store, record)
 
 
 def create_launch(store: Store, record: LaunchRecord) -> None:

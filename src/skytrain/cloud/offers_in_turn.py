@@ -7,11 +7,11 @@ never try different ones.
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import UTC, datetime
 
 from ..storage import Store
 from .calls import Call
-from .launches import LaunchedGroup, LaunchRecord, launch_folder
+from .launches import LaunchedGroup, LaunchRecord, launch_folder, started_key
 from .session import AwsSession
 
 
@@ -19,10 +19,13 @@ def current_offer(store: Store, record: LaunchRecord) -> tuple[int, datetime]:
     """Return the number of the offer that is tried now, and since when, by the store's clock."""
     prefix = _prefix(record)
     tried = {int(stat.key.rpartition("/")[2].removesuffix(".json")): stat for stat in store.list(prefix)}
-    if not tried:
+    if tried:
+        newest = max(tried)
+        return newest, datetime.fromtimestamp(tried[newest].modified, UTC)
+    if record.after is None:
         return 0, datetime.fromisoformat(record.launched_at)
-    newest = max(tried)
-    return newest, datetime.fromtimestamp(tried[newest].modified, datetime.fromisoformat(record.launched_at).tzinfo)
+    started = store.stat(started_key(record))
+    return 0, datetime.fromtimestamp(started.modified, UTC) if started else datetime.max.replace(tzinfo=UTC)
 
 
 def machines_in(session: AwsSession, group: LaunchedGroup) -> int:

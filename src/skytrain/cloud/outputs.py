@@ -28,6 +28,7 @@ SETTINGS = {
     "node_role_arn": "roles.node",
     "viewer_role_arn": "roles.viewer",
     "instance_profile_name": "instance_profile",
+    "prepare_instance_profile_name": "prepare_profile",
     "instance_families": "instance_families",
     "log_groups": "log_groups",
 }

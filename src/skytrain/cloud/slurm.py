@@ -22,10 +22,12 @@ cd {work_folder} || exit 3
 # Every node must see the files of the others.
 for shared in {shared}; do
   mark="$shared/.slurm-$SLURM_JOB_ID"
-  touch "$mark" && srun --ntasks-per-node=1 test -e "$mark" || {{
+  touch "$mark"
+  srun --ntasks-per-node=1 bash -c '[ -e "$0" ] || exit 66' "$mark"
+  if [ $? = 66 ]; then
     echo "$shared is not shared: not every node of $SLURM_JOB_NODELIST sees what the first one writes there"
     exit 3
-  }}
+  fi
   rm -f "$mark"
 done
 

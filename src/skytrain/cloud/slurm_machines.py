@@ -15,6 +15,9 @@ class SlurmMachines:
     def __init__(self, folder: Path, node: str, tell: Callable[[str], None]) -> None:
         self._folder, self._node, self._tell = folder, node, tell
 
+    def end_run(self, exit_code: int) -> None:
+        return
+
     def set_desired(self, count: int) -> None:
         """Mark the run as over: the batch script then does not requeue the job."""
         self._folder.mkdir(parents=True, exist_ok=True)

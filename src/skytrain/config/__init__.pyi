@@ -106,6 +106,7 @@ from .schema import (
     Precision as Precision,
     SlurmConfig as SlurmConfig,
     SourceConfig as SourceConfig,
+    SparkConfig as SparkConfig,
     StoreConfig as StoreConfig,
     TaskConfig as TaskConfig,
     TokenFilesConfig as TokenFilesConfig,

@@ -18,6 +18,9 @@ from .manifest import (
 from .pool import ordered_threads as ordered_threads, worker_count as worker_count
 from .progress import Pace as Pace
 from .sources.hub import HubDataset as HubDataset
+from .spark.build import write_corpus_on_spark as write_corpus_on_spark
+from .spark.jobs import FinishedStages as FinishedStages, SparkJobs as SparkJobs, raised as raised
+from .spark.session import open_jobs as open_jobs
 from .versions import (
     choose_version as choose_version,
     corpus_version as corpus_version,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -17,14 +16,13 @@ from skytrain.config import DataConfig, SkytrainError, format_bytes, plural
 from skytrain.storage import ScratchFolder, ScratchFull, Store, StoreError
 
 from .chunks import Chunk, clean_source, read_documents, read_facts, read_signatures, read_texts
-from .clean import stages_of
-from .dedup import EXACT, HASHED, KEPT, NEAR, SAME_ID, Duplicates, find_duplicates
-from .manifest import CorpusManifest, CorpusPart, StageTotals, corpus_folder, open_corpus
+from .dedup import HASHED, KEPT, Duplicates, find_duplicates
+from .finish import CleanedCorpus, check_documents, finish_corpus
+from .manifest import CorpusManifest, CorpusPart, corpus_folder
 from .near import ROW_BYTES, SCRATCH_BYTES_PER_DOCUMENT, SCRATCH_BYTES_PER_SHINGLE, NearInputs
 from .pool import WorkerLost, ordered_threads
 from .progress import CleaningProgress, ShowProgress
-from .report import Examples, keep_examples, write_report
-from .versions import fingerprint_of, recipe_hash
+from .report import Examples, keep_examples, summarize
 
 PARTS_AT_ONCE = 2  # one is written while the next is assembled; more would only use memory
 TARGET_SLACK = 1.05  # text read beyond the target before searching for duplicates
@@ -47,9 +45,11 @@ def write_corpus(
     folder = corpus_folder(data.name, version)
     workspace = ScratchFolder("skytrain-corpus")
     try:
-        cleaned = _clean_and_compare(store, f"{folder}/clean", data, source, workspace, progress)
-        chunks, duplicates = cleaned.chunks, cleaned.duplicates
-        _check(store, folder, data, chunks, duplicates)
+        chunks, duplicates, complete, examples = _clean_and_compare(
+            store, f"{folder}/clean", data, source, workspace, progress
+        )
+        cleaned = CleanedCorpus(chunks, summarize(duplicates), complete, examples)
+        check_documents(store, folder, data, cleaned)
         parts = list(_parts(store, folder, data, chunks, duplicates, progress))
     except (StoreError, ScratchFull, WorkerLost):
         raise  # keep finished chunks for the next call
@@ -58,36 +58,32 @@ def write_corpus(
         raise
     finally:
         workspace.remove()
-    write_report(store, folder, data, chunks, duplicates, cleaned.examples)
-    manifest = _manifest(data, source, version, cleaned, parts)
-    if not store.create(f"{folder}/manifest.json", manifest.to_json()):
-        manifest = open_corpus(store, data.name, version)  # another process finished the same work first
-    store.delete_all(f"{folder}/clean")
-    return manifest
+    return finish_corpus(store, data, source, version, cleaned, parts)
 
 
-class CleanedCorpus(NamedTuple):
-    """The cleaned chunks, the duplicates among their documents, and examples of what each rule removed."""
+def needed_text(data: DataConfig) -> int | None:
+    """Return how many bytes of text the target needs; None without a target."""
+    if not data.target_tokens:
+        return None
+    return math.ceil(data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token)
 
+
+class _Cleaned(NamedTuple):
     chunks: list[Chunk]
     duplicates: Duplicates
-    complete: bool  # whether the source was read to its end
+    complete: bool
     examples: Examples
 
 
 def _clean_and_compare(
     store: Store, folder: str, data: DataConfig, source: Any, workspace: ScratchFolder, progress: ShowProgress | None
-) -> CleanedCorpus:
+) -> _Cleaned:
     """Clean chunks until the source ends or enough text remains after deduplication.
 
     The stopping point does not depend on timing.
     """
     examples: Examples = {}
-    needed = (
-        math.ceil(data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token)
-        if data.target_tokens
-        else None
-    )
+    needed = needed_text(data)
     goal = needed * TARGET_SLACK if needed else math.inf
     chunks: list[Chunk] = []
     size, display = 0, CleaningProgress(progress, source, needed)
@@ -101,11 +97,11 @@ def _clean_and_compare(
                 if size >= goal:
                     break
             else:
-                return CleanedCorpus(chunks, _duplicates(store, folder, data, chunks, workspace), True, examples)
+                return _Cleaned(chunks, _duplicates(store, folder, data, chunks, workspace), True, examples)
             duplicates = _duplicates(store, folder, data, chunks, workspace)
             left = _kept_bytes(store, folder, chunks, duplicates)
             if needed is None or left >= needed:
-                return CleanedCorpus(chunks, duplicates, False, examples)
+                return _Cleaned(chunks, duplicates, False, examples)
             goal = size * needed / max(1, left) * TARGET_SLACK
     finally:
         stream.close()  # type: ignore[attr-defined]
@@ -155,35 +151,6 @@ def _kept_bytes(store: Store, folder: str, chunks: list[Chunk], duplicates: Dupl
     return total
 
 
-def _check(store: Store, folder: str, data: DataConfig, chunks: list[Chunk], duplicates: Duplicates) -> None:
-    again = np.flatnonzero(duplicates.fate == SAME_ID)
-    if len(again) and data.bad_records == "stop":
-        name = _id_of(store, f"{folder}/clean", chunks, int(again[0]))
-        raise SkytrainError(
-            f"data={data.name}: {plural(len(again), 'document')} with the id of another one, the first is {name!r}\n  data.bad_records=skip keeps the first of each"
-        )
-    if (duplicates.fate == KEPT).any():
-        return
-    read = sum(chunk.documents_read for chunk in chunks)
-    if not read:
-        raise SkytrainError(f"data={data.name}: the source {data.source.target} yielded no documents")
-    # A minimum of 1 removes nothing but empty texts.
-    hint = (
-        "loosen that rule, for example data.min_chars=1"
-        if data.min_chars > 1
-        else "check that data.source reads the text that you mean, or loosen that rule"
-    )
-    by_rule = ", ".join(
-        f"{rule} removed {count}" for rule, count in _removed(data, chunks, duplicates).items() if count
-    )
-    raise SkytrainError(f"data={data.name}: nothing is left of {plural(read, 'document')}: {by_rule}\n  {hint}")
-
-
-def _id_of(store: Store, folder: str, chunks: list[Chunk], number: int) -> str:
-    ((_, (document,)),) = read_documents(store, folder, chunks, np.array([number]))
-    return document.id
-
-
 def _parts(
     store: Store,
     folder: str,
@@ -192,11 +159,11 @@ def _parts(
     duplicates: Duplicates,
     progress: ShowProgress | None,
 ) -> Iterator[CorpusPart]:
-    plan = _plan(_facts(store, f"{folder}/clean", chunks), data.part_bytes, duplicates.fate)
-    assemble = partial(_assemble, store, f"{folder}/clean", chunks)
+    plan = plan_parts(_facts(store, f"{folder}/clean", chunks), data.part_bytes, duplicates.fate)
+    assemble_part = partial(assemble, store, f"{folder}/clean", chunks)
     total = sum(chunk.bytes for chunk in chunks)
     written = 0
-    for number, (body, documents, text_bytes) in enumerate(ordered_threads(assemble, plan, PARTS_AT_ONCE)):
+    for number, (body, documents, text_bytes) in enumerate(ordered_threads(assemble_part, plan, PARTS_AT_ONCE)):
         name = f"part-{number:05d}.parquet"
         store.write(f"{folder}/{name}", body)
         written += text_bytes
@@ -207,7 +174,7 @@ def _parts(
         progress("write", total / 1e6, total / 1e6, f"{format_bytes(written)} kept")
 
 
-def _plan(facts: Iterator[np.ndarray], part_bytes: int, fate: np.ndarray) -> Iterator[list[Slice]]:
+def plan_parts(facts: Iterator[np.ndarray], part_bytes: int, fate: np.ndarray) -> Iterator[list[Slice]]:
     """Assign documents to parts, in order; a part is full at `part_bytes`."""
     slices: list[Slice] = []
     size = first = 0
@@ -227,7 +194,7 @@ def _plan(facts: Iterator[np.ndarray], part_bytes: int, fate: np.ndarray) -> Ite
         yield slices
 
 
-def _assemble(store: Store, folder: str, chunks: list[Chunk], slices: list[Slice]) -> tuple[bytes, int, int]:
+def assemble(store: Store, folder: str, chunks: list[Chunk], slices: list[Slice]) -> tuple[bytes, int, int]:
     """Build a part chunk by chunk, so that only its compressed form is held in memory.
 
     Returns the parquet bytes, the number of documents and the bytes of text.
@@ -250,67 +217,3 @@ def _assemble(store: Store, folder: str, chunks: list[Chunk], slices: list[Slice
             yield table
 
     return tables_to_parquet(tables()), sum(len(rows) for _, rows in slices), text_bytes
-
-
-def _removed(data: DataConfig, chunks: list[Chunk], duplicates: Duplicates) -> dict[str, int]:
-    removed: Counter[str] = Counter({"min_chars": 0})
-    for chunk in chunks:
-        removed.update(chunk.removed)
-    for rule, verdict, on in (
-        ("exact_dedup", EXACT, data.exact_dedup),
-        ("near_dedup", NEAR, data.near_dedup.enabled),
-        ("duplicate_ids", SAME_ID, False),
-    ):
-        count = int((duplicates.fate == verdict).sum())
-        if on or count:
-            removed[rule] = count
-    return dict(sorted(removed.items()))
-
-
-def _stages(
-    data: DataConfig, chunks: list[Chunk], duplicates: Duplicates, parts: list[CorpusPart]
-) -> list[StageTotals]:
-    stages = []
-    for name in stages_of(data):
-        columns = (
-            np.array([chunk.tallies[name] for chunk in chunks if name in chunk.tallies], np.int64)
-            .reshape(-1, 4)
-            .sum(axis=0)
-        )
-        stages.append(StageTotals(name, *map(int, columns)))
-    documents, size = sum(chunk.documents for chunk in chunks), sum(chunk.bytes for chunk in chunks)
-    stages.append(
-        StageTotals(
-            "dedup", documents, size, sum(part.documents for part in parts), sum(part.text_bytes for part in parts)
-        )
-    )
-    return stages
-
-
-def _manifest(
-    data: DataConfig,
-    source: Any,
-    version: str,
-    cleaned: CleanedCorpus,
-    parts: list[CorpusPart],
-) -> CorpusManifest:
-    chunks, duplicates = cleaned.chunks, cleaned.duplicates
-    settings = dataclasses.asdict(data)
-    for name in ("version", "workers"):
-        del settings[name]
-    return CorpusManifest(
-        dataset=data.name,
-        version=version,
-        recipe=recipe_hash(data),
-        settings=settings,
-        fingerprint=fingerprint_of(data, source),
-        complete=cleaned.complete,
-        documents_read=sum(chunk.documents_read for chunk in chunks),
-        text_bytes_read=sum(chunk.bytes_read for chunk in chunks),
-        documents=sum(part.documents for part in parts),
-        text_bytes=sum(part.text_bytes for part in parts),
-        stages=_stages(data, chunks, duplicates, parts),
-        removed=_removed(data, chunks, duplicates),
-        parts=parts,
-        nul_characters=sum(chunk.nul_characters for chunk in chunks),
-    )

@@ -82,17 +82,21 @@ def clean_source(
     the result. `arrived` is called with each chunk as soon as it is finished, possibly out of order.
     """
     examples = evaluation_examples(data)
-    done = {stat.key.rpartition("/")[2] for stat in store.list(folder)}
+    done = finished_chunks(store, folder)
     workers = worker_count(data.workers)
     pieces = list(source.pieces()) if hasattr(source, "pieces") else []
     if _files_apart(source, pieces, workers, needed_bytes):
         given = (data, examples, (source, store, folder, done), CHUNK_CHARS)
-        yield from ordered_streams(_clean_piece, enumerate(pieces), workers, _setup_reader, given, arrived)
+        yield from ordered_streams(clean_piece, enumerate(pieces), workers, setup_reader, given, arrived)
         return
     made = ordered(_clean_work, _work(data, source, done), workers, _setup, (data, examples))
     for stored in ordered_threads(lambda each: _store(store, folder, each), made, WRITES_AT_ONCE):
         arrived(stored)
         yield stored
+
+
+def finished_chunks(store: Store, folder: str) -> set[str]:
+    return {stat.key.rpartition("/")[2] for stat in store.list(folder)}
 
 
 def _files_apart(source: Any, pieces: list[Any], workers: int, needed_bytes: int | None) -> bool:
@@ -112,7 +116,7 @@ def _files_apart(source: Any, pieces: list[Any], workers: int, needed_bytes: int
 
 def _store(store: Store, folder: str, made: Made) -> Stored:
     if made.file is None:
-        return Stored(_read_head(store, f"{folder}/{made.name}"), False)
+        return Stored(read_head(store, f"{folder}/{made.name}"), False)
     store.write(f"{folder}/{made.name}", made.file)  # atomic, so an existing file is complete
     return Stored(_unpack_head(made.file), True)
 
@@ -162,7 +166,7 @@ def _unpack_head(data: bytes) -> Chunk:
     return Chunk(**{**values, "sizes": tuple(values["sizes"])})
 
 
-def _read_head(store: Store, key: str) -> Chunk:
+def read_head(store: Store, key: str) -> Chunk:
     size = store.read_range(key, 0, 8)
     return _unpack_head(size + store.read_range(key, 8, int.from_bytes(size, "little")))
 
@@ -230,7 +234,7 @@ _DECONTAMINATOR: Any
 _READER: tuple[Any, Store, str, set[str]]
 
 
-def _setup_reader(
+def setup_reader(
     data: DataConfig, examples: list[str], reader: tuple[Any, Store, str, set[str]], chunk_chars: int
 ) -> None:
     global _READER, CHUNK_CHARS
@@ -238,9 +242,15 @@ def _setup_reader(
     _setup(data, examples)
 
 
-def _clean_piece(task: tuple[int, Any]) -> Iterator[Stored]:
+def clean_piece(task: tuple[int, Any]) -> Iterator[Stored]:
+    """Read, clean and store one piece; None for the whole of a source without pieces. Call `setup_reader` before."""
     source, store, folder, done = _READER
-    for work in _piece_work(*task, _DATA, source, done):
+    number, piece = task
+    if piece is None:
+        works = _named(0, source.documents(), None, _DATA, done)
+    else:
+        works = _piece_work(number, piece, _DATA, source, done)
+    for work in works:
         yield _store(store, folder, _clean_work(work))
 
 

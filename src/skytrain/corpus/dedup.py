@@ -48,7 +48,7 @@ def find_duplicates(
     assert first == documents
     for partitions, verdict in ((same_id, SAME_ID), (same_text, EXACT)):
         for records in partitions.read(delete=True):
-            _mark_equal(records, fate, twin, verdict)
+            mark_equal(records, fate, twin, verdict)
     cluster, beyond = np.arange(documents, dtype=np.int64), 0
     if near is not None:
         cluster, beyond = find_near_duplicates(near, fate == KEPT, scratch)
@@ -63,7 +63,7 @@ def _hashed(hashes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return records
 
 
-def _mark_equal(records: np.ndarray, fate: np.ndarray, twin: np.ndarray, verdict: int) -> None:
+def mark_equal(records: np.ndarray, fate: np.ndarray, twin: np.ndarray, verdict: int) -> None:
     records = records[fate[records["document"]] == KEPT]
     if not len(records):
         return

@@ -94,7 +94,7 @@ def _spread_bands(signatures: Path, candidates: np.ndarray, scratch: Path) -> li
 def _could_be_similar(bands: list[Partitions], inputs: NearInputs, documents: int) -> np.ndarray:
     """Return which documents have a pair whose signatures do not rule out that it is similar."""
     needed, alone = np.zeros(documents, np.bool_), np.arange(documents, dtype=np.int64)
-    least = int(np.ceil((inputs.min_similarity - ESTIMATE_MARGIN) * HASHES))
+    least = least_equal(inputs.min_similarity)
     with inputs.signatures.open("rb") as rows:
         for pairs in _pairs(bands, needed, alone, marking=True):
             found, places = _places(pairs)
@@ -102,6 +102,11 @@ def _could_be_similar(bands: list[Partitions], inputs: NearInputs, documents: in
             read = b"".join(os.pread(rows.fileno(), ROW_BYTES, int(number) * ROW_BYTES) for number in found)
             _mark(pairs, places, np.frombuffer(read, np.uint32).reshape(-1, HASHES), least, needed)
     return needed
+
+
+def least_equal(min_similarity: float) -> int:
+    """Return how many minima two signatures must share for their documents to be compared exactly."""
+    return int(np.ceil((min_similarity - ESTIMATE_MARGIN) * HASHES))
 
 
 def _pairs(

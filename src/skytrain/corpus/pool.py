@@ -126,7 +126,7 @@ def _stream_in_order(
                 arrived(content)
                 waiting[busy[pipe]].append(content)
             elif kind == "error":
-                waiting[busy.pop(pipe)].append(_rebuild(*content))
+                waiting[busy.pop(pipe)].append(rebuild_error(*content))
             else:
                 finished.add(busy.pop(pipe))
                 idle.append(pipe)
@@ -147,7 +147,7 @@ def _serve(
         return
 
 
-def _rebuild(kind: type[SkytrainError], args: tuple[Any, ...], state: dict[str, Any]) -> SkytrainError:
+def rebuild_error(kind: type[SkytrainError], args: tuple[Any, ...], state: dict[str, Any]) -> SkytrainError:
     """Rebuild an error from its state. Unpickling would call its constructor with the formatted message."""
     error = kind.__new__(kind)
     error.args = args

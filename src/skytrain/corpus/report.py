@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from skytrain.config import DataConfig
 from skytrain.storage import Store
 
 from .chunks import EXAMPLE_CHARS, EXAMPLES, Chunk, read_documents
-from .dedup import EXACT, NEAR, Duplicates
+from .dedup import EXACT, NEAR, SAME_ID, Duplicates
 from .documents import Document
 from .minhash import similarity
 
@@ -28,36 +28,76 @@ def keep_examples(examples: Examples, more: Examples) -> None:
         examples.setdefault(rule, []).extend(found[: EXAMPLES - len(examples.get(rule, []))])
 
 
-def write_report(
-    store: Store, folder: str, data: DataConfig, chunks: list[Chunk], duplicates: Duplicates, examples: Examples
-) -> None:
-    """Write report.json next to the parts; the same input gives the same bytes."""
-    exact, near = np.flatnonzero(duplicates.fate == EXACT), np.flatnonzero(duplicates.fate == NEAR)
-    shown = near[np.linspace(0, len(near) - 1, min(SHOWN_PAIRS, len(near))).astype(np.int64)]
-    texts = _fetch(store, f"{folder}/clean", chunks, [*exact[:EXAMPLES], *shown, *duplicates.twin[shown]])
-    if len(exact):
-        examples = {**examples, "exact_dedup": [_shown(texts[int(i)]) for i in exact[:EXAMPLES]]}
-    report: dict[str, Any] = {"examples": dict(sorted(examples.items()))}
-    if data.near_dedup.enabled:
-        report["near_duplicates"] = _near(duplicates, near, shown, texts)
-    store.write(f"{folder}/report.json", (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
+class DuplicateSummary(NamedTuple):
+    """What the report says of the duplicates of a corpus. Documents are given by their number."""
+
+    same_id: int  # how many were removed for each reason
+    exact: int
+    near: int
+    first_same_id: list[int]
+    first_exact: list[int]
+    shown_near: list[tuple[int, int]]  # some near-duplicates, with the documents that were kept
+    clusters: int
+    cluster_sizes: dict[str, int]
+    beyond: int
 
 
-def _near(duplicates: Duplicates, near: np.ndarray, shown: np.ndarray, texts: dict[int, Document]) -> dict[str, Any]:
+def summarize(duplicates: Duplicates) -> DuplicateSummary:
+    same_id, exact, near = (np.flatnonzero(duplicates.fate == fate) for fate in (SAME_ID, EXACT, NEAR))
+    shown = near[shown_places(len(near))]
     sizes = (
         np.bincount(np.unique(duplicates.cluster[near], return_inverse=True)[1]) + 1
         if len(near)
         else np.empty(0, np.int64)
     )
-    histogram = Counter(
-        "2" if size == 2 else "3-5" if size <= 5 else "6-20" if size <= 20 else "more than 20"
-        for size in sizes.tolist()
+    return DuplicateSummary(
+        len(same_id),
+        len(exact),
+        len(near),
+        same_id[:EXAMPLES].tolist(),
+        exact[:EXAMPLES].tolist(),
+        list(zip(shown.tolist(), duplicates.twin[shown].tolist(), strict=True)),
+        len(sizes),
+        size_histogram(sizes),
+        duplicates.beyond,
     )
-    pairs = [(texts[int(i)], texts[int(duplicates.twin[i])]) for i in shown]
+
+
+def shown_places(near: int) -> np.ndarray:
+    """Return which of the near-duplicates are shown, by their place among all of them in order."""
+    return np.linspace(0, near - 1, min(SHOWN_PAIRS, near)).astype(np.int64)
+
+
+def size_histogram(sizes: np.ndarray) -> dict[str, int]:
+    """Count clusters by their number of documents."""
+    return dict(
+        Counter(
+            "2" if size == 2 else "3-5" if size <= 5 else "6-20" if size <= 20 else "more than 20"
+            for size in sizes.tolist()
+        )
+    )
+
+
+def write_report(
+    store: Store, folder: str, data: DataConfig, chunks: list[Chunk], duplicates: DuplicateSummary, examples: Examples
+) -> None:
+    """Write report.json next to the parts; the same input gives the same bytes."""
+    shown = [number for pair in duplicates.shown_near for number in pair]
+    texts = _fetch(store, f"{folder}/clean", chunks, [*duplicates.first_exact, *shown])
+    if duplicates.exact:
+        examples = {**examples, "exact_dedup": [_shown(texts[i]) for i in duplicates.first_exact]}
+    report: dict[str, Any] = {"examples": dict(sorted(examples.items()))}
+    if data.near_dedup.enabled:
+        report["near_duplicates"] = _near(duplicates, texts)
+    store.write(f"{folder}/report.json", (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def _near(duplicates: DuplicateSummary, texts: dict[int, Document]) -> dict[str, Any]:
+    pairs = [(texts[removed], texts[kept]) for removed, kept in duplicates.shown_near]
     return {
-        "clusters": len(sizes),
-        "removed": len(near),
-        "cluster_sizes": dict(sorted(histogram.items())),
+        "clusters": duplicates.clusters,
+        "removed": duplicates.near,
+        "cluster_sizes": dict(sorted(duplicates.cluster_sizes.items())),
         # Removed documents that are similar to the kept one only through other removed ones.
         "below_min_similarity": duplicates.beyond,
         "examples": [

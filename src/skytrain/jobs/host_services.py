@@ -30,6 +30,7 @@ class AgentLimits:
     max_restarts: int
     stop_seconds: float
     patience_seconds: float = 1800.0  # for which an agent without a job waits for a store that does not answer
+    keep_seconds: float = 0.0  # for which the machine stays after the run has failed
 
 
 @dataclass

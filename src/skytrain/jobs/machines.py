@@ -12,6 +12,9 @@ from typing import Protocol
 class RentedMachines(Protocol):
     """Requests may fail and be repeated: each must be idempotent."""
 
+    def end_run(self, exit_code: int) -> None:
+        """The run is over; called by each host before the machines are given back."""
+
     def set_desired(self, count: int) -> None:
         """Ask for so many machines: 0 when the run is over, whatever its outcome."""
 
@@ -33,6 +36,9 @@ class LocalMachines:
 
     def __init__(self, tell: Callable[[str], None]) -> None:
         self._tell = tell
+
+    def end_run(self, exit_code: int) -> None:
+        return
 
     def set_desired(self, count: int) -> None:
         return

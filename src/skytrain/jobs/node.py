@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..config import Config, SkytrainError, check_job
 from ..runs import (
@@ -33,7 +33,7 @@ from .machines import LocalMachines, RentedMachines
 from .meeting import HostIdentity, MeetingStore
 from .network import address_towards
 from .node_agent import NodeAgent
-from .node_job import TrainCommand
+from .node_job import PrepareCommand, TrainCommand
 from .waiting import WaitingBudget
 
 STORE_SECONDS = 5.0  # for which one request is retried; the agent tries again in its next round
@@ -52,13 +52,16 @@ class NodeRequest:
     name: str | None = None  # of this machine
     address: str | None = None
     launch: str | None = None
+    job: Literal["train", "prepare"] = "train"
+    keep_seconds: float = 0.0  # for which the machine stays after the run has failed
 
 
 def run_node(
     config: Config, request: NodeRequest, tell: Callable[[str], None], machines: RentedMachines | None = None
 ) -> int:
     """Takes part in a run on this machine until it is over; returns the exit code."""
-    check_job(config, request.processes * request.nodes, request.nodes)
+    if request.job == "train":
+        check_job(config, request.processes * request.nodes, request.nodes)
     metadata = find_metadata()
     try:
         instance = metadata.instance() if metadata is not None else None
@@ -113,8 +116,9 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
         # Until the next heartbeat, which may be late: a host that is lost was rented until then at most.
         return meter.record(in_seconds=rules.beat_seconds + LATE_SECONDS)
 
+    command = TrainCommand(request.words, request.nodes, request.processes)
     services = HostServices(
-        start_job=TrainCommand(request.words, request.nodes, request.processes).start,
+        start_job=command.start if request.job == "train" else PrepareCommand(request.words, store, run).start,
         spend=spend,
         notice=host.metadata.notice if host.metadata is not None else lambda: None,
         health=lambda: find_problems(request.processes, Path(cache) if cache else None),
@@ -130,7 +134,9 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
         LocalMachines(tell),
         services,
         rules,
-        AgentLimits(config.trainer.max_restarts, config.trainer.stop_within, config.store.patience),
+        AgentLimits(
+            config.trainer.max_restarts, config.trainer.stop_within, config.store.patience, request.keep_seconds
+        ),
         tell,
     )
 

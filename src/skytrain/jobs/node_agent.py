@@ -50,6 +50,7 @@ WAIT_CHECK_SECONDS = 60.0  # between two looks for a request to stop, and at the
 HOPELESS_SECONDS = 10.0  # to stop, for a job that cannot save
 ROUND_SECONDS = 0.2
 HEALTH_TRIES = 3
+NO_FAILURES = {EXIT_CODES[cause] for cause in ("done", "budget", INTERRUPTED, UNCOMMITTED, "superseded")}
 RUN_ENDS = {EXIT_CODES[cause] for cause in ("done", "budget", "usage", "preflight", "damaged", "credentials")}
 
 
@@ -96,6 +97,7 @@ class NodeAgent:
             while fit and self.state.phase != "gone":
                 self.round()
                 time.sleep(ROUND_SECONDS)
+            self._keep_machine()
         self._give_back()
         return self.exit_code
 
@@ -313,8 +315,25 @@ class NodeAgent:
         self.exit_code = EXIT_CODES["preflight"]
         return False
 
+    def _keep_machine(self) -> None:
+        """After a failure, leave this machine to people for a while. Its cost counts; a signal or a notice ends it."""
+        if not self._over or self.exit_code in NO_FAILURES or not self.limits.keep_seconds:
+            return
+        until = time.monotonic() + self.limits.keep_seconds
+        self.tell(
+            f"the run failed: this machine stays for {format_seconds(self.limits.keep_seconds)}, at most until its kill "
+            f"time\n  look at it: skytrain shell {self.identity.run}; end it: skytrain stop {self.identity.run}"
+        )
+        while time.monotonic() < until and self._signal is None:
+            if self._beat.due():
+                self._try(lambda: self._write_beat("away"))
+            if self._notice.due() and (notice := self._ask(self.services.notice)) and notice.at_once:
+                return
+            time.sleep(ROUND_SECONDS)
+
     def _give_back(self) -> None:
         if self._over:
+            self._ask(lambda: self.machines.end_run(self.exit_code))
             self.machines.set_desired(0)
             if self._was_first_node:
                 self.machines.delete_groups()

@@ -1,4 +1,4 @@
-"""The job of a generation on one host: `skytrain train` under its supervisor, as a child of the node agent."""
+"""The job of a generation on one host, as a child of the node agent: `skytrain train` or `skytrain prepare`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..config import child_environment
+from ..storage import Store
 from .generations import JobGeneration
+from .job_output import JobOutput
 from .lifeline import die_with_parent, identify
 from .processes import kill_job
 from .supervision import JoinedGeneration
@@ -41,21 +43,45 @@ class TrainCommand:
         if self.nodes > 1:
             place += ["--rendezvous", f"{generation.address}:{generation.port}"]
         joined = JoinedGeneration(generation.number, generation.rendezvous_id, generation.members)
-        return TrainJob([sys.executable, "-m", "skytrain", "train", *self.words, *place], joined)
+        return ChildJob([sys.executable, "-m", "skytrain", "train", *self.words, *place], joined)
 
 
-class TrainJob:
-    """It ends with the agent, however the agent ends: its supervisor gets SIGKILL, and the workers end with that."""
+@dataclass(frozen=True)
+class PrepareCommand:
+    """`skytrain prepare WORDS` on one machine. What it has finished when it is killed, the next one uses."""
 
-    def __init__(self, command: list[str], joined: JoinedGeneration) -> None:
+    words: Sequence[str]
+    store: Store
+    run: str
+
+    def start(self, generation: JobGeneration, node_rank: int) -> NodeJob:
+        joined = JoinedGeneration(generation.number, generation.rendezvous_id, generation.members)
+        output = JobOutput(self.store, self.run, f"{generation.number:05d}")
+        return ChildJob([sys.executable, "-m", "skytrain", "prepare", *self.words], joined, output)
+
+
+class ChildJob:
+    """It ends with the agent, however the agent ends: the process gets SIGKILL, and its workers end with that."""
+
+    def __init__(self, command: list[str], joined: JoinedGeneration, output: JobOutput | None = None) -> None:
         # In a new session, so that a terminal's Ctrl-C reaches the agent alone, which then stops the job in order.
         self._process = subprocess.Popen(
-            command, env=child_environment(joined.environment()), start_new_session=True, preexec_fn=die_with_parent
+            command,
+            env=child_environment(joined.environment()),
+            start_new_session=True,
+            preexec_fn=die_with_parent,
+            stdout=subprocess.PIPE if output is not None else None,
+            stderr=subprocess.STDOUT if output is not None else None,
         )
+        self._output = output
+        if output is not None and self._process.stdout is not None:
+            output.read(self._process.stdout)
         self._supervisor = identify(self._process.pid)
 
     def poll(self) -> int | None:
         code = self._process.poll()
+        if self._output is not None:
+            self._output.keep(ended=code is not None)
         return code if code is None or code >= 0 else 128 - code
 
     def stop(self) -> None:

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 
 from ..cloud import (
+    PLAIN_PYTHON,
     AwsSession,
     BootScript,
     Bundle,
@@ -21,6 +22,7 @@ from ..cloud import (
     GroupSpec,
     ImagePython,
     LaunchedGroup,
+    LaunchId,
     LaunchRecord,
     MachineImage,
     Preflight,
@@ -28,7 +30,6 @@ from ..cloud import (
     bundle_of,
     create_launch,
     group_name,
-    has_machines,
     kill_time,
     launch_calls,
     launch_checks,
@@ -38,7 +39,6 @@ from ..cloud import (
     mark_failed,
     next_launch,
     quoted,
-    recorded_at,
     removal_calls,
     remove_quietly,
     run_checks,
@@ -47,19 +47,15 @@ from ..config import (
     GROUPS,
     Composed,
     Config,
-    HFModelConfig,
-    SkytrainError,
     plugin_targets,
-    source_hash,
-    uses_deepspeed,
 )
-from ..planning import Plan, plan_document, plan_hash, timestamp
-from ..runs import Reporter, run_name
+from ..planning import Plan, delayed_plan, plan_document, plan_hash, timestamp
+from ..runs import Reporter
 from ..storage import Store, open_store
+from .launch_jobs import job_config, job_extras, job_name, job_words
+from .launch_limits import check_alone, check_place, check_regions, check_same
 
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
-FREE = ("budget", "cloud", "run", "store")  # settings that may differ from the plan's
-BEGIN_SECONDS = 120  # in which a launch that has its record makes its requests
 BOOT_FAILURES_PER_NODE = 3  # after which the group is set to zero
 
 
@@ -75,10 +71,13 @@ class PreparedLaunch:
     contents: BundleContents
     bundle: Bundle
     groups: tuple[GroupSpec, ...] = ()
+    smoke: PreparedLaunch | None = None  # runs first; this one waits for it
 
     @property
     def calls(self) -> list[Call]:
-        return launch_calls(self.groups)
+        """All requests, in order: groups that wait are there before those that they wait for."""
+        own = launch_calls(self.groups, waits=self.record.after is not None)
+        return [*own, *(self.smoke.calls if self.smoke else [])]
 
     @property
     def usd_per_hour(self) -> float:
@@ -86,36 +85,66 @@ class PreparedLaunch:
         return first.nodes * first.zones[0].usd_per_hour
 
 
+@dataclass(frozen=True)
+class PlannedJob:
+    """A job as its user asked for it. A smoke run is another configuration with a plan of its own."""
+
+    composed: Composed
+    plan: Plan
+    keep_seconds: float = 0.0  # for which machines stay after a failure
+
+
 def prepare_launch(
-    composed: Composed, plan: Plan, preflight: Preflight, tell: Callable[[Finding], None]
+    job: PlannedJob, preflight: Preflight, tell: Callable[[Finding], None], smoke: PlannedJob | None = None
 ) -> PreparedLaunch:
     """Check everything that can be checked, and make the requests. Nothing is created.
 
+    With a smoke run, the job itself waits until that has ended well.
     Raises SkytrainError with the exit code of the first problem: 3 preflight, 4 quota, 5 capacity, 11 credentials.
     """
-    config, now = composed.config, preflight.now
-    run = run_name(config)
-    _check_place(config, plan)
-    _check_same(composed, plan)
+    plan = job.plan
+    check_place(job.composed.config, plan)
+    for each in (job, smoke):
+        if each is not None:
+            check_same(each.composed, each.plan)
+    preflight = replace(preflight, config=job_config(job.composed.config, plan.job))
     for finding in run_checks(launch_checks(), preflight):
         tell(finding)
         if finding.verdict == "failed":
             raise CloudError(finding.text, fix=finding.fix, cause=finding.cause, link=finding.link)
-    session, image, store = preflight.session, preflight.image, open_store(config.store)
+    if smoke is None:
+        return _assembled(job, preflight)
+    first = _assembled(smoke, preflight)
+    after = LaunchId(first.run, first.record.id)
+    whole = _assembled(replace(job, plan=delayed_plan(plan, smoke.plan)), preflight, after)
+    then = LaunchId(whole.run, whole.record.id)
+    return replace(whole, smoke=replace(first, record=replace(first.record, then=then)))
+
+
+def _assembled(job: PlannedJob, preflight: Preflight, after: LaunchId | None = None) -> PreparedLaunch:
+    """Return one launch of an account that has passed the checks."""
+    kind, session, image, now = job.plan.job, preflight.session, preflight.image, preflight.now
+    config, store = job_config(job.composed.config, kind), open_store(preflight.config.store)
     assert image is not None
+    run = job_name(config, kind)
     earlier = launches_of(store, run)
-    _check_alone(earlier, store, session, now)
-    current = quoted(plan, session, preflight.subnets, now)
+    check_alone(earlier, store, session, now)
+    check_regions(run, config, session)
+    plan, zones = job.plan, preflight.subnets
+    if (block := preflight.block) is not None:
+        first = replace(plan.choice, kill_after_seconds=block.kill_after_seconds(plan.choice, now))
+        plan, zones = replace(plan, offers=[first]), {block.zone: preflight.subnets[block.zone]}
+    current = quoted(plan, session, zones, now)
     has = {"torch": image.torch_version} if image.torch_version else {}
     python = ImagePython(config.cloud.python_version, PLATFORMS, has)
-    targets, packages = tuple(plugin_targets(composed.values)), tuple(config.cloud.packages)
-    contents = BundleContents(_extras(config), targets, packages, python)
+    targets, packages = tuple(plugin_targets(job.composed.values)), tuple(config.cloud.packages)
+    contents = BundleContents(job_extras(config, kind), targets, packages, python)
     bundle = bundle_of(contents)
-    record = replace(_record(composed, current, preflight, next_launch(earlier)), bundle=bundle.key)
+    record = _record(job.composed, current, preflight, (run, next_launch(earlier)))
+    record = replace(record, bundle=bundle.key, after=after)
     draft = PreparedLaunch(run, current, record, session, store, contents, bundle)
-    return replace(
-        draft, groups=tuple(_group(config, draft, number, image, now) for number in range(len(current.offers)))
-    )
+    groups = [_group(config, draft, number, image, job.keep_seconds) for number in range(len(current.offers))]
+    return replace(draft, groups=tuple(groups))
 
 
 def config_files(folders: Sequence[Path]) -> dict[str, bytes]:
@@ -140,7 +169,21 @@ def packed(files: Mapping[str, bytes]) -> bytes:
 
 
 def start_launch(prepared: PreparedLaunch, config_files: Mapping[str, bytes], reporter: Reporter) -> LaunchRecord:
-    """Upload packages and configuration, write the record, create the machines. A failure leaves nothing running."""
+    """Upload packages and configuration, write the record, create the machines. A failure leaves nothing running.
+
+    A smoke run comes last, when all that waits for it is there.
+    """
+    record = _start(replace(prepared, smoke=None), config_files, reporter)
+    if prepared.smoke is not None:
+        try:
+            _start(prepared.smoke, config_files, reporter)
+        except BaseException:
+            _remove(prepared, reporter)
+            raise
+    return record
+
+
+def _start(prepared: PreparedLaunch, config_files: Mapping[str, bytes], reporter: Reporter) -> LaunchRecord:
     record, session, store = prepared.record, prepared.session, prepared.store
     made = make_bundle(store, prepared.contents, reporter)
     assert made.key == prepared.bundle.key
@@ -152,63 +195,20 @@ def start_launch(prepared: PreparedLaunch, config_files: Mapping[str, bytes], re
             session.perform(call)
     except BaseException:
         reporter.note("the launch failed: removing what it had created")
-        for call in removal_calls(record):
-            remove_quietly(session, call, reporter.note)
-        mark_failed(store, record)
+        _remove(prepared, reporter)
         raise
     return record
 
 
-def _check_place(config: Config, plan: Plan) -> None:
-    if config.cloud.target is None:
-        raise SkytrainError("cloud.target is not set\n  add cloud=ec2")
-    if not config.store.root.startswith("s3://"):
-        raise SkytrainError(
-            f"store.root={config.store.root}: rented machines reach only a bucket\n"
-            "  cloud=ec2 takes the account's bucket; copy data there first: skytrain store copy"
-        )
-    if plan.choice.region != config.cloud.region:
-        raise SkytrainError(
-            f"the plan is for {plan.choice.region}, the account's network and bucket are in {config.cloud.region}\n"
-            f"  plan again: skytrain plan ... --region {config.cloud.region}"
-        )
-    if plan.code.source_hash != source_hash():
-        raise SkytrainError(
-            "the plan was made by another version of Skytrain\n  plan again with this one, or add --replan"
-        )
+def _remove(prepared: PreparedLaunch, reporter: Reporter) -> None:
+    for call in removal_calls(prepared.record):
+        remove_quietly(prepared.session, call, reporter.note)
+    mark_failed(prepared.store, prepared.record)
 
 
-def _check_same(composed: Composed, plan: Plan) -> None:
-    """Raise unless the configuration is the plan's, apart from where it runs and what it may cost."""
-    planned, given = (
-        {key: value for key, value in json.loads(json.dumps(values, default=str)).items() if key not in FREE}
-        for values in (plan.config, composed.values)
-    )
-    changed = [key for key in sorted({*planned, *given}) if planned.get(key) != given.get(key)]
-    if changed:
-        raise SkytrainError(
-            f"the settings under {', '.join(changed)} are not those of the plan\n"
-            f"  with a plan, only {', '.join(FREE)} may change; plan again with the others, or add --replan"
-        )
-
-
-def _check_alone(earlier: Sequence[LaunchRecord], store: Store, session: AwsSession, now: datetime) -> None:
-    """Raise if an earlier launch of the run, in any region, has machines or is about to ask for some."""
-    for record in earlier:
-        if record.failed or record.over_at <= now:
-            continue
-        begins = now.timestamp() - recorded_at(store, record) < BEGIN_SECONDS
-        if begins or has_machines(session, record):
-            raise SkytrainError(
-                f"run {record.run} was launched in {record.region} at {record.launched_at} by {record.launched_by}, "
-                f"and {'that launch may not be complete yet' if begins else 'is not over'}\n"
-                f"  watch it: skytrain status {record.run}; end it: skytrain stop {record.run}"
-            )
-
-
-def _record(composed: Composed, plan: Plan, preflight: Preflight, launch: str) -> LaunchRecord:
+def _record(composed: Composed, plan: Plan, preflight: Preflight, named: tuple[str, str]) -> LaunchRecord:
     config, session, image, now = composed.config, preflight.session, preflight.image, preflight.now
-    project, run = config.cloud.project, run_name(config)
+    project, (run, launch) = config.cloud.project, named
     assert project is not None and image is not None
     groups = []
     for number, offer in enumerate(plan.offers):
@@ -228,7 +228,7 @@ def _record(composed: Composed, plan: Plan, preflight: Preflight, launch: str) -
     return LaunchRecord(
         id=launch,
         run=run,
-        verb="train",
+        verb=plan.job,
         launched_at=timestamp(now),
         launched_by=session.identity.name,
         account=session.identity.account,
@@ -242,13 +242,13 @@ def _record(composed: Composed, plan: Plan, preflight: Preflight, launch: str) -
     )
 
 
-def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineImage, now: datetime) -> GroupSpec:
+def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineImage, keep_seconds: float) -> GroupSpec:
     offer, record, store = draft.plan.offers[number], draft.record, draft.store
     folder = store.url(launch_folder(record))
     command = (
-        "node", *record.words, *offer.layout.overrides, f"run={draft.run}",
+        "node", *record.words, *job_words(offer, draft.plan.job), f"run={draft.run}",
         f"budget.usd_per_hour={record.groups[number].usd_per_hour:.4f}",
-        f"budget.planned_usd={offer.cost.usd:.2f}", f"budget.planned_step_seconds={offer.speed.step_seconds:.4f}",
+        *(["--keep-on-failure", f"{keep_seconds:.0f}s"] if keep_seconds else []),
         "--nodes", str(offer.nodes), "--processes", str(max(1, offer.gpus_per_node)), "--launch", record.id,
     )  # fmt: skip
     boot = BootScript(
@@ -257,7 +257,8 @@ def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineIma
         bundle=store.url(draft.bundle.key),
         config=f"{folder}/config.tar.gz",
         failures=f"{folder}/boot-failures",
-        python=config.cloud.python,
+        python=config.cloud.python if image.torch_version else PLAIN_PYTHON,
+        image_packages=image.torch_version is not None,
         requirements=draft.bundle.requirements,
         command=command,
         most_failures=BOOT_FAILURES_PER_NODE * offer.nodes,
@@ -267,16 +268,5 @@ def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineIma
     project = config.cloud.project
     assert project is not None
     tags = Tags(project, config.cloud.owner or draft.session.identity.name, draft.run)
-    return GroupSpec(draft.run, record.id, number, offer, offer.zones[0].zone, image, boot, tags, config.cloud, now)
-
-
-def _extras(config: Config) -> tuple[str, ...]:
-    """Return the extras of Skytrain that the run needs."""
-    extras = {"aws", "train"}
-    if uses_deepspeed(config):
-        extras.add("deepspeed")
-    if isinstance(config.model, HFModelConfig) or config.tokenizer.kind == "hf":
-        extras.add("export")
-    if "wandb" in config.trainer.loggers:
-        extras.add("wandb")
-    return tuple(sorted(extras))
+    at = datetime.fromisoformat(record.launched_at)
+    return GroupSpec(draft.run, record.id, number, offer, offer.zones[0].zone, image, boot, tags, config.cloud, at)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 
 from ..config import Config
-from ..runs import LogLine, LogSelection, RunLogs, load_run, read_failure, read_outcome
+from ..runs import LogLine, LogSelection, RunLogs, job_log_key, load_run, read_failure, read_outcome
 from ..storage import Store, open_store
 
 POLL_SECONDS = 2.0
@@ -23,6 +24,9 @@ def logs(
 ) -> Iterator[LogLine]:
     """The last entries; with `follow` also new ones, until the attempt has ended and all of its log was read."""
     store = open_store(config.store)
+    if kept := _job_logs(store, run):
+        yield from kept[-last:] if last else kept
+        return
     load_run(store, run)  # for its message, if there is no such run
     reader = RunLogs(store, run, selection)
     yield from reader.last(last)
@@ -32,6 +36,17 @@ def logs(
         if ended:
             return
         wait(POLL_SECONDS)
+
+
+def _job_logs(store: Store, run: str) -> list[LogLine]:
+    """What `launch prepare` printed, of all machines that it had."""
+    lines = []
+    for stat in sorted(store.list(job_log_key(run)), key=lambda found: found.key):
+        number = int(stat.key.rpartition("/")[2].removesuffix(".log"))
+        written = datetime.fromtimestamp(stat.modified, UTC).isoformat(timespec="seconds")
+        text = store.read(stat.key).decode(errors="replace")
+        lines += [LogLine(written, number, 0, line) for line in text.splitlines()]
+    return lines
 
 
 def _has_ended(store: Store, run: str, attempt: int) -> bool:

@@ -81,6 +81,7 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
     Its plan is written to `out`; nothing is written where there is none.
     """
     catalog = load_catalog()
+    request = _for_block(composed.config, request)
     workload = planned_workload(composed, open_mesh)
     offers = find_offers(workload, catalog, request)
     choice = choose(offers)
@@ -98,6 +99,19 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
     plan = make_plan([choice, *fallbacks(choice, offers)], why, material)
     write_plan(plan, out)
     return Planned(offers, choice, None, why, tuple(costly), sheet, plan)
+
+
+def _for_block(config: Config, request: PlanRequest) -> PlanRequest:
+    """The request for machines of a capacity block, which has one type and the price of on-demand machines."""
+    if config.cloud.reservation is None:
+        return request
+    if request.instance is None:
+        raise ConfigError(
+            "cloud.reservation", "name the type of the block's machines", hint="skytrain plan --instance p5.48xlarge"
+        )
+    if request.market == "spot":
+        raise ConfigError("cloud.reservation", "a capacity block is not spot", hint="leave out --market")
+    return replace(request, market="on-demand")
 
 
 def plan_tokens(composed: Composed, open_mesh: bool, request: PlanRequest, rows: int) -> list[Purchase]:

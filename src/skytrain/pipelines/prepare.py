@@ -12,6 +12,7 @@ import numpy as np
 from ..config import (
     BPETokenizerConfig,
     Config,
+    ConfigError,
     DataConfig,
     HFTokenizerConfig,
     SkytrainError,
@@ -24,15 +25,18 @@ from ..config import (
 from ..corpus import (
     CorpusManifest,
     Pace,
+    SparkJobs,
     corpus_version,
     corpus_warnings,
     fingerprint_of,
     open_corpus,
+    open_jobs,
     read_part,
     recipe_hash,
     stages_of,
     worker_count,
     write_corpus,
+    write_corpus_on_spark,
 )
 from ..runs import Reporter
 from ..storage import NotFound, Store, open_store
@@ -48,6 +52,7 @@ from ..tokens import (
     describe_begin,
     open_prepared,
     open_tokenizer,
+    spark_tokens,
     split_of,
     store_tokenizer,
     tokenize_corpus,
@@ -57,7 +62,7 @@ from ..tokens import (
     trained_tokenizer_key,
 )
 from .split_hints import no_training, no_validation
-from .split_writers import SplitWriters
+from .split_writers import SplitWriters, fill_on_spark
 
 REPORT_SECONDS = 0.5  # between two lines of progress
 BYTES_ALONE = 257  # tokens of a byte-level BPE without merges: the bytes and the end of text
@@ -72,6 +77,7 @@ class Preparation:
     source: Any
     version: str  # a hash of everything that decides the data
     reporter: Reporter
+    jobs: SparkJobs | None = None  # with engine=spark
 
     @property
     def data(self) -> DataConfig:
@@ -84,6 +90,16 @@ def prepare(config: Config, reporter: Reporter) -> Prepared:
     What an earlier call has finished is used again.
     """
     work = _start(config, reporter)
+    if config.engine == "local":
+        return _prepare(work)
+    if _has_tokens(work.source):
+        raise ConfigError("engine", f"spark prepares documents; data={config.data.name} has none", hint="engine=local")
+    with open_jobs(config.spark, reporter.progress) as jobs:
+        return _prepare(replace(work, jobs=jobs))
+
+
+def _prepare(work: Preparation) -> Prepared:
+    reporter = work.reporter
     given = _given_tokenizer(work)  # before the corpus is made, which takes hours: it may be a wrong one
     corpus = None if _has_tokens(work.source) else _make_corpus(work)
     tokenizer = given or _train_tokenizer(work, corpus)
@@ -144,7 +160,7 @@ def outline(config: Config) -> list[tuple[str, str]]:
         shards = format_bytes(width * data.target_tokens)
         target = f"{format_count(data.target_tokens)} tokens: about {format_bytes(text)} of text, {shards} of shards"
         rows.append(("stops at", target))
-    rows.append(("workers", str(worker_count(data.workers))))
+    rows.append(("workers", str(worker_count(data.workers)) if config.engine == "local" else "of Spark"))
     rows.append(("corpus", _there(store, f"corpora/{data.name}/{version}")))
     rows.append(("tokens", _tokens_row(store, data.name, version, config.tokenizer)))
     return rows
@@ -184,7 +200,10 @@ def _make_corpus(work: Preparation) -> CorpusManifest:
     try:
         corpus = open_corpus(store, data.name, version)
     except NotFound:
-        corpus = write_corpus(store, data, work.source, version, work.reporter.progress)
+        if work.jobs is None:
+            corpus = write_corpus(store, data, work.source, version, work.reporter.progress)
+        else:
+            corpus = write_corpus_on_spark(store, data, work.source, version, work.jobs)
     rows = [("read", f"{plural(corpus.documents_read, 'document')}, {format_bytes(corpus.text_bytes_read)}")]
     for stage in corpus.stages:
         documents = f"{stage.documents_in:,} -> {plural(stage.documents_out, 'document')}"
@@ -244,9 +263,13 @@ def _write_splits(work: Preparation, folder: str, tokenizer: Tokenizer, corpus: 
     ):
         splits = SplitWriters(store, folder, train, validation, data.validation_fraction)
         chats = None
-        if isinstance(work.source, ChatFiles):
+        if work.jobs is not None and corpus is not None:
+            tokens = spark_tokens(store, corpus, work.config.tokenizer, tokenizer, folder)
+            fill_on_spark(work.jobs, splits, data, tokens)
+            parts: Iterator[TokenizedSlice] = iter(())
+        elif isinstance(work.source, ChatFiles):
             chats = ChatRows.of(work.source, tokenizer, stop_at_bad=data.bad_records == "stop")
-            parts: Iterator[TokenizedSlice] = chats.slices()
+            parts = chats.slices()
         elif corpus is None:
             parts = _synthetic(work.source, tokenizer)
         else:
@@ -264,6 +287,7 @@ def _write_splits(work: Preparation, folder: str, tokenizer: Tokenizer, corpus: 
             validation.finish(made_from)
         train.finish(made_from)
     store.delete(splits.note)
+    store.delete_all(f"{folder}/spark")
     prepared = open_prepared(store, folder)
     assert prepared is not None
     return prepared

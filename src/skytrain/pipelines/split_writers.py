@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from ..config import DataConfig
+from ..corpus import SparkJobs
 from ..storage import NotFound, Store
-from ..tokens import Shard, ShardWriter, split_of
+from ..tokens import Shard, ShardWriter, SparkTokens, split_of, write_shards_on_spark
 
 
 class SplitWriters:
@@ -60,3 +62,11 @@ class SplitWriters:
                 "next": position,
             }
             self.store.write(self.note, json.dumps(self.state).encode())
+
+
+def fill_on_spark(jobs: SparkJobs, splits: SplitWriters, data: DataConfig, tokens: SparkTokens) -> None:
+    """Let Spark write the shards of both splits."""
+    filled = write_shards_on_spark(jobs, tokens, data.shard_tokens, data.validation_fraction, data.target_tokens)
+    for name, split in filled.items():
+        writer = splits.writers[name]
+        writer.shards[:], writer.text_bytes = split.shards, split.text_bytes

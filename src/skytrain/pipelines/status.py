@@ -7,13 +7,26 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ..checkpoints import CheckpointError, committed, read_marker
-from ..cloud import LaunchRecord, launched_runs, launches_of
+from ..cloud import LaunchRecord, launch_starts, launched_runs, launches_of
 from ..config import Config, SkytrainError, format_count, format_seconds
-from ..runs import DamagedRecord, NoRuns, RunRecord, RunStatus, hosts_usd, load_run, run_names, run_status
+from ..runs import (
+    DamagedRecord,
+    NoRuns,
+    RunRecord,
+    RunStatus,
+    generation_key,
+    hosts_usd,
+    list_meeting,
+    load_run,
+    read_object,
+    run_names,
+    run_status,
+)
 from ..storage import Store, open_store
 
 T = TypeVar("T")
 LAUNCHED = "launched"  # machines were asked for, and none has begun to train
+PREPARING = "preparing"  # a rented machine prepares data
 
 
 def status(config: Config, run: str | None) -> list[RunStatus]:
@@ -47,8 +60,23 @@ def find_status(store: Store, run: str) -> RunStatus:
 def _launched_status(store: Store, record: LaunchRecord) -> RunStatus:
     group = record.groups[0]
     machines = f"{group.nodes} x {group.instance_type} ({group.market}) in {group.zone}"
-    state = "launch failed" if record.failed else LAUNCHED
-    return RunStatus(record.run, state, since=record.launched_at, host=machines, usd=hosts_usd(store, record.run))
+    if record.after is not None and launch_starts(store, record) is None:
+        machines += f", after {record.after.run}"
+    state, reason = ("launch failed" if record.failed else LAUNCHED), None
+    if record.verb == "prepare" and not record.failed:
+        state, reason = _preparation(store, record)
+    usd = hosts_usd(store, record.run)
+    return RunStatus(record.run, state, reason, since=record.launched_at, host=machines, usd=usd)
+
+
+def _preparation(store: Store, record: LaunchRecord) -> tuple[str, str | None]:
+    """The state of `launch prepare`, which has no attempts: what its machine says of itself."""
+    found = list_meeting(store, record.run)
+    if found.over:
+        end = read_object(store, generation_key(record.run, found.newest, "over"))
+        if end.get("launch") == record.id:
+            return ("prepared", None) if end["exit_code"] == 0 else ("failed", str(end["reason"]))
+    return (PREPARING if found.newest and not found.ended and not found.over else LAUNCHED), None
 
 
 def _status_or_damage(store: Store, name: str) -> RunStatus:

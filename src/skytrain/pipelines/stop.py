@@ -6,11 +6,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..cloud import AwsSession, Call, CloudResource, scale_to_zero
+from ..cloud import AwsSession, Call, CloudResource, launches_of, scale_to_zero, withdraw_launch
 from ..config import Config, SkytrainError, plural
 from ..runs import Reporter, RunStatus, ask_stop, attempt_numbers, load_run, stop_key
 from ..storage import Store, open_store
-from .status import LAUNCHED, find_status, status_of
+from .status import LAUNCHED, PREPARING, find_status, status_of
 
 POLL_SECONDS = 2.0
 LIVE = ("running", "starting")
@@ -37,6 +37,8 @@ def stop(config: Config, run: str, wait_seconds: float, reporter: Reporter) -> S
     """Ask the run's newest attempt to stop, and wait up to `wait_seconds` for its end."""
     store = open_store(config.store)
     found = find_status(store, run)
+    if found.state == LAUNCHED:
+        withdraw_launch(store, launches_of(store, run)[-1])
     # A stale attempt is asked too: its machine may only be cut off from the store.
     if found.state not in (*LIVE, "stale"):
         return _result(found, asked=False)
@@ -118,6 +120,8 @@ def describe_stop(stopped: StoppedRun) -> str:
     kept = "no checkpoint yet" if stopped.checkpoint_step is None else f"checkpoint at step {stopped.checkpoint_step}"
     if stopped.state == LAUNCHED:
         return f"{stopped.run}: it had not begun to train"
+    if stopped.state == PREPARING:
+        return f"{stopped.run}: what it has prepared is used when it is launched again"
     if not stopped.asked:
         return f"{stopped.run}: nothing to stop, it is {stopped.state} at {reached}, {kept}"
     if stopped.state in LIVE:

@@ -48,6 +48,7 @@ from .mesh import (
 )
 from .offers import Offer as Offer, PlanRequest as PlanRequest, find_offers as find_offers
 from .plan_file import (
+    JobKind as JobKind,
     Plan as Plan,
     PlannedData as PlannedData,
     PlannedOffer as PlannedOffer,
@@ -59,7 +60,9 @@ from .plan_file import (
     write_plan as write_plan,
 )
 from .plan_making import PlanMaterial as PlanMaterial, fallbacks as fallbacks, make_plan as make_plan
+from .plan_prepare import PrepareMaterial as PrepareMaterial, PrepareWork as PrepareWork, prepare_plan as prepare_plan
 from .plan_rows import offer_rows as offer_rows, purchase_rows as purchase_rows
+from .plan_smoke import SmokeSettings as SmokeSettings, delayed_plan as delayed_plan, smoke_plan as smoke_plan
 from .ranking import catalog_table as catalog_table, rank_catalog as rank_catalog
 from .refresh import refresh_catalog as refresh_catalog
 from .search import (

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from skytrain.config import ConfigError, SkytrainError, build
 
@@ -16,6 +16,7 @@ from .catalog import Market
 
 FORMAT = 3
 HASH = "hash"  # the key of the hash over all others
+JobKind = Literal["train", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -95,12 +96,13 @@ class PlannedOffer:
     efa_interfaces: int  # per node; 0 where the run has a single node
     placement_group: bool
     disk_gb: int  # of gp3 per node
-    layout: Layout
-    speed: SpeedForecast
+    layout: Layout | None  # None for a machine without GPUs, which prepares data
+    speed: SpeedForecast | None
     memory_bytes_per_gpu: dict[str, float]
     cost: CostForecast
     kill_after_seconds: float  # from the start of these machines; AWS ends them then, whatever happens
     zones: list[ZonePrice]
+    reservation: str | None = None  # a capacity block, which is paid for already
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ class Plan:
     assumptions: dict[str, str]
     config: dict[str, Any]
     words: list[str]  # what the user gave: key=value
+    job: JobKind = "train"
 
     @property
     def choice(self) -> PlannedOffer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -51,9 +51,12 @@ class PlanMaterial:
 
 def make_plan(offers: Sequence[Offer], why: str, material: PlanMaterial) -> Plan:
     """Make a plan of the chosen offer, which is `offers[0]`, and its fallbacks."""
-    planned = [_planned(offer, material) for offer in offers]
-    choice = planned[0]
     values, now = material.values, material.now
+    planned = [_planned(offer, material) for offer in offers]
+    if (reservation := values["cloud"].get("reservation")) is not None:
+        # A block is paid for: no other machines. It has a placement of its own.
+        planned = [replace(planned[0], reservation=reservation, placement_group=False)]
+    choice = planned[0]
     return Plan(
         format=FORMAT,
         made_at=timestamp(now),

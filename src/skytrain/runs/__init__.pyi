@@ -48,6 +48,7 @@ from .meetings import (
     check_generation as check_generation,
     generation_key as generation_key,
     host_key as host_key,
+    job_log_key as job_log_key,
     list_meeting as list_meeting,
     read_generation as read_generation,
 )

@@ -7,6 +7,7 @@
     runs/<run>/meeting/generations/00001.json          members, node 0's address and port, rendezvous id; created once
     runs/<run>/meeting/generations/00001.ended.json    who ended it and why; created once
     runs/<run>/meeting/generations/00001.over.json     the run itself is over, with its exit code; created once
+    runs/<run>/job-logs/00001.log                      output of a job that keeps no log of its own (prepare), by generation
 
 <shape> is nodes x processes: hosts of another shape form another mesh and are not invited. A heartbeat has the host's
 cost so far, so that the meter counts hosts that wait. All decisions use names and times of one listing.
@@ -65,6 +66,11 @@ def host_key(run: str, presence: Presence, shape: str, host: str) -> str:
 
 def generation_key(run: str, number: int, kind: str = "") -> str:
     return f"{meeting_folder(run)}generations/{number:05d}{kind and '.'}{kind}.json"
+
+
+def job_log_key(run: str, name: str = "") -> str:
+    """The output of a job that keeps no log of its own, by generation; without a name, their folder."""
+    return f"runs/{run}/job-logs/{name}{name and '.log'}"
 
 
 def list_meeting(store: Store, run: str) -> MeetingObjects:

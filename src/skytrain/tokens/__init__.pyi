@@ -65,6 +65,11 @@ from .shards import (
     dtype_for as dtype_for,
     split_of as split_of,
 )
+from .spark_shards import (
+    SparkTokens as SparkTokens,
+    spark_tokens as spark_tokens,
+    write_shards_on_spark as write_shards_on_spark,
+)
 from .tokenizers import (
     Tokenizer as Tokenizer,
     describe_begin as describe_begin,

@@ -61,10 +61,10 @@ def tokenize_corpus(
     # Read by the tokenizer's thread pool when it starts. It does the work while our threads read and write.
     set_default("RAYON_NUM_THREADS", str(worker_count(workers)))
     slices = _slices(store, corpus, first_part, wanted)
-    yield from ordered_threads(partial(_tokenize, tokenizer), slices, SLICES_AT_ONCE)
+    yield from ordered_threads(partial(tokenize_slice, tokenizer), slices, SLICES_AT_ONCE)
 
 
-class _Slice(NamedTuple):
+class TextSlice(NamedTuple):
     part: int
     first: int
     ids: list[str]
@@ -73,23 +73,33 @@ class _Slice(NamedTuple):
 
 def _slices(
     store: Store, corpus: CorpusManifest, first_part: int, wanted: Callable[[int, int, str], bool]
-) -> Iterator[_Slice]:
+) -> Iterator[TextSlice]:
     for part in range(first_part, len(corpus.parts)):
-        ids: list[str] = []
-        texts: list[str] = []
-        chars = first = 0
-        for number, (id_, text) in enumerate(read_part_texts(store, corpus.folder, corpus.parts[part])):
-            ids.append(id_)
-            texts.append(text if wanted(part, number, id_) else "")
-            chars += len(texts[-1])
-            if chars >= SLICE_CHARS:
-                yield _Slice(part, first, ids, texts)
-                ids, texts, chars, first = [], [], 0, number + 1
-        if ids:  # empty if the last document filled its slice
-            yield _Slice(part, first, ids, texts)
+        yield from slices_of(store, corpus, part, wanted)
 
 
-def _tokenize(tokenizer: Tokenizer, slice_: _Slice) -> TokenizedSlice:
+def slices_of(
+    store: Store,
+    corpus: CorpusManifest,
+    part: int,
+    wanted: Callable[[int, int, str], bool] = lambda part, number, id_: True,
+) -> Iterator[TextSlice]:
+    """Yield the texts of one part in slices for the tokenizer."""
+    ids: list[str] = []
+    texts: list[str] = []
+    chars = first = 0
+    for number, (id_, text) in enumerate(read_part_texts(store, corpus.folder, corpus.parts[part])):
+        ids.append(id_)
+        texts.append(text if wanted(part, number, id_) else "")
+        chars += len(texts[-1])
+        if chars >= SLICE_CHARS:
+            yield TextSlice(part, first, ids, texts)
+            ids, texts, chars, first = [], [], 0, number + 1
+    if ids:  # empty if the last document filled its slice
+        yield TextSlice(part, first, ids, texts)
+
+
+def tokenize_slice(tokenizer: Tokenizer, slice_: TextSlice) -> TokenizedSlice:
     encoded = tokenizer.encode_documents(slice_.texts)
     return TokenizedSlice(
         slice_.part,

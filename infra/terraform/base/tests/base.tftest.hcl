@@ -165,14 +165,21 @@ run "default" {
   assert {
     condition = alltrue([
       for each in jsondecode(aws_iam_policy.operator_launch.policy).Statement :
-      each.Resource == "arn:aws:iam::123456789012:role/skytrain-demo-us-east-2-node" if each.Action == "iam:PassRole"
+      toset(each.Resource) == toset([
+        "arn:aws:iam::123456789012:role/skytrain-demo-us-east-2-node",
+        "arn:aws:iam::123456789012:role/skytrain-demo-us-east-2-prepare",
+      ]) if each.Action == "iam:PassRole"
     ])
-    error_message = "The operator may pass the node role and no other."
+    error_message = "The operator may pass the roles of machines and no other."
   }
 
   assert {
     condition = alltrue([
-      for each in concat(jsondecode(aws_iam_policy.node_store.policy).Statement, jsondecode(aws_iam_policy.node_machine.policy).Statement) :
+      for each in concat(
+        jsondecode(aws_iam_policy.node_store.policy).Statement,
+        jsondecode(aws_iam_policy.node_machine.policy).Statement,
+        jsondecode(aws_iam_policy.prepare_data.policy).Statement,
+      ) :
       length(setintersection(toset(flatten([each.Action])), toset(["ec2:RunInstances", "iam:PassRole", "autoscaling:CreateAutoScalingGroup"]))) == 0
     ])
     error_message = "A machine may neither start machines nor pass roles."

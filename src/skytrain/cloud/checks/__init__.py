@@ -44,6 +44,7 @@ CHECKS: tuple[Check, ...] = (
     Check("roles", account.roles, AWS, needs=("credentials",), actions=("iam:GetRole", "iam:GetInstanceProfile")),
     Check("encryption", store.encryption, AWS, needs=("credentials", "store"), actions=("s3:GetObject",)),
     Check("plan", offer.plan, AWS),
+    Check("capacity block", offer.capacity_block, AWS, needs=KNOWN, actions=("ec2:DescribeCapacityReservations",)),
     Check("quota", quota.quota, AWS, needs=KNOWN, actions=QUOTAS),
     Check("fallback quota", quota.fallbacks, AWS, needs=KNOWN, actions=QUOTAS),
     Check("zones", offer.zones, AWS, needs=KNOWN, actions=("ec2:DescribeInstanceTypeOfferings",)),

@@ -13,6 +13,7 @@ from ...planning import Plan, PlannedOffer
 from ...runs import EXIT_CODES, exit_code_of
 from ..errors import CloudError
 from ..images import MachineImage
+from ..reservations import CapacityBlock
 from ..session import AwsSession, open_session
 
 Group = Literal["this machine", "AWS"]
@@ -40,6 +41,7 @@ class Preflight:
     open: Callable[[str | None, str | None], AwsSession] = open_session
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     image: MachineImage | None = None
+    block: CapacityBlock | None = None  # that the plan's machines come from
     offered_zones: tuple[str, ...] = ()  # zones that sell the planned type
 
     @property

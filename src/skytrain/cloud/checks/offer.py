@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..market import offered_zones, spot_prices
+from ..reservations import find_block
 from .check import Failed, NotChecked, Preflight
 
 MOST_ZONES_SHOWN = 6
@@ -21,9 +22,23 @@ def plan(preflight: Preflight) -> str:
     return f"{offer.nodes} x {offer.instance_type} ({offer.market}, {offer.region}), ${offer.cost.usd:.2f} in all"
 
 
+def capacity_block(preflight: Preflight) -> str:
+    offer = preflight.offer
+    if offer.reservation is None:
+        raise NotChecked("the plan uses no capacity block")
+    block = preflight.block = find_block(preflight.session, offer, preflight.now)
+    if block.zone not in preflight.subnets:
+        raise Failed(
+            f"{block.id} is in {block.zone}, and the subnets are in {', '.join(preflight.subnets)}",
+            f"add a subnet in {block.zone} (variable zones of infra/terraform/base)",
+        )
+    ends = f", ends at {block.ends_at.isoformat(timespec='minutes')}" if block.ends_at else ""
+    return f"{block.id}: {block.free} x {block.instance_type} in {block.zone}, {block.state}{ends}"
+
+
 def zones(preflight: Preflight) -> str:
     offer, session = preflight.offer, preflight.session
-    offered = offered_zones(session, offer.instance_type)
+    offered = [preflight.block.zone] if preflight.block else offered_zones(session, offer.instance_type)
     if not offered:
         raise Failed(
             f"{session.region} does not offer {offer.instance_type}",

@@ -14,6 +14,8 @@ MISSING = "NoSuchResourceException"
 
 
 def quota(preflight: Preflight) -> str:
+    if preflight.offer.reservation is not None:
+        raise NotChecked("machines of a capacity block do not count towards the quotas of on-demand machines")
     return _enough(preflight, preflight.offer)
 
 

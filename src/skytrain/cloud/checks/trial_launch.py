@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..calls import Call
+from ..ec2 import block_options
 from ..errors import CloudError
 from ..tags import Tags
 from .check import Failed, NotChecked, Preflight
@@ -51,7 +52,9 @@ def trial_call(preflight: Preflight) -> Call:
         "BlockDeviceMappings": [{"DeviceName": preflight.image.root_device, "Ebs": volume}],
         "TagSpecifications": tags.specifications("instance", "volume", "network-interface"),
     }
-    if offer.market == "spot":
+    if offer.reservation is not None:
+        parameters |= block_options(offer.reservation)
+    elif offer.market == "spot":
         spot = {"SpotInstanceType": "one-time", "MaxPrice": f"{offer.max_usd_per_hour_each:.4f}"}
         parameters["InstanceMarketOptions"] = {"MarketType": "spot", "SpotOptions": spot}
     return Call("ec2", "RunInstances", parameters, token_key=f"doctor/{preflight.now.isoformat()}")

@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Annotated, Literal
 
 from .cloud import NO_CLOUD, CloudConfig, RolesConfig, SubnetsConfig
-from .data import DataConfig, SourceConfig
+from .data import DEFAULT_SPARK, DataConfig, SourceConfig, SparkConfig
 from .declare import DATA, EXECUTION, NUMBERS, RESULT, WEIGHTS, Decides, Declared, declared, setting, settings
 from .evaluation import EvaluationConfig, TaskConfig
 from .kinds import NonNegative, OneOf, OtherKeys, Precision, Range, Seconds, Unit, Whole
@@ -83,6 +83,7 @@ __all__ = [
     "RolesConfig",
     "SlurmConfig",
     "SourceConfig",
+    "SparkConfig",
     "StoreConfig",
     "SubnetsConfig",
     "TaskConfig",
@@ -159,3 +160,9 @@ class Config:
     store: StoreConfig
     budget: BudgetConfig
     cloud: CloudConfig = field(default=NO_CLOUD)
+    engine: Literal["local", "spark"] = setting(
+        EXECUTION,
+        "What prepares data: processes of this machine, or Spark. The result has the same bytes.",
+        default="local",
+    )
+    spark: SparkConfig = field(default=DEFAULT_SPARK)

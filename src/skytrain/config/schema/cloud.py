@@ -61,6 +61,12 @@ class CloudConfig:
         default=False,
     )
     slurm: SlurmConfig = field(default=NO_SLURM)
+    prepare_profile: str | None = setting(
+        EXECUTION, "Instance profile of machines that prepare data: they may write it.", default=None
+    )
+    reservation: str | None = setting(
+        EXECUTION, "A capacity block that you have bought, cr-...: its machines are used, and no others.", default=None
+    )
 
 
 NO_CLOUD = CloudConfig(

@@ -184,3 +184,19 @@ class DataConfig:
     shard_tokens: Count = setting(DATA, "Tokens in one shard.")
     part_bytes: Bytes = setting(DATA, "Text in one parquet part.")
     workers: Positive | None = setting(EXECUTION, "Processes that prepare data; null: one per core.")
+
+
+@settings
+class SparkConfig:
+    """Spark, with engine=spark."""
+
+    master: str | None = setting(
+        EXECUTION, "Where to run: local[2], spark://host:7077, yarn; null: what spark-submit says, else local[*]."
+    )
+    partitions: Positive | None = setting(
+        EXECUTION, "Partitions of a shuffle; null: two for each core, or one for every 200,000 documents."
+    )
+    conf: list[str] = setting(EXECUTION, "Spark properties, such as spark.executor.memory=2g.")
+
+
+DEFAULT_SPARK = SparkConfig(master=None, partitions=None, conf=[])  # of records written before this group existed

@@ -109,3 +109,13 @@ override_resource {
   target = aws_iam_role.viewer
   values = { arn = "arn:aws:iam::123456789012:role/skytrain-demo-us-east-2-viewer" }
 }
+
+override_resource {
+  target = aws_iam_role.prepare
+  values = { arn = "arn:aws:iam::123456789012:role/skytrain-demo-us-east-2-prepare" }
+}
+
+override_resource {
+  target = aws_iam_policy.prepare_data
+  values = { arn = "arn:aws:iam::123456789012:policy/prepare_data" }
+}

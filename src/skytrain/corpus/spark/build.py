@@ -1,0 +1,141 @@
+"""Builds a corpus on Spark. Every decision is the local engine's, so the parts, report and manifest have its bytes."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from skytrain.config import DataConfig, SkytrainError
+from skytrain.storage import Store, StoreError
+
+from ..build import TARGET_SLACK, needed_text
+from ..chunks import EXAMPLES, Chunk
+from ..dedup import EXACT, NEAR, SAME_ID
+from ..finish import CleanedCorpus, check_documents, finish_corpus
+from ..manifest import CorpusManifest, CorpusPart, corpus_folder
+from ..report import DuplicateSummary, shown_places
+from .cleaning import SparkCleaning
+from .clusters import find_similar
+from .equal import find_equal
+from .jobs import FinishedStages, SparkFailure, SparkJobs
+from .parts import BlockFacts, PartsPlan, measure_blocks, plan_parts, write_parts
+from .place import CorpusPlace
+from .similar import SimilarSearch
+from .tables import REMOVED, RecordTable
+
+BLOCKS_PER_PARTITION = 4  # blocks are spread over partitions by hash: several even out
+
+
+def write_corpus_on_spark(store: Store, data: DataConfig, source: Any, version: str, jobs: SparkJobs) -> CorpusManifest:
+    """Clean the source and write its parts and manifest, as `write_corpus` does on this machine.
+
+    If killed at any moment and called again, it continues after the last finished stage and writes the same bytes.
+    """
+    folder = corpus_folder(data.name, version)
+    try:
+        cleaned, plan, found = _clean_and_compare(store, folder, data, source, jobs)
+        check_documents(store, folder, data, cleaned)
+    except (StoreError, SparkFailure):
+        raise  # keep finished stages for the next call
+    except SkytrainError:
+        store.delete_all(f"{folder}/clean")  # a corrected input has another version and would never reuse these
+        store.delete_all(f"{folder}/spark")
+        raise
+    stages = FinishedStages(store, plan.place.work)
+    written = stages.get("parts", lambda: [asdict(part) for part in write_parts(jobs, plan)])
+    parts = [CorpusPart(**part) for part in written]
+    manifest = finish_corpus(store, data, source, version, cleaned, parts)
+    store.write(f"{folder}/spark.json", (json.dumps(_facts(jobs, plan, found), indent=1) + "\n").encode())
+    store.delete_all(f"{folder}/spark")
+    return manifest
+
+
+def _clean_and_compare(
+    store: Store, folder: str, data: DataConfig, source: Any, jobs: SparkJobs
+) -> tuple[CleanedCorpus, PartsPlan, dict[str, Any]]:
+    """Clean files until the source ends or enough text remains after deduplication, like the local engine."""
+    cleaning = SparkCleaning(jobs, store, f"{folder}/clean", data, source)
+    needed = needed_text(data)
+    goal = needed * TARGET_SLACK if needed else math.inf
+    while True:
+        chunks, complete = cleaning.until(goal)
+        place = _place(store, folder, chunks, jobs)
+        stages = FinishedStages(store, place.work)
+        removed, facts = _find_duplicates(jobs, stages, place, data)
+        plan = PartsPlan(place, removed, folder)
+        blocks = _measure(jobs, stages, plan)
+        left = sum(block.kept_bytes for block in blocks)
+        if complete or needed is None or left >= needed:
+            summary = _summary(place, blocks, removed, facts)
+            plan = replace(plan, parts=tuple(plan_parts(place, blocks, data.part_bytes)))
+            return CleanedCorpus(chunks, summary, complete, cleaning.examples(chunks)), plan, facts
+        goal = sum(chunk.bytes for chunk in chunks) * needed / max(1, left) * TARGET_SLACK
+
+
+def _measure(jobs: SparkJobs, stages: FinishedStages, plan: PartsPlan) -> list[BlockFacts]:
+    return [BlockFacts(*facts) for facts in stages.get("measure", lambda: measure_blocks(jobs, plan))]
+
+
+def _place(store: Store, folder: str, chunks: list[Chunk], jobs: SparkJobs) -> CorpusPlace:
+    """The work folder is named by the last chunk: with a target, the search may be repeated with more of them."""
+    jobs.shuffle_partitions = jobs.partitions_for(sum(chunk.documents for chunk in chunks))
+    work = f"{folder}/spark/{len(chunks):06d}-{jobs.shuffle_partitions}"
+    return CorpusPlace.of(store, f"{folder}/clean", work, chunks, BLOCKS_PER_PARTITION * jobs.shuffle_partitions)
+
+
+def _find_duplicates(
+    jobs: SparkJobs, stages: FinishedStages, place: CorpusPlace, data: DataConfig
+) -> tuple[tuple[RecordTable, ...], dict[str, Any]]:
+    equal = stages.table("equal", lambda: find_equal(jobs, jobs.share(place), data.exact_dedup))
+    if not data.near_dedup.enabled:
+        return (equal,), {"clusters": 0, "cluster_sizes": {}, "beyond": 0}
+    search = SimilarSearch(place, equal, data.near_dedup.min_similarity)
+    near, facts = find_similar(jobs, stages, search)
+    return (equal, near), facts
+
+
+def _summary(
+    place: CorpusPlace, blocks: list[BlockFacts], removed: tuple[RecordTable, ...], facts: dict[str, Any]
+) -> DuplicateSummary:
+    count = {fate: sum(block.removed[str(fate)] for block in blocks) for fate in (SAME_ID, EXACT, NEAR)}
+    first = {
+        fate: [number for block in blocks for number in block.first[str(fate)]][:EXAMPLES] for fate in (SAME_ID, EXACT)
+    }
+    return DuplicateSummary(
+        count[SAME_ID],
+        count[EXACT],
+        count[NEAR],
+        first[SAME_ID],
+        first[EXACT],
+        _shown_near(place, blocks, removed[-1], count[NEAR]) if count[NEAR] else [],
+        facts["clusters"],
+        facts["cluster_sizes"],
+        facts["beyond"],
+    )
+
+
+def _shown_near(place: CorpusPlace, blocks: list[BlockFacts], near: RecordTable, count: int) -> list[tuple[int, int]]:
+    ends = np.cumsum([0, *(block.removed[str(NEAR)] for block in blocks)])
+    shown = []
+    for position in shown_places(count).tolist():
+        block = int(np.searchsorted(ends, position, side="right")) - 1
+        record = near.read_all(place, block, REMOVED)[position - int(ends[block])]
+        shown.append((int(record["number"]), int(record["twin"])))
+    return shown
+
+
+def _facts(jobs: SparkJobs, plan: PartsPlan, found: dict[str, Any]) -> dict[str, Any]:
+    """What the work took in this session, for people: it is not part of the corpus."""
+    documents = max(1, plan.place.documents)
+    shuffled = sum(stage.shuffle_bytes for stage in jobs.facts.values())
+    return {
+        "spark": jobs.session.version,
+        "documents": plan.place.documents,
+        "shuffle_bytes_per_document": round(shuffled / documents, 1),
+        "near_duplicates": found,
+        "stages": {name: asdict(stage) for name, stage in jobs.facts.items()},
+    }

@@ -1,0 +1,125 @@
+"""Connected components on Spark: large stars and small stars in turn, until no link changes.
+
+Few links are joined in one task. More of them are first joined within each task, which leaves one link for each
+document, and then linked to ever smaller documents, as in "Connected Components in MapReduce and Beyond" (Kiveris and
+others, 2014).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .jobs import FinishedStages, SparkJobs
+from .place import CorpusPlace
+from .streams import LargeStars, SmallStars, checksum, contract
+from .tables import FILES, PAIR, RecordTable, TableWriter, batch, columns_of, records_of
+
+LINKS_PER_TASK = 4_000_000  # 64 MB
+LINKS = "node long, neighbour long"
+
+
+@dataclass(frozen=True)
+class LinkFiles:
+    """Links of a table as tasks read them: some files each."""
+
+    place: CorpusPlace
+    name: str
+    table: RecordTable
+    groups: tuple[tuple[int, ...], ...]  # the table's files, by task
+
+    @classmethod
+    def of(cls, place: CorpusPlace, name: str, table: RecordTable, links_per_task: int) -> LinkFiles:
+        groups: list[list[int]] = []
+        filled = links_per_task
+        for number, (_, _, rows) in enumerate(table.files):
+            if filled + rows > links_per_task:
+                groups.append([])
+                filled = 0
+            groups[-1].append(number)
+            filled += rows
+        return cls(place, name, table, tuple(map(tuple, groups)))
+
+    def read(self, task: int) -> Iterator[np.ndarray]:
+        for number in self.groups[task]:
+            only = RecordTable(self.table.name, (self.table.files[number],))
+            yield from only.read(self.place, only.files[0][0], PAIR)
+
+
+def find_components(
+    jobs: SparkJobs,
+    stages: FinishedStages,
+    place: CorpusPlace,
+    edges: RecordTable,
+    links_per_task: int = LINKS_PER_TASK,
+) -> tuple[RecordTable, int]:
+    """Return a table of (document, first document of its cluster), and in how many rounds it was found."""
+    files = LinkFiles.of(place, "links-00", edges, links_per_task)
+    links = stages.table("links-00", lambda: _contract(jobs, files))
+    rounds = 1
+    while len(files.groups) > 1 or rounds > 1:
+        name = f"links-{rounds:02d}"
+        before, files = links, LinkFiles.of(place, name, links, links_per_task)
+        links = stages.table(name, partial(_star_round, jobs, files))
+        rounds += 1
+        if (links.rows, links.total) == (before.rows, before.total):
+            break
+    return links, rounds
+
+
+def _contract(jobs: SparkJobs, files: LinkFiles) -> RecordTable:
+    if not files.groups:
+        return RecordTable(files.name, ())
+    return jobs.table("clusters", files.name, jobs.tasks(_contracted, jobs.share(files), len(files.groups), FILES))
+
+
+def _star_round(jobs: SparkJobs, files: LinkFiles) -> RecordTable:
+    shared = jobs.share(files)
+    both = jobs.tasks(_both_ways, shared, len(files.groups), LINKS)
+    large = jobs.sorted_by(both, "node", "node", "neighbour").mapInArrow(partial(_stars, LargeStars), LINKS)
+    small = jobs.sorted_by(large, "node", "node", "neighbour").mapInArrow(partial(_write_stars, shared), FILES)
+    return jobs.table("clusters", files.name, small)
+
+
+def _contracted(files: LinkFiles, task: int) -> Iterator[Any]:
+    records = np.concatenate([np.empty(0, PAIR), *files.read(task)])
+    links = contract(np.stack([records["a"], records["b"]], axis=1))
+    yield from _written(files, task, links[:, 0].copy(), links[:, 1].copy(), TableWriter(files.place, files.name, PAIR))
+
+
+def _both_ways(files: LinkFiles, task: int) -> Iterator[Any]:
+    for links in files.read(task):
+        a, b = links["a"], links["b"]
+        yield batch(node=np.concatenate([a, b]), neighbour=np.concatenate([b, a]))
+
+
+def _stars(kind: type[LargeStars], batches: Iterable[Any]) -> Iterator[Any]:
+    stars = kind()
+    for nodes, neighbours in columns_of(batches, "node", "neighbour"):
+        node, neighbour = stars.links(nodes, neighbours)
+        yield batch(node=node, neighbour=neighbour)
+
+
+def _write_stars(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
+    from pyspark import TaskContext
+
+    context, files = TaskContext.get(), shared.value
+    assert context is not None
+    writer, stars = TableWriter(files.place, files.name, PAIR), SmallStars()
+    for nodes, neighbours in columns_of(batches, "node", "neighbour"):
+        yield from _written(files, context.partitionId(), *stars.links(nodes, neighbours), writer, last=False)
+    yield from writer.finish()
+
+
+def _written(
+    files: LinkFiles, block: int, nodes: np.ndarray, roots: np.ndarray, writer: TableWriter, last: bool = True
+) -> Iterator[Any]:
+    total = checksum(np.ascontiguousarray(nodes), np.ascontiguousarray(roots))
+    signed = int(np.array([total], np.uint64).view(np.int64)[0])
+    yield from writer.add(block, records_of(PAIR, a=nodes, b=roots), signed)
+    if last:
+        yield from writer.finish()

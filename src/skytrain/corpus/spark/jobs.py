@@ -1,0 +1,252 @@
+"""Runs jobs on Spark: tasks by number, tables by block, progress by stage; a finished stage is never run again."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from skytrain.config import SkytrainError, format_bytes, plural
+from skytrain.storage import NotFound, Store
+
+from ..pool import rebuild_error
+from ..progress import ShowProgress
+from .place import CorpusPlace
+from .tables import FILES, RecordTable, write_by_block
+
+DOCUMENTS_PER_PARTITION = 200_000  # some 18 band hashes of 32 bytes each: sorted in about 115 MB
+POLL_SECONDS = 0.5
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+RESULT = "task long, result binary"
+
+TaskFunction = Callable[[Any, int], Iterable[Any]]
+
+
+@dataclass
+class StageFacts:
+    """What a stage took."""
+
+    seconds: float = 0.0
+    shuffle_bytes: int = 0
+    tasks: int = 0
+
+
+@dataclass
+class SparkJobs:
+    """A session, and what its jobs took so far."""
+
+    session: Any
+    progress: ShowProgress | None = None
+    partitions: int | None = None
+    facts: dict[str, StageFacts] = field(default_factory=dict)
+    shuffle_partitions: int = 2  # of the jobs to come
+
+    @property
+    def cores(self) -> int:
+        return int(self.session.sparkContext.defaultParallelism)
+
+    def partitions_for(self, documents: int) -> int:
+        return self.partitions or max(2 * self.cores, -(-documents // DOCUMENTS_PER_PARTITION))
+
+    def share(self, value: Any) -> Any:
+        """Send a value to every executor once; tasks use its `.value`."""
+        return self.session.sparkContext.broadcast(value)
+
+    def tasks(self, function: TaskFunction, shared: Any, count: int, schema: str) -> Any:
+        """A frame of what `function(shared value, number)` yields for the numbers 0 to `count`, a partition each."""
+        frame = self.session.range(0, count, 1, max(1, count))
+        return frame.mapInArrow(partial(_numbered, function, shared), schema)
+
+    def results(self, stage: str, function: Callable[[Any, int], Any], shared: Any, count: int) -> list[Any]:
+        """Return `function(shared value, number)` for each number, in order. Results must be small.
+
+        An error that a user can fix is a result too: whoever reads the results raises it when it is reached.
+        """
+        if not count:
+            return []
+        rows = self.run(stage, self.tasks(partial(_one_result, function), shared, count, RESULT))
+        found = {row["task"]: _unpickled(bytes(row["result"])) for row in rows}
+        return [found[number] for number in range(count)]
+
+    def table(self, stage: str, name: str, frame: Any) -> RecordTable:
+        """Run a job whose tasks write a table, and return it."""
+        rows = self.run(stage, frame)
+        files = sorted((row["block"], row["piece"], row["rows"]) for row in rows if row["piece"] >= 0)
+        return RecordTable(name, tuple(files), sum(row["number"] for row in rows) % 2**64)
+
+    def table_by_block(
+        self, stage: str, name: str, dtype: np.dtype, frame: Any, place: Any, unique: bool = False
+    ) -> RecordTable:
+        """Sort a frame with a column `block` and write it; equal records are next to each other."""
+        assert dtype.names is not None
+        moved = self.sorted_by(frame, "block", "block", *dtype.names)
+        write = partial(_write_by_block, place, name, dtype, unique)
+        return self.table(stage, name, moved.mapInArrow(write, FILES))
+
+    def sorted_by(self, frame: Any, key: str, *columns: str, partitions: int | None = None) -> Any:
+        """Move records with equal keys to the same partition, sorted by the columns."""
+        count = partitions or self.shuffle_partitions
+        return frame.repartition(count, key).sortWithinPartitions(*columns)
+
+    @contextmanager
+    def batch_rows(self, rows: int) -> Iterator[None]:
+        """Limit the rows that a task is given at once in the jobs that run meanwhile."""
+        conf = self.session.conf
+        before = conf.get(BATCH_ROWS)
+        conf.set(BATCH_ROWS, str(rows))
+        try:
+            yield
+        finally:
+            conf.set(BATCH_ROWS, before)
+
+    def run(self, stage: str, frame: Any) -> list[Any]:
+        """Run a job and return its rows, which must be few: what tasks say of the files they wrote."""
+        context = self.session.sparkContext
+        group = f"{stage}-{time.monotonic_ns()}"
+        context.setJobGroup(group, stage)
+        watcher = _Watcher(context, group, stage, self.progress)
+        begun = time.monotonic()
+        watcher.start()
+        try:
+            rows = frame.collect()
+        except Exception as error:
+            raise _explained(stage, error) from error
+        finally:
+            watcher.stop()
+        facts = self.facts.setdefault(stage, StageFacts())
+        facts.seconds += time.monotonic() - begun
+        shuffled, tasks = _measured(context, group)
+        facts.shuffle_bytes += shuffled
+        facts.tasks += tasks
+        if self.progress:
+            detail = f"{plural(tasks, 'task')}, {format_bytes(shuffled)} shuffled"
+            self.progress(stage, tasks, tasks, detail)
+        return list(rows)
+
+
+class FinishedStages:
+    """Notes of finished stages in a folder of the store: started again, the work continues after the last of them."""
+
+    def __init__(self, store: Store, folder: str) -> None:
+        self.store, self.folder = store, folder
+
+    def get(self, stage: str, make: Callable[[], Any]) -> Any:
+        """Return what `make` returned when the stage was finished; it must be JSON."""
+        key = f"{self.folder}/{stage}.json"
+        try:
+            return json.loads(self.store.read(key))
+        except NotFound:
+            made = make()
+        self.store.write(key, json.dumps(made).encode())
+        return json.loads(json.dumps(made))
+
+    def table(self, stage: str, make: Callable[[], RecordTable]) -> RecordTable:
+        return RecordTable.from_json(self.get(stage, lambda: make().to_json()))
+
+
+def _numbered(function: TaskFunction, shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
+    for each in batches:
+        for number in each.column(0).to_pylist():
+            yield from function(shared.value, number)
+
+
+def _write_by_block(shared: Any, name: str, dtype: np.dtype, unique: bool, batches: Iterable[Any]) -> Iterator[Any]:
+    place: CorpusPlace = shared.value
+    yield from write_by_block(place, name, dtype, batches, unique)
+
+
+def _one_result(function: Callable[[Any, int], Any], shared: Any, number: int) -> Iterator[Any]:
+    import pyarrow as pa
+
+    try:
+        result = function(shared, number)
+    except SkytrainError as error:
+        result = FailedTask.of(error)
+    arrays = [pa.array([number], pa.int64()), pa.array([pickle.dumps(result)], pa.binary())]
+    yield pa.RecordBatch.from_arrays(arrays, ["task", "result"])
+
+
+@dataclass(frozen=True)
+class FailedTask:
+    """An error that a user can fix, as a task found it."""
+
+    kind: type[SkytrainError]
+    args: tuple[Any, ...]
+    state: dict[str, Any]
+
+    @classmethod
+    def of(cls, error: SkytrainError) -> FailedTask:
+        return cls(type(error), error.args, error.__dict__)
+
+    def error(self) -> SkytrainError:
+        return rebuild_error(self.kind, self.args, self.state)
+
+
+def _unpickled(data: bytes) -> Any:
+    return pickle.loads(data)  # written by our own tasks
+
+
+def raised(results: Iterable[Any]) -> Iterator[Any]:
+    """Yield the results; raises the first error among them when it is reached."""
+    for result in results:
+        if isinstance(result, FailedTask):
+            raise result.error()
+        yield result
+
+
+class SparkFailure(SkytrainError):
+    """A job failed on Spark. Finished stages are already stored."""
+
+
+def _explained(stage: str, error: Exception) -> SparkFailure:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if "Error" in line or "Exception" in line]
+    last = next((line for line in reversed(told) if not line.startswith(("at ", "File "))), lines[0] if lines else "")
+    return SparkFailure(
+        f"Spark could not finish {stage}: {last}\n  start again to continue after the last finished stage; --debug prints all of it"
+    )
+
+
+def _measured(context: Any, group: str) -> tuple[int, int]:
+    """Return the bytes that a group's stages wrote for shuffles, and their number of tasks."""
+    status, shuffled, tasks = context._jsc.sc().statusStore(), 0, 0
+    tracker = context.statusTracker()
+    for job in tracker.getJobIdsForGroup(group):
+        for stage in tracker.getJobInfo(job).stageIds:
+            data = status.lastStageAttempt(stage)
+            shuffled += data.shuffleWriteBytes()
+            tasks += data.numCompleteTasks()
+    return shuffled, tasks
+
+
+class _Watcher(threading.Thread):
+    """Reports how many tasks of a job group are finished while the job runs."""
+
+    def __init__(self, context: Any, group: str, stage: str, progress: ShowProgress | None) -> None:
+        super().__init__(name="spark-progress", daemon=True)
+        self._tracker, self._group, self._stage, self._progress = context.statusTracker(), group, stage, progress
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        while self._progress and not self._stopped.wait(POLL_SECONDS):
+            done = total = 0
+            for job in self._tracker.getJobIdsForGroup(self._group):
+                info = self._tracker.getJobInfo(job)
+                for stage in info.stageIds if info else ():
+                    facts = self._tracker.getStageInfo(stage)
+                    if facts:
+                        done, total = done + facts.numCompletedTasks, total + facts.numTasks
+            if 0 < done < total and not self._stopped.is_set():
+                self._progress(self._stage, done, total)
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self.join()

@@ -1,0 +1,78 @@
+"""A Spark session with what the engine needs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from skytrain.config import ConfigError, MissingExtra, SkytrainError, SparkConfig, set_default
+
+from ..progress import ShowProgress
+from .jobs import SparkJobs
+
+JAVA_HINT = "install Java 17 or newer, and set JAVA_HOME if it is not on the PATH"
+DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",  # Skytrain shows its own
+}
+RUNTIME = {
+    # An adaptive plan would run every shuffle as a job of its own, and has nothing to decide here.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+}
+
+
+@contextmanager
+def open_jobs(settings: SparkConfig, progress: ShowProgress | None = None) -> Iterator[SparkJobs]:
+    """Run jobs on the session of this process, or on a new one that ends with them."""
+    session, is_new = _open_session(settings)
+    try:
+        yield SparkJobs(session, progress, settings.partitions)
+    finally:
+        if is_new:
+            session.stop()
+
+
+def _open_session(settings: SparkConfig) -> tuple[Any, bool]:
+    """Return a session and whether it is new. What spark-submit or a notebook has set already stays as it is."""
+    try:
+        from pyspark import SparkConf
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise MissingExtra("pyspark", "spark") from None
+    set_default("PYSPARK_PYTHON", sys.executable)  # executors on this machine; elsewhere their own setting wins
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        for name, value in RUNTIME.items():
+            active.conf.set(name, value)
+        return active, False
+    given = SparkConf()
+    builder = SparkSession.builder.appName("skytrain prepare")
+    if settings.master is not None:
+        builder = builder.master(settings.master)
+    elif not given.contains("spark.master"):
+        builder = builder.master("local[*]")
+    own = dict(_property(line) for line in settings.conf)
+    for name, value in {**DEFAULTS, **RUNTIME, **own}.items():
+        if name in own or not given.contains(name):
+            builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+    except (PySparkException, OSError) as error:
+        raise SkytrainError(f"Spark did not start: {_first_line(error)}\n  {JAVA_HINT}") from None
+    session.sparkContext.setLogLevel("ERROR")
+    return session, True
+
+
+def _property(line: str) -> tuple[str, str]:
+    name, equals, value = line.partition("=")
+    if not equals or not name.startswith("spark."):
+        raise ConfigError("spark.conf", f"{line!r} is not a Spark property", hint="write spark.executor.memory=2g")
+    return name, value
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]

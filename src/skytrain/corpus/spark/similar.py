@@ -1,0 +1,212 @@
+"""Similar pairs on Spark: bands propose pairs, signatures rule most out, the sets of shingles decide.
+
+The same pairs as in the local engine: pairs of a bucket by rank; of these, the ones whose documents both have a
+pair that the signatures do not rule out; of these, the ones whose Jaccard similarity reaches the threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..chunks import read_signatures
+from ..dedup import KEPT
+from ..minhash import BANDS, HASHES, band_hashes, has_words, jaccard_of
+from ..near import least_equal
+from .jobs import SparkJobs
+from .place import CorpusPlace, DocumentReader
+from .tables import FILES, NUMBER, PAIR, REMOVED, RecordTable, TableWriter, batch, columns_of, records_of
+
+BANDED = "hash long, band byte, number long"
+BY_BLOCK = "block int, a long, b long"
+WITH_CONTENT = "block int, b long, a long, content binary"
+NUMBERS = "block int, number long"
+BATCH_BYTES = 4 << 20
+SETS_PER_BATCH = 128  # sets are as long as their documents: Spark cuts batches by rows only
+
+
+NO_TABLE = RecordTable("", ())
+
+
+@dataclass(frozen=True)
+class SimilarSearch:
+    """The tables of one search, as far as they are made."""
+
+    place: CorpusPlace
+    removed: RecordTable  # equal documents
+    min_similarity: float
+    pairs: RecordTable = NO_TABLE
+    needed: RecordTable | None = None  # None: all documents
+
+
+def find_pairs(jobs: SparkJobs, search: SimilarSearch) -> RecordTable:
+    """Write the pairs that share a bucket, each once, by the block of their first document."""
+    shared, place = jobs.share(search), search.place
+    bands = jobs.tasks(_bands, shared, len(place.blocks) - 1, BANDED)
+    buckets = jobs.sorted_by(bands, "hash", "hash", "band", "number")
+    pairs = buckets.mapInArrow(partial(_bucket_pairs, shared), BY_BLOCK)
+    return jobs.table_by_block("pairs", "pairs", PAIR, pairs, jobs.share(place), unique=True)
+
+
+def find_needed(jobs: SparkJobs, search: SimilarSearch) -> RecordTable:
+    """Write the documents of pairs whose signatures do not rule out that they are similar."""
+    shared = jobs.share(search)
+    frame = jobs.tasks(partial(_pairs_of_block, _signature_content), shared, len(search.pairs.blocks()), WITH_CONTENT)
+    compared = jobs.sorted_by(frame, "block", "block", "b", "a").mapInArrow(partial(_estimate, shared), NUMBERS)
+    return jobs.table_by_block("needed", "needed", NUMBER, compared, jobs.share(search.place), unique=True)
+
+
+def find_edges(jobs: SparkJobs, search: SimilarSearch) -> RecordTable:
+    """Write the similar pairs, by partition."""
+    shared = jobs.share(search)
+    compared = compare_sets(jobs, shared, len(search.pairs.blocks()), BY_BLOCK, partial(_similar, shared))
+    with jobs.batch_rows(SETS_PER_BATCH):
+        return jobs.table("verify", "edges", compared.mapInArrow(partial(_write_edges, shared), FILES))
+
+
+def compare_sets(
+    jobs: SparkJobs, shared: Any, blocks: int, schema: str, compare: Callable[[Iterable[Any]], Iterator[Any]]
+) -> Any:
+    """A frame of what `compare` yields for the pairs, each with the set of its first document, by the second's block."""
+    frame = jobs.tasks(partial(_pairs_of_block, _set_content), shared, blocks, WITH_CONTENT)
+    return jobs.sorted_by(frame, "block", "block", "b", "a").mapInArrow(compare, schema)
+
+
+def similarities(place: CorpusPlace, batches: Iterable[Any]) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield blocks, a, b and the Jaccard similarity of each pair, sorted by b; `content` is the set of a."""
+    reader = DocumentReader(place)
+    for each in batches:
+        if not each.num_rows:
+            continue
+        ((blocks, a, b),) = columns_of([each], "block", "a", "b")
+        contents = each.column(each.schema.get_field_index("content"))
+        found = np.empty(len(b), np.float64)
+        for part, sets in reader.sets(b):
+            for i, theirs in zip(range(part.start, part.stop), sets, strict=True):
+                found[i] = jaccard_of(np.frombuffer(contents[i].as_buffer(), np.uint64), theirs)
+        yield blocks, a, b, found
+
+
+def _bands(search: SimilarSearch, block: int) -> Iterator[Any]:
+    place = search.place
+    fates = fates_of(place, [search.removed], block)
+    first = place.first_of(block)
+    for i in place.chunks_of(block):
+        chunk = place.chunks[i]
+        rows = np.frombuffer(read_signatures(place.store, place.clean, chunk), np.uint32).reshape(-1, HASHES)
+        start = int(place.firsts[i]) - first
+        use = np.flatnonzero((fates[start : start + chunk.documents] == KEPT) & has_words(rows))
+        hashes = band_hashes(rows[use]).view(np.int64)
+        bands = np.tile(np.arange(BANDS, dtype=np.int8), len(use))
+        yield batch(hash=hashes.reshape(-1), band=bands, number=np.repeat(place.firsts[i] + use, BANDS))
+
+
+def fates_of(place: CorpusPlace, tables: list[RecordTable], block: int) -> np.ndarray:
+    """Return the fate of each document of a block."""
+    first = place.first_of(block)
+    fates = np.zeros(place.first_of(block + 1) - first, np.uint8)
+    for table in tables:
+        for removed in table.read(place, block, REMOVED):
+            fates[removed["number"] - first] = removed["fate"]
+    return fates
+
+
+def _bucket_pairs(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
+    from .streams import BucketPairs
+
+    place, buckets = shared.value.place, BucketPairs()
+    for hashes, bands, numbers in columns_of(batches, "hash", "band", "number"):
+        pairs = buckets.pairs(hashes, bands, numbers)
+        if len(pairs):
+            yield batch(block=place.block_of(pairs[:, 0]), a=pairs[:, 0].copy(), b=pairs[:, 1].copy())
+
+
+def _pairs_of_block(
+    content_of: Callable[[DocumentReader, np.ndarray], Iterator[tuple[slice, list[bytes]]]],
+    search: SimilarSearch,
+    number: int,
+) -> Iterator[Any]:
+    """Yield the pairs of a block with what `content_of` says of their first document, for the block of the second."""
+    place, block = search.place, search.pairs.blocks()[number]
+    reader = DocumentReader(place)
+    needed = search.needed.read_all(place, block, NUMBER)["number"] if search.needed else None
+    for pairs in search.pairs.read(place, block, PAIR):
+        if needed is not None:
+            pairs = pairs[_among(pairs["a"], needed)]
+        a, b = np.ascontiguousarray(pairs["a"]), np.ascontiguousarray(pairs["b"])
+        for part, contents in content_of(reader, a) if len(a) else ():
+            size = max(1, max(map(len, contents)))
+            step = max(1, BATCH_BYTES // size)
+            for start in range(0, len(contents), step):
+                rows = slice(part.start + start, min(part.start + start + step, part.stop))
+                yield batch(block=place.block_of(b[rows]), b=b[rows], a=a[rows], content=contents[start : start + step])
+
+
+def _among(numbers: np.ndarray, ascending: np.ndarray) -> np.ndarray:
+    if not len(ascending):
+        return np.zeros(len(numbers), np.bool_)
+    places = np.minimum(np.searchsorted(ascending, numbers), len(ascending) - 1)
+    return ascending[places] == numbers
+
+
+def _signature_content(reader: DocumentReader, numbers: np.ndarray) -> Iterator[tuple[slice, list[bytes]]]:
+    for _, part in reader.by_chunk(numbers):
+        yield part, [row.tobytes() for row in reader.signatures(numbers[part])]
+
+
+def _set_content(reader: DocumentReader, numbers: np.ndarray) -> Iterator[tuple[slice, list[bytes]]]:
+    for part, sets in reader.sets(numbers):
+        yield part, [each.tobytes() for each in sets]
+
+
+def _estimate(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
+    search: SimilarSearch = shared.value
+    reader, least = DocumentReader(search.place), least_equal(search.min_similarity)
+    for each in batches:
+        if not each.num_rows:
+            continue
+        ((a, b),) = columns_of([each], "a", "b")
+        contents = each.column(each.schema.get_field_index("content")).to_pylist()
+        theirs = np.frombuffer(b"".join(contents), np.uint32).reshape(-1, HASHES)
+        close = (theirs == reader.signatures(b)).sum(axis=1) >= least
+        numbers = np.unique(np.concatenate([a[close], b[close]]))
+        yield batch(block=search.place.block_of(numbers), number=numbers)
+
+
+def _similar(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
+    search: SimilarSearch = shared.value
+    place = search.place
+    for blocks, a, b, found in similarities(place, _both_needed(search, batches)):
+        close = found >= search.min_similarity
+        yield batch(block=blocks[close], a=a[close], b=b[close])
+
+
+def _both_needed(search: SimilarSearch, batches: Iterable[Any]) -> Iterator[Any]:
+    import pyarrow as pa
+
+    assert search.needed is not None
+    block, needed = -1, np.empty(0, np.int64)
+    for each in batches:
+        keep = np.zeros(each.num_rows, np.bool_)
+        for blocks, b in columns_of([each], "block", "b"):
+            for i in np.unique(blocks).tolist():
+                if i != block:
+                    block, needed = i, search.needed.read_all(search.place, i, NUMBER)["number"]
+                mine = blocks == i
+                keep[mine] = _among(b[mine], needed)
+        yield each.filter(pa.array(keep))
+
+
+def _write_edges(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    writer = TableWriter(shared.value.place, "edges", PAIR)
+    for a, b in columns_of(batches, "a", "b"):
+        yield from writer.add(context.partitionId(), records_of(PAIR, a=a, b=b))
+    yield from writer.finish()

@@ -1,0 +1,110 @@
+"""What differs between the jobs that `launch` runs on rented machines: name, packages, profile, command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from ..config import Composed, Config, HFModelConfig, SkytrainError, make, uses_deepspeed
+from ..corpus import recipe_hash
+from ..planning import (
+    JobKind,
+    Plan,
+    PlannedOffer,
+    PlanRequest,
+    PrepareMaterial,
+    PrepareWork,
+    load_catalog,
+    prepare_plan,
+)
+from ..runs import run_name
+
+PACKED = (".gz", ".zst", ".parquet", ".bz2", ".xz")
+UNPACKED_TIMES = 3.0  # bytes of text in a byte of a compressed file; assumed
+KEPT = 0.6  # of the text that is read; assumed
+UNKNOWN_BYTES = 1e9  # of a source that is no files and has no target
+
+
+def job_name(config: Config, job: JobKind) -> str:
+    """Return the name of the run; preparing data is named after the data and its recipe."""
+    if job == "train" or config.run:
+        return run_name(config)
+    return f"prepare-{config.data.name}-{recipe_hash(config.data)[:8]}"
+
+
+def job_config(config: Config, job: JobKind) -> Config:
+    """Return the configuration of the launch: machines that prepare data have a role that may write it."""
+    if job == "train":
+        return config
+    cloud = config.cloud
+    if cloud.prepare_profile is None:
+        raise SkytrainError(
+            "cloud.prepare_profile is not set: the account has no role for machines that prepare data\n"
+            "  apply infra/terraform/base of this version, then: skytrain cloud init --force"
+        )
+    return replace(
+        config,
+        cloud=replace(cloud, instance_profile=cloud.prepare_profile, roles=replace(cloud.roles, node=None)),
+    )
+
+
+def job_extras(config: Config, job: JobKind) -> tuple[str, ...]:
+    """Return the extras of Skytrain that the job needs."""
+    extras = {"aws", "train"} if job == "train" else {"aws", "data"}
+    if job == "prepare":
+        if config.tokenizer.kind == "hf":
+            extras.add("hf")
+        if config.data.source.args.get("extraction") == "trafilatura":
+            extras.add("html")
+        return tuple(sorted(extras))
+    if uses_deepspeed(config):
+        extras.add("deepspeed")
+    if isinstance(config.model, HFModelConfig) or config.tokenizer.kind == "hf":
+        extras.add("export")
+    if "wandb" in config.trainer.loggers:
+        extras.add("wandb")
+    return tuple(sorted(extras))
+
+
+def job_words(offer: PlannedOffer, job: JobKind) -> tuple[str, ...]:
+    """Return the words of `skytrain node` that follow from the offer and the job."""
+    if job == "prepare":
+        return ("--job", "prepare")
+    assert offer.layout is not None and offer.speed is not None
+    planned = (
+        f"budget.planned_usd={offer.cost.usd:.2f}",
+        f"budget.planned_step_seconds={offer.speed.step_seconds:.4f}",
+    )
+    return (*offer.layout.overrides, *planned)
+
+
+def plan_preparation(composed: Composed) -> Plan:
+    """Return the plan of `launch prepare`. Lists the source's files for their size; reads and writes nothing."""
+    config = composed.config
+    if config.cloud.region is None:
+        raise SkytrainError("cloud.region is not set\n  add cloud=ec2")
+    request = PlanRequest(config.budget.usd, region=config.cloud.region)
+    material = PrepareMaterial(composed.values, composed.words, request, load_catalog(), datetime.now(UTC))
+    return prepare_plan(prepare_work(config), material)
+
+
+def prepare_work(config: Config) -> PrepareWork:
+    """Return how much text the machine will read, as far as sizes and settings tell."""
+    data = config.data
+    source = make(data.source.target, data.source.args, key="data.source")
+    folder, target = f"tokens/{data.name}", None
+    if data.target_tokens:
+        target = data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token / KEPT
+    if not hasattr(source, "pieces"):
+        return PrepareWork(target or UNKNOWN_BYTES, 0.0, folder)
+    pieces = source.pieces()
+    here = [piece.url for piece in pieces if piece.store is None and "://" not in piece.url]
+    if here:
+        raise SkytrainError(
+            f"{here[0]} is a file of this computer, which rented machines cannot read\n"
+            f"  copy the source to the bucket, and set data.source.paths='{config.store.root}/sources/*'"
+        )
+    stored = float(sum(piece.size for piece in pieces))
+    text = sum(piece.size * (UNPACKED_TIMES if piece.name.endswith(PACKED) else 1.0) for piece in pieces)
+    share = min(1.0, target / text) if target and text else 1.0
+    return PrepareWork(text * share, stored * share, folder)

@@ -1,0 +1,92 @@
+"""What a launch refuses before AWS is asked for anything: another plan, another place, a run that has machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+
+from ..cloud import (
+    KINDS,
+    AwsSession,
+    LaunchRecord,
+    enabled_regions,
+    has_machines,
+    read_launch,
+    recorded_at,
+    scan_account,
+)
+from ..config import Composed, Config, SkytrainError, source_hash
+from ..planning import Plan, load_catalog
+from ..storage import Store
+
+FREE = ("budget", "cloud", "run", "store")  # settings that may differ from the plan's
+BEGIN_SECONDS = 120  # in which a launch that has its record makes its requests
+
+
+def check_place(config: Config, plan: Plan) -> None:
+    if config.cloud.target is None:
+        raise SkytrainError("cloud.target is not set\n  add cloud=ec2")
+    if not config.store.root.startswith("s3://"):
+        raise SkytrainError(
+            f"store.root={config.store.root}: rented machines reach only a bucket\n"
+            "  cloud=ec2 takes the account's bucket; copy data there first: skytrain store copy"
+        )
+    if plan.choice.region != config.cloud.region:
+        raise SkytrainError(
+            f"the plan is for {plan.choice.region}, the account's network and bucket are in {config.cloud.region}\n"
+            f"  plan again: skytrain plan ... --region {config.cloud.region}"
+        )
+    if config.cloud.reservation != plan.choice.reservation:
+        raise SkytrainError(
+            f"cloud.reservation is {config.cloud.reservation or 'not set'}, and the plan's is "
+            f"{plan.choice.reservation or 'none'}\n  plan again: skytrain plan ... cloud.reservation=cr-..."
+        )
+    if plan.code.source_hash != source_hash():
+        raise SkytrainError(
+            "the plan was made by another version of Skytrain\n  plan again with this one, or add --replan"
+        )
+
+
+def check_same(composed: Composed, plan: Plan) -> None:
+    """Raise unless the configuration is the plan's, apart from where it runs and what it may cost."""
+    planned, given = (
+        {key: value for key, value in json.loads(json.dumps(values, default=str)).items() if key not in FREE}
+        for values in (plan.config, composed.values)
+    )
+    changed = [key for key in sorted({*planned, *given}) if planned.get(key) != given.get(key)]
+    if changed:
+        raise SkytrainError(
+            f"the settings under {', '.join(changed)} are not those of the plan\n"
+            f"  with a plan, only {', '.join(FREE)} may change; plan again with the others, or add --replan"
+        )
+
+
+def check_alone(earlier: Sequence[LaunchRecord], store: Store, session: AwsSession, now: datetime) -> None:
+    """Raise if an earlier launch of the run, in any region, has machines or is about to ask for some."""
+    for record in earlier:
+        if record.failed or record.over_at <= now:
+            continue
+        begins = now.timestamp() - recorded_at(store, record) < BEGIN_SECONDS
+        waits_for = read_launch(store, record.after.run, record.after.launch) if record.after else record
+        if begins or has_machines(session, record) or has_machines(session, waits_for):
+            raise SkytrainError(
+                f"run {record.run} was launched in {record.region} at {record.launched_at} by {record.launched_by}, "
+                f"and {'that launch may not be complete yet' if begins else 'is not over'}\n"
+                f"  watch it: skytrain status {record.run}; end it: skytrain stop {record.run}"
+            )
+
+
+def check_regions(run: str, config: Config, session: AwsSession) -> None:
+    """Raise if a run of this name has machines in another region: tags would not tell the two apart."""
+    enabled = set(enabled_regions(session)[0]) & set(load_catalog().regions) - {session.region}
+    if not enabled:
+        return
+    kinds = [KINDS["Auto Scaling group"], KINDS["instance"]]
+    scan = scan_account(session, sorted(enabled), kinds, config.cloud.project)
+    for found in scan.resources:
+        if found.tags.run == run and found.facts.get("wanted", 1):
+            raise SkytrainError(
+                f"a run {run} has machines in {found.region} ({found.kind} {found.id})\n"
+                f"  choose another name: run=NAME; or end that one: skytrain stop {run} cloud=aws"
+            )

@@ -1,0 +1,163 @@
+"""A plan for `launch prepare`: one machine without GPUs, chosen by the bytes of text that it has to read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from skytrain import __version__
+from skytrain.config import SkytrainError, format_bytes, source_hash
+
+from .catalog import MARKETS, Catalog, InstanceType, Price
+from .costs import BOOT_SECONDS, GP3_GB, GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH, INTERRUPTIONS_PER_HOUR, s3_seconds
+from .offers import PlanRequest
+from .plan_file import FORMAT, CostForecast, Plan, PlannedCode, PlannedData, PlannedOffer, QuotaNeed, timestamp
+from .plan_making import EXPIRES_HOURS, FALLBACKS, KILL_EXTRA_SECONDS, KILL_FACTOR, PRICE_TOLERANCE
+
+TEXT_BYTES_PER_VCPU_SECOND = 4e6  # 6.1e6 measured per CPU-second; a vCPU is half a core: two thirds assumed
+SPREAD = 1.8  # p90 of the seconds over their median: rules, languages and file formats differ; assumed
+LONGEST_HOURS = 12.0  # of the choice, where a larger machine would be faster for about the same dollars
+MOST_VCPUS = 64  # what is not parallel, such as joining duplicates, would leave more of them idle
+WORKER_GIB = 1.5  # of memory per worker
+ASSUMPTIONS = {
+    "speed": "4 MB of text per vCPU and second, p90 1.8 times as slow; from 6.1 MB per CPU-second measured",
+    "text": "compressed files have three times as many bytes of text; the rules keep 60% of it",
+    "boot": "5 to 12 minutes; one interruption in 24 hours on spot, after which it continues where it was",
+}
+
+
+@dataclass(frozen=True)
+class PrepareWork:
+    """How much there is to prepare."""
+
+    text_bytes: float  # to read
+    stored_bytes: float  # to fetch: as the source stores them
+    folder: str  # of the tokens, relative to the store
+
+
+@dataclass(frozen=True)
+class PrepareMaterial:
+    """What a plan is made of besides the work."""
+
+    values: Mapping[str, Any]  # the composed configuration
+    words: Sequence[str]
+    request: PlanRequest
+    catalog: Catalog
+    now: datetime
+
+
+def prepare_plan(work: PrepareWork, material: PrepareMaterial) -> Plan:
+    """Return the plan: the cheapest machine that is done within half a day, else the fastest, and its fallbacks.
+
+    Raises SkytrainError if none is sold in the region, or none is within the budget.
+    """
+    request, values, now = material.request, material.values, material.now
+    assert request.region is not None
+    material.catalog.check_region(request.region)
+    offers = [
+        _offer(work, instance, price, material.catalog, request)
+        for instance in material.catalog.cpu_instances
+        if instance.vcpus <= MOST_VCPUS and instance.memory_gib >= WORKER_GIB * instance.vcpus
+        for market in ([request.market] if request.market else MARKETS)
+        if (price := material.catalog.price(instance.type, request.region, market))
+    ]
+    chosen = _chosen(offers, request)
+    return Plan(
+        format=FORMAT,
+        made_at=timestamp(now),
+        expires_at=timestamp(now + timedelta(hours=EXPIRES_HOURS)),
+        why=f"{chosen[0].instance_type} is the cheapest that reads {format_bytes(work.text_bytes)} of text in time",
+        code=PlannedCode(__version__, source_hash()),
+        offers=chosen,
+        data=PlannedData(work.folder, work.stored_bytes),
+        store_root=str(values["store"]["root"]),
+        checkpoint_every=None,
+        budget_usd=request.budget_usd,
+        usd_per_hour=max(chosen[0].usd_per_hour_each),
+        request=asdict(request),
+        assumptions=ASSUMPTIONS,
+        config=dict(values),
+        words=list(material.words),
+        job="prepare",
+    )
+
+
+def _chosen(offers: Sequence[PlannedOffer], request: PlanRequest) -> list[PlannedOffer]:
+    """Return the choice and its fallbacks: each type and market once."""
+    if not offers:
+        raise SkytrainError(
+            f"the catalogue has no machine without GPUs in {request.region}\n  try: skytrain catalog refresh"
+        )
+    budget = request.budget_usd
+    affordable = [offer for offer in offers if budget is None or offer.cost.usd_p90 <= budget]
+    if not affordable:
+        least = min(offers, key=lambda offer: offer.cost.usd_p90)
+        raise SkytrainError(
+            f"preparing the data may cost ${least.cost.usd_p90:.2f} (p90, on {least.instance_type}, {least.market}), "
+            f"more than budget.usd={budget:g}\n  raise the budget, or prepare less: data.target_tokens"
+        )
+    limit = request.deadline_hours or LONGEST_HOURS
+    in_time = [offer for offer in affordable if offer.cost.hours_p90 <= limit]
+    by_cost = sorted(in_time, key=lambda offer: (round(offer.cost.usd, 2), offer.cost.hours))
+    ranked = by_cost or sorted(affordable, key=lambda offer: offer.cost.hours_p90)
+    first, last = ranked[:FALLBACKS], ranked[FALLBACKS : FALLBACKS + 1]
+    if all(offer.market == "spot" for offer in first):  # in a shortage of spot machines, one that is certain
+        last = [offer for offer in ranked[FALLBACKS:] if offer.market == "on-demand"][:1] or last
+    return [*first, *last]
+
+
+def _offer(
+    work: PrepareWork, instance: InstanceType, price: Price, catalog: Catalog, request: PlanRequest
+) -> PlannedOffer:
+    cost = _cost(work, instance, price)
+    bid = price.usd_per_hour_max
+    if price.market == "spot":
+        on_demand = catalog.price(instance.type, price.region, "on-demand")
+        bid = min(PRICE_TOLERANCE * bid, on_demand.usd_per_hour_max if on_demand else math.inf)
+    slow = cost.hours_p90 * 3600 * KILL_FACTOR + KILL_EXTRA_SECONDS
+    budget = request.budget_usd
+    return PlannedOffer(
+        region=price.region,
+        instance_type=instance.type,
+        nodes=1,
+        market=price.market,
+        gpu="",
+        gpus_per_node=0,
+        usd_per_hour_each=[price.usd_per_hour_min, price.usd_per_hour_max],
+        price_date=price.date,
+        price_source=f"{catalog.origin} catalogue: {price.source}",
+        max_usd_per_hour_each=bid,
+        quota=QuotaNeed(instance.quota_code(price.market), instance.vcpus),
+        efa_interfaces=0,
+        placement_group=False,
+        disk_gb=GP3_GB,
+        layout=None,
+        speed=None,
+        memory_bytes_per_gpu={},
+        cost=cost,
+        kill_after_seconds=slow if budget is None else min(slow, budget / bid * 3600),
+        zones=[],
+    )
+
+
+def _cost(work: PrepareWork, instance: InstanceType, price: Price) -> CostForecast:
+    boot = sum(BOOT_SECONDS) / 2
+    seconds = work.text_bytes / (TEXT_BYTES_PER_VCPU_SECOND * instance.vcpus)
+    reading = s3_seconds(work.stored_bytes, instance)
+    hours, slow = (boot + max(seconds, reading)) / 3600, (max(BOOT_SECONDS) + SPREAD * max(seconds, reading)) / 3600
+    interruptions = INTERRUPTIONS_PER_HOUR * hours if price.market == "spot" else 0.0
+    hours += interruptions * boot / 3600
+    disk = GP3_GB * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH
+    mean = (price.usd_per_hour_min + price.usd_per_hour_max) / 2
+    return CostForecast(
+        hours=hours,
+        hours_p90=slow,
+        usd=hours * (mean + disk),
+        usd_p10=hours / SPREAD * (price.usd_per_hour_min + disk),
+        usd_p90=slow * (price.usd_per_hour_max + disk),
+        interruptions=interruptions,
+        parts_usd={"machine": hours * mean, "disk": hours * disk},
+    )

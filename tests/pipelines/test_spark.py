@@ -1,0 +1,129 @@
+"""Spark prepares what the local engine prepares, byte for byte, whatever happens to executors and to the driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.spark import prepare_command, spark_cluster, spark_environment, write_documents
+
+DOCUMENTS = 30_000
+SMALL_EXECUTORS = "spark.conf=[spark.executor.memory=1g,spark.driver.host=127.0.0.1]"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("documents") / "data"
+    write_documents(folder, DOCUMENTS, files=6)
+    return folder
+
+
+def settings(documents: Path, store: Path, *overrides: str) -> list[str]:
+    return [
+        "data=jsonl",
+        f"data.source.paths={documents}/*.jsonl",
+        "data.source.id_key=id",
+        "data.bad_records=skip",
+        "data.near_dedup.enabled=true",
+        "data.part_bytes=1MB",
+        "data.shard_tokens=300K",
+        "data.validation_fraction=0.1",
+        "data/cleaning=normalize",
+        "tokenizer=gpt2",
+        f"store.root={store}",
+        *overrides,
+    ]
+
+
+def prepare(documents: Path, store: Path, *overrides: str) -> dict[str, bytes]:
+    command = prepare_command(*settings(documents, store, *overrides))
+    subprocess.run(command, env=spark_environment(), check=True)
+    return contents(store)
+
+
+def contents(store: Path) -> dict[str, bytes]:
+    """Every file but spark.json, which tells what the work took."""
+    files = (path for path in sorted(store.rglob("*")) if path.is_file() and path.name != "spark.json")
+    return {str(path.relative_to(store)): path.read_bytes() for path in files}
+
+
+def same(one: dict[str, bytes], other: dict[str, bytes]) -> bool:
+    assert one.keys() == other.keys()
+    return all(one[name] == other[name] for name in one)
+
+
+@pytest.fixture(scope="module")
+def locally(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    made = prepare(documents, tmp_path_factory.mktemp("local") / "store", "data.workers=1")
+    manifest = json.loads(
+        next(body for name, body in made.items() if name.startswith("corpora") and "manifest" in name)
+    )
+    assert manifest["removed"]["near_dedup"] > 3000
+    assert manifest["removed"]["exact_dedup"] > 2000
+    assert manifest["removed"]["duplicate_ids"] > 20
+    assert manifest["removed"]["bad_records.json"] > 5
+    assert len(manifest["parts"]) > 5
+    return made
+
+
+def test_two_workers_and_spark_give_the_bytes_of_one_process(
+    documents: Path, locally: dict[str, bytes], tmp_path: Path
+) -> None:
+    assert same(prepare(documents, tmp_path / "two", "data.workers=2"), locally)
+    assert same(prepare(documents, tmp_path / "spark", "engine=spark", "spark.master=local[2]"), locally)
+    facts = json.loads(next((tmp_path / "spark").rglob("spark.json")).read_text())
+    assert facts["near_duplicates"]["rounds"] >= 1
+    assert 100 < facts["shuffle_bytes_per_document"] < 2000
+
+
+def test_an_executor_killed_on_a_cluster_changes_nothing(
+    documents: Path, locally: dict[str, bytes], tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    with spark_cluster(tmp_path) as cluster:
+        command = prepare_command(
+            *settings(documents, store, "engine=spark", f"spark.master={cluster.url}", SMALL_EXECUTORS)
+        )
+        job = subprocess.Popen(command, env=spark_environment(), stderr=subprocess.PIPE, text=True)
+        assert job.stderr is not None
+        killed = 0
+        for line in job.stderr:
+            print(line, end="")
+            if line.startswith("pairs ") and not killed:
+                killed = cluster.executors()[0]
+                os.kill(killed, signal.SIGKILL)
+        assert job.wait() == 0
+        assert killed
+    assert same(contents(store), locally)
+
+
+def test_a_killed_driver_continues_after_the_last_finished_stage(
+    documents: Path, locally: dict[str, bytes], tmp_path: Path
+) -> None:
+    store = tmp_path / "store"
+    command = prepare_command(*settings(documents, store, "engine=spark", "spark.master=local[2]"))
+    job = subprocess.Popen(command, env=spark_environment(), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert job.stderr is not None
+    for line in job.stderr:
+        if line.startswith("verify "):
+            os.killpg(job.pid, signal.SIGKILL)
+            break
+    job.wait()
+    again = subprocess.run(command, env=spark_environment(), check=True, stderr=subprocess.PIPE, text=True)
+    stages = [line.partition(" ")[0] for line in again.stderr.splitlines()]
+    assert "verify" in stages
+    assert not {"equal", "pairs", "needed"} & set(stages)
+    assert same(contents(store), locally)
+
+
+def test_a_target_stops_at_the_same_document(documents: Path, tmp_path: Path) -> None:
+    small = ("data.target_tokens=600K", "data.bytes_per_token=3.0")
+    one = prepare(documents, tmp_path / "one", "data.workers=1", *small)
+    assert same(prepare(documents, tmp_path / "spark", "engine=spark", "spark.master=local[2]", *small), one)
