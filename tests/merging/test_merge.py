@@ -2,14 +2,33 @@ from __future__ import annotations
 
 import json
 import shutil
+import weakref
 from pathlib import Path
 
 import pytest
 import torch
 
-from skytrain.checkpoints import committed, load_model, open_checkpoint, step_key
+from skytrain.checkpoints import (
+    DamagedCheckpoint,
+    SaveTarget,
+    committed,
+    load_model,
+    open_checkpoint,
+    step_key,
+    write_streamed,
+)
 from skytrain.config import SkytrainError
-from skytrain.merging import NotMergeable, common_ancestor, open_inputs, read_provenance
+from skytrain.merging import (
+    MergeInput,
+    MergeMethod,
+    MergePlan,
+    NotMergeable,
+    common_ancestor,
+    merged_tensors,
+    open_inputs,
+    read_provenance,
+)
+from skytrain.merging.inputs import TensorFacts
 from skytrain.pipelines.evaluate import LossRequest, evaluate
 from skytrain.pipelines.export import ExportRequest, export
 from skytrain.pipelines.merge import MergeRequest, merge
@@ -161,3 +180,76 @@ def test_other_tokenizers_families_and_shapes_are_refused(root):
     train(tiny_config(root, *SHORT, *llama, "trainer.stop_at_step=1"), Silent())
     with pytest.raises(NotMergeable, match=r"different families cannot be merged:\n  model.family: llama in llama@1"):
         merged(root, "one", "llama", force=True)
+
+
+def test_folders_and_files_are_merged_with_runs(root, tmp_path):
+    """A folder, an llm.c file and a run of the same model, whose vocabulary they pad alike."""
+    config = tiny_config(root)
+    export(config, ExportRequest("one", tmp_path / "hf", dtype="fp32"))
+    export(config, ExportRequest("two", tmp_path / "two.bin", to="llm.c"))
+    made = merged(root, "seed@4", str(tmp_path / "hf"), str(tmp_path / "two.bin"), force=True)
+    parts = [weights(root, run) for run in ("seed", "one", "two")]
+    rows = load_model(open_store(str(root)), "one").model.config.vocab_size
+    for name, value in weights(root, "both").items():
+        kept = slice(rows) if name == "embedding.tokens.weight" else slice(None)
+        torch.testing.assert_close(value[kept], sum(part[name] for part in parts)[kept] / 3, rtol=0, atol=1e-6)
+    assert [each.source for each in made.made.inputs] == ["seed@4", str(tmp_path / "hf"), str(tmp_path / "two.bin")]
+
+
+def test_damaged_models_are_named(root, tmp_path):
+    part = next((root / "runs/two/checkpoints/step-000000004").glob("*/rank-00000.bin"))
+    data = bytearray(part.read_bytes())
+    data[5] ^= 1
+    part.write_bytes(data)
+    with pytest.raises(DamagedCheckpoint, match="was altered: the bytes of") as refused:
+        merged(root, "one", "two")
+    assert refused.value.exit_code == 9
+    assert committed(open_store(str(root)), "both") == []
+    export(tiny_config(root), ExportRequest("one", tmp_path / "hf", dtype="fp32"))
+    whole = (tmp_path / "hf/model.safetensors").read_bytes()
+    (tmp_path / "hf/model.safetensors").write_bytes(whole[:-4])
+    with pytest.raises(SkytrainError, match=r"model.safetensors has [\d,]+ bytes, its header asks for"):
+        merged(root, "one", str(tmp_path / "hf"), run="other", force=True)
+
+
+@pytest.mark.parametrize(
+    ("sources", "request_", "message"),
+    [
+        (("one",), {}, "a merge needs two models or more"),
+        (("one", "two"), {"last": 2}, "--last takes one run"),
+        (("one", "two"), {"weights": (0.5, 0.3, 0.2)}, "--weights has 3 values for 2 models"),
+        (("one", "two"), {"weights": (0.5, 0.6)}, "they sum to 1.1, and must sum to 1"),
+        (("one", "two"), {"base": "seed@2"}, "--base is for methods of differences"),
+        (("one", "nobody"), {}, "no run 'nobody'"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_and_nothing_is_written(root, sources, request_, message):
+    with pytest.raises(SkytrainError, match=message):
+        merged(root, *sources, **request_)
+    assert not (root / "runs/both").exists()
+
+
+def test_memory_holds_one_tensor_of_each_model_at_a_time(tmp_path):
+    """Of 24 tensors in each of two models, never more than two inputs, the result and a few copies are alive."""
+    rows, count, alive, peak = 1 << 18, 24, 0, 0
+    facts = {f"t{number}": TensorFacts((rows,)) for number in range(count)}
+
+    def read(name: str) -> torch.Tensor:
+        nonlocal alive, peak
+        tensor = torch.full((rows,), float(name[1:]))
+        alive += 1
+        peak = max(peak, alive)
+        weakref.finalize(tensor, gone)
+        return tensor
+
+    def gone() -> None:
+        nonlocal alive
+        alive -= 1
+
+    inputs = [MergeInput(name, "", {}, None, facts, read) for name in ("a", "b")]
+    plan = MergePlan(inputs, MergeMethod("average", (0.5, 0.5)))
+    store = open_store(str(tmp_path))
+    write_streamed(SaveTarget(store, "merged"), merged_tensors(plan), {})
+    assert alive == 0 and peak == 2
+    saved = open_checkpoint(store, "merged").tensors
+    assert saved.read_one("t7").tolist() == [7.0] * rows

@@ -41,8 +41,12 @@ def export(
         ),
     ] = None,
     dtype: Annotated[
-        Literal["bf16", "fp16", "fp32"], typer.Option(help="The type of the weights in a Hugging Face folder.")
-    ] = "bf16",
+        Literal["bf16", "fp16", "fp32"] | None,
+        typer.Option(
+            help="The type of the weights. Default: bf16 in a Hugging Face folder, fp32 in llm.c's file.",
+            show_default=False,
+        ),
+    ] = None,
     public: Annotated[
         bool, typer.Option("--public", help="With --to hub: a repository that is created is public, not private.")
     ] = False,

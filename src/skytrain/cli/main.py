@@ -18,6 +18,7 @@ from ..jobs import Ranks, ToldByFirstRank
 from ..runs import EXIT_CODES, UNCOMMITTED, exit_code_of, exit_codes_text
 from . import (
     bench,
+    branch,
     catalog,
     checkpoints,
     cloud,
@@ -32,6 +33,7 @@ from . import (
     launch,
     logs,
     merge,
+    merge_report,
     models,
     node,
     plan,
@@ -89,7 +91,9 @@ app.command()(gc.gc)
 app.command()(evaluate.evaluate)
 app.command()(generate.generate)
 app.command()(export.export)
+app.command(epilog=exit_codes_text())(branch.branch)
 app.command()(merge.merge)
+app.command("merge-report")(merge_report.merge_report)
 app.command()(models.models)
 app.add_typer(bench.app, name="bench")
 app.add_typer(catalog.app, name="catalog")

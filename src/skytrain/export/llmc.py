@@ -8,10 +8,13 @@ from torch import nn
 
 from ..config import SkytrainError
 from ..models import Decoder, save_llmc
+from .hf import DTYPES, Dtype
 
 
-def export_llmc(model: nn.Module, path: str | Path) -> Path:
+def export_llmc(model: nn.Module, path: str | Path, dtype: Dtype = "fp32") -> Path:
     """Write a new model file, which appears only once it is complete."""
+    if dtype == "fp16":
+        raise SkytrainError("llm.c's model files have float32 or bfloat16 weights\n  --dtype fp32 or --dtype bf16")
     if not isinstance(model, Decoder):
         raise SkytrainError(
             f"{type(model).__name__} is a model of your own; only the built-in decoder has a form in llm.c"
@@ -22,7 +25,7 @@ def export_llmc(model: nn.Module, path: str | Path) -> Path:
     draft = target.with_name(f".{target.name}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        save_llmc(model, draft)
+        save_llmc(model, draft, DTYPES[dtype])
         draft.replace(target)
     except OSError as error:
         raise SkytrainError(f"{target} cannot be written: {error}") from error

@@ -1,5 +1,6 @@
 from .agreement import NotMergeable as NotMergeable, check_inputs as check_inputs
 from .ancestry import ancestors as ancestors, common_ancestor as common_ancestor
+from .domains import DomainsFile as DomainsFile, read_domains as read_domains
 from .exporting import open_merged as open_merged
 from .inputs import MergeInput as MergeInput, is_weights_only as is_weights_only, open_inputs as open_inputs
 from .methods import MergeMethod as MergeMethod, MethodName as MethodName, combine as combine
@@ -8,6 +9,14 @@ from .provenance import (
     Provenance as Provenance,
     provenance_key as provenance_key,
     read_provenance as read_provenance,
+)
+from .results import (
+    BARRIER_WARNING as BARRIER_WARNING,
+    MergeReport as MergeReport,
+    ModelRow as ModelRow,
+    PathPoint as PathPoint,
+    TaskScore as TaskScore,
+    judge as judge,
 )
 from .soups import (
     FoundWeights as FoundWeights,

@@ -91,12 +91,12 @@ def read_llmc_weights(model: Decoder, path: Path, dtype: torch.dtype = torch.flo
     model.tie()
 
 
-def save_llmc(model: Decoder, path: Path) -> None:
-    """Writes a model file in float32, or in bfloat16 where the weights are."""
+def save_llmc(model: Decoder, path: Path, dtype: torch.dtype | None = None) -> None:
+    """Writes a model file in float32 (version 3) or bfloat16 (version 5); by default in the type of the weights."""
     config = folded_config(model.config)
     _check_family(config)
     weights = dict(model.named_parameters())
-    dtype = next(iter(weights.values())).dtype
+    dtype = dtype or next(iter(weights.values())).dtype
     version = next((number for number, kind in VERSIONS.items() if kind == dtype), 3)
     padded = -(-config.vocab_size // PADDING) * PADDING
     header = np.zeros(HEADER_INTS, dtype="<i4")

@@ -24,7 +24,7 @@ class ExportRequest:
     source: str | None = None  # a run, RUN@STEP or a folder; None: the newest run
     out: Path | None = None  # None: only for the hub, a folder that is removed after the upload
     to: Literal["hf", "llm.c", "hub"] = "hf"
-    dtype: Dtype = "bf16"
+    dtype: Dtype | None = None  # None: bf16 in a Hugging Face folder, fp32 in llm.c's file
     repository: str | None = None  # on the hub
     private: bool = True
 
@@ -38,9 +38,14 @@ def export(config: Config, request: ExportRequest, reporter: Reporter | None = N
     store = open_store(config.store)
     loaded = load_model(store, request.source)
     if request.to == "hf":
-        export_hf(loaded.model, loaded.tokenizer, request.out, HFExport(request.dtype, _training_facts(store, loaded)))
+        export_hf(
+            loaded.model,
+            loaded.tokenizer,
+            request.out,
+            HFExport(request.dtype or "bf16", _training_facts(store, loaded)),
+        )
     else:
-        export_llmc(loaded.model, request.out)
+        export_llmc(loaded.model, request.out, request.dtype or "fp32")
     return f"{loaded.label} -> {request.out}"
 
 
@@ -57,7 +62,9 @@ def _push(config: Config, request: ExportRequest, reporter: Reporter) -> str:
     else:
         loaded = load_model(store, request.source)
         label = loaded.label
-        export_hf(loaded.model, loaded.tokenizer, folder, HFExport(request.dtype, _training_facts(store, loaded)))
+        export_hf(
+            loaded.model, loaded.tokenizer, folder, HFExport(request.dtype or "bf16", _training_facts(store, loaded))
+        )
     try:
         address = push_folder(
             folder,
@@ -80,7 +87,7 @@ def _upload_folder(store: Store, request: ExportRequest) -> Path:
     else:
         record, step = choose_checkpoint(store, request.source)
         label = f"{record.name}-{step}"
-    words = (request.repository or "", label, request.dtype)
+    words = (request.repository or "", label, request.dtype or "bf16")
     return Path("--".join(re.sub(r"[^\w.-]+", "--", word).strip("-.") for word in words) + ".upload")
 
 

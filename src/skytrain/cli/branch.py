@@ -1,0 +1,80 @@
+"""`skytrain branch`: experts from one seed model, each on a domain of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import ConfigDirs, Json, Overrides, compose_overrides
+from .train import Processes, check_installed, worker_options
+
+if TYPE_CHECKING:
+    from ..config import Composed
+    from ..pipelines.branch import ExpertRun
+
+Experts = Annotated[
+    Path,
+    typer.Option(
+        "--experts", metavar="FILE", help="A YAML file that names the seed and the domains (docs/merging.md)."
+    ),
+]
+
+
+def branch(
+    experts: Experts,
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    processes: Processes = None,
+    as_json: Json = False,
+) -> None:
+    """Train an expert for each domain, from one seed model.
+
+    The experts are trained here, one after another, as `skytrain train --from SEED` would. The same command again resumes.
+    budget.usd is for all of them together.
+
+    \b
+    The file:
+      seed: base@2365
+      settings: [trainer.steps=4725]
+      experts:
+        code: [data=jsonl, data.name=code, data.source.paths=code/*.jsonl]
+        law: [data=jsonl, data.name=law, data.source.paths=law/*.jsonl]
+
+    \b
+    Examples:
+      skytrain branch --experts domains.yaml
+      skytrain branch --experts domains.yaml budget.usd=40 trainer.micro_batch=8
+    """
+    from ..jobs import ProcessLayout, choose_processes, supervise
+    from ..merging import read_domains
+    from ..pipelines.branch import branch as pipeline
+    from .console import print_table, reporter
+
+    check_installed()
+    read, console = read_domains(experts), reporter()
+    domains = dataclasses.replace(read, settings=(*read.settings, *(overrides or [])))
+
+    def compose(words: list[str]) -> Composed:
+        return compose_overrides(words, config_dir, domains.seed)
+
+    def train_one(expert: ExpertRun) -> int:
+        arguments = [*expert.words, *worker_options(config_dir or [], expert.start, allow_changes=False)]
+        layout = ProcessLayout(choose_processes(expert.config, processes))
+        return supervise(expert.config, arguments, layout, console.note)
+
+    code, found = pipeline(domains, compose, train_one, console)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(each) for each in found]))
+    else:
+        rows = [("DOMAIN", "RUN", "STEP", "DOLLARS", "STATE")]
+        for each in found:
+            state = "done" if each.done else "not done"
+            rows.append((each.domain, each.run, f"{each.step}/{each.total_steps}", f"{each.usd:.2f}", state))
+        print_table(rows)
+        if all(each.done for each in found):
+            print(f"  merge them: skytrain merge {' '.join(each.run for each in found)}")
+    raise SystemExit(code)

@@ -1,0 +1,84 @@
+"""`skytrain merge-report`: a merged model beside its seed, its experts, their ensemble and a dense run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import ConfigDirs, Json, RunName, compose_overrides
+
+if TYPE_CHECKING:
+    from ..config import Composed
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE",
+        help="Settings of all domains; evaluation.tasks=[hellaswag] adds tasks, evaluation.data.hellaswag=FILE their data.",
+        show_default=False,
+    ),
+]
+Domains = Annotated[
+    Path, typer.Option("--domains", metavar="FILE", help="The YAML file of `skytrain branch`: each domain's data.")
+]
+Dense = Annotated[
+    str | None,
+    typer.Option(metavar="RUN", help="A run of equal compute on all domains, for comparison.", show_default=False),
+]
+Points = Annotated[int, typer.Option(min=0, help="Points of the path between the first two experts; 0: no path.")]
+FirstTokens = Annotated[
+    str | None,
+    typer.Option("--tokens", metavar="COUNT", help="Use only the first COUNT tokens of a domain.", show_default=False),
+]
+Page = Annotated[
+    Path | None, typer.Option("--out", metavar="FILE", help="Also write an HTML page.", show_default=False)
+]
+
+
+def merge_report(
+    run: RunName,
+    domains: Domains,
+    overrides: Settings = None,
+    config_dir: ConfigDirs = None,
+    dense: Dense = None,
+    points: Points = 5,
+    tokens: FirstTokens = None,
+    out: Page = None,
+    as_json: Json = False,
+) -> None:
+    """Compare a merged model with what it was made of.
+
+    A table of held-out losses: seed, experts, merged model, ensemble of the experts and a dense run, on every domain; how
+    the loss changes on the straight line between two experts; tasks with 95% intervals; dollars. The report is kept
+    beside the run, as merge-report.json.
+
+    \b
+    Examples:
+      skytrain merge-report both --domains domains.yaml --dense dense --out merge.html
+      skytrain merge-report both --domains domains.yaml evaluation.tasks=[hellaswag]
+    """
+    from ..merging import read_domains
+    from ..pipelines.merge_report import MergeReportRequest, report_merge
+    from ..report import merge_html, merge_table
+    from .console import print_table, reporter
+
+    given = overrides or []
+
+    def compose(words: list[str]) -> Composed:
+        return compose_overrides([*words, *given], config_dir)
+
+    request = MergeReportRequest(run, read_domains(domains), dense, points, tokens)
+    with reporter() as console:
+        found = report_merge(compose([]).config, request, compose, console)
+    if out is not None:
+        out.write_text(merge_html(found), encoding="utf-8")
+    if as_json:
+        print(json.dumps(found.to_json()))
+        return
+    print_table(merge_table(found))
+    print("\n".join(["", *found.verdicts]))
+    if out is not None:
+        print(f"page: {out}")

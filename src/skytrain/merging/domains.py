@@ -1,0 +1,65 @@
+"""The file that names a seed model and its domains, for `skytrain branch` and `skytrain merge-report`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import SkytrainError, nearest
+
+KEYS = ("seed", "settings", "weights_only", "at_step", "experts")
+
+
+@dataclass(frozen=True)
+class DomainsFile:
+    """A seed, what all experts have in common, and the settings of each expert: above all its data."""
+
+    seed: str  # RUN@STEP, a folder or an llm.c file
+    experts: dict[str, tuple[str, ...]]  # KEY=VALUE settings by the name of the domain
+    settings: tuple[str, ...] = ()
+    weights_only: bool = False  # experts start with a fresh optimizer
+    at_step: int | None = None  # the position in the schedule, for weights that have none
+
+    def words(self, domain: str) -> list[str]:
+        return [*self.settings, *self.experts[domain]]
+
+    def run_name(self, domain: str) -> str:
+        """The expert's run: it has the name of the seed, so that two forests do not meet."""
+        return f"{Path(self.seed).name.partition('@')[0].removesuffix('.bin')}-{domain}"
+
+
+def read_domains(path: Path) -> DomainsFile:
+    """Reads the YAML file; raises with what is wrong in it."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError  # type: ignore[import-untyped]
+
+    try:
+        found: Any = OmegaConf.to_container(OmegaConf.load(path))
+    except (OSError, YAMLError, OmegaConfBaseException) as error:
+        raise SkytrainError(f"{path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise SkytrainError(f"{path} is not a mapping\n  it names `seed` and `experts`: see docs/merging.md")
+    for key in found:
+        if key not in KEYS:
+            guess = nearest(str(key), list(KEYS))
+            raise SkytrainError(f"{path}: unknown key {key!r}" + (f"\n  did you mean {guess}?" if guess else ""))
+    experts = found.get("experts")
+    if not isinstance(experts, dict) or len(experts) < 2:
+        raise SkytrainError(f"{path}: `experts` must name two domains or more, each with its settings")
+    if not isinstance(found.get("seed"), str):
+        raise SkytrainError(f"{path}: `seed` must be RUN@STEP, a folder or a file, not {found.get('seed')!r}")
+    return DomainsFile(
+        seed=found["seed"],
+        experts={str(name): _words(path, f"experts.{name}", words) for name, words in experts.items()},
+        settings=_words(path, "settings", found.get("settings", [])),
+        weights_only=bool(found.get("weights_only", False)),
+        at_step=found.get("at_step"),
+    )
+
+
+def _words(path: Path, key: str, words: Any) -> tuple[str, ...]:
+    if not isinstance(words, list) or not all(isinstance(word, str) and "=" in word for word in words):
+        raise SkytrainError(f"{path}: `{key}` must be a list of KEY=VALUE settings, not {words!r}")
+    return tuple(words)

@@ -1,0 +1,96 @@
+"""Branch: one seed model in, one expert for each domain out, in turn and within one budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..checkpoints import committed_steps
+from ..config import Composed, Config, total_steps
+from ..merging import DomainsFile
+from ..runs import EXIT_CODES, Reporter, RunRecord, Start, load_run, run_status
+from ..storage import Store, open_store
+
+Compose = Callable[[list[str]], Composed]
+
+
+@dataclass(frozen=True)
+class ExpertRun:
+    """One expert to train: `skytrain train WORDS --from SEED`."""
+
+    domain: str
+    run: str
+    words: list[str]
+    config: Config
+    start: Start
+
+
+@dataclass(frozen=True)
+class BranchedExpert:
+    """An expert after its training."""
+
+    domain: str
+    run: str
+    step: int
+    total_steps: int
+    usd: float
+    done: bool
+
+
+def branch(
+    domains: DomainsFile, compose: Compose, train_one: Callable[[ExpertRun], int], reporter: Reporter
+) -> tuple[int, list[BranchedExpert]]:
+    """Trains the experts one after another; returns the exit code, and how far each is.
+
+    The same call again skips those that are done and resumes the first that is not. With a budget, what is left of it is
+    divided equally among the experts that are not done.
+    """
+    # All of them are composed first: a mistake in the last domain is found before the first is trained.
+    configs = {domain: compose(_words(domains, domain)).config for domain in domains.experts}
+    store, code = open_store(next(iter(configs.values())).store), 0
+    for number, (domain, config) in enumerate(configs.items()):
+        run, record = domains.run_name(domain), _find(store, domains.run_name(domain))
+        if record is not None and record.finished_at is not None:
+            reporter.note(f"{number + 1}/{len(configs)} {run}: done before")
+            continue
+        words = _words(domains, domain)
+        if config.budget.usd is not None:
+            words.append(f"budget.usd={_allowance(store, domains, domain, config.budget.usd):.6f}")
+        start = Start(domains.seed, domains.weights_only, domains.at_step)
+        reporter.note(f"{number + 1}/{len(configs)} {run}: from {start.label}")
+        ended = train_one(ExpertRun(domain, run, words, compose(words).config, start))
+        code = code or ended
+        if ended not in (0, EXIT_CODES["budget"]):  # one that has spent its share leaves the others theirs
+            break
+    return code, [_result(store, domains, domain, config) for domain, config in configs.items()]
+
+
+def _words(domains: DomainsFile, domain: str) -> list[str]:
+    return [*domains.words(domain), f"run={domains.run_name(domain)}"]
+
+
+def _find(store: Store, run: str) -> RunRecord | None:
+    return load_run(store, run) if store.exists(f"runs/{run}/run.json") else None
+
+
+def _spent(store: Store, run: str) -> float:
+    """Dollars that the run has cost; none where no price is known."""
+    return (run_status(store, run, 0).usd or 0.0) if store.exists(f"runs/{run}/run.json") else 0.0
+
+
+def _allowance(store: Store, domains: DomainsFile, domain: str, total_usd: float) -> float:
+    """What this expert may have spent when it stops: what it has, and its share of what is left."""
+    runs = {name: domains.run_name(name) for name in domains.experts}
+    spent = {name: _spent(store, run) for name, run in runs.items()}
+    waiting = [
+        name for name, run in runs.items() if (record := _find(store, run)) is None or record.finished_at is None
+    ]
+    return spent[domain] + max(0.0, total_usd - sum(spent.values())) / len(waiting)
+
+
+def _result(store: Store, domains: DomainsFile, domain: str, config: Config) -> BranchedExpert:
+    run = domains.run_name(domain)
+    record, steps = _find(store, run), committed_steps(store, run)
+    done = record is not None and record.finished_at is not None
+    usd = _spent(store, run)
+    return BranchedExpert(domain, run, steps[-1] if steps else 0, total_steps(config), usd, done)

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+
+from skytrain.config import Composed, SkytrainError
+from skytrain.config.composition import compose
+from skytrain.merging import DomainsFile, read_domains
+from skytrain.pipelines.branch import ExpertRun, branch
+from skytrain.pipelines.merge import MergeRequest, merge
+from skytrain.pipelines.merge_report import MergeReportRequest, report_merge
+from skytrain.pipelines.prepare import prepare
+from skytrain.pipelines.train import train
+from skytrain.report import merge_html, merge_table
+from skytrain.runs import Silent, load_run
+from skytrain.storage import open_store
+from tests.support.tiny import TINY, tiny_config
+
+from .conftest import SHORT
+
+OTHER = ("data.name=other", "data.source.seed=5")
+DOMAINS = DomainsFile("seed@2", {"synthetic": (), "other": OTHER}, SHORT)
+
+
+class Notes(Silent):
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
+@pytest.fixture
+def root(forest, tmp_path) -> Path:
+    root = Path(shutil.copytree(forest, tmp_path / "store"))
+    prepare(tiny_config(root, *OTHER), Silent())
+    return root
+
+
+def test_experts_branch_off_resume_and_are_compared_with_what_is_merged_of_them(root):
+    """The whole path: a seed, two experts of which one is interrupted, their merge, and its report."""
+
+    def composed(words: list[str]) -> Composed:
+        return compose([*TINY, f"store.root='{root}'", *words])
+
+    def train_one(expert: ExpertRun) -> int:
+        return train(expert.config, Silent(), expert.start).exit_code
+
+    def train_first_only(expert: ExpertRun) -> int:
+        return train_one(expert) if expert.domain == "synthetic" else 7
+
+    notes = Notes()
+    code, found = branch(DOMAINS, composed, train_first_only, notes)
+    assert code == 7 and [each.done for each in found] == [True, False]
+    code, found = branch(DOMAINS, composed, train_one, notes)
+    assert code == 0 and [(each.run, each.step) for each in found] == [("seed-synthetic", 4), ("seed-other", 4)]
+    assert notes.said[-2:] == ["1/2 seed-synthetic: done before", "2/2 seed-other: from seed@2"]
+    store = open_store(str(root))
+    assert load_run(store, "seed-other").parent == "seed@2"
+    assert any("tokens/other/" in prefix for prefix in load_run(store, "seed-other").data)
+
+    merge(tiny_config(root, "run=both"), MergeRequest(("seed-synthetic", "seed-other")), Silent())
+    request = MergeReportRequest("both", DOMAINS, "seed@4", points=3, max_tokens="512")
+    report = report_merge(composed([]).config, request, composed, Silent())
+    assert [row.role for row in report.rows] == ["seed", "expert", "expert", "merged", "ensemble", "dense"]
+    merged, experts = report.row("merged"), [row for row in report.rows if row.role == "expert"]
+    # The middle of the path is the average, and its ends are the experts.
+    assert report.path[1].losses == pytest.approx(merged.losses, abs=1e-5)
+    assert report.path[0].losses == pytest.approx(experts[0].losses, abs=1e-6)
+    assert report.barrier == max(
+        0.0, report.path[1].mean_loss - (report.path[0].mean_loss + report.path[2].mean_loss) / 2
+    )
+    assert len(report.verdicts) == 6 and report.verdicts[0].startswith("merged beats the seed on ")
+    assert store.exists("runs/both/merge-report.json")
+    assert len(merge_table(report)) == 7
+    page = merge_html(dataclasses.replace(report, run="<both>"))
+    assert "<h1>Merge &lt;both&gt;</h1>" in page and page.count("<polyline") == 3 and "http" not in page
+
+
+def test_one_budget_is_divided_among_the_experts(root):
+    """Nothing is spent here, so that each of two may spend half."""
+    asked = []
+
+    def composed(words: list[str]) -> Composed:
+        return compose([*TINY, f"store.root='{root}'", *words])
+
+    def train_one(expert: ExpertRun) -> int:
+        asked.append((expert.run, expert.config.budget.usd))
+        return 6
+
+    code, _ = branch(dataclasses.replace(DOMAINS, settings=("budget.usd=10",)), composed, train_one, Silent())
+    assert code == 6 and asked == [("seed-synthetic", 5.0), ("seed-other", 5.0)]
+
+
+def test_a_file_of_domains_is_read_and_its_mistakes_are_named(tmp_path):
+    path = tmp_path / "domains.yaml"
+    path.write_text("seed: a/base.bin\nat_step: 5\nexperts:\n  x: [data=python-docs]\n  y: ['data=text']\n")
+    found = read_domains(path)
+    assert found.words("x") == ["data=python-docs"] and found.run_name("y") == "base-y" and found.at_step == 5
+    for text, message in (
+        ("- x", "is not a mapping"),
+        ("seed: a\nexpert: {}", "unknown key 'expert'\n  did you mean experts"),
+        ("seed: a\nexperts: {x: [data=a]}", "must name two domains or more"),
+        ("experts: {x: [data=a], y: [data=b]}", "`seed` must be RUN@STEP"),
+        ("seed: a\nexperts: {x: [data], y: [data=b]}", r"`experts.x` must be a list of KEY=VALUE"),
+    ):
+        path.write_text(text)
+        with pytest.raises(SkytrainError, match=message):
+            read_domains(path)
+    with pytest.raises(SkytrainError, match="cannot be read"):
+        read_domains(tmp_path / "none.yaml")
