@@ -36,7 +36,7 @@ def lab(tmp_path_factory):
     for path in (folder, *folder.parents[:2]):
         path.chmod(0o755)
     prepare(tiny_config(folder / "store"), Silent())
-    with slurm_cluster(folder / "cluster", 16817) as cluster:
+    with slurm_cluster(folder / "cluster") as cluster:
         cluster.work = folder
         yield cluster
 

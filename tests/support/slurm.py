@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import random
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -127,15 +129,25 @@ class SlurmCluster:
                 os.kill(int((self.folder / file).read_text()), signal.SIGKILL)
 
 
+def _free_ports(count: int) -> int:
+    """The first of so many consecutive ports that nobody listens on."""
+    while True:
+        first = random.randrange(16000, 30000)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for port in range(first, first + count):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return first
+
+
 @contextlib.contextmanager
-def slurm_cluster(folder: Path, port: int) -> Iterator[SlurmCluster]:
+def slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
     """Start a cluster; it is gone when the block ends. Installs Debian's packages if they are missing."""
     if shutil.which("slurmctld") is None or shutil.which("munged") is None:
         install = ["apt-get", "install", "-y", "--no-install-recommends", *PACKAGES]
         subprocess.run(
             install, check=True, capture_output=True, env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         )
-    cluster = SlurmCluster(folder, port)
+    cluster = SlurmCluster(folder, _free_ports(1 + len(NODES)))
     try:
         cluster.start()
         yield cluster
