@@ -13,7 +13,7 @@ import pytest
 from tests.support.spark import prepare_command, spark_cluster, spark_environment, write_documents
 
 DOCUMENTS = 30_000
-SMALL_EXECUTORS = "spark.conf=[spark.executor.memory=1g,spark.driver.host=127.0.0.1]"
+SMALL_EXECUTORS = "spark.conf={spark.executor.memory: 1g, spark.driver.host: 127.0.0.1}"
 
 pytestmark = pytest.mark.slow
 

@@ -33,7 +33,12 @@ def spark_path() -> list[str]:
 
 def spark_environment() -> dict[str, str]:
     path = [*spark_path(), *sys.path, os.environ.get("PYTHONPATH", "")]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "JDK_JAVA_OPTIONS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",  # several JVMs on few cores start sooner
+    }
 
 
 def prepare_command(*overrides: str) -> list[str]:

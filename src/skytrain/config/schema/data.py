@@ -196,7 +196,7 @@ class SparkConfig:
     partitions: Positive | None = setting(
         EXECUTION, "Partitions of a shuffle; null: two for each core, or one for every 200,000 documents."
     )
-    conf: list[str] = setting(EXECUTION, "Spark properties, such as spark.executor.memory=2g.")
+    conf: dict[str, str] = setting(EXECUTION, "Properties of Spark, such as {spark.executor.memory: 2g}.")
 
 
-DEFAULT_SPARK = SparkConfig(master=None, partitions=None, conf=[])  # of records written before this group existed
+DEFAULT_SPARK = SparkConfig(master=None, partitions=None, conf={})  # of records written before this group existed

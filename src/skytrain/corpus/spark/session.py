@@ -55,9 +55,11 @@ def _open_session(settings: SparkConfig) -> tuple[Any, bool]:
         builder = builder.master(settings.master)
     elif not given.contains("spark.master"):
         builder = builder.master("local[*]")
-    own = dict(_property(line) for line in settings.conf)
-    for name, value in {**DEFAULTS, **RUNTIME, **own}.items():
-        if name in own or not given.contains(name):
+    for name in settings.conf:
+        if not name.startswith("spark."):
+            raise ConfigError("spark.conf", f"{name!r} is no property of Spark", hint="{spark.executor.memory: 2g}")
+    for name, value in {**DEFAULTS, **RUNTIME, **settings.conf}.items():
+        if name in settings.conf or not given.contains(name):
             builder = builder.config(name, value)
     try:
         session = builder.getOrCreate()
@@ -65,13 +67,6 @@ def _open_session(settings: SparkConfig) -> tuple[Any, bool]:
         raise SkytrainError(f"Spark did not start: {_first_line(error)}\n  {JAVA_HINT}") from None
     session.sparkContext.setLogLevel("ERROR")
     return session, True
-
-
-def _property(line: str) -> tuple[str, str]:
-    name, equals, value = line.partition("=")
-    if not equals or not name.startswith("spark."):
-        raise ConfigError("spark.conf", f"{line!r} is not a Spark property", hint="write spark.executor.memory=2g")
-    return name, value
 
 
 def _first_line(error: Exception) -> str:
