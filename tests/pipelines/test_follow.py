@@ -128,14 +128,16 @@ def test_nodes_generations_progress_and_dollars_are_shown_until_the_run_is_over(
     three = simulated_host(store, "three", nodes=2, beat_seconds=0.05).start()
     until(lambda: training([two, three], 2), 20)
     one.join()
+    write_outcome(store, RUN, 0, "interrupted", 20)  # of an attempt; the agents go on
     rows = dict(view_rows(follower.look()))
     assert rows["generation"] == "2" and rows["left"] == "1 node"
-    write_outcome(store, RUN, 0, "interrupted", 20)  # of an attempt; the agents go on
+    assert rows["run"] == f"{RUN}: starting" and "speed" not in rows  # its job has not claimed an attempt yet
     assert follower.end_of(follower.look()) is None
     for host in (two, three):
         host.job.code = 6
     end = follower.follow(shown, lambda _: time.sleep(0.05))
     assert (end.exit_code, end.reason) == (6, "the run is over: exit code 6")
+    assert dict(view_rows(shown.views[-1]))["run"] == f"{RUN}: over, exit code 6"
     assert [two.join(), three.join()] == [6, 6]
 
 

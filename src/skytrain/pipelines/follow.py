@@ -108,11 +108,11 @@ class RunFollower:
 
     def _end_of_agents(self, view: RunView) -> RunEnd | None:
         generation, record = view.generation, self.record
-        if generation is not None and generation.exit_code is not None:
-            # The end of an earlier launch is history; so is that of agents who have started again since.
-            ours = record is None or generation.launch in (None, record.id)
-            if ours and not any(node.state in ("waits", "joins", "trains") for node in view.nodes):
-                return RunEnd(generation.exit_code, _with_cause(generation.end_reason or "", view))
+        started_again = any(node.state in ("waits", "joins", "trains") for node in view.nodes)
+        if generation is not None and generation.exit_code is not None and not started_again:
+            ended = view.status.generation == generation.number and view.status.state in ENDED
+            reason = view.status.state if ended else generation.end_reason or ""
+            return RunEnd(generation.exit_code, _with_cause(reason, view))
         if record is None or any(node.state != "silent" for node in view.nodes):
             return None
         if datetime.now(UTC) > record.over_at + KILL_GRACE:
@@ -144,7 +144,7 @@ class RunFollower:
 
 def _with_cause(reason: str, view: RunView) -> str:
     """Add what the run's last attempt recorded as the cause of its end."""
-    return f"{reason}: {view.status.cause}" if view.status.cause else reason
+    return f"{reason}: {view.status.cause}" if view.status.cause and reason == view.status.state else reason
 
 
 class OfferTurns:

@@ -23,7 +23,7 @@ from ..runs import (
 )
 from ..storage import NotFound, Store
 from .account import AccountMachine
-from .status import LAUNCHED, describe_status, find_status
+from .status import LAUNCHED, PREPARING, describe_status, find_status
 
 SILENT_SECONDS = 60.0  # without a heartbeat, of which a host writes one every 12 s
 
@@ -71,6 +71,16 @@ class RunView:
         """Whether a generation is under way."""
         return self.generation is not None and self.generation.end_reason is None
 
+    @property
+    def state(self) -> str:
+        """The state of the newest attempt; a generation whose job has not claimed one yet is starting.
+
+        A job that prepares data claims none.
+        """
+        if self.generation is None or not self.trains or self.status.state == PREPARING:
+            return self.status.state
+        return self.status.state if self.status.generation == self.generation.number else "starting"
+
 
 class RunWatch:
     """Looks at a run again and again. `machines` reads the run's instances by their tags; None: not in an account.
@@ -99,6 +109,8 @@ class RunWatch:
         found = list_meeting(self._store, self._run)
         generation = read_generation(self._store, self._run, found)
         launch = self._launch()
+        if generation is not None and launch is not None and generation.launch not in (None, launch.id):
+            generation = replace(generation, exit_code=None)  # the end of an earlier launch is history
         booting = list(self._booting(found))
         nodes = [*self._hosts(found, generation), *booting]
         nodes.sort(key=lambda node: (node.rank is None, node.rank or 0, node.machine))
@@ -198,13 +210,13 @@ def host_state(host: HostRecord, record: dict[str, Any], generation: GenerationR
 
 def headline(view: RunView) -> str:
     """The state of the run in a few words."""
-    status, ready = view.status, sum(node.state in ("waits", "joins") for node in view.nodes)
+    ready = sum(node.state in ("waits", "joins") for node in view.nodes)
     if not view.by_agents or view.trains:
-        return status.state
+        return view.state
     if view.generation is not None and view.generation.exit_code is not None:
-        return f"over: {view.generation.end_reason}"
+        return f"over, exit code {view.generation.exit_code}"
     if not view.nodes:
-        return "launched: no machine has started" if status.state == LAUNCHED else "no machine is there"
+        return "launched: no machine has started" if view.state == LAUNCHED else "no machine is there"
     return f"{ready} of {plural(view.wanted or len(view.nodes), 'node')} ready"
 
 
@@ -221,8 +233,10 @@ def view_rows(view: RunView) -> list[tuple[str, str]]:
     rows += [(_node_name(node), _node_text(node)) for node in view.nodes]
     if view.left:
         rows.append(("left", plural(view.left, "node")))
-    own = {"state", "attempts"} if view.by_agents else set[str]()
-    rows += [(name, text) for name, text in describe_status(view.status) if name not in own and text != "0/0"]
+    hidden = {"state", "attempts"} if view.by_agents else set[str]()
+    hidden |= set() if view.state == "running" else {"speed", "slowest rank"}  # of an earlier attempt
+    hidden |= {"reason"} if view.state == "starting" else set()
+    rows += [(name, text) for name, text in describe_status(view.status) if name not in hidden and text != "0/0"]
     if view.launch is not None:
         rows += _launch_rows(view)
     return rows
@@ -247,6 +261,7 @@ def _node_text(node: NodeView) -> str:
 def view_line(view: RunView) -> str:
     """The run in one line, for a log."""
     status, nodes = view.status, [node.state for node in view.nodes]
+    running = view.state == "running"
     counted = ", ".join(f"{nodes.count(state)} {state}" for state in sorted(set(nodes)))
     parts = [
         headline(view),
@@ -254,8 +269,8 @@ def view_line(view: RunView) -> str:
         f"nodes: {counted}" if counted else "",
         f"step {status.step}/{status.total_steps}" if status.total_steps else "",
         f"loss {status.loss:.4f}" if status.loss is not None else "",
-        f"{format_count(status.tokens_per_s)} tokens/s" if status.tokens_per_s is not None else "",
-        f"MFU {status.mfu:.1%}" if status.mfu is not None else "",
+        f"{format_count(status.tokens_per_s)} tokens/s" if running and status.tokens_per_s is not None else "",
+        f"MFU {status.mfu:.1%}" if running and status.mfu is not None else "",
         _dollars(status),
         f"kill time {view.launch.kill_at}" if view.launch is not None else "",
     ]
