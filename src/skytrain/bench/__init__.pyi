@@ -1,4 +1,4 @@
-from .measurement import measure as measure
+from .measurement import measure as measure, time_steps as time_steps
 from .parallel import (
     bench_parallel as bench_parallel,
     parallel_results as parallel_results,

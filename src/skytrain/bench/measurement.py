@@ -62,6 +62,11 @@ def measure(config: Config, reporter: Reporter) -> Measurement:
     return measured
 
 
+def time_steps(config: Config, reporter: Reporter) -> list[float]:
+    """Seconds of each of twenty steps of the configuration on one device."""
+    return fit_random_tokens(shortened(config, WARM_STEPS.stop), reporter).seconds
+
+
 def shortened(config: Config, steps: int) -> Config:
     """The same training on one device for `steps` steps, without validation, samples, checkpoints and logs."""
     alone = dataclasses.replace(config.parallel, name="single", pipeline=1, replicate=1, shard=1, context=1, tensor=1)

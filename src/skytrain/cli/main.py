@@ -46,6 +46,7 @@ from . import (
     store,
     tensorboard,
     train,
+    tune,
 )
 
 app = typer.Typer(
@@ -103,6 +104,7 @@ app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 app.add_typer(runs.app, name="runs")
 app.add_typer(store.app, name="store")
+app.add_typer(tune.app, name="tune")
 
 
 def _version(value: bool) -> None:

@@ -112,6 +112,7 @@ from .schema import (
     TokenFilesConfig as TokenFilesConfig,
     TokenizerConfig as TokenizerConfig,
     TrainerConfig as TrainerConfig,
+    TuneConfig as TuneConfig,
     WSDScheduleConfig as WSDScheduleConfig,
     YarnRope as YarnRope,
     flatten as flatten,

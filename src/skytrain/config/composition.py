@@ -39,6 +39,7 @@ GROUPS = (
     "store",
     "budget",
     "cloud",
+    "tune",
 )
 GROUPS_MODULE = "skytrain.config.groups"
 # Arguments of a plugged-in class, which checks them itself, and names of tasks.

@@ -9,7 +9,7 @@ from .catalog import (
 )
 from .choice import choose as choose, costly_settings as costly_settings, explain as explain, refuse as refuse
 from .communication import Node as Node
-from .costs import work_of as work_of
+from .costs import EVALUATION_COST as EVALUATION_COST, work_of as work_of
 from .cpu_ranking import CpuMachine as CpuMachine, cpu_table as cpu_table, rank_cpu_machines as rank_cpu_machines
 from .experiments import (
     CostSheet as CostSheet,

@@ -15,6 +15,7 @@ from .factory import (
     with_precision as with_precision,
 )
 from .fitting import fit as fit
+from .guard import Diverged as Diverged
 from .kernel_table import GroupTime as GroupTime, group_table as group_table, profile_groups as profile_groups
 from .losses import apply_fp8 as apply_fp8, choose_loss as choose_loss
 from .memory import peak_resident_bytes as peak_resident_bytes

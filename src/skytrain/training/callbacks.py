@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,9 +16,11 @@ import torch
 from ..config import format_count
 from ..runs import Meter, Reporter
 from ..storage import Store
+from .guard import Diverged
 from .memory import peak_resident_bytes
 from .module import CausalLM
 
+SMOOTHING = 0.8  # of the loss that tells whether a run has diverged
 STDERR = "_stderr"  # ends the name of a metric that is the standard error of another
 COUNTS = ("/items", "/truncated")
 METRIC_LABELS = {"val/loss": "validation loss"}  # in the log
@@ -67,7 +70,7 @@ class StepLog(AtStep):
         every: int,
     ) -> None:
         self._reporter, self._write, self._meter = reporter, write, meter
-        self._size, self._every = size, every
+        self._size, self.every = size, every
         self._logged_step, self._logged_seconds, self._logged_wait = 0, 0.0, 0.0
         self._pace_step, self._pace_began = 0, 0.0  # after the first logged step, which waits for compilers and caches
         self.last: dict[str, float] = {}
@@ -77,7 +80,7 @@ class StepLog(AtStep):
         self._logged_step, self._logged_seconds = trainer.global_step, 0.0
 
     def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
-        if step % self._every and not is_last(trainer, step):
+        if step % self.every and not is_last(trainer, step):
             return
         loss = module.take_loss(self._size.micro_batches)
         seconds = module.clock.seconds()
@@ -162,6 +165,27 @@ def step_line(record: Mapping[str, float]) -> str:
     if "cost/usd" in record:
         parts.append(f"${record['cost/usd']:.2f} of ${record['cost/projected_usd']:.2f}")
     return " | ".join(parts)
+
+
+class DivergenceWatch(AtStep):
+    """Ends a run whose loss, smoothed over logged steps, is `nats` above its lowest."""
+
+    def __init__(self, log: StepLog, nats: float) -> None:
+        self._log, self._nats = log, nats
+        self._smooth: float | None = None
+        self._lowest = math.inf
+
+    def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
+        if step % self._log.every:
+            return
+        loss = self._log.last["train/loss"]
+        self._smooth = loss if self._smooth is None else SMOOTHING * self._smooth + (1 - SMOOTHING) * loss
+        self._lowest = min(self._lowest, self._smooth)
+        if self._smooth > self._lowest + self._nats:
+            raise Diverged(
+                f"step {step}: the smoothed loss is {self._smooth:.3f}, more than trainer.diverged_nats={self._nats:g} "
+                f"above its lowest, {self._lowest:.3f}\n  try a lower optimizer.lr or a longer lr_schedule.warmup_steps"
+            )
 
 
 class Profile(AtStep):

@@ -17,7 +17,7 @@ from ..models import flops_per_token
 from ..planning import device_peak
 from ..runs import plain, was_measured
 from .attempts import Attempt
-from .callbacks import Profile, StepLog, StepSize
+from .callbacks import DivergenceWatch, Profile, StepLog, StepSize
 from .checkpointing import Checkpoints, SavePolicy, seconds_between_interruptions
 from .evaluation_limits import EvaluationLimits
 from .evaluations import Evaluations, Scheduled
@@ -56,6 +56,8 @@ def make_callbacks(
     config, ranks = context.config, context.ranks
     callbacks: list[pl.Callback] = [interruptions, log]
     callbacks += watch_ranks(config, ranks, log, services.reporter, context.job.watchdog)
+    if config.trainer.diverged_nats is not None:
+        callbacks.append(DivergenceWatch(log, config.trainer.diverged_nats))
     if config.trainer.profile and ranks.first:
         callbacks.append(Profile(context.store, context.run, services.reporter))
     if point.step and point.key is None:

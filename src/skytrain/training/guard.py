@@ -16,6 +16,10 @@ HISTORY, ENOUGH = 128, 32  # steps that a spike is compared with, and how many t
 PATIENCE = 20  # skips in a row after which a run will not recover by itself
 
 
+class Diverged(SkytrainError):
+    """Training has diverged: loss or gradients are not finite, or the loss rose and stayed high."""
+
+
 class Guard:
     """Checks one step after another. Reading loss and norm waits for the device; `LateGuard` avoids that."""
 
@@ -48,13 +52,13 @@ class Guard:
             return False
         self.skipped_in_a_row += 1
         if self._action == "stop":
-            raise SkytrainError(
+            raise Diverged(
                 f"step {step + 1}: {problem}; the update was not made\n"
                 "  no checkpoint contains this step; try a lower optimizer.lr, a longer"
                 " lr_schedule.warmup_steps or trainer.on_anomaly=skip"
             )
         if self.skipped_in_a_row >= PATIENCE:
-            raise SkytrainError(
+            raise Diverged(
                 f"step {step + 1}: {problem}; {PATIENCE} updates in a row were skipped, "
                 "so the run cannot recover by itself"
             )

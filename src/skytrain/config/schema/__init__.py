@@ -40,6 +40,7 @@ from .training import (
     TrainerConfig,
     WSDScheduleConfig,
 )
+from .tuning import DEFAULT_TUNE, TuneConfig
 from .walk import Field, fields_of, flatten, groups_in, other_keys_of, select, tag_of
 
 __all__ = [
@@ -90,6 +91,7 @@ __all__ = [
     "TokenFilesConfig",
     "TokenizerConfig",
     "TrainerConfig",
+    "TuneConfig",
     "Unit",
     "WSDScheduleConfig",
     "YarnRope",
@@ -166,3 +168,4 @@ class Config:
         default="local",
     )
     spark: SparkConfig = field(default=DEFAULT_SPARK)
+    tune: TuneConfig = field(default=DEFAULT_TUNE)

@@ -193,6 +193,9 @@ class TrainerConfig:
     stop_within: Seconds = setting(
         EXECUTION, "Time to save and stop after being asked to; what has not stopped by then is killed."
     )
+    diverged_nats: PositiveFloat | None = setting(
+        EXECUTION, "Stop when the smoothed loss is so far above its lowest; null: never.", default=None
+    )
 
     @property
     def compute_precision(self) -> Precision:

@@ -1,0 +1,157 @@
+"""`skytrain tune`: the best learning rate that a budget can buy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from ..runs import exit_codes_text
+from .options import ConfigDirs, Overrides, compose_overrides
+
+if TYPE_CHECKING:
+    from ..pipelines.tune import Schedule, TunedSweep
+    from ..tuning import Observation
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the schedule of trials with their dollars; run none.")]
+
+
+HELP = """
+Find the learning rate for a run within budget.usd, the run itself included.
+
+Trials are smaller models and shorter runs with complete schedules of their own. The final run is reserved
+before anything else, and no trial starts that could break the budget. The same command continues a sweep.
+
+\b
+Strategies (tune.strategy), and a+b for one after the other:
+  ladder          rungs of size and horizon, one joint fit, next trial by regret saved per dollar (default)
+  greedy          double the rate until it diverges, then fractions around the best
+  early-stopping  the target's model for fewer tokens
+  model-scaling   optima of small models, projected to the target's size
+  data-scaling    optima of short horizons, projected to the target's
+  halving         successive halving over horizons
+  hyperband       Hyperband's brackets over horizons
+  random, grid, tpe   on one smaller setting; tpe needs skytrain[tune]
+  transfer        muP or CompleteP: the best rate of a smaller model, unchanged
+  literature      no trials: what published laws say
+
+\b
+Examples:
+  skytrain tune recipe=quickstart budget.usd=0.30 tune.usd_per_hour=1
+  skytrain tune recipe=tune-hw5 --dry-run
+  skytrain tune recipe=quickstart budget.usd=1 tune.usd_per_hour=1 tune.axis=warmup
+  skytrain tune compare first second        # two sweeps of a store
+"""
+
+
+class TuneGroup(TyperGroup):
+    """`tune KEY=VALUE...` is the sweep itself; other words are commands about sweeps."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, self._with_default(args))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        return super().resolve_command(ctx, self._with_default(args))
+
+    def _with_default(self, args: list[str]) -> list[str]:
+        return args if not args or args[0] in (*self.commands, "--help") else ["run", *args]
+
+
+app = typer.Typer(cls=TuneGroup, help=HELP, no_args_is_help=True, rich_markup_mode=None)
+
+
+@app.command("run", help=HELP, epilog=exit_codes_text())
+def run_command(overrides: Overrides = None, config_dir: ConfigDirs = None, dry_run: DryRun = False) -> None:
+    words = list(overrides or [])
+    composed = compose_overrides(words, config_dir)
+    from .console import reporter
+
+    if dry_run:
+        from ..pipelines.tune import plan_sweep
+
+        with reporter() as console:
+            schedule = plan_sweep(composed.config, console)
+        print(_schedule_text(schedule))
+        return
+    from ..pipelines.tune import tune as pipeline
+    from .train import check_installed
+
+    check_installed()
+    with reporter() as console:
+        tuned = pipeline(composed.config, console)
+    print(_answer_text(tuned, words))
+
+
+def _schedule_text(schedule: Schedule) -> str:
+    problem = schedule.problem
+    lines = [f"{'':>5} {'rung':<16} {'value':>9} {'tokens':>14} {'at most':>10} {'sum':>10}"]
+    total = 0.0
+    for number, one in enumerate(schedule.trials, 1):
+        total += one.usd
+        rung = problem.rung(one.trial.rung)
+        lines.append(
+            f"{number:>5} {rung.name:<16} {one.trial.rate:>9.3g} {rung.tokens:>14,.0f} {_usd(one.usd):>10} {_usd(total):>10}"
+        )
+    target = f"{problem.target.tokens:>14,.0f}"
+    lines.append(
+        f"final {'the run itself':<16} {'?':>9} {target} {_usd(schedule.final_usd):>10} {_usd(total + schedule.final_usd):>10}"
+    )
+    lines.append(
+        f"budget {_usd(schedule.budget_usd)}; step times {schedule.source}. Later trials depend on what earlier ones show."
+    )
+    return "\n".join(lines)
+
+
+def _answer_text(tuned: TunedSweep, words: list[str]) -> str:
+    kept = [word for word in words if not word.startswith(("tune.", "tune=", "budget.usd="))]
+    final = f"budget.usd={tuned.conclusion.final_usd:.2f}" if tuned.conclusion.final_usd >= 0.01 else ""
+    start = f"--from SEED --at-step {tuned.from_step}" if tuned.from_step else ""
+    parts = ["skytrain train", *kept, tuned.final_words, f"run={tuned.name}-final", final, start]
+    command = " ".join(part for part in parts if part)
+    warnings = [f"warning: {line}" for line in tuned.conclusion.warnings]
+    others = ", ".join(f"{one.strategy} {one.answer.rate:.3g}" for one in tuned.others)
+    return "\n".join(
+        [
+            *tuned.conclusion.lines(),
+            *warnings,
+            "",
+            "Final run:",
+            f"  {command}",
+            "",
+            _trials_text(tuned.history),
+            "",
+            f"From the same trials: {others}",
+            f"{tuned.url}",
+        ]
+    )
+
+
+def _trials_text(history: list[Observation]) -> str:
+    tasks = sorted({name for one in history for name in one.extra if name.startswith("eval/") and name.count("/") == 2})
+    tasks = [name for name in tasks if not name.endswith(("_stderr", "/items", "/truncated"))][:3]
+    head = f"{'':>5} {'rung':<16} {'value':>9} {'val loss':>9} {'hours':>8} {'cost':>10}"
+    lines = [head + "".join(f" {name.removeprefix('eval/'):>20}" for name in tasks)]
+    for number, one in enumerate(history, 1):
+        loss = f"{one.loss:.4f}" if one.finite else ("diverged" if one.diverged else "stopped")
+        line = f"{number:>5} {one.trial.rung:<16} {one.trial.rate:>9.3g} {loss:>9} {one.seconds / 3600:>8.4f} {_usd(one.usd):>10}"
+        lines.append(line + "".join(f" {one.extra.get(name, float('nan')):>20.4f}" for name in tasks))
+    return "\n".join(lines)
+
+
+@app.command("compare")
+def compare_command(
+    first: Annotated[str, typer.Argument(help="Name of a sweep.")],
+    second: Annotated[str, typer.Argument(help="Name of another one.")],
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+) -> None:
+    """Show what two sweeps of a store asked, spent and answered."""
+    config = compose_overrides(overrides or [], config_dir).config
+    from ..pipelines.tune_compare import compare_sweeps
+
+    print(compare_sweeps(config, first, second))
+
+
+def _usd(usd: float) -> str:
+    return f"${usd:.2f}" if usd >= 10 else f"${usd:.4f}"

@@ -1,0 +1,70 @@
+"""Settings of `skytrain tune`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from .declare import EXECUTION, setting, settings
+from .kinds import Count, Fraction, NonNegative, PositiveFloat, Whole
+
+
+@settings
+class TuneConfig:
+    """How the best learning rate for a run is searched within `budget.usd`, the final run included."""
+
+    name: str | None = setting(
+        EXECUTION, "Name of the sweep; null: the model, the data and a hash of what decides the result."
+    )
+    strategy: str = setting(EXECUTION, "How trials are chosen (docs/tuning.md); a+b runs one after another.")
+    axis: Literal["lr", "weight_decay", "warmup", "batch_tokens"] = setting(
+        EXECUTION, "What is tuned: the peak rate, weight decay, warm-up as a share of the steps, or tokens a step."
+    )
+    usd_per_hour: NonNegative | None = setting(
+        EXECUTION, "Price of the machine; null: budget.usd_per_hour, or the catalogue's price for this EC2 instance."
+    )
+    instance: str | None = setting(
+        EXECUTION, "EC2 instance type that --dry-run plans for, such as g5.xlarge; null: this machine, measured."
+    )
+    margin: Fraction = setting(EXECUTION, "Safety margin on every estimate, as a share.")
+    final: bool = setting(EXECUTION, "Reserve the final run before anything else.")
+    final_from_step: Whole = setting(
+        EXECUTION, "Step at which the final run starts, from a model that exists; only the rest is reserved."
+    )
+    lowest: PositiveFloat | None = setting(EXECUTION, "Lowest value of the axis; null: 1/32 of what is expected.")
+    highest: PositiveFloat | None = setting(EXECUTION, "Highest value of the axis; null: 32 times what is expected.")
+    expected: PositiveFloat | None = setting(
+        EXECUTION, "Where the search starts; null: published laws for AdamW's rate, else the configured value."
+    )
+    sizes: list[str] | None = setting(
+        EXECUTION, "Smaller models as LAYERSxWIDTH, such as [12x192, 12x384]; null: a quarter and half of the width."
+    )
+    horizons: list[Fraction] = setting(EXECUTION, "Lengths of trials, as shares of the target's steps.")
+    steps: list[Whole] | None = setting(EXECUTION, "Lengths of trials in steps, in place of `horizons`.")
+    shortest: Count = setting(EXECUTION, "Steps below which a horizon is left out: its schedule would mean nothing.")
+    noise: PositiveFloat = setting(
+        EXECUTION, "Standard deviation of the final loss between seeds, in nats; the fit weighs trials by it."
+    )
+    diverged_nats: PositiveFloat = setting(
+        EXECUTION, "A trial whose loss rises so far above its lowest has diverged, and is stopped."
+    )
+
+
+DEFAULT_TUNE = TuneConfig(
+    name=None,
+    strategy="ladder",
+    axis="lr",
+    usd_per_hour=None,
+    instance=None,
+    margin=0.1,
+    final=True,
+    final_from_step=0,
+    lowest=None,
+    highest=None,
+    expected=None,
+    sizes=None,
+    horizons=[0.0625, 0.125, 0.25],
+    steps=None,
+    shortest=40,
+    noise=0.002,
+    diverged_nats=1.0,
+)  # of records written before this group existed

@@ -1,0 +1,123 @@
+"""Trials of a sweep as runs in this process: torch is loaded once, and kernels are compiled once."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import math
+import time
+from collections.abc import Sequence
+
+from ..bench import time_steps
+from ..config import BudgetConfig, Config, SkytrainError
+from ..runs import (
+    EXIT_CODES,
+    INTERRUPTED,
+    Cause,
+    Reporter,
+    attempt_numbers,
+    last_metrics,
+    read_outcome,
+    read_spend,
+    write_outcome,
+)
+from ..storage import Store
+from ..training import Diverged
+from ..tuning import HourlyPrice, RungShape, StepEstimate, Trial, TrialResult, shape_named, trial_config
+from .train import train
+
+STOP_SHARE = 0.03  # of a trial's limit that its own budget keeps back
+
+
+class SweepInterrupted(SkytrainError):
+    """The process was asked to stop; the trial has committed a checkpoint."""
+
+    exit_code = EXIT_CODES[INTERRUPTED]
+
+
+class TrialReporter:
+    """Shows the progress of a trial under its number, without the notes and tables of an ordinary run."""
+
+    def __init__(self, reporter: Reporter, number: int) -> None:
+        self._reporter, self._stage = reporter, f"trial {number}"
+
+    def note(self, text: str) -> None:
+        if text.startswith("warning"):
+            self._reporter.note(f"{self._stage}: {text}")
+
+    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        return
+
+    def progress(
+        self, stage: str, done: float, total: float | None, detail: str = "", seconds_left: float | None = None
+    ) -> None:
+        if stage == "train":
+            self._reporter.progress(self._stage, done, total, detail, seconds_left)
+
+
+class LocalRunner:
+    """Runs the trials of one sweep on this machine, one after another."""
+
+    def __init__(
+        self, sweep: str, store: Store, shapes: Sequence[RungShape], price: HourlyPrice, reporter: Reporter
+    ) -> None:
+        self._sweep, self._store, self._shapes = sweep, store, shapes
+        self._price, self._reporter = price, reporter
+        self.trial_seconds = 0.0  # in this process
+
+    def run(self, number: int, trial: Trial, limit_usd: float) -> TrialResult:
+        run = f"{self._sweep}-{number:03d}"
+        self._record_kill(run)
+        earlier = sum(count.usd for count in read_spend(self._store, run).counts.values())
+        config = self._limited(trial_config(shape_named(self._shapes, trial.rung), trial, run), limit_usd)
+        began = time.monotonic()
+        outcome = "done"
+        try:
+            outcome = train(config, TrialReporter(self._reporter, number)).outcome
+        except Diverged:
+            outcome = "diverged"
+        finally:
+            seconds = time.monotonic() - began
+            self.trial_seconds += seconds
+            _free_memory()
+        if outcome in ("interrupted", "stopped"):
+            raise SweepInterrupted(f"trial {number} was interrupted\n  the same command continues the sweep")
+        usd = earlier + self._price.charged(seconds)
+        metrics = last_metrics(self._store, run)
+        loss = {"diverged": math.inf, "budget": None}.get(outcome, metrics.get("val/loss", metrics.get("train/loss")))
+        shown = {name: value for name, value in metrics.items() if name.startswith(("train/loss", "eval/"))}
+        return TrialResult(loss, usd, usd / self._price.charged(1.0), {"run": run, "outcome": outcome, **shown})
+
+    def _limited(self, config: Config, limit_usd: float) -> Config:
+        """The run stops by itself before it has used its reserve."""
+        seconds = limit_usd / self._price.charged(1.0)
+        budget = BudgetConfig(limit_usd, self._price.usd_per_hour, margin=STOP_SHARE * seconds)
+        return dataclasses.replace(config, budget=budget)
+
+    def _record_kill(self, run: str) -> None:
+        """Closes an attempt that was killed with this sweep's earlier process.
+
+        The time until now is then not charged, unless the machine is rented.
+        """
+        numbers = attempt_numbers(self._store, run)
+        if numbers and read_outcome(self._store, run, numbers[-1]) is None:
+            step = last_metrics(self._store, run).get("step", 0)
+            write_outcome(self._store, run, numbers[-1], INTERRUPTED, step, Cause("the sweep's process was killed"))
+
+
+def dry_run(config: Config, reporter: Reporter) -> StepEstimate:
+    """Twenty steps of a configuration on this machine."""
+    began = time.monotonic()
+    seconds = time_steps(config, reporter)
+    estimate = StepEstimate.of(seconds, time.monotonic() - began)
+    _free_memory()
+    return estimate
+
+
+def _free_memory() -> None:
+    """A trial's model must not stay beside the next one's."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,5 @@
+"""The best learning rate that a budget can buy: trials, a ledger of dollars, strategies, fits and projections."""
+
+from ..lazy import public_names
+
+__getattr__, __dir__, __all__ = public_names(__name__, __file__)

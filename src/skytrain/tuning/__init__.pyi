@@ -1,0 +1,56 @@
+from .conclusions import (
+    Conclusion as Conclusion,
+    OtherAnswer as OtherAnswer,
+    conclusion_of as conclusion_of,
+    fitted_curves as fitted_curves,
+    other_answers as other_answers,
+)
+from .driver import (
+    SweepProgress as SweepProgress,
+    SweepSetup as SweepSetup,
+    TrialResult as TrialResult,
+    TrialRunner as TrialRunner,
+    check_budget as check_budget,
+    run_sweep as run_sweep,
+    search_of as search_of,
+)
+from .estimates import StepEstimate as StepEstimate
+from .joint import JointFit as JointFit, RungCurve as RungCurve, fit_jointly as fit_jointly, u_shape as u_shape
+from .laws import (
+    LAWS as LAWS,
+    BatchAware as BatchAware,
+    PublishedLaw as PublishedLaw,
+    centred_law as centred_law,
+    combined_law as combined_law,
+    law_named as law_named,
+    priors_for as priors_for,
+)
+from .ledger import BudgetError as BudgetError, Entry as Entry, HourlyPrice as HourlyPrice, Ledger as Ledger
+from .problem import (
+    Answer as Answer,
+    Law as Law,
+    Observation as Observation,
+    Priors as Priors,
+    Problem as Problem,
+    Rung as Rung,
+    Search as Search,
+    Trial as Trial,
+)
+from .rehearsal import rehearse as rehearse
+from .setting_up import (
+    make_problem as make_problem,
+    sweep_name as sweep_name,
+    sweep_price as sweep_price,
+    sweep_spec as sweep_spec,
+)
+from .strategies.base import Strategy as Strategy
+from .strategies.registry import all_strategies as all_strategies, find_strategy as find_strategy
+from .sweeps import Decision as Decision, SweepStore as SweepStore, find_sweep as find_sweep
+from .trials import (
+    RungShape as RungShape,
+    shape_named as shape_named,
+    target_shape as target_shape,
+    trial_config as trial_config,
+    trial_shapes as trial_shapes,
+    value_words as value_words,
+)

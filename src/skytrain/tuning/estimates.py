@@ -1,0 +1,56 @@
+"""What a trial may cost: twenty measured steps of its model, and everything that comes with a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..config import Config, Interval, total_steps
+from ..planning import EVALUATION_COST, warm_worst
+from .ledger import HourlyPrice
+
+SAVE_BYTES_PER_SECOND = 100e6  # a slow disk or a shared network
+STATE_BYTES = 16  # of a parameter and its optimizer state in a checkpoint, at most
+EVALUATION_SLACK = 2.0  # validation starts cold, and its loader is made anew
+LEAST_START_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class StepEstimate:
+    """The worst of steps 10 to 19 of a dry run, and the time around its steps."""
+
+    step_seconds: float
+    first_seconds: float  # of the first step, which compiles and allocates
+    start_seconds: float  # before the first step
+
+    @classmethod
+    def of(cls, step_seconds: Sequence[float], wall_seconds: float) -> StepEstimate:
+        start = max(LEAST_START_SECONDS, wall_seconds - sum(step_seconds))
+        return cls(warm_worst(step_seconds), step_seconds[0], start)
+
+    def seconds(self, config: Config, parameters: float) -> float:
+        """The longest that a run of this configuration takes, from its start to its last checkpoint."""
+        trainer, steps = config.trainer, total_steps(config)
+        training = steps * self.step_seconds
+        evaluations = 1 + (steps // trainer.validate_every if trainer.validate_every else 0)
+        batches = math.ceil(trainer.validate_tokens / trainer.batch_tokens)
+        evaluating = EVALUATION_SLACK * evaluations * (batches * self.step_seconds * EVALUATION_COST + 0.2)
+        save = 0.5 + parameters * STATE_BYTES / SAVE_BYTES_PER_SECOND
+        saving = save * (2 + _saves(config, steps, training))
+        # A run stops a step and a save before its limit, so both must fit in once more.
+        return 2 * self.start_seconds + 2 * self.first_seconds + training + evaluating + saving
+
+    def usd(self, config: Config, parameters: float, price: HourlyPrice) -> float:
+        return price.usd(self.seconds(config, parameters))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _saves(config: Config, steps: int, training_seconds: float) -> int:
+    every = config.trainer.checkpoint_every
+    if every is None or every == Interval():
+        return 0 if every is None else math.ceil(training_seconds / 600)
+    return steps // every.steps if every.steps else math.ceil(training_seconds / (every.seconds or 600))

@@ -1,0 +1,169 @@
+"""Published laws of the best learning rate, with their constants and where they hold.
+
+All are for AdamW, decoders and a single epoch. N is parameters without embeddings, D tokens, B tokens a step.
+None is an answer by itself: on settings that it was not fitted on, a law is typically off by a quarter to a half.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .problem import Law, Priors, Rung
+
+# GPT-3 (Brown et al. 2020, table 2.1): parameters and rate, at 300 billion tokens and batches of 0.5M to 3.2M.
+GPT3 = (
+    (125e6, 6.0e-4),
+    (350e6, 3.0e-4),
+    (760e6, 2.5e-4),
+    (1.3e9, 2.0e-4),
+    (2.7e9, 1.6e-4),
+    (6.7e9, 1.2e-4),
+    (13e9, 1.0e-4),
+    (175e9, 0.6e-4),
+)
+GPT3_TOKENS = 300e9
+HORIZON_EXPONENT = -0.32  # Bjorck et al. 2024, arXiv 2409.19913
+
+# Where the curves lie that the batch-aware law was fitted on.
+FITTED_SIZES, FITTED_TOKENS = (2.1e8, 1.1e9), (4e9, 1e11)
+BENT = 0.4  # share of the exponents that is kept beyond them
+
+
+@dataclass(frozen=True)
+class PublishedLaw:
+    name: str
+    rate: Callable[[Rung], float]
+    source: str
+    caveat: str
+
+
+@dataclass(frozen=True)
+class BatchAware:
+    """ln rate = level + size ln N/2e8 + horizon ln D/1e10 - batch ln(1 + K/B), K = knee (D/1e10)^knee_horizon.
+
+    The exponent of the horizon at a fixed batch is negative well below the knee and positive above it, which plain
+    power laws of N and D cannot be.
+    """
+
+    level: float
+    size: float
+    horizon: float
+    batch: float
+    knee: float
+    knee_horizon: float
+
+    def __call__(self, rung: Rung) -> float:
+        size = _within(rung.parameters, FITTED_SIZES) - math.log(2e8)
+        horizon = _within(rung.tokens, FITTED_TOKENS) - math.log(1e10)
+        knee = self.knee * math.exp(self.knee_horizon * horizon)
+        return (
+            self.level + self.size * size + self.horizon * horizon - self.batch * math.log1p(knee / rung.batch_tokens)
+        )
+
+
+# benchmarks/tuning/replay.py refits these on the 1,911 runs of step-law/steplaw and prints them.
+PUBLISHED_CURVES = BatchAware(-5.6684, -0.6583, 0.2504, 1.473, 72_900.0, 0.6741)
+
+
+def deepseek(rung: Rung) -> float:
+    return 0.3118 * (6 * rung.parameters * rung.tokens) ** -0.125
+
+
+def step_law(rung: Rung) -> float:
+    return 1.79 * rung.parameters**-0.713 * rung.tokens**0.307
+
+
+def gpt3(rung: Rung) -> float:
+    """Interpolated, and continued at both ends, on logarithmic axes."""
+    points = [(math.log(size), math.log(rate)) for size, rate in GPT3]
+    x = math.log(rung.parameters)
+    number = min(max(sum(x > size for size, _ in points), 1), len(points) - 1)
+    (x0, y0), (x1, y1) = points[number - 1], points[number]
+    return math.exp(y0 + (x - x0) * (y1 - y0) / (x1 - x0))
+
+
+def horizon(rung: Rung) -> float:
+    return gpt3(rung) * (rung.tokens / GPT3_TOKENS) ** HORIZON_EXPONENT
+
+
+LAWS = (
+    PublishedLaw(
+        "deepseek",
+        deepseek,
+        "0.3118 C^-0.125 with C = 6 N D (DeepSeek LLM, arXiv 2401.02954)",
+        "at the batch that its own law gives; fitted on 1e17 to 2e19 FLOPs",
+    ),
+    PublishedLaw(
+        "step-law",
+        step_law,
+        "1.79 N^-0.713 D^0.307 (arXiv 2503.04715)",
+        "only along the best batch, 0.58 D^0.571 tokens; replications find a smaller exponent of D",
+    ),
+    PublishedLaw(
+        "gpt3-table",
+        gpt3,
+        "the rates of GPT-3's eight sizes (arXiv 2005.14165, table 2.1)",
+        "chosen for 300B tokens and large batches; low for short runs",
+    ),
+    PublishedLaw(
+        "horizon",
+        horizon,
+        "GPT-3's table times (D / 300B)^-0.32 (arXiv 2409.19913)",
+        "the sign of the exponent holds for small batches; at large ones the best rate rises with D",
+    ),
+    PublishedLaw(
+        "batch-aware",
+        lambda rung: math.exp(PUBLISHED_CURVES(rung)),
+        "a form with a knee in the batch, fitted by us on the 1,911 runs of arXiv 2503.04715",
+        "Llama-like models of 0.2B to 1.1B, 4B to 100B tokens",
+    ),
+)
+
+
+def law_named(name: str) -> PublishedLaw:
+    return next(one for one in LAWS if one.name == name)
+
+
+def combined_law(target: Rung, *, width_free: bool = False) -> Law:
+    """The shape of the batch-aware law, at the geometric mean of it and DeepSeek's.
+
+    `width_free` is for muP and CompleteP, under which the best rate does not depend on the model's size.
+    """
+    levels = [PUBLISHED_CURVES(target), math.log(deepseek(target))]
+    shift = sum(levels) / len(levels) - PUBLISHED_CURVES(target)
+    size = 0.0 if width_free else PUBLISHED_CURVES.size
+
+    def law(rung: Rung) -> float:
+        steps = _within(rung.parameters, FITTED_SIZES) - _within(target.parameters, FITTED_SIZES)
+        extra = (size - PUBLISHED_CURVES.size) * steps
+        return PUBLISHED_CURVES(rung) + shift + extra
+
+    return law
+
+
+def centred_law(target: Rung, rate: float) -> Law:
+    """A law that is flat through `rate`: for optimizers and settings that no published law is about."""
+    return lambda rung: math.log(rate)
+
+
+def priors_for(target: Rung, law: Law) -> Priors:
+    """Beliefs about a law's errors, wider the further the target is from the curves that the law was fitted on."""
+    outside = _outside(target.parameters, FITTED_SIZES) + _outside(target.tokens, FITTED_TOKENS)
+    if outside == 0:
+        return Priors(law)
+    # The exponents are extrapolated too.
+    return Priors(law, offset=math.hypot(0.45, 0.08 * outside), size=0.2, horizon=0.2, batch=0.25, nugget=0.14)
+
+
+def _within(value: float, limits: tuple[float, float]) -> float:
+    """ln of a value, with what lies outside of the limits shortened: far from its data a power law bends."""
+    low, high = limits
+    inside = min(max(value, low), high)
+    return math.log(inside) + BENT * math.log(value / inside)
+
+
+def _outside(value: float, limits: tuple[float, float]) -> float:
+    """How far a value is outside of limits, on the logarithmic axis."""
+    return max(0.0, math.log(limits[0] / value), math.log(value / limits[1]))

@@ -1,0 +1,104 @@
+"""The ledger of a sweep: every dollar that it has spent, has promised to a trial, or keeps for the final run.
+
+The final run is reserved before anything else. A trial is admitted only if its worst case fits into what is left, and
+is charged what was measured. Until then its whole reserve counts as spent, so a kill can only make the sum too large.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from ..config import SkytrainError
+from ..runs import EXIT_CODES, read_object
+from ..storage import Store
+
+FINAL = "final"
+
+
+class BudgetError(SkytrainError):
+    """The budget does not allow what is asked for."""
+
+    exit_code = EXIT_CODES["budget"]
+
+
+@dataclass(frozen=True)
+class HourlyPrice:
+    """Dollars of a machine hour, with a margin for prices that change while a sweep runs."""
+
+    usd_per_hour: float
+    margin: float
+
+    def usd(self, seconds: float) -> float:
+        """What so many seconds cost at most."""
+        return self.usd_per_hour * (1 + self.margin) * seconds / 3600
+
+    def charged(self, seconds: float) -> float:
+        """What so many seconds did cost."""
+        return self.usd_per_hour * seconds / 3600
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line: money reserved for a purpose, and what it came to once that is known."""
+
+    what: str  # `final`, `trial-003` or `overhead-<session>`
+    reserved_usd: float
+    charged_usd: float | None = None
+
+    @property
+    def usd(self) -> float:
+        return self.reserved_usd if self.charged_usd is None else self.charged_usd
+
+
+class Ledger:
+    """The entries of one sweep, each an object in the store that only this sweep's process writes."""
+
+    def __init__(self, store: Store, folder: str, budget_usd: float) -> None:
+        self._store, self._folder = store, f"{folder}/ledger"
+        self.budget_usd = budget_usd
+        self._entries = {entry.what: entry for entry in self._load()}
+
+    def _load(self) -> list[Entry]:
+        keys = [stat.key for stat in self._store.list(f"{self._folder}/")]
+        return [Entry(**read_object(self._store, key)) for key in keys]
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return tuple(self._entries[name] for name in sorted(self._entries))
+
+    def usd(self, what: str) -> float:
+        entry = self._entries.get(what)
+        return entry.usd if entry else 0.0
+
+    @property
+    def spent_usd(self) -> float:
+        """Everything but the final run: charges, and the reserves of what is not charged yet."""
+        return sum(entry.usd for entry in self._entries.values() if entry.what != FINAL)
+
+    @property
+    def left_usd(self) -> float:
+        """What trials may still use."""
+        return self.budget_usd - self.spent_usd - self.usd(FINAL)
+
+    def reserve(self, what: str, usd: float) -> Entry:
+        """Promises money, or raises BudgetError with the sum. What was promised before keeps its amount."""
+        if what in self._entries:
+            return self._entries[what]
+        if usd > self.left_usd + 1e-9:
+            raise BudgetError(
+                f"{what} may cost ${usd:.2f}, and ${self.left_usd:.2f} are left: "
+                f"budget ${self.budget_usd:.2f} - spent ${self.spent_usd:.2f} - final run ${self.usd(FINAL):.2f}"
+            )
+        return self._write(Entry(what, usd))
+
+    def charge(self, what: str, usd: float) -> Entry:
+        """Replaces a reserve by what it came to."""
+        reserved = self._entries[what].reserved_usd if what in self._entries else 0.0
+        return self._write(Entry(what, reserved, usd))
+
+    def _write(self, entry: Entry) -> Entry:
+        text = json.dumps(entry.__dict__, indent=1)
+        self._store.write(f"{self._folder}/{entry.what}.json", text.encode())
+        self._entries[entry.what] = entry
+        return entry

@@ -1,0 +1,159 @@
+"""What a search is about: the target, the cheaper trials that can be bought, and what has been observed so far.
+
+Everything here is plain data, so the same strategies run on a GPU, on a published table of runs and in a simulation.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+RATES_PER_DOUBLING = 4  # nearer rates cannot be told apart, and a coarse grid is easier to read
+DIVERGED_NATS = 1.0  # a final loss so far above the best of its rung is a diverged run
+
+Law = Callable[["Rung"], float]
+"""Maps a rung to the logarithm of its expected best rate."""
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A model, a horizon and a batch size: trials on one rung differ only in the tuned value."""
+
+    name: str
+    parameters: float  # of the blocks, without embeddings
+    tokens: float  # the horizon of its complete schedule
+    batch_tokens: float
+    usd: float  # the most that one trial may cost
+    rates: tuple[float, ...] = ()  # the values that exist, for a table of published runs; empty: any
+    layers: int = 0
+    width: int = 0
+
+    def snap(self, rate: float) -> float:
+        """The value nearest to `rate` on the logarithmic axis that a trial can have."""
+        if self.rates:
+            return min(self.rates, key=lambda one: abs(math.log(one / rate)))
+        return float(f"{2 ** (round(RATES_PER_DOUBLING * math.log2(rate)) / RATES_PER_DOUBLING):.4g}")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run to be made: a rung, the tuned value and a seed."""
+
+    rung: str
+    rate: float
+    seed: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.rung}@{self.rate:.4g}" + (f"#{self.seed}" if self.seed else "")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """A finished trial: its loss, or that it diverged, and what it cost."""
+
+    trial: Trial
+    loss: float  # of validation, after the complete schedule; infinite if it diverged, nan if its limit stopped it
+    usd: float
+    seconds: float = 0.0
+    extra: dict[str, Any] = field(default_factory=dict)  # train loss, accuracy of tasks, the run's name
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.loss)
+
+    @property
+    def diverged(self) -> bool:
+        return math.isinf(self.loss)
+
+
+@dataclass(frozen=True)
+class Priors:
+    """What is believed before the first trial, as standard deviations on logarithmic scales.
+
+    The widths say how far a law may be off: `offset` in all, `size`, `horizon` and `batch` in its exponents, and
+    `nugget` for each rung by itself. They come from the errors of laws on settings that they were not fitted on.
+    """
+
+    law: Law
+    offset: float = 0.45
+    size: float = 0.08
+    horizon: float = 0.08
+    batch: float = 0.12
+    nugget: float = 0.1
+    curvature: float = 0.028  # nats for a factor of e around the optimum
+    curvature_offset: float = 0.6
+    curvature_spread: float = 0.3  # between rungs
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A search: the target, the rungs that trials may use (the target may be one), the range of rates and beliefs."""
+
+    target: Rung
+    rungs: tuple[Rung, ...]
+    lowest: float
+    highest: float
+    priors: Priors
+    noise: float = 0.002  # standard deviation of the final loss between seeds, in nats
+    seed: int = 0
+
+    def rung(self, name: str) -> Rung:
+        return next(one for one in (*self.rungs, self.target) if one.name == name)
+
+    def clip(self, rate: float) -> float:
+        return min(self.highest, max(self.lowest, rate))
+
+    def place(self, rung: Rung, rate: float) -> float:
+        """The nearest value to `rate` that a trial on this rung can have within the allowed range."""
+        found = rung.snap(self.clip(rate))
+        return found if rung.rates else self.clip(found)
+
+    def expected_rate(self, rung: Rung) -> float:
+        """The prior's best rate of a rung, within the allowed range."""
+        return self.clip(math.exp(self.priors.law(rung)))
+
+    def around(self, rate: float) -> Problem:
+        """The same problem with a law that passes through `rate` at the target."""
+        law, shift = self.priors.law, math.log(rate) - self.priors.law(self.target)
+        return replace(self, priors=replace(self.priors, law=lambda rung: law(rung) + shift))
+
+
+@dataclass(frozen=True)
+class Search:
+    """A problem in progress. A strategy is a pure function of this, so a killed search continues where it was."""
+
+    problem: Problem
+    history: Sequence[Observation]
+    left_usd: float
+    total_usd: float  # what the search may spend in all, from its first trial
+
+    def of_rung(self, name: str) -> list[Observation]:
+        return [one for one in self.history if one.trial.rung == name]
+
+    def tried(self, trial: Trial) -> bool:
+        return any(one.trial.key == trial.key for one in self.history)
+
+    def affordable(self, rung: Rung) -> int:
+        """How many trials of a rung the money left buys."""
+        return math.floor(self.left_usd / rung.usd + 1e-9)
+
+    def best(self, rung: str) -> Observation | None:
+        """The trial with the lowest loss on a rung."""
+        finite = [one for one in self.of_rung(rung) if one.finite]
+        return min(finite, key=lambda one: one.loss) if finite else None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The value to train the target with, and how sure that is."""
+
+    rate: float
+    low: float | None = None  # an interval that holds the optimum with 80% probability
+    high: float | None = None
+    regret_nats: float | None = None  # expected loss above the optimum's
+    divergence: float | None = None  # probability that the target diverges at this rate
+    why: str = ""
+    warnings: tuple[str, ...] = ()

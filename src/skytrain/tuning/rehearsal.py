@@ -1,0 +1,35 @@
+"""A sweep played through in the head: the trials that a strategy would buy if the prior were the truth."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .joint import u_shape
+from .problem import Observation, Problem, Search, Trial
+from .strategies.base import Strategy
+
+MOST_TRIALS = 200
+
+
+def rehearse(problem: Problem, strategy: Strategy, usd: float) -> list[Observation]:
+    """The trials in order, each at its worst-case cost. Losses are made up, so the real search may differ."""
+    history: list[Observation] = []
+    left = usd
+    while len(history) < MOST_TRIALS:
+        trial = strategy.propose(Search(problem, tuple(history), left, usd))
+        if trial is None or problem.rung(trial.rung).usd > left + 1e-9:
+            break
+        cost = problem.rung(trial.rung).usd
+        left -= cost
+        history.append(Observation(trial, expected_loss(problem, trial), cost))
+    return history
+
+
+def expected_loss(problem: Problem, trial: Trial) -> float:
+    """The prior's U, over a floor that falls with size and horizon as published loss curves do."""
+    rung = problem.rung(trial.rung)
+    distance = np.array(math.log(trial.rate) - problem.priors.law(rung))
+    floor = 2.0 + (rung.parameters / 1e8) ** -0.34 * 0.4 + (rung.tokens / 1e9) ** -0.28 * 0.4
+    return float(floor + problem.priors.curvature * u_shape(np.minimum(distance, 4.0)))

@@ -1,0 +1,90 @@
+"""From settings to a problem: price, beliefs about the tuned value, and the rungs with what they cost."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ..config import RESULT, Config, ConfigError, DecoderConfig, flatten, select
+from ..runs import Ec2Instance, machine_price, plain
+from .laws import centred_law, combined_law, priors_for
+from .ledger import HourlyPrice
+from .problem import Priors, Problem, Rung
+from .trials import configured_value
+
+HIGHEST = {"lr": 0.5, "warmup": 0.9}  # where nothing else is set
+RANGE = 32.0  # allowed values reach so far below and above the expected one
+# Other settings move the loss less than the rate does, and nobody has published laws for them.
+OTHER_AXES: dict[str, Any] = {
+    "offset": 0.8,
+    "size": 0.2,
+    "horizon": 0.2,
+    "nugget": 0.2,
+    "curvature": 0.006,
+    "curvature_offset": 1.0,
+}
+
+
+def sweep_price(config: Config, instance: Ec2Instance | None) -> HourlyPrice:
+    """The machine's price, from the settings or the catalogue; raises ConfigError where there is none."""
+    usd = config.tune.usd_per_hour
+    key = "tune.usd_per_hour" if usd is not None else "budget.usd_per_hour"
+    usd = machine_price(config.budget, instance) if usd is None else usd
+    if usd is None:
+        raise ConfigError("tune.usd_per_hour", "the price of this machine is unknown", hint="set it, such as 1.50")
+    if usd == 0:
+        raise ConfigError(key, "is 0, and a search without a price has no limit", hint="set what an hour costs")
+    if config.budget.usd is None:
+        raise ConfigError(
+            "budget.usd", "is not set", hint="the dollars for search and final run, such as budget.usd=20"
+        )
+    return HourlyPrice(usd, config.tune.margin)
+
+
+def make_problem(config: Config, target: Rung, rungs: Sequence[Rung]) -> Problem:
+    """The search that the settings describe."""
+    priors = beliefs(config, target)
+    rungs = tuple(sorted(rungs, key=lambda rung: rung.usd))
+    problem = Problem(target, rungs, 1e-12, 1e12, priors, config.tune.noise, config.seed)
+    if config.tune.expected is not None:
+        problem = problem.around(config.tune.expected)
+    expected = [problem.expected_rate(rung) for rung in (target, *rungs)]
+    lowest = config.tune.lowest or min(expected) / RANGE
+    highest = config.tune.highest or min(max(expected) * RANGE, HIGHEST.get(config.tune.axis, math.inf))
+    if lowest >= highest:
+        raise ConfigError("tune.lowest", f"{lowest:g} is not below tune.highest={highest:g}")
+    return replace(problem, lowest=lowest, highest=highest)
+
+
+def beliefs(config: Config, target: Rung) -> Priors:
+    """Published laws for the rate of AdamW on a decoder; for anything else the configured value, loosely."""
+    if config.tune.axis != "lr":
+        return replace(Priors(centred_law(target, config.tune.expected or configured_value(config))), **OTHER_AXES)
+    model = config.model
+    if config.optimizer.name != "adamw" or not isinstance(model, DecoderConfig):
+        wide = Priors(centred_law(target, configured_value(config)), size=0.2, horizon=0.2, nugget=0.14)
+        return replace(wide, offset=0.8)
+    width_free = model.parametrization != "standard"
+    return priors_for(target, combined_law(target, width_free=width_free))
+
+
+def sweep_spec(config: Config, tokenizer_id: str) -> dict[str, Any]:
+    """What the answers of a sweep depend on; the same name with another of these is refused."""
+    tune = {key: value for key, value in plain(config.tune).items() if key != "name" and not key.startswith("usd")}
+    return {"target": _target(config), "tokenizer": tokenizer_id, "tune": tune}
+
+
+def sweep_name(config: Config) -> str:
+    if config.tune.name:
+        return config.tune.name
+    text = json.dumps([_target(config), plain(config.tune)], sort_keys=True)
+    model = config.model.name.rstrip("/").rpartition("/")[2]
+    return f"{model}-{config.data.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _target(config: Config) -> Mapping[str, Any]:
+    return flatten(select(type(config), plain(config), RESULT))

@@ -1,0 +1,131 @@
+"""The interface of strategies, and what several of them do: choose a rung, sweep it, read off its best rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from ..problem import Answer, Observation, Problem, Rung, Search, Trial
+
+POINTS = 5  # rates on a rung before its optimum is believed
+FACTOR = 2.0  # between neighbouring rates
+
+
+class Strategy(Protocol):
+    """Proposes trials until it has enough, then answers. A pure function of the search, so it can be continued."""
+
+    name: str
+    about: str  # one line for `--help` and reports
+
+    def propose(self, search: Search) -> Trial | None:
+        """The next trial, or None when nothing more is worth its money."""
+        ...
+
+    def answer(self, search: Search) -> Answer: ...
+
+
+def horizon_rungs(problem: Problem) -> list[Rung]:
+    """Rungs with the target's model and batch and fewer tokens, shortest first."""
+    target = problem.target
+    found = [one for one in problem.rungs if one.parameters == target.parameters and one.tokens < target.tokens]
+    return sorted(_nearest_batch(found, target), key=lambda one: one.tokens)
+
+
+def size_rungs(problem: Problem) -> list[Rung]:
+    """One rung for each smaller model, with the horizon nearest to the target's, smallest first."""
+    target = problem.target
+    found = [one for one in problem.rungs if one.parameters < target.parameters]
+    found = _nearest_batch(found, target)
+    by_size: dict[float, Rung] = {}
+    for one in found:
+        known = by_size.get(one.parameters)
+        if known is None or abs(math.log(one.tokens / target.tokens)) < abs(math.log(known.tokens / target.tokens)):
+            by_size[one.parameters] = one
+    return [by_size[size] for size in sorted(by_size)]
+
+
+def smaller_rungs(problem: Problem) -> list[Rung]:
+    """Every rung with the target's batch but the target itself, cheapest first."""
+    found = [one for one in problem.rungs if one.name != problem.target.name]
+    return sorted(_nearest_batch(found, problem.target), key=lambda one: one.usd)
+
+
+def _nearest_batch(rungs: Sequence[Rung], target: Rung) -> list[Rung]:
+    """The rungs at the target's batch; where a model and horizon lack it, those at the nearest one."""
+    groups: dict[tuple[float, float], Rung] = {}
+    for one in rungs:
+        key = (one.parameters, one.tokens)
+        if key not in groups or _batch_gap(one, target) < _batch_gap(groups[key], target):
+            groups[key] = one
+    return list(groups.values())
+
+
+def _batch_gap(rung: Rung, target: Rung) -> float:
+    return abs(math.log(rung.batch_tokens / target.batch_tokens))
+
+
+def proxy(search: Search, rungs: Sequence[Rung], points: int = POINTS) -> Rung | None:
+    """The dearest of `rungs`, so the nearest to the target, of which the whole budget buys `points` trials."""
+    fitting = [one for one in rungs if search.total_usd >= points * one.usd - 1e-9]
+    return max(fitting, key=lambda one: one.usd) if fitting else None
+
+
+def next_rate(search: Search, rung: Rung, points: int = POINTS) -> Trial | None:
+    """Sweeps a rung: `points` rates around what is expected, then outwards until the best one is bracketed."""
+    problem = search.problem
+    seen = search.of_rung(rung.name)
+    if not search.affordable(rung):
+        return None
+    if len(seen) >= points and (edge := bracket_problem(search, rung)) is None:
+        return None
+    centre = problem.expected_rate(rung)
+    if len(seen) < points:
+        steps = [0, 1, -1, 2, -2, *(side * k for k in range(3, 12) for side in (1, -1))]
+        rates = [problem.place(rung, centre * FACTOR**step) for step in steps]
+    else:
+        extreme = (min if edge == "low" else max)(one.trial.rate for one in seen)
+        rates = [problem.place(rung, extreme * (1 / FACTOR if edge == "low" else FACTOR))]
+    fresh = [Trial(rung.name, rate) for rate in rates if not search.tried(Trial(rung.name, rate))]
+    return fresh[0] if fresh else None
+
+
+def bracket_problem(search: Search, rung: Rung) -> str | None:
+    """`low` or `high` where the best rate of a rung is the lowest or highest tried, else None."""
+    best, seen = search.best(rung.name), search.of_rung(rung.name)
+    if best is None:
+        return "low"
+    if all(one.trial.rate >= best.trial.rate for one in seen):
+        return "low"
+    return "high" if all(one.trial.rate <= best.trial.rate for one in seen) else None
+
+
+def vertex(seen: Sequence[Observation]) -> float | None:
+    """The minimum of the parabola through the best rate and its neighbours, over the logarithm of the rate."""
+    finite = sorted((one for one in seen if one.finite), key=lambda one: one.trial.rate)
+    if not finite:
+        return None
+    number = min(range(len(finite)), key=lambda one: finite[one].loss)
+    if number in (0, len(finite) - 1):
+        return finite[number].trial.rate
+    x = np.log([one.trial.rate for one in finite[number - 1 : number + 2]])
+    a, b, _ = np.polyfit(x - x[1], [one.loss for one in finite[number - 1 : number + 2]], 2)
+    return float(np.exp(x[1] - b / (2 * a))) if a > 0 else finite[number].trial.rate
+
+
+def fallback(search: Search, why: str) -> Answer:
+    """The prior's answer, where there is nothing better."""
+    problem = search.problem
+    spread = 1.28 * math.hypot(problem.priors.offset, problem.priors.nugget)
+    rate = problem.expected_rate(problem.target)
+    return Answer(rate, rate * math.exp(-spread), rate * math.exp(spread), why=why)
+
+
+def best_observed(search: Search, rung: Rung, words: str) -> Answer:
+    """The best rate of a rung, unchanged."""
+    best = search.best(rung.name)
+    if best is None:
+        return fallback(search, f"no trial on {rung.name} has a finite loss; this is the published law's rate")
+    return Answer(search.problem.clip(best.trial.rate), why=f"{words}: the best of {rung.name}, loss {best.loss:.4f}")

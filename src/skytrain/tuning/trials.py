@@ -1,0 +1,202 @@
+"""Trials as ordinary runs: the configuration of a rung, with a complete schedule of its own.
+
+A trial has the target's data order, betas, clipping and seed. Warm-up and decay keep their shares of the steps: a
+run that is cut off inside the target's schedule would rank rates by how fast they warm up.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..config import Config, ConfigError, DecoderConfig, check_decoder, total_steps
+from ..planning import decoder_size
+from .problem import Rung, Trial
+
+SIZE = re.compile(r"(\d+)x(\d+)")
+DEFAULT_SHARES = (0.25, 0.5)  # of the target's width
+VALIDATIONS = 8  # in the course of a trial
+LONGEST = 0.5  # a trial longer than so many of the target's steps, on the target's model, is no saving
+
+
+@dataclass(frozen=True)
+class RungShape:
+    """A rung before its price is known: a model and a number of steps."""
+
+    name: str
+    config: Config  # of a run on this rung, at the configured value of the axis
+
+    @property
+    def parameters(self) -> float:
+        """Of the blocks; of a plugged-in model, which has no smaller versions, any constant will do."""
+        model = self.config.model
+        if not isinstance(model, DecoderConfig):
+            return 1e8
+        size = decoder_size(model)
+        tables = model.vocab_size * model.width * (1 if model.tied_head else 2)
+        positions = model.max_length * model.width if model.positions == "learned" else 0
+        return float(size.parameters - tables - positions)
+
+    def rung(self, usd: float) -> Rung:
+        trainer, model = self.config.trainer, self.config.model
+        shape = (model.layers, model.width) if isinstance(model, DecoderConfig) else (0, 0)
+        tokens = total_steps(self.config) * trainer.batch_tokens
+        return Rung(self.name, self.parameters, tokens, trainer.batch_tokens, usd, (), *shape)
+
+
+def target_shape(config: Config) -> RungShape:
+    return RungShape("target", config)
+
+
+def trial_shapes(config: Config) -> list[RungShape]:
+    """Every smaller model and shorter horizon of the settings, and their combinations."""
+    full = total_steps(config)
+    steps = config.tune.steps or [round(share * full) for share in config.tune.horizons]
+    lengths = sorted({one for one in steps if config.tune.shortest <= one <= full or config.tune.steps})
+    if not lengths:
+        raise ConfigError(
+            "tune.horizons",
+            f"{config.tune.horizons} of {full} steps are all below tune.shortest={config.tune.shortest}",
+            hint="train the target longer, or set tune.shortest, tune.horizons or tune.steps",
+        )
+    models = [*smaller_models(config), config.model]
+    shapes = []
+    for model in models:
+        for length in lengths:
+            if model is config.model and length > LONGEST * full:
+                continue
+            shapes.append(RungShape(_name(model, length), shortened(replace(config, model=model), length)))
+    return shapes
+
+
+def smaller_models(config: Config) -> list[DecoderConfig]:
+    """The target's model in other sizes, with the same size of heads."""
+    target = config.model
+    if not isinstance(target, DecoderConfig):
+        if config.tune.sizes:
+            raise ConfigError(
+                "tune.sizes", "a plugged-in model has one size", hint="leave it out, and tune on horizons"
+            )
+        return []
+    head = target.head_width
+    if config.tune.sizes is None:
+        widths = sorted({max(head, round(share * target.width / head) * head) for share in DEFAULT_SHARES})
+        pairs = [(target.layers, width) for width in widths if width < target.width]
+    else:
+        pairs = [_parse_size(text) for text in config.tune.sizes]
+    return [resized(target, layers, width) for layers, width in pairs]
+
+
+def resized(model: DecoderConfig, layers: int, width: int) -> DecoderConfig:
+    """The same family with other depth and width, and heads of the same size."""
+    if width % model.head_width:
+        raise ConfigError(
+            "tune.sizes",
+            f"the width {width} is not a multiple of the heads' {model.head_width}",
+            hint=f"try {layers}x{max(1, round(width / model.head_width)) * model.head_width}",
+        )
+    heads = width // model.head_width
+    groups = None if model.kv_heads is None else max(1, heads * model.kv_heads // model.heads)
+    mlp = None if model.mlp_width is None else max(8, round(model.mlp_width * width / model.width / 8) * 8)
+    while groups is not None and heads % groups:
+        groups -= 1
+    name = f"{model.name}-{layers}x{width}"
+    small = replace(model, name=name, layers=layers, width=width, heads=heads, kv_heads=groups, mlp_width=mlp)
+    check_decoder(small)
+    return small
+
+
+def shortened(config: Config, steps: int) -> Config:
+    """The same run over `steps` steps, with the same shares of warm-up and decay."""
+    share = config.lr_schedule.warmup_steps / total_steps(config)
+    schedule = replace(config.lr_schedule, warmup_steps=max(1, round(share * steps)) if share else 0)
+    return replace(
+        config, trainer=replace(config.trainer, steps=steps, tokens=None, stop_at_step=None), lr_schedule=schedule
+    )
+
+
+def at_value(config: Config, value: float) -> Config:
+    """The configuration with another value of the tuned axis."""
+    if config.tune.axis == "lr":
+        return _with_optimizer(config, lr=value)
+    if config.tune.axis == "weight_decay":
+        return _with_optimizer(config, weight_decay=value)
+    steps, trainer = total_steps(config), config.trainer
+    if config.tune.axis == "warmup":
+        return replace(config, lr_schedule=replace(config.lr_schedule, warmup_steps=max(1, round(value * steps))))
+    unit = trainer.sequence_length * (trainer.micro_batch or 1)
+    batch = max(1, round(value / unit)) * unit
+    share = config.lr_schedule.warmup_steps / steps
+    more = max(1, round(steps * trainer.batch_tokens / batch))
+    schedule = replace(config.lr_schedule, warmup_steps=max(1, round(share * more)))
+    return replace(config, trainer=replace(trainer, batch_tokens=batch, steps=more, tokens=None), lr_schedule=schedule)
+
+
+def _with_optimizer(config: Config, **changed: float) -> Config:
+    optimizer: Any = config.optimizer  # each optimizer is a dataclass of its own
+    return replace(config, optimizer=replace(optimizer, **changed))
+
+
+def configured_value(config: Config) -> float:
+    """What the configuration itself has for the tuned axis."""
+    values = {
+        "lr": config.optimizer.lr,
+        "weight_decay": config.optimizer.weight_decay,
+        "warmup": config.lr_schedule.warmup_steps / total_steps(config),
+        "batch_tokens": float(config.trainer.batch_tokens),
+    }
+    value = values[config.tune.axis]
+    if value <= 0:
+        keys = {"lr": "optimizer.lr", "weight_decay": "optimizer.weight_decay", "warmup": "lr_schedule.warmup_steps"}
+        raise ConfigError(
+            keys.get(config.tune.axis, "trainer.batch_tokens"),
+            f"is {value:g}, and tune.axis={config.tune.axis} searches around it on a logarithmic axis",
+            hint="set it, or tune.expected, to something above zero",
+        )
+    return value
+
+
+def value_words(config: Config, value: float) -> str:
+    """The settings that give the target this value of the axis."""
+    tuned = at_value(config, value)
+    return {
+        "lr": f"optimizer.lr={value:.4g}",
+        "weight_decay": f"optimizer.weight_decay={value:.4g}",
+        "warmup": f"lr_schedule.warmup_steps={tuned.lr_schedule.warmup_steps}",
+        "batch_tokens": f"trainer.batch_tokens={tuned.trainer.batch_tokens} trainer.steps={tuned.trainer.steps}",
+    }[config.tune.axis]
+
+
+def trial_config(shape: RungShape, trial: Trial, run: str) -> Config:
+    """The run of one trial. Its loss is validated a few times on the way, and at its end."""
+    config = at_value(shape.config, trial.rate)
+    steps = total_steps(config)
+    trainer = replace(
+        config.trainer,
+        validate_every=max(1, steps // VALIDATIONS),
+        log_every=max(1, min(config.trainer.log_every, steps // 40)),
+        sample_every=None,
+        profile=False,
+        loggers=[],
+        on_anomaly="stop",
+        diverged_nats=config.tune.diverged_nats,
+    )
+    return replace(config, run=run, seed=config.seed + trial.seed, trainer=trainer)
+
+
+def _name(model: object, steps: int) -> str:
+    size = f"{model.layers}x{model.width}" if isinstance(model, DecoderConfig) else "model"
+    return f"{size}-{steps}"
+
+
+def _parse_size(text: str) -> tuple[int, int]:
+    found = SIZE.fullmatch(text.strip())
+    if found is None or not all(map(int, found.groups())):
+        raise ConfigError("tune.sizes", f"{text!r} is not LAYERSxWIDTH", hint="such as tune.sizes=[12x192,12x384]")
+    return int(found[1]), int(found[2])
+
+
+def shape_named(shapes: Sequence[RungShape], name: str) -> RungShape:
+    return next(one for one in shapes if one.name == name)

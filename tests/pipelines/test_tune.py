@@ -1,0 +1,115 @@
+"""`skytrain tune` on real runs of a tiny model."""
+
+from __future__ import annotations
+
+import pytest
+
+from skytrain.config import ConfigError, SkytrainError
+from skytrain.pipelines import tune_runner
+from skytrain.pipelines.tune import plan_sweep, tune
+from skytrain.pipelines.tune_compare import compare_sweeps
+from skytrain.runs import Silent, load_run
+from skytrain.storage import open_store
+from skytrain.tuning import BudgetError, Ledger, SweepStore
+from tests.support.tiny import tiny_config
+
+SWEEP = (
+    "trainer.steps=48",
+    "trainer.checkpoint_every=null",
+    "lr_schedule.warmup_steps=12",
+    "tune.name=s",
+    "tune.strategy=grid",
+    "tune.usd_per_hour=3.6",  # a tenth of a cent a second
+    "tune.shortest=4",
+    "tune.horizons=[0.125]",
+    "tune.sizes=[1x16]",
+    "tune.expected=0.01",
+)
+
+
+@pytest.fixture(autouse=True)
+def quick_estimates(monkeypatch):
+    """Measuring twenty steps takes longer than the trials of these tests."""
+    estimate = tune_runner.StepEstimate(step_seconds=0.05, first_seconds=0.2, start_seconds=2.0)
+    monkeypatch.setattr("skytrain.pipelines.tune.dry_run", lambda config, reporter: estimate)
+
+
+def test_a_killed_sweep_continues_with_the_same_command_and_pays_no_trial_twice(root, monkeypatch):
+    config = tiny_config(root, *SWEEP, "budget.usd=2")
+    calls = []
+
+    def killed_in_the_third(config, reporter):
+        calls.append(config.run)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return real(config, reporter)
+
+    real = tune_runner.train
+    monkeypatch.setattr(tune_runner, "train", killed_in_the_third)
+    with pytest.raises(KeyboardInterrupt):
+        tune(config, Silent())
+    tuned = tune(config, Silent())
+    store = open_store(str(root))
+    assert calls[:4] == ["s-001", "s-002", "s-003", "s-003"] and len(calls) == len(set(calls)) + 1
+    ledger = Ledger(store, "sweeps/s", 2.0)
+    trials = [entry for entry in ledger.entries if entry.what.startswith("trial")]
+    assert len(trials) == len(tuned.history) >= 5
+    assert all(entry.charged_usd is not None for entry in trials)
+    assert ledger.spent_usd + tuned.conclusion.final_usd <= 2.0
+    schedule = load_run(store, "s-001").config
+    assert (schedule["trainer"]["steps"], schedule["lr_schedule"]["warmup_steps"]) == (6, 2)  # its own, complete
+    assert schedule["model"]["width"] in (16, 32) and schedule["seed"] == config.seed
+    assert len(tuned.conclusion.lines()) == 3 and "optimizer.lr=" in tuned.final_words
+    assert {one.strategy for one in tuned.others} >= {"ladder", "greedy", "tpe"}
+    assert "answer" in compare_sweeps(config, "s", "s")
+
+
+def test_a_trial_that_diverges_is_charged_and_ends_early(root):
+    config = tiny_config(
+        root, *SWEEP, "tune.name=d", "budget.usd=2", "tune.expected=1e6", "tune.lowest=1e5", "tune.highest=1e9"
+    )
+    with pytest.raises(BudgetError, match="trials diverged, down to"):
+        tune(config, Silent())
+    found = SweepStore(open_store(str(root)), "d").history()
+    assert found and all(one.diverged and one.usd > 0 for one in found.values())
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("tune.usd_per_hour=0", "budget.usd=1"), "tune.usd_per_hour: is 0, and a search without a price has no limit"),
+        (("tune.usd_per_hour=1",), "budget.usd: is not set"),
+        (("budget.usd=1", "tune.usd_per_hour=null"), "tune.usd_per_hour: the price of this machine is unknown"),
+        (("budget.usd=1", "tune.sizes=[big]"), "tune.sizes: 'big' is not LAYERSxWIDTH"),
+        (("budget.usd=1", "tune.sizes=[1x17]"), "tune.sizes: the width 17 is not a multiple of the heads' "),
+        (
+            ("budget.usd=1", "tune.shortest=40", "tune.horizons=[0.1]"),
+            "tune.horizons: .* are all below tune.shortest=40",
+        ),
+        (("budget.usd=1", "tune.strategy=latter"), "tune.strategy: 'latter' is not a strategy"),
+        (("budget.usd=1", "tune.lowest=1", "tune.highest=0.1"), "tune.lowest: 1 is not below tune.highest=0.1"),
+    ],
+)
+def test_bad_settings_are_one_message_before_anything_is_paid(root, words, message):
+    config = tiny_config(root, *SWEEP, "tune.name=bad", *words)
+    with pytest.raises(SkytrainError, match=message) as caught:
+        tune(config, Silent())
+    assert caught.value.exit_code == 2
+    assert not open_store(str(root)).list("sweeps/bad/trials/")
+
+
+def test_a_dry_run_lists_trials_within_the_budget_and_spends_nothing(root):
+    config = tiny_config(root, *SWEEP, "tune.name=dry", "budget.usd=2", "tune.strategy=ladder")
+    schedule = plan_sweep(config, Silent())
+    assert schedule.trials and sum(one.usd for one in schedule.trials) + schedule.final_usd <= 2.0
+    assert not open_store(str(root)).list("sweeps/dry/")
+    with pytest.raises(BudgetError, match="the least that works is budget"):
+        plan_sweep(tiny_config(root, *SWEEP, "budget.usd=0.001"), Silent())
+
+
+def test_an_instance_type_is_planned_for_by_the_planner(root):
+    words = ("budget.usd=100", "tune.instance=g5.xlarge", "tune.usd_per_hour=1.5", "trainer.device=auto")
+    schedule = plan_sweep(tiny_config(root, *SWEEP, *words), Silent())
+    assert schedule.source == "predicted for g5.xlarge" and schedule.final_usd > 0
+    with pytest.raises((ConfigError, SkytrainError), match="g5"):
+        plan_sweep(tiny_config(root, *SWEEP, *words, "tune.instance=g5.huge"), Silent())

@@ -1,0 +1,180 @@
+"""Whole sweeps on a simulated trainer, with kills, divergences and noisy times."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from skytrain.storage import open_store
+from skytrain.tuning import BudgetError, Decision, Ledger, SweepSetup, SweepStore, Trial, find_strategy, run_sweep
+from tests.tuning.simulated import FailingStore, Killed, SimulatedRunner, Truth, make_problem
+
+BUDGET, FINAL = 2.0, 1.1
+
+
+def setup_of(store, runner, strategy="grid", name="s"):
+    sweep = SweepStore(store, name)
+    return SweepSetup(
+        sweep, Ledger(store, sweep.folder, BUDGET), runner.problem, find_strategy(strategy), runner, FINAL
+    )
+
+
+def run_until_done(store, runner, strategy):
+    """Starts the sweep again after every kill; the number of starts."""
+    for start in range(1, 400):
+        try:
+            return run_sweep(setup_of(store, runner, strategy)), start
+        except Killed:
+            continue
+    raise AssertionError("the sweep never ended")
+
+
+def random_sweep(number: int, folder, strategies) -> None:
+    """One sweep with kills against the same sweep without: same answer, no dollar too many, nothing lost."""
+    rng = np.random.default_rng(number)
+    strategy = strategies[number % len(strategies)]
+    truth = Truth(level=10 ** rng.uniform(-3.3, -2.2), size=rng.uniform(-0.8, -0.2), wall=rng.uniform(0.8, 2.5))
+    problem = make_problem(seed=number)
+    plain = SimulatedRunner(truth, problem, np.random.default_rng(number))
+    quiet = run_sweep(setup_of(open_store(str(folder / "plain")), plain, strategy))
+    store = open_store(str(folder / "killed"))
+    steady = SteadyTimes(truth, problem, plain.bill, np.random.default_rng(number + 10_000))
+    failing = FailingStore(store, np.random.default_rng(number + 20_000), 0.03)
+    answer, _ = run_until_done(failing, steady, strategy)
+    sweep = SweepStore(store, "s")
+    ledger = Ledger(store, sweep.folder, BUDGET)
+    billed = sum(steady.bill.values())
+    assert billed + FINAL <= BUDGET + 1e-9, f"sweep {number} ({strategy}) overspent"
+    assert ledger.spent_usd == pytest.approx(billed)
+    assert set(sweep.history()) == {one.number for one in sweep.decisions()} == set(steady.bill), "a trial was lost"
+    assert answer == quiet, f"sweep {number} ({strategy}) answers differently after a resume"
+
+
+class SteadyTimes(SimulatedRunner):
+    """Kills at random; a trial costs in the end what it costs without kills, as a resumed run does."""
+
+    def __init__(self, truth, problem, costs, rng) -> None:
+        super().__init__(truth, problem, rng, kill_chance=0.25)
+        self._costs = costs
+
+    def run(self, number, trial, limit_usd):
+        if self.rng.random() < self.kill_chance:
+            self.bill[number] = min(self._costs.get(number, limit_usd), self.bill.get(number, 0.0) + 0.01)
+            raise Killed
+        known = SimulatedRunner(self.truth, self.problem, _Fixed())
+        known.losses = self.losses
+        result = known.run(number, trial, limit_usd)
+        cost = self._costs.get(number, result.usd)
+        self.bill[number] = cost
+        rung = self.problem.rung(trial.rung)
+        stopped = cost >= limit_usd - 1e-12 and cost > rung.usd
+        return type(result)(None if stopped else result.loss, cost, cost * 3600, {})
+
+
+class _Fixed:
+    def lognormal(self, *_):
+        return 1.0
+
+    def random(self):
+        return 1.0
+
+
+def test_random_sweeps_with_kills_spend_within_budget_and_answer_the_same(tmp_path):
+    for number in range(8):
+        random_sweep(number, tmp_path / str(number), ("grid", "greedy", "halving", "random"))
+
+
+@pytest.mark.slow
+def test_two_hundred_random_sweeps_with_kills_divergences_and_noisy_times(tmp_path):
+    strategies = (
+        "ladder",
+        "grid",
+        "greedy",
+        "hyperband",
+        "model-scaling",
+        "random",
+        "data-scaling",
+        "early-stopping+ladder",
+    )
+    for number in range(200):
+        random_sweep(number, tmp_path / str(number), strategies)
+
+
+def test_times_far_above_their_estimates_never_break_the_budget(tmp_path):
+    for number in range(10):
+        runner = SimulatedRunner(Truth(), make_problem(), _Slow(number))
+        store = open_store(str(tmp_path / str(number)))
+        run_sweep(setup_of(store, runner, "grid"))
+        assert sum(runner.bill.values()) + FINAL <= BUDGET + 1e-9
+
+
+class _Slow:
+    """Every trial takes one to three times its estimate."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+
+    def lognormal(self, *_):
+        return self._rng.uniform(1.0, 3.0)
+
+    def random(self):
+        return 1.0
+
+
+def test_a_budget_below_the_final_run_and_one_trial_names_the_least_that_works(tmp_path):
+    runner = SimulatedRunner(Truth(), make_problem(), np.random.default_rng(0))
+    sweep = SweepStore(open_store(str(tmp_path)), "s")
+    ledger = Ledger(sweep.store, sweep.folder, 1.0)
+    with pytest.raises(BudgetError, match=r"the least that works is budget.usd=1.11"):
+        run_sweep(SweepSetup(sweep, ledger, runner.problem, find_strategy("grid"), runner, FINAL))
+    assert not runner.bill and BudgetError.exit_code == 6
+
+
+def test_when_all_trials_diverge_there_is_no_answer_and_nothing_is_lost(tmp_path):
+    runner = SimulatedRunner(Truth(wall=-10.0), make_problem(), np.random.default_rng(0))
+    store = open_store(str(tmp_path))
+    with pytest.raises(BudgetError, match="trials diverged"):
+        run_sweep(setup_of(store, runner))
+    assert len(SweepStore(store, "s").history()) == len(runner.bill) > 3
+
+
+def test_an_optimum_at_the_edge_of_the_allowed_rates_is_told(tmp_path):
+    from dataclasses import replace
+
+    from skytrain.tuning import conclusion_of
+
+    problem = replace(make_problem(), highest=1.5e-3)
+    runner = SimulatedRunner(Truth(level=1e-2), problem, np.random.default_rng(0))
+    store = open_store(str(tmp_path))
+    answer = run_sweep(setup_of(store, runner))
+    history = list(SweepStore(store, "s").history().values())
+    conclusion = conclusion_of(problem, history, answer, "lr", (0.5, FINAL))
+    assert any("at the edge of what tune.highest allows" in line for line in conclusion.warnings)
+
+
+def test_a_second_process_on_the_same_sweep_is_refused(tmp_path):
+    sweep = SweepStore(open_store(str(tmp_path)), "s")
+    decision = Decision(1, Trial("a", 1e-3), 0.1, "grid")
+    sweep.decide(decision)
+    with pytest.raises(ValueError, match="another process has decided trial 1"):
+        sweep.decide(decision)
+
+
+def test_a_sweep_of_another_specification_is_refused_with_what_differs(tmp_path):
+    sweep = SweepStore(open_store(str(tmp_path)), "s")
+    sweep.open({"tokenizer": "bpe-1", "tune": {"strategy": "ladder"}})
+    sweep.open({"tokenizer": "bpe-1", "tune": {"strategy": "ladder"}})
+    with pytest.raises(ValueError, match="tokenizer: 'bpe-1' -> 'bpe-2'"):
+        sweep.open({"tokenizer": "bpe-2", "tune": {"strategy": "ladder"}})
+
+
+def test_losses_survive_the_store_also_those_that_are_no_numbers(tmp_path):
+    from skytrain.tuning import Observation
+
+    sweep = SweepStore(open_store(str(tmp_path)), "s")
+    for number, loss in enumerate((2.5, math.inf, math.nan), 1):
+        sweep.finish(number, Observation(Trial("a", 1e-3), loss, 0.1, 3.0, {"run": "x"}))
+    found = [sweep.history()[number] for number in (1, 2, 3)]
+    assert found[0].loss == 2.5 and found[1].diverged and not found[2].finite and not found[2].diverged

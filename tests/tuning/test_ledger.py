@@ -1,0 +1,42 @@
+"""The ledger: reserves, charges and refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from skytrain.storage import open_store
+from skytrain.tuning import BudgetError, HourlyPrice, Ledger
+
+
+def test_the_final_run_is_kept_back_from_trials(tmp_path):
+    ledger = Ledger(open_store(str(tmp_path)), "sweeps/a", 10.0)
+    ledger.reserve("final", 6.0)
+    ledger.reserve("trial-001", 3.0)
+    with pytest.raises(BudgetError, match=r"trial-002 may cost \$1.50, and \$1.00 are left"):
+        ledger.reserve("trial-002", 1.5)
+    assert ledger.left_usd == pytest.approx(1.0)
+
+
+def test_a_charge_replaces_the_reserve_and_frees_the_rest(tmp_path):
+    ledger = Ledger(open_store(str(tmp_path)), "sweeps/a", 10.0)
+    ledger.reserve("trial-001", 4.0)
+    ledger.charge("trial-001", 2.5)
+    assert ledger.left_usd == pytest.approx(7.5)
+
+
+def test_another_process_finds_every_entry_and_an_open_reserve_counts_in_full(tmp_path):
+    first = Ledger(open_store(str(tmp_path)), "sweeps/a", 10.0)
+    first.reserve("final", 5.0)
+    first.reserve("trial-001", 2.0)
+    first.charge("trial-001", 1.0)
+    first.reserve("trial-002", 2.0)
+    second = Ledger(open_store(str(tmp_path)), "sweeps/a", 10.0)
+    assert second.spent_usd == pytest.approx(3.0)
+    assert second.left_usd == pytest.approx(2.0)
+    assert second.reserve("trial-002", 9.0).reserved_usd == 2.0  # what was promised keeps its amount
+
+
+def test_the_margin_is_on_estimates_and_not_on_charges():
+    price = HourlyPrice(usd_per_hour=1.5, margin=0.1)
+    assert price.usd(3600) == pytest.approx(1.65)
+    assert price.charged(3600) == pytest.approx(1.5)

@@ -1,0 +1,104 @@
+"""Strategies on a simulated table: what they buy, what they answer, and that they never overspend."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from skytrain.config import SkytrainError
+from skytrain.tuning import Observation, Search, all_strategies, find_strategy, rehearse
+from skytrain.tuning.strategies.halving import counts
+from skytrain.tuning.strategies.hyperband import table
+from tests.tuning.simulated import Truth, loss_of, make_problem
+
+TRUTH = Truth()
+NAMES = sorted(all_strategies())
+
+
+def play(name: str, problem, truth=TRUTH, usd: float = 0.6):
+    strategy, history, left = find_strategy(name), [], usd
+    while (trial := strategy.propose(Search(problem, tuple(history), left, usd))) is not None:
+        cost = problem.rung(trial.rung).usd
+        assert cost <= left + 1e-9, f"{name} overspends"
+        left -= cost
+        history.append(Observation(trial, loss_of(truth, problem, trial, np.random.default_rng(len(history))), cost))
+        assert len(history) < 100
+    return strategy.answer(Search(problem, tuple(history), left, usd)), history
+
+
+@pytest.mark.parametrize("name", [*NAMES, "early-stopping+ladder", "literature+greedy"])
+def test_every_strategy_stays_within_its_money_tries_nothing_twice_and_answers_within_a_factor_of_three(name):
+    problem = make_problem()
+    answer, history = play(name, problem)
+    keys = [one.trial.key for one in history]
+    assert len(keys) == len(set(keys))
+    assert problem.lowest <= answer.rate <= problem.highest
+    assert abs(math.log(answer.rate / TRUTH.level)) < math.log(3)
+    assert answer.why
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_strategy_answers_without_any_money(name):
+    answer, history = play(name, make_problem(), usd=0.0)
+    assert not history and answer.rate == pytest.approx(2e-3, rel=0.2)  # a little lower: a diverged run is dear
+
+
+def test_the_ladder_is_the_nearest_to_the_truth_and_says_how_sure_it_is():
+    answer, history = play("ladder", make_problem(), Truth(level=3e-3, size=-0.45))
+    assert abs(math.log(answer.rate / 3e-3)) < 0.35
+    assert answer.low < 3e-3 < answer.high
+    assert 0 < answer.regret_nats < 0.02 and 0 <= answer.divergence < 0.05
+    assert len({one.trial.rung for one in history}) > 1
+
+
+def test_the_ladder_brackets_a_minimum_that_lies_far_from_what_is_expected():
+    truth = Truth(level=2e-4)
+    answer, history = play("ladder", make_problem(), truth, usd=1.5)
+    assert answer.rate < 6e-4
+    assert min(one.trial.rate for one in history) < 4e-4
+
+
+def test_projections_follow_the_exponent_of_their_axis():
+    answer, _ = play("model-scaling", make_problem(), Truth(size=-0.6, horizon=0.0), usd=2.0)
+    assert answer.rate == pytest.approx(2e-3, rel=0.15)
+    assert "parameters^-0." in answer.why
+    answer, _ = play("data-scaling", make_problem(), Truth(horizon=-0.3), usd=4.0)
+    assert answer.rate == pytest.approx(2e-3, rel=0.15)
+
+
+def test_greedy_doubles_until_it_diverges_and_then_tries_fractions():
+    problem = make_problem()
+    _, history = play("greedy", problem, Truth(wall=1.0), usd=2.0)
+    rates = [one.trial.rate for one in history]
+    first = next(number for number, one in enumerate(history) if one.diverged)
+    assert all(later == pytest.approx(2 * earlier, rel=0.01) for earlier, later in pairwise(rates[: first + 1]))
+    assert len(rates) > first + 1 and max(rates) == rates[first]
+
+
+def test_hyperbands_table_is_the_published_one():
+    rungs = sorted(
+        make_problem(sizes=(1.0,), horizons=(1 / 81, 1 / 27, 1 / 9, 1 / 3, 0.99)).rungs, key=lambda one: one.tokens
+    )
+    assert [bracket.sizes for bracket in table(rungs)] == [(81, 27, 9, 3, 1), (34, 11, 3, 1), (15, 5, 1), (8, 2), (5,)]
+    assert counts(9, 3) == [9, 3, 1]
+
+
+def test_a_hybrid_starts_its_second_part_from_the_answer_of_the_first():
+    _, history = play("early-stopping+greedy", make_problem(), Truth(level=1e-3), usd=2.0)
+    assert len({one.trial.rung for one in history}) >= 1
+    answer, _ = play("early-stopping+greedy", make_problem(), Truth(level=1e-3), usd=2.0)
+    assert abs(math.log(answer.rate / 1e-3)) < 0.8
+
+
+def test_an_unknown_strategy_is_refused_with_the_nearest_name():
+    with pytest.raises(SkytrainError, match="did you mean ladder"):
+        find_strategy("lader")
+
+
+def test_a_rehearsal_spends_no_more_than_it_is_given():
+    problem = make_problem()
+    trials = rehearse(problem, find_strategy("ladder"), 0.5)
+    assert trials and sum(one.usd for one in trials) <= 0.5
