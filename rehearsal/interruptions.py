@@ -58,8 +58,10 @@ def notice_phases(run: RehearsedRun, life: Life, at: float, before: set[int]) ->
         for stat in run.store.list(f"runs/{run.run}/checkpoints/")
         if "/COMMITTED." in stat.key and any(f"step-{step:09d}/" in stat.key for step in new)
     ]
-    if [each for each in markers if each >= at - 1]:
-        phases["committed"] = max(0.0, min(each for each in markers if each >= at - 1) - at)
+    # The last one: a checkpoint that was being written when the notice came may be committed before it.
+    saved = [each for each in markers if at <= each <= (life.ended or at)]
+    if saved:
+        phases["committed"] = max(saved) - at
     assert life.ended is not None
     phases["left"] = life.ended - at
     return phases

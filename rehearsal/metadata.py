@@ -6,6 +6,7 @@ its tree as EC2 would.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import secrets
@@ -142,6 +143,10 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     service: MetadataService
+
+    def handle(self) -> None:
+        with contextlib.suppress(ConnectionError):  # a client that no longer waits
+            super().handle()
 
     def reply(self, status: int, text: str = "") -> None:
         self.send_response_only(status)

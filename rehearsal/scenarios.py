@@ -104,8 +104,9 @@ def kill(world: World) -> None:
         raise RehearsalFailed(f"machines ended before the scheduled actions: {world.hypervisor.fired}")
     late = max(life.ended or 0.0 for life in run.lives) - min(run.killed_at())
     world.say(
-        f"  all machines were terminated {late:.1f} s after the kill time; nobody was left to delete the empty groups"
+        f"  AWS ended all machines {late:.1f} s after the kill time, and cut their power: frozen agents shut nothing down"
     )
+    world.say("  nobody was left to delete the empty groups: skytrain gc")
     world.say("  " + world.laptop.command("gc", "--delete", "--yes", "cloud=ec2").stdout.strip().splitlines()[-1])
     world.say(f"  {check_nothing_left(run)}")
 

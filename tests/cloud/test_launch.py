@@ -36,7 +36,7 @@ from skytrain.pipelines.account import machines_of
 from skytrain.pipelines.launch import PLATFORMS, PlannedJob, PreparedLaunch, prepare_launch, start_launch
 from skytrain.pipelines.launch_smoke import smoke_job, smoke_text, wait_for_start
 from skytrain.planning.plan_file import PlannedCode
-from skytrain.runs import Silent
+from skytrain.runs import Silent, read_spend
 from skytrain.storage import StoreUnreachable, open_store
 
 from .conftest import StubbedSession
@@ -105,6 +105,26 @@ def test_a_launch_starts_the_first_offer_and_gives_everything_back(
     Ec2Machines(ground.session, ready.store, record, "i-1", lambda _: None).delete_groups()  # a second node
     ec2 = ground.session.client("ec2")
     assert groups_of(ground) == {} and ec2.describe_launch_templates()["LaunchTemplates"] == []
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_machine_that_ended_before_its_first_record_is_counted_once(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record, ec2 = start_launch(ready, {}, Silent()), ground.session.client("ec2")
+    [found] = ec2.describe_instances()["Reservations"][0]["Instances"]
+    said: list[str] = []
+    machines = Ec2Machines(ground.session, ready.store, record, "i-0", said.append)
+    machines.count_ended()
+    assert said == [] and read_spend(ready.store, RUN).counts == {}  # it runs, and may record its cost itself
+    ec2.terminate_instances(InstanceIds=[found["InstanceId"]])
+    machines.count_ended()
+    [(key, count)] = read_spend(ready.store, RUN).counts.items()
+    assert key == f"{found['InstanceId']} {found['LaunchTime'].isoformat()}" and count.seconds >= 1
+    assert count.usd == pytest.approx(count.seconds * record.groups[0].usd_per_hour / 3600)
+    machines.count_ended()
+    assert len(said) == 1 and found["InstanceId"] in said[0]
 
 
 @pytest.mark.usefixtures("without_packages")

@@ -129,4 +129,6 @@ def _machines(
         return None
     store = open_store(config.store)
     record = read_launch(store, request.run, str(request.launch))
-    return Ec2Machines(open_session(record.region), store, record, instance, tell)
+    machines = Ec2Machines(open_session(record.region), store, record, instance, tell)
+    machines.count_ended()  # this machine may replace one that was lost while it booted
+    return machines

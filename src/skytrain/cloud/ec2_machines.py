@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
-from ..storage import Retry, Store
+from ..storage import Retry, Store, StoreError
 from .calls import Call
+from .ended_machines import count_ended
 from .errors import CloudError
 from .launches import LaunchRecord, mark_failed, read_launch, started_key
 from .offers_in_turn import set_size, try_next_offer
@@ -42,9 +43,18 @@ class Ec2Machines:
             self._perform(call)
         mark_failed(self._store, following)
 
+    def count_ended(self) -> None:
+        """Count machines that ended before they could record their own cost. A failure is told, not raised."""
+        try:
+            for name in count_ended(self._session, self._store, self._record):
+                self._tell(f"{name} ended before it recorded its cost; it is counted now")
+        except (CloudError, StoreError) as error:
+            self._tell(f"warning: ended machines could not be counted: {error}")
+
     def set_desired(self, count: int) -> None:
         """Scale every group to `count`, which is 0: the run is over."""
         assert count == 0, "a node ends its groups; the launch's offers decide how they grow"
+        self.count_ended()
         for group in self._record.groups:
             self._perform(set_size(group, 0))
 
