@@ -198,6 +198,21 @@ def test_the_next_offer_is_tried_when_the_first_gives_no_machines_for_too_long(
     assert [one.id for one in launches_of(store, RUN)] == [record.id]
 
 
+@pytest.mark.usefixtures("without_packages")
+def test_unfit_machines_are_replaced_until_the_fault_cannot_be_theirs(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record, scaling = start_launch(ready, {}, Silent()), ground.session.client("autoscaling")
+    seen, said = set[str](), list[str]()
+    for count in (1, 1, 0):
+        [machine] = scaling.describe_auto_scaling_instances()["AutoScalingInstances"]
+        seen.add(machine["InstanceId"])
+        Ec2Machines(ground.session, ready.store, record, machine["InstanceId"], said.append).replace_me("no EFA")
+        assert list(groups_of(ground).values()) == [count, 0]
+    assert len(seen) == 3 and "3 machines were unfit, the last one because no EFA: ending all" in said[-1]
+
+
 def smoked(ground: Ground, stubbed: StubbedSession, root: str) -> PreparedLaunch:
     quotas(stubbed, (G_SPOT, 96.0))
     made, config = replace(plan(offer("g5.xlarge", 1)), code=PlannedCode("0", source_hash())), config_of(ground, root)

@@ -154,6 +154,7 @@ REFUSED = {
     "rented machines reach only a bucket": ["--plan", "plan.json", "cloud=ec2", "store.root=here"],
     "the settings under trainer are not those of the plan": ["--plan", "plan.json", "cloud=ec2", "trainer.steps=7"],
     "launch prepair: no such job": ["prepair", "--plan", "plan.json"],
+    "engine=spark: launch prepare rents one machine": ["prepare", "data=synthetic", "engine=spark", "cloud=ec2"],
     "launch prepare makes its plan itself": ["prepare", "--plan", "plan.json", "cloud=ec2"],
     "gone.json is not a plan": ["--plan", "gone.json", "cloud=ec2"],
     "--replan needs --plan": ["--replan", "cloud=ec2"],

@@ -12,7 +12,7 @@ from skytrain.jobs.host_services import AgentLimits, HostServices
 from skytrain.jobs.machines import LocalMachines
 from skytrain.jobs.meeting import HostIdentity, MeetingStore
 from skytrain.jobs.node_agent import NodeAgent
-from skytrain.runs import Notice
+from skytrain.runs import Notice, attempt_numbers, stop_asked
 from skytrain.storage import Store
 
 
@@ -98,9 +98,14 @@ def simulated_host(
     def tell(text: str) -> None:
         host.told.append(text)
 
+    def asked_to_stop() -> str | None:  # as the product's agents ask
+        found = stop_asked(store, "simulated", max(attempt_numbers(store, "simulated"), default=-1))
+        return found.text if found is not None else None
+
     services = HostServices(
-        start_job, dict, notice=lambda: host.notice, health=lambda: host.problems, resumed_step=lambda: 0
-    )
+        start_job, dict, notice=lambda: host.notice, health=lambda: host.problems, resumed_step=lambda: 0,
+        stop_asked=asked_to_stop,
+    )  # fmt: skip
     machines = LocalMachines(tell)
     machines.replace_me = host.replaced.append  # type: ignore[method-assign]
     rules, limits = MeetingRules(nodes, beat_seconds), AgentLimits(max_restarts, 10.0)

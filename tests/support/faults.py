@@ -71,6 +71,7 @@ class Request:
     method: str
     path: str
     headers: dict[str, str]  # names in lower case
+    at: float = field(default_factory=time.monotonic)
 
 
 @dataclass

@@ -42,6 +42,12 @@ KeepOnFailure = Annotated[
     str,
     typer.Option(metavar="TIME", help="After a failure, stay so long (30m) before the machine is given back."),
 ]
+EfaDevices = Annotated[
+    int,
+    typer.Option(
+        "--efa", min=0, metavar="N", help="EFA devices that this machine must have, and NCCL use; 0 does not look."
+    ),
+]
 NodeJobKind = Annotated[
     Literal["train", "prepare"], typer.Option("--job", help="What the machines do; data is prepared on one machine.")
 ]
@@ -57,6 +63,7 @@ def node(
     launch: Launch = None,
     job: NodeJobKind = "train",
     keep_on_failure: KeepOnFailure = "0s",
+    efa: EfaDevices = 0,
     source: Source = None,
     weights_only: WeightsOnly = False,
     at_step: AtStep = None,
@@ -93,6 +100,7 @@ def node(
         launch,
         job,
         seconds_of("--keep-on-failure", keep_on_failure),
+        efa,
     )
     note, instance = reporter().note, _instance(composed.config, request)
     destination = log_destination(composed.config, request.run, on_ec2=instance is not None)

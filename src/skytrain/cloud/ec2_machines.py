@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
@@ -9,12 +10,13 @@ from ..storage import Retry, Store, StoreError
 from .calls import Call
 from .ended_machines import count_ended
 from .errors import CloudError
-from .launches import LaunchRecord, mark_failed, read_launch, started_key
+from .launches import LaunchRecord, launch_folder, mark_failed, read_launch, started_key
 from .offers_in_turn import set_size, try_next_offer
 from .removal import WAITING, remove
 from .session import AwsSession
 
 LEAVING = Retry(seconds=20.0, first_wait_seconds=2.0, longest_wait_seconds=5.0)  # of a node, which costs money
+UNFIT_PER_NODE = 3  # machines that fail their health check, after which a launch ends
 
 
 class Ec2Machines:
@@ -79,6 +81,18 @@ class Ec2Machines:
                 self._perform(call)
 
     def replace_me(self, reason: str) -> None:
+        """Ask for another machine; after too many that were unfit the fault is not theirs, and all groups end."""
+        folder = f"{launch_folder(self._record)}/unfit/"
+        try:
+            self._store.write(f"{folder}{self._instance}.json", json.dumps({"reason": reason}).encode())
+            unfit = len(self._store.list(folder))
+        except StoreError as error:
+            self._tell(f"warning: {error}")
+            unfit = 0
+        if unfit >= UNFIT_PER_NODE * max(group.nodes for group in self._record.groups):
+            self._tell(f"{unfit} machines were unfit, the last one because {reason}: ending all")
+            self.set_desired(0)
+            return
         self._tell(f"asking for another machine in place of {self._instance}: {reason}")
         self._perform(_terminate(self._instance, shrink=False))
 

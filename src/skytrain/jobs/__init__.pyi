@@ -1,5 +1,6 @@
 from .cluster_environment import RanksEnvironment as RanksEnvironment
 from .early_signals import handle_early_signals as handle_early_signals, handled_signals as handled_signals
+from .health import NCCL_LOG as NCCL_LOG, uses_efa as uses_efa
 from .lifeline import die_with_parent as die_with_parent, tie_to_supervisor as tie_to_supervisor
 from .machines import LocalMachines as LocalMachines, RentedMachines as RentedMachines
 from .network import count_efa_devices as count_efa_devices

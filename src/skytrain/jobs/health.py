@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import child_environment
@@ -19,16 +20,25 @@ QUERY_SECONDS = 30.0  # for nvidia-smi: a GPU that has fallen off the bus lets i
 ALL_REDUCE_SECONDS = 30.0  # of all-reduces
 START_SECONDS = 90.0  # for torch to start and the GPUs to join, on top of that
 NVME = "/dev/nvme*n1"
+NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
+ON_EFA = "selected provider is efa"  # as aws-ofi-nccl logs it, in capitals that differ between its versions
 
 
-def find_problems(
-    processes: int, cache_folder: Path | None, all_reduce_seconds: float = ALL_REDUCE_SECONDS
-) -> list[str]:
-    """One line for each problem; none: the host is fit. `processes`: of the job on this host."""
-    gpus = count_gpus()
-    problems = [*_gpu_problems(gpus, processes), *_efa_problems(), *_disk_problems(cache_folder)]
-    if not problems and gpus and processes > 1:
-        problems += all_reduce_problems(processes, "nccl", all_reduce_seconds)
+@dataclass(frozen=True)
+class HostNeeds:
+    """What the job needs of a host."""
+
+    processes: int  # of the job on this host
+    cache_folder: Path | None = None
+    efa_devices: int = 0  # as the machine was rented; 0: none, or not known
+
+
+def find_problems(needs: HostNeeds, all_reduce_seconds: float = ALL_REDUCE_SECONDS) -> list[str]:
+    """One line for each problem; none: the host is fit."""
+    gpus, efa = count_gpus(), needs.efa_devices
+    problems = [*_gpu_problems(gpus, needs.processes), *_efa_problems(efa), *_disk_problems(needs.cache_folder)]
+    if not problems and gpus and (needs.processes > 1 or efa):
+        problems += all_reduce_problems(needs.processes, "nccl", all_reduce_seconds, efa=efa > 0)
     return problems
 
 
@@ -54,8 +64,11 @@ def _gpu_problems(gpus: int, processes: int) -> Iterator[str]:
             yield f"GPU {index} has {errors} uncorrected memory errors"
 
 
-def _efa_problems(folder: Path = INFINIBAND) -> Iterator[str]:
-    if not count_efa_devices(folder):
+def _efa_problems(wanted: int = 0, folder: Path = INFINIBAND) -> Iterator[str]:
+    found = count_efa_devices(folder)
+    if found < wanted:
+        yield f"{found} of {wanted} EFA devices are there"
+    if not found:
         return
     for state in sorted(folder.glob("*/ports/*/state")):
         if "ACTIVE" not in state.read_text():
@@ -75,8 +88,11 @@ def _disk_problems(folder: Path | None) -> Iterator[str]:
         yield f"the cache folder {folder} cannot be written: {error.strerror}"
 
 
-def all_reduce_problems(processes: int, backend: str, seconds: float) -> list[str]:
-    """All-reduces among the processes of this host, whose sums must be right."""
+def all_reduce_problems(processes: int, backend: str, seconds: float, *, efa: bool = False) -> list[str]:
+    """All-reduces among the processes of this host, whose sums must be right; with `efa`, NCCL's network must be EFA.
+
+    NCCL chooses its network when a communicator is made, also for a single host, and says so in its log.
+    """
     command = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)),
         *("-m", "skytrain.jobs.all_reduce", backend, str(seconds)),
@@ -84,11 +100,19 @@ def all_reduce_problems(processes: int, backend: str, seconds: float) -> list[st
     limit = seconds + START_SECONDS
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=limit, check=False, env=child_environment()
-        )
+            command, capture_output=True, text=True, timeout=limit, check=False,
+            env=child_environment(NCCL_LOG if efa else None),
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return [f"an all-reduce among {processes} processes did not end within {limit:.0f} s"]
     if done.returncode:
         last = next((line for line in reversed(done.stderr.splitlines()) if "Error" in line), "no reason given")
         return [f"an all-reduce among {processes} processes failed: {last.strip()[:200]}"]
+    if efa and not uses_efa(done.stdout + done.stderr):
+        return ["NCCL does not use EFA: its log names no provider efa, so hosts would communicate by TCP"]
     return []
+
+
+def uses_efa(log: str) -> bool:
+    """Whether NCCL's log, with NCCL_LOG, says that its network is EFA."""
+    return ON_EFA in log.lower()

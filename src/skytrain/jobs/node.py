@@ -27,7 +27,7 @@ from ..runs import (
 )
 from ..storage import Store, open_store
 from .generations import MeetingRules
-from .health import find_problems
+from .health import HostNeeds, find_problems
 from .host_services import AgentLimits, HostServices
 from .machines import LocalMachines, RentedMachines
 from .meeting import HostIdentity, MeetingStore
@@ -54,6 +54,7 @@ class NodeRequest:
     launch: str | None = None
     job: Literal["train", "prepare"] = "train"
     keep_seconds: float = 0.0  # for which the machine stays after the run has failed
+    efa_devices: int = 0  # that the machine was rented with
 
 
 def run_node(
@@ -121,7 +122,7 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
         start_job=command.start if request.job == "train" else PrepareCommand(request.words, store, run).start,
         spend=spend,
         notice=host.metadata.notice if host.metadata is not None else lambda: None,
-        health=lambda: find_problems(request.processes, Path(cache) if cache else None),
+        health=lambda: find_problems(HostNeeds(request.processes, Path(cache) if cache else None, request.efa_devices)),
         resumed_step=resumed_step,
         stop_asked=asked_to_stop,
         budget_spent=WaitingBudget(store, run, config.budget, meter).spent,

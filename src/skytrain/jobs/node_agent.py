@@ -44,7 +44,8 @@ from .meeting import HostIdentity, MeetingStore
 from .network import free_port
 from .supervisor import Restarts, describe_exit, restart_wait_seconds
 
-LOOK_SECONDS = 7.5
+LOOK_SECONDS = 10.0
+FOLLOW_SECONDS = 2.0  # after a job has ended, for node 0 to say so; the others speak only if it does not
 NOTICE_SECONDS = 5.0  # as AWS advises
 WAIT_CHECK_SECONDS = 60.0  # between two looks for a request to stop, and at the budget, while this host waits
 HOPELESS_SECONDS = 10.0  # to stop, for a job that cannot save
@@ -221,8 +222,11 @@ class NodeAgent:
             return
         generation, self._running = self._running.generation, None
         self.exit_code = code if code == EXIT_CODES[INTERRUPTED] else EXIT_CODES[UNCOMMITTED]
-        self._act(*job_ended(self.state, self._judge(code, generation)))
-        self._look.at, self._waits_since = 0.0, time.monotonic()
+        state, actions = job_ended(self.state, self._judge(code, generation))
+        # 64 hosts that end together need not all say so: whoever does not see the end at its next look says it then.
+        self._act(state, actions if self._was_first_node else ())
+        self._look.at = 0.0 if self._was_first_node else time.monotonic() + FOLLOW_SECONDS
+        self._waits_since = time.monotonic()
         if self._suspect:
             self._suspect = False
             self._pass_health_check()
@@ -233,7 +237,7 @@ class NodeAgent:
         if code in RUN_ENDS:
             return GenerationEnd(host, f"the run is over: exit code {code}", code)
         if code in (EXIT_CODES[INTERRUPTED], EXIT_CODES[UNCOMMITTED]):
-            stop = self._ask(self.services.stop_asked)
+            stop = self._ask(self.services.stop_asked) if self._was_first_node else None
             return GenerationEnd(host, stop or "the job was interrupted", code if stop else None, saves=True)
         if code == EXIT_CODES["superseded"]:
             if self._is_current(generation):

@@ -75,7 +75,7 @@ def job_words(offer: PlannedOffer, job: JobKind) -> tuple[str, ...]:
         f"budget.planned_usd={offer.cost.usd:.2f}",
         f"budget.planned_step_seconds={offer.speed.step_seconds:.4f}",
     )
-    return (*offer.layout.overrides, *planned)
+    return (*offer.layout.overrides, *planned, *(["--efa", str(offer.efa_interfaces)] if offer.efa_interfaces else []))
 
 
 def plan_preparation(composed: Composed) -> Plan:
@@ -83,6 +83,10 @@ def plan_preparation(composed: Composed) -> Plan:
     config = composed.config
     if config.cloud.region is None:
         raise SkytrainError("cloud.region is not set\n  add cloud=ec2")
+    if config.engine != "local":
+        raise SkytrainError(
+            f"engine={config.engine}: launch prepare rents one machine, which needs no cluster\n  leave it out"
+        )
     request = PlanRequest(config.budget.usd, region=config.cloud.region)
     material = PrepareMaterial(composed.values, composed.words, request, load_catalog(), datetime.now(UTC))
     return prepare_plan(prepare_work(config), material)

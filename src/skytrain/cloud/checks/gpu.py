@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from ...config import child_environment, visible_gpus
-from ...jobs import count_efa_devices
+from ...jobs import NCCL_LOG, count_efa_devices, uses_efa
 from .check import Failed, NotChecked, Preflight
 
 NVIDIA_DEVICE = Path("/dev/nvidia0")
@@ -18,7 +18,6 @@ SECONDS, NCCL_SECONDS = 20, 120
 OLDEST_DRIVER = 525  # the oldest that CUDA 12 runs on
 DRIVER_LINK = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/install-nvidia-driver.html"
 EFA_LINK = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/efa-start-nccl.html"
-ON_EFA = "Selected provider is efa"  # as aws-ofi-nccl logs it; older versions write Selected Provider
 # One rank is enough: NCCL chooses its network when the communicator is made.
 ALL_REDUCE = """
 import tempfile, torch, torch.distributed as dist
@@ -95,11 +94,10 @@ def efa_present(_: Preflight) -> str:
 
 def efa_used(_: Preflight) -> str:
     """Let NCCL set up its network and read in its own log which provider it chose."""
-    more = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET"}
-    done = _run([sys.executable, "-c", ALL_REDUCE], NCCL_SECONDS, more)
+    done = _run([sys.executable, "-c", ALL_REDUCE], NCCL_SECONDS, NCCL_LOG)
     if done.returncode:
         raise Failed(f"an NCCL all-reduce failed: {_last_line(done)}", "see its log: NCCL_DEBUG=INFO", link=EFA_LINK)
-    line = next((one for one in (done.stdout + done.stderr).splitlines() if ON_EFA.lower() in one.lower()), None)
+    line = next((one for one in (done.stdout + done.stderr).splitlines() if uses_efa(one)), None)
     if line is None:
         raise Failed(
             "NCCL does not use EFA: its log names no provider efa, so nodes would talk by TCP",
