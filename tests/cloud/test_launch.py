@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,8 +15,11 @@ from skytrain.cloud import (
     CloudError,
     Ec2Machines,
     ImagePython,
+    LaunchedGroup,
+    LaunchRecord,
     bundle as bundles,
     bundle_of,
+    create_launch,
     launches_of,
     make_bundle,
     read_launch,
@@ -24,7 +28,8 @@ from skytrain.cloud import (
 from skytrain.cloud.checks import store as store_checks
 from skytrain.cloud.launches import started_key
 from skytrain.cloud.offers_in_turn import current_offer
-from skytrain.config import Composed, Config, SkytrainError, source_hash
+from skytrain.config import Composed, Config, SkytrainError, compose, source_hash
+from skytrain.corpus.files import InputFile
 from skytrain.pipelines import (
     gc as collecting,
     launch as launching,
@@ -34,9 +39,11 @@ from skytrain.pipelines import (
 )
 from skytrain.pipelines.account import machines_of
 from skytrain.pipelines.launch import PLATFORMS, PlannedJob, PreparedLaunch, prepare_launch, start_launch
+from skytrain.pipelines.launch_jobs import prepare_work
 from skytrain.pipelines.launch_smoke import smoke_job, smoke_text, wait_for_start
+from skytrain.planning import PrepareWork
 from skytrain.planning.plan_file import PlannedCode
-from skytrain.runs import Silent, read_spend
+from skytrain.runs import Silent, generation_key, read_spend
 from skytrain.storage import StoreUnreachable, open_store
 
 from .conftest import StubbedSession
@@ -311,6 +318,58 @@ def test_a_plan_that_has_expired_is_refused_with_exit_code_3(ground: Ground, s3_
             PlannedJob(Composed(config, {}, {}), made), replace(ground.preflight(made), config=config), lambda _: None
         )
     assert error.value.exit_code == 3
+
+
+def test_the_status_of_preparing_is_what_its_machine_says(tmp_path: Path) -> None:
+    store, at = open_store(str(tmp_path)), "2026-11-15T00:00:00+00:00"
+    group = LaunchedGroup("g", "us-east-2a", "c7i.large", "spot", 1, 0.02, "2026-11-16T00:00:00+00:00", False)
+    record = LaunchRecord("00002", "p", "prepare", at, "ada", "1", "us-east-2", 900.0, "", "ami-1", "", [], [group])
+    create_launch(store, record)
+
+    def state() -> tuple[str, str | None]:
+        found = statuses.find_status(store, "p")
+        return found.state, found.reason
+
+    def over(number: int, launch: str, code: int) -> None:
+        end = {"by": "i", "reason": "it is over", "exit_code": code, "saves": False, "launch": launch}
+        store.write(generation_key("p", number), b"{}")
+        store.write(generation_key("p", number, "over"), json.dumps(end).encode())
+
+    assert state() == ("launched", None)
+    over(1, "00001", 1)  # of an earlier launch
+    assert state() == ("launched", None)
+    store.write(generation_key("p", 2), b"{}")
+    assert state() == ("preparing", None)
+    over(2, "00002", 2)
+    assert state() == ("failed", "it is over")
+    over(3, "00002", 0)
+    assert state() == ("prepared", None)
+
+
+class Pieces:
+    """A source of files that are where `urls` say."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self.urls = urls
+
+    def pieces(self) -> list[InputFile]:
+        return [InputFile(url.rpartition("/")[2], url, 1000) for url in self.urls]
+
+
+def test_the_work_of_preparing_follows_from_the_bytes_of_the_source_and_the_target() -> None:
+    source = f"data.source.target={__name__}.Pieces"
+    web = "data.source.urls=[https://x.org/a.jsonl.gz,https://x.org/b.jsonl]"
+    config = compose(["data=custom", "data.name=mine", source, web]).config
+    assert prepare_work(config) == PrepareWork(4000.0, 2000.0, f"tokens/{config.data.name}")
+    some = compose(
+        ["data=custom", "data.name=mine", source, web, "data.target_tokens=60", "data.validation_fraction=0"]
+    ).config
+    share = 60 * some.data.bytes_per_token / 0.6 / 4000.0
+    assert prepare_work(some).stored_bytes == pytest.approx(2000.0 * share)
+    with pytest.raises(SkytrainError, match="is a file of this computer"):
+        prepare_work(compose(["data=custom", "data.name=mine", source, "data.source.urls=[/data/a.jsonl]"]).config)
+    with pytest.raises(SkytrainError, match="machines of this closed network cannot reach"):
+        prepare_work(replace(config, cloud=replace(config.cloud, closed_network=True)))
 
 
 IMAGE = ImagePython("3.12", PLATFORMS, {"torch": "2.12.0"})

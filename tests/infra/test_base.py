@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import skytrain.cloud
-from skytrain.cloud import Call, Ec2Machines, Tags, launch_calls, removal_calls
+from skytrain.cloud import Call, Ec2Machines, LaunchId, Tags, create_launch, launch_calls, removal_calls
 from skytrain.cloud.actions import COMMAND_ACTIONS
 from skytrain.cloud.checks.check import Preflight
 from skytrain.cloud.checks.trial_launch import trial_call
@@ -275,11 +275,18 @@ def test_operators_may_launch_and_end_and_nobody_else_may_launch(base: RenderedB
 
 
 @pytest.mark.parametrize("name", OFFERS)
-def test_machines_may_end_the_run_and_try_its_next_offer(base: RenderedBase, name: str, tmp_path: Path) -> None:
+def test_machines_may_end_the_run_try_its_next_offer_and_start_the_run_after_a_smoke_run(
+    base: RenderedBase, name: str, tmp_path: Path
+) -> None:
     subnet, ours = subnet_of(base), AllTagged(OURS)
     groups = groups_of(subnet, OFFERS[name])
     record, session = record_of(groups), RecordingSession()
-    machines = Ec2Machines(session, open_store(str(tmp_path)), record, "i-ours", lambda _: None)  # type: ignore[arg-type]
+    store, then = open_store(str(tmp_path)), LaunchId("llama", "00001")
+    create_launch(store, replace(record, run=then.run, after=LaunchId(record.run, record.id)))
+    machines = Ec2Machines(session, store, replace(record, then=then), "i-ours", lambda _: None)  # type: ignore[arg-type]
+    machines.end_run(0)
+    store.delete(f"runs/{then.run}/launches/{then.launch}/started.json")
+    machines.end_run(1)
     machines.set_desired(0)
     machines.delete_groups()
     machines.replace_me("test")

@@ -108,6 +108,12 @@ def prepare_work(config: Config) -> PrepareWork:
             f"{here[0]} is a file of this computer, which rented machines cannot read\n"
             f"  copy the source to the bucket, and set data.source.paths='{config.store.root}/sources/*'"
         )
+    outside = [piece.url for piece in pieces if piece.store is None]
+    if outside and config.cloud.closed_network:
+        raise SkytrainError(
+            f"{outside[0]} is on the internet, which machines of this closed network cannot reach\n"
+            f"  copy the source to the bucket, and set data.source.paths='{config.store.root}/sources/*'"
+        )
     stored = float(sum(piece.size for piece in pieces))
     text = sum(piece.size * (UNPACKED_TIMES if piece.name.endswith(PACKED) else 1.0) for piece in pieces)
     share = min(1.0, target / text) if target and text else 1.0
