@@ -9,6 +9,7 @@ For each corpus and edit model, copies of a sample are edited by 0 to 10% and hi
 exact Jaccard similarity of sets of 5-word tuples, in plain Python, over all pairs that share a tuple: an inverted index
 finds them, without MinHash. A pair counts as found if both are in one cluster; a removed document is right if some
 other document is at least 0.8 like it, and it is beyond the threshold if the kept one is less like it.
+`near_quality` computes both for the clusters of any engine.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ import sys
 import sysconfig
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -129,23 +131,37 @@ def measure(texts: list[str], edit: Edit, generator: random.Random) -> None:
     chosen = generator.sample(sample, min(PLANTED, len(sample)))
     everything = sample + [edit(text.split(), generator.uniform(0, 0.1), generator) for text in chosen]
     generator.shuffle(everything)
-    sets = [shingles(text) for text in everything]
-    exact = {pair: jaccard(sets[pair[0]], sets[pair[1]]) for pair in sharing_pairs(sets)}
-    truth = [pair for pair, value in exact.items() if value >= LIMIT]
-    best: dict[int, float] = defaultdict(float)
-    for (a, b), value in exact.items():
-        best[a], best[b] = max(best[a], value), max(best[b], value)
     found = search(everything)
     # Equal texts are set aside before clusters are made; they count with the document they equal.
     cluster = found.cluster[np.where(found.fate == EXACT, found.twin, np.arange(len(everything)))]
-    recall = np.mean([cluster[a] == cluster[b] for a, b in truth])
-    removed = np.flatnonzero(found.fate != KEPT).tolist()
-    precision = np.mean([best[i] >= LIMIT for i in removed])
+    quality = near_quality(everything, cluster, np.flatnonzero(found.fate != KEPT))
     print(
-        f"  {edit.__name__:<17} recall {recall:.4f} of {len(truth)} pairs, precision {precision:.4f} of {len(removed)} "
-        f"removed, {found.beyond} of them beyond the threshold from the kept one",
+        f"  {edit.__name__:<17} recall {quality.recall:.4f} of {quality.pairs} pairs, precision {quality.precision:.4f} "
+        f"of {quality.removed} removed, {found.beyond} of them beyond the threshold from the kept one",
         flush=True,
     )
+
+
+class NearQuality(NamedTuple):
+    recall: float  # of the pairs that are at least `limit` alike, those in one cluster
+    precision: float  # of the removed documents, those with another one that is at least `limit` like them
+    pairs: int
+    removed: int
+
+
+def near_quality(
+    texts: list[str], cluster: Sequence[int] | np.ndarray, removed: Sequence[int] | np.ndarray, limit: float = LIMIT
+) -> NearQuality:
+    """Compare any engine's clusters (a label for each text) and removed texts (their numbers) with exact Jaccard."""
+    sets = [shingles(text) for text in texts]
+    exact = {pair: jaccard(sets[pair[0]], sets[pair[1]]) for pair in sharing_pairs(sets)}
+    truth = [pair for pair, value in exact.items() if value >= limit]
+    best: dict[int, float] = defaultdict(float)
+    for (a, b), value in exact.items():
+        best[a], best[b] = max(best[a], value), max(best[b], value)
+    together = sum(cluster[a] == cluster[b] for a, b in truth)
+    right = sum(best[int(i)] >= limit for i in removed)
+    return NearQuality(float(together / max(1, len(truth))), right / max(1, len(removed)), len(truth), len(removed))
 
 
 def sharing_pairs(sets: list[set[tuple[str, ...]]]) -> set[tuple[int, int]]:

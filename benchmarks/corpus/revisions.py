@@ -47,7 +47,8 @@ def cpu_seconds(source: Path, tree: Path) -> float:
     with tempfile.TemporaryDirectory() as scratch:
         command = [*prepare_command("debian", source, Path(scratch) / "store", 1), "data.bad_records=skip"]
         before = children_cpu()
-        subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PYTHONPATH": str(tree)})
+        environment = {**os.environ, "PYTHONPATH": str(tree), "TMPDIR": scratch}
+        subprocess.run(command, check=True, capture_output=True, env=environment)
         spent = children_cpu() - before
         shutil.rmtree(Path(scratch) / "store")
     return spent

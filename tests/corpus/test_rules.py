@@ -8,6 +8,7 @@ import random
 import sys
 import types
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -409,3 +410,10 @@ RULE = CleaningRule(apply)
     changed = types.SimpleNamespace(**{**vars(data), "cleaning": cleaning})
     assert clean(["BUY NOW", "Buy now."], [None, None], changed).reasons == ["shouting.capitals", None]
     assert clean(["BUY NOW"], [None], data).reasons == [None]
+
+
+def test_the_table_beside_datatrove_is_the_one_that_was_measured() -> None:
+    root = Path(__file__).parents[2]
+    table = [line for line in (root / "benchmarks/corpus/fidelity.log").read_text().split("\n") if line[:1] == "|"]
+    assert len(table) > 5
+    assert "\n".join(table) in (root / "docs/corpus.md").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow as pa
@@ -59,6 +60,13 @@ def test_a_warc_yields_the_text_of_html_pages_that_were_found(tmp_path: Path, ex
     assert "var x" not in documents[0].text
     assert "Brücke" in documents[1].text
     assert documents[0].id.endswith("000000000001")
+
+
+def test_the_libraries_that_decide_a_pages_text_are_part_of_the_fingerprint(tmp_path: Path) -> None:
+    (tmp_path / "a.warc").write_bytes(b"x")
+    for extraction, libraries in (("resiliparse", ["resiliparse"]), ("trafilatura", ["trafilatura", "resiliparse"])):
+        found = WebArchive(str(tmp_path / "a.warc"), extraction=extraction).fingerprint()["extraction"]
+        assert found == ", ".join(f"{name} {version(name)}" for name in libraries)
 
 
 def test_an_unknown_extraction_is_named() -> None:

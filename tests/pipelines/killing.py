@@ -2,7 +2,8 @@
 
     python -m tests.pipelines.killing [KILLS] [SEED]
 
-ends with a line that says whether every byte in the store is that of a run that nobody disturbed.
+ends with a line that says whether every byte in the store is that of a run that nobody disturbed, and nothing else lies
+there or in the folder for temporary files.
 """
 
 from __future__ import annotations
@@ -40,7 +41,24 @@ def write_documents(folder: Path) -> None:
 def start(documents: Path, store: Path, workers: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-c", COMMAND, "prepare", *SETTINGS]
     command += [f"data.source.paths={documents}/*.jsonl", f"store.root={store}", f"data.workers={workers}"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+    scratch = scratch_of(store)
+    scratch.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "TMPDIR": str(scratch)},
+    )
+
+
+def scratch_of(store: Path) -> Path:
+    return store.with_name(f"{store.name}-scratch")
+
+
+def left_over(store: Path) -> list[Path]:
+    """Temporary files and folders that no process uses any more, when the last one has ended."""
+    return [*scratch_of(store).glob("skytrain-*"), *store.rglob(".skytrain-*")]
 
 
 def finish(process: subprocess.Popen[bytes]) -> None:
@@ -64,7 +82,7 @@ def kill_when(process: subprocess.Popen[bytes], ready: Callable[[], bool]) -> bo
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """What the store holds. A file that was being written when its writer was killed may lie beside it; it has no name there."""
+    """What the store holds."""
     store = open_store(str(folder))
     return {stat.key: store.read(stat.key) for stat in store.list("")}
 
@@ -95,6 +113,7 @@ def main(kills: int, seed: int) -> None:
                 done += 1
                 began = time.monotonic()
             lasts = time.monotonic() - began
+            assert not left_over(store), f"preparation {rounds} left {left_over(store)}"
             found = files(store)
             other = [name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
             assert not other, f"preparation {rounds} ended with other bytes in {other}"

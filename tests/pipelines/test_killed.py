@@ -37,6 +37,7 @@ def test_a_killed_preparation_goes_on_with_other_workers_and_ends_with_the_same_
         assert not any(tmp_path.glob("tokens/**/train/manifest.json"))
     killing.finish(killing.start(documents, tmp_path, 2))
     assert killing.files(tmp_path) == expected
+    assert killing.left_over(tmp_path) == []
 
 
 @pytest.mark.slow

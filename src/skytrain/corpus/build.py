@@ -15,7 +15,7 @@ import numpy as np
 from skytrain.config import DataConfig, SkytrainError, format_bytes, plural
 from skytrain.storage import ScratchFolder, ScratchFull, Store, StoreError
 
-from .chunks import Chunk, clean_source, read_documents, read_facts, read_signatures, read_texts
+from .chunks import Chunk, clean_source, read_document_texts, read_facts, read_signatures, read_texts
 from .dedup import HASHED, KEPT, Duplicates, find_duplicates
 from .finish import CleanedCorpus, check_documents, finish_corpus
 from .manifest import CorpusManifest, CorpusPart, corpus_folder
@@ -135,11 +135,7 @@ def _near_inputs(store: Store, folder: str, data: DataConfig, chunks: list[Chunk
     with signatures.open("wb") as file:
         for chunk in chunks:
             file.write(read_signatures(store, folder, chunk))
-
-    def texts(numbers: np.ndarray) -> Iterator[tuple[np.ndarray, list[str]]]:
-        for found, documents in read_documents(store, folder, chunks, numbers):
-            yield found, [document.text for document in documents]
-
+    texts = partial(read_document_texts, store, folder, chunks)
     return NearInputs(signatures, texts, data.near_dedup.min_similarity)
 
 

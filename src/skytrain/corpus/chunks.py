@@ -16,7 +16,7 @@ from skytrain.config import DataConfig, SkytrainError
 from skytrain.storage import Store
 
 from .clean import Cleaned, Tally, clean
-from .documents import BadRecord, Document, from_parquet, to_parquet
+from .documents import BadRecord, Document, from_parquet, texts_at, to_parquet
 from .pool import ordered, ordered_streams, ordered_threads, worker_count
 from .versions import evaluation_examples
 
@@ -140,11 +140,25 @@ def read_documents(
     store: Store, folder: str, chunks: list[Chunk], numbers: np.ndarray
 ) -> Iterator[tuple[np.ndarray, list[Document]]]:
     """Yield documents by their number in the corpus, ascending; each chunk that has any is read once."""
+    for chunk, mine, rows in _chunks_of(chunks, numbers):
+        yield mine, list(from_parquet(read_texts(store, folder, chunk), rows))
+
+
+def read_document_texts(
+    store: Store, folder: str, chunks: list[Chunk], numbers: np.ndarray
+) -> Iterator[tuple[np.ndarray, list[str]]]:
+    """Like `read_documents`, but only their texts."""
+    for chunk, mine, rows in _chunks_of(chunks, numbers):
+        yield mine, texts_at(read_texts(store, folder, chunk), rows)
+
+
+def _chunks_of(chunks: list[Chunk], numbers: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray, list[int]]]:
+    """Yield each chunk that has some of the numbered documents, those, and their rows in it."""
     first = 0
     for chunk in chunks:
         mine = numbers[np.searchsorted(numbers, first) : np.searchsorted(numbers, first + chunk.documents)]
         if len(mine):
-            yield mine, list(from_parquet(read_texts(store, folder, chunk), (mine - first).tolist()))
+            yield chunk, mine, (mine - first).tolist()
         first += chunk.documents
 
 

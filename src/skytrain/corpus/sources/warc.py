@@ -34,8 +34,9 @@ class WebArchive(UserFiles):
             )
 
     def fingerprint(self) -> dict[str, Any]:
-        """Files, and the library that takes text from pages: another release takes other text."""
-        return {**super().fingerprint(), "extraction": f"{self.extraction} {version(self.extraction)}"}
+        """Files, and the libraries that detect a page's encoding and extract its text: other releases may differ."""
+        libraries = dict.fromkeys([self.extraction, "resiliparse"])
+        return {**super().fingerprint(), "extraction": ", ".join(f"{name} {version(name)}" for name in libraries)}
 
     def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
         try:
