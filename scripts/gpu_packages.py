@@ -1,6 +1,6 @@
 """Unpacks Skytrain's dependencies into a folder for PYTHONPATH, for a GPU machine without a network.
 
-    python scripts/gpu_packages.py .gpu-packages --python 3.12 [--with test --with deepspeed --with harness]
+    python scripts/gpu_packages.py .gpu-packages --python 3.12 [--with test --with deepspeed --with harness --with tune]
 
 Copy the folder and the checkout to that machine, then run
 PYTHONPATH=.gpu-packages:src python3 -m skytrain ...
@@ -42,13 +42,14 @@ NAMES = (
 EXTRAS = {
     "test": ("pytest", "pluggy", "iniconfig", "packaging"),
     "deepspeed": ("einops", "hjson", "msgpack", "psutil", "py-cpuinfo"),
+    "tune": ("optuna", "alembic", "Mako", "SQLAlchemy", "colorlog", "tqdm"),
     # What lm-evaluation-harness's HFLM imports beyond transformers and torch.
     "harness": ("lm_eval", "accelerate", "requests", "urllib3", "idna", "certifi", "charset-normalizer", "psutil"),
 }
 LEFT_OUT = "lm_eval/tasks/*/*"  # thousands of files that only the harness's own tasks need
 # These have no wheels, so they are copied from here. DeepSpeed compiles its C++ and CUDA sources where it is used.
 COPIED = {"antlr4-python3-runtime": "antlr4"}
-COPIED_EXTRAS = {"test": {}, "deepspeed": {"deepspeed": "deepspeed"}, "harness": {}}
+COPIED_EXTRAS = {"test": {}, "tune": {}, "deepspeed": {"deepspeed": "deepspeed"}, "harness": {}}
 BUILT_HERE = {".so", ".pyc"}
 
 

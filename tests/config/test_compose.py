@@ -108,6 +108,11 @@ def test_every_recipe_is_whole_without_another_word():
         "gpt2-124m-openwebtext": "openwebtext",
         "gpt2-124m-pile": "pile",
         "quickstart": "python-docs",
+        "tune-hw5": "openwebtext",
+        "tune-hw5-horizons": "openwebtext",
+        "tune-hw5-hyperband": "openwebtext",
+        "tune-hw5-sizes": "openwebtext",
+        "tune-hw5-tiniest": "openwebtext",
     }
 
 

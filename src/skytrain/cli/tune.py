@@ -122,7 +122,7 @@ def _answer_text(tuned: TunedSweep, words: list[str]) -> str:
             _trials_text(tuned.history),
             "",
             f"From the same trials: {others}",
-            f"{tuned.url}",
+            f"{tuned.url}/report/report.html",
         ]
     )
 

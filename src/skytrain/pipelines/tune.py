@@ -9,11 +9,13 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ..config import Config, ConfigError, total_steps
 from ..planning import PlanRequest, find_offers, load_catalog, workload_of
-from ..runs import Ec2Instance, Reporter, find_metadata
-from ..storage import open_store
+from ..report import SweepReport, sweep_html, sweep_plots
+from ..runs import Ec2Instance, Reporter, find_metadata, read_metrics
+from ..storage import Store, open_store
 from ..tokens import find_training_data
 from ..tuning import (
     Conclusion,
@@ -31,6 +33,7 @@ from ..tuning import (
     check_budget,
     conclusion_of,
     find_strategy,
+    fitted_curves,
     make_problem,
     other_answers,
     rehearse,
@@ -129,8 +132,27 @@ def tune(config: Config, reporter: Reporter) -> TunedSweep:
     conclusion = conclusion_of(problem, history, answer, config.tune.axis, (ledger.spent_usd, final_usd))
     others = other_answers(search_of(problem, history, ledger))
     words = value_words(config, answer.rate)
+    _save_page(
+        store,
+        SweepReport(
+            sweep.name, problem, history, conclusion, others, fitted_curves(problem, history), _curves(store, history)
+        ),
+    )
     from_step = config.tune.final_from_step
     return TunedSweep(sweep.name, sweep.url, problem, history, conclusion, others, words, from_step)
+
+
+def _save_page(store: Store, report: SweepReport) -> None:
+    """The page and its plots beside the sweep's other objects."""
+    folder = f"sweeps/{report.name}/report"
+    store.write(f"{folder}/report.html", sweep_html(report).encode())
+    for name, svg in sweep_plots(report).items():
+        store.write(f"{folder}/{name}.svg", svg.encode())
+
+
+def _curves(store: Store, history: Sequence[Observation]) -> dict[str, list[dict[str, Any]]]:
+    """The metrics of each trial's run."""
+    return {one.trial.key: read_metrics(store, one.extra["run"]) for one in history if "run" in one.extra}
 
 
 class LiveTable:

@@ -1,0 +1,128 @@
+"""Plots as SVG: points, lines and bands on axes that may be logarithmic. No library is needed to draw them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+WIDTH, HEIGHT = 640, 400
+LEFT, RIGHT, TOP, BOTTOM = 76, 168, 44, 52
+# Okabe and Ito's colours, which most colour-blind people tell apart.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31", "#7F3C8D")
+XY = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class PlotLayer:
+    """One kind of mark in one colour; the name goes to the legend."""
+
+    name: str
+    points: Sequence[XY]
+    kind: str = "dots"  # dots, line, dashes, band (x, low then x, high backwards) or crosses
+    colour: int = 0
+
+
+@dataclass(frozen=True)
+class Plot:
+    title: str
+    x_label: str
+    y_label: str
+    layers: Sequence[PlotLayer]
+    log_x: bool = False
+    log_y: bool = False
+    marks: Sequence[XY] = field(default=())  # circled: minima
+
+    def svg(self) -> str:
+        """The plot as one SVG element; empty where there is nothing to draw."""
+        every = [point for layer in self.layers for point in layer.points if all(map(math.isfinite, point))]
+        if not every:
+            return ""
+        xs, ys = (_span([point[number] for point in every], log) for number, log in ((0, self.log_x), (1, self.log_y)))
+
+        def place(point: XY) -> XY:
+            x, y = _share(point[0], xs, self.log_x), _share(point[1], ys, self.log_y)
+            return LEFT + (WIDTH - LEFT - RIGHT) * x, HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * y
+
+        parts = [_text(LEFT, 24, self.title, 'font-weight="bold"')]
+        for value in _ticks(*xs, self.log_x):
+            x, _ = place((value, ys[0]))
+            parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#ddd"/>')
+            parts.append(_text(x, HEIGHT - BOTTOM + 18, f"{value:.3g}", 'text-anchor="middle"'))
+        for value in _ticks(*ys, self.log_y):
+            _, y = place((xs[0], value))
+            parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+            parts.append(_text(LEFT - 8, y + 4, f"{value:.4g}", 'text-anchor="end"'))
+        parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, self.x_label, 'text-anchor="middle"'))
+        parts.append(_text(8, TOP - 8, self.y_label))
+        for layer in self.layers:
+            placed = [place(point) for point in layer.points if all(map(math.isfinite, point))]
+            parts += _marks(layer.kind, placed, PALETTE[layer.colour % len(PALETTE)])
+        for point in self.marks:
+            x, y = place(point)
+            parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="7" fill="none" stroke="#000"/>')
+        return _document([*parts, *self._legend()])
+
+    def _legend(self) -> list[str]:
+        names = {layer.name: layer.colour for layer in reversed(self.layers) if layer.name}
+        parts = []
+        for number, (name, colour) in enumerate(list(reversed(names.items()))[:16]):
+            y = TOP + 8 + 18 * number
+            shade = PALETTE[colour % len(PALETTE)]
+            parts.append(f'<rect x="{WIDTH - RIGHT + 14}" y="{y - 5}" width="10" height="10" fill="{shade}"/>')
+            parts.append(_text(WIDTH - RIGHT + 30, y + 4, name))
+        return parts
+
+
+def _marks(kind: str, placed: Sequence[XY], colour: str) -> list[str]:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in placed)
+    if kind == "band":
+        return [f'<polygon points="{path}" fill="{colour}" fill-opacity="0.15"/>']
+    if kind in ("line", "dashes"):
+        dashes = ' stroke-dasharray="6 4"' if kind == "dashes" else ""
+        return [f'<polyline fill="none" stroke="{colour}" stroke-width="1.5"{dashes} points="{path}"/>']
+    if kind == "crosses":
+        return [
+            f'<path d="M{x - 4:.1f} {y - 4:.1f}l8 8m0 -8l-8 8" stroke="{colour}" stroke-width="1.5"/>'
+            for x, y in placed
+        ]
+    return [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3.5" fill="{colour}"/>' for x, y in placed]
+
+
+def _document(parts: Sequence[str]) -> str:
+    body = "\n".join(parts)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
+        f'font-size="12">\n<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>\n{body}\n</svg>\n'
+    )
+
+
+def _text(x: float, y: float, words: str, extra: str = "") -> str:
+    return f'<text x="{x:.0f}" y="{y:.0f}" {extra}>{escape(words)}</text>'
+
+
+def _span(values: Sequence[float], log: bool) -> XY:
+    """The range of an axis, with a little room at both ends."""
+    low, high = min(values), max(values)
+    if log:
+        room = max(1.05, (high / low) ** 0.06)
+        return low / room, high * room
+    room = 0.06 * (high - low) or 0.05 * abs(high) or 1.0
+    return low - room, high + room
+
+
+def _share(value: float, span: XY, log: bool) -> float:
+    low, high = span
+    return math.log(value / low) / math.log(high / low) if log else (value - low) / (high - low)
+
+
+def _ticks(low: float, high: float, log: bool) -> list[float]:
+    if log:
+        powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        found = [step * 10.0**power for power in powers for step in (1, 2, 5)]
+        return [value for value in found if low <= value <= high]
+    step = 10 ** math.floor(math.log10((high - low) / 4))
+    step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (factor * step) <= 6)
+    first = math.ceil(low / step)
+    return [step * number for number in range(first, math.floor(high / step) + 1)]

@@ -1,0 +1,159 @@
+"""A sweep as plots and as one self-contained HTML page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from ..tuning import Conclusion, JointFit, Observation, OtherAnswer, Problem, Rung
+from .axes import Plot, PlotLayer
+
+STYLE = (
+    "body{font:15px sans-serif;max-width:1000px;margin:2em auto}td,th{padding:2px 10px;text-align:right}svg{width:48%}"
+)
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """Everything that the page shows."""
+
+    name: str
+    problem: Problem
+    history: Sequence[Observation]
+    conclusion: Conclusion
+    others: Sequence[OtherAnswer]
+    fit: JointFit | None  # None where no trial has a loss
+    curves: Mapping[str, Sequence[Mapping[str, Any]]]  # metrics of each trial's run
+
+
+def sweep_plots(report: SweepReport) -> dict[str, str]:
+    """SVG by name: losses, rates, optima over size and horizon, spend, answers."""
+    plots = {
+        "training-loss": _training(report, "train/loss", "training loss"),
+        "validation-loss": _training(report, "val/loss", "validation loss"),
+        "loss-over-rate": _rates(report),
+        "optimum-over-size": _optima(report, "parameters"),
+        "optimum-over-horizon": _optima(report, "tokens"),
+        "spend": _spend(report),
+        "answers": _answers(report),
+    }
+    drawn = {name: plot.svg() for name, plot in plots.items()}
+    return {name: svg for name, svg in drawn.items() if svg}
+
+
+def sweep_html(report: SweepReport) -> str:
+    """One page with the answer, the plots and the table of trials."""
+    rows = "".join(_row(number, one) for number, one in enumerate(report.history, 1))
+    answer = "<br>".join(escape(line) for line in report.conclusion.lines())
+    warnings = "".join(f"<p><b>{escape(line)}</b></p>" for line in report.conclusion.warnings)
+    plots = "\n".join(sweep_plots(report).values())
+    return (
+        f"<!doctype html><meta charset='utf-8'><title>{escape(report.name)}</title><style>{STYLE}</style>"
+        f"<h1>{escape(report.name)}</h1><p>{answer}</p>{warnings}\n{plots}\n<table><tr><th></th><th>rung</th>"
+        f"<th>value</th><th>loss</th><th>hours</th><th>dollars</th></tr>{rows}</table>\n"
+    )
+
+
+def _row(number: int, one: Observation) -> str:
+    loss = f"{one.loss:.4f}" if one.finite else ("diverged" if one.diverged else "stopped")
+    cells = (number, one.trial.rung, f"{one.trial.rate:.3g}", loss, f"{one.seconds / 3600:.4f}", f"{one.usd:.4f}")
+    return "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>"
+
+
+def _training(report: SweepReport, metric: str, title: str) -> Plot:
+    """The curve of each trial over its steps, with its minimum marked."""
+    layers, marks = [], []
+    for colour, (name, records) in enumerate(report.curves.items()):
+        points = [(float(one["step"]), float(one[metric])) for one in records if metric in one]
+        points = [point for point in points if math.isfinite(point[1])]
+        if points:
+            layers.append(PlotLayer(name, points, "line", colour))
+            marks.append(min(points, key=lambda point: point[1]))
+    return Plot(f"{title} of the trials", "step", "nats", layers, marks=marks)
+
+
+def _rates(report: SweepReport) -> Plot:
+    """The U of each rung with its fit; diverged rates are crosses at the top."""
+    layers: list[PlotLayer] = []
+    names = list(dict.fromkeys(one.trial.rung for one in report.history))
+    finite = [one.loss for one in report.history if one.finite]
+    top = max(finite, default=1.0)
+    marks = []
+    for colour, name in enumerate(names):
+        of_rung = [one for one in report.history if one.trial.rung == name]
+        layers.append(PlotLayer(name, [(one.trial.rate, one.loss) for one in of_rung if one.finite], "dots", colour))
+        crosses = [(one.trial.rate, top) for one in of_rung if one.diverged]
+        layers.append(PlotLayer("", crosses, "crosses", colour))
+        curve = next((one for one in report.fit.curves if one.rung.name == name), None) if report.fit else None
+        rates = [one.trial.rate for one in of_rung if one.finite]
+        if curve is not None and rates:
+            span = np.geomspace(min(*rates, curve.optimum), max(*rates, curve.optimum), 60)
+            line = [(float(x), float(y)) for x, y in zip(span, curve.loss(span), strict=True) if y <= top + 0.05]
+            layers.append(PlotLayer("", line, "line", colour))
+            marks.append((curve.optimum, curve.floor))
+    return Plot("loss over the tuned value", report.conclusion.axis, "nats", layers, log_x=True, marks=marks)
+
+
+def _optima(report: SweepReport, axis: str) -> Plot:
+    """The rungs' optima, the projection to the target and its 80% interval."""
+    curves = report.fit.curves if report.fit else ()
+    points = [(float(getattr(curve.rung, axis)), curve.optimum) for curve in curves]
+    bars = [
+        PlotLayer("", [(x, curve.low), (x, curve.high)], "line", 0)
+        for (x, _), curve in zip(points, curves, strict=True)
+    ]
+    answer, target = report.conclusion.answer, float(getattr(report.problem.target, axis))
+    layers = [PlotLayer("rungs", points, "dots", 0), *bars, PlotLayer("answer", [(target, answer.rate)], "dots", 1)]
+    if answer.low is not None and answer.high is not None:
+        layers.append(PlotLayer("80% interval", [(target, answer.low), (target, answer.high)], "line", 1))
+    layers += _projection(report, axis)
+    return Plot(f"best value over {axis}", axis, report.conclusion.axis, layers, log_x=True, log_y=True)
+
+
+def _projection(report: SweepReport, axis: str) -> list[PlotLayer]:
+    """The law as fitted, along one axis from the smallest rung to the target, with a band of 80% of the refits."""
+    if report.fit is None or not report.fit.curves:
+        return []
+    target, law = report.problem.target, report.problem.priors.law
+    lowest = min(float(getattr(curve.rung, axis)) for curve in report.fit.curves)
+    goal = float(getattr(target, axis))
+    if lowest >= goal:
+        return []
+    number = {"parameters": 0, "tokens": 1}[axis]
+    places = np.geomspace(lowest, goal, 30)
+    rows = []
+    for place in places:
+        at = law(_moved(target, axis, float(place))) - law(target)
+        draws = report.fit.optima + at + report.fit.exponents[:, number] * math.log(place / goal)
+        rows.append(np.exp(np.quantile(draws, [0.1, 0.5, 0.9])))
+    low, middle, high = np.array(rows).T
+    band = [*zip(places, low, strict=True), *zip(places[::-1], high[::-1], strict=True)]
+    return [
+        PlotLayer("projection", [(float(x), float(y)) for x, y in zip(places, middle, strict=True)], "dashes", 2),
+        PlotLayer("", [(float(x), float(y)) for x, y in band], "band", 2),
+    ]
+
+
+def _moved(target: Rung, axis: str, value: float) -> Rung:
+    return replace(target, parameters=value) if axis == "parameters" else replace(target, tokens=value)
+
+
+def _spend(report: SweepReport) -> Plot:
+    hours = np.cumsum([one.seconds for one in report.history]) / 3600
+    usd = np.cumsum([one.usd for one in report.history])
+    points = [(0.0, 0.0), *((float(x), float(y)) for x, y in zip(hours, usd, strict=True))]
+    return Plot("spend of the trials", "hours", "dollars", [PlotLayer("trials", points, "line", 0)] if len(usd) else [])
+
+
+def _answers(report: SweepReport) -> Plot:
+    """What each strategy would have answered from the same trials."""
+    layers = [
+        PlotLayer(one.strategy, [(one.answer.rate, float(number))], "dots", number)
+        for number, one in enumerate(report.others, 1)
+    ]
+    return Plot("answers from the same trials", report.conclusion.axis, "", layers, log_x=True)
