@@ -210,18 +210,25 @@ def _explained(stage: str, error: Exception) -> SparkFailure:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if "Error" in line or "Exception" in line]
     last = next((line for line in reversed(told) if not line.startswith(("at ", "File "))), lines[0] if lines else "")
-    return SparkFailure(
-        f"Spark could not finish {stage}: {last}\n  start again to continue after the last finished stage; --debug prints all of it"
-    )
+    hint = "start again to continue after the last finished stage; --debug prints all of it"
+    if "ModuleNotFoundError" in last:
+        hint = "executors need Python 3.11 with skytrain[spark]: set PYSPARK_PYTHON to it before Spark starts"
+    return SparkFailure(f"Spark could not finish {stage}: {last}\n  {hint}")
 
 
 def _measured(context: Any, group: str) -> tuple[int, int]:
     """Return the bytes that a group's stages wrote for shuffles, and their number of tasks."""
+    from py4j.protocol import Py4JJavaError
+
     status, shuffled, tasks = context._jsc.sc().statusStore(), 0, 0
     tracker = context.statusTracker()
     for job in tracker.getJobIdsForGroup(group):
-        for stage in tracker.getJobInfo(job).stageIds:
-            data = status.lastStageAttempt(stage)
+        info = tracker.getJobInfo(job)
+        for stage in info.stageIds if info else ():
+            try:
+                data = status.lastStageAttempt(stage)
+            except Py4JJavaError:  # a stage that was skipped
+                continue
             shuffled += data.shuffleWriteBytes()
             tasks += data.numCompleteTasks()
     return shuffled, tasks
