@@ -27,6 +27,7 @@ def main() -> int:
     )
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="default: all, in this order")
     parser.add_argument("--seed", type=int, default=0, help="of the interruptions' order and moments")
+    parser.add_argument("--interruptions", type=int, default=12, metavar="N", help="only the first N of the order")
     parser.add_argument("--log", type=Path, help="write everything that is printed to this file too")
     parser.add_argument("--list", action="store_true", help="print the names of the scenarios")
     given = parser.parse_args()
@@ -36,10 +37,10 @@ def main() -> int:
     if given.list:
         print("\n".join(SCENARIOS))
         return 0
-    return rehearse(given.scenarios or list(SCENARIOS), given.seed, given.log)
+    return rehearse(given.scenarios or list(SCENARIOS), given.seed, given.log, given.interruptions)
 
 
-def rehearse(names: list[str], seed: int, log: Path | None) -> int:
+def rehearse(names: list[str], seed: int, log: Path | None = None, interruptions: int = 12) -> int:
     """Run the scenarios, one after another; a failure does not stop the others."""
     import torch
 
@@ -63,6 +64,7 @@ def rehearse(names: list[str], seed: int, log: Path | None) -> int:
         f"{platform.machine()}, {os.cpu_count()} cores (load {load:.1f} before), torch {torch.__version__}, seed {seed}"
     )
     with world(seed, say) as here:
+        here.interruptions = interruptions
         say("moto, SeaweedFS and a bridge for hosts are up; the data is prepared")
         for name in names:
             say(f"{name}: {(SCENARIOS[name].__doc__ or '').splitlines()[0]}")

@@ -43,12 +43,13 @@ def laptop(world: World) -> None:
 
 
 def interruptions(world: World) -> None:
-    """Twelve interruptions at random moments; the numbers are those of the run that nobody interrupted."""
+    """Interruptions at random moments; the numbers are those of the run that nobody interrupted."""
     expected = uninterrupted(world)
     run = RehearsedRun(world, Wanted("interrupted", settings=("budget.usd=40",)))
     expect(run.launch(follow=False), 0, "the launch's exit code", run)
     chosen = list(INTERRUPTIONS)
     world.random.shuffle(chosen)
+    chosen = chosen[: world.interruptions]
     for number, interruption in enumerate(chosen, 1):
         # Evenly over the run, so that each finds it under way.
         threshold = number * STEPS // (len(chosen) + 2)

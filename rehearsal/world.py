@@ -54,6 +54,7 @@ class World:
     store: Store
     random: random.Random
     say: Callable[[str], None]
+    interruptions: int = 12
     baseline: RehearsedRun | None = None  # the run that nobody interrupted
     measured: dict[str, list[dict[str, float]]] = field(default_factory=dict)
 

@@ -14,6 +14,7 @@ from skytrain.jobs.generations import (
     Leave,
     MeetingRules,
     MeetingView,
+    Propose,
     StopJob,
     job_ended,
     looked,
@@ -95,6 +96,15 @@ def test_a_member_without_a_heartbeat_is_lost_after_the_silence_by_the_stores_cl
     _, actions = looked(state, MeetingView({"a.0": 159, "b.0": 99}, RUNNING), RULES)
     lost = GenerationEnd("a.0", "lost b.0: no heartbeat")
     assert actions == (EndGeneration(1, lost), StopJob(lost.reason))
+
+
+def test_a_host_that_was_lost_before_its_job_failed_is_not_invited_again():
+    """The job's own timeout takes about 20 s; until then a lost host looks as if its heartbeat were a little late."""
+    host = HostState("a.1")
+    _, late = looked(host, MeetingView({"a.1": 100.0, "b.1": 100.0 - RULES.beat_seconds - 2.0}), RULES)
+    assert [type(action) for action in late] == [Propose]
+    _, lost = looked(host, MeetingView({"a.1": 100.0, "b.1": 75.0}), RULES)
+    assert lost == ()
 
 
 def test_a_host_under_a_rebalance_recommendation_goes_when_a_spare_is_ready():

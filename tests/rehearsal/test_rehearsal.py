@@ -52,4 +52,4 @@ def test_without_root_one_line_says_so(monkeypatch: pytest.MonkeyPatch, capsys: 
 def test_a_quota_of_zero_and_a_zone_without_capacity_are_rehearsed() -> None:
     if problem := missing():
         pytest.skip(problem)
-    assert rehearse(["quota", "capacity"], 0, None) == 0
+    assert rehearse(["quota", "capacity"], 0) == 0

@@ -30,7 +30,9 @@ class MeetingRules:
 
     wanted: int
     beat_seconds: float = 12.0  # between two heartbeats of a host
-    fresh_seconds: float = 36.0  # a host is invited only if its heartbeat is at most so much older than one's own
+    # A host is invited only if its heartbeat is at most so much older than one's own: a heartbeat that is a little late
+    # counts, and a host that was lost half a minute ago, before its job's failure was noticed, does not.
+    fresh_seconds: float = 20.0
     silence_seconds: float = 60.0  # without a heartbeat, after which a member is lost
 
 
