@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..config import DecoderConfig, build
+from ..models import WeightPair, from_hf, to_hf, weight_pairs
 from .inputs import MergeInput
 from .methods import MergeMethod, combine
 
@@ -26,21 +28,56 @@ class MergePlan:
     method: MergeMethod
     base: MergeInput | None = None
 
-    def tensor(self, name: str) -> Tensor:
-        """One merged tensor. A model with weight 0 is not read."""
-        weights = self.method.weights
-        kept = [number for number, weight in enumerate(weights) if weight or self.method.name == "slerp"]
-        base = self.base.read(name) if self.base is not None and self.method.needs_base else None
-        values = [self.inputs[number].read(name) for number in kept]
-        return combine(self.method.choose(kept), name, values, base)
+    def units(self) -> Iterator[WeightPair]:
+        """What is merged together: a decoder's parameters as the tensors that Hugging Face has of them.
+
+        So a method that looks at a whole tensor sees neither fused projections nor the padding of the vocabulary, and merges
+        of runs, of their exports and of other tools agree.
+        """
+        names, decoder = list(self.inputs[0].tensors), self.decoder()
+        try:
+            yield from list(weight_pairs(decoder, names)) if decoder else []
+        except KeyError:  # a decoder with parts that its family has not
+            decoder = None
+        if decoder is None:
+            yield from (WeightPair((name,), (name,)) for name in names)
+
+    def decoder(self) -> DecoderConfig | None:
+        model = self.inputs[0].model
+        return None if model.get("family", "custom") in ("hf", "custom") else build(DecoderConfig, model, "model")
+
+    def merge_unit(self, unit: WeightPair) -> dict[str, Tensor]:
+        """Merged tensors by name. A model with weight 0 is not read."""
+        method, decoder = self.method, self.decoder()
+        kept = [number for number, weight in enumerate(method.weights) if weight or method.name == "slerp"]
+        models = [self.inputs[number] for number in kept]
+        bases = [self.base] if self.base is not None and method.needs_base else []
+        parts = [_parts(each, unit, decoder) for each in (*models, *bases)]
+        names = list(parts[0])
+        chosen, merged = method.choose(kept), {}
+        for name in names:
+            values = [each.pop(name) for each in parts]
+            merged[name] = combine(chosen, name, values[: len(models)], values[len(models)] if bases else None)
+        if unit.ours == unit.theirs or decoder is None:
+            return merged
+        return from_hf(decoder, unit, [merged[name] for name in unit.theirs])
+
+
+def _parts(model: MergeInput, unit: WeightPair, decoder: DecoderConfig | None) -> dict[str, Tensor]:
+    values = [model.read(name) for name in unit.ours]
+    if unit.ours == unit.theirs or decoder is None:
+        return dict(zip(unit.ours, values, strict=True))
+    return to_hf(decoder, unit, values)
 
 
 def merged_tensors(plan: MergePlan, progress: Progress = _silent) -> Iterator[tuple[str, Tensor]]:
     """The merged tensors by name, each computed when it is asked for."""
-    names = list(plan.inputs[0].tensors)
-    for number, name in enumerate(names):
-        yield name, plan.tensor(name)
-        progress(number + 1, len(names))
+    units = list(plan.units())
+    for number, unit in enumerate(units):
+        found = plan.merge_unit(unit)
+        for name in list(found):
+            yield name, found.pop(name)
+        progress(number + 1, len(units))
 
 
 @torch.no_grad()

@@ -21,6 +21,12 @@ from .fused import Backend as Backend, Kernels as Kernels, fuse as fuse, fused_l
 from .hf import FolderWeights as FolderWeights, load_hf_folder as load_hf_folder, save_hf_folder as save_hf_folder
 from .hf_causal_lm import HFCausalLM as HFCausalLM
 from .hf_form import explicit as explicit, hf_config as hf_config
+from .hf_weights import (
+    WeightPair as WeightPair,
+    from_hf as from_hf,
+    to_hf as to_hf,
+    weight_pairs as weight_pairs,
+)
 from .initialise import initial_value as initial_value
 from .kernels import kernels_available as kernels_available
 from .kernels.cublaslt import cublaslt_available as cublaslt_available

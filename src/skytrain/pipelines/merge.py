@@ -227,7 +227,7 @@ def _record(config: Config, store: Store, name: str, inputs: Sequence[MergeInput
             hardware={},
         )
         new = dataclasses.replace(fresh, config=runs[0].config, seed=runs[0].seed)
-    settings = {**new.config, "run": name}
+    settings = {**new.config, "run": name, "model": dict(inputs[0].model)}
     return dataclasses.replace(new, config=settings, merged_from=labels, step=step, started_at=now())
 
 
