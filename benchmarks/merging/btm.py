@@ -13,23 +13,28 @@ import platform
 import sys
 import sysconfig
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from skytrain.cli.console import table
 from skytrain.config import Composed, compose
+from skytrain.evaluation import evaluate_loss, place_model
 from skytrain.merging import DomainsFile
 from skytrain.pipelines.branch import ExpertRun, branch
+from skytrain.pipelines.evaluate import EvaluatedModel, open_held_out, token_limit
 from skytrain.pipelines.merge import MergeRequest, merge
 from skytrain.pipelines.merge_report import MergeReportRequest, report_merge
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
 from skytrain.report import merge_html, merge_table
 from skytrain.runs import Silent
+from skytrain.storage import open_store
 
 SEED_STEPS, EXPERT_STEPS = 300, 600  # an expert ends at step 600, of which the seed trained the first 300
 DENSE_STEPS = SEED_STEPS + 2 * (EXPERT_STEPS - SEED_STEPS)
+HELD_OUT = "16K"  # bytes of each domain
 MODEL = (
     "tokenizer=bytes",
     "model=gpt2-tiny",
@@ -97,17 +102,35 @@ def main(folder: Path) -> None:
         settings = {"ties": {"density": 0.5}, "task-arithmetic": {"scale": 0.5}}.get(method, {})
         request = MergeRequest(experts, method=method, settings=settings)
         print(merge(composed([f"run={method}"]).config, request, Silent()).summary())
-    for method in ("average", "ties", "task-arithmetic", "slerp"):
-        points = 7 if method == "average" else 0
-        report = report_merge(
-            composed([*DOCS]).config, MergeReportRequest(method, domains, "dense", points), composed, Silent()
+    request = MergeReportRequest("average", domains, "dense", points=5, max_tokens=HELD_OUT)
+    report = report_merge(composed([*DOCS]).config, request, composed, lines)
+    print(
+        f"\naverage, {HELD_OUT} held-out bytes of each domain\n{table(merge_table(report))}\n"
+        + "\n".join(report.verdicts)
+    )
+    for point in report.path:
+        print(f"t {point.t:.2f} | " + " | ".join(f"{name} {loss:.4f}" for name, loss in point.losses.items()))
+    (folder / "merge.html").write_text(merge_html(report), encoding="utf-8")
+    for method in ("ties", "task-arithmetic", "slerp"):
+        print(
+            f"{method}: " + " | ".join(f"{name} {loss:.4f}" for name, loss in losses(composed, domains, method).items())
         )
-        print(f"\n{method}\n{table(merge_table(report))}\n" + "\n".join(report.verdicts), flush=True)
-        if points:
-            for point in report.path:
-                print(f"t {point.t:.3f} | " + " | ".join(f"{name} {loss:.4f}" for name, loss in point.losses.items()))
-            (folder / "merge.html").write_text(merge_html(report), encoding="utf-8")
     print(f"\n{time.monotonic() - began:.0f} seconds")
+
+
+def losses(composed: Callable[[list[str]], Composed], domains: DomainsFile, run: str) -> dict[str, float]:
+    """The held-out loss of a run on each domain, on the text of the report."""
+    config = composed([]).config
+    store = open_store(config.store)
+    placed = place_model(config, store, run)
+    model = EvaluatedModel(placed.tokenizer, placed.model.window, placed.label, None)
+    limit = token_limit(HELD_OUT)
+    return {
+        name: evaluate_loss(
+            placed.model, open_held_out(composed(domains.words(name)).config, store, model, "validation", limit)
+        ).loss
+        for name in domains.experts
+    }
 
 
 if __name__ == "__main__":

@@ -95,7 +95,8 @@ class _Measure:
         return ModelRow(role, source, self.losses(model, source), self._usd(source), self.tasks(model, tokenizer))
 
     def tasks(self, model: Scorer, tokenizer: Tokenizer) -> dict[str, TaskScore]:
-        sources, found = TaskSources(self.store, self.reporter.note), {}
+        sources = TaskSources(self.store, self.reporter.note)
+        found: dict[str, TaskScore] = {}
         for task in find_tasks(self.config.evaluation):
             found |= _score(task, tokenizer, sources, model, self.config.evaluation.limit)
         return found
