@@ -166,7 +166,7 @@ def play(config: Config, small: bool, out: Path | None) -> None:
     # What a target run costs without the margin, for the budgets.
     run_usd = problem.target.usd / (1 + config.tune.margin) / 1.05
     rows = []
-    for budget in BUDGETS[:1] if small else BUDGETS:
+    for budget in BUDGETS[1:] if small else BUDGETS:
         for name in ("ladder", *sorted(set(all_strategies()) - {"ladder"}), *HYBRIDS):
             sweep = SweepStore(store, f"{name.replace('+', '-')}-{budget:g}")
             ledger = Ledger(store, sweep.folder, budget * run_usd)

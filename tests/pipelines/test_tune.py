@@ -66,7 +66,7 @@ def test_a_killed_sweep_continues_with_the_same_command_and_pays_no_trial_twice(
 
 def test_a_trial_that_diverges_is_charged_and_ends_early(root):
     config = tiny_config(
-        root, *SWEEP, "tune.name=d", "budget.usd=2", "tune.expected=1e6", "tune.lowest=1e5", "tune.highest=1e9"
+        root, *SWEEP, "tune.name=d", "budget.usd=2", "tune.expected=2e5", "tune.lowest=1e5", "tune.highest=4e5"
     )
     with pytest.raises(BudgetError, match="trials diverged, down to"):
         tune(config, Silent())
