@@ -150,12 +150,17 @@ def merge(
 def _read_words(words: list[str], config_dir: list[Path] | None) -> tuple[Config, tuple[str, ...], bool]:
     """The configuration, the models, and whether the settings name data."""
     from ..merging import is_weights_only
+    from ..models import read_hf_decoder
 
     models, overrides = ([word for word in words if ("=" in word) == given] for given in (False, True))
-    # A folder brings the settings of its model, as with `train --from`.
+    # A folder brings the settings of its model and its tokenizer.
     start = models[0] if models and is_weights_only(models[0]) and not Path(models[0]).is_file() else None
+    if start and not any(word.startswith("model=") for word in overrides):
+        length = min(1024, read_hf_decoder(start).max_length)
+        adopted = ["model=hf-weights", f"model.weights='{start}'", f"trainer.sequence_length={length}"]
+        overrides = [*adopted, *overrides]
     named = any(word.startswith(("data=", "data.", "loader.files")) for word in overrides)
-    return compose_overrides(overrides, config_dir, start).config, tuple(models), named
+    return compose_overrides(overrides, config_dir).config, tuple(models), named
 
 
 def _settings(method: str, **given: Any) -> dict[str, Any]:

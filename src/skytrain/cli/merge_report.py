@@ -72,7 +72,7 @@ def merge_report(
 
     request = MergeReportRequest(run, read_domains(domains), dense, points, tokens)
     with reporter() as console:
-        found = report_merge(compose([]).config, request, compose, console)
+        found = report_merge(compose([*request.domains.settings]).config, request, compose, console)
     if out is not None:
         out.write_text(merge_html(found), encoding="utf-8")
     if as_json:
