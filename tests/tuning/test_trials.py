@@ -1,0 +1,104 @@
+"""Trials as runs: complete schedules, other sizes, other axes; and the laws they start from."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from skytrain.config import compose, total_steps
+from skytrain.tuning import (
+    LAWS,
+    HourlyPrice,
+    Rung,
+    StepEstimate,
+    Trial,
+    combined_law,
+    make_problem,
+    priors_for,
+    target_shape,
+    trial_config,
+    trial_shapes,
+)
+from skytrain.tuning.trials import at_value
+
+
+@pytest.fixture(scope="module")
+def homework():
+    return compose(["recipe=tune-hw5"]).config
+
+
+def test_every_rung_keeps_the_share_of_warmup_and_the_size_of_heads(homework):
+    shapes = {shape.name: shape.config for shape in trial_shapes(homework)}
+    assert set(shapes) == {"12x192-295", "12x192-591", "12x384-295", "12x384-591", "12x768-295", "12x768-591"}
+    for config in shapes.values():
+        assert config.lr_schedule.warmup_steps / total_steps(config) == pytest.approx(472 / 4725, abs=0.002)
+        assert config.model.head_width == 64 and config.trainer.batch_tokens == 524_288
+
+
+def test_a_trial_differs_from_its_rung_in_the_rate_alone_and_ends_with_a_validation(homework):
+    shape = trial_shapes(homework)[0]
+    config = trial_config(shape, Trial(shape.name, 3e-3), "s-001")
+    assert (config.optimizer.lr, config.run, config.seed) == (3e-3, "s-001", homework.seed)
+    assert replace(config.optimizer, lr=homework.optimizer.lr) == homework.optimizer
+    assert (config.trainer.clip_norm, config.trainer.diverged_nats) == (homework.trainer.clip_norm, 1.0)
+    assert config.trainer.validate_every <= total_steps(config)
+
+
+@pytest.mark.parametrize(
+    "axis, value, check",
+    [
+        ("weight_decay", 0.3, lambda config: config.optimizer.weight_decay == 0.3),
+        ("warmup", 0.2, lambda config: config.lr_schedule.warmup_steps == 945),
+        (
+            "batch_tokens",
+            262_144,
+            lambda config: (config.trainer.batch_tokens, config.trainer.steps) == (262_144, 9450),
+        ),
+    ],
+)
+def test_other_axes_change_one_thing_and_keep_the_tokens(axis, value, check):
+    config = at_value(compose(["recipe=tune-hw5", f"tune.axis={axis}"]).config, value)
+    assert check(config)
+    assert total_steps(config) * config.trainer.batch_tokens == 4725 * 524_288
+
+
+def test_the_laws_give_known_rates_for_gpt2(homework):
+    rung = target_shape(homework).rung(1.0)
+    assert rung.parameters == pytest.approx(85e6, rel=0.01)
+    rates = {law.name: law.rate(rung) for law in LAWS}
+    assert rates["deepseek"] == pytest.approx(1.66e-3, rel=0.03)
+    assert rates["step-law"] == pytest.approx(3.0e-3, rel=0.03)
+    assert rates["gpt3-table"] == pytest.approx(7.8e-4, rel=0.05)  # 85M without embeddings, below its 125M
+    assert all(law.source and law.caveat for law in LAWS)
+
+
+def test_under_mup_the_law_does_not_depend_on_size_and_under_the_standard_one_it_does():
+    target, small = Rung("t", 4e8, 2e10, 5e5, 1.0), Rung("s", 2.2e8, 2e10, 5e5, 0.5)
+    assert combined_law(target, width_free=True)(small) == pytest.approx(combined_law(target, width_free=True)(target))
+    assert combined_law(target)(small) > combined_law(target)(target) + 0.3
+
+
+def test_beliefs_widen_with_the_distance_from_the_published_curves():
+    near, far = Rung("n", 4e8, 2e10, 5e5, 1.0), Rung("f", 1e6, 1e7, 2e4, 1.0)
+    law = combined_law(near)
+    assert priors_for(far, law).offset > 1.4 * priors_for(near, law).offset
+    assert 1e-3 < math.exp(combined_law(far)(far)) < 5e-2  # a power law would say 0.1
+
+
+def test_an_optimizer_without_a_law_starts_from_its_configured_rate():
+    config = compose(["recipe=quickstart"]).config  # Muon
+    problem = make_problem(config, target_shape(config).rung(1.0), [shape.rung(0.1) for shape in trial_shapes(config)])
+    assert problem.expected_rate(problem.target) == pytest.approx(5e-3)
+    assert problem.lowest < 5e-3 / 16 and problem.highest > 5e-3 * 16
+
+
+def test_an_estimate_takes_the_worst_of_steps_10_to_19_and_adds_what_comes_with_a_run(homework):
+    seconds = [5.0] + [1.0] * 9 + [0.1] * 9 + [0.2]
+    estimate = StepEstimate.of(seconds, wall_seconds=20.0)
+    assert (estimate.step_seconds, estimate.first_seconds) == (0.2, 5.0)
+    config = trial_shapes(homework)[0].config
+    assert estimate.seconds(config, 1e7) > total_steps(config) * 0.2 + 10
+    price = HourlyPrice(3.6, 0.1)
+    assert estimate.usd(config, 1e7, price) == pytest.approx(1.1e-3 * estimate.seconds(config, 1e7))
