@@ -80,12 +80,12 @@ def test_experts_branch_off_resume_and_are_compared_with_what_is_merged_of_them(
     assert "<h1>Merge &lt;both&gt;</h1>" in page and page.count("<polyline") == 3 and "http" not in page
 
 
-def test_one_budget_is_divided_among_the_experts(root):
+def test_one_budget_is_divided_among_the_experts(forest):
     """Nothing is spent here, so that each of two may spend half."""
     asked = []
 
     def composed(words: list[str]) -> Composed:
-        return compose([*TINY, f"store.root='{root}'", *words])
+        return compose([*TINY, f"store.root='{forest}'", *words])
 
     def train_one(expert: ExpertRun) -> int:
         asked.append((expert.run, expert.config.budget.usd))

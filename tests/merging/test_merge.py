@@ -223,10 +223,10 @@ def test_damaged_models_are_named(root, tmp_path):
         (("one", "nobody"), {}, "no run 'nobody'"),
     ],
 )
-def test_a_request_that_makes_no_sense_is_refused_and_nothing_is_written(root, sources, request_, message):
+def test_a_request_that_makes_no_sense_is_refused_and_nothing_is_written(forest, sources, request_, message):
     with pytest.raises(SkytrainError, match=message):
-        merged(root, *sources, **request_)
-    assert not (root / "runs/both").exists()
+        merged(forest, *sources, **request_)
+    assert not (forest / "runs/both").exists()
 
 
 def test_memory_holds_one_tensor_of_each_model_at_a_time(tmp_path):
