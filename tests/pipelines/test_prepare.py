@@ -288,3 +288,9 @@ def test_a_text_file_that_gives_no_text_is_refused_with_a_fix(tmp_path: Path, bo
     (tmp_path / "a.txt").write_bytes(body)
     with pytest.raises(SkytrainError, match=message):
         prepare(text_config(tmp_path, "data.source.separator='<|endoftext|>'"), Silent())
+
+
+def test_data_without_documents_is_not_for_spark(tmp_path: Path) -> None:
+    tokens = compose(["data=synthetic", "engine=spark", f"store.root={tmp_path}"]).config
+    with pytest.raises(SkytrainError, match=r"(?s)engine: spark prepares documents; data=synthetic.*engine=local"):
+        prepare(tokens, Silent())

@@ -20,11 +20,13 @@ def prepare(
     """Turn text into token shards in the store.
 
     Reads, cleans, de-duplicates, tokenizes and writes. If it is interrupted, run it again: it resumes.
+    engine=spark does the same on Spark, with the same bytes.
 
     \b
     Examples:
       skytrain prepare data=text data.source.paths='corpus/*.txt'
       skytrain prepare data=fineweb data.target_tokens=1B --dry-run
+      skytrain prepare engine=spark data=parquet data.source.paths='s3://bucket/crawl/*.parquet'
     """
     config = compose_overrides(overrides, config_dir).config
     from ..pipelines.prepare import outline, prepare as pipeline
