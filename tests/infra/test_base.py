@@ -20,6 +20,7 @@ from skytrain.cloud.resources import KINDS, CloudResource, scale_to_zero
 from skytrain.config import compose
 from skytrain.storage import open_store
 from tests.cloud.plans import offer, plan
+from tests.cloud.test_sagemaker import job_of
 from tests.infra.conftest import ROLES, RenderedBase, TerraformTest
 from tests.infra.launch_requests import OFFERS, RecordingSession, account_with, groups_of, record_of
 from tests.infra.permissions import (
@@ -105,6 +106,27 @@ def test_sagemaker_jobs_need_the_switch_our_tags_our_key_and_the_node_role(full_
     ):
         assert not may(full_base, "operator", refused, account)
     assert not may(full_base, "node", job(subnet), account)
+
+
+def test_operators_may_launch_training_jobs_as_launch_makes_them_and_sagemaker_reads_its_channels(
+    base: RenderedBase, full_base: RenderedBase
+) -> None:
+    subnet = subnet_of(full_base)
+    account = existing(subnet)
+    spec = job_of(offer("p4d.24xlarge", 2), role=NODE_ROLE)
+    network = replace(spec.cloud.subnets, private={"us-east-2a": subnet})
+    cloud = replace(spec.cloud, subnets=network, kms_key=KEY, security_group=GROUP)
+    call = replace(spec, cloud=cloud, tags=Tags(PROJECT, "ada")).request()
+    assert may(full_base, "operator", call, account) and not may(base, "operator", call, account)
+    for key in ("runs/gpt2/launches/00001/sagemaker/start.sh", "bundles/0123/x.whl"):
+        assert may(full_base, "node", Call("s3", "GetObject", {"Bucket": BUCKET, "Key": f"{PROJECT}/{key}"}), account)
+    written = {"Bucket": BUCKET, "Key": f"{PROJECT}/runs/gpt2/launches/00001/output/x.tar.gz", "Body": b""}
+    assert may(full_base, "node", Call("s3", "PutObject", written), account)
+    aws_images = f"arn:aws:ecr:{REGION}:763104351884:repository/pytorch-training"
+    for role in ("operator", "node"):
+        for rendered, expected in ((base, Decision.NOT_ALLOWED), (full_base, Decision.ALLOWED)):
+            asked = Authorization("ecr:BatchGetImage", aws_images, {})
+            assert decide(asked, rendered.policies(role), rendered.caller(role)) is expected
 
 
 def test_applications_of_emr_are_created_with_our_tags_and_not_taken_from_another_project(
@@ -327,24 +349,33 @@ def granted_somewhere(base: RenderedBase, role: str, action: str) -> bool:
 FOR_EVERYBODY = {"sts:GetCallerIdentity"}  # AWS allows it without any policy
 
 
-def test_every_request_in_our_code_is_one_that_the_operator_may_make_somewhere(base: RenderedBase) -> None:
+SWITCHED = {"sagemaker:CreateTrainingJob"}  # on where the base has the switch `sagemaker`
+
+
+def test_every_request_in_our_code_is_one_that_the_operator_may_make_somewhere(
+    base: RenderedBase, full_base: RenderedBase
+) -> None:
     needed = set(_actions_in_our_code()) - FOR_EVERYBODY
     assert len(needed) > 50
-    assert {action for action in needed if not granted_somewhere(base, "operator", action)} == set()
+    assert {action for action in needed if not granted_somewhere(base, "operator", action)} == SWITCHED
+    assert all(granted_somewhere(full_base, "operator", action) for action in SWITCHED)
 
 
-def test_operators_may_use_every_command_and_viewers_those_that_only_look(base: RenderedBase) -> None:
+def test_operators_may_use_every_command_and_viewers_those_that_only_look(
+    base: RenderedBase, full_base: RenderedBase
+) -> None:
+    def granted(role: str, command: str, action: str) -> bool:
+        return granted_somewhere(full_base if "sagemaker" in command else base, role, action)
+
     lacking = {
-        (role, command): [
-            each for each in actions if each not in FOR_EVERYBODY and not granted_somewhere(base, role, each)
-        ]
+        (role, command): [each for each in actions if each not in FOR_EVERYBODY and not granted(role, command, each)]
         for role in ("operator", "viewer")
         for command, actions in COMMAND_ACTIONS.items()
     }
     assert not any(missing for (role, _), missing in lacking.items() if role == "operator"), lacking
     viewers = {command for (role, command), missing in lacking.items() if role == "viewer" and not missing}
-    assert viewers >= {"status", "logs", "costs", "gc"}
-    assert viewers.isdisjoint({"stop", "shell", "gc --delete", "store copy"})
+    assert viewers >= {"status", "logs", "costs", "gc", "status cloud=sagemaker", "logs cloud=sagemaker"}
+    assert viewers.isdisjoint({"stop", "shell", "gc --delete", "store copy", "stop cloud=sagemaker"})
 
 
 def _actions_in_our_code() -> Iterator[str]:

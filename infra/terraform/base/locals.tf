@@ -35,6 +35,8 @@ locals {
   machine_role_arns = [for kind in ["node", "prepare"] : "arn:${local.partition}:iam::${local.account_id}:role/${local.global_name}-${kind}"]
   profile_arns      = [for kind in ["node", "prepare"] : "arn:${local.partition}:iam::${local.account_id}:instance-profile/${local.global_name}-${kind}"]
   ec2_arn           = "arn:${local.partition}:ec2:${var.region}:${local.account_id}"
+  # AWS's own containers with PyTorch; the same account in all regions but a few.
+  aws_images_arn = "arn:${local.partition}:ecr:${var.region}:${var.aws_images_account}:repository/pytorch-training"
 
   private_subnets_usable = var.nat_gateway || var.interface_endpoints
   closed_network         = var.interface_endpoints && !var.nat_gateway

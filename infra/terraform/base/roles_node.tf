@@ -211,6 +211,12 @@ resource "aws_iam_policy" "node_sagemaker" {
         Condition = { ArnEqualsIfExists = { "ec2:Vpc" = aws_vpc.main.arn } }
       },
       {
+        Sid      = "PullAwsImages"
+        Effect   = "Allow"
+        Action   = ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"]
+        Resource = local.aws_images_arn
+      },
+      {
         Sid      = "KeyOfTheVolumes"
         Effect   = "Allow"
         Action   = "kms:DescribeKey"

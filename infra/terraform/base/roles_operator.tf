@@ -376,6 +376,12 @@ resource "aws_iam_policy" "operator_sagemaker" {
           })
         })
       },
+      { # The check before a launch: SageMaker pulls with the node role.
+        Sid      = "SeeAwsImages"
+        Effect   = "Allow"
+        Action   = "ecr:BatchGetImage"
+        Resource = local.aws_images_arn
+      },
       {
         Sid       = "NodeRoleForSageMaker"
         Effect    = "Allow"

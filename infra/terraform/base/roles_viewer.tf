@@ -95,6 +95,7 @@ resource "aws_iam_policy" "read_account" {
           "pricing:GetProducts",
           "servicequotas:GetAWSDefaultServiceQuota",
           "servicequotas:GetServiceQuota",
+          "servicequotas:ListAWSDefaultServiceQuotas",
           "servicequotas:ListServiceQuotas",
           "cloudwatch:GetMetricData",
           "cloudwatch:GetMetricStatistics",

@@ -140,6 +140,12 @@ variable "sagemaker" {
   default     = false
 }
 
+variable "aws_images_account" {
+  description = "The account whose registry holds AWS's own PyTorch containers in this region, for SageMaker."
+  type        = string
+  default     = "763104351884"
+}
+
 variable "emr" {
   description = "Let the operator run EMR Serverless and EMR clusters for data preparation."
   type        = bool

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .confirm import DryRun, Yes, confirm
+from .launch_sagemaker import launch_on_sagemaker
 from .launch_slurm import compose_planned, launch_on_slurm, target_of
 from .node import KeepOnFailure
 from .options import ConfigDirs, compose_overrides, seconds_of
@@ -109,38 +110,46 @@ def launch(
       skytrain launch train --plan plan.json cloud=ec2 --smoke 20M --keep-on-failure 30m
       skytrain launch prepare data=fineweb data.target_tokens=10B cloud=ec2 budget.usd=20
       skytrain launch train recipe=gpt2-124m-pile cloud=slurm cloud.slurm.nodes=2 parallel=hsdp --dry-run
+      skytrain launch train --plan plan.json cloud=sagemaker cloud.sagemaker.image=$IMAGE
     """
     from ..cloud import Preflight, render_calls
-    from ..pipelines.launch import PlannedJob, config_files, prepare_launch, start_launch
+    from ..pipelines.launch import PlannedJob, prepare_launch
     from ..pipelines.launch_smoke import smoke_job
     from ..pipelines.plan import compose_plan
-    from .console import reporter
     from .screen import print_next
 
     folders = list(config_dir or [])
-    if target_of(overrides or [], folders) == "slurm":
-        _check_slurm(context.meta[JOB], smoke, keep_on_failure)
+    target = target_of(overrides or [], folders)
+    keep = seconds_of("--keep-on-failure", keep_on_failure)
+    if target in ("slurm", "sagemaker"):
+        _check_scheduler(target, context.meta[JOB], bool(smoke or keep))
+    if target == "slurm":
         launch_on_slurm(compose_planned(overrides or [], folders, plan), folders, yes, dry_run)
         return
-    keep = seconds_of("--keep-on-failure", keep_on_failure)
     job = PlannedJob(*_planned(context.meta[JOB], overrides or [], folders, _PlanSource(plan, replan)), keep)
+    if target == "sagemaker":
+        launch_on_sagemaker(job, folders, yes, dry_run)
+        return
     first = smoke_job(job, smoke, lambda words: compose_plan(words, folders, None)[0]) if smoke else None
-    prepared = prepare_launch(job, Preflight(job.composed.config, job.plan), _show, first)
+    prepared = prepare_launch(job, Preflight(job.composed.config, job.plan), show_finding, first)
     if dry_run:
         print(render_calls(prepared.calls))
         return
-    _describe(prepared)
-    confirm(prepared.session, "Launch?", prepared.usd_per_hour, yes)
-    with reporter() as console:
-        start_launch(prepared, config_files([*folders, Path()]), console)
-    _report(prepared)
+    _start(prepared, folders, yes)
     if follow if follow is not None else sys.stdout.isatty():
         raise typer.Exit(_follow(job.composed.config, prepared))
     print("Next:")
     print_next(prepared.run)
 
 
-def _report(prepared: PreparedLaunch) -> None:
+def _start(prepared: PreparedLaunch, folders: list[Path], yes: bool) -> None:
+    from ..pipelines.launch import config_files, start_launch
+    from .console import reporter
+
+    _describe(prepared)
+    confirm(prepared.session, "Launch?", prepared.usd_per_hour, yes)
+    with reporter() as console:
+        start_launch(prepared, config_files([*folders, Path()]), console)
     first = prepared.record.groups[0]
     print(f"launched {prepared.run}: {first.nodes} x {first.instance_type} in {first.zone}")
     if prepared.record.verb == "prepare":
@@ -148,15 +157,14 @@ def _report(prepared: PreparedLaunch) -> None:
     print("The machines need neither this terminal nor this computer.")
 
 
-def _check_slurm(job: JobKind, smoke: str | None, keep_on_failure: str) -> None:
+def _check_scheduler(target: str, job: JobKind, rented_only: bool) -> None:
     from ..config import SkytrainError
 
     if job != "train":
-        raise SkytrainError(
-            f"launch {job} cloud=slurm: only training is submitted to Slurm\n  run `skytrain {job}` there"
-        )
-    if smoke or keep_on_failure != "0s":
-        raise SkytrainError("--smoke and --keep-on-failure are for rented machines\n  leave them out for cloud=slurm")
+        where = f"run `skytrain {job}` there" if target == "slurm" else f"skytrain launch {job} cloud=ec2"
+        raise SkytrainError(f"launch {job} cloud={target}: only training runs there\n  {where}")
+    if rented_only:
+        raise SkytrainError(f"--smoke and --keep-on-failure are for cloud=ec2\n  leave them out for cloud={target}")
 
 
 def _follow(config: Config, prepared: PreparedLaunch) -> int:
@@ -220,7 +228,7 @@ def _planned(job: JobKind, words: list[str], folders: list[Path], source: _PlanS
     return composed, planned.plan
 
 
-def _show(finding: Finding) -> None:
+def show_finding(finding: Finding) -> None:
     if finding.verdict == "failed":
         return  # it becomes the command's error
     print(f"  {'✔' if finding.verdict == 'ok' else '–'} {finding.name:<15} {finding.text}", file=sys.stderr)

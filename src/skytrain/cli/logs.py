@@ -63,6 +63,11 @@ def logs(
 
         print(job_log(run, lines or None))
         return
+    if config.cloud.target == "sagemaker" and not _has_log(config, run):
+        from ..pipelines.sagemaker_jobs import sagemaker_log
+
+        print(sagemaker_log(config, run, lines or None))
+        return
     for line in pipeline(config, run, selection, lines or None, follow=follow):
         text = json.dumps(dataclasses.asdict(line)) if as_json else log_text(line, with_rank=several)
         print(text, flush=follow)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -82,9 +83,8 @@ def node(
       skytrain node recipe=gpt2-124m-pile parallel=hsdp store.root=s3://bucket/project --nodes 2
       skytrain node parallel=fsdp store.root=/shared/store --nodes 2 --name one --address 127.0.0.1
     """
-    from ..jobs import NodeRequest, choose_processes, run_node
-    from ..runs import Start, cloudwatch_stream, log_destination, run_name
-    from .console import reporter
+    from ..jobs import NodeRequest, choose_processes
+    from ..runs import Start, run_name
 
     composed = compose_overrides(overrides, config_dir, source)
     start = Start(source, weights_only, at_step, fall_back)
@@ -102,8 +102,18 @@ def node(
         seconds_of("--keep-on-failure", keep_on_failure),
         efa,
     )
-    note, instance = reporter().note, _instance(composed.config, request)
-    destination = log_destination(composed.config, request.run, on_ec2=instance is not None)
+    run = run_in_container if composed.config.cloud.target == "sagemaker" else run_here
+    raise SystemExit(run(composed.config, request))
+
+
+def run_here(config: Config, request: NodeRequest) -> int:
+    """Take part in the run until it is over; returns the exit code."""
+    from ..jobs import run_node
+    from ..runs import cloudwatch_stream, log_destination
+    from .console import reporter
+
+    note, instance = reporter().note, _instance(config, request)
+    destination = log_destination(config, request.run, on_ec2=instance is not None)
     with cloudwatch_stream(destination, request.run, f"node-{instance}", note) as log:
 
         def tell(text: str) -> None:
@@ -111,8 +121,31 @@ def node(
             if log is not None:
                 log.log(text)
 
-        code = run_node(composed.config, request, tell, _machines(composed.config, request, instance, tell))
-    raise SystemExit(code)
+        return run_node(config, request, tell, _machines(config, request, instance, tell))
+
+
+def run_in_container(config: Config, request: NodeRequest) -> int:
+    """Take part as a host of a SageMaker training job, which is told why if that fails."""
+    from ..cloud import read_host, write_failure
+    from ..config import SkytrainError
+    from ..pipelines.sagemaker_jobs import failure_reason
+
+    root = Path(config.cloud.sagemaker.root)
+    try:
+        host = read_host(root)
+        if len(host.hosts) != request.nodes:
+            raise SkytrainError(
+                f"the training job has {len(host.hosts)} hosts, and the run is planned for {request.nodes}"
+            )
+        if host.gpus is not None and host.gpus < request.processes and config.trainer.device != "cpu":
+            raise SkytrainError(f"this host has {host.gpus} GPUs, and --processes is {request.processes}")
+        code = run_here(config, replace(request, name=host.name, address=request.address or host.address))
+        if reason := failure_reason(config, request.run, code):
+            write_failure(root, reason)
+    except SkytrainError as error:
+        write_failure(root, str(error))
+        raise
+    return code
 
 
 def _instance(config: Config, request: NodeRequest) -> str | None:

@@ -15,7 +15,7 @@ from .console import ended_by_reader, pause, table
 from .options import ConfigDirs, Json, compose_overrides
 
 if TYPE_CHECKING:
-    from ..cloud import SlurmJob
+    from ..cloud import SageMakerJob, SlurmJob
     from ..config import Config
     from ..pipelines.account import AccountState
 
@@ -99,7 +99,8 @@ def _follow(config: Config, run: str, as_json: bool) -> int:
 def _status(config: Config, run: str | None, as_json: bool) -> str:
     from ..pipelines.status import describe_status, failure_lines, status as pipeline, status_rows
 
-    jobs = _slurm_jobs(config, run)
+    slurm, training = _slurm_jobs(config, run), _training_jobs(config, run)
+    jobs: list[SlurmJob | SageMakerJob] = [*slurm, *training]
     try:
         found = pipeline(config, run)
     except SkytrainError as error:
@@ -112,15 +113,19 @@ def _status(config: Config, run: str | None, as_json: bool) -> str:
     if as_json:
         shown = [dataclasses.asdict(each) for each in found]
         runs = shown[0] if run and shown else shown
-        if config.cloud.target == "slurm":
-            return json.dumps({"runs": runs, "jobs": [dataclasses.asdict(job) for job in jobs]}, indent=1)
+        if config.cloud.target in ("slurm", "sagemaker"):
+            return json.dumps({"runs": runs, "jobs": [dataclasses.asdict(job) for job in jobs]}, indent=1, default=str)
         return json.dumps(runs if account is None else {"runs": runs, **dataclasses.asdict(account)}, indent=1)
     alone = run is not None and bool(found)
     lines = [table(describe_status(found[0]))] if alone else [*missing, *([table(status_rows(found))] if found else [])]
-    if jobs:
+    if slurm:
         from ..pipelines.slurm_jobs import job_rows
 
-        lines += ["", table(job_rows(jobs))]
+        lines += ["", table(job_rows(slurm))]
+    if training:
+        from ..pipelines.sagemaker_jobs import training_job_rows
+
+        lines += ["", table(training_job_rows(training))]
     lines += [] if run else failure_lines(found)
     if account is not None:
         from ..pipelines.account import machine_notes, machine_rows
@@ -139,9 +144,18 @@ def _slurm_jobs(config: Config, run: str | None) -> list[SlurmJob]:
     return slurm_jobs(run)
 
 
+def _training_jobs(config: Config, run: str | None) -> list[SageMakerJob]:
+    """SageMaker's jobs of a run, where the configuration launches there."""
+    if config.cloud.target != "sagemaker" or run is None:
+        return []
+    from ..pipelines.sagemaker_jobs import run_jobs
+
+    return run_jobs(config, run)
+
+
 def _account(config: Config, run: str | None, runs: list[str]) -> AccountState | None:
     """The machines, if the configuration names an AWS account."""
-    if config.cloud.project is None:
+    if config.cloud.project is None or (config.cloud.target == "sagemaker" and run is not None):
         return None
     from ..cloud import open_session
     from ..pipelines.account import account_state

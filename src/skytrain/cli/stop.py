@@ -41,7 +41,7 @@ def stop(
     reaches the store. The run ends as `stopped` with exit code 0, and the same `skytrain train` resumes it.
 
     With cloud=aws, the run's Auto Scaling groups are then set to zero and its instances terminated. This asks first.
-    With cloud=slurm, its jobs are cancelled.
+    With cloud=slurm, its jobs are cancelled; with cloud=sagemaker, its training job is stopped.
 
     \b
     Examples:
@@ -53,8 +53,13 @@ def stop(
     from .console import reporter
 
     config, seconds = compose_overrides(overrides, config_dir).config, seconds_of("--wait", wait)
-    if config.cloud.target == "slurm":
-        _stop_on_slurm(config, run, seconds, force, as_json)
+    if config.cloud.target == "sagemaker" and dry_run:
+        _print_job_requests(config, run)
+        return
+    if config.cloud.target == "sagemaker":
+        _ask_jobs(config, run, yes)
+    if config.cloud.target in ("slurm", "sagemaker"):
+        _stop_jobs(config, run, seconds, force, as_json)
         return
     session, machines = _machines(config, run)
     if dry_run:
@@ -79,19 +84,40 @@ def stop(
         raise typer.Exit(3)
 
 
-def _stop_on_slurm(config: Config, run: str, seconds: float, force: bool, as_json: bool) -> None:
+def _stop_jobs(config: Config, run: str, seconds: float, force: bool, as_json: bool) -> None:
+    from ..pipelines.sagemaker_jobs import stop_sagemaker_run
     from ..pipelines.slurm_jobs import stop_slurm_run
     from ..pipelines.stop import describe_stop
     from .console import reporter
 
+    stop_run = stop_slurm_run if config.cloud.target == "slurm" else stop_sagemaker_run
     with reporter() as console:
-        stopped = stop_slurm_run(config, run, seconds, force, console)
+        stopped = stop_run(config, run, seconds, force, console)
     if as_json:
         print(json.dumps(dataclasses.asdict(stopped) if stopped else {"run": run, "asked": False}, indent=1))
     else:
         print(describe_stop(stopped) if stopped else f"{run}: it had not begun to train")
     if stopped is not None and stopped.may_be_saving and not force:
         raise typer.Exit(3)
+
+
+def _print_job_requests(config: Config, run: str) -> None:
+    from ..cloud import render_calls
+    from ..pipelines.sagemaker_jobs import stop_requests
+
+    print(render_calls(stop_requests(config, run)))
+
+
+def _ask_jobs(config: Config, run: str, yes: bool) -> None:
+    from ..cloud import open_session
+    from ..config import plural
+    from ..pipelines.sagemaker_jobs import active_usd_per_hour, stop_requests
+    from .confirm import confirm
+
+    session = open_session(config.cloud.region, config.cloud.account)
+    if requests := stop_requests(config, run):
+        saved = active_usd_per_hour(config, run)
+        confirm(session, f"Stop {run} and {plural(len(requests), 'training job')}?", -saved, yes)
 
 
 def _machines(config: Config, run: str) -> tuple[AwsSession | None, list[CloudResource]]:

@@ -13,6 +13,7 @@ from .checks import (
     Preflight as Preflight,
     launch_checks as launch_checks,
     run_checks as run_checks,
+    sagemaker_checks as sagemaker_checks,
 )
 from .ec2 import (
     GroupSpec as GroupSpec,
@@ -70,6 +71,21 @@ from .resources import (
     ResourceKind as ResourceKind,
     scale_to_zero as scale_to_zero,
 )
+from .sagemaker import (
+    EcrImage as EcrImage,
+    JobPlaces as JobPlaces,
+    SageMakerJobSpec as SageMakerJobSpec,
+    training_job_name as training_job_name,
+)
+from .sagemaker_host import SageMakerHost as SageMakerHost, read_host as read_host, write_failure as write_failure
+from .sagemaker_jobs import (
+    SageMakerJob as SageMakerJob,
+    job_log_lines as job_log_lines,
+    jobs_of as jobs_of,
+    on_demand_usd as on_demand_usd,
+    stop_job as stop_job,
+)
+from .sagemaker_start import StartScript as StartScript
 from .scan import (
     AccountScan as AccountScan,
     ScanProblem as ScanProblem,

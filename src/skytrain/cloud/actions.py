@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .checks import CHECKS
+from .checks import CHECKS, SAGEMAKER
 from .resources import KINDS
 
 ACCOUNT = ("sts:GetCallerIdentity", "ec2:DescribeRegions")
@@ -26,10 +26,22 @@ GROUP = (
     "ec2:DeleteLaunchTemplate",
     "ec2:DeletePlacementGroup",
 )
+TRAINING_JOB = (
+    *(action for one in SAGEMAKER for action in one.actions),
+    "pricing:GetProducts",
+    "sagemaker:CreateTrainingJob",
+    "sagemaker:AddTags",
+    "iam:PassRole",
+)
+JOB_READS = ("sts:GetCallerIdentity", "sagemaker:DescribeTrainingJob", *STORE_READS)
 FOLLOW = (*ACCOUNT, *MACHINES)
 COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
     "doctor": DOCTOR,
     "launch": tuple(dict.fromkeys([*DOCTOR, *GROUP, *FOLLOW, "autoscaling:SetDesiredCapacity"])),
+    "launch cloud=sagemaker": tuple(dict.fromkeys([*DOCTOR, *TRAINING_JOB])),
+    "status cloud=sagemaker": JOB_READS,
+    "logs cloud=sagemaker": (*JOB_READS, "logs:FilterLogEvents"),
+    "stop cloud=sagemaker": (*JOB_READS, "sagemaker:StopTrainingJob", "s3:PutObject", "kms:GenerateDataKey"),
     "catalog refresh": ("ec2:DescribeInstanceTypes", "ec2:DescribeSpotPriceHistory", "pricing:GetProducts"),
     "store copy": (*STORE_READS, *STORE_WRITES),
     "logs": STORE_READS,

@@ -13,6 +13,7 @@ from .errors import CloudError
 from .launches import LaunchRecord, launch_folder, mark_failed, read_launch, started_key
 from .offers_in_turn import set_size, try_next_offer
 from .removal import WAITING, remove
+from .sagemaker_jobs import has_training_job
 from .session import AwsSession
 
 LEAVING = Retry(seconds=20.0, first_wait_seconds=2.0, longest_wait_seconds=5.0)  # of a node, which costs money
@@ -112,7 +113,9 @@ def remove_quietly(session: AwsSession, call: Call, tell: Callable[[str], None],
 
 
 def has_machines(session: AwsSession, record: LaunchRecord) -> bool:
-    """Whether one of the launch's groups has machines, or asks for some."""
+    """Whether one of the launch's groups has machines, or asks for some; of SageMaker: whether its job has not ended."""
+    if record.target == "sagemaker":
+        return has_training_job(session, record)
     named = {"AutoScalingGroupNames": [group.name for group in record.groups]}
     found = session.items(Call("autoscaling", "DescribeAutoScalingGroups", named), "AutoScalingGroups", record.region)
     return any(group["DesiredCapacity"] or group["Instances"] for group in found)

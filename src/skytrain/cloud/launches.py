@@ -15,7 +15,7 @@ from ..storage import Store
 
 @dataclass(frozen=True)
 class LaunchedGroup:
-    """One Auto Scaling group: the machines of one offer in one zone."""
+    """One Auto Scaling group: the machines of one offer in one zone; or one training job of SageMaker, in any zone."""
 
     name: str
     zone: str
@@ -58,6 +58,7 @@ class LaunchRecord:
     failed: bool = False
     after: LaunchId | None = None  # all groups wait at zero until this launch, a smoke run, has ended well
     then: LaunchId | None = None  # this launch is a smoke run, whose last act starts or removes that one
+    target: str = "ec2"  # sagemaker: each group is a training job
 
     @property
     def over_at(self) -> datetime:

@@ -104,6 +104,7 @@ from .schema import (
     OptimizerFacts as OptimizerFacts,
     ParallelConfig as ParallelConfig,
     Precision as Precision,
+    SageMakerConfig as SageMakerConfig,
     SlurmConfig as SlurmConfig,
     SourceConfig as SourceConfig,
     SparkConfig as SparkConfig,

@@ -3,7 +3,7 @@ from .early_signals import handle_early_signals as handle_early_signals, handled
 from .health import NCCL_LOG as NCCL_LOG, uses_efa as uses_efa
 from .lifeline import die_with_parent as die_with_parent, tie_to_supervisor as tie_to_supervisor
 from .machines import LocalMachines as LocalMachines, RentedMachines as RentedMachines
-from .network import count_efa_devices as count_efa_devices
+from .network import address_of as address_of, count_efa_devices as count_efa_devices
 from .node import NodeRequest as NodeRequest, run_node as run_node
 from .nodes import host_name as host_name, node_facts as node_facts
 from .ranks import JoinedJob as JoinedJob, LostRank as LostRank, Ranks as Ranks, ToldByFirstRank as ToldByFirstRank

@@ -127,13 +127,15 @@ def interface_towards(host: str) -> str | None:
     address = address_towards(host)
     if address is None or address.startswith("127."):
         return None
+    return next((name for _, name in socket.if_nameindex() if address_of(name) == address), None)
+
+
+def address_of(interface: str) -> str | None:
+    """The IPv4 address of an interface; None for one that has none or does not exist."""
+    request = array.array("B", struct.pack("256s", interface.encode()[:15]))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            request = array.array("B", struct.pack("256s", name.encode()[:15]))
-            try:
-                fcntl.ioctl(probe, SIOCGIFADDR, request, True)
-            except OSError:  # an interface without an address
-                continue
-            if socket.inet_ntoa(request[20:24].tobytes()) == address:
-                return name
-    return None
+        try:
+            fcntl.ioctl(probe, SIOCGIFADDR, request, True)
+        except OSError:
+            return None
+    return socket.inet_ntoa(request[20:24].tobytes())

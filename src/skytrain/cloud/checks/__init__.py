@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import account, gpu, image, machine, network, offer, quota, store, trial_launch
+from . import account, gpu, image, machine, network, offer, quota, sagemaker, store, trial_launch
 from .check import Check, Finding, Group, Preflight, run_checks
 
-__all__ = ["CHECKS", "Check", "Finding", "Preflight", "run_checks"]
+__all__ = ["CHECKS", "SAGEMAKER", "Check", "Finding", "Preflight", "run_checks"]
 
 MACHINE: Group = "this machine"
 AWS: Group = "AWS"
@@ -27,6 +27,33 @@ def launch_checks() -> tuple[Check, ...]:
     return tuple(check for check in CHECKS if check.group == AWS or check.name == "store")
 
 
+SAGEMAKER_SHARED = (
+    "store", "account", "credentials", "clock", "region", "encryption", "plan", "subnets", "route to S3", "security group",
+)  # fmt: skip
+
+
+def sagemaker_checks() -> tuple[Check, ...]:
+    """Return the checks before a SageMaker training job: the account's, then the job's own."""
+    return (*(check for check in CHECKS if check.name in SAGEMAKER_SHARED), *SAGEMAKER)
+
+
+SAGEMAKER: tuple[Check, ...] = (
+    Check("role", sagemaker.role, AWS, needs=("credentials",), actions=("iam:GetRole",)),
+    Check("type", sagemaker.instance_type, AWS),
+    Check(
+        "quota",
+        sagemaker.quota,
+        AWS,
+        needs=("region", "type"),
+        actions=(
+            "servicequotas:ListServiceQuotas",
+            "servicequotas:ListAWSDefaultServiceQuotas",
+            "sagemaker:ListTrainingJobs",
+            "sagemaker:DescribeTrainingJob",
+        ),
+    ),
+    Check("image", sagemaker.image, AWS, needs=("region",), actions=("ecr:BatchGetImage",)),
+)
 CHECKS: tuple[Check, ...] = (
     Check("python", machine.python, MACHINE),
     Check("packages", machine.packages, MACHINE),

@@ -21,6 +21,7 @@ from .model import (
     YarnRope,
 )
 from .optimizers import OPTIMIZERS, OptimizerConfig, OptimizerFacts
+from .sagemaker import SageMakerConfig
 from .slurm import SlurmConfig
 from .tokens import (
     BPETokenizerConfig,
@@ -82,6 +83,7 @@ __all__ = [
     "Precision",
     "Range",
     "RolesConfig",
+    "SageMakerConfig",
     "SlurmConfig",
     "SourceConfig",
     "SparkConfig",

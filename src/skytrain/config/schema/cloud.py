@@ -7,6 +7,7 @@ from typing import Literal
 
 from .declare import EXECUTION, setting, settings
 from .kinds import Seconds
+from .sagemaker import NO_SAGEMAKER, SageMakerConfig
 from .slurm import NO_SLURM, SlurmConfig
 
 
@@ -48,8 +49,8 @@ class CloudConfig:
     instance_profile: str | None = setting(EXECUTION, "Instance profile that carries the node role.")
     instance_families: list[str] = setting(EXECUTION, "Families that the operator may start; empty: not known.")
     log_groups: dict[str, str] = setting(EXECUTION, "CloudWatch log groups by purpose.")
-    target: Literal["ec2", "slurm"] | None = setting(
-        EXECUTION, "Where `skytrain launch` runs jobs; cloud=ec2 and cloud=slurm set it."
+    target: Literal["ec2", "sagemaker", "slurm"] | None = setting(
+        EXECUTION, "Where `skytrain launch` runs jobs; cloud=ec2, cloud=sagemaker and cloud=slurm set it."
     )
     patience: Seconds = setting(EXECUTION, "Wait for machines of an offer before the plan's next offer is tried.")
     python: str = setting(EXECUTION, "Python of the machine image, whose torch is used.")
@@ -61,6 +62,7 @@ class CloudConfig:
         default=False,
     )
     slurm: SlurmConfig = field(default=NO_SLURM)
+    sagemaker: SageMakerConfig = field(default=NO_SAGEMAKER)
     prepare_profile: str | None = setting(
         EXECUTION, "Instance profile of machines that prepare data: they may write it.", default=None
     )

@@ -1,0 +1,181 @@
+"""Launch on SageMaker: check what can be checked, upload packages and the start script, create the training job."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ..cloud import (
+    AwsSession,
+    Bundle,
+    BundleContents,
+    Call,
+    CloudError,
+    Finding,
+    ImagePython,
+    JobPlaces,
+    LaunchedGroup,
+    LaunchRecord,
+    Preflight,
+    SageMakerJobSpec,
+    StartScript,
+    Tags,
+    bundle_of,
+    create_launch,
+    launch_folder,
+    launches_of,
+    make_bundle,
+    mark_failed,
+    next_launch,
+    on_demand_usd,
+    run_checks,
+    sagemaker_checks,
+)
+from ..config import Composed, Config, plugin_targets
+from ..planning import Plan, plan_document, plan_hash, timestamp
+from ..runs import Reporter, run_name
+from ..storage import Store, open_store
+from .launch import PLATFORMS, PlannedJob, packed
+from .launch_jobs import job_extras, job_words
+from .launch_limits import check_alone, check_place, check_same
+
+
+@dataclass(frozen=True)
+class SageMakerLaunch:
+    """A training job that has passed every check, before anything is created."""
+
+    run: str
+    plan: Plan
+    record: LaunchRecord
+    session: AwsSession
+    store: Store
+    contents: BundleContents
+    bundle: Bundle
+    script: StartScript
+    job: SageMakerJobSpec
+    usd_per_hour_each: float  # of one machine
+
+    @property
+    def call(self) -> Call:
+        return self.job.request()
+
+    @property
+    def usd_per_hour(self) -> float:
+        return self.job.offer.nodes * self.usd_per_hour_each
+
+    @property
+    def most_usd(self) -> float:
+        """What the job costs if it runs until its limit."""
+        return self.usd_per_hour * self.job.run_seconds / 3600
+
+
+def prepare_sagemaker_launch(
+    planned: PlannedJob, preflight: Preflight, tell: Callable[[Finding], None]
+) -> SageMakerLaunch:
+    """Check everything that can be checked, and make the request. Nothing is created.
+
+    Raises SkytrainError with the exit code of the first problem: 3 preflight, 4 quota, 5 capacity, 11 credentials.
+    """
+    composed, plan = planned.composed, planned.plan
+    check_place(composed.config, plan)
+    check_same(composed, plan)
+    preflight = replace(preflight, config=_in_private_subnets(composed.config))
+    for finding in run_checks(sagemaker_checks(), preflight):
+        tell(finding)
+        if finding.verdict == "failed":
+            raise CloudError(finding.text, fix=finding.fix, cause=finding.cause, link=finding.link)
+    return _assembled(composed, plan, preflight)
+
+
+def start_sagemaker_launch(launch: SageMakerLaunch, config_files: Mapping[str, bytes], reporter: Reporter) -> None:
+    """Upload packages, configuration and start script, write the record, create the job."""
+    made = make_bundle(launch.store, launch.contents, reporter)
+    assert made.key == launch.bundle.key
+    folder = launch_folder(launch.record)
+    launch.store.write(f"{folder}/sagemaker/start.sh", launch.script.render().encode())
+    launch.store.write(f"{folder}/sagemaker/config.tar.gz", packed(config_files))
+    launch.store.write(f"{folder}/plan.json", json.dumps(plan_document(launch.plan), indent=1).encode())
+    create_launch(launch.store, launch.record)
+    try:
+        launch.session.perform(launch.call)
+    except BaseException:
+        mark_failed(launch.store, launch.record)
+        raise
+
+
+def _in_private_subnets(config: Config) -> Config:
+    """SageMaker gives its machines no public addresses: they reach S3 from the private subnets."""
+    subnets = replace(config.cloud.subnets, nodes="private")
+    return replace(config, cloud=replace(config.cloud, subnets=subnets))
+
+
+def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMakerLaunch:
+    """Return the launch of an account that has passed the checks."""
+    config, session, now, wanted = preflight.config, preflight.session, preflight.now, preflight.config.cloud.sagemaker
+    store, run = open_store(config.store), run_name(config)
+    earlier = launches_of(store, run)
+    check_alone(earlier, store, session, now)
+    python = ImagePython(wanted.python_version, PLATFORMS, {"torch": wanted.torch_version})
+    targets, packages = tuple(plugin_targets(composed.values)), tuple(config.cloud.packages)
+    contents = BundleContents(job_extras(config, "train"), targets, packages, python)
+    bundle, number = bundle_of(contents), next_launch(earlier)
+    folder = store.url(f"runs/{run}")
+    places = JobPlaces(
+        f"{folder}/launches/{number}/sagemaker",
+        store.url(bundle.key),
+        f"{folder}/launches/{number}/output",
+        f"{folder}/tensorboard",
+    )
+    project = config.cloud.project
+    assert project is not None
+    tags = Tags(project, config.cloud.owner or session.identity.name, run)
+    job = SageMakerJobSpec(run, number, plan.choice, tags, config.cloud, places, now)
+    job.request()  # settings that SageMaker refuses are told before prices are asked for
+    usd = _price(session, job)
+    record = replace(_record(composed, plan, job, usd), bundle=bundle.key, region=session.region)
+    record = replace(record, account=session.identity.account, launched_by=session.identity.name)
+    script = StartScript(run, bundle.requirements, _command(composed, job, usd), wanted.python, wanted.root)
+    return SageMakerLaunch(run, plan, record, session, store, contents, bundle, script, job, usd)
+
+
+def _price(session: AwsSession, job: SageMakerJobSpec) -> float:
+    given, kind = job.cloud.sagemaker.usd_per_hour, f"ml.{job.offer.instance_type}"
+    found = given if given is not None else on_demand_usd(session, kind)
+    if found is None:
+        raise CloudError(
+            f"the Pricing API names no price for training on {kind} in {session.region}",
+            fix="set cloud.sagemaker.usd_per_hour to what one machine costs",
+        )
+    return found
+
+
+def _command(composed: Composed, job: SageMakerJobSpec, usd: float) -> tuple[str, ...]:
+    offer = job.offer
+    return (
+        "node", *composed.words, *job_words(offer, "train"), f"run={job.run}", f"budget.usd_per_hour={usd:.4f}",
+        "--nodes", str(offer.nodes), "--processes", str(max(1, offer.gpus_per_node)), "--launch", job.launch,
+    )  # fmt: skip
+
+
+def _record(composed: Composed, plan: Plan, job: SageMakerJobSpec, usd: float) -> LaunchRecord:
+    offer = job.offer
+    group = LaunchedGroup(
+        job.name, "", offer.instance_type, offer.market, offer.nodes, usd, timestamp(job.kill_at), False
+    )
+    return LaunchRecord(
+        id=job.launch,
+        run=job.run,
+        verb="train",
+        launched_at=timestamp(job.launched_at),
+        launched_by="",
+        account="",
+        region="",
+        patience_seconds=composed.config.cloud.patience,
+        plan_hash=plan_hash(plan),
+        image=str(job.cloud.sagemaker.image),
+        bundle="",
+        words=list(composed.words),
+        groups=[group],
+        target="sagemaker",
+    )

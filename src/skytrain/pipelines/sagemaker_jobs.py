@@ -1,0 +1,85 @@
+"""The SageMaker jobs of a run: shown beside its status, ended after its stop, their logs and the reasons they failed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..cloud import AwsSession, Call, SageMakerJob, job_log_lines, jobs_of, launches_of, open_session, stop_job
+from ..config import Config, SkytrainError, format_seconds
+from ..runs import EXIT_CODES, EXITS, INTERRUPTED, UNCOMMITTED, Reporter
+from ..storage import StoreError, open_store
+from .status import find_status
+from .stop import StoppedRun, stop
+
+NO_FAILURES = {EXIT_CODES[cause] for cause in ("done", INTERRUPTED, UNCOMMITTED)}
+
+
+def run_jobs(config: Config, run: str, session: AwsSession | None = None) -> list[SageMakerJob]:
+    """The training jobs of a run, newest first."""
+    launches = launches_of(open_store(config.store), run)
+    if not launches:
+        return []
+    return jobs_of(session or open_session(config.cloud.region, config.cloud.account), launches)
+
+
+def training_job_rows(jobs: Sequence[SageMakerJob]) -> list[tuple[str, ...]]:
+    """Jobs as a table, header first."""
+    rows: list[tuple[str, ...]] = [("JOB", "STATE", "PHASE", "MACHINES", "MARKET", "RAN", "BILLED", "REASON")]
+    for job in jobs:
+        ran, billed = (
+            "-" if seconds is None else format_seconds(seconds) for seconds in (job.seconds, job.billed_seconds)
+        )
+        market = "spot" if job.spot else "on demand"
+        machines = f"{job.nodes} x {job.instance_type}"
+        rows.append((job.name, job.state, job.phase, machines, market, ran, billed, job.reason or "-"))
+    return rows
+
+
+def stop_requests(config: Config, run: str) -> list[Call]:
+    """The requests that end the jobs of a run which have not ended."""
+    return [stop_job(job.name) for job in run_jobs(config, run) if not job.has_ended]
+
+
+def active_usd_per_hour(config: Config, run: str) -> float:
+    """What the newest launch of a run costs while its job runs."""
+    groups = launches_of(open_store(config.store), run)[-1].groups
+    return sum(group.nodes * group.usd_per_hour for group in groups)
+
+
+def stop_sagemaker_run(
+    config: Config, run: str, wait_seconds: float, force: bool, reporter: Reporter
+) -> StoppedRun | None:
+    """Let a run save and stop, then stop its jobs. None: it had not begun to train."""
+    session = open_session(config.cloud.region, config.cloud.account)
+    active = [job for job in run_jobs(config, run, session) if not job.has_ended]
+    waits = bool(active) and all(job.began_at is None for job in active)
+    stopped = None if waits else stop(config, run, wait_seconds, reporter)
+    if stopped is None or force or not stopped.may_be_saving:
+        for job in run_jobs(config, run, session):
+            if not job.has_ended:
+                session.perform(stop_job(job.name))
+                reporter.note(f"job {job.name} is stopped")
+    return stopped
+
+
+def sagemaker_log(config: Config, run: str, lines: int | None) -> str:
+    """The end of what the containers of a run's newest job wrote, from CloudWatch."""
+    session = open_session(config.cloud.region, config.cloud.account)
+    jobs = run_jobs(config, run, session)
+    if not jobs:
+        raise SkytrainError(f"run {run} has neither a log in the store nor a training job in {session.region}")
+    found = job_log_lines(session, jobs[0].name, lines)
+    reason = f": {jobs[0].reason}" if jobs[0].reason else ""
+    return "\n".join(found) or f"{jobs[0].name}: {jobs[0].state}, {jobs[0].phase}{reason}; its containers wrote nothing"
+
+
+def failure_reason(config: Config, run: str, exit_code: int) -> str | None:
+    """Why this host's agent has failed, in the words of the run; None if it has not."""
+    if exit_code in NO_FAILURES:
+        return None
+    meaning = next((each.meaning for each in EXITS if each.code == exit_code), "the run failed")
+    try:
+        found = find_status(open_store(config.store), run)
+    except (SkytrainError, StoreError):
+        return f"{meaning} (exit code {exit_code})"
+    return f"{found.reason or found.cause or meaning} (exit code {exit_code})"
