@@ -38,8 +38,7 @@ def laptop(world: World) -> None:
     process.wait()
     world.say("  the launching process was killed with SIGKILL")
     run.until(lambda: run.exit_code() is not None, "the run is over")
-    finish(run, 0)
-    world.say(f"  {check_identical(run, uninterrupted(world))}")
+    finish(run, 0, uninterrupted(world))
 
 
 def interruptions(world: World) -> None:
@@ -61,12 +60,12 @@ def interruptions(world: World) -> None:
         what = interruption.act(run)
         world.say(f"  {number:2d}. {interruption.name}: generation {generation}, step {step}{what and f' ({what})'}")
     run.until(lambda: run.exit_code() is not None, "the run is over")
-    finish(run, 0)
-    world.say(f"  {check_identical(run, expected)}")
+    run.wait_until_nothing_is_left(300)
     for life in run.lives[run.wanted.nodes :]:
         phases = replacement_phases(run, life)
         if phases is not None:
             world.measured.setdefault("replacement to first step", []).append(phases)
+    finish(run, 0, expected)
 
 
 def budget(world: World) -> None:
@@ -167,12 +166,21 @@ def is_due(run: RehearsedRun, step: int) -> bool:
     return run.exit_code() is not None or (run.step() >= step and run.is_training())
 
 
-def finish(run: RehearsedRun, code: int) -> None:
-    """Wait for the end, and check what must hold after every run."""
+def finish(run: RehearsedRun, code: int, expected: RehearsedRun | None = None) -> None:
+    """Wait for the end, and check what must hold after every run; one failure does not hide the others."""
     run.wait_until_nothing_is_left(300)
     expect(run.exit_code(), code, "the run's exit code", run)
-    for check in (check_nothing_left, check_generations, check_spend):
-        run.world.say(f"  {check(run)}")
+    checks: list[Callable[[RehearsedRun], str]] = [check_nothing_left, check_generations, check_spend]
+    if expected is not None:
+        checks.append(partial(check_identical, expected=expected))
+    problems = []
+    for check in checks:
+        try:
+            run.world.say(f"  {check(run)}")
+        except RehearsalFailed as error:
+            problems.append(str(error))
+    if problems:
+        raise RehearsalFailed("\n".join(problems))
 
 
 def expect(found: object, wanted: object, what: str, run: RehearsedRun) -> None:

@@ -49,6 +49,16 @@ def test_the_gap_after_a_kill_is_counted_while_the_machine_lives(clock):
     assert second.usd() == pytest.approx(0.160)
 
 
+def test_a_heartbeat_that_counts_ahead_is_not_added_to_an_attempts_own_count(clock):
+    agent = Meter([clock.machine()], 3.6)
+    clock.seconds += 100
+    ahead = agent.counts(in_seconds=14)  # as the agent writes it: until its next heartbeat
+    clock.seconds += 1
+    attempt = Meter([clock.machine()], 3.6, Spend(ahead))
+    clock.seconds += 60
+    assert attempt.counts()["a"].seconds == pytest.approx(161) and attempt.usd() == pytest.approx(0.161)
+
+
 def test_machines_that_wait_are_counted_during_an_attempt_and_after_it(clock, tmp_path):
     store = open_store(str(tmp_path))
     waiting = Meter([clock.machine("waits", age=60)], 3.6)

@@ -124,8 +124,9 @@ class Meter:
             new = 0.0
         else:
             same_boot = known.boot == machine.boot
+            # Negative where the last record was a heartbeat's, which counts ahead: this attempt counts from now.
             missed = machine.boot_seconds - known.boot_seconds if same_boot else machine.age_seconds - known.seconds
-            new = max(0.0, missed)
+            new = missed if same_boot else max(0.0, missed)
             if before.stopped:
                 self.idle_seconds = max(self.idle_seconds, new)
         usd, seconds = known.usd + new * self._usd_per_second, known.seconds + new
