@@ -1,0 +1,41 @@
+"""Clusters that no single task can hold: links in many files are joined in rounds on Spark."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.spark import spark_path
+
+from skytrain.config import compose
+from skytrain.corpus.chunks import Chunk
+from skytrain.corpus.spark.components import find_components
+from skytrain.corpus.spark.jobs import FinishedStages
+from skytrain.corpus.spark.place import CorpusPlace
+from skytrain.corpus.spark.session import open_jobs
+from skytrain.corpus.spark.streams import contract
+from skytrain.corpus.spark.tables import PAIR, RecordTable, TableWriter, records_of
+from skytrain.storage import open_store
+
+
+@pytest.mark.slow
+def test_links_of_many_tasks_are_joined_in_rounds_until_none_changes(tmp_path: Path) -> None:
+    sys.path[:0] = spark_path()
+    random, store = np.random.default_rng(3), open_store(str(tmp_path))
+    chunks = [Chunk("000000-000000-last", 0, 3000, 0, 3000, 0, {}, {}, {}, (0, 0, 0))]
+    place = CorpusPlace.of(store, "clean", "work", chunks, 1)
+    chain = np.stack([np.arange(999), np.arange(1, 1000)], axis=1)
+    edges = np.concatenate([chain, np.sort(random.integers(1000, 3000, (1500, 2)), axis=1)])
+    edges = random.permutation(edges[edges[:, 0] < edges[:, 1]])
+    for part, some in enumerate(np.array_split(edges, 12)):
+        writer = TableWriter(place, "edges", PAIR)
+        assert list(writer.add(part, records_of(PAIR, a=some[:, 0], b=some[:, 1]))) == []
+        assert len(list(writer.finish())) == 1
+    table = RecordTable("edges", tuple((part, 0, len(some)) for part, some in enumerate(np.array_split(edges, 12))))
+    with open_jobs(compose(["spark.master=local[2]"]).config.spark) as jobs:
+        links, rounds = find_components(jobs, FinishedStages(store, "work"), place, table, links_per_task=300)
+    found = np.concatenate([links.read_all(place, block, PAIR) for block in links.blocks()])
+    assert 3 <= rounds < 15
+    assert sorted(found.tolist()) == sorted(map(tuple, contract(edges).tolist()))
