@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from skytrain.storage import Store
 from tests.support.spark import prepare_command, spark_cluster, spark_environment, write_documents
 
 DOCUMENTS = 30_000
@@ -127,3 +128,18 @@ def test_a_target_stops_at_the_same_document(documents: Path, tmp_path: Path) ->
     small = ("data.target_tokens=600K", "data.bytes_per_token=3.0")
     one = prepare(documents, tmp_path / "one", "data.workers=1", *small)
     assert same(prepare(documents, tmp_path / "spark", "engine=spark", "spark.master=local[2]", *small), one)
+
+
+def test_executors_read_and_write_a_bucket_with_the_stores_own_client(s3_store: Store, tmp_path: Path) -> None:
+    write_documents(tmp_path / "data", 600, files=3)
+    for path in (tmp_path / "data").iterdir():
+        s3_store.write(f"in/{path.name}", path.read_bytes())
+    here = prepare(tmp_path / "data", tmp_path / "store", "data.workers=1")
+    bucket = settings(tmp_path, tmp_path, f"data.source.paths={s3_store.url('in/*.jsonl')}", "engine=spark")
+    command = prepare_command(*bucket, f"store.root={s3_store.root}", "spark.master=local[2]")
+    subprocess.run(command, env=spark_environment(), check=True)
+    made = [stat.key for stat in s3_store.list("tokens")]
+    # Another path of the sources is another version, so only the content is compared.
+    shards = [body for name, body in sorted(here.items()) if name.startswith("tokens") and "manifest" not in name]
+    assert [s3_store.read(key) for key in made if "manifest" not in key] == shards
+    assert not any("/spark/" in stat.key or "/clean/" in stat.key for stat in s3_store.list(""))
