@@ -28,9 +28,8 @@ from typing import Any
 import numpy as np
 
 from skytrain.config import Config, compose
-from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.tune import _problem
-from skytrain.pipelines.tune_runner import LocalRunner, dry_run
+from skytrain.pipelines.tune_runner import LocalRunner, SweepInterrupted, dry_run
 from skytrain.runs import Silent
 from skytrain.storage import open_store
 from skytrain.tuning import (
@@ -94,6 +93,8 @@ def configured(root: str, small: bool) -> Config:
 
 def prepare_archive(corpus: Path, archive: Path) -> None:
     """The first 40 MB of the text as tokens, in a compressed store."""
+    from skytrain.pipelines.prepare import prepare  # needs packages that a GPU machine may lack
+
     with tempfile.TemporaryDirectory() as scratch:
         written = 0
         with corpus.open() as source, (Path(scratch) / "debian.jsonl").open("w") as target:
@@ -173,7 +174,9 @@ def play(config: Config, small: bool, out: Path | None) -> None:
             setup = SweepSetup(sweep, ledger, problem, find_strategy(name), bank, 0.0)
             try:
                 answer = run_sweep(setup)
-            except ValueError as error:
+            except SweepInterrupted:
+                raise
+            except ValueError as error:  # such as: all of its trials diverged
                 print(f"{name} at {budget:g}: {error}", flush=True)
                 continue
             history = sweep.history()
