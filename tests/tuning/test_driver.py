@@ -154,6 +154,15 @@ def test_an_optimum_at_the_edge_of_the_allowed_rates_is_told(tmp_path):
     assert any("at the edge of what tune.highest allows" in line for line in conclusion.warnings)
 
 
+def test_a_reserve_without_a_decision_is_taken_back_by_the_next_start(tmp_path):
+    runner = SimulatedRunner(Truth(), make_problem(), np.random.default_rng(0))
+    setup = setup_of(open_store(str(tmp_path)), runner)
+    setup.ledger.reserve("trial-001", 0.85)  # killed here: the decision was never written
+    run_sweep(setup)
+    assert len(runner.bill) >= 5
+    assert setup.ledger.spent_usd == pytest.approx(sum(runner.bill.values()))
+
+
 def test_a_second_process_on_the_same_sweep_is_refused(tmp_path):
     sweep = SweepStore(open_store(str(tmp_path)), "s")
     decision = Decision(1, Trial("a", 1e-3), 0.1, "grid")

@@ -67,7 +67,12 @@ def run_sweep(setup: SweepSetup) -> Answer:
     history = sweep.history()
     for number in sorted(history):  # killed between the two writes of a trial's end
         ledger.charge(trial_entry(number), history[number].usd)
-    for pending in sweep.decisions():
+    decided = sweep.decisions()
+    known = {FINAL, *map(trial_entry, history), *(trial_entry(one.number) for one in decided)}
+    for entry in ledger.entries:  # killed between a reserve and its decision
+        if entry.charged_usd is None and entry.what not in known:
+            ledger.release(entry.what)
+    for pending in decided:
         if pending.number not in history:
             history[pending.number] = _run(setup, pending)
     while (decision := _next(setup, history)) is not None:

@@ -97,6 +97,11 @@ class Ledger:
         reserved = self._entries[what].reserved_usd if what in self._entries else 0.0
         return self._write(Entry(what, reserved, usd))
 
+    def release(self, what: str) -> None:
+        """Takes a reserve back that nothing was spent on."""
+        self._store.delete(f"{self._folder}/{what}.json")
+        self._entries.pop(what, None)
+
     def _write(self, entry: Entry) -> Entry:
         text = json.dumps(entry.__dict__, indent=1)
         self._store.write(f"{self._folder}/{entry.what}.json", text.encode())
