@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib import metadata
 from pathlib import Path
@@ -91,6 +91,15 @@ def script(python: str = sys.executable, requirements: tuple[str, ...] = ("skytr
 
 def in_an_hour() -> datetime:
     return datetime.now(UTC) + timedelta(hours=1)
+
+
+def test_a_setting_of_several_lines_stays_one_word_of_the_units_command() -> None:
+    words = ("node", "data.prompt=one\nEND\nshutdown -h now\tü 'x' \"$y\" 5% \\n")
+    text = replace(script(), command=words).render(in_an_hour())
+    [command] = re.findall(r"^ExecStart=\S+ (.*)$", text, re.MULTILINE)
+    escaped = r"""data.prompt=one\nEND\nshutdown -h now\x09ü 'x' \"$$y\" 5%% \\n"""
+    assert command == f'"node" "{escaped}"'
+    assert text.count("\nEND\n") == 2  # of the environment and of the unit
 
 
 def test_the_first_act_of_a_machine_is_to_arm_its_own_end(machine: Machine) -> None:

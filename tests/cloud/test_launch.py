@@ -139,10 +139,13 @@ def test_of_two_launches_at_the_same_moment_one_creates_nothing(
     ground: Ground, stubbed: StubbedSession, s3_root: str
 ) -> None:
     first, second = prepared(ground, stubbed, s3_root), prepared(ground, stubbed, s3_root)
-    start_launch(first, {}, Silent())
+    record = start_launch(first, {"cloud/aws.yaml": b"first"}, Silent())
+    written = {stat.key: first.store.read(stat.key) for stat in first.store.list(f"runs/{RUN}/")}
+    assert f"runs/{RUN}/launches/{record.id}/config.tar.gz" in written
     with pytest.raises(SkytrainError, match="is being launched by someone else"):
-        start_launch(second, {}, Silent())
+        start_launch(second, {"cloud/aws.yaml": b"second"}, Silent())
     assert list(groups_of(ground).values()) == [1, 0]
+    assert {key: first.store.read(key) for key in written} == written  # the machines' configuration, too
 
 
 @pytest.mark.usefixtures("without_packages")
@@ -180,6 +183,32 @@ def test_a_launch_that_fails_half_way_leaves_nothing(
         start_launch(ready, {}, Silent())
     assert groups_of(ground) == {}
     assert ground.session.client("ec2").describe_launch_templates()["LaunchTemplates"] == []
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_launch_whose_machines_could_not_be_removed_still_counts_as_one_that_has_machines(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, perform, told = prepared(ground, stubbed, s3_root), ground.session.perform, list[str]()
+
+    def may_only_create(call: Any, region: str | None = None) -> Any:
+        if call.operation in ("PutScheduledUpdateGroupAction", "DeleteAutoScalingGroup"):
+            raise CloudError("may not", fix="allow it", code="AccessDenied", cause="credentials")
+        return perform(call, region)
+
+    class Noted(Silent):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    monkeypatch.setattr(ground.session, "perform", may_only_create)
+    with pytest.raises(CloudError, match="may not"):
+        start_launch(ready, {}, Noted())
+    assert f"end it: skytrain stop {RUN} cloud=ec2" in told[-1]
+    assert not read_launch(ready.store, RUN, ready.record.id).failed
+    monkeypatch.setattr(ground.session, "perform", perform)
+    monkeypatch.setattr(launch_limits, "BEGIN_SECONDS", 0)
+    with pytest.raises(SkytrainError, match="is not over"):
+        prepared(ground, stubbed, s3_root)
 
 
 @pytest.mark.usefixtures("without_packages")

@@ -11,6 +11,9 @@ COUNT_SECONDS = 8  # between two records of a booting machine's cost
 COUNT_AHEAD_SECONDS = 13  # for which each of them counts: until the next one is written
 STOP_SECONDS = 150  # for a save after SIGTERM: more than a spot notice's two minutes
 
+SYSTEMD_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(1, 32), 127)} | {
+    ord("\\"): "\\\\", ord('"'): '\\"', ord("%"): "%%", ord("$"): "$$", ord("\n"): "\\n",
+}  # fmt: skip
 TEMPLATE = """\
 #!/bin/bash
 left=$(({end} - $(date +%s))); [ $left -gt 0 ] || {{ shutdown -h now; exit 1; }}; shutdown -h +$(((left + 59) / 60))
@@ -133,6 +136,5 @@ class BootScript:
 
 
 def _systemd_words(words: tuple[str, ...]) -> str:
-    """Quote words for ExecStart, where % and $ have meanings of their own."""
-    escaped = (word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$") for word in words)
-    return " ".join(f'"{word}"' for word in escaped)
+    """Quote words for ExecStart, where % and $ have meanings of their own, and a line is one line."""
+    return " ".join(f'"{word.translate(SYSTEMD_ESCAPES)}"' for word in words)

@@ -104,12 +104,14 @@ class Ec2Machines:
         remove_quietly(self._session, call, self._tell, LEAVING)
 
 
-def remove_quietly(session: AwsSession, call: Call, tell: Callable[[str], None], retry: Retry = WAITING) -> None:
-    """Perform a removal. A failure is told, not raised, so that the next one is tried."""
+def remove_quietly(session: AwsSession, call: Call, tell: Callable[[str], None], retry: Retry = WAITING) -> bool:
+    """Perform a removal; False if it failed, which is told, not raised, so that the next one is tried."""
     try:
         remove(session, call, session.region, retry)
     except CloudError as error:
         tell(f"{error}")
+        return False
+    return True
 
 
 def has_machines(session: AwsSession, record: LaunchRecord) -> bool:

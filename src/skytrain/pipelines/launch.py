@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,7 +52,7 @@ from ..config import (
 )
 from ..planning import Plan, delayed_plan, plan_document, plan_hash, timestamp
 from ..runs import Reporter
-from ..storage import Store, open_store
+from ..storage import Store, StoreError, open_store
 from .launch_jobs import job_config, job_extras, job_name, job_words
 from .launch_limits import check_alone, check_place, check_regions, check_same
 
@@ -187,10 +188,10 @@ def _start(prepared: PreparedLaunch, config_files: Mapping[str, bytes], reporter
     record, session, store = prepared.record, prepared.session, prepared.store
     made = make_bundle(store, prepared.contents, reporter)
     assert made.key == prepared.bundle.key
-    store.write(f"{launch_folder(record)}/config.tar.gz", packed(config_files))
-    store.write(f"{launch_folder(record)}/plan.json", json.dumps(plan_document(prepared.plan), indent=1).encode())
-    create_launch(store, record)
+    create_launch(store, record)  # before anything else in its folder, which another launch may own
     try:
+        store.write(f"{launch_folder(record)}/config.tar.gz", packed(config_files))
+        store.write(f"{launch_folder(record)}/plan.json", json.dumps(plan_document(prepared.plan), indent=1).encode())
         for call in prepared.calls:
             session.perform(call)
     except BaseException:
@@ -201,9 +202,16 @@ def _start(prepared: PreparedLaunch, config_files: Mapping[str, bytes], reporter
 
 
 def _remove(prepared: PreparedLaunch, reporter: Reporter) -> None:
-    for call in removal_calls(prepared.record):
-        remove_quietly(prepared.session, call, reporter.note)
-    mark_failed(prepared.store, prepared.record)
+    """Remove what a launch has created. One that could not be removed still counts as a launch that has machines."""
+    removed = [remove_quietly(prepared.session, call, reporter.note) for call in removal_calls(prepared.record)]
+    if not all(removed):
+        run = prepared.record.run
+        reporter.note(f"warning: not all could be removed\n  end it: skytrain stop {shlex.quote(run)} cloud=ec2")
+        return
+    try:
+        mark_failed(prepared.store, prepared.record)
+    except StoreError as error:
+        reporter.note(f"warning: {error}")  # what follows is why the launch failed
 
 
 def _record(composed: Composed, plan: Plan, preflight: Preflight, named: tuple[str, str]) -> LaunchRecord:
