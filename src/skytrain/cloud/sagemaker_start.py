@@ -32,7 +32,7 @@ tar -xzf "$ml/input/data/{launch}/config.tar.gz" -C "$work/config" && cd "$work/
 export SKYTRAIN_CACHE="$work/cache"
 
 # This shell is the container's first process: it passes signals on and collects processes that have lost their parent.
-"$work/venv/bin/skytrain" {command} &
+"$work/venv/bin/skytrain" {command} > >(tee "$work/log") 2>&1 &
 agent=$!
 trap 'kill -TERM "$agent"' TERM
 while :; do
@@ -42,8 +42,11 @@ while :; do
 done
 case $code in
   0 | 7 | 12) exit "$code" ;; # done or stopped; interrupted
-  *) fail "the node agent ended with exit code $code: skytrain logs {run}" "$code" ;;
 esac
+# The last message `error: ...` and its remedy, where this host has printed one.
+said=$(awk '/^error: / {{ said = substr($0, 8); more = 1; next }} more && /^  / {{ said = said $0 }} {{ more = 0 }}
+  END {{ print said }}' "$work/log")
+fail "${{said:-the node agent ended, see the logs of the other hosts}} (exit code $code)" "$code"
 """
 
 

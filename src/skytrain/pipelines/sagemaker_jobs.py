@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ..cloud import AwsSession, Call, SageMakerJob, job_log_lines, jobs_of, launches_of, open_session, stop_job
 from ..config import Config, SkytrainError, format_seconds
-from ..runs import EXIT_CODES, EXITS, INTERRUPTED, UNCOMMITTED, Reporter
-from ..storage import StoreError, open_store
+from ..runs import EXIT_CODES, INTERRUPTED, UNCOMMITTED, Reporter
+from ..storage import open_store
 from .status import find_status
 from .stop import StoppedRun, stop
 
@@ -74,12 +74,12 @@ def sagemaker_log(config: Config, run: str, lines: int | None) -> str:
 
 
 def failure_reason(config: Config, run: str, exit_code: int) -> str | None:
-    """Why this host's agent has failed, in the words of the run; None if it has not."""
+    """Why this host's agent has failed, as the run recorded it; None if it has not, or the run recorded nothing."""
     if exit_code in NO_FAILURES:
         return None
-    meaning = next((each.meaning for each in EXITS if each.code == exit_code), "the run failed")
     try:
         found = find_status(open_store(config.store), run)
-    except (SkytrainError, StoreError):
-        return f"{meaning} (exit code {exit_code})"
-    return f"{found.reason or found.cause or meaning} (exit code {exit_code})"
+    except SkytrainError:  # the run never began, or the store does not answer
+        return None
+    reason = found.reason or found.cause
+    return f"{reason} (exit code {exit_code})" if reason else None

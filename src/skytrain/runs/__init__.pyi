@@ -21,7 +21,6 @@ from .cloudwatch import (
 from .event_copies import EventCopies as EventCopies, events_key as events_key
 from .exits import (
     EXIT_CODES as EXIT_CODES,
-    EXITS as EXITS,
     INTERRUPTED as INTERRUPTED,
     STOPPED as STOPPED,
     UNCOMMITTED as UNCOMMITTED,
