@@ -14,7 +14,7 @@ from moto.sagemaker.models import sagemaker_backends
 from moto.sagemaker.responses import SageMakerResponse
 
 from skytrain.cli.main import main
-from skytrain.cloud import launches_of
+from skytrain.cloud import Call, CloudError, launches_of
 from skytrain.cloud.checks import store as store_checks
 from skytrain.cloud.sagemaker_jobs import LOG_GROUP, on_demand_usd
 from skytrain.pipelines import launch_sagemaker, logs, sagemaker_jobs, status, stop
@@ -170,6 +170,27 @@ def test_what_cannot_work_is_refused_before_anything_is_created(
     assert typed("launch", "prepare", "cloud=sagemaker") == 2
     assert typed.launch("--smoke", "20M") == 2
     assert not typed.jobs and typed.store.list("") == []
+
+
+def test_a_job_whose_creation_failed_is_stopped_if_it_exists_and_its_launch_counts_as_failed(
+    typed: TypedSageMaker, stubbed: StubbedSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(SageMakerResponse, "stop_training_job", stop_training_job, raising=False)
+    perform = typed.session.perform
+
+    def lost(call: Call, region: str | None = None) -> dict[str, Any]:
+        answer = perform(call, region)
+        if call.operation == "CreateTrainingJob":
+            typed.jobs[JOB].training_job_status = "InProgress"
+            raise CloudError("the answer was lost", fix="try again", cause="capacity")
+        return answer
+
+    monkeypatch.setattr(typed.session, "perform", lost)
+    quota(stubbed, 1.0)
+    assert typed.launch("--yes") == 5
+    assert "the answer was lost" in capsys.readouterr().err
+    assert typed.jobs[JOB].training_job_status == "Stopped"
+    assert [record.failed for record in launches_of(typed.store, "gpt2-typed")] == [True]
 
 
 def test_a_machine_costs_what_the_pricing_api_says_for_training(ground: Ground) -> None:

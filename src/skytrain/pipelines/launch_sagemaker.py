@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,7 @@ from ..cloud import (
     Tags,
     bundle_of,
     create_launch,
+    jobs_of,
     launch_folder,
     launches_of,
     make_bundle,
@@ -31,8 +33,9 @@ from ..cloud import (
     on_demand_usd,
     run_checks,
     sagemaker_checks,
+    stop_job,
 )
-from ..config import Composed, Config, plugin_targets
+from ..config import Composed, Config, SkytrainError, plugin_targets
 from ..planning import Plan, plan_document, plan_hash, timestamp
 from ..runs import Reporter, run_name
 from ..storage import Store, open_store
@@ -93,15 +96,26 @@ def start_sagemaker_launch(launch: SageMakerLaunch, config_files: Mapping[str, b
     made = make_bundle(launch.store, launch.contents, reporter)
     assert made.key == launch.bundle.key
     folder = launch_folder(launch.record)
-    launch.store.write(f"{folder}/sagemaker/start.sh", launch.script.render().encode())
-    launch.store.write(f"{folder}/sagemaker/config.tar.gz", packed(config_files))
-    launch.store.write(f"{folder}/plan.json", json.dumps(plan_document(launch.plan), indent=1).encode())
-    create_launch(launch.store, launch.record)
+    create_launch(launch.store, launch.record)  # before anything else in its folder, which another launch may own
     try:
+        launch.store.write(f"{folder}/sagemaker/start.sh", launch.script.render().encode())
+        launch.store.write(f"{folder}/sagemaker/config.tar.gz", packed(config_files))
+        launch.store.write(f"{folder}/plan.json", json.dumps(plan_document(launch.plan), indent=1).encode())
         launch.session.perform(launch.call)
     except BaseException:
-        mark_failed(launch.store, launch.record)
+        _remove(launch, reporter)
         raise
+
+
+def _remove(launch: SageMakerLaunch, reporter: Reporter) -> None:
+    """Stop the job if it was created after all: the answer may have been lost. Unless that is sure, the launch stays."""
+    try:
+        for job in jobs_of(launch.session, [launch.record]):
+            if not job.has_ended:
+                launch.session.perform(stop_job(job.name))
+        mark_failed(launch.store, launch.record)
+    except SkytrainError as error:  # what follows is why the launch failed
+        reporter.note(f"warning: {error}\n  see: skytrain status {shlex.quote(launch.run)} cloud=sagemaker")
 
 
 def _in_private_subnets(config: Config) -> Config:
