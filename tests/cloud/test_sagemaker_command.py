@@ -13,11 +13,12 @@ from botocore.stub import Stubber
 from moto.sagemaker.models import sagemaker_backends
 from moto.sagemaker.responses import SageMakerResponse
 
+from skytrain.cli import screen
 from skytrain.cli.main import main
 from skytrain.cloud import Call, CloudError, launches_of
 from skytrain.cloud.checks import store as store_checks
 from skytrain.cloud.sagemaker_jobs import LOG_GROUP, on_demand_usd
-from skytrain.pipelines import launch_sagemaker, logs, sagemaker_jobs, status, stop
+from skytrain.pipelines import follow, launch_sagemaker, logs, sagemaker_jobs, status, stop
 
 from .conftest import StubbedSession
 from .ground import Ground
@@ -191,6 +192,16 @@ def test_a_job_whose_creation_failed_is_stopped_if_it_exists_and_its_launch_coun
     assert "the answer was lost" in capsys.readouterr().err
     assert typed.jobs[JOB].training_job_status == "Stopped"
     assert [record.failed for record in launches_of(typed.store, "gpt2-typed")] == [True]
+
+
+def test_follow_watches_a_job_until_it_is_gone(
+    typed: TypedSageMaker, stubbed: StubbedSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(follow, "open_store", lambda _: typed.store)
+    monkeypatch.setattr(screen, "pause", lambda _: None)
+    quota(stubbed, 1.0)
+    assert typed.launch("--yes", "--follow") == 12  # moto completes the job at once, and nothing has trained
+    assert "no machine is left, and none is asked for (exit code 12)" in capsys.readouterr().out
 
 
 def test_a_machine_costs_what_the_pricing_api_says_for_training(ground: Ground) -> None:

@@ -118,7 +118,7 @@ def launch(
     from ..pipelines.plan import compose_plan
     from .screen import print_next
 
-    folders = list(config_dir or [])
+    folders, watch = list(config_dir or []), sys.stdout.isatty() if follow is None else follow
     target = target_of(overrides or [], folders)
     keep = seconds_of("--keep-on-failure", keep_on_failure)
     if target in ("slurm", "sagemaker"):
@@ -128,7 +128,7 @@ def launch(
         return
     job = PlannedJob(*_planned(context.meta[JOB], overrides or [], folders, _PlanSource(plan, replan)), keep)
     if target == "sagemaker":
-        launch_on_sagemaker(job, folders, yes, dry_run)
+        launch_on_sagemaker(job, folders, yes, dry_run, watch)
         return
     first = smoke_job(job, smoke, lambda words: compose_plan(words, folders, None)[0]) if smoke else None
     prepared = prepare_launch(job, Preflight(job.composed.config, job.plan), show_finding, first)
@@ -136,7 +136,7 @@ def launch(
         print(render_calls(prepared.calls))
         return
     _start(prepared, folders, yes)
-    if follow if follow is not None else sys.stdout.isatty():
+    if watch:
         raise typer.Exit(_follow(job.composed.config, prepared))
     print("Next:")
     print_next(prepared.run)

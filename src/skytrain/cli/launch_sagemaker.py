@@ -6,6 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
 from .confirm import confirm
 
 if TYPE_CHECKING:
@@ -13,14 +15,15 @@ if TYPE_CHECKING:
     from ..pipelines.launch_sagemaker import SageMakerLaunch
 
 
-def launch_on_sagemaker(planned: PlannedJob, folders: list[Path], yes: bool, dry_run: bool) -> None:
-    """Create the training job of a plan, or print the request."""
+def launch_on_sagemaker(planned: PlannedJob, folders: list[Path], yes: bool, dry_run: bool, follow: bool) -> None:
+    """Create the training job of a plan, or print the request. With `follow`, watch the run until it ends."""
     from ..cloud import Preflight, render_calls
+    from ..pipelines.follow import RunFollower
     from ..pipelines.launch import config_files
     from ..pipelines.launch_sagemaker import prepare_sagemaker_launch, start_sagemaker_launch
     from .console import reporter
     from .launch import show_finding
-    from .screen import print_next
+    from .screen import follow_launch, print_next
 
     launch = prepare_sagemaker_launch(planned, Preflight(planned.composed.config, planned.plan), show_finding)
     if dry_run:
@@ -31,7 +34,11 @@ def launch_on_sagemaker(planned: PlannedJob, folders: list[Path], yes: bool, dry
     with reporter() as console:
         start_sagemaker_launch(launch, config_files([*folders, Path()]), console)
     print(f"launched {launch.run}: training job {launch.job.name}")
-    print("The job needs neither this terminal nor this computer.\nNext:")
+    print("The job needs neither this terminal nor this computer.")
+    if follow:
+        follower = RunFollower(planned.composed.config, launch.run, launch.session, launched=True)
+        raise typer.Exit(follow_launch(follower, "cloud=sagemaker"))
+    print("Next:")
     print_next(launch.run, "cloud=sagemaker")
 
 

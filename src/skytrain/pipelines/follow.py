@@ -66,7 +66,7 @@ class RunFollower:
         self._tags_at = self._failed_at = 0.0
         self._gone = 0
         self._offers = None
-        if launched and session is not None and self.record is not None:
+        if launched and session is not None and self.record is not None and self.record.target == "ec2":
             self._offers = OfferTurns(session, self._store, self.record)
         self._watch = RunWatch(self._store, run, self.record, self._read_machines, launched=launched)
 
