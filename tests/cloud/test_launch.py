@@ -43,7 +43,7 @@ from skytrain.pipelines.launch_jobs import prepare_work
 from skytrain.pipelines.launch_smoke import smoke_job, smoke_text, wait_for_start
 from skytrain.planning import PrepareWork
 from skytrain.planning.plan_file import PlannedCode
-from skytrain.runs import Silent, generation_key, read_spend
+from skytrain.runs import DamagedRecord, Silent, generation_key, read_spend
 from skytrain.storage import StoreUnreachable, open_store
 
 from .conftest import StubbedSession
@@ -203,7 +203,7 @@ def test_a_launch_whose_machines_could_not_be_removed_still_counts_as_one_that_h
     monkeypatch.setattr(ground.session, "perform", may_only_create)
     with pytest.raises(CloudError, match="may not"):
         start_launch(ready, {}, Noted())
-    assert f"end it: skytrain stop {RUN} cloud=ec2" in told[-1]
+    assert f"end them: skytrain stop {RUN} cloud=ec2" in told[-1]
     assert not read_launch(ready.store, RUN, ready.record.id).failed
     monkeypatch.setattr(ground.session, "perform", perform)
     monkeypatch.setattr(launch_limits, "BEGIN_SECONDS", 0)
@@ -292,6 +292,15 @@ def test_a_run_starts_only_after_its_smoke_run_has_ended_well(
         assert statuses.find_status(ready.store, RUN).state == "launch failed"
 
 
+@pytest.mark.usefixtures("without_packages")
+def test_a_terminal_that_is_killed_before_it_launches_the_smoke_run_does_not_block_the_run(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_launch(replace(smoked(ground, stubbed, s3_root), smoke=None), {}, Silent())
+    monkeypatch.setattr(launch_limits, "BEGIN_SECONDS", 0)
+    assert smoked(ground, stubbed, s3_root).record.id == "00002"
+
+
 def test_a_smoke_run_is_shorter_than_the_run_and_names_its_limits(ground: Ground, s3_root: str) -> None:
     job = PlannedJob(Composed(config_of(ground, s3_root), {}, {}), plan(offer("g5.xlarge", 1)))
     for tokens, problem in (("20 apples", "--smoke 20 apples"), ("900B", "of the run's"), ("0", "more than 0")):
@@ -373,6 +382,22 @@ def test_the_status_of_preparing_is_what_its_machine_says(tmp_path: Path) -> Non
     assert state() == ("failed", "it is over")
     over(3, "00002", 0)
     assert state() == ("prepared", None)
+
+
+def test_a_damaged_launch_is_named_and_hides_no_other_run(ground: Ground, s3_root: str) -> None:
+    config, store = config_of(ground, s3_root), launching.open_store(s3_root)
+    group = LaunchedGroup("g", "us-east-2a", "g5.xlarge", "spot", 1, 0.5, "2026-11-16T00:00:00+00:00", False)
+    at = "2026-11-15T00:00:00+00:00"
+    create_launch(
+        store, LaunchRecord("00001", RUN, "train", at, "ada", "1", "us-east-2", 9.0, "", "ami-1", "", [], [group])
+    )
+    for body in (b"", b'{"id": "00001"}', store.read(f"runs/{RUN}/launches/00001.json").replace(b'"groups"', b'"g"')):
+        store.write("runs/bad/launches/00001.json", body)
+        assert {one.run: one.state for one in statuses.status(config, None)} == {RUN: "launched", "bad": "damaged"}
+        assert collecting._active_runs(config, Silent()) == {RUN: True, "bad": True}
+        with pytest.raises(DamagedRecord, match=r"runs/bad/launches/00001.json is damaged") as error:
+            statuses.find_status(store, "bad")
+        assert error.value.exit_code == 9
 
 
 class Pieces:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from ..config import SkytrainError, build
-from ..runs import read_object
+from ..runs import DamagedRecord, read_object
 from ..storage import Store
 
 
@@ -111,17 +111,27 @@ def _body(record: LaunchRecord) -> bytes:
 
 
 def read_launch(store: Store, run: str, launch: str) -> LaunchRecord:
-    """Return the record. Raises NotFound."""
-    found: Any = read_object(store, launch_key(run, launch))
-    record: LaunchRecord = build(LaunchRecord, found)
+    """Return the record. Raises NotFound, and DamagedRecord."""
+    key = launch_key(run, launch)
+    found: Any = read_object(store, key)
+    try:
+        record: LaunchRecord = build(LaunchRecord, found)
+        if not record.groups:
+            raise ValueError("it has no groups")
+    except ValueError as error:
+        raise DamagedRecord(store, key, error) from None
     return record
 
 
 def launches_of(store: Store, run: str) -> list[LaunchRecord]:
     """Return the launches of a run, oldest first."""
+    return [read_launch(store, run, launch) for launch in _launch_ids(store, run)]
+
+
+def _launch_ids(store: Store, run: str) -> list[str]:
     prefix = f"runs/{run}/launches/"
     names = sorted(stat.key.removeprefix(prefix) for stat in store.list(prefix))
-    return [read_launch(store, run, name.removesuffix(".json")) for name in names if "/" not in name]
+    return [name.removesuffix(".json") for name in names if "/" not in name]
 
 
 def recorded_at(store: Store, record: LaunchRecord) -> float:
@@ -134,7 +144,7 @@ def recorded_at(store: Store, record: LaunchRecord) -> float:
 def launched_runs(store: Store) -> list[str]:
     """Return the runs that were launched and have not begun to train."""
     runs = (run for run in store.folders("runs/") if not store.exists(f"runs/{run}/run.json"))
-    return [run for run in runs if launches_of(store, run)]
+    return [run for run in runs if _launch_ids(store, run)]
 
 
 def next_launch(earlier: Sequence[LaunchRecord]) -> str:

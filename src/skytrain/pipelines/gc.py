@@ -22,7 +22,7 @@ from ..cloud import (
     scan_account,
 )
 from ..config import Config, SkytrainError, format_bytes, format_seconds
-from ..runs import Reporter, RunStatus, attempt_key, attempt_numbers, read_outcome
+from ..runs import DamagedRecord, Reporter, RunStatus, attempt_key, attempt_numbers, read_outcome
 from ..storage import Store, open_store
 from .status import LAUNCHED, PREPARING, status as run_statuses
 
@@ -132,9 +132,13 @@ def _is_active(store: Store, found: RunStatus, now: datetime) -> bool:
     if found.state in (*LIVE, LAUNCHED, PREPARING, "damaged"):
         return True
     ended = datetime.fromisoformat(found.since) if found.since else datetime.min.replace(tzinfo=UTC)
+    try:
+        launches = launches_of(store, found.run)
+    except DamagedRecord:
+        return True  # as far as anyone can tell
     return any(
         not record.failed and record.over_at > now and datetime.fromisoformat(record.launched_at) > ended
-        for record in launches_of(store, found.run)
+        for record in launches
     )
 
 

@@ -202,11 +202,15 @@ def _start(prepared: PreparedLaunch, config_files: Mapping[str, bytes], reporter
 
 
 def _remove(prepared: PreparedLaunch, reporter: Reporter) -> None:
-    """Remove what a launch has created. One that could not be removed still counts as a launch that has machines."""
-    removed = [remove_quietly(prepared.session, call, reporter.note) for call in removal_calls(prepared.record)]
-    if not all(removed):
-        run = prepared.record.run
-        reporter.note(f"warning: not all could be removed\n  end it: skytrain stop {shlex.quote(run)} cloud=ec2")
+    """Remove what a launch has created. With a group that is left it still counts as a launch that has machines."""
+    left = [
+        call
+        for call in removal_calls(prepared.record)
+        if not remove_quietly(prepared.session, call, reporter.note) and call.operation == "DeleteAutoScalingGroup"
+    ]
+    if left:
+        run = shlex.quote(prepared.record.run)
+        reporter.note(f"warning: machines of the launch may be left\n  end them: skytrain stop {run} cloud=ec2")
         return
     try:
         mark_failed(prepared.store, prepared.record)

@@ -18,7 +18,7 @@ from ..cloud import (
 )
 from ..config import Composed, Config, SkytrainError, source_hash
 from ..planning import Plan, load_catalog
-from ..storage import Store
+from ..storage import NotFound, Store
 
 FREE = ("budget", "cloud", "run", "store")  # settings that may differ from the plan's
 BEGIN_SECONDS = 120  # in which a launch that has its record makes its requests
@@ -68,13 +68,22 @@ def check_alone(earlier: Sequence[LaunchRecord], store: Store, session: AwsSessi
         if record.failed or record.over_at <= now:
             continue
         begins = now.timestamp() - recorded_at(store, record) < BEGIN_SECONDS
-        waits_for = read_launch(store, record.after.run, record.after.launch) if record.after else record
-        if begins or has_machines(session, record) or has_machines(session, waits_for):
+        if begins or has_machines(session, record) or _waits_for_machines(record, store, session):
             raise SkytrainError(
                 f"run {record.run} was launched in {record.region} at {record.launched_at} by {record.launched_by}, "
                 f"and {'that launch may not be complete yet' if begins else 'is not over'}\n"
                 f"  watch it: skytrain status {record.run}; end it: skytrain stop {record.run}"
             )
+
+
+def _waits_for_machines(record: LaunchRecord, store: Store, session: AwsSession) -> bool:
+    """Whether the smoke run that the launch waits for has machines; one that was never launched has none."""
+    if record.after is None:
+        return False
+    try:
+        return has_machines(session, read_launch(store, record.after.run, record.after.launch))
+    except NotFound:
+        return False
 
 
 def check_regions(run: str, config: Config, session: AwsSession) -> None:

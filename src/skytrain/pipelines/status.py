@@ -34,7 +34,7 @@ def status(config: Config, run: str | None) -> list[RunStatus]:
     store = open_store(config.store)
     if run is not None:
         return [find_status(store, run)]
-    launched = [_launched_status(store, launches_of(store, name)[-1]) for name in launched_runs(store)]
+    launched = [_status_or_damage(store, name) for name in launched_runs(store)]
     try:
         names = sorted(run_names(store))
     except NoRuns:
@@ -82,7 +82,7 @@ def _preparation(store: Store, record: LaunchRecord) -> tuple[str, str | None]:
 def _status_or_damage(store: Store, name: str) -> RunStatus:
     """The status of one of several runs: one that is damaged must not hide the others."""
     try:
-        return status_of(store, load_run(store, name))
+        return find_status(store, name)
     except DamagedRecord as error:
         return RunStatus(name, "damaged", str(error))
 
