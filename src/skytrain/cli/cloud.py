@@ -94,7 +94,7 @@ def cluster_config(
     reservation: Reservation = None,
     config_dir: ConfigDirs = None,
 ) -> None:
-    """Write the configuration of an AWS ParallelCluster for a plan.
+    """Write an AWS ParallelCluster configuration for a plan.
 
     One Slurm queue for each kind of machine in the plan, with EFA, placement group and GPU health checks where the
     machine has them; FSx for Lustre, linked to the store's bucket, at /fsx. Nothing is sent to AWS.

@@ -92,7 +92,7 @@ def launch(
     smoke: Smoke = None,
     keep_on_failure: KeepOnFailure = "0s",
 ) -> None:
-    """Train, or prepare data, on rented machines; the terminal may close.
+    """Train, or prepare data, on rented machines.
 
     Rents the plan's machines, which train, survive interruptions and give themselves back. `launch prepare` rents one
     machine without GPUs, which writes the tokens to the bucket; its source must be in S3 or on the internet.
