@@ -17,10 +17,12 @@ from typing import Any
 
 import pytest
 
+from skytrain.cli import node
 from skytrain.cli.main import main
 from skytrain.cloud import Preflight, bundle as bundles, cloud_files
 from skytrain.cloud.checks import store as store_checks
-from skytrain.config import Config, compose, source_hash
+from skytrain.config import Config, SkytrainError, compose, source_hash
+from skytrain.jobs import NodeRequest
 from skytrain.pipelines import launch as launching
 from skytrain.pipelines.launch import config_files, packed
 from skytrain.planning import write_plan
@@ -175,3 +177,24 @@ def test_a_plan_that_was_changed_by_hand_is_refused(typed: Typed, capsys: pytest
     file.write_text(file.read_text().replace('"nodes": 1', '"nodes": 8'))
     assert typed("--plan", "plan.json", "cloud=ec2") == 2
     assert "was changed after it was made" in capsys.readouterr().err
+
+
+def test_machines_whose_agent_cannot_start_are_counted_and_not_replaced_for_ever(
+    typed: Typed, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert typed("--plan", "plan.json", "cloud=ec2", "--yes") == 0
+    monkeypatch.setattr("skytrain.storage.open_store", lambda _: typed.store)
+    monkeypatch.setattr("skytrain.cloud.open_session", lambda region: ground.session)
+    config = compose([*WORDS, "cloud=ec2", "parallel=fsdp"]).config
+    request, seen = NodeRequest("gpt2-typed", [], 1, 7, launch="00001"), list[str]()
+    for _ in range(3):
+        [group] = groups(ground)
+        [machine] = group["Instances"]
+        seen.append(machine["InstanceId"])
+        monkeypatch.setattr(node, "_instance", lambda *_: seen[-1])
+        with pytest.raises(SkytrainError):
+            node.run_here(config, request)
+    [group] = groups(ground)
+    assert (group["DesiredCapacity"], group["Instances"], len(set(seen))) == (0, [], 3)
+    reason = typed.store.read(f"runs/gpt2-typed/launches/00001/unfit/{seen[0]}.json")
+    assert b"its agent failed: " in reason

@@ -121,7 +121,14 @@ def run_here(config: Config, request: NodeRequest) -> int:
             if log is not None:
                 log.log(text)
 
-        return run_node(config, request, tell, _machines(config, request, instance, tell))
+        machines = _machines(config, request, instance, tell)
+        try:
+            return run_node(config, request, tell, machines)
+        except Exception as error:
+            # Its group would replace a machine that only ends, again and again: this one counts, with its reason.
+            if machines is not None and instance is not None:
+                machines.replace_me(f"its agent failed: {error}")
+            raise
 
 
 def run_in_container(config: Config, request: NodeRequest) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import platform
 import re
 import tempfile
@@ -37,6 +38,7 @@ from .node_job import PrepareCommand, TrainCommand
 from .waiting import WaitingBudget
 
 STORE_SECONDS = 5.0  # for which one request is retried; the agent tries again in its next round
+LOCK_BYTES = 128  # of a run's name in the name of its lock; a file's name may have 255
 LATE_SECONDS = 2.0  # of a heartbeat
 PUBLIC_ADDRESS = "192.0.2.1"  # reserved for documentation: its route is the default one
 
@@ -145,7 +147,8 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
 @contextlib.contextmanager
 def machine_lock(machine: str, run: str) -> Iterator[None]:
     """One agent for a run on a machine. Who holds the lock knows that the agents before it have ended."""
-    path = Path(tempfile.gettempdir()) / f"skytrain-node-{machine}-{run}.lock"
+    name = run if len(run.encode()) <= LOCK_BYTES else hashlib.sha256(run.encode()).hexdigest()
+    path = Path(tempfile.gettempdir()) / f"skytrain-node-{machine}-{name}.lock"
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
