@@ -160,6 +160,9 @@ REFUSED = {
     "launch prepare makes its plan itself": ["prepare", "--plan", "plan.json", "cloud=ec2"],
     "gone.json is not a plan": ["--plan", "gone.json", "cloud=ec2"],
     "--replan needs --plan": ["--replan", "cloud=ec2"],
+    "budget.usd=0: rented machines cost money": ["--plan", "plan.json", "cloud=ec2", "budget.usd=0"],
+    "for example: --smoke 20M": ["--plan", "plan.json", "cloud=ec2", "--smoke", ""],
+    "put long ones into a file": ["--plan", "plan.json", "cloud=ec2", f"cloud.packages=[{'x' * 17000}]"],
 }
 
 
@@ -180,9 +183,10 @@ def test_a_plan_that_was_changed_by_hand_is_refused(typed: Typed, capsys: pytest
 
 
 def test_machines_whose_agent_cannot_start_are_counted_and_not_replaced_for_ever(
-    typed: Typed, ground: Ground, monkeypatch: pytest.MonkeyPatch
+    typed: Typed, ground: Ground, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert typed("--plan", "plan.json", "cloud=ec2", "--yes") == 0
+    assert typed("--plan", "plan.json", "cloud=ec2", "--yes", "budget.usd=10") == 0
+    assert "budget     $10.00, less than the $25.00 planned" in capsys.readouterr().out
     monkeypatch.setattr("skytrain.storage.open_store", lambda _: typed.store)
     monkeypatch.setattr("skytrain.cloud.open_session", lambda region: ground.session)
     config = compose([*WORDS, "cloud=ec2", "parallel=fsdp"]).config

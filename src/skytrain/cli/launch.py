@@ -122,7 +122,7 @@ def launch(
     target = target_of(overrides or [], folders)
     keep = seconds_of("--keep-on-failure", keep_on_failure)
     if target in ("slurm", "sagemaker"):
-        _check_scheduler(target, context.meta[JOB], bool(smoke or keep))
+        _check_scheduler(target, context.meta[JOB], smoke is not None or keep > 0)
     if target == "slurm":
         launch_on_slurm(compose_planned(overrides or [], folders, plan), folders, yes, dry_run)
         return
@@ -130,7 +130,7 @@ def launch(
     if target == "sagemaker":
         launch_on_sagemaker(job, folders, yes, dry_run, watch)
         return
-    first = smoke_job(job, smoke, lambda words: compose_plan(words, folders, None)[0]) if smoke else None
+    first = smoke_job(job, smoke, lambda words: compose_plan(words, folders, None)[0]) if smoke is not None else None
     prepared = prepare_launch(job, Preflight(job.composed.config, job.plan), show_finding, first)
     if dry_run:
         print(render_calls(prepared.calls))
@@ -234,6 +234,10 @@ def show_finding(finding: Finding) -> None:
     print(f"  {'✔' if finding.verdict == 'ok' else '–'} {finding.name:<15} {finding.text}", file=sys.stderr)
 
 
+def _budget_text(usd: float, cost: float) -> str:
+    return f"${usd:.2f}{f', less than the ${cost:.2f} planned: the run will stop there, saved' if usd < cost else ''}"
+
+
 def _describe(prepared: PreparedLaunch) -> None:
     """Print the plan in a few lines, before the question."""
     from ..pipelines.launch_smoke import smoke_text
@@ -248,6 +252,7 @@ def _describe(prepared: PreparedLaunch) -> None:
         ("price", f"${prepared.usd_per_hour:.2f} an hour; at most ${highest:.2f}"),
         ("takes", f"{cost.hours:.1f} h (p90 {cost.hours_p90:.1f} h)"),
         ("costs", f"${cost.usd:.2f} (${cost.usd_p10:.2f} to ${cost.usd_p90:.2f})"),
+        *([("budget", _budget_text(budget, cost.usd))] if (budget := prepared.budget_usd) is not None else []),
         ("kill time", f"{first.kill_at}; at most ${highest * (offer.kill_after_seconds - waits) / 3600:.2f} by then"),
         ("store", prepared.store.root),
         *([("smoke run", smoke_text(prepared))] if prepared.smoke else []),

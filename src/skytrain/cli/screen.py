@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -107,4 +108,4 @@ def _goes_on(record: LaunchRecord) -> str:
 def print_next(run: str, settings: str = "cloud=ec2") -> None:
     """Print what people do next with a run on rented machines."""
     for verb, options in (("status", " --watch"), ("logs", " --follow"), ("stop", "")):
-        print(f"  skytrain {verb} {run} {settings}{options}")
+        print(f"  skytrain {verb} {shlex.quote(run)} {settings}{options}")

@@ -96,7 +96,10 @@ def launch_template(group: GroupSpec) -> Call:
     """Return the request for the launch template: all that an instance is, except its zone."""
     user_data = group.boot.render(group.kill_at).encode()
     if len(user_data) > USER_DATA_BYTES:
-        raise SkytrainError(f"the boot script has {len(user_data)} bytes; EC2 takes {USER_DATA_BYTES}")
+        raise SkytrainError(
+            f"the boot script has {len(user_data)} bytes, and EC2 takes {USER_DATA_BYTES}: its command has every setting\n"
+            "  put long ones into a file of your own, such as trainer/mine.yaml, and set trainer=mine"
+        )
     tags = group.own_tags
     data: dict[str, Any] = {
         "ImageId": group.image.id,

@@ -73,6 +73,7 @@ class PreparedLaunch:
     bundle: Bundle
     groups: tuple[GroupSpec, ...] = ()
     smoke: PreparedLaunch | None = None  # runs first; this one waits for it
+    budget_usd: float | None = None
 
     @property
     def calls(self) -> list[Call]:
@@ -143,8 +144,10 @@ def _assembled(job: PlannedJob, preflight: Preflight, after: LaunchId | None = N
     bundle = bundle_of(contents)
     record = _record(job.composed, current, preflight, (run, next_launch(earlier)))
     record = replace(record, bundle=bundle.key, after=after)
-    draft = PreparedLaunch(run, current, record, session, store, contents, bundle)
+    draft = PreparedLaunch(run, current, record, session, store, contents, bundle, budget_usd=config.budget.usd)
     groups = [_group(config, draft, number, image, job.keep_seconds) for number in range(len(current.offers))]
+    for call in launch_calls(groups):
+        call.body()  # what cannot be requested is refused now, and not after the question and the upload
     return replace(draft, groups=tuple(groups))
 
 

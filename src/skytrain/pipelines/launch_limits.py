@@ -32,6 +32,10 @@ def check_place(config: Config, plan: Plan) -> None:
             f"store.root={config.store.root}: rented machines reach only a bucket\n"
             "  cloud=ec2 takes the account's bucket; copy data there first: skytrain store copy"
         )
+    if config.budget.usd == 0:
+        raise SkytrainError(
+            f"budget.usd=0: rented machines cost money, this plan ${plan.choice.cost.usd:.2f}\n  raise budget.usd"
+        )
     if plan.choice.region != config.cloud.region:
         raise SkytrainError(
             f"the plan is for {plan.choice.region}, the account's network and bucket are in {config.cloud.region}\n"
