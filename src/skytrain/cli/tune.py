@@ -18,7 +18,9 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the schedule of t
 
 
 HELP = """
-Find the learning rate for a run within budget.usd, the run itself included.
+Find the best learning rate that a budget can buy.
+
+budget.usd pays for the trials and for the final run.
 
 Trials are smaller models and shorter runs with complete schedules of their own. The final run is reserved
 before anything else, and no trial starts that could break the budget. The same command continues a sweep.
@@ -61,7 +63,7 @@ class TuneGroup(TyperGroup):
 app = typer.Typer(cls=TuneGroup, help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
-@app.command("run", help=HELP, epilog=exit_codes_text())
+@app.command("run", help=HELP.replace("tune recipe", "tune run recipe"), epilog=exit_codes_text())
 def run_command(overrides: Overrides = None, config_dir: ConfigDirs = None, dry_run: DryRun = False) -> None:
     words = list(overrides or [])
     composed = compose_overrides(words, config_dir)
