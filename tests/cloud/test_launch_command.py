@@ -175,6 +175,14 @@ def test_what_cannot_work_is_refused_before_anything_is_created(
     assert groups(ground) == [] and typed.store.list("") == []
 
 
+def test_a_dry_run_that_plans_again_leaves_the_plan_as_it_is(typed: Typed, capsys: pytest.CaptureFixture[str]) -> None:
+    file, words = typed.folder / "plan.json", ["--plan", "plan.json", "--replan", "cloud=ec2", "store.root=here"]
+    before = file.read_text()
+    assert typed(*words, "--dry-run") == 2 and "only a bucket" in capsys.readouterr().err
+    assert file.read_text() == before
+    assert typed(*words) == 2 and file.read_text() != before
+
+
 def test_a_plan_that_was_changed_by_hand_is_refused(typed: Typed, capsys: pytest.CaptureFixture[str]) -> None:
     file = typed.folder / "plan.json"
     file.write_text(file.read_text().replace('"nodes": 1', '"nodes": 8'))

@@ -119,14 +119,14 @@ def launch(
     from .screen import print_next
 
     folders, watch = list(config_dir or []), sys.stdout.isatty() if follow is None else follow
-    target = target_of(overrides or [], folders)
-    keep = seconds_of("--keep-on-failure", keep_on_failure)
+    words, keep = overrides or [], seconds_of("--keep-on-failure", keep_on_failure)
+    target = target_of(words, folders)
     if target in ("slurm", "sagemaker"):
         _check_scheduler(target, context.meta[JOB], smoke is not None or keep > 0)
     if target == "slurm":
-        launch_on_slurm(compose_planned(overrides or [], folders, plan), folders, yes, dry_run)
+        launch_on_slurm(compose_planned(words, folders, plan), folders, yes, dry_run)
         return
-    job = PlannedJob(*_planned(context.meta[JOB], overrides or [], folders, _PlanSource(plan, replan)), keep)
+    job = PlannedJob(*_planned(context.meta[JOB], words, folders, _PlanSource(plan, replan, not dry_run)), keep)
     if target == "sagemaker":
         launch_on_sagemaker(job, folders, yes, dry_run, watch)
         return
@@ -188,10 +188,11 @@ def _follow(config: Config, prepared: PreparedLaunch) -> int:
 
 @dataclass(frozen=True)
 class _PlanSource:
-    """--plan and --replan."""
+    """--plan and --replan; a dry run keeps no plan that it makes."""
 
     file: Path | None
     again: bool
+    keeps: bool
 
 
 def _planned(job: JobKind, words: list[str], folders: list[Path], source: _PlanSource) -> tuple[Composed, Plan]:
@@ -221,8 +222,9 @@ def _planned(job: JobKind, words: list[str], folders: list[Path], source: _PlanS
         request = PlanRequest(**given.request)
     else:
         request = PlanRequest(config.budget.usd, region=config.cloud.region)
+    kept = file if source.keeps else None
     with tempfile.TemporaryDirectory() as folder:
-        planned = plan_run(composed, open_mesh, request, Trials(0, 1), file or Path(folder) / "plan.json")
+        planned = plan_run(composed, open_mesh, request, Trials(0, 1), kept or Path(folder) / "plan.json")
     if planned.plan is None:
         raise planned.refusal or SkytrainError("no plan was found")
     return composed, planned.plan
