@@ -148,7 +148,12 @@ def compare_command(
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
 ) -> None:
-    """Show what two sweeps of a store asked, spent and answered."""
+    """Show what two sweeps of a store asked, spent and answered.
+
+    \b
+    Example:
+      skytrain tune compare first second
+    """
     config = compose_overrides(overrides or [], config_dir).config
     from ..pipelines.tune_compare import compare_sweeps
 
