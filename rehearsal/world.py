@@ -27,7 +27,7 @@ from skytrain.runs.meetings import generation_key
 from skytrain.storage import NotFound, Store, open_store
 
 from .account import REGION, Account, account
-from .hosts import HostNetwork, MachineParts, host_network
+from .hosts import HostNetwork, MachineParts, host_network, namespaces
 from .hypervisor import Hypervisor, Life
 from .laptop import PRICES, SETTINGS, Laptop, Wanted
 
@@ -191,5 +191,8 @@ class RehearsedRun:
         """Wait until the account has nothing that costs money, and no machine runs."""
         world = self.world
         self.until(
-            lambda: not world.account.leftovers() and not world.hypervisor.running, "nothing that costs money", seconds
+            # The hypervisor removes a host's namespace a moment after the host is off.
+            lambda: not world.account.leftovers() and not world.hypervisor.running and not namespaces(),
+            "nothing that costs money",
+            seconds,
         )

@@ -85,7 +85,7 @@ def simulated_host(
     nodes: int,
     max_restarts: int = 2,
     *,
-    beat_seconds: float = 12.0,
+    beat_seconds: float = 11.0,
     launch: str | None = None,
 ) -> SimulatedHost:
     identity = HostIdentity.create("simulated", name, f"{nodes}x1", launch)

@@ -30,7 +30,7 @@ from skytrain.runs import (
 from skytrain.storage import open_store
 
 RUN, USD_PER_SECOND = "r", 1.0
-BEAT_SECONDS, SPEND_SECONDS, OTHERS_SECONDS = 12, 5, 30
+BEAT_SECONDS, SPEND_SECONDS, OTHERS_SECONDS = 11, 5, 30
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 CONFIG = cache(lambda: compose(["budget.usd_per_hour=3600", "budget.usd=1e6"]).config)
 
@@ -123,7 +123,7 @@ def test_every_machine_counts_from_its_launch_to_its_end_across_generations_and_
     b = world.launch("i-b")
     world.until(180)
     a.start_agent()  # three minutes of boot are billed
-    assert hosts_usd(world.store, RUN) == pytest.approx(180 + 14)
+    assert hosts_usd(world.store, RUN) == pytest.approx(180 + 13)
     world.until(240)
     b.start_agent()
     world.until(420)  # both wait

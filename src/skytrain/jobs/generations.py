@@ -29,7 +29,9 @@ class MeetingRules:
     """How many hosts a generation needs, and the times of the protocol, all by the store's clock."""
 
     wanted: int
-    beat_seconds: float = 12.0  # between two heartbeats of a host
+    # Between two heartbeats of a host. Each counts the host's cost until the next is due, and two seconds more: a host
+    # that is lost is never counted 15 s too long.
+    beat_seconds: float = 11.0
     # A host is invited only if its heartbeat is at most so much older than one's own: a heartbeat that is a little late
     # counts, and a host that was lost half a minute ago, before its job's failure was noticed, does not.
     fresh_seconds: float = 20.0

@@ -25,7 +25,7 @@ from ..storage import NotFound, Store
 from .account import AccountMachine
 from .status import LAUNCHED, PREPARING, describe_status, find_status
 
-SILENT_SECONDS = 60.0  # without a heartbeat, of which a host writes one every 12 s
+SILENT_SECONDS = 60.0  # without a heartbeat, of which a host writes one every 11 s
 
 
 @dataclass(frozen=True)
