@@ -105,6 +105,7 @@ def test_a_dry_run_prints_the_requests_and_yes_makes_them(
         "CreateLaunchTemplate",
         "CreateAutoScalingGroup",
         "PutScheduledUpdateGroupAction",
+        "SetDesiredCapacity",
     ]
     assert groups(ground) == [] and typed.store.list("") == []
     started = node_config(shown[0], typed.folder)

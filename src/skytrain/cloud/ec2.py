@@ -81,15 +81,15 @@ def group_name(project: str, run: str, launch: str, number: int) -> str:
 
 
 def launch_calls(groups: Sequence[GroupSpec], *, waits: bool = False) -> list[Call]:
-    """Return all requests in order: templates and placement groups, then groups, each followed by its end.
+    """Return all requests in order: templates and placement groups, groups with their kill times, then the size.
 
-    The first group starts at the wanted size, the fallbacks at zero; all of them if the launch waits. Every group gets its kill time before a
-    fallback can ever be grown.
+    Every group is created at zero and gets its kill time before it can have machines: whatever ends this process in
+    between leaves nothing that costs money. The last request gives the first group its size, unless the launch waits.
     """
     calls = [call for group in groups for call in (*_placement_group(group), launch_template(group))]
     for group in groups:
-        calls += [scaling_group(group, group.offer.nodes if group.number == 0 and not waits else 0), kill_action(group)]
-    return calls
+        calls += [scaling_group(group), kill_action(group)]
+    return calls if waits else [*calls, grow(groups[0])]
 
 
 def launch_template(group: GroupSpec) -> Call:
@@ -155,19 +155,25 @@ def network_interfaces(group: GroupSpec) -> list[dict[str, Any]]:
     return [primary, *({**card, "InterfaceType": "efa-only", **common} for card in cards)]
 
 
-def scaling_group(group: GroupSpec, desired: int) -> Call:
-    """Return the request for the group: all nodes in one zone."""
+def scaling_group(group: GroupSpec) -> Call:
+    """Return the request for the group: all nodes in one zone, none of them yet."""
     parameters = {
         "AutoScalingGroupName": group.name,
         "LaunchTemplate": {"LaunchTemplateName": group.name, "Version": "1"},
         "MinSize": 0,
         "MaxSize": group.offer.nodes,
-        "DesiredCapacity": desired,
+        "DesiredCapacity": 0,
         "VPCZoneIdentifier": group.subnet,
         "HealthCheckType": "EC2",
         "Tags": group.own_tags.for_group(group.name),
     }
     return Call("autoscaling", "CreateAutoScalingGroup", parameters)
+
+
+def grow(group: GroupSpec) -> Call:
+    """Return the request for the machines of a group."""
+    named = {"AutoScalingGroupName": group.name, "DesiredCapacity": group.offer.nodes, "HonorCooldown": False}
+    return Call("autoscaling", "SetDesiredCapacity", named)
 
 
 def kill_action(group: GroupSpec) -> Call:
