@@ -140,8 +140,8 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_one_request(self) -> None:
         try:
             super().handle_one_request()
-        except ConnectionError:
-            self.close_connection = True  # the client went away, as clients may
+        except OSError:
+            self.close_connection = True  # the client went away, as clients and whole hosts may
 
     def relay(self) -> None:
         assert "transfer-encoding" not in self.headers, "this proxy reads bodies by their length"
