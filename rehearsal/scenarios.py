@@ -33,7 +33,8 @@ def laptop(world: World) -> None:
     run.launch(wait=False)
     process = run.process
     assert process is not None
-    run.until(lambda: len(world.account.scaling.scheduled_actions) == len(run.wanted.offers()), "the launch's requests")
+    groups = world.account.scaling.autoscaling_groups
+    run.until(lambda: any(group.desired_capacity for group in list(groups.values())), "the launch's last request")
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     world.say("  the launching process was killed with SIGKILL")
