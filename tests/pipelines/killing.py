@@ -8,6 +8,7 @@ there or in the folder for temporary files.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -53,7 +54,8 @@ def start(documents: Path, store: Path, workers: int) -> subprocess.Popen[bytes]
 
 
 def scratch_of(store: Path) -> Path:
-    return store.with_name(f"{store.name}-scratch")
+    """The TMPDIR of a store's processes: short, since multiprocessing makes a socket in it."""
+    return Path(tempfile.gettempdir(), f"killed-{hashlib.sha256(str(store).encode()).hexdigest()[:8]}")
 
 
 def left_over(store: Path) -> list[Path]:
