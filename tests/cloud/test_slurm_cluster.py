@@ -71,11 +71,15 @@ def until(condition, what):
 
 
 def start_again(lab, job, restarts):
-    """The scheduler lets a requeued job wait for two minutes; a user may ask for less."""
+    """The scheduler lets a requeued job wait for two minutes; a user may ask for less.
+
+    Not at once: until the first try is cleaned up, its credential is revoked, and the job would fail.
+    """
+    since = time.monotonic()
 
     def started():
         shown = lab.ask("scontrol", "show", "job", job)
-        if "JobState=PENDING" in shown:
+        if "JobState=PENDING" in shown and time.monotonic() - since > 10:
             subprocess.run(
                 ["scontrol", "update", f"jobid={job}", "StartTime=now"], env={**os.environ, **lab.environment()}
             )
