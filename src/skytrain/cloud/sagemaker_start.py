@@ -35,11 +35,11 @@ export SKYTRAIN_CACHE="$work/cache"
 "$work/venv/bin/skytrain" {command} > >(tee "$work/log") 2>&1 &
 agent=$!
 trap 'kill -TERM "$agent"' TERM
-while :; do
+while kill -0 "$agent" 2> /dev/null; do # a trap ends `wait` early
   wait "$agent"
-  code=$?
-  kill -0 "$agent" 2> /dev/null || break
 done
+wait "$agent" # its status is kept
+code=$?
 case $code in
   0 | 7 | 12) exit "$code" ;; # done or stopped; interrupted
 esac

@@ -42,11 +42,11 @@ agents=$!
 # {save_before} s before the time limit, or when the job is cancelled: the agents save and leave.
 trap 'scancel --signal=TERM "$SLURM_JOB_ID"' USR1
 trap : TERM
-while :; do
+while kill -0 "$agents" 2> /dev/null; do # a trap ends `wait` early
   wait "$agents"
-  code=$?
-  kill -0 "$agents" 2> /dev/null || break
 done
+wait "$agents" # its status is kept
+code=$?
 
 if [ -e "$folder/{over}" ]; then # done, budget, `skytrain stop`, or an error that another try does not mend
   exit "$code"
