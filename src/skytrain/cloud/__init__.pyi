@@ -94,6 +94,15 @@ from .scan import (
 )
 from .session import AwsIdentity as AwsIdentity, AwsSession as AwsSession, open_session as open_session
 from .slurm import SlurmScript as SlurmScript
+from .slurm_array import (
+    ArrayTask as ArrayTask,
+    SlurmArray as SlurmArray,
+    array_tasks as array_tasks,
+    requeue_task as requeue_task,
+    stop_tasks as stop_tasks,
+    submit_array as submit_array,
+    task_log as task_log,
+)
 from .slurm_cluster import (
     SlurmError as SlurmError,
     SlurmJob as SlurmJob,

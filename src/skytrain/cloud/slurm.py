@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,32 +98,18 @@ class SlurmScript:
 
     def options(self) -> list[str]:
         """Return the options of sbatch, as they stand in the script."""
-        wanted = self.settings
         given = {
             "--job-name": job_name(self.run),
-            "--partition": wanted.partition,
-            "--account": wanted.account,
-            "--qos": wanted.qos,
-            "--nodes": wanted.nodes,
-            "--ntasks-per-node": 1,
-            "--gpus-per-node": wanted.gpus,
-            "--time": slurm_time(wanted.time),
-            "--signal": f"B:USR1@{wanted.save_before:.0f}",
             "--output": self.log,
-            "--open-mode": "append",
             "--comment": f"skytrain store.root={self.store}",
         }
-        options = [f"{name}={_quoted(str(value))}" for name, value in given.items() if value is not None]
-        further = [f"--{name}={_quoted(value)}" if value else f"--{name}" for name, value in wanted.options.items()]
-        return [*options, "--exclusive", "--requeue", *further]
+        return [*sbatch_options(self.settings, given), "--exclusive"]
 
     def render(self) -> str:
         wanted = self.settings
         container = f" --container-image={shlex.quote(wanted.container)}" if wanted.container else ""
         if wanted.container and wanted.container_mounts:
             container += f" --container-mounts={shlex.quote(','.join(wanted.container_mounts))}"
-        lines = [f"module load {shlex.quote(name)}" for name in wanted.modules]
-        lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(wanted.environment.items())]
         processes = ("--processes", str(wanted.processes)) if wanted.processes else ()
         agent = shlex.join(
             [self.python, "-m", "skytrain", "node", *self.words, "--nodes", str(wanted.nodes), *processes]
@@ -132,7 +119,7 @@ class SlurmScript:
             options="\n".join(f"#SBATCH {option}" for option in self.options()),
             folder=shlex.quote(str(self.folder)),
             work_folder=shlex.quote(str(self.work_folder)),
-            environment="\n".join([*lines, *wanted.setup]) + ("\n" if lines or wanted.setup else ""),
+            environment=environment_lines(wanted),
             shared=shlex.join(self.shared_folders),
             leave=LEAVE_SECONDS,
             container=container,
@@ -142,6 +129,33 @@ class SlurmScript:
             failures=FAILURES,
             max_failures=self.max_failures,
         )
+
+
+def sbatch_options(wanted: SlurmConfig, given: Mapping[str, str]) -> list[str]:
+    """Return options of sbatch: `given`, what the settings ask for, and their further options."""
+    asked = {
+        **given,
+        "--partition": wanted.partition,
+        "--account": wanted.account,
+        "--qos": wanted.qos,
+        "--nodes": wanted.nodes,
+        "--ntasks-per-node": 1,
+        "--gpus-per-node": wanted.gpus,
+        "--time": slurm_time(wanted.time),
+        "--signal": f"B:USR1@{wanted.save_before:.0f}",
+        "--open-mode": "append",
+    }
+    options = [f"{name}={_quoted(str(value))}" for name, value in asked.items() if value is not None]
+    further = [f"--{name}={_quoted(value)}" if value else f"--{name}" for name, value in wanted.options.items()]
+    return [*options, "--requeue", *further]
+
+
+def environment_lines(wanted: SlurmConfig) -> str:
+    """Return the lines of a script that load modules, set variables and run the user's set-up."""
+    lines = [f"module load {shlex.quote(name)}" for name in wanted.modules]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(wanted.environment.items())]
+    lines += wanted.setup
+    return "\n".join(lines) + ("\n" if lines else "")
 
 
 def _quoted(value: str) -> str:

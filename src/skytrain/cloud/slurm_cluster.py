@@ -35,6 +35,11 @@ class SlurmError(SkytrainError):
         self.exit_code = EXIT_CODES[cause]
 
 
+def has_ended(state: str) -> bool:
+    """Whether a job in this state (`CANCELLED by 0`) is over."""
+    return state.split()[0] in ENDED
+
+
 @dataclass(frozen=True)
 class SlurmJob:
     """One job of the scheduler."""
@@ -50,7 +55,7 @@ class SlurmJob:
 
     @property
     def has_ended(self) -> bool:
-        return self.state.split()[0] in ENDED
+        return has_ended(self.state)
 
 
 @dataclass(frozen=True)
@@ -117,7 +122,7 @@ def slurm_jobs(run: str) -> list[SlurmJob]:
     found = []
     for row in rows:
         number, state, names, count, elapsed, limit, reason = row.strip().split("|")
-        details = _details(number)
+        details = job_details(number)
         restarts = details.get("Restarts")
         nodes = names or f"{count} wanted"
         found.append(
@@ -130,7 +135,8 @@ def slurm_jobs(run: str) -> list[SlurmJob]:
     return sorted(found, key=lambda each: int(re.match(r"\d+", each.id)[0]), reverse=True)  # type: ignore[index]
 
 
-def _details(number: str) -> dict[str, str]:
+def job_details(number: str) -> dict[str, str]:
+    """Return what the scheduler knows about a job; empty if it has forgotten it."""
     try:
         text = ask_slurm(["scontrol", "show", "job", number])
     except SlurmError:  # it has just been forgotten
