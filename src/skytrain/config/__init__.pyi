@@ -98,6 +98,7 @@ from .schema import (
     Llama3Rope as Llama3Rope,
     LoaderConfig as LoaderConfig,
     LRScheduleConfig as LRScheduleConfig,
+    MetricsConfig as MetricsConfig,
     MixturePhase as MixturePhase,
     ModelConfig as ModelConfig,
     OptimizerConfig as OptimizerConfig,

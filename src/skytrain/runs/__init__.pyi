@@ -68,6 +68,7 @@ from .metrics import (
     read_metrics as read_metrics,
     was_measured as was_measured,
 )
+from .prometheus import MetricsPage as MetricsPage, metrics_served as metrics_served
 from .reading import DamagedRecord as DamagedRecord, read_object as read_object
 from .record import (
     NoRuns as NoRuns,

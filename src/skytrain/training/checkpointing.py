@@ -51,6 +51,7 @@ class SavePolicy:
     before_commit: Callable[[], object] = lambda: None  # on rank 0: writes what must be in the store by then
     patience_seconds: float = 1800.0  # for which saves may fail before training stops
     note_save: Callable[[float], None] = lambda seconds: None  # called with the seconds that a save took
+    note_commit: Callable[[int], None] = lambda step: None  # called with the step of each checkpoint, once it counts
     affordable: Callable[[], bool] = lambda: True  # on rank 0: whether the budget allows to wait for the last save
 
 
@@ -214,6 +215,7 @@ class Checkpoints(AtStep):
         self.last_saved = step
         self.save_seconds = max(self.save_seconds, seconds)
         self._policy.note_save(seconds)
+        self._policy.note_commit(step)
 
     def _failed(self, step: int, error: SaveFailed, *, last: bool = False) -> None:
         """Reports it and schedules the next try; raises when saves have failed for too long. On all ranks alike."""

@@ -36,6 +36,8 @@ def make_step_log(attempt: Attempt) -> StepLog:
 
     def write(step: int, record: Mapping[str, float]) -> None:
         services.metrics.write(step, record)
+        if services.page is not None:
+            services.page.record(step, record)
         if services.cloudwatch is not None:
             services.cloudwatch.metrics(step, record)
 
@@ -149,6 +151,7 @@ def make_save_policy(attempt: Attempt) -> SavePolicy:
         _lineage(attempt),
         spend=meter.record,
         note_save=meter.note_save,
+        note_commit=services.page.committed if services.page is not None else lambda step: None,
         affordable=lambda: limit is None or meter.usd_per_hour is None or meter.usd() < limit,
         seconds_between_interruptions=between or trainer.interrupted_every,
         before_commit=services.sync.flush_for_commit,

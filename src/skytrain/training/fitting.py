@@ -6,6 +6,7 @@ import dataclasses
 
 import lightning.pytorch as pl
 
+from ..checkpoints import find_commit
 from ..evaluation import Evaluator, ValidationLoss
 from ..runs import Cause
 from .attempts import Attempt, AttemptResult
@@ -35,6 +36,7 @@ def fit(attempt: Attempt) -> AttemptResult:
     run = attempt.run
     module = make_module(context.config, context.plan, run.model, services.reporter.note, run.tokenizer.eot)
     log = make_step_log(attempt)
+    _note_resumed(attempt)
     services.start_heartbeat(lambda: {"step": max(step, module.global_step), **services.meter.record()})
     if context.ranks.any(context.ranks.first and _is_budget_spent(attempt)):
         spent = f"${services.meter.usd():.2f} of ${context.config.budget.usd:g}"
@@ -46,6 +48,16 @@ def fit(attempt: Attempt) -> AttemptResult:
     else:
         result = _train(attempt, module, log)
     return dataclasses.replace(result, metrics=dict(log.last), train_seconds=module.clock.seconds())
+
+
+def _note_resumed(attempt: Attempt) -> None:
+    """Tells Prometheus how old the checkpoint is that the attempt resumes from."""
+    page, point, store = attempt.services.page, attempt.resume, attempt.context.store
+    if page is None or point.key is None or not point.own:
+        return
+    marker = store.stat(find_commit(store, point.key).marker_key)
+    if marker is not None:
+        page.committed(point.step, marker.modified)
 
 
 def _train(attempt: Attempt, module: CausalLM, log: StepLog) -> AttemptResult:

@@ -22,6 +22,7 @@ from ..runs import (
     LoggedReporter,
     Metadata,
     Meter,
+    MetricsPage,
     MetricsWriter,
     Reporter,
     Spend,
@@ -37,6 +38,7 @@ from ..runs import (
     log_destination,
     log_record,
     machine_price,
+    metrics_served,
     now,
     on_ec2,
     read_spend,
@@ -170,6 +172,7 @@ class RunServices:
 
     reporter: Reporter
     metrics: MetricsWriter
+    page: MetricsPage | None  # for Prometheus, on rank 0
     cloudwatch: CloudWatch | None
     notices: NoticeWatch | None
     takeover: TakeoverWatch
@@ -225,8 +228,24 @@ def run_services(context: RunContext, attempt: int, host: Host, meter: Meter) ->
         notices = stack.enter_context(NoticeWatch(host.metadata, reporter.note)) if host.metadata else None
         sync.start()
         logged = LoggedReporter(reporter, write)
-        yield RunServices(logged, metrics, cloudwatch, notices, takeover, stop, tensorboard, sync, spend, meter)
+        page = stack.enter_context(_served_page(context, attempt, meter))
+        yield RunServices(logged, metrics, page, cloudwatch, notices, takeover, stop, tensorboard, sync, spend, meter)
         seconds = config.trainer.stop_within
+
+
+@contextmanager
+def _served_page(context: RunContext, attempt: int, meter: Meter) -> Iterator[MetricsPage | None]:
+    """The page that Prometheus reads; None on other ranks than rank 0, and where no port is set."""
+    settings, reporter = context.config.metrics, context.reporter
+    if not context.ranks.first or settings.prometheus_port is None:
+        yield None
+        return
+    page = MetricsPage(context.run, attempt, lambda: meter.usd() if meter.usd_per_hour is not None else None)
+    page.expect(context.plan.stop_step, context.config.budget.usd)
+    with metrics_served(settings, page, reporter.note) as url:
+        if url is not None:
+            reporter.note(f"metrics for Prometheus: {url}")
+        yield page
 
 
 @contextmanager

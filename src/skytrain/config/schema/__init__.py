@@ -10,6 +10,7 @@ from .data import DEFAULT_SPARK, DataConfig, SourceConfig, SparkConfig
 from .declare import DATA, EXECUTION, NUMBERS, RESULT, WEIGHTS, Decides, Declared, declared, setting, settings
 from .evaluation import EvaluationConfig, TaskConfig
 from .kinds import NonNegative, OneOf, OtherKeys, Precision, Range, Seconds, Unit, Whole
+from .metrics import NO_METRICS, MetricsConfig
 from .model import (
     CustomModelConfig,
     DecoderConfig,
@@ -73,6 +74,7 @@ __all__ = [
     "LinearRope",
     "Llama3Rope",
     "LoaderConfig",
+    "MetricsConfig",
     "MixturePhase",
     "ModelConfig",
     "OneOf",
@@ -171,3 +173,4 @@ class Config:
     )
     spark: SparkConfig = field(default=DEFAULT_SPARK)
     tune: TuneConfig = field(default=DEFAULT_TUNE)
+    metrics: MetricsConfig = field(default=NO_METRICS)
