@@ -18,7 +18,6 @@ from .problem import Rung, Trial
 SIZE = re.compile(r"(\d+)x(\d+)")
 DEFAULT_SHARES = (0.25, 0.5)  # of the target's width
 VALIDATIONS = 8  # in the course of a trial
-LONGEST = 0.5  # a trial longer than so many of the target's steps, on the target's model, is no saving
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,6 @@ def trial_shapes(config: Config) -> list[RungShape]:
     shapes = []
     for model in models:
         for length in lengths:
-            if model is config.model and length > LONGEST * full:
-                continue
             shapes.append(RungShape(_name(model, length), shortened(replace(config, model=model), length)))
     return shapes
 
