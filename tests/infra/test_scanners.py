@@ -35,7 +35,7 @@ EXPECTED = (
 
 
 def test_checkov_finds_nothing_and_every_skip_says_why(pytestconfig: pytest.Config) -> None:
-    report = _checkov(pytestconfig, "-d", str(BASE), "--framework", "terraform")
+    report = checkov(pytestconfig, "-d", str(BASE), "--framework", "terraform")
     assert report["summary"]["passed"] >= 100
     reasons = {
         each["check_id"]: each["check_result"]["suppress_comment"] for each in report["results"]["skipped_checks"]
@@ -53,11 +53,11 @@ def test_checkov_finds_nothing_in_the_plan_with_every_switch_on(tmp_path: Path, 
         terraform.run("plan", "-out=all.tfplan")
     (tmp_path / "plan.json").write_text(terraform.run("show", "-json", "all.tfplan").stdout)
     enriched = ("--repo-root-for-plan-enrichment", str(tmp_path))
-    report = _checkov(pytestconfig, "-f", str(tmp_path / "plan.json"), *enriched)
+    report = checkov(pytestconfig, "-f", str(tmp_path / "plan.json"), *enriched)
     assert report["summary"]["passed"] >= 180
 
 
-def _checkov(config: pytest.Config, *arguments: str) -> dict[str, Any]:
+def checkov(config: pytest.Config, *arguments: str) -> dict[str, Any]:
     program = python_tool(config, "checkov", CHECKOV) / "checkov"
     command = [str(program), "--skip-download", "-o", "json", *arguments]
     result = subprocess.run(command, capture_output=True, text=True, timeout=600)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 BASE = Path(__file__).parents[2] / "infra" / "terraform" / "base"
+EKS = BASE.parent / "eks"
 # Where Terraform itself looks for provider packages, then where machine images keep them.
 _MIRRORS = (
     "~/.terraform.d/plugins",

@@ -104,3 +104,31 @@ output "budget_name" {
   description = "The budget whose alarm warns about the monthly bill; null without one."
   value       = one(aws_budgets_budget.monthly[*].name)
 }
+
+output "for_eks" {
+  description = "What infra/terraform/eks needs: `terraform output -json for_eks > ../eks/base.auto.tfvars.json`."
+  value = {
+    base = {
+      account_id                  = local.account_id
+      region                      = var.region
+      project                     = var.project
+      owner                       = var.owner
+      bucket                      = aws_s3_bucket.store.bucket
+      kms_key_arn                 = aws_kms_key.main.arn
+      vpc_id                      = aws_vpc.main.id
+      vpc_cidr                    = var.vpc_cidr
+      private_subnets             = { for zone, subnet in aws_subnet.private : zone => subnet.id }
+      private_subnets_usable      = local.private_subnets_usable
+      closed_network              = local.closed_network
+      security_group_id           = aws_security_group.node.id
+      endpoints_security_group_id = try(aws_security_group.endpoints[0].id, "")
+      node_store_policy_arn       = aws_iam_policy.node_store.arn
+      operator_store_policy_arn   = aws_iam_policy.operator_store.arn
+      viewer_store_policy_arn     = aws_iam_policy.viewer_store.arn
+      operator_role_arn           = aws_iam_role.operator.arn
+      viewer_role_arn             = aws_iam_role.viewer.arn
+      ecr_repository_url          = aws_ecr_repository.images.repository_url
+      ecr_repository_arn          = aws_ecr_repository.images.arn
+    }
+  }
+}

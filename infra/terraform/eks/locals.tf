@@ -1,0 +1,21 @@
+data "aws_partition" "current" {}
+
+locals {
+  name        = "skytrain-${var.base.project}"
+  global_name = "${local.name}-${var.base.region}-eks" # IAM has no regions
+  partition   = data.aws_partition.current.partition
+  account     = var.base.account_id
+  region      = var.base.region
+
+  zones       = sort(keys(var.base.private_subnets))
+  subnets     = [for zone in local.zones : var.base.private_subnets[zone]]
+  cluster_arn = "arn:${local.partition}:eks:${local.region}:${local.account}:cluster/${local.name}"
+  ec2_arn     = "arn:${local.partition}:ec2:${local.region}"
+  managed     = "arn:${local.partition}:iam::aws:policy"
+
+  # As the base: the project, and nobody's run, so that `skytrain gc` leaves the cluster alone.
+  tags = {
+    "skytrain:project" = var.base.project
+    "skytrain:owner"   = var.base.owner
+  }
+}
