@@ -15,7 +15,7 @@ from moto.sagemaker.responses import SageMakerResponse
 
 from skytrain.cli import screen
 from skytrain.cli.main import main
-from skytrain.cloud import Call, CloudError, launches_of
+from skytrain.cloud import Call, CloudError, PushedImage, launches_of, record_image
 from skytrain.cloud.checks import store as store_checks
 from skytrain.cloud.sagemaker_jobs import LOG_GROUP, on_demand_usd
 from skytrain.pipelines import follow, launch_sagemaker, logs, sagemaker_jobs, status, stop
@@ -83,6 +83,27 @@ class TypedSageMaker(Typed):
 @pytest.fixture
 def typed(tmp_path: Path, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> TypedSageMaker:
     return TypedSageMaker(tmp_path, ground, monkeypatch)
+
+
+def test_without_an_image_the_one_that_image_push_recorded_is_used(
+    typed: TypedSageMaker, stubbed: StubbedSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "launch",
+        "train",
+        "--plan",
+        "plan.json",
+        "cloud=sagemaker",
+        "cloud.sagemaker.usd_per_hour=1.5",
+        "--dry-run",
+    ]
+    assert typed(*words) == 2
+    assert "the store records none" in capsys.readouterr().err
+    record_image(typed.store, PushedImage(typed.image, "1", "base@sha256:0", "abc", "2026-11-16T00:00:00Z"))
+    quota(stubbed, 1.0)
+    assert typed(*words) == 0
+    [shown] = json.loads(capsys.readouterr().out)
+    assert shown["parameters"]["AlgorithmSpecification"]["TrainingImage"] == typed.image
 
 
 def test_a_training_job_from_its_request_to_its_end(

@@ -157,7 +157,7 @@ def test_stop_saves_and_ends_the_job_and_the_same_launch_resumes(lab):
     ("words", "message", "code"),
     [
         (["cloud.slurm.partition=gone"], "no such partition", 2),
-        (["cloud.slurm.nodes=3"], "partition spot has 2", 4),
+        (["cloud.slurm.nodes=4", "cloud.slurm.processes=1"], "partition spot has 2", 4),
         (["cloud.slurm.time=5h"], "allows 2h", 2),
         (["cloud.slurm.options={mem: 900G}"], "sbatch", 3),
     ],

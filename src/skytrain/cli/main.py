@@ -30,6 +30,7 @@ from . import (
     export,
     gc,
     generate,
+    image,
     launch,
     logs,
     merge,
@@ -102,6 +103,7 @@ app.add_typer(checkpoints.app, name="checkpoints")
 app.add_typer(cloud.app, name="cloud")
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
+app.add_typer(image.app, name="image")
 app.add_typer(runs.app, name="runs")
 app.add_typer(store.app, name="store")
 app.add_typer(tune.app, name="tune")

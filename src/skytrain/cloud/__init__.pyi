@@ -15,6 +15,13 @@ from .checks import (
     run_checks as run_checks,
     sagemaker_checks as sagemaker_checks,
 )
+from .docker_engine import (
+    DockerError as DockerError,
+    build_image as build_image,
+    check_docker as check_docker,
+    push_image as push_image,
+    resolve_image as resolve_image,
+)
 from .ec2 import (
     GroupSpec as GroupSpec,
     group_name as group_name,
@@ -75,6 +82,7 @@ from .sagemaker import (
     EcrImage as EcrImage,
     JobPlaces as JobPlaces,
     SageMakerJobSpec as SageMakerJobSpec,
+    check_settings as check_settings,
     training_job_name as training_job_name,
 )
 from .sagemaker_host import SageMakerHost as SageMakerHost, read_host as read_host, write_failure as write_failure
@@ -121,5 +129,14 @@ from .tags import (
     Tags as Tags,
     project_filter as project_filter,
     read_tags as read_tags,
+)
+from .training_image import (
+    ImageRepository as ImageRepository,
+    PushedImage as PushedImage,
+    digest_of as digest_of,
+    image_repository as image_repository,
+    pushed_image as pushed_image,
+    record_image as record_image,
+    registry_password as registry_password,
 )
 from .wheels import ImagePython as ImagePython

@@ -155,8 +155,8 @@ def ecr_image(wanted: SageMakerConfig) -> EcrImage:
     """Return the image; raises SkytrainError unless it is in ECR and named by digest."""
     if wanted.image is None:
         raise SkytrainError(
-            "cloud.sagemaker.image is not set\n"
-            "  an image in ECR with PyTorch, by digest: cloud.sagemaker.image=ACCOUNT.dkr.ecr.REGION.amazonaws.com/"
+            "cloud.sagemaker.image is not set, and the store records none\n"
+            "  skytrain image push makes and records one; or an image in ECR with PyTorch: cloud.sagemaker.image=ACCOUNT.dkr.ecr.REGION.amazonaws.com/"
             "NAME@sha256:...; docs/sagemaker.md shows how to find AWS's own"
         )
     found = IMAGE.fullmatch(wanted.image)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +49,8 @@ def read_host(root: Path) -> SageMakerHost:
 
 
 def write_failure(root: Path, reason: str) -> None:
-    """Tell SageMaker why this container fails, in one line."""
+    """Tell SageMaker why this container fails, in one line. A user without privileges may not be allowed to."""
     path = root / "output/failure"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(" ".join(reason.split())[:REASON_LENGTH])
+    with contextlib.suppress(PermissionError):  # the reason is in the log too
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(" ".join(reason.split())[:REASON_LENGTH])

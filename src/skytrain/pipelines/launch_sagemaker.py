@@ -23,6 +23,7 @@ from ..cloud import (
     StartScript,
     Tags,
     bundle_of,
+    check_settings,
     create_launch,
     jobs_of,
     launch_folder,
@@ -31,6 +32,7 @@ from ..cloud import (
     mark_failed,
     next_launch,
     on_demand_usd,
+    pushed_image,
     run_checks,
     sagemaker_checks,
     stop_job,
@@ -83,7 +85,9 @@ def prepare_sagemaker_launch(
     composed, plan = planned.composed, planned.plan
     check_place(composed.config, plan)
     check_same(composed, plan)
-    preflight = replace(preflight, config=_in_private_subnets(composed.config))
+    config = with_recorded_image(_in_private_subnets(composed.config))
+    check_settings(config.cloud.sagemaker, plan.choice)  # before the account is asked
+    preflight = replace(preflight, config=config)
     for finding in run_checks(sagemaker_checks(), preflight):
         tell(finding)
         if finding.verdict == "failed":
@@ -116,6 +120,16 @@ def _remove(launch: SageMakerLaunch, reporter: Reporter) -> None:
         mark_failed(launch.store, launch.record)
     except SkytrainError as error:  # what follows is why the launch failed
         reporter.note(f"warning: {error}\n  see: skytrain status {shlex.quote(launch.run)} cloud=sagemaker")
+
+
+def with_recorded_image(config: Config) -> Config:
+    """Where no image is named: the one that `skytrain image push` has recorded, if there is one."""
+    if config.cloud.sagemaker.image is not None:
+        return config
+    found = pushed_image(open_store(config.store))
+    if found is None:
+        return config
+    return replace(config, cloud=replace(config.cloud, sagemaker=replace(config.cloud.sagemaker, image=found.uri)))
 
 
 def _in_private_subnets(config: Config) -> Config:

@@ -1,0 +1,90 @@
+"""`skytrain image`: the training image for SageMaker, Kubernetes and plain docker."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .confirm import Yes, confirm
+from .options import ConfigDirs, Json, Overrides, compose_cloud
+
+# AWS's PyTorch container for EC2 and EKS. The tag is resolved to a digest for each build, which the image's labels keep.
+BASE = "public.ecr.aws/deep-learning-containers/pytorch:2.13-cu133-amzn2023"
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+Base = Annotated[
+    str,
+    typer.Option(
+        "--base",
+        metavar="IMAGE",
+        help="Image to build on, with Python 3.12 and PyTorch in /opt/venv. A tag is resolved to its digest.",
+    ),
+]
+Context = Annotated[Path, typer.Option("--context", metavar="DIR", help="Skytrain's checkout, with docker/Dockerfile.")]
+
+
+@app.callback()
+def group() -> None:
+    """Build and push the training image.
+
+    \b
+    Example:
+      skytrain image push cloud=aws
+    """
+
+
+@app.command()
+def build(base: Base = BASE, context: Context = Path()) -> None:
+    """Build the training image with docker, and print its name.
+
+    The base's tag is resolved to a digest first. Files that are not committed are refused.
+
+    \b
+    Example:
+      skytrain image build
+    """
+    from ..pipelines.image import build as pipeline, find_source
+
+    name, resolved = pipeline(find_source(context), base)
+    print(name)
+    typer.echo(f"base {resolved}\nNext: docker run --rm {name} node --help", err=True)
+
+
+@app.command()
+def push(
+    overrides: Overrides = None,
+    config_dir: ConfigDirs = None,
+    base: Base = BASE,
+    context: Context = Path(),
+    yes: Yes = False,
+    as_json: Json = False,
+) -> None:
+    """Build the training image, push it to the base's ECR repository, and record its digest in the store.
+
+    `launch cloud=sagemaker` then uses it unless cloud.sagemaker.image names another. An image that the repository has is
+    not built again. ECR charges for storage: $0.10 per GB and month.
+
+    \b
+    Examples:
+      skytrain image push
+      skytrain image push cloud=aws --context ~/skytrain --yes
+    """
+    from ..cloud import image_repository, open_session
+    from ..pipelines.image import find_source, push as pipeline
+    from .console import reporter
+
+    config = compose_cloud(overrides, config_dir).config
+    repository, source = image_repository(config.cloud), find_source(context)
+    session = open_session(repository.region, config.cloud.account)
+    confirm(session, f"Push to {repository.url}?", 0.0, yes)
+    with reporter() as console:
+        image = pipeline(config, session, source, base, console.note)
+    if as_json:
+        print(json.dumps(asdict(image), indent=1))
+    else:
+        print(image.uri)
+        typer.echo("Next: skytrain launch train --plan plan.json cloud=sagemaker", err=True)
