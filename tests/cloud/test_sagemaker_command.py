@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
@@ -15,10 +16,10 @@ from moto.sagemaker.responses import SageMakerResponse
 
 from skytrain.cli import screen
 from skytrain.cli.main import main
-from skytrain.cloud import Call, CloudError, PushedImage, launches_of, record_image
+from skytrain.cloud import Call, CloudError, Preflight, PushedImage, launches_of, record_image
 from skytrain.cloud.checks import store as store_checks
 from skytrain.cloud.sagemaker_jobs import LOG_GROUP, on_demand_usd
-from skytrain.pipelines import follow, launch_sagemaker, logs, sagemaker_jobs, status, stop
+from skytrain.pipelines import doctor as doctoring, follow, launch_sagemaker, logs, sagemaker_jobs, status, stop
 
 from .conftest import StubbedSession
 from .ground import Ground
@@ -104,6 +105,38 @@ def test_without_an_image_the_one_that_image_push_recorded_is_used(
     assert typed(*words) == 0
     [shown] = json.loads(capsys.readouterr().out)
     assert shown["parameters"]["AlgorithmSpecification"]["TrainingImage"] == typed.image
+
+
+def test_doctor_checks_what_a_training_job_needs_with_and_without_a_plan(
+    typed: TypedSageMaker, stubbed: StubbedSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctoring, "Preflight", functools.partial(Preflight, open=lambda *_: typed.session))
+    stub, asked = stubbed.stub("service-quotas"), {"ServiceCode": "sagemaker"}
+
+    def listed(held: float) -> None:
+        default = {"QuotaName": "ml.p4d.24xlarge for training job usage", "QuotaCode": "L-1", "Value": 0.0}
+        stub.add_response("list_aws_default_service_quotas", {"Quotas": [default]}, asked)
+        own = {"QuotaName": QUOTA, "QuotaCode": "L-SPOT", "Value": held}
+        stub.add_response("list_service_quotas", {"Quotas": [own]}, asked)
+
+    def found() -> dict[str, dict[str, str]]:
+        return {one["name"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
+
+    listed(4.0)
+    record_image(typed.store, PushedImage(typed.image, "1", "base@sha256:0", "abc", "2026-11-16T00:00:00Z"))
+    typed("doctor", "cloud=sagemaker", "--json")
+    checks = found()
+    assert checks["quotas"]["text"] == "on demand: none; spot: 4 x ml.g5.xlarge"
+    assert (checks["role"]["verdict"], checks["image"]["verdict"]) == ("ok", "ok")
+    listed(0.0)
+    trust = json.dumps(TRUST).replace("sagemaker.", "ec2.")
+    typed.session.client("iam").update_assume_role_policy(RoleName="demo-node", PolicyDocument=trust)
+    assert typed("doctor", "cloud=sagemaker", "--json") == 3
+    checks = found()
+    assert checks["quotas"]["cause"] == "quota" and "does not trust" in checks["role"]["text"]
+    quota(stubbed, 1.0)
+    typed("doctor", "cloud=sagemaker", "--plan", "plan.json", "--json")
+    assert found()["quota"]["text"] == "1 x ml.g5.xlarge, spot: 1 of 1 are free (L-SPOT)"
 
 
 def test_a_training_job_from_its_request_to_its_end(

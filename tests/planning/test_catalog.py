@@ -126,6 +126,12 @@ def test_refresh_takes_specifications_spot_and_on_demand_prices_and_later_loads_
     aws: Any, tmp_path: Path
 ) -> None:
     clients, stub = aws
+    ml = json.loads(product("9.5"))
+    ml["product"] = {"attributes": {"instanceName": "ml.g5.xlarge"}}
+    asked = {"ServiceCode": "AmazonSageMaker", "Filters": ANY}
+    stub.add_response("get_products", {"PriceList": [json.dumps(ml)], "NextToken": "more"}, asked)
+    other = {**ml, "product": {"attributes": {"instanceName": "ml.m7i.large"}}}  # without GPUs
+    stub.add_response("get_products", {"PriceList": [json.dumps(other)]}, {**asked, "NextToken": "more"})
     for position in range(38 + 27):  # with and without GPUs
         listed = [product("0.0000"), product("1.2345")] if position else []  # the first type has no on-demand price
         stub.add_response(
@@ -147,6 +153,7 @@ def test_refresh_takes_specifications_spot_and_on_demand_prices_and_later_loads_
         assert getattr(found, field) == getattr(packaged, field)
     on_demand = [price for price in loaded.prices if price.market == "on-demand"]
     assert len(on_demand) == 64 and {price.usd_per_hour_max for price in on_demand} == {1.2345}
+    assert [(one.type, one.usd_per_hour_max) for one in loaded.sagemaker_prices] == [("g5.xlarge", 9.5)]
     spot = loaded.price("g5.xlarge", "us-east-2", "spot")
     assert spot is not None and spot.date == date.today().isoformat()
 

@@ -15,8 +15,8 @@ from skytrain.planning.choice import choose, explain, refuse
 from skytrain.planning.costs import RunWork, estimate
 from skytrain.planning.experiments import PlannedTrial, cost_sheet, cost_trial, planned_trials
 from skytrain.planning.offers import Offer, PlanRequest, find_offers
-from skytrain.planning.plan_making import train_overrides
-from skytrain.planning.tables import prices_note
+from skytrain.planning.plan_making import fallbacks, train_overrides
+from skytrain.planning.tables import offers_table, prices_note
 from skytrain.planning.tokens import tokens_for_budget
 from skytrain.planning.workload import workload_of
 
@@ -228,3 +228,25 @@ def test_the_words_for_train_compose_to_the_planned_mesh() -> None:
     config = compose([*RUN, *words]).config
     assert (config.parallel.name, config.parallel.shard, config.parallel.tensor) == ("tp-fsdp", 2, 4)
     assert found[0].placement and config.trainer.micro_batch == found[0].placement.job.micro_batch
+
+
+def test_sagemaker_is_ranked_beside_ec2_once_its_prices_are_known() -> None:
+    request = PlanRequest(instance="g5.12xlarge", nodes=1, region="us-east-2", target=None)
+    assert {offer.target for offer in offers_for(CONFIG, request)} == {"ec2"}, "no price is made up"
+    price = dataclasses.replace(CATALOG.prices[0], type="g5.12xlarge", region="us-east-2", market="on-demand")
+    dear = dataclasses.replace(price, usd_per_hour_min=7.1, usd_per_hour_max=7.1)
+    known = dataclasses.replace(CATALOG, sagemaker_prices=(dear,))
+    found = offers_for(CONFIG, request, known)
+    ranked = [(offer.target, offer.market) for offer in found]
+    assert ranked == [("ec2", "spot"), ("ec2", "on-demand"), ("sagemaker", "on-demand")]
+    on_demand, sagemaker = found[1].estimate, found[2].estimate
+    assert on_demand and sagemaker and on_demand.hours == sagemaker.hours and on_demand.usd < sagemaker.usd
+    assert "SageMaker" in offers_table(found, None) and "ml.g5.12xlarge" in found[2].name
+    assert fallbacks(found[0], found) == [found[1]], "a fallback runs where the choice does"
+    [spot] = offers_for(CONFIG, dataclasses.replace(request, target="sagemaker", market="spot"), known)
+    assert spot.price and spot.price.usd_per_hour_max == 7.1, "at most the price on demand"
+
+
+def test_sagemaker_without_prices_is_refused_with_the_command_that_fetches_them() -> None:
+    request = PlanRequest(instance="g5.12xlarge", nodes=1, target="sagemaker")
+    assert "skytrain catalog refresh" in str(refuse(offers_for(CONFIG, request), request))

@@ -48,6 +48,7 @@ def doctor(
       skytrain doctor
       skytrain doctor --plan plan.json
       skytrain doctor cloud=aws --json
+      skytrain doctor cloud=sagemaker --plan plan.json
     """
     from dataclasses import asdict
 

@@ -202,7 +202,7 @@ def _planned(job: JobKind, words: list[str], folders: list[Path], source: _PlanS
     from ..config import SkytrainError
     from ..pipelines.launch_jobs import plan_preparation
     from ..pipelines.plan import Trials, compose_plan, plan_run
-    from ..planning import PlanRequest, read_plan
+    from ..planning import PlanRequest, Target, load_catalog, read_plan
 
     file, replan = source.file, source.again
     if replan and file is None:
@@ -221,7 +221,10 @@ def _planned(job: JobKind, words: list[str], folders: list[Path], source: _PlanS
     if given is not None:
         request = PlanRequest(**given.request)
     else:
-        request = PlanRequest(config.budget.usd, region=config.cloud.region)
+        # Without SageMaker's prices EC2's stand in for them; the job is metered by the Pricing API's.
+        known = config.cloud.target == "sagemaker" and bool(load_catalog().sagemaker_prices)
+        target: Target = "sagemaker" if known else "ec2"
+        request = PlanRequest(config.budget.usd, region=config.cloud.region, target=target)
     kept = file if source.keeps else None
     with tempfile.TemporaryDirectory() as folder:
         planned = plan_run(composed, open_mesh, request, Trials(0, 1), kept or Path(folder) / "plan.json")

@@ -50,13 +50,14 @@ def _describe(launch: SageMakerLaunch) -> None:
     spot = offer.market == "spot"
     most = "at most; managed spot is billed below the price on demand" if spot else "on demand"
     hours = offer.cost.hours
+    whose = f"the plan's ${offer.cost.usd:.2f} is {'SageMaker' if offer.target == 'sagemaker' else 'EC2'}'s"
     lines = [
         ("run", launch.run),
         ("job", job.name),
         ("machines", f"{offer.nodes} x ml.{offer.instance_type} ({offer.market})"),
         ("price", f"${launch.usd_per_hour:.2f} an hour {most}"),
         ("takes", f"{hours:.1f} h (p90 {offer.cost.hours_p90:.1f} h)"),
-        ("costs", f"${hours * launch.usd_per_hour:.2f} at that price; the plan's ${offer.cost.usd:.2f} is EC2's"),
+        ("costs", f"${hours * launch.usd_per_hour:.2f} at that price; {whose}"),
         ("limit", f"{format_seconds(job.run_seconds)} of training, at most ${launch.most_usd:.2f} by then"),
         ("waits", f"up to {format_seconds(job.wait_seconds)} for machines, which costs nothing"),
         ("store", launch.store.root),

@@ -26,6 +26,14 @@ Region = Annotated[str | None, typer.Option("--region", metavar="NAME", help="On
 MarketOption = Annotated[
     Literal["spot", "on-demand"] | None, typer.Option("--market", help="Only this market.", show_default=False)
 ]
+TargetOption = Annotated[
+    Literal["ec2", "sagemaker"] | None,
+    typer.Option(
+        "--target",
+        help="Only offers of this service. Default: both, as far as prices are known, or that of cloud=sagemaker.",
+        show_default=False,
+    ),
+]
 MeshOption = Annotated[
     str | None,
     typer.Option(
@@ -70,6 +78,7 @@ def plan(
     nodes: Nodes = None,
     region: Region = None,
     market: MarketOption = None,
+    target: TargetOption = None,
     mesh: MeshOption = None,
     deadline: Deadline = None,
     how_many_tokens: Tokens = False,
@@ -89,17 +98,24 @@ def plan(
     Examples:
       skytrain plan recipe=gpt2-124m-pile budget.usd=150
       skytrain plan recipe=gpt2-124m-pile --deadline 12h --market spot
+      skytrain plan recipe=gpt2-124m-pile --target sagemaker
       skytrain plan model=llama-3.2-1b budget.usd=500 --how-many-tokens
     """
+    from dataclasses import replace
+
     from ..pipelines.plan import Trials as TrialsWanted, compose_plan, plan_run, plan_tokens
     from ..planning import PlanRequest
 
     composed, open_mesh = compose_plan(overrides or [], config_dir or [], mesh)
     if measure:
         _measure_here(composed)
-    request = PlanRequest(composed.config.budget.usd, _hours(deadline), instance, nodes, region, market)
+    if target is None and composed.config.cloud.target == "sagemaker":
+        target = "sagemaker"
+    request = PlanRequest(composed.config.budget.usd, _hours(deadline), instance, nodes, region, market, target)
     if how_many_tokens:
-        _print_tokens(composed, request, plan_tokens(composed, open_mesh, request, rows), as_json)
+        _print_tokens(
+            composed, request, plan_tokens(composed, open_mesh, replace(request, target=target or "ec2"), rows), as_json
+        )
         return
     planned = plan_run(composed, open_mesh, request, TrialsWanted(trials, trial_steps), out)
     if planned.refusal is not None:
@@ -146,7 +162,7 @@ def _measure_here(composed: Composed) -> None:
 
 
 def _print_offers(composed: Composed, planned: Planned, request: PlanRequest, rows: int) -> None:
-    from ..planning import legend, load_catalog, offers_table, prices_note, run_lines
+    from ..planning import legend, load_catalog, offers_table, prices_note, run_lines, targets_note
 
     for line in run_lines(composed.config):
         print(line)
@@ -159,6 +175,7 @@ def _print_offers(composed: Composed, planned: Planned, request: PlanRequest, ro
         print(f"and {len(planned.offers) - len(shown)} more (--rows N shows them); offers that break a limit come last")
     for line in legend(request):
         print(line)
+    print(targets_note(load_catalog(), request))
     print(prices_note(load_catalog()))
 
 

@@ -99,6 +99,15 @@ def quota_of(session: AwsSession, name: str) -> tuple[str, int] | None:
     return None
 
 
+def training_quotas(session: AwsSession) -> dict[str, int]:
+    """Return SageMaker's quotas by name: the account's own, and AWS's defaults where it has none."""
+    found: dict[str, int] = {}
+    for operation in ("ListAWSDefaultServiceQuotas", "ListServiceQuotas"):
+        for one in session.items(Call("service-quotas", operation, {"ServiceCode": "sagemaker"}), "Quotas"):
+            found[one["QuotaName"]] = int(one["Value"])
+    return found
+
+
 def on_demand_usd(session: AwsSession, instance_type: str) -> float | None:
     """Return what an hour of a training machine (ml.*) costs on demand; None if the Pricing API names no price."""
     wanted = {"instanceName": instance_type, "regionCode": session.region, "component": "Training"}

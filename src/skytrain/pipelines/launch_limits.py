@@ -41,6 +41,11 @@ def check_place(config: Config, plan: Plan) -> None:
             f"the plan is for {plan.choice.region}, the account's network and bucket are in {config.cloud.region}\n"
             f"  plan again: skytrain plan ... --region {config.cloud.region}"
         )
+    if plan.choice.target == "sagemaker" and config.cloud.target != "sagemaker":
+        raise SkytrainError(
+            f"the plan has SageMaker's prices, and cloud.target is {config.cloud.target}\n"
+            "  plan again: skytrain plan ... --target ec2; or launch it with cloud=sagemaker"
+        )
     if config.cloud.reservation != plan.choice.reservation:
         raise SkytrainError(
             f"cloud.reservation is {config.cloud.reservation or 'not set'}, and the plan's is "

@@ -85,7 +85,7 @@ def prepare_sagemaker_launch(
     composed, plan = planned.composed, planned.plan
     check_place(composed.config, plan)
     check_same(composed, plan)
-    config = with_recorded_image(_in_private_subnets(composed.config))
+    config = with_recorded_image(in_private_subnets(composed.config))
     check_settings(config.cloud.sagemaker, plan.choice)  # before the account is asked
     preflight = replace(preflight, config=config)
     for finding in run_checks(sagemaker_checks(), preflight):
@@ -132,7 +132,7 @@ def with_recorded_image(config: Config) -> Config:
     return replace(config, cloud=replace(config.cloud, sagemaker=replace(config.cloud.sagemaker, image=found.uri)))
 
 
-def _in_private_subnets(config: Config) -> Config:
+def in_private_subnets(config: Config) -> Config:
     """SageMaker gives its machines no public addresses: they reach S3 from the private subnets."""
     subnets = replace(config.cloud.subnets, nodes="private")
     return replace(config, cloud=replace(config.cloud, subnets=subnets))

@@ -3,6 +3,7 @@ from .catalog import (
     Catalog as Catalog,
     InstanceType as InstanceType,
     Market as Market,
+    Target as Target,
     load_catalog as load_catalog,
     quota_code as quota_code,
     save_catalog as save_catalog,
@@ -78,6 +79,7 @@ from .tables import (
     prices_note as prices_note,
     run_lines as run_lines,
     sheet_table as sheet_table,
+    targets_note as targets_note,
     tokens_table as tokens_table,
 )
 from .tokens import Purchase as Purchase, most_tokens as most_tokens

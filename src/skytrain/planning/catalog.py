@@ -6,7 +6,7 @@ import csv
 import datetime
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
@@ -17,12 +17,14 @@ from skytrain.config import SkytrainError, nearest, skytrain_cache_folder
 from .hardware import Gpu, find_gpu
 
 Market = Literal["on-demand", "spot"]
+Target = Literal["ec2", "sagemaker"]
 MARKETS: tuple[Market, ...] = ("on-demand", "spot")
 FAMILIES = ("g5", "g6", "g6e", "g7e", "p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300")
 CPU_FAMILIES = ("c7i", "m7i", "r7i")  # for preparing data: 2, 4 and 8 GiB of memory per vCPU
 REGIONS = ("us-east-1", "us-east-2", "us-west-2")
 INSTANCES, PRICES, CPU_INSTANCES, CPU_PRICES = "instances.csv", "prices.csv", "cpu_instances.csv", "cpu_prices.csv"
 FILES = (INSTANCES, PRICES, CPU_INSTANCES, CPU_PRICES)
+SAGEMAKER_PRICES = "sagemaker_prices.csv"  # only of a refreshed catalogue: no public source lists them
 STALE_DAYS = 30  # spot prices drift within weeks; beyond this age every plan states the age of its prices
 
 # Service Quotas count vCPUs by family and market. Public sources do not agree on a code for P6 spot.
@@ -104,10 +106,15 @@ class Catalog:
     prices: tuple[Price, ...]
     origin: Literal["packaged", "refreshed"]
     cpu_instances: tuple[InstanceType, ...] = ()
+    sagemaker_prices: tuple[Price, ...] = ()  # of ml.* machines on demand, by the type without its ml.
 
     @cached_property
     def _by_key(self) -> dict[tuple[str, str, str], Price]:
         return {(price.type, price.region, price.market): price for price in self.prices}
+
+    @cached_property
+    def _sagemaker_by_key(self) -> dict[tuple[str, str], Price]:
+        return {(price.type, price.region): price for price in self.sagemaker_prices}
 
     @cached_property
     def regions(self) -> tuple[str, ...]:
@@ -139,6 +146,14 @@ class Catalog:
         """Return the price, or None (never 0) if the type is not sold in that region and market."""
         return self._by_key.get((type, region, market))
 
+    def sagemaker_price(self, type: str, region: str, market: Market) -> Price | None:
+        """Return SageMaker's price of training on ml.<type>, or None if it is not known.
+
+        Managed spot has no published price: what it costs at most, the price on demand, stands for it.
+        """
+        found = self._sagemaker_by_key.get((type, region))
+        return None if found is None else replace(found, market=market)
+
     def check_region(self, region: str) -> None:
         if region not in self.regions:
             guess = nearest(region, self.regions)
@@ -154,7 +169,8 @@ def load_catalog(folder: Path | None = None) -> Catalog:
     cached = (folder or skytrain_cache_folder()) / "catalog"
     if (cached / PRICES).exists():
         try:
-            files = {name: (cached / name).read_text() for name in FILES if (cached / name).exists()}
+            named = (*FILES, SAGEMAKER_PRICES)
+            files = {name: (cached / name).read_text() for name in named if (cached / name).exists()}
             return _parse({**_packaged_cpu_files(), **files}, "refreshed")
         except (KeyError, ValueError, OSError, TypeError) as error:
             raise SkytrainError(
@@ -182,6 +198,7 @@ def save_catalog(catalog: Catalog, folder: Path | None = None) -> Path:
     cached.mkdir(parents=True, exist_ok=True)
     cpu = {instance.type for instance in catalog.cpu_instances}
     tables: dict[str, Sequence[InstanceType | Price]] = {
+        SAGEMAKER_PRICES: catalog.sagemaker_prices,
         CPU_INSTANCES: catalog.cpu_instances,
         CPU_PRICES: [price for price in catalog.prices if price.type in cpu],
         INSTANCES: catalog.instances,
@@ -189,6 +206,8 @@ def save_catalog(catalog: Catalog, folder: Path | None = None) -> Path:
     }
     for name, rows in tables.items():
         if not rows:
+            if name == SAGEMAKER_PRICES:
+                (cached / name).unlink(missing_ok=True)  # of an earlier refresh
             continue
         columns = ["instance_type" if field == "type" else field for field in rows[0].__dataclass_fields__]
         part = cached / f"{name}.part"
@@ -202,7 +221,8 @@ def save_catalog(catalog: Catalog, folder: Path | None = None) -> Path:
 
 def _parse(files: Mapping[str, str], origin: Literal["packaged", "refreshed"]) -> Catalog:
     prices = [*_prices(files[PRICES]), *_prices(files[CPU_PRICES])]
-    return Catalog(_instances(files[INSTANCES]), tuple(prices), origin, _instances(files[CPU_INSTANCES]))
+    cpu, sagemaker = _instances(files[CPU_INSTANCES]), tuple(_prices(files.get(SAGEMAKER_PRICES, "")))
+    return Catalog(_instances(files[INSTANCES]), tuple(prices), origin, cpu, sagemaker)
 
 
 def _instances(text: str) -> tuple[InstanceType, ...]:

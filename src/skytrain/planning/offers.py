@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from skytrain.config import ConfigError
 
-from .catalog import MARKETS, Catalog, InstanceType, Market, Price
+from .catalog import MARKETS, Catalog, InstanceType, Market, Price, Target
 from .communication import Node
 from .costs import BOOT_SECONDS, Estimate, estimate
 from .flops import decoder_flops_per_token
@@ -34,6 +34,7 @@ class PlanRequest:
     nodes: int | None = None
     region: str | None = None
     market: Market | None = None
+    target: Target | None = "ec2"  # None: all whose prices are known
     tokens_open: bool = False  # the question is how many tokens the budget buys, so dollars and hours are no limits yet
 
     @property
@@ -56,10 +57,16 @@ class Offer:
     placement: Placement | None
     estimate: Estimate | None
     problem: str | None  # why it is unavailable or breaks a limit; None if it may be chosen
+    target: Target = "ec2"
 
     @property
     def quota_vcpus(self) -> int:
         return self.instance.vcpus * self.nodes
+
+    @property
+    def machine(self) -> str:
+        """The machine's type as its target names it: g5.xlarge, or ml.g5.xlarge of SageMaker."""
+        return f"ml.{self.instance.type}" if self.target == "sagemaker" else self.instance.type
 
     @property
     def gpus(self) -> int:
@@ -67,7 +74,7 @@ class Offer:
 
     @property
     def name(self) -> str:
-        return f"{self.nodes} x {self.instance.type} ({self.market}, {self.region})"
+        return f"{self.nodes} x {self.machine} ({self.market}, {self.region})"
 
 
 def find_offers(workload: Workload, catalog: Catalog, request: PlanRequest) -> list[Offer]:
@@ -186,8 +193,10 @@ def _priced(
     catalog: Catalog,
     request: PlanRequest,
 ) -> list[Offer]:
-    """Return one offer for each region and market."""
-    rows = []
+    """Return one offer for each region, market and target."""
+    rows = [] if request.target == "ec2" else _on_sagemaker(workload, placement, (instance, nodes), catalog, request)
+    if request.target == "sagemaker":
+        return rows
     for region in [request.region] if request.region else catalog.regions:
         for market in [request.market] if request.market else MARKETS:
             price = catalog.price(instance.type, region, market)
@@ -200,6 +209,33 @@ def _priced(
             else:
                 found = estimate_offer(workload, placement, offer)
                 rows.append(replace(offer, placement=placement, estimate=found, problem=_limit(found, request)))
+    return rows
+
+
+def _on_sagemaker(
+    workload: Workload,
+    placement: Placement | NoPlacement,
+    machines: tuple[InstanceType, int],
+    catalog: Catalog,
+    request: PlanRequest,
+) -> list[Offer]:
+    """Return SageMaker's offers: on demand, and spot where it is asked for, at the most that it can cost."""
+    market, rows = request.market or "on-demand", []
+    for region in [request.region] if request.region else catalog.regions:
+        price = catalog.sagemaker_price(machines[0].type, region, market)
+        offer = Offer(region, *machines, market, price, None, None, None, "sagemaker")
+        if isinstance(placement, NoPlacement):
+            if price is not None or request.target == "sagemaker":
+                rows.append(replace(offer, problem=placement.reason))
+        elif price is None:
+            if request.target == "sagemaker":
+                unknown = "SageMaker's prices are not known here; fetch them: skytrain catalog refresh"
+                rows.append(replace(offer, placement=placement, problem=unknown))
+        elif request.market == "spot" and request.target is None:
+            continue  # its dollars are a limit and no estimate: it is not ranked beside spot of EC2
+        else:
+            found = estimate_offer(workload, placement, offer)
+            rows.append(replace(offer, placement=placement, estimate=found, problem=_limit(found, request)))
     return rows
 
 

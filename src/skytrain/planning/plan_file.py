@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from skytrain.config import ConfigError, SkytrainError, build
 
-from .catalog import Market
+from .catalog import Market, Target
 
 FORMAT = 3
 HASH = "hash"  # the key of the hash over all others
@@ -103,6 +103,7 @@ class PlannedOffer:
     kill_after_seconds: float  # from the start of these machines; AWS ends them then, whatever happens
     zones: list[ZonePrice]
     reservation: str | None = None  # a capacity block, which is paid for already
+    target: Target = "ec2"  # whose prices these are
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,7 @@ def fallbacks(choice: Offer, found: Sequence[Offer]) -> list[Offer]:
     number of nodes that is cheapest.
     """
     taken = {(choice.instance.type, choice.market)}
+    found = [offer for offer in found if offer.target == choice.target]
     following: list[Offer] = []
     for offer in found:
         key = (offer.instance.type, offer.market)
@@ -111,6 +112,8 @@ def highest_bid(offer: Offer, catalog: Catalog) -> float:
     dearest = offer.price.usd_per_hour_max
     if offer.market == "on-demand":
         return dearest
+    if offer.target == "sagemaker":
+        return dearest  # on demand, the most that managed spot can cost
     on_demand = catalog.price(offer.instance.type, offer.region, "on-demand")
     bid = PRICE_TOLERANCE * dearest
     return min(bid, on_demand.usd_per_hour_max) if on_demand else bid
@@ -132,7 +135,7 @@ def _planned(offer: Offer, material: PlanMaterial) -> PlannedOffer:
         price_date=price.date,
         price_source=f"{material.catalog.origin} catalogue: {price.source}",
         max_usd_per_hour_each=bid,
-        quota=QuotaNeed(instance.quota_code(offer.market), offer.quota_vcpus),
+        quota=QuotaNeed(None if offer.target == "sagemaker" else instance.quota_code(offer.market), offer.quota_vcpus),
         efa_interfaces=instance.efa_interfaces if several else 0,
         placement_group=several and instance.efa_interfaces > 0,
         disk_gb=_disk_gb(instance.nvme_gb, material.local_bytes),
@@ -148,6 +151,7 @@ def _planned(offer: Offer, material: PlanMaterial) -> PlannedOffer:
         cost=CostForecast(**asdict(offer.estimate)),
         kill_after_seconds=kill_after_seconds(offer, bid, material.request.budget_usd),
         zones=[],
+        target=offer.target,
     )
 
 

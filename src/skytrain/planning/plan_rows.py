@@ -32,6 +32,7 @@ def offer_rows(found: Sequence[Offer]) -> list[dict[str, Any]]:
     for offer in found:
         placement, estimate, price = offer.placement, offer.estimate, offer.price
         rows.append({
+            "target": offer.target,
             "region": offer.region,
             "instance_type": offer.instance.type,
             "nodes": offer.nodes,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +24,7 @@ def refresh_catalog(
     clients: Clients | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Catalog:
-    """Fetch specifications, on-demand prices and current spot prices of the families in `regions`.
+    """Fetch specifications, on-demand prices, current spot prices and SageMaker's prices of the families in `regions`.
 
     Needs ec2:DescribeInstanceTypes, ec2:DescribeSpotPriceHistory and pricing:GetProducts. A type that is not sold in a
     region has no price there.
@@ -31,6 +32,7 @@ def refresh_catalog(
     today = datetime.now(UTC).date().isoformat()
     instances: dict[str, InstanceType] = {}
     prices: list[Price] = []
+    sagemaker: list[Price] = []
     with _aws_errors_for_people():
         clients = clients or _boto3_clients()
         pricing = clients("pricing", PRICING_REGION)
@@ -39,6 +41,7 @@ def refresh_catalog(
             sold = {instance.type: instance for instance in _instance_types(ec2, today)}
             instances |= sold
             prices += _spot_prices(ec2, region, list(sold), today)
+            sagemaker += _sagemaker_prices(pricing, region, sold, today)
             for type in sold:
                 prices += _on_demand_price(pricing, region, type, today)
                 if progress:
@@ -52,7 +55,7 @@ def refresh_catalog(
         instances.values(), key=lambda instance: (families.index(instance.family), instance.gpus, instance.vcpus)
     )
     with_gpus, without = (tuple(one for one in order if bool(one.gpus) is wanted) for wanted in (True, False))
-    return Catalog(with_gpus, tuple(prices), "refreshed", without)
+    return Catalog(with_gpus, tuple(prices), "refreshed", without, tuple(sagemaker))
 
 
 def _instance_types(ec2: Any, today: str) -> Iterator[InstanceType]:
@@ -125,6 +128,21 @@ def _on_demand_price(pricing: Any, region: str, type: str, today: str) -> Iterat
     ]  # 0.00 marks reservations
     if usd:
         yield Price(type, region, "on-demand", min(usd), min(usd), today, "Pricing GetProducts")
+
+
+def _sagemaker_prices(pricing: Any, region: str, sold: Mapping[str, InstanceType], today: str) -> Iterator[Price]:
+    """Yield what an hour of training costs on demand on each ml.* machine that has GPUs."""
+    wanted = {"regionCode": region, "component": "Training"}
+    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+    found: dict[str, float] = {}
+    for page in pricing.get_paginator("get_products").paginate(ServiceCode="AmazonSageMaker", Filters=filters):
+        for item in map(json.loads, page["PriceList"]):
+            type = item["product"]["attributes"].get("instanceName", "").removeprefix("ml.")
+            usd = [price for price in _usd(item) if price > 0]
+            if type in sold and sold[type].gpus and usd:
+                found[type] = min([*usd, found.get(type, math.inf)])
+    for type, price in found.items():
+        yield Price(type, region, "on-demand", price, price, today, "Pricing GetProducts, SageMaker")
 
 
 def _usd(product: dict[str, Any]) -> Iterable[float]:

@@ -17,6 +17,7 @@ from .search import Placement
 from .tokens import Purchase
 from .workload import job_of
 
+TARGETS = {"ec2": "EC2", "sagemaker": "SageMaker"}
 MARKS = {"measured": "measured", "calibrated": "calibrated", "assumed": "assumed"}
 
 
@@ -52,6 +53,7 @@ def run_lines(config: Config) -> list[str]:
 def offers_table(found: Sequence[Offer], choice: Offer | None) -> str:
     head = (
         "",
+        "target",
         "where",
         "instance",
         "nodes",
@@ -69,7 +71,7 @@ def offers_table(found: Sequence[Offer], choice: Offer | None) -> str:
         "note",
     )
     return text_table(
-        head, [_offer_row(offer, offer is choice) for offer in found], left=frozenset({0, 1, 2, 4, 6, 13, 14, 15})
+        head, [_offer_row(offer, offer is choice) for offer in found], left=frozenset({0, 1, 2, 3, 5, 7, 14, 15, 16})
     )
 
 
@@ -81,8 +83,9 @@ def _offer_row(offer: Offer, chosen: bool) -> list[str]:
     limit = usable_bytes(offer.instance.gpu_memory_mib)
     return [
         ">" if chosen else "",
+        TARGETS[offer.target],
         offer.region,
-        offer.instance.type,
+        offer.machine,
         str(offer.nodes),
         offer.market,
         per_hour,
@@ -93,10 +96,16 @@ def _offer_row(offer: Offer, chosen: bool) -> list[str]:
         f"{estimate.hours:.1f}" if estimate else "-",
         f"{estimate.interruptions:.1f}" if estimate else "-",
         f"{estimate.usd:,.2f} [{estimate.usd_p10:,.2f}-{estimate.usd_p90:,.2f}]" if estimate else "-",
-        f"{offer.quota_vcpus} {offer.instance.quota_code(offer.market) or 'unknown code'}",
+        _quota(offer),
         MARKS[placement.prediction.source] if placement else "",
         offer.problem or "",
     ]
+
+
+def _quota(offer: Offer) -> str:
+    if offer.target == "sagemaker":
+        return f"{offer.nodes} of SageMaker's own"
+    return f"{offer.quota_vcpus} {offer.instance.quota_code(offer.market) or 'unknown code'}"
 
 
 def _layout(placement: Placement) -> str:
@@ -134,6 +143,17 @@ def legend(request: PlanRequest) -> list[str]:
                 f"runs of more than {LONGEST_HOURS / 24:.0f} days are not offered without --deadline or --nodes"
             )
     return lines
+
+
+def targets_note(catalog: Catalog, request: PlanRequest) -> str:
+    """Say whether SageMaker is ranked."""
+    if request.target is not None:
+        return f"only {TARGETS[request.target]} (--target)"
+    if not catalog.sagemaker_prices:
+        return "SageMaker is not ranked: its prices are not known here; skytrain catalog refresh fetches them"
+    if request.market == "spot":
+        return "SageMaker is not ranked: managed spot has no published price; --target sagemaker shows its most"
+    return "EC2 and SageMaker are ranked together; SageMaker on demand"
 
 
 def prices_note(catalog: Catalog, today: datetime.date | None = None) -> str:

@@ -32,11 +32,15 @@ SAGEMAKER_SHARED = (
 )  # fmt: skip
 
 
-def sagemaker_checks() -> tuple[Check, ...]:
-    """Return the checks before a SageMaker training job: the account's, then the job's own."""
-    return (*(check for check in CHECKS if check.name in SAGEMAKER_SHARED), *SAGEMAKER)
+def sagemaker_checks(*, planned: bool = True) -> tuple[Check, ...]:
+    """Return the checks before a SageMaker training job: the account's, then the job's own, or all quotas without a plan."""
+    own = [check for check in SAGEMAKER if planned or check.name not in ("type", "quota")]
+    if not planned:
+        own.append(Check("quotas", sagemaker.quotas, AWS, needs=("region",), actions=SAGEMAKER_QUOTAS))
+    return (*(check for check in CHECKS if check.name in SAGEMAKER_SHARED), *own)
 
 
+SAGEMAKER_QUOTAS = ("servicequotas:ListServiceQuotas", "servicequotas:ListAWSDefaultServiceQuotas")
 SAGEMAKER: tuple[Check, ...] = (
     Check("role", sagemaker.role, AWS, needs=("credentials",), actions=("iam:GetRole",)),
     Check("type", sagemaker.instance_type, AWS),
@@ -46,8 +50,7 @@ SAGEMAKER: tuple[Check, ...] = (
         AWS,
         needs=("region", "type"),
         actions=(
-            "servicequotas:ListServiceQuotas",
-            "servicequotas:ListAWSDefaultServiceQuotas",
+            *SAGEMAKER_QUOTAS,
             "sagemaker:ListTrainingJobs",
             "sagemaker:DescribeTrainingJob",
         ),

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...planning import load_catalog
 from ..calls import Call
 from ..errors import CloudError
 from ..sagemaker import ecr_image, job_role
-from ..sagemaker_jobs import quota_of, used_instances
+from ..sagemaker_jobs import quota_of, training_quotas, used_instances
 from .check import Failed, NotChecked, Preflight
 
 SERVICE = "sagemaker.amazonaws.com"
@@ -61,6 +62,25 @@ def quota(preflight: Preflight) -> str:
             cause="quota",
         )
     return f"{offer.nodes} x {name}, {offer.market}: {held - used} of {held} are free ({code})"
+
+
+def quotas(preflight: Preflight) -> str:
+    """Name the machines with GPUs that the account may train on, without a plan that asks for one of them."""
+    found = training_quotas(preflight.session)
+    types = [one.type for one in load_catalog().instances]
+    parts = []
+    for market, kind in (("on demand", ""), ("spot", "spot ")):
+        held = {type: found.get(f"ml.{type} for {kind}training job usage", 0) for type in types}
+        named = [f"{count} x ml.{type}" for type, count in held.items() if count]
+        parts.append(f"{market}: {', '.join(named) or 'none'}")
+    if all(part.endswith(": none") for part in parts):
+        raise Failed(
+            f"SageMaker's quotas of all machines with GPUs are 0 in {preflight.session.region}",
+            "request one in Service Quotas, such as 'ml.g5.12xlarge for spot training job usage'",
+            link=QUOTA_PAGE.format(region=preflight.session.region, code="").removesuffix("/"),
+            cause="quota",
+        )
+    return "; ".join(parts)
 
 
 def image(preflight: Preflight) -> str:
