@@ -20,6 +20,7 @@ from . import (
     bench,
     branch,
     catalog,
+    chat,
     checkpoints,
     cloud,
     config,
@@ -41,6 +42,7 @@ from . import (
     prepare,
     quickstart,
     runs,
+    serve,
     shell,
     status,
     stop,
@@ -96,6 +98,8 @@ app.command()(export.export)
 app.command(epilog=exit_codes_text())(branch.branch)
 app.command()(merge.merge)
 app.command("merge-report")(merge_report.merge_report)
+app.command()(serve.serve)
+app.command()(chat.chat)
 app.command()(models.models)
 app.add_typer(bench.app, name="bench")
 app.add_typer(catalog.app, name="catalog")

@@ -106,6 +106,7 @@ from .schema import (
     ParallelConfig as ParallelConfig,
     Precision as Precision,
     SageMakerConfig as SageMakerConfig,
+    ServeConfig as ServeConfig,
     SlurmConfig as SlurmConfig,
     SourceConfig as SourceConfig,
     SparkConfig as SparkConfig,

@@ -40,6 +40,7 @@ GROUPS = (
     "budget",
     "cloud",
     "tune",
+    "serve",
 )
 GROUPS_MODULE = "skytrain.config.groups"
 # Arguments of a plugged-in class, which checks them itself, and names of tasks.

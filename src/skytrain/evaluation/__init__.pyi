@@ -12,7 +12,7 @@ from .evaluators import (
     ValidationLoss as ValidationLoss,
     plugged_in_evaluator as plugged_in_evaluator,
 )
-from .generation import Sampling as Sampling, generate as generate
+from .generation import Sampling as Sampling, generate as generate, generate_after as generate_after
 from .harness import HarnessModel as HarnessModel, HarnessRequest as HarnessRequest, run_harness as run_harness
 from .loading import PlacedModel as PlacedModel, place_model as place_model
 from .loss import (

@@ -50,6 +50,16 @@ def generate(
     return _text(tokenizer.stream(tokens if prompt else ()), new)
 
 
+def generate_after(
+    model: Scorer, tokenizer: Tokenizer, tokens: Sequence[int], sampling: Sampling, *, max_tokens: int
+) -> Iterator[str]:
+    """Yields the text after a prompt of tokens, such as a rendered conversation, up to a token that ends it."""
+    new = generate_tokens(
+        model, tokens, sampling, max_tokens=max_tokens, limit=tokenizer.vocab_size, stop_at=tokenizer.stop_ids
+    )
+    return _text(tokenizer.stream(tokens), new)
+
+
 def _text(decoder: StreamDecoder, tokens: Iterator[int]) -> Iterator[str]:
     for token in tokens:
         if piece := decoder.add(token):

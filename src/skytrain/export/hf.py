@@ -15,6 +15,7 @@ from ..models import MAX_FILE_BYTES, Decoder, HFCausalLM, count_parameters, save
 from ..tokens import Tokenizer
 from .card import ModelFacts, TrainingFacts, model_card
 from .folder import new_folder
+from .sums import write_sums
 
 Dtype = Literal["bf16", "fp16", "fp32"]
 DTYPES: dict[Dtype, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -30,7 +31,7 @@ class HFExport:
 
 
 def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path, how: HFExport | None = None) -> Path:
-    """Write the model, its tokenizer and a model card to a new folder, which appears only once it is complete."""
+    """Write the model, its tokenizer, a model card and hashes to a new folder, which appears only once it is complete."""
     how = how or HFExport()
     if not isinstance(model, Decoder | HFCausalLM):
         raise SkytrainError(
@@ -59,6 +60,7 @@ def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path, how: H
         tokenizer.save(draft)
         card = model_card(_facts(model, draft), how.training)
         (draft / "README.md").write_text(card, encoding="utf-8")
+        write_sums(draft)
     return target
 
 

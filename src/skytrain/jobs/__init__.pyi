@@ -1,11 +1,16 @@
 from .cluster_environment import RanksEnvironment as RanksEnvironment
 from .early_signals import handle_early_signals as handle_early_signals, handled_signals as handled_signals
 from .health import NCCL_LOG as NCCL_LOG, uses_efa as uses_efa
-from .lifeline import die_with_parent as die_with_parent, tie_to_supervisor as tie_to_supervisor
+from .lifeline import (
+    adopt_orphans as adopt_orphans,
+    die_with_parent as die_with_parent,
+    tie_to_supervisor as tie_to_supervisor,
+)
 from .machines import LocalMachines as LocalMachines, RentedMachines as RentedMachines
 from .network import address_of as address_of, count_efa_devices as count_efa_devices
 from .node import NodeRequest as NodeRequest, run_node as run_node
 from .nodes import host_name as host_name, node_facts as node_facts
+from .processes import kill_descendants as kill_descendants
 from .ranks import JoinedJob as JoinedJob, LostRank as LostRank, Ranks as Ranks, ToldByFirstRank as ToldByFirstRank
 from .supervision import (
     ClaimedAttempt as ClaimedAttempt,

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SUPERVISOR = "SKYTRAIN_SUPERVISOR"  # the supervisor, in the environment of all processes of a job
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def identify(pid: int) -> str:
@@ -56,6 +56,12 @@ def die_with_parent() -> None:
     """Makes Linux kill this process when the thread that started it ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Makes Linux give this process the orphans among its descendants, which would otherwise belong to init."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def is_supervised(supervisor: str) -> bool:

@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from .lifeline import SUPERVISOR, is_alive, read_stat
+from .lifeline import SUPERVISOR, is_alive, lives, read_stat
 
 KILL_SECONDS = 5.0  # for killed processes to end; one that waits for a device may take longer
 PROC, CONTROL_GROUPS = Path("/proc"), "skytrain-"
@@ -27,6 +27,17 @@ def descendants(pid: int) -> list[int]:
         front = {child for child, parent in parents.items() if parent in front}
         found.extend(front)
     return found
+
+
+def kill_descendants() -> None:
+    """Kills all descendants of this process. With `adopt_orphans`, those whose parents have ended are among them."""
+    deadline = time.monotonic() + KILL_SECONDS
+    # Repeatedly: a process may start another one while it is being killed.
+    while (left := [pid for pid in descendants(os.getpid()) if lives(pid)]) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 def supervised_by(supervisor: str) -> list[int]:

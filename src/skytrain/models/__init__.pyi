@@ -42,6 +42,7 @@ from .loss import (
 from .parametrization import UpdateScales as UpdateScales, update_scales as update_scales
 from .places import Places as Places
 from .recompute import Recompute as Recompute, nothing_kept as nothing_kept, run_block as run_block
+from .safetensors_header import read_headers as read_headers
 from .safetensors_io import MAX_FILE_BYTES as MAX_FILE_BYTES
 from .sizes import describe_sizes as describe_sizes
 from .sources import find_weights as find_weights, is_pretrained as is_pretrained

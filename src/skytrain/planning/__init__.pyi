@@ -72,6 +72,13 @@ from .search import (
     best_placement as best_placement,
     largest_micro_batch as largest_micro_batch,
 )
+from .serving import (
+    ServedShape as ServedShape,
+    ServingFit as ServingFit,
+    fit_serving as fit_serving,
+    refuse_serving as refuse_serving,
+    serving_bytes as serving_bytes,
+)
 from .tables import (
     choice_lines as choice_lines,
     legend as legend,

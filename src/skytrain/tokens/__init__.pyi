@@ -1,6 +1,7 @@
 from .blend import Blend as Blend, Shuffle as Shuffle
 from .byte_level import ByteLevelBPE as ByteLevelBPE, train_bpe as train_bpe
 from .cache import ShardCache as ShardCache, Waiting as Waiting
+from .chat import Message as Message, conversation_tokens as conversation_tokens
 from .chat_files import ChatFiles as ChatFiles
 from .chat_rows import ChatReport as ChatReport, ChatRows as ChatRows
 from .convert import (

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from skytrain.config import MissingExtra
+from skytrain.config import MissingExtra, SkytrainError
 
 LossOn = Literal["assistant", "all"]
 Message = dict[str, Any]
@@ -92,12 +92,20 @@ class ChatTemplate:
     def sha256(self) -> str:
         return hashlib.sha256(self.source.encode()).hexdigest()
 
-    def render(self, messages: Sequence[Message], loss_on: LossOn) -> Rendered:
-        """Render a conversation; raises BadChat."""
+    def prompt(self, messages: Sequence[Message]) -> str:
+        """Render a conversation up to where the assistant's next turn begins; raises BadChat."""
+        self._refuse_special(messages)
+        return self._text(messages, prompt=True)[0]
+
+    def _refuse_special(self, messages: Sequence[Message]) -> None:
         for message in messages:
             found = next((each for each in self.spellings if each in (message.get("content") or "")), None)
             if found is not None:
                 raise BadChat("special token in a message", f"{found!r}, of the {message['role']}")
+
+    def render(self, messages: Sequence[Message], loss_on: LossOn) -> Rendered:
+        """Render a conversation; raises BadChat."""
+        self._refuse_special(messages)
         text, spans = self._text(messages, track=loss_on == "assistant")
         try:
             text.encode()
@@ -162,6 +170,20 @@ class ChatTemplate:
 def chat_template(tokenizer: ChatTokenizer, source: str, arguments: Mapping[str, Any]) -> ChatTemplate:
     special = frozenset(token["content"] for token in tokenizer.definition["added_tokens"] if token["special"])
     return ChatTemplate(source, tokenizer.special_tokens, special, arguments)
+
+
+def conversation_tokens(tokenizer: ChatTokenizer, messages: Sequence[Message]) -> list[int]:
+    """Return the tokens of a conversation up to where the assistant's next turn begins.
+
+    Raises SkytrainError where the template refuses it, or a message spells a special token.
+    """
+    assert tokenizer.chat_template is not None, "a base model"
+    template = chat_template(tokenizer, tokenizer.chat_template, {})
+    try:
+        text = template.prompt(messages)
+    except BadChat as error:
+        raise SkytrainError(f"the conversation cannot be rendered: {error}") from None
+    return [int(token) for token in tokenizer.encode_rendered([text])[0]]
 
 
 def encode_chats(tokenizer: ChatTokenizer, chats: Sequence[Rendered]) -> list[TokenizedChat | BadChat]:

@@ -23,6 +23,7 @@ from .model import (
 )
 from .optimizers import OPTIMIZERS, OptimizerConfig, OptimizerFacts
 from .sagemaker import SageMakerConfig
+from .serving import DEFAULT_SERVE, ServeConfig
 from .slurm import SlurmConfig
 from .tokens import (
     BPETokenizerConfig,
@@ -86,6 +87,7 @@ __all__ = [
     "Range",
     "RolesConfig",
     "SageMakerConfig",
+    "ServeConfig",
     "SlurmConfig",
     "SourceConfig",
     "SparkConfig",
@@ -174,3 +176,4 @@ class Config:
     spark: SparkConfig = field(default=DEFAULT_SPARK)
     tune: TuneConfig = field(default=DEFAULT_TUNE)
     metrics: MetricsConfig = field(default=NO_METRICS)
+    serve: ServeConfig = field(default=DEFAULT_SERVE)

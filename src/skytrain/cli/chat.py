@@ -1,0 +1,162 @@
+"""`skytrain chat`: a conversation in the terminal, with an endpoint or with a run or folder directly."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import ConfigDirs, compose_overrides
+
+if TYPE_CHECKING:
+    from ..pipelines.chat import ChatModel, ChatSettings, Conversation
+
+Arguments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SOURCE] KEY=VALUE",
+        help="A run, RUN@STEP or folder to run on this machine. Default: the newest run. Not with --url.",
+        show_default=False,
+    ),
+]
+Url = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="An OpenAI-compatible endpoint: http://127.0.0.1:8000.", show_default=False),
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--api-key-file",
+        metavar="FILE",
+        help="A file with the endpoint's key. Default: SKYTRAIN_API_KEY.",
+        show_default=False,
+    ),
+]
+ModelName = Annotated[
+    str | None,
+    typer.Option(
+        "--model", metavar="NAME", help="Which of the endpoint's models. Default: the first.", show_default=False
+    ),
+]
+System = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="What the model is told before the first turn.", show_default=False)
+]
+MaxTokens = Annotated[int, typer.Option(min=1, metavar="N", help="Longest answer, in tokens.")]
+Temperature = Annotated[float, typer.Option(min=0.0, metavar="T", help="Sampling temperature; 0: no sampling.")]
+TopP = Annotated[
+    float | None,
+    typer.Option(min=0.0, max=1.0, metavar="P", help="Sample from the likeliest tokens up to P.", show_default=False),
+]
+Seed = Annotated[int, typer.Option(min=0, metavar="N", help="The same seed gives the same answers.")]
+PROMPT = "> "
+HELP = "/reset starts again, /quit or Ctrl-D ends, Ctrl-C stops an answer"
+
+
+def chat(
+    arguments: Arguments = None,
+    config_dir: ConfigDirs = None,
+    url: Url = None,
+    api_key_file: KeyFile = None,
+    model: ModelName = None,
+    system: System = None,
+    max_tokens: MaxTokens = 512,
+    temperature: Temperature = 0.7,
+    top_p: TopP = None,
+    seed: Seed = 0,
+) -> None:
+    """Talk to a served model, or to a run or folder.
+
+    Uses the model's chat template. A base model has none: it continues the text of what you type and what it wrote.
+    With a pipe on stdin, each line is a turn.
+
+    \b
+    Examples:
+      skytrain chat --url http://127.0.0.1:8000
+      skytrain chat my-run@5000 --temperature 0
+      echo "Return the" | skytrain chat my-model --max-tokens 20
+    """
+    from ..config import SkytrainError
+    from ..pipelines.chat import ChatSettings, Conversation
+
+    words = arguments or []
+    sources = [word for word in words if "=" not in word]
+    if url is not None and words:
+        raise SkytrainError(f"--url chats with an endpoint: leave out {' '.join(words)}, or --url")
+    if len(sources) > 1:
+        raise SkytrainError(f"give one model, not {len(sources)}: {', '.join(sources)}")
+    settings = ChatSettings(max_tokens, temperature, top_p, seed, system)
+    if url is not None:
+        found: ChatModel = _endpoint(url, api_key_file, model, settings)
+    else:
+        if model is not None or api_key_file is not None:
+            raise SkytrainError("--model and --api-key-file are about an endpoint\n  add --url")
+        from ..pipelines.chat import OwnModel
+
+        config = compose_overrides([word for word in words if word not in sources], config_dir).config
+        found = OwnModel(config, sources[0] if sources else None, settings)
+    kind = "a base model: it continues your text" if found.base_model else "chat"
+    print(f"{found.label} ({kind}); {HELP}", file=sys.stderr)
+    _talk(Conversation(found, system))
+
+
+def _endpoint(url: str, key_file: Path | None, name: str | None, settings: ChatSettings) -> ChatModel:
+    from ..pipelines.chat import EndpointModel
+    from ..serving import Endpoint, choose_api_key
+
+    key = choose_api_key(key_file, new=False)
+    return EndpointModel(Endpoint(url, key.value if key else None), name, settings)
+
+
+def _talk(conversation: Conversation) -> None:
+    from ..config import SkytrainError
+
+    failed = False
+    for words in _turns():
+        if words.strip() == "/reset":
+            conversation.reset()
+            print("a new conversation", file=sys.stderr)
+            continue
+        failed = False
+        answer = conversation.say(words)
+        try:
+            for piece in answer:
+                print(piece, end="", flush=True)
+        except KeyboardInterrupt:
+            print(" (stopped)", file=sys.stderr, end="")
+        except SkytrainError as error:
+            print(f"error: {error}", file=sys.stderr)
+            failed = True
+        finally:
+            answer.close()  # type: ignore[attr-defined]
+        print(flush=True)
+    if failed:
+        raise SystemExit(SkytrainError.exit_code)
+
+
+def _turns() -> Iterator[str]:
+    """What the user types, line by line, until /quit or the end of the input."""
+    asks = sys.stdin.isatty()
+    while True:
+        try:
+            if asks:
+                words = input(PROMPT)
+            else:
+                words = sys.stdin.readline()
+                if not words:
+                    return
+                words = words.rstrip("\n")
+        except EOFError:
+            print(file=sys.stderr)
+            return
+        except KeyboardInterrupt:
+            if not asks:
+                raise
+            print(f"\n{HELP}", file=sys.stderr)
+            continue
+        if words.strip() == "/quit":
+            return
+        if words.strip():
+            yield words

@@ -1,0 +1,67 @@
+"""Hashes of an exported folder, as `sha256sum` writes and checks them. No torch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+from ..config import SkytrainError
+
+SUMS = "SHA256SUMS"
+FREE = (SUMS, "README.md")  # people edit the model card
+CHUNK_BYTES = 1 << 22
+Progress = Callable[[float, float], None]  # bytes done, and in all
+
+
+def write_sums(folder: Path) -> None:
+    """Write the hashes of all files of the folder, but for the model card."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in FREE)
+    lines = [f"{hash_file(path)}  {path.relative_to(folder).as_posix()}\n" for path in files]
+    (folder / SUMS).write_text("".join(lines), encoding="utf-8")
+
+
+def read_sums(text: str, where: str) -> dict[str, str]:
+    """Return the hash of each file by its name. `where` names the file in an error."""
+    found = {}
+    for line in text.splitlines():
+        digest, separator, name = line.partition("  ")
+        if not separator or len(digest) != 64 or name.startswith("/") or ".." in name.split("/"):
+            raise SkytrainError(f"{where} is damaged: {line[:80]!r} is no hash and file name\n  export the model again")
+        found[name] = digest
+    return found
+
+
+def check_sums(folder: Path, progress: Progress = lambda done, total: None) -> bool:
+    """Compare all files with the folder's hashes; False if it has none, as a folder of another program.
+
+    Raises SkytrainError for a file that is missing, has changed, or holds weights that the hashes do not name.
+    """
+    path = folder / SUMS
+    if not path.is_file():
+        return False
+    sums = read_sums(path.read_text(encoding="utf-8", errors="replace"), str(path))
+    missing = [name for name in sums if not (folder / name).is_file()]
+    if missing:
+        raise SkytrainError(f"{folder / missing[0]} is missing\n  {SUMS} names it: export the model again")
+    unknown = sorted(each.name for each in folder.glob("*.safetensors") if each.name not in sums)
+    if unknown:
+        raise SkytrainError(f"{folder / unknown[0]} is not in {SUMS}\n  remove it, or export the model again")
+    total, done = sum((folder / name).stat().st_size for name in sums), 0
+    for name, expected in sums.items():
+        if hash_file(folder / name) != expected:
+            raise SkytrainError(
+                f"{folder / name} was damaged or changed since the export: its hash is not that of {SUMS}\n"
+                f"  export the model again; or remove {path}, if you changed the file on purpose"
+            )
+        done += (folder / name).stat().st_size
+        progress(done, total)
+    return True
+
+
+def hash_file(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

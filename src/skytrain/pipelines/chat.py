@@ -1,0 +1,137 @@
+"""Chat: a conversation with an endpoint, or with a run or folder on this machine; an answer comes piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from ..config import Config, SkytrainError
+from ..serving import Endpoint, EndpointError
+from ..tokens import Message
+
+NO_TEMPLATE = ("chat template", "chat_template")  # in the refusal of a server whose model has none
+
+
+@dataclass(frozen=True)
+class ChatSettings:
+    """How answers are generated."""
+
+    max_tokens: int = 512
+    temperature: float = 0.7
+    top_p: float | None = None
+    seed: int = 0
+    system: str | None = None
+
+
+class ChatModel(Protocol):
+    """Continues a conversation, or a text where the model is a base model."""
+
+    label: str
+    base_model: bool
+
+    def answer(self, messages: list[Message]) -> Iterator[str]: ...
+    def continue_text(self, text: str) -> Iterator[str]: ...
+
+
+class EndpointModel:
+    """A model behind an OpenAI-compatible endpoint."""
+
+    def __init__(self, endpoint: Endpoint, name: str | None, settings: ChatSettings) -> None:
+        known = [str(each["id"]) for each in endpoint.models()]
+        if name is not None and name not in known:
+            raise SkytrainError(f"{endpoint.base} has no model {name!r}\n  one of {', '.join(known)}")
+        if not known:
+            raise SkytrainError(f"{endpoint.base} has no model")
+        self._endpoint, self._name, self._settings = endpoint, name or known[0], settings
+        self.label, self.base_model = f"{self._name} at {endpoint.base}", False
+        self._find_template()
+
+    def _find_template(self) -> None:
+        """A base model has no chat template: its server refuses a conversation, and says why."""
+        probe = {"model": self._name, "messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+        try:
+            self._endpoint.post("/v1/chat/completions", probe)
+        except EndpointError as error:
+            if error.status != 400 or not any(word in str(error) for word in NO_TEMPLATE):
+                raise
+            self.base_model = True
+
+    def answer(self, messages: list[Message]) -> Iterator[str]:
+        return self._stream("/v1/chat/completions", {"messages": messages})
+
+    def continue_text(self, text: str) -> Iterator[str]:
+        return self._stream("/v1/completions", {"prompt": text})
+
+    def _stream(self, path: str, body: dict[str, Any]) -> Iterator[str]:
+        settings = self._settings
+        sampling = {"max_tokens": settings.max_tokens, "temperature": settings.temperature, "seed": settings.seed}
+        if settings.top_p is not None:
+            sampling["top_p"] = settings.top_p
+        for event in self._endpoint.stream(path, {"model": self._name, **body, **sampling}):
+            if event.text:
+                yield event.text
+
+
+class OwnModel:
+    """A run or folder, on this machine's device."""
+
+    def __init__(self, config: Config, source: str | None, settings: ChatSettings) -> None:
+        from ..evaluation import Sampling, place_model
+        from ..storage import open_store
+
+        self._placed, self._settings = place_model(config, open_store(config.store), source), settings
+        self._sampling = Sampling(settings.temperature, top_p=settings.top_p, seed=settings.seed)
+        self.label, self.base_model = self._placed.label, self._placed.tokenizer.chat_template is None
+
+    def answer(self, messages: list[Message]) -> Iterator[str]:
+        from ..evaluation import generate_after
+        from ..tokens import conversation_tokens
+
+        placed = self._placed
+        # Only a tokenizer of Hugging Face has a chat template.
+        tokens = conversation_tokens(cast(Any, placed.tokenizer), messages)
+        return generate_after(
+            placed.model, placed.tokenizer, tokens, self._sampling, max_tokens=self._settings.max_tokens
+        )
+
+    def continue_text(self, text: str) -> Iterator[str]:
+        from ..evaluation import generate
+
+        placed = self._placed
+        return generate(placed.model, placed.tokenizer, text, self._sampling, max_tokens=self._settings.max_tokens)
+
+
+class Conversation:
+    """The turns so far. What a user stopped stays as far as it was shown; a failed turn leaves nothing."""
+
+    def __init__(self, model: ChatModel, system: str | None = None) -> None:
+        self._model, self._system = model, system
+        self.reset()
+
+    def reset(self) -> None:
+        self.messages: list[Message] = [{"role": "system", "content": self._system}] if self._system else []
+        self.text = self._system or ""
+
+    def say(self, words: str) -> Iterator[str]:
+        """Yield the answer to the user's words; of a base model, how the text continues after them."""
+        said: list[str] = []
+        if self._model.base_model:
+            prompt = self.text + words
+            pieces = self._model.continue_text(prompt)
+        else:
+            messages = [*self.messages, {"role": "user", "content": words}]
+            pieces = self._model.answer(messages)
+        try:
+            for piece in pieces:
+                said.append(piece)
+                yield piece
+        finally:
+            answer = "".join(said)
+            if self._model.base_model:
+                self.text = prompt + answer
+            elif answer.strip():
+                self.messages = [*messages, {"role": "assistant", "content": answer}]
+            close = getattr(pieces, "close", None)
+            if close is not None:
+                close()  # ends the request of a stopped answer

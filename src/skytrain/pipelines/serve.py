@@ -1,0 +1,125 @@
+"""Serve: a run, step, folder or merged model in, an OpenAI-compatible endpoint out, here or on a rented machine."""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING
+
+from ..config import SkytrainError, StoreConfig, nearest, skytrain_cache_folder
+from ..export import SUMS, read_sums
+from ..models import find_weights, is_pretrained
+from ..runs import Reporter
+from ..serving import ServedModel, open_served
+from ..storage import NotFound, Store, open_store
+from .serve_targets.base import ServeJob, ServeRequest, ServeTarget
+
+if TYPE_CHECKING:
+    from ..export import Dtype
+
+REMOTE = ("s3://", "file://")
+
+
+def all_targets() -> dict[str, ServeTarget]:
+    """Every target by its name: a module of `serve_targets` with a `TARGET` is one."""
+    package = f"{__name__.rpartition('.')[0]}.serve_targets"
+    modules = [import_module(f"{package}.{each.name}") for each in iter_modules(import_module(package).__path__)]
+    found: list[ServeTarget] = [module.TARGET for module in modules if hasattr(module, "TARGET")]
+    return {each.name: each for each in found}
+
+
+def find_target(name: str) -> ServeTarget:
+    known = all_targets()
+    if name not in known:
+        guess = nearest(name, known)
+        hint = f"did you mean {guess}? " if guess else ""
+        raise SkytrainError(f"--target {name}: no such target\n  {hint}one of {', '.join(sorted(known))}")
+    return known[name]
+
+
+def serve(job: ServeJob, reporter: Reporter) -> int:
+    """Check the target, find or export the model, verify it, and let the target serve it; returns the exit code."""
+    target = find_target(job.request.target)
+    dtype = target.check(job)  # before an export, which may take minutes
+    model = served_model(job, dtype, reporter)
+    return target.serve(job, model, reporter)
+
+
+def served_model(job: ServeJob, dtype: Dtype, reporter: Reporter) -> ServedModel:
+    """The verified folder of what the request names; a run is exported in `dtype`."""
+    source = job.request.source
+    if source is not None and source.startswith(REMOTE) and "/runs/" not in source:
+        folder, name = _fetched(job, source, reporter), source.rstrip("/").rpartition("/")[2]
+    elif source is not None and is_pretrained(source):
+        folder = find_weights(source)
+        name = folder.resolve().name if Path(source).expanduser().is_dir() else source
+    else:
+        folder, name = _exported(job, dtype, reporter)
+    if not job.request.name:
+        name = re.sub(r"[^\w.@/-]+", "-", name)
+    model = open_served(
+        folder, job.request.name or name, lambda done, total: reporter.progress("verify", done, total, "bytes")
+    )
+    if not model.verified:
+        reporter.note(f"{folder} has no {SUMS}, as exports of Skytrain have: its sizes were checked, not its hashes")
+    return model
+
+
+def _exported(job: ServeJob, dtype: Dtype, reporter: Reporter) -> tuple[Path, str]:
+    """Export a checkpoint once; the folder's name has the hash of what it holds."""
+    from ..checkpoints import choose_checkpoint, choose_commit, read_marker  # these load torch; a folder needs none
+    from .export import ExportRequest, export
+
+    store = open_store(job.config.store)
+    record, step = choose_checkpoint(store, job.request.source)
+    label = f"{record.name}@{step}"
+    digest = read_marker(store, choose_commit(store, record.name, str(step))).manifest_sha256
+    folder = _cache() / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', record.name)}-{step}-{dtype}-{digest[:16]}"
+    if (folder / "config.json").is_file():
+        reporter.note(f"{label}: exported before, {folder}")
+        return folder, label
+    reporter.note(f"{label}: exporting to {folder}")
+    try:
+        export(job.config, ExportRequest(label, folder, "hf", dtype), reporter)
+    except SkytrainError:
+        if not (folder / "config.json").is_file():  # unless another process has exported it meanwhile
+            raise
+    return folder, label
+
+
+def _fetched(job: ServeJob, source: str, reporter: Reporter) -> Path:
+    """Download an exported folder of a store once; every file is compared with its hash."""
+    root, _, key = source.rstrip("/").rpartition("/")
+    given = job.config.store
+    store: Store = open_store(StoreConfig(root, given.sse, given.kms_key, given.patience))
+    try:
+        text = store.read(f"{key}/{SUMS}").decode()
+    except NotFound:
+        raise SkytrainError(
+            f"{source} has no {SUMS}: it is no folder that `skytrain serve` or `export` wrote"
+        ) from None
+    sums, folder = read_sums(text, f"{source}/{SUMS}"), _cache() / key
+    stats = {each.key: each.size for each in store.list(key)}
+    total, done = sum(stats.values()), 0.0
+
+    def advanced(_: str, size: float) -> None:
+        nonlocal done
+        done += size
+        reporter.progress("download", done, total, "bytes")
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, sha256 in sums.items():
+        path = folder / name
+        if not path.is_file() or path.stat().st_size != stats.get(f"{key}/{name}"):
+            store.download(f"{key}/{name}", path, sha256, advanced)
+    (folder / SUMS).write_text(text, encoding="utf-8")
+    return folder
+
+
+def _cache() -> Path:
+    return skytrain_cache_folder() / "serving"
+
+
+__all__ = ["ServeJob", "ServeRequest", "all_targets", "find_target", "serve", "served_model"]

@@ -1,0 +1,144 @@
+"""A client of an OpenAI-compatible endpoint: plain requests and streams of server-sent events, over http and https."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..config import SkytrainError
+
+Connection = http.client.HTTPConnection
+
+
+class EndpointError(SkytrainError):
+    """A request that failed: with a status if the server answered, without one if nothing did."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class StreamEvent:
+    """One event of a stream: the text that it adds, and the usage, which comes last."""
+
+    text: str
+    usage: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a server is. The address may end in /v1 or not."""
+
+    url: str
+    api_key: str | None = None
+    timeout_seconds: float = 300.0  # between two parts of an answer
+
+    @property
+    def base(self) -> str:
+        url = self.url if "://" in self.url else f"http://{self.url}"
+        return url.rstrip("/").removesuffix("/v1")
+
+    def models(self) -> list[dict[str, Any]]:
+        """The models that the server has."""
+        with closing(self._connect()) as connection:
+            response = self._request(connection, "GET", "/v1/models", None)
+            try:
+                return list(json.loads(response.read())["data"])
+            except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
+                raise EndpointError(f"{self.base} does not answer as an OpenAI-compatible endpoint") from None
+
+    def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """One request and its whole answer."""
+        with closing(self._connect()) as connection:
+            response = self._request(connection, "POST", path, body)
+            try:
+                answer: dict[str, Any] = json.loads(response.read())
+                return answer
+            except (ValueError, OSError, http.client.HTTPException) as error:
+                raise EndpointError(f"{self.base}{path}: the answer cannot be read: {error}") from None
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[StreamEvent]:
+        """Yield the parts of a completion or chat completion as they come. Closing the iterator ends the request."""
+        wanted = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        with closing(self._connect()) as connection:
+            response = self._request(connection, "POST", path, wanted)
+            ended = False
+            try:
+                for line in response:
+                    if not line.startswith(b"data:"):
+                        continue
+                    data = line[5:].strip()
+                    if data == b"[DONE]":
+                        ended = True
+                        break
+                    yield _event(json.loads(data))
+            except EndpointError:
+                raise
+            except (ValueError, OSError, http.client.HTTPException) as error:
+                raise EndpointError(
+                    f"{self.base}{path}: the stream broke off: {error or type(error).__name__}"
+                ) from None
+            if not ended:
+                raise EndpointError(f"{self.base}{path}: the stream broke off before its end")
+
+    def _connect(self) -> Connection:
+        parts = urlsplit(self.base)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise EndpointError(f"{self.url!r} is no address of an endpoint\n  for example: http://127.0.0.1:8000")
+        try:
+            port = parts.port
+        except ValueError as error:
+            raise EndpointError(f"{self.url!r}: {error}") from None
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(parts.hostname, port, timeout=self.timeout_seconds, context=context)
+        return http.client.HTTPConnection(parts.hostname, port, timeout=self.timeout_seconds)
+
+    def _request(
+        self, connection: Connection, method: str, path: str, body: Mapping[str, Any] | None
+    ) -> http.client.HTTPResponse:
+        headers = {"Content-Type": "application/json", "Connection": "close"}
+        if self.api_key:
+            headers["Authorization"] = f"Bearer {self.api_key}"
+        data = None if body is None else json.dumps(body).encode()
+        prefix = urlsplit(self.base).path
+        try:
+            connection.request(method, f"{prefix}{path}", data, headers)
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            raise EndpointError(f"{self.base} does not answer: {error or type(error).__name__}") from None
+        if response.status >= 400:
+            raise EndpointError(*_refusal(self.base, response))
+        return response
+
+
+def _refusal(base: str, response: http.client.HTTPResponse) -> tuple[str, int]:
+    try:
+        text = response.read(4096).decode(errors="replace")
+    except (OSError, http.client.HTTPException):
+        text = ""
+    try:
+        said = json.loads(text)
+        message = said.get("error", said)
+        text = message.get("message", text) if isinstance(message, dict) else str(message)
+    except (ValueError, AttributeError):
+        pass
+    hint = "\n  give its key: --api-key-file, or SKYTRAIN_API_KEY" if response.status == 401 else ""
+    return f"{base} answered {response.status}: {text.strip()[:500]}{hint}", response.status
+
+
+def _event(data: Mapping[str, Any]) -> StreamEvent:
+    if "error" in data:
+        raise EndpointError(f"the server reported an error: {data['error']}")
+    choices = data.get("choices") or [{}]
+    text = choices[0].get("text")
+    if text is None:
+        text = (choices[0].get("delta") or {}).get("content")
+    return StreamEvent(text or "", data.get("usage"))

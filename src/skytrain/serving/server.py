@@ -1,0 +1,116 @@
+"""A vLLM server as a child process: started, waited for until it answers, and ended with everything that it started."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..config import SkytrainError, format_seconds
+from ..jobs import adopt_orphans, kill_descendants
+from .client import Endpoint, EndpointError
+from .engine import VllmEngine, clean_environment
+from .settings import ServerSettings
+
+POLL_SECONDS = 0.5
+LAST_LINES = 25
+STOP_SECONDS = 25.0  # more than the keeper waits
+KEY_VARIABLE = "VLLM_API_KEY"
+PREFIX = re.compile(r"^(\([^)]*\) )?(INFO|WARNING|ERROR) [\d: -]+\[[^\]]+\] ")
+
+
+class ServerEnded(SkytrainError):
+    """The server ended by itself."""
+
+    exit_code = 1
+
+
+class VllmServer:
+    """One server. Its output goes to a log file; its key only to its environment, never to its command line."""
+
+    def __init__(self, settings: ServerSettings, engine: VllmEngine, key: str, log: Path) -> None:
+        self._settings, self._engine, self._key, self.log = settings, engine, key, log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: int | None = None
+
+    def start(self) -> None:
+        adopt_orphans()
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        environment = clean_environment(self._engine.own_environment) | self._settings.environment
+        environment[KEY_VARIABLE] = self._key
+        reading, self._pipe = os.pipe()  # Python closes both in other children, so only this process holds the end
+        keeper = [sys.executable, "-c", _KEEPER, str(reading), *self._settings.command]
+        try:
+            with self.log.open("wb") as output:
+                self._process = subprocess.Popen(
+                    keeper, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
+                    pass_fds=(reading,), start_new_session=True, cwd=self.log.parent,
+                )  # fmt: skip
+        finally:
+            os.close(reading)
+
+    def wait_until_ready(self, endpoint: Endpoint, limit_seconds: float, waited: Callable[[float, str], None]) -> None:
+        """Return when the server answers with its models. Raises ServerEnded if it ends, or is not ready in time.
+
+        `waited` gets the seconds so far and the last line of the log; what it raises ends the wait.
+        """
+        began = time.monotonic()
+        while True:
+            self.check()
+            seconds = time.monotonic() - began
+            waited(seconds, self.last_line())
+            try:
+                endpoint.models()
+                return
+            except EndpointError as error:
+                if error.status is not None and error.status < 500:
+                    raise
+            if seconds > limit_seconds:
+                raise ServerEnded(
+                    f"the server did not answer within {format_seconds(round(limit_seconds))} (serve.start)\n{self._tail()}"
+                )
+            time.sleep(POLL_SECONDS)
+
+    def check(self) -> None:
+        """Raise ServerEnded if the server has ended."""
+        assert self._process is not None, "start it first"
+        code = self._process.poll()
+        if code is not None:
+            raise ServerEnded(f"vLLM ended with exit code {code}\n{self._tail()}")
+
+    def stop(self) -> None:
+        """End the server and everything that it started; may be called twice."""
+        if self._pipe is not None:
+            os.close(self._pipe)
+            self._pipe = None
+        if self._process is not None:
+            try:
+                self._process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            kill_descendants()
+
+    def last_line(self) -> str:
+        lines = self._lines()
+        return PREFIX.sub("", lines[-1]).strip() if lines else ""
+
+    def _lines(self) -> list[str]:
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, self.log.stat().st_size - 16384))
+                return [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+        except OSError:
+            return []
+
+    def _tail(self) -> str:
+        lines = "\n".join(f"  | {line}" for line in self._lines()[-LAST_LINES:])
+        return f"{lines}\n  the whole log: {self.log}"
+
+
+# By a path and not by -m: the keeper must find this Skytrain, whatever PYTHONPATH vLLM's environment leaves out.
+_KEEPER = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); from skytrain.serving.keeper import main; main()"

@@ -1,0 +1,41 @@
+"""A small exported model, and a server of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skytrain.config import BPETokenizerConfig
+from skytrain.config.composition import compose
+from skytrain.export import HFExport, export_hf
+from skytrain.models import build_model
+from skytrain.tokens.byte_level import train_bpe
+from tests.serving.stand_in import stand_in_python
+
+TEXT = "The quick brown fox jumps over the lazy dog. Return the value of the argument, or the default."
+
+
+def exported(family: str, folder: Path, seed: int = 1) -> Path:
+    """A tiny model whose heads vLLM's attention for CPUs takes, with weights far enough apart for clear choices."""
+    import torch
+
+    tokenizer = train_bpe(BPETokenizerConfig(kind="bpe", name="tiny", vocab_size=300, sample_bytes=10**6), [TEXT] * 5)
+    small = ["layers=2", "width=128", "heads=2", "max_length=128", f"vocab_size={tokenizer.vocab_size}"]
+    words = [f"model={family}-tiny", "tokenizer=bpe-4k", "tokenizer.vocab_size=257", "trainer.sequence_length=8"]
+    model = build_model(compose([*words, *(f"model.{each}" for each in small)]).config.model, seed=seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(4.0)
+    return export_hf(model, tokenizer, folder, HFExport("fp32"))
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exported("gpt2", tmp_path_factory.mktemp("exported") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stand_in_python(tmp_path_factory.mktemp("stand-in"))

@@ -1,0 +1,89 @@
+"""`skytrain chat`: turns, a base model, a pipe on stdin, and answers that are stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from skytrain.cli.main import app
+from skytrain.config.composition import compose
+from skytrain.pipelines.chat import ChatSettings, Conversation, EndpointModel, OwnModel
+from skytrain.serving import Endpoint, VllmServer, check_port, find_vllm, open_served, server_settings
+
+KEY = "secret"
+
+
+@pytest.fixture(scope="module")
+def endpoints(
+    folder: Path, python: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Endpoint, Endpoint]]:
+    """A server of a base model, and one with a chat template."""
+    logs, servers, found = tmp_path_factory.mktemp("logs"), [], []
+    template = logs / "template.jinja"
+    template.write_text("{{ messages }}")
+    for number, extra in enumerate(([], [f"--chat-template={template}"])):
+        config = compose([f"serve.arguments={extra}", "serve.cpu_cache_gib=1"]).config.serve
+        engine, port = find_vllm(str(python)), check_port("127.0.0.1", 0)
+        settings = server_settings(open_served(folder, "tiny"), engine, [], config, ("127.0.0.1", port))
+        server = VllmServer(settings, engine, KEY, logs / f"{number}.log")
+        server.start()
+        servers.append(server)
+        endpoint = Endpoint(f"http://127.0.0.1:{port}", KEY)
+        server.wait_until_ready(endpoint, 60, lambda seconds, line: None)
+        found.append(endpoint)
+    yield found[0], found[1]
+    for server in servers:
+        server.stop()
+
+
+def test_turns_are_one_conversation_and_reset_forgets_them(endpoints: tuple[Endpoint, Endpoint]) -> None:
+    model = EndpointModel(endpoints[1], None, ChatSettings())
+    assert not model.base_model
+    chat = Conversation(model, "be brief")
+    assert "".join(chat.say("one two")) == " be brief / one two"
+    assert "".join(chat.say("three")).endswith("/ be brief / one two / three")
+    assert [each["role"] for each in chat.messages] == ["system", "user", "assistant", "user", "assistant"]
+    chat.reset()
+    assert "".join(chat.say("four")) == " be brief / four"
+
+
+def test_stopped_answer_stays_as_far_as_it_was_shown(endpoints: tuple[Endpoint, Endpoint]) -> None:
+    chat = Conversation(EndpointModel(endpoints[1], None, ChatSettings()))
+    answer = chat.say("one two three")
+    assert next(answer) == " one"
+    answer.close()  # type: ignore[attr-defined]
+    assert chat.messages[-1] == {"role": "assistant", "content": " one"}
+
+
+def test_base_model_continues_the_text(endpoints: tuple[Endpoint, Endpoint]) -> None:
+    model = EndpointModel(endpoints[0], None, ChatSettings(max_tokens=2))
+    assert model.base_model
+    chat = Conversation(model)
+    assert "".join(chat.say("one two three")) == " one two"
+    assert chat.text == "one two three one two"
+
+
+def test_lines_of_a_pipe_are_turns(endpoints: tuple[Endpoint, Endpoint], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYTRAIN_API_KEY", KEY)
+    done = CliRunner().invoke(app, ["chat", "--url", endpoints[1].url], input="one\n\n/reset\ntwo\n/quit\nthree\n")
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [" one", " two"]
+
+
+def test_wrong_key_and_no_server_are_one_message(endpoints: tuple[Endpoint, Endpoint]) -> None:
+    for url, key, said in ((endpoints[0].url, "wrong", "401"), ("http://127.0.0.1:9", KEY, "does not answer")):
+        done = CliRunner().invoke(app, ["chat", "--url", url], env={"SKYTRAIN_API_KEY": key})
+        assert said in str(done.exception)
+
+
+def test_folder_is_continued_on_this_machine_as_generate_does(folder: Path) -> None:
+    from skytrain.evaluation import Sampling
+    from skytrain.pipelines.generate import generate
+
+    config = compose(["trainer.device=cpu"]).config
+    chat = Conversation(OwnModel(config, str(folder), ChatSettings(max_tokens=8, temperature=0)))
+    expected = "".join(generate(config, str(folder), "Return the", Sampling(0.0), max_tokens=8))
+    assert "".join(chat.say("Return the")) == expected

@@ -1,0 +1,152 @@
+"""`skytrain serve` around its server: checks before the start, readiness, keys, and an end that leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from skytrain.config import SkytrainError
+from skytrain.config.composition import compose
+from skytrain.pipelines.serve import ServeJob, ServeRequest, serve
+from skytrain.runs import Silent
+from skytrain.serving import Endpoint, EndpointError
+
+SKYTRAIN = [sys.executable, "-m", "skytrain"]
+
+
+@dataclass
+class Served:
+    process: subprocess.Popen[str]
+    url: str
+    key: str
+    said: str
+    log: Path
+
+    def engine(self) -> int:
+        found = re.search(r"engine (\d+)", self.log.read_text())
+        assert found
+        return int(found[1])
+
+
+def refusal(source: Path, *words: str, port: int = 0) -> SkytrainError:
+    """The error of a server that does not start."""
+    job = ServeJob(compose(list(words)), ServeRequest(str(source), port=port))
+    with pytest.raises(SkytrainError) as refused:
+        serve(job, Silent())
+    return refused.value
+
+
+@contextmanager
+def served(words: list[str], tmp_path: Path) -> Iterator[Served]:
+    """A server that answers; it is killed at the end, if it still lives."""
+    env = {**os.environ, "SKYTRAIN_CACHE": str(tmp_path)}
+    command = [*SKYTRAIN, "serve", *words, "--port", "0"]
+    with (tmp_path / "errors").open("w") as errors:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env, cwd=tmp_path)
+    try:
+        assert process.stdout is not None
+        lines: list[str] = []
+        for line in process.stdout:
+            lines.append(line)
+            if line.startswith("metrics:"):
+                break
+        said = "".join(lines)
+        assert said, (tmp_path / "errors").read_text()
+        url = re.findall(r"at (http://\S+)/v1", said)[0]
+        key = re.findall(r"API key: (\S+)", said)[0]
+        [log] = (tmp_path / "serving/logs").glob("*.log")
+        yield Served(process, url, key, said, log)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def ended(pid: int, seconds: float = 30.0) -> bool:
+    """Whether a process ends; a zombie has."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except OSError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_serves_until_it_is_told_to_stop_and_leaves_nothing(folder: Path, python: Path, tmp_path: Path) -> None:
+    with served([str(folder), f"serve.python={python}"], tmp_path) as server:
+        endpoint = Endpoint(server.url, server.key)
+        assert [each["id"] for each in endpoint.models()] == ["tiny"]
+        pieces = list(endpoint.stream("/v1/completions", {"model": "tiny", "prompt": "a b c d", "max_tokens": 3}))
+        assert "".join(each.text for each in pieces) == " a b c"
+        assert pieces[-1].usage == {"completion_tokens": 3, "prompt_tokens": 4}
+        with pytest.raises(EndpointError) as refused:
+            Endpoint(server.url, "wrong").models()
+        assert refused.value.status == 401
+        engine = server.engine()
+        visible = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+        assert server.key not in visible and "api_server" in visible
+        assert "curl" in server.said and "skytrain chat" in server.said
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
+        assert ended(engine)
+
+
+def test_kill_of_the_command_ends_the_server_and_what_it_started(folder: Path, python: Path, tmp_path: Path) -> None:
+    with served([str(folder), f"serve.python={python}"], tmp_path) as server:
+        engine = server.engine()
+        server.process.kill()
+        assert ended(engine)
+        with pytest.raises(EndpointError):
+            Endpoint(server.url, server.key).models()
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKYTRAIN_CACHE", str(tmp_path))
+
+
+def test_server_that_fails_is_told_with_its_last_lines(folder: Path, python: Path) -> None:
+    error = refusal(folder, f"serve.python={python}", "serve.arguments=['--fail=start']")
+    assert error.exit_code == 1
+    assert "no room for the cache" in str(error) and "the whole log" in str(error)
+
+
+def test_port_in_use_is_told_before_the_start(folder: Path, python: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        error = refusal(folder, f"serve.python={python}", port=port)
+    assert error.exit_code == 3
+    assert f"port {port} of 127.0.0.1 is in use" in str(error)
+
+
+def test_without_vllm_the_extra_and_the_commands_are_named(folder: Path) -> None:
+    error = refusal(folder)
+    assert error.exit_code == 3
+    assert "skytrain[serve]" in str(error) and "serve.python" in str(error)
+
+
+def test_damaged_folder_is_not_served(folder: Path, python: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(folder, damaged)
+    weights = bytearray((damaged / "model.safetensors").read_bytes())
+    weights[-5] ^= 1
+    (damaged / "model.safetensors").write_bytes(weights)
+    error = refusal(damaged, f"serve.python={python}")
+    assert error.exit_code == 2
+    assert "model.safetensors was damaged or changed" in str(error)
