@@ -1,3 +1,4 @@
+from .load import LoadLevel as LoadLevel, LoadSettings as LoadSettings, run_load as run_load
 from .measurement import measure as measure, time_steps as time_steps
 from .parallel import (
     bench_parallel as bench_parallel,

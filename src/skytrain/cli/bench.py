@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from .bench_serve import bench_serve
 from .options import ConfigDirs, Json, Overrides, compose_overrides
 
 app = typer.Typer(
@@ -16,6 +17,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+
+app.command("serve")(bench_serve)
 
 
 @app.command()

@@ -1,0 +1,170 @@
+"""The load that an endpoint bears: a sweep over concurrency, with streamed answers timed token by token."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter as Tally
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from ..runs import Reporter
+from ..serving import Endpoint, EndpointError
+
+PERCENTILES = (50, 95, 99)
+
+
+@dataclass(frozen=True)
+class LoadSettings:
+    """What is asked of the endpoint."""
+
+    model: str
+    concurrencies: Sequence[int]
+    requests: int  # timed at each concurrency
+    max_tokens: int
+    seed: int = 0
+    ignore_eos: bool = True  # answers of equal length; vLLM's own option
+
+
+@dataclass(frozen=True)
+class TimedAnswer:
+    """One request, in seconds since it was sent."""
+
+    first_token: float = 0.0
+    total: float = 0.0
+    tokens: int = 0
+    prompt_tokens: int = 0
+    gaps: Sequence[float] = ()  # between two parts of the answer
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class LoadLevel:
+    """What one concurrency gave; times of successful requests, in seconds, by percentile."""
+
+    concurrency: int
+    seconds: float
+    completed: int
+    errors: dict[str, int]
+    tokens: int
+    prompt_tokens: int
+    first_token: dict[int, float] = field(default_factory=dict)
+    between_tokens: dict[int, float] = field(default_factory=dict)
+    total: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def requests_per_s(self) -> float:
+        return self.completed / self.seconds if self.seconds else 0.0
+
+    def usd_per_mtok(self, usd_per_hour: float | None) -> float | None:
+        """Dollars per million generated tokens, at this load all the time."""
+        if usd_per_hour is None or not self.tokens_per_s:
+            return None
+        return usd_per_hour / 3600 / self.tokens_per_s * 1e6
+
+
+def run_load(endpoint: Endpoint, settings: LoadSettings, prompts: Sequence[str], reporter: Reporter) -> list[LoadLevel]:
+    """Time every level in turn, each after a warm-up of one request per connection. Stops where the server is gone."""
+    assert len(prompts) >= settings.requests, "one prompt for each request"
+    levels: list[LoadLevel] = []
+    for concurrency in settings.concurrencies:
+        warm = prompts[-concurrency:]  # not among the first, so that the cache of prefixes gains little
+        _at_once(endpoint, settings, warm, concurrency)
+        began = time.perf_counter()
+        answers = []
+        for answer in _answers(endpoint, settings, prompts[: settings.requests], concurrency):
+            answers.append(answer)
+            reporter.progress(f"{concurrency} at once", len(answers), settings.requests)
+        levels.append(_level(concurrency, time.perf_counter() - began, answers))
+        if levels[-1].completed < settings.requests and not _answers_at_all(endpoint):
+            reporter.note(f"the server no longer answers: the sweep ends at {concurrency} at once")
+            break
+    return levels
+
+
+def _at_once(endpoint: Endpoint, settings: LoadSettings, prompts: Sequence[str], concurrency: int) -> None:
+    for _ in _answers(endpoint, settings, prompts, concurrency):
+        pass
+
+
+def _answers(
+    endpoint: Endpoint, settings: LoadSettings, prompts: Sequence[str], concurrency: int
+) -> Iterator[TimedAnswer]:
+    """Send every prompt once, `concurrency` of them at any time."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(concurrency) as pool:
+        numbered = list(enumerate(prompts))
+        try:
+            yield from pool.map(lambda each: _ask(endpoint, settings, each, stop), numbered)
+        finally:
+            stop.set()
+
+
+def _ask(endpoint: Endpoint, settings: LoadSettings, numbered: tuple[int, str], stop: threading.Event) -> TimedAnswer:
+    if stop.is_set():
+        return TimedAnswer(error="interrupted")
+    number, prompt = numbered
+    body: dict[str, Any] = {
+        "model": settings.model,
+        "prompt": prompt,
+        "max_tokens": settings.max_tokens,
+        "temperature": 1.0,
+        "seed": settings.seed + number,
+    }
+    if settings.ignore_eos:
+        body["ignore_eos"] = True
+    began = time.perf_counter()
+    times: list[float] = []
+    usage: dict[str, int] = {}
+    try:
+        for event in endpoint.stream("/v1/completions", body):
+            if event.usage:
+                usage = dict(event.usage)
+            if event.text or not event.usage:
+                times.append(time.perf_counter() - began)
+    except EndpointError as error:
+        kind = (
+            f"HTTP {error.status}" if error.status else str(error).partition("\n")[0].partition(": ")[2] or "no answer"
+        )
+        return TimedAnswer(error=kind)
+    if not times:
+        return TimedAnswer(error="an empty answer")
+    gaps = [after - before for before, after in pairwise(times)]
+    tokens = usage.get("completion_tokens", len(times))
+    return TimedAnswer(times[0], times[-1], tokens, usage.get("prompt_tokens", 0), gaps)
+
+
+def _level(concurrency: int, seconds: float, answers: Sequence[TimedAnswer]) -> LoadLevel:
+    good = [each for each in answers if each.error is None]
+    return LoadLevel(
+        concurrency,
+        seconds,
+        len(good),
+        dict(Tally(each.error for each in answers if each.error is not None)),
+        sum(each.tokens for each in good),
+        sum(each.prompt_tokens for each in good),
+        percentiles([each.first_token for each in good]),
+        percentiles([gap for each in good for gap in each.gaps]),
+        percentiles([each.total for each in good]),
+    )
+
+
+def percentiles(values: Sequence[float]) -> dict[int, float]:
+    """The nearest-rank percentiles; none of no values."""
+    ordered = sorted(values)
+    return {p: ordered[max(0, -(-p * len(ordered) // 100) - 1)] for p in PERCENTILES} if ordered else {}
+
+
+def _answers_at_all(endpoint: Endpoint) -> bool:
+    try:
+        endpoint.models()
+    except EndpointError:
+        return False
+    return True
