@@ -35,6 +35,22 @@ def node_tool(config: pytest.Config, name: str, *requirements: str) -> Path:
     return folder
 
 
+def debian_tool(config: pytest.Config, package: str, program: str) -> Path:
+    """A program that is installed, or that a Debian package brings; skips where it is neither."""
+    if installed := shutil.which(program):
+        return Path(installed)
+    folder = _kept(config, package)
+    unpacked = folder / "unpacked" / "usr" / "bin" / program
+    if not unpacked.exists():
+        if not shutil.which("apt-get"):
+            pytest.skip(f"{program} is not installed, and there is no apt-get to fetch the package {package}")
+        _install(["apt-get", "download", package], folder, (package,))
+        (archive,) = folder.glob(f"{package}_*.deb")
+        subprocess.run(["dpkg", "-x", str(archive), str(folder / "unpacked")], check=True)
+        archive.unlink()
+    return unpacked
+
+
 def _kept(config: pytest.Config, name: str) -> Path:
     assert config.cache is not None
     return Path(config.cache.mkdir(f"tool-{name}"))

@@ -58,9 +58,9 @@ output "addon_versions" {
   value       = { for name, each in data.aws_eks_addon_version.main : name => lookup(var.addon_versions, name, each.version) }
 }
 
-# One line per value that manifests need: `terraform output -raw cluster_env > ../../kubernetes/overlays/cluster/cluster.env`
+# One line per value that manifests need: `terraform output -raw cluster_env > ../../kubernetes/overlays/cluster/values/cluster.env`
 output "cluster_env" {
-  description = "The file cluster.env of infra/kubernetes/overlays/cluster."
+  description = "The file values/cluster.env of an overlay of infra/kubernetes."
   value = join("\n", concat(
     [
       "CLUSTER=${aws_eks_cluster.main.name}",

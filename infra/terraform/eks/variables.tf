@@ -163,7 +163,7 @@ variable "node_volume_gb" {
 # Karpenter
 
 variable "karpenter" {
-  description = "Karpenter: GPU nodes that appear when a pod waits and go when it ends. max_gpus is a hard limit over all of them."
+  description = "Karpenter: GPU nodes that appear when a pod waits and go when it ends. max_gpus is a hard limit: of each node pool, and of all training pods together."
   type = object({
     max_gpus          = optional(number, 16)
     instance_families = optional(list(string), ["g6", "g6e", "p4d", "p5"])

@@ -1,0 +1,198 @@
+"""The manifests, rendered by kustomize: schemas of two Kubernetes versions, CRDs, and what a security review asks."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from skytrain.planning import load_catalog
+from tests.infra.test_scanners import checkov
+from tests.support.kubernetes_manifests import KUBERNETES, Manifest, identity, pod_templates, render, resolved_copy
+from tests.support.terraform import EKS
+
+CUSTOM = {"EC2NodeClass": "karpenter.k8s.aws.EC2NodeClass.v1", "NodePool": "karpenter.sh.NodePool.v1"}
+DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+
+
+@pytest.fixture(scope="package")
+def manifests(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
+    """Every component on, every digest resolved."""
+    return render(resolved_copy(tmp_path_factory.mktemp("kubernetes")))
+
+
+@pytest.mark.parametrize("version", ["1.35", pytest.param("1.36", marks=pytest.mark.slow)])
+def test_every_object_is_valid_in_supported_versions_of_kubernetes(manifests: list[Manifest], version: str) -> None:
+    builtin = [each for each in manifests if each["kind"] not in CUSTOM]
+    assert len(builtin) >= 75
+    for each in builtin:
+        try:
+            kubernetes_validate.validate(each, version, strict=True)
+        except kubernetes_validate.ValidationError as error:
+            pytest.fail(f"{identity(each)}: {error.message}")
+
+
+def test_custom_resources_are_valid_by_the_schemas_of_their_definitions(manifests: list[Manifest]) -> None:
+    custom = [each for each in manifests if each["kind"] in CUSTOM]
+    assert sorted(identity(each) for each in custom) == [
+        "EC2NodeClass skytrain-gpu", "NodePool skytrain-gpu-on-demand", "NodePool skytrain-gpu-spot",
+    ]  # fmt: skip
+    for each in custom:
+        schema = json.loads((KUBERNETES / "schemas" / f"{CUSTOM[each['kind']]}.json").read_text())
+        assert "v1.14.1" in schema["$comment"] and "Apache-2.0" in schema["$comment"]
+        jsonschema.Draft202012Validator(schema).validate(each)
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.Draft202012Validator(schema).validate({**each, "spec": {**each["spec"], "misspelt": 1}})
+
+
+def test_karpenter_has_a_hard_limit_of_gpus_everywhere_and_never_disrupts_training(manifests: list[Manifest]) -> None:
+    pools = [each["spec"] for each in manifests if each["kind"] == "NodePool"]
+    assert [pool["limits"] for pool in pools] == [{"nvidia.com/gpu": "16"}] * 2
+    assert all(pool["disruption"]["consolidationPolicy"] == "WhenEmpty" for pool in pools)
+    (quota,) = [each for each in manifests if identity(each) == "ResourceQuota skytrain-training/limits"]
+    assert quota["spec"]["hard"]["requests.nvidia.com/gpu"] == "16"
+
+
+def test_nodes_of_karpenter_are_prepared_for_efa_like_those_of_the_node_groups(manifests: list[Manifest]) -> None:
+    (node_class,) = [each["spec"] for each in manifests if each["kind"] == "EC2NodeClass"]
+    script = re.search(r"efa_script = <<-EOT\n(.*?)EOT", (EKS / "launch_templates.tf").read_text(), re.S)
+    assert script
+    for line in script[1].splitlines():
+        assert line.strip() in node_class["userData"]
+    assert node_class["metadataOptions"]["httpTokens"] == "required"
+    assert node_class["metadataOptions"]["httpPutResponseHopLimit"] == 1
+
+
+def test_the_efa_plugin_runs_on_exactly_the_types_that_have_efa(manifests: list[Manifest], tmp_path: Path) -> None:
+    pod = pod_templates(manifests)["DaemonSet skytrain-devices/efa-device-plugin"]["spec"]
+    (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert set(term["matchExpressions"][0]["values"]) == {
+        each.type for each in load_catalog(tmp_path).instances if each.efa_interfaces
+    }
+
+
+def test_pods_outside_the_devices_namespace_meet_pod_security_restricted(manifests: list[Manifest]) -> None:
+    levels = {
+        each["metadata"]["name"]: each["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        for each in manifests
+        if each["kind"] == "Namespace"
+    }
+    assert [name for name, level in levels.items() if level != "restricted"] == ["skytrain-devices"]
+    checked = 0
+    for name, template in pod_templates(manifests).items():
+        if levels[template["namespace"]] == "restricted":
+            assert restricted_violations(template["spec"]) == [], name
+            checked += 1
+    assert checked == 6
+
+
+def restricted_violations(pod: dict[str, Any]) -> list[str]:
+    """What https://kubernetes.io/docs/concepts/security/pod-security-standards/ forbids, of what manifests here can say."""
+    shared, found = pod.get("securityContext", {}), []
+    volumes = {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
+    found += [f"volume {each['name']}" for each in pod.get("volumes", ()) if not set(each) - {"name"} <= volumes]
+    found += [key for key in ("hostNetwork", "hostPID", "hostIPC") if pod.get(key)]
+    for container in [*pod["containers"], *pod.get("initContainers", ())]:
+        own = {**shared, **container.get("securityContext", {})}
+        rules = {
+            "runAsNonRoot": own.get("runAsNonRoot") is True and own.get("runAsUser", 1) != 0,
+            "seccomp": own.get("seccompProfile", {}).get("type") in ("RuntimeDefault", "Localhost"),
+            "escalation": own.get("allowPrivilegeEscalation") is False and not own.get("privileged"),
+            "capabilities": own.get("capabilities", {}).get("drop") == ["ALL"]
+            and set(own["capabilities"].get("add", ())) <= {"NET_BIND_SERVICE"},
+            "host ports": not any("hostPort" in port for port in container.get("ports", ())),
+        }
+        found += [f"{container['name']}: {rule}" for rule, holds in rules.items() if not holds]
+    return found
+
+
+def test_every_pod_has_its_own_service_account_limits_and_images_by_digest(manifests: list[Manifest]) -> None:
+    accounts = {
+        (each["metadata"]["namespace"], each["metadata"]["name"])
+        for each in manifests
+        if each["kind"] == "ServiceAccount"
+    }
+    assert all(each["automountServiceAccountToken"] is False for each in manifests if each["kind"] == "ServiceAccount")
+    with_token = set()
+    for name, template in pod_templates(manifests).items():
+        pod = template["spec"]
+        assert (template["namespace"], pod["serviceAccountName"]) in accounts, name
+        with_token |= {name.split("/")[1]} if pod["automountServiceAccountToken"] else set()
+        for container in [*pod["containers"], *pod.get("initContainers", ())]:
+            assert DIGEST.search(container["image"]), (name, container["image"])
+            assert {"cpu", "memory"} <= set(container["resources"]["limits"]), name
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True, name
+    assert with_token == {"prometheus", "kube-state-metrics", "prometheus-adapter", "scheduled-training"}
+
+
+def test_references_between_objects_lead_somewhere(manifests: list[Manifest]) -> None:
+    """Secrets that people create are the exception, and the documentation creates them."""
+    have = {identity(each) for each in manifests}
+    by_people = {"Secret skytrain-serving/vllm-api-key"}
+    for name, template in pod_templates(manifests).items():
+        place, pod = template["namespace"], {"volumes": [], **template["spec"]}
+        wanted = {f"ConfigMap {place}/{v['configMap']['name']}" for v in pod["volumes"] if "configMap" in v}
+        wanted |= {f"Secret {place}/{v['secret']['secretName']}" for v in pod["volumes"] if "secret" in v}
+        wanted |= {
+            f"PersistentVolumeClaim {place}/{v['persistentVolumeClaim']['claimName']}"
+            for v in pod["volumes"]
+            if "persistentVolumeClaim" in v
+        }
+        for container in [*pod["containers"], *pod.get("initContainers", ())]:
+            wanted |= {f"ConfigMap {place}/{e['configMapRef']['name']}" for e in container.get("envFrom", ())}
+            mounted = {each["name"] for each in container.get("volumeMounts", ())}
+            claims = {each["metadata"]["name"] for each in _claims(manifests, name)}
+            assert mounted <= {each["name"] for each in pod["volumes"]} | claims, name
+        assert wanted - have <= by_people, name
+
+
+def _claims(manifests: list[Manifest], name: str) -> list[Manifest]:
+    found = [each["spec"].get("volumeClaimTemplates", []) for each in manifests if identity(each) == name]
+    return list(found[0])
+
+
+def test_terraform_writes_every_value_that_the_overlay_needs() -> None:
+    env = (KUBERNETES / "overlays/example/values/cluster.env").read_text()
+    needed = {line.split("=")[0] for line in env.splitlines()}
+    written = set(re.findall(r'^\s+"([A-Z_]+)=', (EKS / "outputs.tf").read_text(), re.M))
+    assert needed == written
+    sources = "".join(path.read_text() for path in KUBERNETES.glob("components/*/kustomization.yaml"))
+    assert set(re.findall(r"fieldPath: data\.([A-Z_]+)", sources)) <= needed
+
+
+def test_the_api_server_refuses_images_without_a_digest(manifests: list[Manifest]) -> None:
+    """The expression is CEL, which nothing here evaluates: its pattern and its reach are checked."""
+    (policy,) = [each["spec"] for each in manifests if each["kind"] == "ValidatingAdmissionPolicy"]
+    (binding,) = [each["spec"] for each in manifests if each["kind"] == "ValidatingAdmissionPolicyBinding"]
+    pattern = re.search(r"image\.matches\('(.*?)'\)", policy["validations"][0]["expression"])
+    assert pattern and policy["failurePolicy"] == "Fail" and binding["validationActions"] == ["Deny"]
+    assert re.search(pattern[1], f"a/b:1@sha256:{0:064}") and not re.search(pattern[1], "a/b:latest")
+    selected = binding["matchResources"]["namespaceSelector"]["matchLabels"].items()
+    assert all(selected <= each["metadata"]["labels"].items() for each in manifests if each["kind"] == "Namespace")
+
+
+@pytest.mark.slow
+def test_checkov_finds_nothing_in_the_manifests(
+    manifests: list[Manifest], tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    path = tmp_path / "all.yaml"
+    path.write_text(yaml.safe_dump_all(manifests))
+    report = checkov(pytestconfig, "-f", str(path), "--framework", "kubernetes")
+    assert report["summary"]["passed"] >= 800
+    reasons = [each["check_result"]["suppress_comment"] for each in report["results"]["skipped_checks"]]
+    assert reasons and all(len(reason) >= 20 for reason in reasons), reasons
