@@ -35,6 +35,7 @@ from .plans import offer, plan
 from .test_checks import G_SPOT, quotas
 
 STANDARD_SPOT, STANDARD_ON_DEMAND = "L-34B43A08", "L-1216C47A"
+G_ON_DEMAND = "L-DB2E81BA"
 
 WORDS = ["run=gpt2-typed", "budget.usd=40"]
 
@@ -144,6 +145,37 @@ def test_one_machine_without_gpus_prepares_data_with_a_role_that_may_write_it(
     [first, *others] = groups(ground)
     assert first["DesiredCapacity"] == 1 and not any(group["DesiredCapacity"] for group in others)
     assert first["AutoScalingGroupName"].startswith("skytrain-demo-prepare-synthetic-")
+
+
+def test_a_sweep_is_launched_on_machines_of_its_own_that_share_it(
+    tmp_path: Path, ground: Ground, stubbed: StubbedSession, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    quotas(stubbed, *([(G_SPOT, 96.0), (G_ON_DEMAND, 96.0)] * 8))
+    typed = Typed(tmp_path, ground, monkeypatch)
+    words = ["tune", "recipe=tune-hw5", "cloud=ec2", "tune.machines=2", "tune.name=hw", "budget.usd=40"]
+    assert typed(*words, "--dry-run") == 0
+    shown = json.loads(capsys.readouterr().out)
+    scripts = [
+        base64.b64decode(one["parameters"]["LaunchTemplateData"]["UserData"]).decode()
+        for one in shown
+        if one["operation"] == "CreateLaunchTemplate"
+    ]
+    commands = [line for text in scripts for line in text.splitlines() if line.startswith("ExecStart")]
+    for number in (1, 2):
+        own = [line for line in commands if f"run=hw-machine-{number}" in line]
+        assert own and all(
+            word in line for line in own for word in ('"--job" "tune"', "tune.name=hw", "tune.parallel=1")
+        )
+    assert groups(ground) == [] and typed.store.list("") == []
+    assert typed(*words, "--yes") == 0
+    said = capsys.readouterr().out
+    assert "2 x g5.xlarge" in said and "kept for the final run" in said and "skytrain status hw cloud=ec2" in said
+    started = {group["AutoScalingGroupName"] for group in groups(ground) if group["DesiredCapacity"]}
+    assert started == {"skytrain-demo-hw-machine-1-00001-0", "skytrain-demo-hw-machine-2-00001-0"}
+    assert typed(*words, "--plan", "plan.json") == 2 and "leave out --plan" in capsys.readouterr().err
+    assert typed("tune", "recipe=quickstart", "cloud=ec2") == 2
+    assert "tune.instance: is not set" in capsys.readouterr().err
 
 
 def test_preparing_files_of_this_computer_is_refused(typed: Typed, capsys: pytest.CaptureFixture[str]) -> None:

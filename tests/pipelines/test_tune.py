@@ -6,8 +6,9 @@ import pytest
 
 from skytrain.config import ConfigError, SkytrainError
 from skytrain.pipelines import tune_runner
-from skytrain.pipelines.tune import plan_sweep, tune
+from skytrain.pipelines.tune import tune
 from skytrain.pipelines.tune_compare import compare_sweeps
+from skytrain.pipelines.tune_plan import plan_sweep
 from skytrain.runs import Silent, load_run
 from skytrain.storage import open_store
 from skytrain.tuning import BudgetError, Ledger, SweepStore
@@ -31,7 +32,7 @@ SWEEP = (
 def quick_estimates(monkeypatch):
     """Measuring twenty steps takes longer than the trials of these tests."""
     estimate = tune_runner.StepEstimate(step_seconds=0.05, first_seconds=0.2, start_seconds=2.0)
-    monkeypatch.setattr("skytrain.pipelines.tune.dry_run", lambda config, reporter: estimate)
+    monkeypatch.setattr("skytrain.pipelines.tune_runner.dry_run", lambda config, reporter: estimate)
 
 
 def test_a_killed_sweep_continues_with_the_same_command_and_pays_no_trial_twice(root, monkeypatch):
@@ -46,7 +47,7 @@ def test_a_killed_sweep_continues_with_the_same_command_and_pays_no_trial_twice(
 
     real = tune_runner.train
     monkeypatch.setattr(tune_runner, "train", killed_in_the_third)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(tune_runner.SweepInterrupted, match="the same command continues it"):
         tune(config, Silent())
     tuned = tune(config, Silent())
     store = open_store(str(root))

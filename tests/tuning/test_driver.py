@@ -163,12 +163,11 @@ def test_a_reserve_without_a_decision_is_taken_back_by_the_next_start(tmp_path):
     assert setup.ledger.spent_usd == pytest.approx(sum(runner.bill.values()))
 
 
-def test_a_second_process_on_the_same_sweep_is_refused(tmp_path):
+def test_of_two_workers_that_decide_a_number_the_first_has_decided_it(tmp_path):
     sweep = SweepStore(open_store(str(tmp_path)), "s")
-    decision = Decision(1, Trial("a", 1e-3), 0.1, "grid")
-    sweep.decide(decision)
-    with pytest.raises(ValueError, match="another process has decided trial 1"):
-        sweep.decide(decision)
+    assert sweep.decide(Decision(1, Trial("a", 1e-3), 0.1, "grid"))
+    assert not sweep.decide(Decision(1, Trial("b", 1e-3), 0.1, "grid"))
+    assert sweep.decisions()[0].trial.rung == "a"
 
 
 def test_a_sweep_of_another_specification_is_refused_with_what_differs(tmp_path):

@@ -12,6 +12,7 @@ import typer
 from .confirm import DryRun, Yes, confirm
 from .launch_sagemaker import launch_on_sagemaker
 from .launch_slurm import compose_planned, launch_on_slurm, target_of
+from .launch_tune import launch_sweep, launch_sweep_on_slurm
 from .node import KeepOnFailure
 from .options import ConfigDirs, compose_overrides, seconds_of
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ..planning import JobKind, Plan
 
 JOB = "skytrain.job"
-JOBS: tuple[JobKind, ...] = ("train", "prepare")
+JOBS: tuple[JobKind, ...] = ("train", "prepare", "tune")
 
 
 def _split_job(words: list[str]) -> tuple[JobKind, list[str]]:
@@ -46,9 +47,9 @@ def _without_job(context: typer.Context, words: list[str] | None) -> list[str]:
 Job = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[train|prepare] KEY=VALUE",
+        metavar="[train|prepare|tune] KEY=VALUE",
         callback=_without_job,
-        help="The job, and its settings as for `skytrain train` or `skytrain prepare`; with --plan, those of the plan "
+        help="The job, and its settings as for `skytrain train`, `prepare` or `tune`; with --plan, those of the plan "
         "come first.",
         show_default=False,
     ),
@@ -92,10 +93,11 @@ def launch(
     smoke: Smoke = None,
     keep_on_failure: KeepOnFailure = "0s",
 ) -> None:
-    """Train, or prepare data, on rented machines.
+    """Train, prepare data, or tune on rented machines.
 
     Rents the plan's machines, which train, survive interruptions and give themselves back. `launch prepare` rents one
-    machine without GPUs, which writes the tokens to the bucket; its source must be in S3 or on the internet.
+    machine without GPUs, which writes the tokens to the bucket; its source must be in S3 or on the internet. `launch tune` rents tune.machines
+    of type tune.instance, which share a sweep; the final run stays reserved.
 
     Everything that can be checked is checked before anything is created: prices, quota, zones, image, network, roles.
     The machines then need neither this terminal nor this computer. They end when the run is done, at the budget, after
@@ -106,9 +108,9 @@ def launch(
       skytrain launch train --plan plan.json cloud=ec2
       skytrain launch train recipe=gpt2-124m-pile cloud=ec2 budget.usd=150
       skytrain launch train recipe=gpt2-124m-pile cloud=ec2 budget.usd=150 --dry-run
-      skytrain launch train --plan plan.json cloud=ec2 --yes --no-follow
       skytrain launch train --plan plan.json cloud=ec2 --smoke 20M --keep-on-failure 30m
       skytrain launch prepare data=fineweb data.target_tokens=10B cloud=ec2 budget.usd=20
+      skytrain launch tune recipe=tune-hw5 cloud=ec2 tune.machines=2 --dry-run
       skytrain launch train recipe=gpt2-124m-pile cloud=slurm cloud.slurm.nodes=2 parallel=hsdp --dry-run
       skytrain launch train --plan plan.json cloud=sagemaker cloud.sagemaker.image=$IMAGE
     """
@@ -121,15 +123,14 @@ def launch(
     folders, watch = list(config_dir or []), sys.stdout.isatty() if follow is None else follow
     words, keep = overrides or [], seconds_of("--keep-on-failure", keep_on_failure)
     target = target_of(words, folders)
-    if target in ("slurm", "sagemaker"):
-        _check_scheduler(target, context.meta[JOB], smoke is not None or keep > 0)
+    _check_job(context.meta[JOB], target, [plan, smoke, keep or None])
+    if context.meta[JOB] == "tune":
+        return (launch_sweep_on_slurm if target == "slurm" else launch_sweep)(words, folders, yes, dry_run)
     if target == "slurm":
-        launch_on_slurm(compose_planned(words, folders, plan), folders, yes, dry_run)
-        return
+        return launch_on_slurm(compose_planned(words, folders, plan), folders, yes, dry_run)
     job = PlannedJob(*_planned(context.meta[JOB], words, folders, _PlanSource(plan, replan, not dry_run)), keep)
     if target == "sagemaker":
-        launch_on_sagemaker(job, folders, yes, dry_run, watch)
-        return
+        return launch_on_sagemaker(job, folders, yes, dry_run, watch)
     first = smoke_job(job, smoke, lambda words: compose_plan(words, folders, None)[0]) if smoke is not None else None
     prepared = prepare_launch(job, Preflight(job.composed.config, job.plan), show_finding, first)
     if dry_run:
@@ -155,6 +156,20 @@ def _start(prepared: PreparedLaunch, folders: list[Path], yes: bool) -> None:
     if prepared.record.verb == "prepare":
         print(f"the tokens will be in {prepared.store.url(prepared.plan.data.folder)}")
     print("The machines need neither this terminal nor this computer.")
+
+
+def _check_job(job: JobKind, target: str | None, options: list[object]) -> None:
+    """Refuse what a target does not run; `options` are --plan, --smoke and --keep-on-failure."""
+    from ..config import SkytrainError
+
+    if job != "tune" and target in ("slurm", "sagemaker"):
+        _check_scheduler(target, job, any(option is not None for option in options[1:]))
+    if job != "tune":
+        return
+    if target not in ("ec2", "slurm"):
+        raise SkytrainError(f"launch tune cloud={target}: sweeps run on cloud=ec2 and cloud=slurm\n  or: skytrain tune")
+    if any(option is not None for option in options):
+        raise SkytrainError("launch tune plans its machines itself\n  leave out --plan, --smoke and --keep-on-failure")
 
 
 def _check_scheduler(target: str, job: JobKind, rented_only: bool) -> None:

@@ -42,7 +42,7 @@ def logs(
     config_dir: ConfigDirs = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Print the log of a run, from the store.
+    """Print the log of a run, or of a sweep's newest trial, from the store.
 
     Every rank writes its log to the store every few seconds, with warnings of libraries and the traceback of an
     error. So it can be read from any machine, while the run lasts and after its machines are gone.
@@ -54,8 +54,10 @@ def logs(
       skytrain logs my-run --node 1 store.root=s3://bucket/project
     """
     from ..pipelines.logs import log_text, logs as pipeline
+    from ..pipelines.sweep_state import newest_trial_run
 
     config = compose_overrides(overrides, config_dir).config
+    run = newest_trial_run(config, run) or run  # of a sweep
     selection = _selection(attempt, rank, node)
     several = selection.node is not None or selection.ranks is None or len(selection.ranks) > 1
     if config.cloud.target == "slurm" and not _has_log(config, run):

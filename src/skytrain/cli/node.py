@@ -50,7 +50,8 @@ EfaDevices = Annotated[
     ),
 ]
 NodeJobKind = Annotated[
-    Literal["train", "prepare"], typer.Option("--job", help="What the machines do; data is prepared on one machine.")
+    Literal["train", "prepare", "tune"],
+    typer.Option("--job", help="What the machines do; data is prepared on one machine, and so are trials."),
 ]
 
 
@@ -88,13 +89,13 @@ def node(
 
     composed = compose_overrides(overrides, config_dir, source)
     start = Start(source, weights_only, at_step, fall_back)
-    if job == "train":
+    if job != "prepare":
         check_installed()
     request = NodeRequest(
         run_name(composed.config, start),
         [*(overrides or []), *worker_options(config_dir or [], start, allow_changes)],
         nodes,
-        choose_processes(composed.config, processes) if job == "train" else 1,
+        choose_processes(composed.config, processes) if job == "train" else (processes or 1),
         name,
         address,
         launch,

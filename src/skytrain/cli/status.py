@@ -23,7 +23,7 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="RUN|KEY=VALUE",
-        help="A run. Default: all runs of the store. store.root=s3://bucket/project chooses the store.",
+        help="A run or a sweep. Default: all runs of the store. store.root=s3://bucket/project chooses the store.",
         show_default=False,
     ),
 ]
@@ -69,8 +69,11 @@ def status(words: Words = None, watch: Watch = False, config_dir: ConfigDirs = N
         raise SkytrainError(f"give one run, not {len(runs)}: {', '.join(runs)}\n  without a name, all runs are shown")
     config = compose_overrides([word for word in words or [] if "=" in word], config_dir).config
     run = runs[0] if runs else None
-    if watch and run:
+    if watch and run and not _sweep(config, run, as_json):
         raise typer.Exit(_follow(config, run, as_json))
+    if run and (sweep := _sweep(config, run, as_json)):
+        print(sweep)
+        return
     with ended_by_reader():
         while True:
             text = _status(config, run, as_json)
@@ -80,6 +83,18 @@ def status(words: Words = None, watch: Watch = False, config_dir: ConfigDirs = N
             if not watch:
                 return
             pause(WATCH_SECONDS)
+
+
+def _sweep(config: Config, name: str, as_json: bool) -> str | None:
+    """A sweep of this name, with the machines that were launched for it."""
+    from ..pipelines.status import status as pipeline, status_rows
+    from ..pipelines.sweep_state import find_sweep_status, sweep_rows
+
+    found = find_sweep_status(config, name)
+    if found is None or as_json:
+        return json.dumps(dataclasses.asdict(found), indent=1) if found else None
+    machines = [each for run in found.machines for each in pipeline(config, run)]
+    return "\n".join([table(sweep_rows(found)), *(["", table(status_rows(machines))] if machines else [])])
 
 
 def _follow(config: Config, run: str, as_json: bool) -> int:

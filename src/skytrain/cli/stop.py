@@ -53,6 +53,8 @@ def stop(
     from .console import reporter
 
     config, seconds = compose_overrides(overrides, config_dir).config, seconds_of("--wait", wait)
+    if _stop_sweep(config, run, yes, dry_run):
+        return
     if config.cloud.target == "sagemaker" and dry_run:
         _print_job_requests(config, run)
         return
@@ -82,6 +84,41 @@ def stop(
             file=sys.stderr,
         )
         raise typer.Exit(3)
+
+
+def _stop_sweep(config: Config, name: str, yes: bool, dry_run: bool) -> bool:
+    """Whether the name is a sweep's: then its processes are asked to stop, and its machines' groups set to zero."""
+    from ..pipelines.stop import end_machines, stop_calls
+    from ..pipelines.sweep_state import find_sweep_status, stop_sweep
+    from .console import reporter
+
+    found = find_sweep_status(config, name)
+    if found is None:
+        return False
+    machines = [each for run in found.machines for each in _machines(config, run)[1]]
+    if dry_run:
+        requests = [{"region": region, **call.render()} for region, call in stop_calls(machines)]
+        print(json.dumps({"sessions": found.sessions, "requests": requests}, indent=1))
+        return True
+    session = _machines(config, name)[0] if machines else None
+    if session is not None:
+        _ask(session, name, machines, yes)
+    with reporter() as console:
+        asked = stop_sweep(config, name, console)
+        if session is not None:
+            end_machines(session, machines, console)
+    if config.cloud.target == "slurm":
+        _stop_array(config, name)
+    print(f"{name}: {len(asked)} processes asked to stop; the same command continues it" if asked else f"{name}: idle")
+    return True
+
+
+def _stop_array(config: Config, name: str) -> None:
+    from pathlib import Path
+
+    from ..cloud import array_tasks, stop_tasks
+
+    stop_tasks(array_tasks(name, Path(config.cloud.slurm.folder).absolute() / name))
 
 
 def _stop_jobs(config: Config, run: str, seconds: float, force: bool, as_json: bool) -> None:

@@ -11,7 +11,8 @@ from ..runs import exit_codes_text
 from .options import ConfigDirs, Overrides, compose_overrides
 
 if TYPE_CHECKING:
-    from ..pipelines.tune import Schedule, TunedSweep
+    from ..pipelines.tune import TunedSweep
+    from ..pipelines.tune_plan import Schedule
     from ..tuning import Observation
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the schedule of trials with their dollars; run none.")]
@@ -70,7 +71,7 @@ def run_command(overrides: Overrides = None, config_dir: ConfigDirs = None, dry_
     from .console import reporter
 
     if dry_run:
-        from ..pipelines.tune import plan_sweep
+        from ..pipelines.tune_plan import plan_sweep
 
         with reporter() as console:
             schedule = plan_sweep(composed.config, console)

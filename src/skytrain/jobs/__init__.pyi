@@ -4,6 +4,8 @@ from .health import NCCL_LOG as NCCL_LOG, uses_efa as uses_efa
 from .lifeline import (
     adopt_orphans as adopt_orphans,
     die_with_parent as die_with_parent,
+    identify as identify,
+    is_alive as is_alive,
     tie_to_supervisor as tie_to_supervisor,
 )
 from .machines import LocalMachines as LocalMachines, RentedMachines as RentedMachines
@@ -21,6 +23,7 @@ from .supervision import (
 from .supervisor import (
     ProcessLayout as ProcessLayout,
     choose_processes as choose_processes,
+    count_gpus as count_gpus,
     restart_wait_seconds as restart_wait_seconds,
     supervise as supervise,
 )

@@ -34,7 +34,7 @@ from .machines import LocalMachines, RentedMachines
 from .meeting import HostIdentity, MeetingStore
 from .network import address_towards
 from .node_agent import NodeAgent
-from .node_job import PrepareCommand, TrainCommand
+from .node_job import PrepareCommand, StartsJobs, TrainCommand, TuneCommand
 from .waiting import WaitingBudget
 
 STORE_SECONDS = 5.0  # for which one request is retried; the agent tries again in its next round
@@ -54,7 +54,7 @@ class NodeRequest:
     name: str | None = None  # of this machine
     address: str | None = None
     launch: str | None = None
-    job: Literal["train", "prepare"] = "train"
+    job: Literal["train", "prepare", "tune"] = "train"
     keep_seconds: float = 0.0  # for which the machine stays after the run has failed
     efa_devices: int = 0  # that the machine was rented with
 
@@ -119,9 +119,13 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
         # Until the next heartbeat, which may be late: a host that is lost was rented until then at most.
         return meter.record(in_seconds=rules.beat_seconds + LATE_SECONDS)
 
-    command = TrainCommand(request.words, request.nodes, request.processes)
+    commands: dict[str, StartsJobs] = {
+        "train": TrainCommand(request.words, request.nodes, request.processes),
+        "prepare": PrepareCommand(request.words, store, run),
+        "tune": TuneCommand(request.words, store, run, host.machine),
+    }
     services = HostServices(
-        start_job=command.start if request.job == "train" else PrepareCommand(request.words, store, run).start,
+        start_job=commands[request.job].start,
         spend=spend,
         notice=host.metadata.notice if host.metadata is not None else lambda: None,
         health=lambda: find_problems(HostNeeds(request.processes, Path(cache) if cache else None, request.efa_devices)),

@@ -1,4 +1,4 @@
-"""The job of a generation on one host, as a child of the node agent: `skytrain train` or `skytrain prepare`."""
+"""The job of a generation on one host, as a child of the node agent: `skytrain train`, `prepare` or `tune`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ class NodeJob(Protocol):
         """Let it save and stop."""
 
     def kill(self) -> None: ...
+
+
+class StartsJobs(Protocol):
+    """A command as the job of a generation."""
+
+    def start(self, generation: JobGeneration, node_rank: int) -> NodeJob: ...
 
 
 @dataclass(frozen=True)
@@ -60,14 +66,32 @@ class PrepareCommand:
         return ChildJob([sys.executable, "-m", "skytrain", "prepare", *self.words], joined, output)
 
 
+@dataclass(frozen=True)
+class TuneCommand:
+    """`skytrain tune WORDS` on one machine, as one of those that share a sweep.
+
+    Its trials are runs of their own: they belong to the sweep, and not to this machine's generation.
+    """
+
+    words: Sequence[str]
+    store: Store
+    run: str
+    machine: str
+
+    def start(self, generation: JobGeneration, node_rank: int) -> NodeJob:
+        output = JobOutput(self.store, self.run, f"{generation.number:05d}")
+        command = [sys.executable, "-m", "skytrain", "tune", *self.words, f"tune.host={self.machine}"]
+        return ChildJob(command, None, output)
+
+
 class ChildJob:
     """It ends with the agent, however the agent ends: the process gets SIGKILL, and its workers end with that."""
 
-    def __init__(self, command: list[str], joined: JoinedGeneration, output: JobOutput | None = None) -> None:
+    def __init__(self, command: list[str], joined: JoinedGeneration | None, output: JobOutput | None = None) -> None:
         # In a new session, so that a terminal's Ctrl-C reaches the agent alone, which then stops the job in order.
         self._process = subprocess.Popen(
             command,
-            env=child_environment(joined.environment()),
+            env=child_environment(joined.environment() if joined is not None else {}),
             start_new_session=True,
             preexec_fn=die_with_parent,
             stdout=subprocess.PIPE if output is not None else None,

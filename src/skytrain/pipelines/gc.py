@@ -24,7 +24,7 @@ from ..cloud import (
 from ..config import Config, SkytrainError, format_bytes, format_seconds
 from ..runs import DamagedRecord, Reporter, RunStatus, attempt_key, attempt_numbers, read_outcome
 from ..storage import Store, open_store
-from .status import LAUNCHED, PREPARING, status as run_statuses
+from .status import LAUNCHED, PREPARING, TUNING, status as run_statuses
 
 LIVE = ("running", "starting", "stale")  # a stale run's machine may only be cut off
 OLD_LOGS = timedelta(days=30)
@@ -129,7 +129,7 @@ def _active_runs(config: Config, reporter: Reporter) -> dict[str, bool]:
 
 def _is_active(store: Store, found: RunStatus, now: datetime) -> bool:
     """Whether machines may work on the run: a launch that is newer than its last end may still get some."""
-    if found.state in (*LIVE, LAUNCHED, PREPARING, "damaged"):
+    if found.state in (*LIVE, LAUNCHED, PREPARING, TUNING, "damaged"):
         return True
     ended = datetime.fromisoformat(found.since) if found.since else datetime.min.replace(tzinfo=UTC)
     try:

@@ -18,6 +18,7 @@ from ..planning import (
     prepare_plan,
 )
 from ..runs import run_name
+from ..tuning import sweep_name
 
 PACKED = (".gz", ".zst", ".parquet", ".bz2", ".xz")
 UNPACKED_TIMES = 3.0  # bytes of text in a byte of a compressed file; assumed
@@ -29,12 +30,19 @@ def job_name(config: Config, job: JobKind) -> str:
     """Return the name of the run; preparing data is named after the data and its recipe."""
     if job == "train" or config.run:
         return run_name(config)
+    if job == "tune":
+        return machine_run(sweep_name(config), 1)
     return f"prepare-{config.data.name}-{recipe_hash(config.data)[:8]}"
+
+
+def machine_run(sweep: str, number: int) -> str:
+    """Return the name under which a machine of a sweep is launched, shown and ended."""
+    return f"{sweep}-machine-{number}"
 
 
 def job_config(config: Config, job: JobKind) -> Config:
     """Return the configuration of the launch: machines that prepare data have a role that may write it."""
-    if job == "train":
+    if job != "prepare":
         return config
     cloud = config.cloud
     if cloud.prepare_profile is None:
@@ -50,7 +58,9 @@ def job_config(config: Config, job: JobKind) -> Config:
 
 def job_extras(config: Config, job: JobKind) -> tuple[str, ...]:
     """Return the extras of Skytrain that the job needs."""
-    extras = {"aws", "train"} if job == "train" else {"aws", "data"}
+    extras = {"aws", "data"} if job == "prepare" else {"aws", "train"}
+    if job == "tune" and "tpe" in config.tune.strategy.split("+"):
+        extras.add("tune")
     if job == "prepare":
         if config.tokenizer.kind == "hf":
             extras.add("hf")
@@ -70,6 +80,8 @@ def job_words(offer: PlannedOffer, job: JobKind) -> tuple[str, ...]:
     """Return the words of `skytrain node` that follow from the offer and the job."""
     if job == "prepare":
         return ("--job", "prepare")
+    if job == "tune":
+        return ("tune.usd_per_hour=null", "--job", "tune")  # the price of the machine is that of its zone
     assert offer.layout is not None and offer.speed is not None
     planned = (
         f"budget.planned_usd={offer.cost.usd:.2f}",

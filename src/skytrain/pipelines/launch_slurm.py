@@ -42,7 +42,7 @@ def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask
         wanted,
         folder / run,
         Path.cwd(),
-        _store_root(config),
+        store_root(config),
         wanted.python or sys.executable,
         config.trainer.max_restarts,
     )
@@ -68,7 +68,7 @@ def start_slurm_launch(launch: SlurmLaunch) -> str:
     return submit_job(launch.script.render())
 
 
-def _store_root(config: Config) -> str:
+def store_root(config: Config) -> str:
     root = config.store.root.removeprefix("file://")
     return root if "://" in root else str(Path(root).expanduser().absolute())
 

@@ -23,7 +23,7 @@ from ..runs import (
 )
 from ..storage import NotFound, Store
 from .account import AccountMachine
-from .status import LAUNCHED, PREPARING, describe_status, find_status
+from .status import LAUNCHED, PREPARING, TUNING, describe_status, find_status
 
 SILENT_SECONDS = 60.0  # without a heartbeat, of which a host writes one every 11 s
 
@@ -77,7 +77,7 @@ class RunView:
 
         A job that prepares data claims none.
         """
-        if self.generation is None or not self.trains or self.status.state == PREPARING:
+        if self.generation is None or not self.trains or self.status.state in (PREPARING, TUNING):
             return self.status.state
         return self.status.state if self.status.generation == self.generation.number else "starting"
 

@@ -27,6 +27,8 @@ from ..storage import Store, open_store
 T = TypeVar("T")
 LAUNCHED = "launched"  # machines were asked for, and none has begun to train
 PREPARING = "preparing"  # a rented machine prepares data
+TUNING = "tuning"  # a rented machine runs trials of a sweep
+JOBS_WITHOUT_ATTEMPTS = {"prepare": (PREPARING, "prepared"), "tune": (TUNING, "tuned")}  # while it runs, and after
 
 
 def status(config: Config, run: str | None) -> list[RunStatus]:
@@ -63,20 +65,21 @@ def _launched_status(store: Store, record: LaunchRecord) -> RunStatus:
     if record.after is not None and launch_starts(store, record) is None:
         machines += f", after {record.after.run}"
     state, reason = ("launch failed" if record.failed else LAUNCHED), None
-    if record.verb == "prepare" and not record.failed:
-        state, reason = _preparation(store, record)
+    if record.verb in JOBS_WITHOUT_ATTEMPTS and not record.failed:
+        state, reason = _state_of_job(store, record)
     usd = hosts_usd(store, record.run)
     return RunStatus(record.run, state, reason, since=record.launched_at, host=machines, usd=usd)
 
 
-def _preparation(store: Store, record: LaunchRecord) -> tuple[str, str | None]:
-    """The state of `launch prepare`, which has no attempts: what its machine says of itself."""
+def _state_of_job(store: Store, record: LaunchRecord) -> tuple[str, str | None]:
+    """The state of `launch prepare` or `launch tune`, which have no attempts: what its machine says of itself."""
+    works, done = JOBS_WITHOUT_ATTEMPTS[record.verb]
     found = list_meeting(store, record.run)
     if found.over:
         end = read_object(store, generation_key(record.run, found.newest, "over"))
         if end.get("launch") == record.id:
-            return ("prepared", None) if end["exit_code"] == 0 else ("failed", str(end["reason"]))
-    return (PREPARING if found.newest and not found.ended and not found.over else LAUNCHED), None
+            return (done, None) if end["exit_code"] == 0 else ("failed", str(end["reason"]))
+    return (works if found.newest and not found.ended and not found.over else LAUNCHED), None
 
 
 def _status_or_damage(store: Store, name: str) -> RunStatus:

@@ -10,7 +10,7 @@ from ..cloud import AwsSession, Call, CloudResource, launches_of, scale_to_zero,
 from ..config import Config, SkytrainError, plural
 from ..runs import Reporter, RunStatus, ask_stop, attempt_numbers, load_run, stop_key
 from ..storage import Store, open_store
-from .status import LAUNCHED, PREPARING, find_status, status_of
+from .status import LAUNCHED, PREPARING, TUNING, find_status, status_of
 
 POLL_SECONDS = 2.0
 LIVE = ("running", "starting")
@@ -122,6 +122,8 @@ def describe_stop(stopped: StoppedRun) -> str:
         return f"{stopped.run}: it had not begun to train"
     if stopped.state == PREPARING:
         return f"{stopped.run}: what it has prepared is used when it is launched again"
+    if stopped.state == TUNING:
+        return f"{stopped.run}: its trials continue from their checkpoints when the sweep is launched again"
     if not stopped.asked:
         return f"{stopped.run}: nothing to stop, it is {stopped.state} at {reached}, {kept}"
     if stopped.state in LIVE:

@@ -7,37 +7,38 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..config import Config, ConfigError, total_steps
-from ..planning import PlanRequest, find_offers, load_catalog, workload_of
+from ..config import Config, ConfigError, SkytrainError
 from ..report import SweepReport, sweep_html, sweep_plots
-from ..runs import Ec2Instance, Reporter, find_metadata, read_metrics
+from ..runs import Ec2Instance, Reporter, boot_clock, read_metrics, this_machine
 from ..storage import Store, open_store
 from ..tokens import find_training_data
 from ..tuning import (
     Conclusion,
     Decision,
+    Heartbeats,
     HourlyPrice,
     Ledger,
     Observation,
     OtherAnswer,
     Problem,
-    RungShape,
     StepEstimate,
+    SweepHost,
     SweepProgress,
     SweepSetup,
+    SweepState,
     SweepStore,
-    check_budget,
+    TuneSession,
+    begin_sweep,
+    conclude,
     conclusion_of,
+    ended_sessions,
     find_strategy,
     fitted_curves,
-    make_problem,
     other_answers,
-    rehearse,
-    run_sweep,
     search_of,
     sweep_name,
     sweep_price,
@@ -45,21 +46,14 @@ from ..tuning import (
     target_shape,
     trial_shapes,
     value_words,
+    work,
 )
-from .tune_runner import LocalRunner, dry_run
+from .tune_costs import known_estimates, measure, missing_estimates, priced_problem
+from .tune_plan import find_instance
+from .tune_runner import LocalRunner, SweepInterrupted, signals_interrupt
+from .tune_slots import check_slots, measure_in_slot, run_slots
 
-CONTINGENCY = 0.05  # of the final run, on top of the margin
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """What a sweep would buy, before anything is spent."""
-
-    problem: Problem
-    trials: list[Observation]
-    final_usd: float
-    budget_usd: float
-    source: str  # of the step times
+WAIT_SECONDS = 10.0  # between two looks for results of other workers
 
 
 @dataclass(frozen=True)
@@ -76,70 +70,134 @@ class TunedSweep:
     from_step: int  # of a model that exists, at which the final run starts
 
 
-def plan_sweep(config: Config, reporter: Reporter) -> Schedule:
-    """The trials that the strategy would buy if published laws held, with their worst-case dollars."""
-    shapes, target = trial_shapes(config), target_shape(config)
-    if config.tune.instance is None:
-        price = sweep_price(config, _instance())
-        estimates, source = _measure([*shapes, target], {}, reporter), "measured on this machine"
-    else:
-        price, estimates = _predict(config, [*shapes, target])
-        source = f"predicted for {config.tune.instance}"
-    problem, final_usd = _problem(config, shapes, estimates, price)
-    assert config.budget.usd is not None
-    left = config.budget.usd - final_usd
-    if left < min(rung.usd for rung in problem.rungs):
-        store = SweepStore(open_store(config.store), sweep_name(config))
-        check_budget(problem, final_usd, Ledger(store.store, store.folder, config.budget.usd))
-    trials = rehearse(problem, find_strategy(config.tune.strategy), left)
-    return Schedule(problem, trials, final_usd, config.budget.usd, source)
-
-
 def tune(config: Config, reporter: Reporter) -> TunedSweep:
     """Runs the sweep to its answer, or continues one that was interrupted."""
-    began = time.monotonic() - _process_age()
-    strategy = find_strategy(config.tune.strategy)
-    price = sweep_price(config, _instance())
+    instance = find_instance()
+    price = sweep_price(config, instance)
+    check_slots(config)
+    sweep = _open_sweep(config)
+    began = _charged_from(sweep, instance, config.tune.host)
+    machine = config.tune.host or (instance.id if instance is not None else None)
+    session = TuneSession.here(machine, began, price, config.tune.parallel)
+    host = SweepHost(sweep, session)
+    _check_alone(host)
+    with Heartbeats(host), signals_interrupt():
+        estimates = _estimates(config, sweep, reporter)
+        setup = _setup(config, sweep, host, estimates, price, reporter)
+        host.settle(setup.ledger, sweep.state())
+        table = LiveTable(reporter, setup.problem, sweep.history())
+        reporter.note(f"sweep {sweep.name}: {sweep.url}")
+        try:
+            host.reserve(setup.ledger, sweep.state())
+            begin_sweep(setup)
+            if config.tune.parallel == 1:
+                work(replace(setup, tell=table.finished, announce=table.announce))
+            else:
+                run_slots(config, session, lambda: table.look(sweep.state(), setup.ledger))
+            return _concluded(config, setup)
+        except KeyboardInterrupt:
+            raise SweepInterrupted("the sweep was interrupted\n  the same command continues it") from None
+        finally:
+            host.leave(setup.ledger, sweep.state())
+
+
+def work_in_slot(config: Config, session: TuneSession, slot: int, reporter: Reporter) -> None:
+    """Runs trials in this process, as one of several slots of a machine."""
+    sweep = _open_sweep(config)
+    price = HourlyPrice(session.usd_per_hour, config.tune.margin)
+    host = SweepHost(sweep, session, slot)
+    work(_setup(config, sweep, host, known_estimates(sweep), price, reporter))
+
+
+def save_estimates(config: Config, reporter: Reporter) -> dict[str, StepEstimate]:
+    """Measures what the sweep has no estimates of; of several machines, the first one's count for all."""
+    sweep = _open_sweep(config)
+    found = measure([*trial_shapes(config), target_shape(config)], known_estimates(sweep), reporter)
+    sweep.save("estimates", {name: estimate.to_json() for name, estimate in found.items()})
+    return found
+
+
+def _open_sweep(config: Config) -> SweepStore:
     store = open_store(config.store).patient(config.store.patience)
+    find_strategy(config.tune.strategy)
     prepared = find_training_data(store, config)
     if prepared.validation is None:
         raise ConfigError("data.validation_fraction", "there is no validation split to compare trials on")
-    shapes, target = trial_shapes(config), target_shape(config)
+    trial_shapes(config)
     sweep = SweepStore(store, sweep_name(config))
     sweep.open(sweep_spec(config, prepared.tokenizer_id))
+    return sweep
+
+
+def _estimates(config: Config, sweep: SweepStore, reporter: Reporter) -> dict[str, StepEstimate]:
+    if config.tune.parallel == 1:
+        return save_estimates(config, reporter)
+    if missing_estimates([*trial_shapes(config), target_shape(config)], known_estimates(sweep)):
+        reporter.note(f"measuring 20 steps of each model on one of {config.tune.parallel} slots")
+        measure_in_slot(config)
+    return known_estimates(sweep)
+
+
+def _setup(
+    config: Config,
+    sweep: SweepStore,
+    host: SweepHost,
+    estimates: dict[str, StepEstimate],
+    price: HourlyPrice,
+    reporter: Reporter,
+) -> SweepSetup:
+    """One worker of the sweep. A slot costs its share of the machine; the final run has the whole machine."""
+    shapes, slots = trial_shapes(config), host.session.slots
+    slot_price = HourlyPrice(price.usd_per_hour / slots, price.margin)
+    problem, _ = priced_problem(config, shapes, estimates, slot_price)
+    final_usd = priced_problem(config, shapes, estimates, price)[1]
     assert config.budget.usd is not None
-    ledger = Ledger(store, sweep.folder, config.budget.usd)
-    session = f"overhead-{sum(entry.what.startswith('overhead') for entry in ledger.entries) + 1:03d}"
-    estimates = _measure([*shapes, target], _known(sweep), reporter)
-    sweep.save("estimates", {name: estimate.to_json() for name, estimate in estimates.items()})
-    problem, final_usd = _problem(config, shapes, estimates, price)
-    runner = LocalRunner(sweep.name, store, shapes, price, reporter)
+    ledger = Ledger(sweep.store, sweep.folder, config.budget.usd)
+    runner = LocalRunner(sweep.name, sweep.store, shapes, slot_price, reporter)
 
-    def charge_overhead() -> None:
-        ledger.charge(session, price.charged(time.monotonic() - began - runner.trial_seconds))
+    def wait() -> bool:
+        time.sleep(WAIT_SECONDS)
+        return host.can_wait(ledger, sweep.state())
 
-    charge_overhead()
-    table = LiveTable(reporter, problem)
+    parallel = slots * max(1, config.tune.machines)
+    strategy = find_strategy(config.tune.strategy)
+    return SweepSetup(sweep, ledger, problem, strategy, runner, final_usd, host=host, parallel=parallel, wait=wait)
 
-    def tell(progress: SweepProgress) -> None:
-        charge_overhead()
-        table.finished(progress)
 
-    setup = SweepSetup(sweep, ledger, problem, strategy, runner, final_usd, tell, table.announce)
-    reporter.note(f"sweep {sweep.name}: {sweep.url}")
-    answer = run_sweep(setup)
-    history = list(sweep.history().values())
-    conclusion = conclusion_of(problem, history, answer, config.tune.axis, (ledger.spent_usd, final_usd))
+def _concluded(config: Config, setup: SweepSetup) -> TunedSweep:
+    """The answer, also where another machine has given it already, and the report."""
+    sweep, problem, ledger = setup.sweep, setup.problem, setup.ledger
+    history = sweep.state().observed
+    answer = conclude(setup, history)
+    conclusion = conclusion_of(problem, history, answer, config.tune.axis, (ledger.spent_usd, setup.final_usd))
     others = other_answers(search_of(problem, history, ledger))
+    curves = fitted_curves(problem, history)
+    report = SweepReport(sweep.name, problem, history, conclusion, others, curves, _curves(sweep.store, history))
+    _save_page(sweep.store, report)
     words = value_words(config, answer.rate)
-    _save_page(
-        store,
-        SweepReport(
-            sweep.name, problem, history, conclusion, others, fitted_curves(problem, history), _curves(store, history)
-        ),
-    )
     from_step = config.tune.final_from_step
     return TunedSweep(sweep.name, sweep.url, problem, history, conclusion, others, words, from_step)
+
+
+def _charged_from(sweep: SweepStore, instance: Ec2Instance | None, name: str | None) -> float:
+    """When the machine's time began to count, by its clock: this process's start, or a rented machine's launch.
+
+    A rented machine is paid between two sessions too, so the next one counts from the last heartbeat of the one before.
+    """
+    now = boot_clock()
+    if instance is None:
+        return now - _process_age()
+    earlier = [float(one["at"]) for one in ended_sessions(sweep, name or instance.id)]
+    return max(earlier, default=now - this_machine(instance).age_seconds)
+
+
+def _check_alone(host: SweepHost) -> None:
+    """Raises where another process of this machine works on the sweep: the machine would be counted twice."""
+    if twin := host.twin():
+        raise SkytrainError(
+            f"another process of this machine ({twin}) works on the sweep\n"
+            "  for several trials at the same time set tune.parallel; or give this process a tune.host of its own"
+        )
 
 
 def _save_page(store: Store, report: SweepReport) -> None:
@@ -156,10 +214,11 @@ def _curves(store: Store, history: Sequence[Observation]) -> dict[str, list[dict
 
 
 class LiveTable:
-    """A line for each finished trial."""
+    """A line for each finished trial, and what runs now."""
 
-    def __init__(self, reporter: Reporter, problem: Problem) -> None:
-        self._reporter, self._problem, self._began = reporter, problem, False
+    def __init__(self, reporter: Reporter, problem: Problem, earlier: Mapping[int, Observation]) -> None:
+        self._reporter, self._problem, self._shown = reporter, problem, set(earlier)
+        self._began, self._running = False, ""
 
     def announce(self, decision: Decision) -> None:
         if not self._began:
@@ -167,6 +226,7 @@ class LiveTable:
             self._reporter.note(f"{'':>5} {'rung':<14} {'value':>9} {'loss':>9} {'hours':>8} {'cost':>9} {'left':>9}")
 
     def finished(self, progress: SweepProgress) -> None:
+        self._shown.add(progress.number)
         one = progress.observation
         loss = f"{one.loss:.4f}" if one.finite else ("diverged" if one.diverged else "stopped")
         self._reporter.note(
@@ -174,71 +234,18 @@ class LiveTable:
             f"{f'${one.usd:.4f}':>9} {f'${progress.left_usd:.4f}':>9}"
         )
 
-
-def _problem(
-    config: Config, shapes: Sequence[RungShape], estimates: dict[str, StepEstimate], price: HourlyPrice
-) -> tuple[Problem, float]:
-    """The search with its prices, and what the final run may cost."""
-
-    def usd(shape: RungShape) -> float:
-        return estimates[_key(shape)].usd(shape.config, shape.parameters, price)
-
-    target = target_shape(config)
-    steps = total_steps(config)
-    if config.tune.final_from_step >= steps:
-        raise ConfigError("tune.final_from_step", f"{config.tune.final_from_step} is not below the run's {steps} steps")
-    final = usd(target) * (1 + CONTINGENCY) * (1 - config.tune.final_from_step / steps)
-    rungs = [shape.rung(usd(shape)) for shape in shapes]
-    return make_problem(config, target.rung(final), rungs), final if config.tune.final else 0.0
-
-
-def _measure(
-    shapes: Sequence[RungShape], known: dict[str, StepEstimate], reporter: Reporter
-) -> dict[str, StepEstimate]:
-    """A dry run for each model; horizons share one."""
-    found = dict(known)
-    for shape in shapes:
-        if _key(shape) not in found:
-            reporter.note(f"measuring 20 steps of {_key(shape)}")
-            found[_key(shape)] = dry_run(shape.config, _Quiet(reporter))
-    return found
-
-
-def _predict(config: Config, shapes: Sequence[RungShape]) -> tuple[HourlyPrice, dict[str, StepEstimate]]:
-    """The planner's step times on an instance type, and its price."""
-    catalog, found = load_catalog(), {}
-    request = PlanRequest(instance=config.tune.instance, nodes=1)
-    usd = config.tune.usd_per_hour or config.budget.usd_per_hour
-    for shape in shapes:
-        if _key(shape) in found:
-            continue
-        offers = find_offers(workload_of(shape.config), catalog, request)
-        placed = next((one for one in offers if one.placement is not None), None)
-        if placed is None or placed.placement is None:
-            problem = offers[0].problem if offers else "it is not in the catalogue"
-            raise ConfigError("tune.instance", f"{config.tune.instance}: {problem}")
-        if usd is None and placed.price is not None:
-            usd = placed.price.usd_per_hour_max
-        seconds = placed.placement.prediction.seconds
-        found[_key(shape)] = StepEstimate(seconds, first_seconds=20.0, start_seconds=30.0)
-    return sweep_price(replace(config, tune=replace(config.tune, usd_per_hour=usd)), None), found
-
-
-def _key(shape: RungShape) -> str:
-    """What decides the time of a step."""
-    return f"{shape.config.model.name}-{shape.config.trainer.batch_tokens}"
-
-
-def _known(sweep: SweepStore) -> dict[str, StepEstimate]:
-    return {name: StepEstimate(**fields) for name, fields in (sweep.load("estimates") or {}).items()}
-
-
-def _instance() -> Ec2Instance | None:
-    metadata = find_metadata()
-    try:
-        return metadata.instance() if metadata is not None else None
-    except OSError:
-        return None
+    def look(self, state: SweepState, ledger: Ledger) -> None:
+        """Shows what other processes have finished since."""
+        for decision in state.decisions:
+            if decision.number in state.history and decision.number not in self._shown:
+                self.announce(decision)
+                ledger.refresh()
+                found = state.history[decision.number]
+                self.finished(SweepProgress(decision.number, decision, found, ledger.left_usd))
+        running = ", ".join(one.trial.key for one in state.running)
+        if running and running != self._running:
+            self._running = running
+            self._reporter.progress("trials", len(state.history), None, f"running {running}")
 
 
 def _process_age() -> float:
@@ -249,16 +256,3 @@ def _process_age() -> float:
     except OSError:  # not on Linux
         return 0.0
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
-
-
-class _Quiet:
-    """Progress of dry runs only."""
-
-    def __init__(self, reporter: Reporter) -> None:
-        self.progress = reporter.progress
-
-    def note(self, text: str) -> None:
-        return
-
-    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
-        return

@@ -5,16 +5,21 @@ from __future__ import annotations
 import dataclasses
 import gc
 import math
+import signal
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from ..bench import time_steps
 from ..config import BudgetConfig, Config, SkytrainError
+from ..jobs import handled_signals
 from ..runs import (
     EXIT_CODES,
     INTERRUPTED,
     Cause,
     Reporter,
+    Superseded,
     attempt_numbers,
     last_metrics,
     read_outcome,
@@ -23,7 +28,17 @@ from ..runs import (
 )
 from ..storage import Store
 from ..training import Diverged
-from ..tuning import HourlyPrice, RungShape, StepEstimate, Trial, TrialResult, shape_named, trial_config
+from ..tuning import (
+    HourlyPrice,
+    RungShape,
+    StepEstimate,
+    SweepStopped,
+    Trial,
+    TrialResult,
+    TrialTaken,
+    shape_named,
+    trial_config,
+)
 from .train import train
 
 STOP_SHARE = 0.03  # of a trial's limit that its own budget keeps back
@@ -33,6 +48,20 @@ class SweepInterrupted(SkytrainError):
     """The process was asked to stop; the trial has committed a checkpoint."""
 
     exit_code = EXIT_CODES[INTERRUPTED]
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """Every signal that stops a job raises KeyboardInterrupt; a trial handles them itself, and commits first."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = {number: signal.signal(number, signal.default_int_handler) for number in handled_signals()}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
 
 
 class TrialReporter:
@@ -56,14 +85,13 @@ class TrialReporter:
 
 
 class LocalRunner:
-    """Runs the trials of one sweep on this machine, one after another."""
+    """Runs trials of one sweep in this process, one after another."""
 
     def __init__(
         self, sweep: str, store: Store, shapes: Sequence[RungShape], price: HourlyPrice, reporter: Reporter
     ) -> None:
         self._sweep, self._store, self._shapes = sweep, store, shapes
         self._price, self._reporter = price, reporter
-        self.trial_seconds = 0.0  # in this process
 
     def run(self, number: int, trial: Trial, limit_usd: float) -> TrialResult:
         run = f"{self._sweep}-{number:03d}"
@@ -76,22 +104,26 @@ class LocalRunner:
             outcome = train(config, TrialReporter(self._reporter, number)).outcome
         except Diverged:
             outcome = "diverged"
+        except Superseded as error:
+            raise TrialTaken(str(error)) from None
         finally:
             seconds = time.monotonic() - began
-            self.trial_seconds += seconds
             _free_memory()
-        if outcome in ("interrupted", "stopped"):
+        if outcome == "stopped":
+            raise SweepStopped("the sweep was stopped as asked\n  the same command continues it")
+        if outcome == "interrupted":
             raise SweepInterrupted(f"trial {number} was interrupted\n  the same command continues the sweep")
         usd = earlier + self._price.charged(seconds)
         metrics = last_metrics(self._store, run)
         loss = {"diverged": math.inf, "budget": None}.get(outcome, metrics.get("val/loss", metrics.get("train/loss")))
         shown = {name: value for name, value in metrics.items() if name.startswith(("train/loss", "eval/"))}
-        return TrialResult(loss, usd, usd / self._price.charged(1.0), {"run": run, "outcome": outcome, **shown})
+        extra = {"run": run, "outcome": outcome, **shown}
+        return TrialResult(loss, usd, usd / self._price.charged(1.0), extra, self._price.charged(seconds))
 
     def _limited(self, config: Config, limit_usd: float) -> Config:
         """The run stops by itself before it has used its reserve."""
         seconds = limit_usd / self._price.charged(1.0)
-        budget = BudgetConfig(limit_usd, self._price.usd_per_hour, margin=STOP_SHARE * seconds)
+        budget = BudgetConfig(limit_usd, self._price.usd_per_hour, margin=STOP_SHARE * seconds, whole_machine=False)
         return dataclasses.replace(config, budget=budget)
 
     def _record_kill(self, run: str) -> None:

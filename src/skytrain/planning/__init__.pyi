@@ -10,7 +10,7 @@ from .catalog import (
 )
 from .choice import choose as choose, costly_settings as costly_settings, explain as explain, refuse as refuse
 from .communication import Node as Node
-from .costs import EVALUATION_COST as EVALUATION_COST, work_of as work_of
+from .costs import BOOT_SECONDS as BOOT_SECONDS, EVALUATION_COST as EVALUATION_COST, work_of as work_of
 from .cpu_ranking import CpuMachine as CpuMachine, cpu_table as cpu_table, rank_cpu_machines as rank_cpu_machines
 from .experiments import (
     CostSheet as CostSheet,
@@ -49,6 +49,7 @@ from .mesh import (
 )
 from .offers import Offer as Offer, PlanRequest as PlanRequest, find_offers as find_offers
 from .plan_file import (
+    CostForecast as CostForecast,
     JobKind as JobKind,
     Plan as Plan,
     PlannedData as PlannedData,

@@ -16,7 +16,7 @@ from .catalog import Market, Target
 
 FORMAT = 3
 HASH = "hash"  # the key of the hash over all others
-JobKind = Literal["train", "prepare"]
+JobKind = Literal["train", "prepare", "tune"]
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ from .meter import (
     Count as Count,
     Meter as Meter,
     Spend as Spend,
+    boot_clock as boot_clock,
+    boot_id as boot_id,
     last_records as last_records,
     machine_price as machine_price,
     read_spend as read_spend,

@@ -68,8 +68,13 @@ def boot_clock() -> float:
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
+def boot_id() -> str:
+    """Return what names this boot of the machine; a new name at each call where the system has none."""
+    return BOOT_ID.read_text().strip() if BOOT_ID.exists() else uuid.uuid4().hex
+
+
 def this_machine(instance: Ec2Instance | None) -> MeteredMachine:
-    boot = BOOT_ID.read_text().strip() if BOOT_ID.exists() else uuid.uuid4().hex
+    boot = boot_id()
     up = boot_clock()
     if instance is None:
         return MeteredMachine(boot, boot, up, 0.0, rented=False)

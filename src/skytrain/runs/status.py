@@ -25,7 +25,7 @@ class RunStatus:
 
     run: str
     # launched, starting, running, stale (silent for a while), failed, done, stopped, budget, interrupted, not started,
-    # launch failed, preparing, prepared, damaged
+    # launch failed, preparing, prepared, tuning, tuned, damaged
     state: str
     reason: str | None = None  # of the failure, or which record is damaged
     since: str | None = None  # time of the last heartbeat, or of the end

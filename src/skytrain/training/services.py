@@ -84,9 +84,10 @@ def find_host(ranks: Ranks, reporter: Reporter) -> Host:
 def start_meter(context: RunContext, host: Host, spent: Spend) -> Meter:
     """Counts all machines of the job at the price of rank 0's; all ranks call this together."""
     budget, ranks, reporter = context.config.budget, context.ranks, context.reporter
+    instance = host.instance if budget.whole_machine else None
     machines = [
         found
-        for found in ranks.everyone(this_machine(host.instance) if ranks.local_rank == 0 else None)
+        for found in ranks.everyone(this_machine(instance) if ranks.local_rank == 0 else None)
         if found is not None
     ]
     price = ranks.first_does(lambda: _price(budget, host))

@@ -8,13 +8,25 @@ from .conclusions import (
 from .driver import (
     SweepProgress as SweepProgress,
     SweepSetup as SweepSetup,
+    SweepStopped as SweepStopped,
     TrialResult as TrialResult,
     TrialRunner as TrialRunner,
+    TrialTaken as TrialTaken,
+    begin_sweep as begin_sweep,
     check_budget as check_budget,
+    conclude as conclude,
     run_sweep as run_sweep,
     search_of as search_of,
+    work as work,
 )
 from .estimates import StepEstimate as StepEstimate
+from .hosts import (
+    Heartbeats as Heartbeats,
+    SweepHost as SweepHost,
+    TuneSession as TuneSession,
+    ended_sessions as ended_sessions,
+    live_sessions as live_sessions,
+)
 from .joint import JointFit as JointFit, RungCurve as RungCurve, fit_jointly as fit_jointly, u_shape as u_shape
 from .laws import (
     LAWS as LAWS,
@@ -45,7 +57,7 @@ from .setting_up import (
 )
 from .strategies.base import Strategy as Strategy
 from .strategies.registry import all_strategies as all_strategies, find_strategy as find_strategy
-from .sweeps import Decision as Decision, SweepStore as SweepStore, find_sweep as find_sweep
+from .sweeps import Decision as Decision, SweepState as SweepState, SweepStore as SweepStore, find_sweep as find_sweep
 from .trials import (
     RungShape as RungShape,
     shape_named as shape_named,

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from .ledger import FINAL, BudgetError, Ledger
+from ..config import SkytrainError
+from ..runs import EXIT_CODES, STOPPED
+from .hosts import SweepHost
+from .ledger import FINAL, BudgetError, Entry, Ledger
 from .problem import Answer, Observation, Problem, Rung, Search, Trial
+from .rehearsal import believed
 from .strategies.base import Strategy
-from .sweeps import Decision, SweepStore
+from .sweeps import Claim, Decision, SweepState, SweepStore
 
 MOST_TRIALS = 500
 AT_THE_EDGE = 0.1  # ln: about one step between neighbouring rates
+TRIAL = "trial-"  # of entries in the ledger
 OVERRUN = 2.0  # most that a trial may cost, in estimates
 
 
@@ -25,6 +31,17 @@ class TrialResult:
     usd: float
     seconds: float
     extra: dict[str, object]
+    session_usd: float | None = None  # the part that was spent here, of a trial that others began
+
+
+class SweepStopped(SkytrainError):
+    """`skytrain stop` was asked for: no failure, and nothing to be tried again by itself."""
+
+    exit_code = EXIT_CODES[STOPPED]
+
+
+class TrialTaken(Exception):
+    """Another worker has taken the trial over, and this one must not finish it."""
 
 
 class TrialRunner(Protocol):
@@ -45,6 +62,36 @@ class SweepProgress:
     left_usd: float
 
 
+class WorkerHost(Protocol):
+    """The machine that a worker runs on, and what it knows of others."""
+
+    @property
+    def worker(self) -> str: ...
+    def clock(self) -> float: ...
+    def is_alive(self, worker: str) -> bool: ...
+    def cushion_usd(self) -> float: ...
+    def reserve(self, ledger: Ledger, state: SweepState) -> None:
+        """Reserves what the machine costs beside its trials."""
+
+
+class OnlyWorker:
+    """No other worker, and a machine that costs nothing beside its trials: a table of runs, or a simulation."""
+
+    worker = ""
+
+    def clock(self) -> float:
+        return 0.0
+
+    def is_alive(self, worker: str) -> bool:
+        return False
+
+    def cushion_usd(self) -> float:
+        return 0.0
+
+    def reserve(self, ledger: Ledger, state: SweepState) -> None:
+        return
+
+
 @dataclass(frozen=True)
 class SweepSetup:
     """Everything that a sweep needs."""
@@ -57,50 +104,128 @@ class SweepSetup:
     final_usd: float  # the most that the final run costs
     tell: Callable[[SweepProgress], None] = lambda progress: None
     announce: Callable[[Decision], None] = lambda decision: None
+    host: WorkerHost = field(default_factory=OnlyWorker)
+    parallel: int = 1  # trials that may run at the same time
+    wait: Callable[[], bool] = lambda: False  # for results of other workers; False: this worker leaves
+
+
+class OthersRun:
+    """Nothing is to be decided until another worker's trial has ended."""
+
+
+OTHERS_RUN = OthersRun()
 
 
 def run_sweep(setup: SweepSetup) -> Answer:
     """Runs trials until the strategy or the money ends, and answers. Calling it again continues."""
+    begin_sweep(setup)
+    work(setup)
+    return conclude(setup, setup.sweep.state().observed)
+
+
+def begin_sweep(setup: SweepSetup) -> None:
+    """Reserves the final run, and puts the ledger in order after a kill."""
     sweep, ledger = setup.sweep, setup.ledger
     check_budget(setup.problem, setup.final_usd, ledger)
     ledger.reserve(FINAL, setup.final_usd)
-    history = sweep.history()
-    for number in sorted(history):  # killed between the two writes of a trial's end
-        ledger.charge(trial_entry(number), history[number].usd)
-    decided = sweep.decisions()
-    known = {FINAL, *map(trial_entry, history), *(trial_entry(one.number) for one in decided)}
-    for entry in ledger.entries:  # killed between a reserve and its decision
-        if entry.charged_usd is None and entry.what not in known:
+    ledger.refresh()  # before the decisions, which are written first
+    state = sweep.state()
+    decided = {trial_entry(one.number) for one in state.decisions}
+    for entry in ledger.entries:
+        if entry.what.startswith(TRIAL) and entry.what not in decided:
             ledger.release(entry.what)
-    for pending in decided:
-        if pending.number not in history:
-            history[pending.number] = _run(setup, pending)
-    while (decision := _next(setup, history)) is not None:
-        history[decision.number] = _run(setup, decision)
-    return conclude(setup, [history[number] for number in sorted(history)])
+    for number, found in state.history.items():
+        if ledger.entry(trial_entry(number)).charged_usd is None:  # killed between the two writes of a trial's end
+            ledger.charge(trial_entry(number), found.usd)
 
 
-def search_of(problem: Problem, history: Sequence[Observation], ledger: Ledger) -> Search:
+def work(setup: SweepSetup) -> None:
+    """Runs trials, one after another, until there is nothing left for this worker."""
+    while (taken := take(setup)) is not None:
+        if isinstance(taken, OthersRun):
+            if not setup.wait():
+                return
+        else:
+            with suppress(TrialTaken):
+                finish(setup, taken, run_trial(setup, taken))
+
+
+def take(setup: SweepSetup) -> Decision | OthersRun | None:
+    """The next trial for this worker, its own from now on; None when the sweep has no more."""
+    while True:
+        if setup.sweep.is_asked_to_stop(setup.host.worker):
+            raise SweepStopped("the sweep was stopped as asked\n  the same command continues it")
+        state = look(setup)
+        left = [one for one in state.running if not setup.host.is_alive(state.claim_of(one.number).worker)]
+        for decision in left:  # its worker was killed, or its machine lost
+            turn = state.claim_of(decision.number).turn + 1
+            claim = Claim(decision.number, turn, setup.host.worker, setup.host.clock())
+            if setup.sweep.claim(claim) and not setup.sweep.is_finished(decision.number):
+                return decision
+        if left:
+            continue  # another worker was faster
+        proposed = propose(setup, state)
+        if proposed is None:
+            return OTHERS_RUN if state.running else None
+        if setup.sweep.decide(proposed):
+            setup.ledger.replace(Entry(trial_entry(proposed.number), proposed.most_usd))
+            setup.host.reserve(setup.ledger, setup.sweep.state())
+            return proposed
+
+
+def look(setup: SweepSetup) -> SweepState:
+    """The sweep and its money as of now: a trial that runs counts with its limit, also before its worker says so."""
+    setup.ledger.refresh()
+    state = setup.sweep.state()
+    for one in state.running:
+        if not setup.ledger.has(trial_entry(one.number)):
+            setup.ledger.count(Entry(trial_entry(one.number), one.most_usd))
+    for number, found in state.history.items():
+        setup.ledger.count(Entry(trial_entry(number), found.usd, found.usd))
+    setup.host.reserve(setup.ledger, state)
+    return state
+
+
+def search_of(problem: Problem, history: Sequence[Observation], ledger: Ledger, open_usd: float = 0.0) -> Search:
     # The total leaves overheads out: it must not change in the course of a sweep, or strategies would change course.
-    return Search(problem, tuple(history), ledger.left_usd, ledger.budget_usd - ledger.usd(FINAL))
+    return Search(problem, tuple(history), ledger.left_usd + open_usd, ledger.budget_usd - ledger.usd(FINAL))
 
 
-def _next(setup: SweepSetup, history: dict[int, Observation]) -> Decision | None:
-    """Decides on the next trial and reserves its money; None when the strategy has enough or money is short."""
-    sweep, ledger = setup.sweep, setup.ledger
-    number = max(history, default=0) + 1
-    done = [history[each] for each in sorted(history)]
-    trial = setup.strategy.propose(search_of(setup.problem, done, ledger)) if number <= MOST_TRIALS else None
+def propose(setup: SweepSetup, state: SweepState) -> Decision | None:
+    """The strategy's next trial if its worst case can be paid; None when it has enough or money is short.
+
+    Trials that run are believed to end as the prior says, so that the next one is chosen beside them.
+    """
+    number = max((one.number for one in state.decisions), default=0) + 1
+    if number > MOST_TRIALS:
+        return None
+    seen = dict(state.history)
+    for one in state.running:
+        seen[one.number] = believed(setup.problem, state.observed, one.trial)
+    # A running trial keeps more than its estimate. What it will probably give back is there for the strategy's plans.
+    spare = sum(one.most_usd - one.usd for one in state.running)
+    history = [seen[each] for each in sorted(seen)]
+    trial = setup.strategy.propose(search_of(setup.problem, history, setup.ledger, spare))
     if trial is None:
         return None
-    usd = repriced(setup.problem, done).rung(trial.rung).usd
-    try:
-        ledger.reserve(trial_entry(number), usd)
-    except BudgetError:
-        return None  # trials of this model have cost more than estimated
-    decision = Decision(number, trial, usd, setup.strategy.name)
-    sweep.decide(decision)
-    return decision
+    usd = repriced(setup.problem, state.observed).rung(trial.rung).usd
+    # A busy machine may be slower than its dry run. That is no reason to lose the trial while money is left.
+    left = setup.ledger.left_usd - setup.host.cushion_usd()
+    most = min(OVERRUN * usd, usd + max(0.0, left - usd) / setup.parallel)
+    for limit in (most, usd):
+        worker, at = setup.host.worker, setup.host.clock()
+        decision = Decision(number, trial, usd, setup.strategy.name, limit, worker, at)
+        if limit + _more_overhead(setup, state, decision) <= left + 1e-9:
+            return decision
+    return None
+
+
+def _more_overhead(setup: SweepSetup, state: SweepState, decision: Decision) -> float:
+    """What this machine's idle slots would cost more while the trial runs."""
+    if not isinstance(setup.host, SweepHost):
+        return 0.0
+    session, now = setup.host.session, setup.host.clock()
+    return session.reserve_usd(state.with_decision(decision), now) - setup.ledger.usd(setup.host.entry)
 
 
 def repriced(problem: Problem, history: Sequence[Observation]) -> Problem:
@@ -118,31 +243,34 @@ def repriced(problem: Problem, history: Sequence[Observation]) -> Problem:
     return replace(problem, rungs=tuple(rungs))
 
 
-def _run(setup: SweepSetup, decision: Decision) -> Observation:
-    ledger, number = setup.ledger, decision.number
-    ledger.reserve(trial_entry(number), decision.usd)
+def run_trial(setup: SweepSetup, decision: Decision) -> TrialResult:
     setup.announce(decision)
-    # A busy machine may be slower than its dry run. That is no reason to lose the trial while money is left.
-    limit = min(OVERRUN * decision.usd, decision.usd + max(0.0, ledger.left_usd))
-    result = setup.runner.run(number, decision.trial, limit)
-    loss = math.nan if result.loss is None else result.loss
-    observation = Observation(decision.trial, loss, result.usd, result.seconds, result.extra)
-    setup.sweep.finish(number, observation)
-    ledger.charge(trial_entry(number), result.usd)
-    setup.tell(SweepProgress(number, decision, observation, ledger.left_usd))
-    return observation
+    return setup.runner.run(decision.number, decision.trial, decision.most_usd)
+
+
+def finish(setup: SweepSetup, decision: Decision, result: TrialResult) -> None:
+    """Keeps a trial's result and charges what it came to."""
+    number, loss = decision.number, math.nan if result.loss is None else result.loss
+    here = result.usd if result.session_usd is None else result.session_usd
+    extra = {**result.extra, "worker": setup.host.worker, "session_usd": here}
+    observation = Observation(decision.trial, loss, result.usd, result.seconds, extra)
+    if not setup.sweep.finish(number, observation):
+        return  # another worker has; what was spent here is this machine's overhead
+    setup.ledger.charge(trial_entry(number), result.usd)
+    setup.tell(SweepProgress(number, decision, observation, setup.ledger.left_usd))
 
 
 def trial_entry(number: int) -> str:
-    return f"trial-{number:03d}"
+    return f"{TRIAL}{number:03d}"
 
 
 def check_budget(problem: Problem, final_usd: float, ledger: Ledger) -> None:
     """Raises BudgetError with the least that works where the final run and one trial do not fit."""
     cheapest = min((rung.usd for rung in problem.rungs), default=0.0)
-    if ledger.spent_usd or final_usd + cheapest <= ledger.budget_usd + 1e-9:
+    needed = final_usd + cheapest + ledger.spent_usd
+    if needed <= ledger.budget_usd + 1e-9 or any(entry.what.startswith(TRIAL) for entry in ledger.entries):
         return
-    least = math.ceil(100 * (final_usd + cheapest)) / 100
+    least = math.ceil(100 * needed) / 100
     raise BudgetError(
         f"budget.usd={ledger.budget_usd:g} buys no search: the final run may cost ${final_usd:.2f} "
         f"and the cheapest trial ${cheapest:.2f}\n"

@@ -52,12 +52,21 @@ class Entry:
 
 
 class Ledger:
-    """The entries of one sweep, each an object in the store that only this sweep's process writes."""
+    """The entries of one sweep, each an object in the store that one worker writes."""
 
     def __init__(self, store: Store, folder: str, budget_usd: float) -> None:
         self._store, self._folder = store, f"{folder}/ledger"
         self.budget_usd = budget_usd
+        self._entries: dict[str, Entry] = {}
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Reads what other workers have written since."""
         self._entries = {entry.what: entry for entry in self._load()}
+
+    def count(self, entry: Entry) -> None:
+        """Counts an entry that its worker has not written yet."""
+        self._entries[entry.what] = entry
 
     def _load(self) -> list[Entry]:
         keys = [stat.key for stat in self._store.list(f"{self._folder}/")]
@@ -67,9 +76,14 @@ class Ledger:
     def entries(self) -> tuple[Entry, ...]:
         return tuple(self._entries[name] for name in sorted(self._entries))
 
+    def has(self, what: str) -> bool:
+        return what in self._entries
+
+    def entry(self, what: str) -> Entry:
+        return self._entries.get(what, Entry(what, 0.0))
+
     def usd(self, what: str) -> float:
-        entry = self._entries.get(what)
-        return entry.usd if entry else 0.0
+        return self.entry(what).usd
 
     @property
     def spent_usd(self) -> float:
@@ -91,6 +105,11 @@ class Ledger:
                 f"budget ${self.budget_usd:.2f} - spent ${self.spent_usd:.2f} - final run ${self.usd(FINAL):.2f}"
             )
         return self._write(Entry(what, usd))
+
+    def replace(self, entry: Entry) -> None:
+        """Writes an entry anew, whatever it was."""
+        if self._entries.get(entry.what) != entry:
+            self._write(entry)
 
     def charge(self, what: str, usd: float) -> Entry:
         """Replaces a reserve by what it came to."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -25,6 +26,14 @@ def rehearse(problem: Problem, strategy: Strategy, usd: float) -> list[Observati
         left -= cost
         history.append(Observation(trial, expected_loss(problem, trial), cost))
     return history
+
+
+def believed(problem: Problem, history: Sequence[Observation], trial: Trial) -> Observation:
+    """How a trial that still runs is believed to end: on the prior's U, at the height of its rung's other trials."""
+    known = [one for one in history if one.trial.rung == trial.rung and one.finite]
+    gaps = [one.loss - expected_loss(problem, one.trial) for one in known]
+    loss = expected_loss(problem, trial) + (sum(gaps) / len(gaps) if gaps else 0.0)
+    return Observation(trial, loss, problem.rung(trial.rung).usd)
 
 
 def expected_loss(problem: Problem, trial: Trial) -> float:

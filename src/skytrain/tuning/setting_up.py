@@ -17,6 +17,7 @@ from .problem import Priors, Problem, Rung
 from .trials import configured_value
 
 HIGHEST = {"lr": 0.5, "warmup": 0.9}  # where nothing else is set
+WHERE = ("name", "host", "parallel", "machines")  # settings that decide nothing but where and how fast
 RANGE = 32.0  # allowed values reach so far below and above the expected one
 # Other settings move the loss less than the rate does, and nobody has published laws for them.
 OTHER_AXES: dict[str, Any] = {
@@ -74,16 +75,21 @@ def beliefs(config: Config, target: Rung) -> Priors:
 
 def sweep_spec(config: Config, tokenizer_id: str) -> dict[str, Any]:
     """What the answers of a sweep depend on; the same name with another of these is refused."""
-    tune = {key: value for key, value in plain(config.tune).items() if key != "name" and not key.startswith("usd")}
+    tune = {key: value for key, value in _question(config).items() if not key.startswith("usd")}
     return {"target": _target(config), "tokenizer": tokenizer_id, "tune": tune}
 
 
 def sweep_name(config: Config) -> str:
     if config.tune.name:
         return config.tune.name
-    text = json.dumps([_target(config), plain(config.tune)], sort_keys=True)
+    text = json.dumps([_target(config), _question(config)], sort_keys=True)
     model = config.model.name.rstrip("/").rpartition("/")[2]
     return f"{model}-{config.data.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _question(config: Config) -> dict[str, Any]:
+    """The settings of the search, without those of where it runs."""
+    return {key: value for key, value in plain(config.tune).items() if key not in WHERE}
 
 
 def _target(config: Config) -> Mapping[str, Any]:

@@ -1,14 +1,15 @@
 """A sweep in the store: `sweeps/<name>/` with its specification, decisions, finished trials, ledger and answer.
 
 A decision is written before its trial starts, and a trial when it ends, both by conditional create. So the same
-command finds what was decided, continues a trial that has not ended, and never pays for one twice.
+command finds what was decided, continues a trial that has not ended, and never pays for one twice. Several workers
+may share a sweep: who creates the object of a number has decided it, and whoever comes second decides again.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -27,6 +28,49 @@ class Decision:
     trial: Trial
     usd: float
     why: str
+    limit_usd: float | None = None  # the most that it may cost in all; null in sweeps of earlier versions
+    worker: str = ""  # who decided, and runs it first
+    at: float = 0.0  # when, by the clock of the worker's machine
+
+    @property
+    def most_usd(self) -> float:
+        return self.usd if self.limit_usd is None else self.limit_usd
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Who runs a trial, and since when by the clock of its machine."""
+
+    number: int
+    turn: int  # 1 for the worker that decided it
+    worker: str
+    at: float
+
+
+@dataclass(frozen=True)
+class SweepState:
+    """A sweep as one worker found it: a trial whose result it missed counts as running."""
+
+    decisions: Sequence[Decision]
+    claims: Sequence[Claim]
+    history: Mapping[int, Observation]
+
+    @property
+    def running(self) -> list[Decision]:
+        """Decided, and without a result."""
+        return [one for one in self.decisions if one.number not in self.history]
+
+    def claim_of(self, number: int) -> Claim:
+        """The newest claim of a trial."""
+        return [one for one in self.claims if one.number == number][-1]
+
+    @property
+    def observed(self) -> list[Observation]:
+        return [self.history[number] for number in sorted(self.history)]
+
+    def with_decision(self, decision: Decision) -> SweepState:
+        claim = Claim(decision.number, 1, decision.worker, decision.at)
+        return SweepState([*self.decisions, decision], [*self.claims, claim], self.history)
 
 
 class SweepStore:
@@ -35,6 +79,7 @@ class SweepStore:
     def __init__(self, store: Store, name: str) -> None:
         self.store, self.name = store, name
         self.folder = f"sweeps/{name}"
+        self._read: dict[str, dict[str, Any]] = {}  # decisions, claims and trials never change
 
     @property
     def url(self) -> str:
@@ -68,26 +113,50 @@ class SweepStore:
         return read_object(self.store, f"{self.folder}/spec.json")
 
     def decisions(self) -> list[Decision]:
-        found = [read_object(self.store, key) for key in self._keys("decisions")]
-        return [Decision(one["number"], Trial(**one["trial"]), one["usd"], one["why"]) for one in found]
+        found = [self._once(key) for key in self._keys("decisions")]
+        return [Decision(**{**one, "trial": Trial(**one["trial"])}) for one in found]
 
-    def decide(self, decision: Decision) -> None:
-        key = f"{self.folder}/decisions/{decision.number:03d}.json"
-        if not self.store.create(key, _json(asdict(decision))):
-            raise SkytrainError(
-                f"another process has decided trial {decision.number} of sweep {self.name!r}\n"
-                "  one process works on a sweep at a time; wait for the other, or choose another tune.name"
-            )
+    def decide(self, decision: Decision) -> bool:
+        """Whether this decision is the one of its number; False where another worker was first."""
+        return self.store.create(f"{self.folder}/decisions/{decision.number:03d}.json", _json(asdict(decision)))
+
+    def claims(self, decisions: Sequence[Decision]) -> list[Claim]:
+        """Everyone who has run each trial, in turn."""
+        later = [Claim(**self._once(key)) for key in self._keys("claims")]
+        first = [Claim(one.number, 1, one.worker, one.at) for one in decisions]
+        return sorted([*first, *later], key=lambda one: (one.number, one.turn))
+
+    def state(self) -> SweepState:
+        """Everything that was decided and observed; results are read first, so that none lacks its decision."""
+        history, decisions = self.history(), self.decisions()
+        return SweepState(decisions, self.claims(decisions), history)
+
+    def ask_stop(self, sessions: Sequence[str]) -> None:
+        """Asks these sessions to take no more trials; those that start later are not meant."""
+        self.save("stop", {"sessions": list(sessions)})
+
+    def is_asked_to_stop(self, worker: str) -> bool:
+        asked = self.load("stop")
+        return asked is not None and worker.partition("/")[0] in asked["sessions"]
+
+    def is_finished(self, number: int) -> bool:
+        return self.store.exists(f"{self.folder}/trials/{number:03d}.json")
+
+    def claim(self, claim: Claim) -> bool:
+        """Whether the trial is this worker's from now on; False where another one was first."""
+        key = f"{self.folder}/claims/{claim.number:03d}-{claim.turn:03d}.json"
+        return self.store.create(key, _json(asdict(claim)))
 
     def history(self) -> dict[int, Observation]:
         """The finished trials by number."""
-        found = {int(key.rpartition("/")[2][:3]): read_object(self.store, key) for key in self._keys("trials")}
+        found = {int(key.rpartition("/")[2][:3]): self._once(key) for key in self._keys("trials")}
         return {number: _observation(fields) for number, fields in sorted(found.items())}
 
-    def finish(self, number: int, observation: Observation) -> None:
+    def finish(self, number: int, observation: Observation) -> bool:
+        """Whether this is the trial's result; False where another worker has finished it."""
         loss = observation.loss if observation.finite else {True: "diverged", False: "stopped"}[observation.diverged]
         fields = asdict(observation) | {"loss": loss}
-        self.store.create(f"{self.folder}/trials/{number:03d}.json", _json(fields))
+        return self.store.create(f"{self.folder}/trials/{number:03d}.json", _json(fields))
 
     def save(self, name: str, fields: Mapping[str, Any]) -> None:
         """Writes another object of the sweep, such as its answer; the newest counts."""
@@ -107,6 +176,11 @@ class SweepStore:
     def entries(self) -> list[Entry]:
         """The lines of the ledger."""
         return [Entry(**read_object(self.store, key)) for key in self._keys("ledger")]
+
+    def _once(self, key: str) -> dict[str, Any]:
+        if key not in self._read:
+            self._read[key] = read_object(self.store, key)
+        return self._read[key]
 
     def _keys(self, part: str) -> list[str]:
         return [stat.key for stat in self.store.list(f"{self.folder}/{part}/")]

@@ -140,6 +140,11 @@ class BudgetConfig:
         "it is spent.",
         default="stop",
     )
+    whole_machine: bool = setting(
+        EXECUTION,
+        "Count a rented machine from its launch; false: from the run's start, for a trial of a sweep that pays the rest.",
+        default=True,
+    )
     planned_usd: NonNegative | None = setting(
         EXECUTION, "What the plan expects the run to cost; `skytrain launch` sets it.", default=None
     )

@@ -47,6 +47,15 @@ class TuneConfig:
     diverged_nats: PositiveFloat = setting(
         EXECUTION, "A trial whose loss rises so far above its lowest has diverged, and is stopped."
     )
+    parallel: Count = setting(
+        EXECUTION,
+        "Trials at the same time on a machine, each on a GPU of its own, or on its share of the cores.",
+        default=1,
+    )
+    host: str | None = setting(
+        EXECUTION, "Name of this machine among those that share a sweep; null: its own name.", default=None
+    )
+    machines: Count = setting(EXECUTION, "Machines that `launch tune` rents for the sweep.", default=1)
 
 
 DEFAULT_TUNE = TuneConfig(

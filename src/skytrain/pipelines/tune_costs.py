@@ -1,0 +1,100 @@
+"""What the trials and the final run of a sweep cost: measured on this machine, or predicted for another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ..config import Config, ConfigError, total_steps
+from ..planning import PlanRequest, find_offers, load_catalog, workload_of
+from ..runs import Reporter
+from ..tuning import (
+    HourlyPrice,
+    Problem,
+    RungShape,
+    StepEstimate,
+    SweepStore,
+    make_problem,
+    sweep_price,
+    target_shape,
+)
+
+CONTINGENCY = 0.05  # of the final run, on top of the margin
+
+
+def priced_problem(
+    config: Config, shapes: Sequence[RungShape], estimates: dict[str, StepEstimate], price: HourlyPrice
+) -> tuple[Problem, float]:
+    """The search with its prices, and what the final run may cost."""
+
+    def usd(shape: RungShape) -> float:
+        return estimates[_key(shape)].usd(shape.config, shape.parameters, price)
+
+    target = target_shape(config)
+    steps = total_steps(config)
+    if config.tune.final_from_step >= steps:
+        raise ConfigError("tune.final_from_step", f"{config.tune.final_from_step} is not below the run's {steps} steps")
+    final = usd(target) * (1 + CONTINGENCY) * (1 - config.tune.final_from_step / steps)
+    rungs = [shape.rung(usd(shape)) for shape in shapes]
+    return make_problem(config, target.rung(final), rungs), final if config.tune.final else 0.0
+
+
+def measure(shapes: Sequence[RungShape], known: dict[str, StepEstimate], reporter: Reporter) -> dict[str, StepEstimate]:
+    """A dry run for each model; horizons share one."""
+    from .tune_runner import dry_run
+
+    found = dict(known)
+    if not found and shapes:
+        reporter.note(f"warming up with 20 steps of {_key(shapes[0])}")
+        dry_run(shapes[0].config, _Quiet(reporter))  # loads libraries and opens the device, which no trial pays for
+    for shape in shapes:
+        if _key(shape) not in found:
+            reporter.note(f"measuring 20 steps of {_key(shape)}")
+            found[_key(shape)] = dry_run(shape.config, _Quiet(reporter))
+    return found
+
+
+def missing_estimates(shapes: Sequence[RungShape], known: dict[str, StepEstimate]) -> bool:
+    return any(_key(shape) not in known for shape in shapes)
+
+
+def predict(config: Config, shapes: Sequence[RungShape]) -> tuple[HourlyPrice, dict[str, StepEstimate]]:
+    """The planner's step times on an instance type, and its price."""
+    catalog, found = load_catalog(), {}
+    request = PlanRequest(instance=config.tune.instance, nodes=1)
+    usd = config.tune.usd_per_hour or config.budget.usd_per_hour
+    for shape in shapes:
+        if _key(shape) in found:
+            continue
+        offers = find_offers(workload_of(shape.config), catalog, request)
+        placed = next((one for one in offers if one.placement is not None), None)
+        if placed is None or placed.placement is None:
+            problem = offers[0].problem if offers else "it is not in the catalogue"
+            raise ConfigError("tune.instance", f"{config.tune.instance}: {problem}")
+        if usd is None and placed.price is not None:
+            usd = placed.price.usd_per_hour_max
+        seconds = placed.placement.prediction.seconds
+        found[_key(shape)] = StepEstimate(seconds, first_seconds=20.0, start_seconds=30.0)
+    return sweep_price(replace(config, tune=replace(config.tune, usd_per_hour=usd)), None), found
+
+
+def _key(shape: RungShape) -> str:
+    """What decides the time of a step."""
+    return f"{shape.config.model.name}-{shape.config.trainer.batch_tokens}"
+
+
+def known_estimates(sweep: SweepStore) -> dict[str, StepEstimate]:
+    return {name: StepEstimate(**fields) for name, fields in (sweep.load("estimates") or {}).items()}
+
+
+class _Quiet:
+    """Progress of dry runs only."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self.progress = reporter.progress
+
+    def note(self, text: str) -> None:
+        return
+
+    def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
+        return

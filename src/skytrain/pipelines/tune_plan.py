@@ -1,0 +1,61 @@
+"""What a sweep would buy, before anything is spent. Loads no torch where the step times are predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..config import Config
+from ..runs import Ec2Instance, Reporter, find_metadata
+from ..storage import open_store
+from ..tuning import (
+    Ledger,
+    Observation,
+    Problem,
+    SweepStore,
+    check_budget,
+    find_strategy,
+    rehearse,
+    sweep_name,
+    sweep_price,
+    target_shape,
+    trial_shapes,
+)
+from .tune_costs import measure, predict, priced_problem
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a sweep would buy, before anything is spent."""
+
+    problem: Problem
+    trials: list[Observation]
+    final_usd: float
+    budget_usd: float
+    source: str  # of the step times
+
+
+def plan_sweep(config: Config, reporter: Reporter) -> Schedule:
+    """The trials that the strategy would buy if published laws held, with their worst-case dollars."""
+    shapes, target = trial_shapes(config), target_shape(config)
+    if config.tune.instance is None:
+        price = sweep_price(config, find_instance())
+        estimates, source = measure([*shapes, target], {}, reporter), "measured on this machine"
+    else:
+        price, estimates = predict(config, [*shapes, target])
+        source = f"predicted for {config.tune.instance}"
+    problem, final_usd = priced_problem(config, shapes, estimates, price)
+    assert config.budget.usd is not None
+    left = config.budget.usd - final_usd
+    if left < min(rung.usd for rung in problem.rungs):
+        store = SweepStore(open_store(config.store), sweep_name(config))
+        check_budget(problem, final_usd, Ledger(store.store, store.folder, config.budget.usd))
+    trials = rehearse(problem, find_strategy(config.tune.strategy), left)
+    return Schedule(problem, trials, final_usd, config.budget.usd, source)
+
+
+def find_instance() -> Ec2Instance | None:
+    metadata = find_metadata()
+    try:
+        return metadata.instance() if metadata is not None else None
+    except OSError:
+        return None

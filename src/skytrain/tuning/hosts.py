@@ -1,0 +1,218 @@
+"""Machines that share a sweep: who is alive, who runs which trial, and what a machine costs beside its trials.
+
+A session is one process on one machine, with one or more slots that run trials at the same time. It writes a heartbeat
+object; a session without one for a minute, or whose process is gone from this machine, has left its trials to others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ..jobs import identify, is_alive
+from ..runs import boot_clock, boot_id, read_object
+from ..storage import NotFound, StoreError
+from .ledger import Entry, HourlyPrice, Ledger
+from .sweeps import Claim, SweepState, SweepStore
+
+BEAT_SECONDS = 10.0
+PRESENT_SECONDS = 60.0  # a session without a heartbeat for so long is taken to be gone
+ALLOWANCE_SECONDS = 20.0  # of a machine's time between two trials and at the end, reserved ahead
+
+
+@dataclass(frozen=True)
+class TuneSession:
+    """One process on one machine that works on a sweep. Times are of the machine's clock since boot."""
+
+    name: str
+    machine: str
+    place: str  # where `process` can be looked up: one kernel and process namespace
+    process: str
+    began: float  # from which the machine is charged
+    usd_per_hour: float
+    slots: int = 1
+
+    @classmethod
+    def here(cls, machine: str | None, began: float, price: HourlyPrice, slots: int) -> TuneSession:
+        place, process = this_place(), identify(os.getpid())
+        machine = machine or f"{platform.node() or 'host'}-{place}"
+        name = "".join(one if one.isalnum() or one == "-" else "-" for one in f"{machine}-{secrets.token_hex(4)}")
+        return cls(name, machine, place, process, began, price.usd_per_hour, slots)
+
+    @property
+    def slot_usd_per_second(self) -> float:
+        return self.usd_per_hour / 3600 / self.slots
+
+    def unfinished(self, state: SweepState) -> list[Claim]:
+        """The trial that each slot runs, or was running when the session ended."""
+        newest = {claim.worker: claim for claim in self._claims(state)}
+        return [claim for claim in newest.values() if not self._finished(state, claim)]
+
+    def finished_usd(self, state: SweepState) -> float:
+        """What this session spent on the trials that it finished."""
+        ended = [claim.number for claim in self._claims(state) if self._finished(state, claim)]
+        return sum(float(state.history[number].extra.get("session_usd", 0.0)) for number in ended)
+
+    def reserve_usd(self, state: SweepState, now: float) -> float:
+        """The most that the machine costs beside its trials until those that run now have ended.
+
+        A slot that is done is paid for while the slowest trial runs, since a machine is given back as a whole.
+        """
+        running = self.unfinished(state)
+        most = {one.number: one.most_usd for one in state.decisions}
+        ends = [most[claim.number] / self.slot_usd_per_second - (now - claim.at) for claim in running]
+        seconds = now - self.began + max(0.0, *ends, 0.0) + ALLOWANCE_SECONDS
+        trials = self.finished_usd(state) + sum(most[claim.number] for claim in running)
+        return max(0.0, self.usd_per_hour * seconds / 3600 - trials)
+
+    def spent_usd(self, state: SweepState, now: float) -> float:
+        """What the machine has cost beside its trials when the session ends."""
+        trials = self.finished_usd(state)
+        trials += sum(max(0.0, now - claim.at) * self.slot_usd_per_second for claim in self.unfinished(state))
+        return max(0.0, self.usd_per_hour * (now - self.began) / 3600 - trials)
+
+    def _claims(self, state: SweepState) -> list[Claim]:
+        return [claim for claim in state.claims if claim.worker.startswith(f"{self.name}/")]
+
+    def _finished(self, state: SweepState, claim: Claim) -> bool:
+        found = state.history.get(claim.number)
+        return found is not None and found.extra.get("worker") == claim.worker
+
+
+class SweepHost:
+    """This session's side of the meeting: its heartbeat, its part of the ledger, and which others are alive."""
+
+    def __init__(
+        self, sweep: SweepStore, session: TuneSession, slot: int = 1, clock: Callable[[], float] = boot_clock
+    ) -> None:
+        self._sweep, self.session, self._slot = sweep, session, slot
+        self.clock = clock
+
+    @property
+    def worker(self) -> str:
+        return f"{self.session.name}/{self._slot}"
+
+    @property
+    def entry(self) -> str:
+        return f"overhead-{self.session.name}"
+
+    def beat(self) -> None:
+        record = {**asdict(self.session), "at": self.clock()}
+        self._sweep.store.write(self._key(self.session.name), json.dumps(record).encode())
+
+    def others(self, *, by_clock: bool = False) -> list[str]:
+        """The sessions that are alive besides this one, by the store's clock.
+
+        Who writes no heartbeat has only its own clock to compare with (`by_clock`).
+        """
+        found = {
+            Path(stat.key).stem: stat.modified for stat in self._sweep.store.list(f"{self._sweep.folder}/workers/")
+        }
+        newest = time.time() if by_clock else max(found.values(), default=0.0)
+        recent = [name for name, modified in found.items() if newest - modified <= PRESENT_SECONDS]
+        return [name for name in recent if name != self.session.name and not self._gone(name)]
+
+    def is_alive(self, worker: str) -> bool:
+        name = worker.partition("/")[0]
+        return name == self.session.name or name in self.others()
+
+    def twin(self) -> str | None:
+        """Another session of this machine that is alive."""
+        records = [record for name in self.others() if (record := self._record(name))]
+        return next((one["process"] for one in records if one["machine"] == self.session.machine), None)
+
+    def can_wait(self, ledger: Ledger, state: SweepState) -> bool:
+        """Whether there is money to wait for other workers; beside a trial of this machine it costs nothing more."""
+        if self.session.unfinished(state):
+            return True
+        return ledger.left_usd >= self.cushion_usd() + self.session.usd_per_hour * ALLOWANCE_SECONDS / 3600
+
+    def cushion_usd(self) -> float:
+        """What other machines may add to their reserves while this one decides."""
+        return len(self.others()) * self.session.usd_per_hour * ALLOWANCE_SECONDS / 3600
+
+    def _gone(self, name: str) -> bool:
+        """Whether a session was a process of this machine that has ended."""
+        record = self._record(name)
+        return record is None or (record["place"] == self.session.place and not is_alive(record["process"]))
+
+    def _record(self, name: str) -> dict[str, Any] | None:
+        with suppress(NotFound):
+            return read_object(self._sweep.store, self._key(name))
+        return None
+
+    def reserve(self, ledger: Ledger, state: SweepState) -> None:
+        """Reserves what this machine costs beside the trials that run on it."""
+        ledger.replace(Entry(self.entry, self.session.reserve_usd(state, self.clock())))
+
+    def leave(self, ledger: Ledger, state: SweepState) -> None:
+        """Charges what this machine has cost beside its trials, and ends the heartbeat."""
+        ledger.charge(self.entry, self.session.spent_usd(state, self.clock()))
+        self._sweep.store.delete(self._key(self.session.name))
+
+    def settle(self, ledger: Ledger, state: SweepState) -> None:
+        """Charges sessions that have ended without doing so, up to their last heartbeat."""
+        alive = self.others()
+        for stat in self._sweep.store.list(f"{self._sweep.folder}/workers/"):
+            name = Path(stat.key).stem
+            record = None if name == self.session.name or name in alive else self._record(name)
+            if record is not None:
+                at = record.pop("at") + BEAT_SECONDS
+                ledger.charge(f"overhead-{name}", TuneSession(**record).spent_usd(state, at))
+                self._sweep.store.delete(stat.key)
+
+    def _key(self, name: str) -> str:
+        return f"{self._sweep.folder}/workers/{name}.json"
+
+
+class Heartbeats:
+    """Writes a host's heartbeat from a thread. A store that cannot be reached is tried again at the next beat."""
+
+    def __init__(self, host: SweepHost) -> None:
+        self._host, self._stop = host, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Heartbeats:
+        self._host.beat()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(BEAT_SECONDS):
+            with suppress(StoreError):
+                self._host.beat()
+
+
+def this_place() -> str:
+    """Names this kernel and process namespace: within it, a process id means one thing."""
+    try:
+        namespace = Path("/proc/self/ns/pid").readlink().name
+    except OSError:  # not on Linux
+        namespace = ""
+    return hashlib.sha256(f"{boot_id()} {namespace}".encode()).hexdigest()[:8]
+
+
+def live_sessions(sweep: SweepStore) -> list[str]:
+    """The sessions that work on a sweep, as seen from a machine that may not be one of them."""
+    onlooker = TuneSession("", "", this_place(), "", 0.0, 0.0)
+    return SweepHost(sweep, onlooker).others(by_clock=True)
+
+
+def ended_sessions(sweep: SweepStore, machine: str) -> Sequence[dict[str, Any]]:
+    """The records of a machine's sessions, of which the last beat is the time until which it was charged."""
+    keys = [stat.key for stat in sweep.store.list(f"{sweep.folder}/workers/")]
+    return [one for one in (read_object(sweep.store, key) for key in keys) if one["machine"] == machine]

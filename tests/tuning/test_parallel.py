@@ -1,0 +1,203 @@
+"""Several workers on one sweep: machines with slots in simulated time, kills, lost machines, and real processes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from skytrain.storage import open_store
+from skytrain.tuning import (
+    BudgetError,
+    Ledger,
+    SweepHost,
+    SweepSetup,
+    SweepStore,
+    TrialResult,
+    TuneSession,
+    conclude,
+    find_strategy,
+)
+from skytrain.tuning.driver import begin_sweep, finish, take
+from skytrain.tuning.sweeps import Decision
+from tests.tuning.simulated import FailingStore, Killed, SimulatedRunner, Truth, loss_of, make_problem
+
+BUDGET, FINAL = 2.4, 1.1
+USD_PER_HOUR = 6.0
+POLL_SECONDS = 10.0
+MOST_SESSIONS = 12
+
+
+class SimulatedHost(SweepHost):
+    """Its clock is the world's, and the world knows who is alive."""
+
+    def __init__(self, world, sweep, session, slot) -> None:
+        super().__init__(sweep, session, slot, clock=lambda: world.now)
+        self._world = world
+
+    def others(self) -> list[str]:
+        return [name for name in self._world.alive if name != self.session.name]
+
+
+@dataclass
+class Slot:
+    setup: SweepSetup
+    wakes_at: float
+    running: tuple[Decision, TrialResult, float] | None = None  # with its start
+
+
+@dataclass
+class World:
+    """Machines that start, wait, run trials and are killed, in simulated time; the bill is the machines' time."""
+
+    store: object
+    rng: np.random.Generator
+    truth: Truth
+    strategy: str
+    slots: int
+    kill_chance: float
+    now: float = 0.0
+    alive: dict[str, list[Slot]] = field(default_factory=dict)
+    sessions: dict[str, TuneSession] = field(default_factory=dict)
+    bill: float = 0.0
+    spent: dict[int, float] = field(default_factory=dict)  # by trial, over all attempts
+
+    def start_host(self, machine: str) -> None:
+        name = f"{machine}-{len(self.sessions)}"
+        session = TuneSession(name, machine, name, "1", self.now, USD_PER_HOUR, self.slots)
+        self.sessions[name] = session
+        slots = self.alive[name] = []
+        for slot in range(1, self.slots + 1):
+            sweep = SweepStore(self.store, "s")
+            problem = make_problem(seed=1)
+            ledger = Ledger(self.store, sweep.folder, BUDGET)
+            runner = SimulatedRunner(self.truth, problem, self.rng)
+            host = SimulatedHost(self, sweep, session, slot)
+            setup = SweepSetup(sweep, ledger, problem, find_strategy(self.strategy), runner, FINAL, host=host)
+            slots.append(Slot(_with(setup, parallel=2 * self.slots), self.now + 5.0 * self.rng.random()))
+        host.beat()
+        host.settle(slots[0].setup.ledger, sweep.state())
+        host.reserve(slots[0].setup.ledger, sweep.state())
+        begin_sweep(slots[0].setup)
+
+    def step(self) -> None:
+        """The next slot that wakes up: its trial has ended, or it asks for one."""
+        name, slot = min(
+            ((name, slot) for name, slots in self.alive.items() for slot in slots), key=lambda one: one[1].wakes_at
+        )
+        self.now = max(self.now, slot.wakes_at)
+        if self.rng.random() < self.kill_chance:
+            self.kill(name)
+            return
+        try:
+            self._wake(name, slot)
+        except Killed:
+            self.kill(name)
+
+    def _wake(self, name: str, slot: Slot) -> None:
+        setup = slot.setup
+        setup.host.beat()
+        if slot.running is not None:
+            decision, result, _ = slot.running
+            slot.running = None
+            self.spent[decision.number] = result.usd
+            finish(setup, decision, result)
+        taken = take(setup)
+        if isinstance(taken, Decision):
+            result = self._result(setup, taken)
+            slot.running = taken, result, self.now
+            slot.wakes_at = self.now + result.session_usd / setup.host.session.slot_usd_per_second
+        elif taken is not None and setup.host.can_wait(setup.ledger, setup.sweep.state()):
+            slot.wakes_at = self.now + POLL_SECONDS
+        else:
+            self.alive[name].remove(slot)
+            if not self.alive[name]:
+                setup.host.leave(setup.ledger, setup.sweep.state())
+                self._ended(name)
+
+    def _result(self, setup: SweepSetup, decision: Decision) -> TrialResult:
+        rng = np.random.default_rng(decision.number)
+        loss = loss_of(self.truth, setup.problem, decision.trial, rng)
+        whole = setup.problem.rung(decision.trial.rung).usd * float(np.clip(rng.lognormal(-0.1, 0.3), 0.5, 3.0))
+        whole *= 0.3 if math.isinf(loss) else 1.0
+        before = self.spent.get(decision.number, 0.0)
+        usd = max(before, min(whole, decision.most_usd))
+        return TrialResult(None if whole > decision.most_usd else loss, usd, usd * 3600, {}, usd - before)
+
+    def kill(self, name: str) -> None:
+        """The machine is gone; what its trials have cost was recorded, and another machine may take its place."""
+        for slot in self.alive[name]:
+            if slot.running is not None:
+                decision, result, began = slot.running
+                here = (self.now - began) * self.sessions[name].slot_usd_per_second
+                self.spent[decision.number] = result.usd - result.session_usd + min(here, result.session_usd)
+        self._ended(name)
+        self.start_again(self.sessions[name].machine)
+
+    def start_again(self, machine: str) -> None:
+        """As its group does; after many kills in a row the world calms down, so that the sweep ends."""
+        if len(self.sessions) > MOST_SESSIONS:
+            self.kill_chance, self.store = 0.0, getattr(self.store, "_store", self.store)
+        try:
+            self.start_host(machine)
+        except Killed:
+            self.kill(next(reversed(self.sessions)))
+
+    def _ended(self, name: str) -> None:
+        self.bill += (self.now - self.sessions[name].began) * USD_PER_HOUR / 3600
+        self.alive.pop(name, None)
+
+
+def _with(setup, **changed):
+    from dataclasses import replace
+
+    return replace(setup, **changed)
+
+
+def random_parallel_sweep(number: int, folder, strategies, machines: int, slots: int) -> None:
+    """One sweep on several machines with kills: no dollar too many, no trial lost or paid twice, one answer."""
+    rng = np.random.default_rng(number)
+    truth = Truth(level=10 ** rng.uniform(-3.3, -2.2), size=rng.uniform(-0.8, -0.2), wall=rng.uniform(0.8, 2.5))
+    store = open_store(str(folder))
+    failing = FailingStore(store, np.random.default_rng(number + 20_000), 0.004)
+    world = World(failing, rng, truth, strategies[number % len(strategies)], slots, kill_chance=0.04)
+    for host in range(machines):
+        world.start_again(f"host-{host}")
+    while world.alive:
+        world.step()
+    sweep = SweepStore(store, "s")
+    ledger = Ledger(store, sweep.folder, BUDGET)
+    assert world.bill + FINAL <= BUDGET + 1e-6, f"sweep {number} overspent: {world.bill + FINAL}"
+    assert ledger.spent_usd + FINAL <= BUDGET + 1e-6
+    assert set(sweep.history()) == {one.number for one in sweep.decisions()}, "a trial was lost"
+    assert all(found.usd == pytest.approx(world.spent[each]) for each, found in sweep.history().items())
+    assert answer_of(store, world.strategy) == answer_of(store, world.strategy)
+
+
+def answer_of(store, strategy: str):
+    sweep = SweepStore(store, "s")
+    ledger = Ledger(store, sweep.folder, BUDGET)
+    setup = SweepSetup(sweep, ledger, make_problem(seed=1), find_strategy(strategy), None, FINAL)
+    try:
+        return conclude(setup, sweep.state().observed)
+    except BudgetError as error:
+        return str(error)  # all diverged
+
+
+STRATEGIES = ("grid", "greedy", "halving", "random")
+
+
+def test_random_sweeps_on_machines_with_slots_and_kills_stay_within_budget(tmp_path):
+    for number in range(3):
+        machines, slots = ((1, 2), (2, 1), (2, 2))[number % 3]
+        random_parallel_sweep(number, tmp_path / str(number), STRATEGIES, machines, slots)
+
+
+@pytest.mark.slow
+def test_two_hundred_random_sweeps_on_machines_with_slots_and_kills(tmp_path):
+    strategies = ("ladder", *STRATEGIES, "hyperband", "model-scaling", "early-stopping+ladder")
+    for number in range(200):
+        machines, slots = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 4))[number % 5]
+        random_parallel_sweep(number, tmp_path / str(number), strategies, machines, slots)
