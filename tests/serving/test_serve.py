@@ -19,7 +19,7 @@ import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.config.composition import compose
-from skytrain.pipelines.serve import ServeJob, ServeRequest, serve
+from skytrain.pipelines.serve import ServeJob, ServeRequest, serve, served_model
 from skytrain.runs import Silent
 from skytrain.serving import Endpoint, EndpointError
 
@@ -150,3 +150,17 @@ def test_damaged_folder_is_not_served(folder: Path, python: Path, tmp_path: Path
     error = refusal(damaged, f"serve.python={python}")
     assert error.exit_code == 2
     assert "model.safetensors was damaged or changed" in str(error)
+
+
+def test_exported_folder_of_a_store_is_fetched_and_compared_with_its_hashes(folder: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    shutil.copytree(folder, store / "exports/tiny")
+    job = ServeJob(compose([]), ServeRequest(f"file://{store}/exports/tiny"))
+    model = served_model(job, "bf16", Silent())
+    assert model.verified and model.name == "tiny" and tmp_path / "serving" in model.folder.parents
+    (model.folder / "model.safetensors").unlink()  # as after a download that was cut off
+    weights = store / "exports/tiny/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-4] + b"\1\2\3\4")
+    with pytest.raises(SkytrainError):
+        served_model(job, "bf16", Silent())
+    assert not (model.folder / "model.safetensors").exists()
