@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 
 import skytrain.cloud
-from skytrain.cloud import Call, Ec2Machines, LaunchId, Tags, create_launch, launch_calls, removal_calls
+from skytrain.cloud import (
+    Call,
+    Ec2Machines,
+    LaunchId,
+    Tags,
+    cluster_call,
+    create_launch,
+    launch_calls,
+    removal_calls,
+    serverless_calls,
+)
 from skytrain.cloud.actions import COMMAND_ACTIONS
 from skytrain.cloud.checks.check import Preflight
 from skytrain.cloud.checks.trial_launch import trial_call
@@ -20,6 +30,7 @@ from skytrain.cloud.resources import KINDS, CloudResource, scale_to_zero
 from skytrain.config import compose
 from skytrain.storage import open_store
 from tests.cloud.plans import offer, plan
+from tests.cloud.test_emr import job_of as emr_job
 from tests.cloud.test_sagemaker import job_of
 from tests.infra.conftest import ROLES, RenderedBase, TerraformTest
 from tests.infra.launch_requests import OFFERS, RecordingSession, account_with, groups_of, record_of
@@ -30,6 +41,7 @@ from tests.infra.permissions import (
     NODE_ROLE,
     NUMBER,
     OURS,
+    PREPARE_PROFILE,
     PREPARE_ROLE,
     PROFILE,
     PROJECT,
@@ -142,6 +154,42 @@ def test_applications_of_emr_are_created_with_our_tags_and_not_taken_from_anothe
     assert not may(full_base, "operator", retag, account)
 
 
+def test_a_launch_on_emr_is_allowed_with_our_tags_and_roles_and_no_others(
+    base: RenderedBase, full_base: RenderedBase
+) -> None:
+    subnet = subnet_of(full_base)
+    tags = {
+        **existing(subnet).tags,
+        f"arn:aws:emr-serverless:{REGION}:{NUMBER}:/applications/APPLICATION_ID": OURS.mapping(),
+    }
+    account = replace(existing(subnet), tags=tags)
+    job = emr_job()
+    service = f"arn:aws:iam::{NUMBER}:role/skytrain-{PROJECT}-{REGION}-emr-service"
+    roles = replace(job.cloud.roles, prepare=PREPARE_ROLE, emr_service=service)
+    cloud = replace(
+        job.cloud, roles=roles, prepare_profile=PREPARE_PROFILE, security_group=GROUP,
+        subnets=replace(job.cloud.subnets, private={"us-east-2a": subnet}),
+    )  # fmt: skip
+    ours = replace(job, cloud=cloud, tags=Tags(PROJECT, "ada"))
+    calls = [*serverless_calls(ours), cluster_call(ours, subnet, "s3://b/bootstrap.sh", "s3://b/launch.tar.gz")]
+    stops = [
+        Call("emr-serverless", "CancelJobRun", {"applicationId": "ours", "jobRunId": "1"}),
+        Call("emr", "TerminateJobFlows", {"JobFlowIds": ["j-OURS"]}),
+    ]
+    for call in [*calls, *stops]:
+        assert may(full_base, "operator", call, account), call.operation
+        assert not may(full_base, "viewer", call, account), call.operation
+    for call in calls:
+        assert not may(base, "operator", call, account), call.operation
+    theirs = replace(ours, tags=Tags("other", "ada"))
+    own_role = replace(ours, cloud=replace(cloud, roles=replace(roles, prepare=f"arn:aws:iam::{NUMBER}:role/admin")))
+    assert not may(full_base, "operator", serverless_calls(theirs)[0], account)
+    assert not may(full_base, "operator", cluster_call(theirs, subnet, "s3://b/x", "s3://b/y"), account)
+    assert not may(full_base, "operator", serverless_calls(own_role)[1], account)
+    written = {"Bucket": BUCKET, "Key": f"{PROJECT}/runs/prepare-crawl/launches/00001/logs/x.gz", "Body": b""}
+    assert may(full_base, "prepare", Call("s3", "PutObject", written), account)
+
+
 def test_machines_write_data_only_where_node_writes_says_so(base: RenderedBase, full_base: RenderedBase) -> None:
     account = existing(subnet_of(base))
     write = Call("s3", "PutObject", {"Bucket": account.bucket, "Key": "demo/tokens/pile/1/shard", "Body": b""})
@@ -226,7 +274,11 @@ def test_only_the_services_of_a_base_may_assume_its_roles(base: RenderedBase, fu
         return decide(asked, [], Caller(service=service), trust) is Decision.ALLOWED
 
     assert assumes(base, "ec2.amazonaws.com") and not assumes(base, "sagemaker.amazonaws.com")
-    assert assumes(full_base, "sagemaker.amazonaws.com") and assumes(full_base, "emr-serverless.amazonaws.com")
+    assert assumes(full_base, "sagemaker.amazonaws.com") and not assumes(full_base, "emr-serverless.amazonaws.com")
+    trust = full_base.document("aws_iam_role.prepare", "assume_role_policy")
+    for number, expected in ((NUMBER, Decision.ALLOWED), ("444455556666", Decision.NOT_ALLOWED)):
+        asked = Authorization("sts:AssumeRole", PREPARE_ROLE, {"aws:SourceAccount": number})
+        assert decide(asked, [], Caller(service="emr-serverless.amazonaws.com"), trust) is expected
     assert not assumes(full_base, "sagemaker.amazonaws.com", account="444455556666")
 
 
@@ -351,7 +403,12 @@ def granted_somewhere(base: RenderedBase, role: str, action: str) -> bool:
 FOR_EVERYBODY = {"sts:GetCallerIdentity"}  # AWS allows it without any policy
 
 
-SWITCHED = {"sagemaker:CreateTrainingJob"}  # on where the base has the switch `sagemaker`
+SWITCHED = {  # on where the base has the switches `sagemaker` and `emr`
+    "elasticmapreduce:RunJobFlow",
+    "emr-serverless:CreateApplication",
+    "emr-serverless:StartJobRun",
+    "sagemaker:CreateTrainingJob",
+}
 
 
 def test_every_request_in_our_code_is_one_that_the_operator_may_make_somewhere(
@@ -367,7 +424,7 @@ def test_operators_may_use_every_command_and_viewers_those_that_only_look(
     base: RenderedBase, full_base: RenderedBase
 ) -> None:
     def granted(role: str, command: str, action: str) -> bool:
-        return granted_somewhere(full_base if "sagemaker" in command else base, role, action)
+        return granted_somewhere(full_base if "sagemaker" in command or "emr" in command else base, role, action)
 
     lacking = {
         (role, command): [each for each in actions if each not in FOR_EVERYBODY and not granted(role, command, each)]
@@ -376,8 +433,16 @@ def test_operators_may_use_every_command_and_viewers_those_that_only_look(
     }
     assert not any(missing for (role, _), missing in lacking.items() if role == "operator"), lacking
     viewers = {command for (role, command), missing in lacking.items() if role == "viewer" and not missing}
-    assert viewers >= {"status", "logs", "costs", "gc", "status cloud=sagemaker", "logs cloud=sagemaker"}
-    assert viewers.isdisjoint({"stop", "shell", "gc --delete", "store copy", "stop cloud=sagemaker"})
+    assert viewers >= {
+        "status",
+        "logs",
+        "costs",
+        "gc",
+        "status cloud=sagemaker",
+        "logs cloud=sagemaker",
+        "status cloud=emr",
+    }
+    assert viewers.isdisjoint({"stop", "shell", "gc --delete", "store copy", "stop cloud=sagemaker", "stop cloud=emr"})
 
 
 def _actions_in_our_code() -> Iterator[str]:

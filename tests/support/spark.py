@@ -45,7 +45,7 @@ def prepare_command(*overrides: str) -> list[str]:
     return [sys.executable, "-c", "from skytrain.cli.main import main; main()", "prepare", *overrides]
 
 
-def _spark_home() -> Path:
+def spark_home() -> Path:
     code = "import pyspark; print(pyspark.__path__[0])"
     return Path(
         subprocess.run(
@@ -59,7 +59,7 @@ class SparkCluster:
 
     def __init__(self, folder: Path, workers: int) -> None:
         self.url = f"spark://127.0.0.1:{_free_port()}"
-        home, port = _spark_home(), self.url.rpartition(":")[2]
+        home, port = spark_home(), self.url.rpartition(":")[2]
         environment = {**spark_environment(), "SPARK_HOME": str(home)}
         command = [str(home / "bin/spark-class")]
         master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0"]

@@ -3,7 +3,7 @@ resource "aws_vpc" "main" {
   enable_dns_support   = true
   enable_dns_hostnames = true # interface endpoints answer under the services' own names
 
-  tags = { Name = local.name }
+  tags = merge({ Name = local.name }, local.emr_tag)
 }
 
 # Whatever is started without naming a security group can talk to nobody.
@@ -20,7 +20,7 @@ resource "aws_subnet" "private" {
   availability_zone = each.key
   cidr_block        = cidrsubnet(var.vpc_cidr, 4, index(local.zones, each.key))
 
-  tags = { Name = "${local.name}-private-${each.key}" }
+  tags = merge({ Name = "${local.name}-private-${each.key}" }, local.emr_tag)
 }
 
 resource "aws_subnet" "public" {
@@ -31,7 +31,7 @@ resource "aws_subnet" "public" {
   cidr_block              = cidrsubnet(var.vpc_cidr, 4, index(local.zones, each.key) + 3)
   map_public_ip_on_launch = false # a launch template asks for an address where one is needed
 
-  tags = { Name = "${local.name}-public-${each.key}" }
+  tags = merge({ Name = "${local.name}-public-${each.key}" }, local.emr_tag)
 }
 
 resource "aws_internet_gateway" "main" {

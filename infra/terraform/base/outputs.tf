@@ -90,6 +90,26 @@ output "prepare_instance_profile_name" {
   value       = aws_iam_instance_profile.prepare.name
 }
 
+output "prepare_role_arn" {
+  description = "The role of machines and Spark jobs that prepare data."
+  value       = aws_iam_role.prepare.arn
+}
+
+output "emr_service_role_arn" {
+  description = "The role with which EMR starts the nodes of clusters; null without EMR."
+  value       = one(aws_iam_role.emr_service[*].arn)
+}
+
+output "emr_service_security_group_id" {
+  description = "The group through which EMR reaches nodes in private subnets; null without EMR."
+  value       = one(aws_security_group.emr_service[*].id)
+}
+
+output "emr_security_configuration" {
+  description = "The security configuration of clusters: encrypted disks, IMDSv2; null without EMR."
+  value       = one(aws_emr_security_configuration.main[*].name)
+}
+
 output "instance_families" {
   description = "The instance families that the operator may start."
   value       = var.instance_families

@@ -31,7 +31,6 @@ locals {
   node_services = concat(
     ["ec2.amazonaws.com"],
     var.sagemaker ? ["sagemaker.amazonaws.com"] : [],
-    var.emr ? ["emr-serverless.amazonaws.com"] : [],
   )
 
   account_root = "arn:${local.partition}:iam::${local.account_id}:root"
@@ -106,11 +105,19 @@ resource "aws_iam_role" "prepare" {
 
   assume_role_policy = jsonencode({
     Version = "2012-10-17"
-    Statement = [{
-      Effect    = "Allow"
-      Action    = "sts:AssumeRole"
-      Principal = { Service = "ec2.amazonaws.com" }
-    }]
+    Statement = concat(
+      [{
+        Effect    = "Allow"
+        Action    = "sts:AssumeRole"
+        Principal = { Service = "ec2.amazonaws.com" }
+      }],
+      var.emr ? [{
+        Effect    = "Allow"
+        Action    = "sts:AssumeRole"
+        Principal = { Service = "emr-serverless.amazonaws.com" }
+        Condition = { StringEquals = { "aws:SourceAccount" = local.account_id } }
+      }] : [],
+    )
   })
 }
 

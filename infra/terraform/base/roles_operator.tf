@@ -1,6 +1,6 @@
 # The operator role: `skytrain launch`, `stop`, `shell`, `gc --delete`, `store copy`. It creates only what carries our
-# tags, ends only what belongs to a run of this project, and passes the node role to nobody but EC2 (and SageMaker and
-# EMR Serverless where they are switched on).
+# tags, ends only what belongs to a run of this project, and passes the roles of machines to nobody but EC2 (and
+# SageMaker and EMR where they are switched on).
 
 resource "aws_iam_role_policy_attachment" "operator" {
   for_each = merge(
@@ -397,7 +397,7 @@ resource "aws_iam_policy" "operator_emr" {
   count = var.emr ? 1 : 0
 
   name        = "${local.global_name}-operator-emr"
-  description = "EMR Serverless applications and jobs with our tags."
+  description = "EMR Serverless applications and EMR clusters with our tags, and their jobs."
 
   policy = jsonencode({
     Version = "2012-10-17"
@@ -426,11 +426,35 @@ resource "aws_iam_policy" "operator_emr" {
         Condition = local.if_of_a_run
       },
       {
-        Sid       = "NodeRoleForEmr"
+        Sid       = "RoleOfServerlessJobs"
         Effect    = "Allow"
         Action    = "iam:PassRole"
-        Resource  = local.node_role_arn
+        Resource  = local.prepare_role_arn
         Condition = { StringEquals = { "iam:PassedToService" = "emr-serverless.amazonaws.com" } }
+      },
+      { # EMR Serverless attaches its workers to the subnets in the caller's name.
+        Sid    = "InterfacesOfServerlessWorkers"
+        Effect = "Allow"
+        Action = "ec2:CreateNetworkInterface"
+        Resource = concat(
+          ["${local.ec2_arn}:network-interface/*", "${local.ec2_arn}:security-group/${aws_security_group.node.id}"],
+          [for subnet in aws_subnet.private : "${local.ec2_arn}:subnet/${subnet.id}"],
+        )
+        Condition = { StringEquals = { "aws:CalledViaLast" = "ops.emr-serverless.amazonaws.com" } }
+      },
+      {
+        Sid       = "Clusters"
+        Effect    = "Allow"
+        Action    = ["elasticmapreduce:RunJobFlow", "elasticmapreduce:AddTags"]
+        Resource  = "arn:${local.partition}:elasticmapreduce:${var.region}:${local.account_id}:cluster/*"
+        Condition = local.if_created_with_our_tags
+      },
+      {
+        Sid       = "RoleOfClusters"
+        Effect    = "Allow"
+        Action    = "iam:PassRole"
+        Resource  = local.emr_service_role_arn
+        Condition = { StringEquals = { "iam:PassedToService" = "elasticmapreduce.amazonaws.com" } }
       },
     ]
   })

@@ -6,7 +6,7 @@ resource "aws_security_group" "node" {
   description = "Machines of Skytrain runs: each other in and out, HTTPS out, nothing else in."
   vpc_id      = aws_vpc.main.id
 
-  tags = { Name = "${local.name}-node" }
+  tags = merge({ Name = "${local.name}-node" }, local.emr_tag)
 }
 
 resource "aws_vpc_security_group_ingress_rule" "node_self" {

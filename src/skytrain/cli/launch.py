@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .confirm import DryRun, Yes, confirm
+from .launch_emr import EMR_TARGETS, launch_on_emr
 from .launch_sagemaker import launch_on_sagemaker
 from .launch_slurm import compose_planned, launch_on_slurm, target_of
 from .launch_tune import launch_sweep, launch_sweep_on_slurm
@@ -19,7 +20,7 @@ from .options import ConfigDirs, compose_overrides, seconds_of
 if TYPE_CHECKING:
     from ..cloud import Finding
     from ..config import Composed, Config
-    from ..pipelines.launch import PreparedLaunch
+    from ..pipelines.launch import PlannedJob, PreparedLaunch
     from ..planning import JobKind, Plan
 
 JOB = "skytrain.job"
@@ -111,13 +112,12 @@ def launch(
       skytrain launch train --plan plan.json cloud=ec2 --smoke 20M --keep-on-failure 30m
       skytrain launch prepare data=fineweb data.target_tokens=10B cloud=ec2 budget.usd=20
       skytrain launch tune recipe=tune-hw5 cloud=ec2 tune.machines=2 --dry-run
+      skytrain launch prepare data=parquet data.source.paths='s3://bucket/crawl/*' cloud=emr-serverless --dry-run
       skytrain launch train recipe=gpt2-124m-pile cloud=slurm cloud.slurm.nodes=2 parallel=hsdp --dry-run
       skytrain launch train --plan plan.json cloud=sagemaker cloud.sagemaker.image=$IMAGE
     """
     from ..cloud import Preflight, render_calls
     from ..pipelines.launch import PlannedJob, prepare_launch
-    from ..pipelines.launch_smoke import smoke_job
-    from ..pipelines.plan import compose_plan
     from .screen import print_next
 
     folders, watch = list(config_dir or []), sys.stdout.isatty() if follow is None else follow
@@ -126,21 +126,29 @@ def launch(
     _check_job(context.meta[JOB], target, [plan, smoke, keep or None])
     if context.meta[JOB] == "tune":
         return (launch_sweep_on_slurm if target == "slurm" else launch_sweep)(words, folders, yes, dry_run)
+    if target in EMR_TARGETS:
+        return launch_on_emr(compose_without_plan(words, folders, plan), folders, yes, dry_run)
     if target == "slurm":
         return launch_on_slurm(compose_planned(words, folders, plan), folders, yes, dry_run)
     job = PlannedJob(*_planned(context.meta[JOB], words, folders, _PlanSource(plan, replan, not dry_run)), keep)
     if target == "sagemaker":
         return launch_on_sagemaker(job, folders, yes, dry_run, watch)
-    first = smoke_job(job, smoke, lambda words: compose_plan(words, folders, None)[0]) if smoke is not None else None
+    first = _smoke_job(job, smoke, folders) if smoke is not None else None
     prepared = prepare_launch(job, Preflight(job.composed.config, job.plan), show_finding, first)
     if dry_run:
-        print(render_calls(prepared.calls))
-        return
+        return print(render_calls(prepared.calls))
     _start(prepared, folders, yes)
     if watch:
         raise typer.Exit(_follow(job.composed.config, prepared))
     print("Next:")
     print_next(prepared.run)
+
+
+def _smoke_job(job: PlannedJob, tokens: str, folders: list[Path]) -> PlannedJob:
+    from ..pipelines.launch_smoke import smoke_job
+    from ..pipelines.plan import compose_plan
+
+    return smoke_job(job, tokens, lambda words: compose_plan(words, folders, None)[0])
 
 
 def _start(prepared: PreparedLaunch, folders: list[Path], yes: bool) -> None:
@@ -162,8 +170,8 @@ def _check_job(job: JobKind, target: str | None, options: list[object]) -> None:
     """Refuse what a target does not run; `options` are --plan, --smoke and --keep-on-failure."""
     from ..config import SkytrainError
 
-    if job != "tune" and target in ("slurm", "sagemaker"):
-        _check_scheduler(target, job, any(option is not None for option in options[1:]))
+    if job != "tune" and target in ("slurm", "sagemaker", *EMR_TARGETS):
+        _check_scheduler(str(target), job, any(option is not None for option in options[1:]))
     if job != "tune":
         return
     if target not in ("ec2", "slurm"):
@@ -175,11 +183,25 @@ def _check_job(job: JobKind, target: str | None, options: list[object]) -> None:
 def _check_scheduler(target: str, job: JobKind, rented_only: bool) -> None:
     from ..config import SkytrainError
 
-    if job != "train":
+    if target in EMR_TARGETS:
+        if job != "prepare":
+            raise SkytrainError(
+                f"launch {job} cloud={target}: only data is prepared there\n  skytrain launch {job} cloud=ec2"
+            )
+    elif job != "train":
         where = f"run `skytrain {job}` there" if target == "slurm" else f"skytrain launch {job} cloud=ec2"
         raise SkytrainError(f"launch {job} cloud={target}: only training runs there\n  {where}")
     if rented_only:
         raise SkytrainError(f"--smoke and --keep-on-failure are for cloud=ec2\n  leave them out for cloud={target}")
+
+
+def compose_without_plan(words: list[str], folders: list[Path], file: Path | None) -> Composed:
+    """Return the configuration of `launch prepare`, which takes no plan."""
+    from ..config import SkytrainError
+
+    if file is not None:
+        raise SkytrainError("launch prepare makes its plan itself\n  leave out --plan")
+    return compose_overrides(words, folders)
 
 
 def _follow(config: Config, prepared: PreparedLaunch) -> int:
@@ -223,9 +245,7 @@ def _planned(job: JobKind, words: list[str], folders: list[Path], source: _PlanS
     if replan and file is None:
         raise SkytrainError("--replan needs --plan FILE: the plan to make again")
     if job == "prepare":
-        if file is not None:
-            raise SkytrainError("launch prepare makes its plan itself\n  leave out --plan")
-        composed = compose_overrides(words, folders)
+        composed = compose_without_plan(words, folders, file)
         return composed, plan_preparation(composed)
     given = read_plan(file) if file is not None else None
     words = [*(given.words if given is not None else []), *words]

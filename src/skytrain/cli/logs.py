@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config import SkytrainError
+from .launch_emr import EMR_TARGETS
 from .options import ConfigDirs, RunName, StoreOverrides, compose_overrides
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ def logs(
         from ..pipelines.sagemaker_jobs import sagemaker_log
 
         print(sagemaker_log(config, run, lines or None))
+        return
+    if config.cloud.target in EMR_TARGETS:
+        from ..pipelines.emr_jobs import emr_log
+
+        print(emr_log(config, run, lines or None))
         return
     for line in pipeline(config, run, selection, lines or None, follow=follow):
         text = json.dumps(dataclasses.asdict(line)) if as_json else log_text(line, with_rank=several)

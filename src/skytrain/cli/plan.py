@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .options import ConfigDirs, Json, Overrides
+from .options import ConfigDirs, Json, compose_overrides
 
 if TYPE_CHECKING:
     from ..config import Composed
@@ -67,12 +67,35 @@ TrialSteps = Annotated[int, typer.Option("--trial-steps", min=1, metavar="N", he
 Measure = Annotated[
     bool, typer.Option("--measure", help="First time 20 steps on this machine. Later plans use the result too.")
 ]
+Documents = Annotated[
+    str | None,
+    typer.Option(
+        "--documents", metavar="N", help="plan prepare: how many documents there are, such as 5M.", show_default=False
+    ),
+]
+TextBytes = Annotated[
+    str | None,
+    typer.Option(
+        "--bytes",
+        metavar="SIZE",
+        help="plan prepare: bytes of text, such as 1TB; default: the files' sizes.",
+        show_default=False,
+    ),
+]
+PlanWords = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[train|prepare] KEY=VALUE",
+        help="What to plan, training by default, and its settings as for `skytrain train` or `skytrain prepare`.",
+        show_default=False,
+    ),
+]
 Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write the chosen plan.")]
 Rows = Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Number of offers to show.")]
 
 
 def plan(
-    overrides: Overrides = None,
+    overrides: PlanWords = None,
     config_dir: ConfigDirs = None,
     instance: InstanceType = None,
     nodes: Nodes = None,
@@ -87,6 +110,8 @@ def plan(
     measure: Measure = False,
     out: Out = Path("plan.json"),
     rows: Rows = 12,
+    documents: Documents = None,
+    text_bytes: TextBytes = None,
     as_json: Json = False,
 ) -> None:
     """List offers for a run: hardware, mesh, hours, dollars.
@@ -94,30 +119,43 @@ def plan(
     Offers are ranked by dollars, with a range. The chosen one is written to plan.json. Uses no network and rents
     nothing.
 
+    `plan prepare` compares ways to prepare a corpus: one machine, clusters of EMR, EMR Serverless. It lists the
+    source's files once for their sizes, unless --bytes gives them.
+
     \b
     Examples:
       skytrain plan recipe=gpt2-124m-pile budget.usd=150
       skytrain plan recipe=gpt2-124m-pile --deadline 12h --market spot
       skytrain plan recipe=gpt2-124m-pile --target sagemaker
       skytrain plan model=llama-3.2-1b budget.usd=500 --how-many-tokens
+      skytrain plan prepare --documents 5M --bytes 15GB --region us-east-2
     """
     from dataclasses import replace
 
     from ..pipelines.plan import Trials as TrialsWanted, compose_plan, plan_run, plan_tokens
     from ..planning import PlanRequest
 
-    composed, open_mesh = compose_plan(overrides or [], config_dir or [], mesh)
+    words = list(overrides or [])
+    if words and words[0] in ("train", "prepare") and words.pop(0) == "prepare":
+        given = (documents, text_bytes)
+        return _plan_corpus(compose_overrides(words, config_dir), region, _hours(deadline), given, as_json)
+    composed, open_mesh = compose_plan(words, config_dir or [], mesh)
     if measure:
         _measure_here(composed)
     if target is None and composed.config.cloud.target == "sagemaker":
         target = "sagemaker"
     request = PlanRequest(composed.config.budget.usd, _hours(deadline), instance, nodes, region, market, target)
     if how_many_tokens:
-        _print_tokens(
-            composed, request, plan_tokens(composed, open_mesh, replace(request, target=target or "ec2"), rows), as_json
-        )
-        return
+        wanted = replace(request, target=target or "ec2")
+        return _print_tokens(composed, request, plan_tokens(composed, open_mesh, wanted, rows), as_json)
     planned = plan_run(composed, open_mesh, request, TrialsWanted(trials, trial_steps), out)
+    _print_plan(composed, planned, request, rows, as_json)
+    if not as_json:
+        print(f"\nwrote {out}")
+
+
+def _print_plan(composed: Composed, planned: Planned, request: PlanRequest, rows: int, as_json: bool) -> None:
+    """Print the offers and the choice; raises why there is none."""
     if planned.refusal is not None:
         _print_offers(composed, planned, request, rows)
         raise planned.refusal
@@ -129,7 +167,30 @@ def plan(
         return
     _print_offers(composed, planned, request, rows)
     _print_choice(planned)
-    print(f"\nwrote {out}")
+
+
+def _plan_corpus(
+    composed: Composed, region: str | None, deadline: float | None, given: tuple[str | None, str | None], as_json: bool
+) -> None:
+    import dataclasses
+
+    from ..config import SkytrainError, parse_bytes, parse_count
+    from ..pipelines.plan_corpus import plan_corpus
+    from ..planning import corpus_lines, corpus_table
+
+    try:
+        documents = None if given[0] is None else float(parse_count(given[0]))
+        size = None if given[1] is None else float(parse_bytes(given[1]))
+    except ValueError as error:
+        raise SkytrainError(f"--documents or --bytes: {error}\n  for example: --documents 5M --bytes 15GB") from None
+    plan = plan_corpus(composed.config, region, deadline, documents, size)
+    if as_json:
+        print(json.dumps([dataclasses.asdict(offer) for offer in plan.offers], indent=1))
+        return
+    for line in corpus_lines(plan.work, plan.region):
+        print(line)
+    print(f"\n{corpus_table(plan.offers)}\n\n{plan.advice}")
+    print(f"  skytrain launch prepare {' '.join(plan.offers[0].words)} ...")
 
 
 def _hours(deadline: str | None) -> float | None:

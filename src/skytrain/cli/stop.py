@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .launch_emr import EMR_TARGETS
 from .options import ConfigDirs, Json, RunName, StoreOverrides, compose_overrides, seconds_of
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def stop(
     reaches the store. The run ends as `stopped` with exit code 0, and the same `skytrain train` resumes it.
 
     With cloud=aws, the run's Auto Scaling groups are then set to zero and its instances terminated. This asks first.
-    With cloud=slurm, its jobs are cancelled; with cloud=sagemaker, its training job is stopped.
+    With cloud=slurm, its jobs are cancelled; with cloud=sagemaker or cloud=emr, its job is stopped.
 
     \b
     Examples:
@@ -53,11 +54,12 @@ def stop(
     from .console import reporter
 
     config, seconds = compose_overrides(overrides, config_dir).config, seconds_of("--wait", wait)
+    if config.cloud.target in EMR_TARGETS:
+        return _stop_emr(config, run, yes, dry_run, as_json)
     if _stop_sweep(config, run, yes, dry_run):
         return
     if config.cloud.target == "sagemaker" and dry_run:
-        _print_job_requests(config, run)
-        return
+        return _print_job_requests(config, run)
     if config.cloud.target == "sagemaker":
         _ask_jobs(config, run, yes)
     if config.cloud.target in ("slurm", "sagemaker"):
@@ -119,6 +121,29 @@ def _stop_array(config: Config, name: str) -> None:
     from ..cloud import array_tasks, stop_tasks
 
     stop_tasks(array_tasks(name, Path(config.cloud.slurm.folder).absolute() / name))
+
+
+def _stop_emr(config: Config, run: str, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """End the run's Spark jobs on EMR. Finished stages are in the store: there is nothing to save first."""
+    from ..cloud import open_session, render_calls
+    from ..pipelines.emr_jobs import emr_stop_requests, stop_emr_run
+    from .confirm import confirm
+    from .console import reporter
+
+    requests = emr_stop_requests(config, run)
+    if dry_run:
+        print(render_calls(requests))
+        return
+    if requests:
+        confirm(open_session(config.cloud.region, config.cloud.account), f"Stop {run}?", 0.0, yes)
+    with reporter() as console:
+        count = stop_emr_run(config, run, console)
+    if as_json:
+        print(json.dumps({"run": run, "stopped_jobs": count}, indent=1))
+    elif count:
+        print(f"{run}: what it has prepared is used when it is launched again")
+    else:
+        print(f"{run}: nothing to stop, it has no job on EMR that runs")
 
 
 def _stop_jobs(config: Config, run: str, seconds: float, force: bool, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from .checks import (
     CHECKS as CHECKS,
     Finding as Finding,
     Preflight as Preflight,
+    emr_checks as emr_checks,
     launch_checks as launch_checks,
     run_checks as run_checks,
     sagemaker_checks as sagemaker_checks,
@@ -34,6 +35,33 @@ from .ec2_machines import (
     removal_calls as removal_calls,
     remove_quietly as remove_quietly,
 )
+from .emr import (
+    EmrJobSpec as EmrJobSpec,
+    EmrPlaces as EmrPlaces,
+    create_application as create_application,
+    serverless_calls as serverless_calls,
+    start_job_run as start_job_run,
+)
+from .emr_cluster import (
+    BOOTSTRAP as BOOTSTRAP,
+    cluster_call as cluster_call,
+    cluster_subnet as cluster_subnet,
+    submit_script as submit_script,
+)
+from .emr_jobs import (
+    EmrJob as EmrJob,
+    emr_jobs_of as emr_jobs_of,
+    emr_log_folder as emr_log_folder,
+    emr_log_lines as emr_log_lines,
+    stop_emr_job as stop_emr_job,
+)
+from .environment import (
+    ENTRY as ENTRY,
+    SPARK_PYTHON as SPARK_PYTHON,
+    PackedEnvironment as PackedEnvironment,
+    environment_of as environment_of,
+    pack_environment as pack_environment,
+)
 from .errors import CloudError as CloudError, cloud_error as cloud_error, cloud_errors as cloud_errors
 from .images import PLAIN_PYTHON as PLAIN_PYTHON, MachineImage as MachineImage, find_image as find_image
 from .launches import (
@@ -51,7 +79,7 @@ from .launches import (
     recorded_at as recorded_at,
     withdraw_launch as withdraw_launch,
 )
-from .market import quoted as quoted
+from .market import offered_zones as offered_zones, quoted as quoted
 from .offers_in_turn import (
     current_offer as current_offer,
     machines_in as machines_in,
@@ -139,4 +167,4 @@ from .training_image import (
     record_image as record_image,
     registry_password as registry_password,
 )
-from .wheels import ImagePython as ImagePython
+from .wheels import PLATFORMS as PLATFORMS, ImagePython as ImagePython

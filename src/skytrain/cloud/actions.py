@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .checks import CHECKS, SAGEMAKER
+from .checks import CHECKS, EMR, SAGEMAKER
 from .resources import KINDS
 
 ACCOUNT = ("sts:GetCallerIdentity", "ec2:DescribeRegions")
@@ -33,6 +33,33 @@ TRAINING_JOB = (
     "sagemaker:AddTags",
     "iam:PassRole",
 )
+EMR_READS = (
+    "sts:GetCallerIdentity",
+    "emr-serverless:ListApplications",
+    "emr-serverless:ListJobRuns",
+    "emr-serverless:GetJobRun",
+    "elasticmapreduce:ListClusters",
+    "elasticmapreduce:ListSteps",
+    *STORE_READS,
+)
+EMR_JOB = (
+    *(action for one in EMR for action in one.actions),
+    *EMR_READS,
+    "emr-serverless:CreateApplication",
+    "emr-serverless:TagResource",
+    "emr-serverless:StartJobRun",
+    "ec2:CreateNetworkInterface",
+    "elasticmapreduce:RunJobFlow",
+    "elasticmapreduce:AddTags",
+    "iam:PassRole",
+)
+EMR_STOP = (
+    *EMR_READS,
+    "emr-serverless:CancelJobRun",
+    "elasticmapreduce:TerminateJobFlows",
+    "s3:PutObject",
+    "kms:GenerateDataKey",
+)
 JOB_READS = ("sts:GetCallerIdentity", "sagemaker:DescribeTrainingJob", *STORE_READS)
 FOLLOW = (*ACCOUNT, *MACHINES)
 COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
@@ -54,6 +81,10 @@ COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
         "s3:PutObject",
         "kms:GenerateDataKey",
     ),
+    "launch prepare cloud=emr": tuple(dict.fromkeys([*DOCTOR, *EMR_JOB])),
+    "status cloud=emr": EMR_READS,
+    "logs cloud=emr": EMR_READS,
+    "stop cloud=emr": EMR_STOP,
     "catalog refresh": ("ec2:DescribeInstanceTypes", "ec2:DescribeSpotPriceHistory", "pricing:GetProducts"),
     "store copy": (*STORE_READS, *STORE_WRITES),
     "logs": STORE_READS,

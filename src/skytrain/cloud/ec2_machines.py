@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 
 from ..storage import Retry, Store, StoreError
 from .calls import Call
+from .emr_jobs import TARGETS, has_emr_job
 from .ended_machines import count_ended
 from .errors import CloudError
 from .launches import LaunchRecord, launch_folder, mark_failed, read_launch, started_key
@@ -115,9 +116,11 @@ def remove_quietly(session: AwsSession, call: Call, tell: Callable[[str], None],
 
 
 def has_machines(session: AwsSession, record: LaunchRecord) -> bool:
-    """Whether one of the launch's groups has machines, or asks for some; of SageMaker: whether its job has not ended."""
+    """Whether one of the launch's groups has machines, or asks for some; elsewhere: whether its job has not ended."""
     if record.target == "sagemaker":
         return has_training_job(session, record)
+    if record.target in TARGETS:
+        return has_emr_job(session, record)
     named = {"AutoScalingGroupNames": [group.name for group in record.groups]}
     found = session.items(Call("autoscaling", "DescribeAutoScalingGroups", named), "AutoScalingGroups", record.region)
     return any(group["DesiredCapacity"] or group["Instances"] for group in found)

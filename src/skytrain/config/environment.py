@@ -170,3 +170,8 @@ def temporarily(values: Mapping[str, str]) -> Iterator[None]:
         for name in values.keys() - before.keys():
             os.environ.pop(name, None)
         os.environ.update(before)
+
+
+def is_spark_submitted() -> bool:
+    """Whether spark-submit started this program: it has a JVM already, which knows the properties."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..cloud import (
     PLAIN_PYTHON,
+    PLATFORMS,
     AwsSession,
     BootScript,
     Bundle,
@@ -56,7 +57,6 @@ from ..storage import Store, StoreError, open_store
 from .launch_jobs import job_config, job_extras, job_name, job_words
 from .launch_limits import check_alone, check_place, check_regions, check_same
 
-PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 BOOT_FAILURES_PER_NODE = 3  # after which the group is set to zero
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from ..cloud import (
+    PLATFORMS,
     AwsSession,
     Bundle,
     BundleContents,
@@ -41,7 +42,7 @@ from ..config import Composed, Config, SkytrainError, plugin_targets
 from ..planning import Plan, plan_document, plan_hash, timestamp
 from ..runs import Reporter, run_name
 from ..storage import Store, open_store
-from .launch import PLATFORMS, PlannedJob, packed
+from .launch import PlannedJob, packed
 from .launch_jobs import job_extras, job_words
 from .launch_limits import check_alone, check_place, check_same
 

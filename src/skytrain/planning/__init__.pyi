@@ -10,6 +10,19 @@ from .catalog import (
 )
 from .choice import choose as choose, costly_settings as costly_settings, explain as explain, refuse as refuse
 from .communication import Node as Node
+from .corpus_costs import (
+    CorpusOffer as CorpusOffer,
+    CorpusWork as CorpusWork,
+    cluster_offer as cluster_offer,
+    cluster_price as cluster_price,
+    corpus_lines as corpus_lines,
+    corpus_offers as corpus_offers,
+    corpus_table as corpus_table,
+    corpus_work as corpus_work,
+    serverless_offer as serverless_offer,
+    serverless_price as serverless_price,
+    serverless_usd_per_hour as serverless_usd_per_hour,
+)
 from .costs import BOOT_SECONDS as BOOT_SECONDS, EVALUATION_COST as EVALUATION_COST, work_of as work_of
 from .cpu_ranking import CpuMachine as CpuMachine, cpu_table as cpu_table, rank_cpu_machines as rank_cpu_machines
 from .experiments import (

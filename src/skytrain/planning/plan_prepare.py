@@ -21,6 +21,7 @@ TEXT_BYTES_PER_VCPU_SECOND = 4e6  # 6.1e6 measured per CPU-second; a vCPU is hal
 SPREAD = 1.8  # p90 of the seconds over their median: rules, languages and file formats differ; assumed
 LONGEST_HOURS = 12.0  # of the choice, where a larger machine would be faster for about the same dollars
 MOST_VCPUS = 64  # what is not parallel, such as joining duplicates, would leave more of them idle
+FAMILIES = ("c7i", "m7i", "r7i")  # that the base lets operators start; r5 is for clusters
 WORKER_GIB = 1.5  # of memory per worker
 ASSUMPTIONS = {
     "speed": "4 MB of text per vCPU and second, p90 1.8 times as slow; from 6.1 MB per CPU-second measured",
@@ -60,7 +61,9 @@ def prepare_plan(work: PrepareWork, material: PrepareMaterial) -> Plan:
     offers = [
         _offer(work, instance, price, material.catalog, request)
         for instance in material.catalog.cpu_instances
-        if instance.vcpus <= MOST_VCPUS and instance.memory_gib >= WORKER_GIB * instance.vcpus
+        if instance.family in FAMILIES
+        and instance.vcpus <= MOST_VCPUS
+        and instance.memory_gib >= WORKER_GIB * instance.vcpus
         for market in ([request.market] if request.market else MARKETS)
         if (price := material.catalog.price(instance.type, request.region, market))
     ]

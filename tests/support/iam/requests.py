@@ -87,7 +87,7 @@ _NAMED: dict[tuple[str, str], tuple[str, str, str]] = {
     ("emr-serverless", "StartApplication"): ("applicationId", "emr-serverless", "/applications/{}"),
     ("emr-serverless", "DeleteApplication"): ("applicationId", "emr-serverless", "/applications/{}"),
     ("emr-serverless", "StopApplication"): ("applicationId", "emr-serverless", "/applications/{}"),
-    ("emr-serverless", "StartJobRun"): ("applicationId", "emr-serverless", "/applications/{}"),
+    ("emr-serverless", "CancelJobRun"): ("applicationId", "emr-serverless", "/applications/{}"),
     ("sagemaker", "StopTrainingJob"): ("TrainingJobName", "sagemaker", "training-job/{}"),
     ("scheduler", "DeleteScheduleGroup"): ("Name", "scheduler", "schedule-group/{}"),
     ("sagemaker", "DeleteEndpoint"): ("EndpointName", "sagemaker", "endpoint/{}"),
@@ -289,6 +289,34 @@ def _application(call: Call, account: Account) -> Iterator[Authorization]:
     yield Authorization(call.action, arn, given)
     if given:
         yield Authorization("emr-serverless:TagResource", arn, given)
+    network = call.parameters.get("networkConfiguration", {})
+    via = {"aws:CalledViaLast": "ops.emr-serverless.amazonaws.com"}
+    named = [f"subnet/{each}" for each in network.get("subnetIds", [])]
+    named += [f"security-group/{each}" for each in network.get("securityGroupIds", [])]
+    for resource in [*named, "network-interface/*"] if named else []:
+        yield Authorization("ec2:CreateNetworkInterface", account.arn("ec2", resource), via)
+
+
+def _job_run(call: Call, account: Account) -> Iterator[Authorization]:
+    asked = call.parameters
+    yield account.existing(call.action, account.arn("emr-serverless", f"/applications/{asked['applicationId']}"))
+    yield Authorization(
+        "iam:PassRole", asked["executionRoleArn"], {"iam:PassedToService": "emr-serverless.amazonaws.com"}
+    )
+    if asked.get("tags"):
+        arn = account.arn("emr-serverless", f"/applications/{asked['applicationId']}/jobruns/*")
+        yield Authorization("emr-serverless:TagResource", arn, _requested(asked["tags"]))
+
+
+def _cluster(call: Call, account: Account) -> Iterator[Authorization]:
+    asked, arn = call.parameters, account.arn("elasticmapreduce", "cluster/*")
+    tags = _requested({tag["Key"]: tag["Value"] for tag in asked.get("Tags", [])})
+    yield Authorization(call.action, arn, tags)
+    if tags:
+        yield Authorization("elasticmapreduce:AddTags", arn, tags)
+    yield Authorization("iam:PassRole", asked["ServiceRole"], {"iam:PassedToService": "elasticmapreduce.amazonaws.com"})
+    profile = account.arn("iam", f"role/{asked['JobFlowRole']}", region="")
+    yield Authorization("iam:PassRole", profile, {"iam:PassedToService": "ec2.amazonaws.com"})
 
 
 def _tag_application(call: Call, account: Account) -> Iterator[Authorization]:
@@ -319,6 +347,8 @@ _SPECIAL = {
     ("ssm", "GetParametersByPath"): _get_parameter,
     ("sagemaker", "CreateTrainingJob"): _training_job,
     ("emr-serverless", "CreateApplication"): _application,
+    ("emr-serverless", "StartJobRun"): _job_run,
+    ("emr", "RunJobFlow"): _cluster,
     ("emr-serverless", "TagResource"): _tag_application,
     ("budgets", "DescribeBudget"): _budget,
     ("kms", "DescribeKey"): _key,

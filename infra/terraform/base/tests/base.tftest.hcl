@@ -203,6 +203,11 @@ run "default" {
   }
 
   assert {
+    condition     = length(aws_iam_role.emr_service) == 0 && output.emr_service_role_arn == null && length(aws_emr_security_configuration.main) == 0
+    error_message = "EMR is optional."
+  }
+
+  assert {
     condition     = length(aws_cloudtrail.main) == 0
     error_message = "CloudTrail is optional."
   }
@@ -235,9 +240,26 @@ run "everything" {
 
   assert {
     condition = toset([for each in jsondecode(aws_iam_role.node.assume_role_policy).Statement : each.Principal.Service]) == toset([
-      "ec2.amazonaws.com", "sagemaker.amazonaws.com", "emr-serverless.amazonaws.com",
+      "ec2.amazonaws.com", "sagemaker.amazonaws.com",
     ])
-    error_message = "SageMaker and EMR Serverless must be able to use the node role."
+    error_message = "SageMaker must be able to use the node role, and EMR must not: it writes data."
+  }
+
+  assert {
+    condition = toset([for each in jsondecode(aws_iam_role.prepare.assume_role_policy).Statement : each.Principal.Service]) == toset([
+      "ec2.amazonaws.com", "emr-serverless.amazonaws.com",
+    ])
+    error_message = "EMR Serverless must be able to use the prepare role."
+  }
+
+  assert {
+    condition = (
+      [for each in jsondecode(aws_iam_role.emr_service[0].assume_role_policy).Statement : each.Principal.Service] == ["elasticmapreduce.amazonaws.com"] &&
+      jsondecode(aws_emr_security_configuration.main[0].configuration).EncryptionConfiguration.AtRestEncryptionConfiguration.LocalDiskEncryptionConfiguration.EnableEbsEncryption &&
+      jsondecode(aws_emr_security_configuration.main[0].configuration).InstanceMetadataServiceConfiguration.MinimumInstanceMetadataServiceVersion == 2 &&
+      alltrue([for subnet in aws_subnet.private : subnet.tags["for-use-with-amazon-emr-managed-policies"] == "true"])
+    )
+    error_message = "Clusters need EMR's service role, encrypted disks, IMDSv2 and tagged subnets."
   }
 
   assert {
@@ -255,7 +277,7 @@ run "everything" {
 
   assert {
     condition = alltrue([
-      for policy in [aws_iam_policy.operator_sagemaker[0], aws_iam_policy.operator_emr[0], aws_iam_policy.node_sagemaker[0]] :
+      for policy in [aws_iam_policy.operator_sagemaker[0], aws_iam_policy.operator_emr[0], aws_iam_policy.node_sagemaker[0], aws_iam_policy.emr_service[0]] :
       length(policy.policy) <= 6144
     ])
     error_message = "AWS refuses a managed policy of more than 6144 characters."

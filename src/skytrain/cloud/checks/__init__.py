@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from . import account, gpu, image, machine, network, offer, quota, sagemaker, store, trial_launch
+from . import account, emr, gpu, image, machine, network, offer, quota, sagemaker, store, trial_launch
 from .check import Check, Finding, Group, Preflight, run_checks
 
-__all__ = ["CHECKS", "SAGEMAKER", "Check", "Finding", "Preflight", "run_checks"]
+__all__ = ["CHECKS", "EMR", "SAGEMAKER", "Check", "Finding", "Preflight", "run_checks"]
 
 MACHINE: Group = "this machine"
 AWS: Group = "AWS"
@@ -41,6 +41,28 @@ def sagemaker_checks(*, planned: bool = True) -> tuple[Check, ...]:
 
 
 SAGEMAKER_QUOTAS = ("servicequotas:ListServiceQuotas", "servicequotas:ListAWSDefaultServiceQuotas")
+EMR_SHARED = (
+    "store", "account", "credentials", "clock", "region", "encryption", "subnets", "route to S3", "security group",
+)  # fmt: skip
+
+
+def emr_checks() -> tuple[Check, ...]:
+    """Return the checks before a job on EMR: the account's, then the job's own."""
+    return (*(check for check in CHECKS if check.name in EMR_SHARED), *EMR)
+
+
+EMR: tuple[Check, ...] = (
+    Check("role", emr.role, AWS, needs=("credentials",), actions=("iam:GetRole",)),
+    Check("service-linked role", emr.service_linked_role, AWS, needs=("credentials",), actions=("iam:GetRole",)),
+    Check(
+        "quota",
+        emr.quota,
+        AWS,
+        needs=KNOWN,
+        actions=(*QUOTAS, "servicequotas:ListAWSDefaultServiceQuotas"),
+    ),
+    Check("zones", emr.zones, AWS, needs=KNOWN, actions=("ec2:DescribeInstanceTypeOfferings",)),
+)
 SAGEMAKER: tuple[Check, ...] = (
     Check("role", sagemaker.role, AWS, needs=("credentials",), actions=("iam:GetRole",)),
     Check("type", sagemaker.instance_type, AWS),

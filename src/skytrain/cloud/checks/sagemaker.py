@@ -21,7 +21,7 @@ def role(preflight: Preflight) -> str:
     arn = job_role(preflight.config.cloud)
     name = arn.rpartition("/")[2]
     found = preflight.session.perform(Call("iam", "GetRole", {"RoleName": name}))["Role"]
-    if not any(_trusts(each) for each in _listed(found["AssumeRolePolicyDocument"].get("Statement", []))):
+    if not any(trusts(each, SERVICE) for each in listed(found["AssumeRolePolicyDocument"].get("Statement", []))):
         raise Failed(f"the role {name} does not trust {SERVICE}: SageMaker cannot run containers with it", APPLY)
     return f"{name} trusts {SERVICE}"
 
@@ -110,14 +110,15 @@ def image(preflight: Preflight) -> str:
     return f"{found.name}@{found.digest[:19]}... in account {found.account}"
 
 
-def _trusts(statement: dict[str, Any]) -> bool:
-    if statement.get("Effect") != "Allow" or "sts:AssumeRole" not in _listed(statement.get("Action", [])):
+def trusts(statement: dict[str, Any], service: str) -> bool:
+    """Whether a statement of a role's trust policy lets the service assume the role."""
+    if statement.get("Effect") != "Allow" or "sts:AssumeRole" not in listed(statement.get("Action", [])):
         return False
     principal = statement.get("Principal", {})
-    return principal == "*" or SERVICE in _listed(principal.get("Service", []))
+    return principal == "*" or service in listed(principal.get("Service", []))
 
 
-def _listed(found: Any) -> list[Any]:
+def listed(found: Any) -> list[Any]:
     return found if isinstance(found, list) else [found]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..calls import Call
+from ..emr_jobs import job_runs_of
 from ..session import AwsSession
 from ._kind import CloudResource, ResourceKind, ours
 
 IDLE = ("CREATED", "STOPPED")
+ACTIVE_JOB = ("SUBMITTED", "PENDING", "SCHEDULED", "RUNNING", "QUEUED")
 
 
 def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
@@ -27,14 +29,22 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
                 found["state"],
                 found.get("createdAt"),
                 cost,
-                {"name": found.get("name")},
+                {"name": found.get("name"), "jobs": _running(session, found["id"], region)},
             )
+
+
+def _running(session: AwsSession, application: str, region: str) -> list[str]:
+    """Return the jobs that have not ended: an application with one cannot be stopped."""
+    return [one["id"] for one in job_runs_of(session, application, region) if one["state"] in ACTIVE_JOB]
 
 
 def delete(resource: CloudResource) -> list[Call]:
     named = {"applicationId": resource.id}
     stop = [] if resource.state in IDLE else [Call("emr-serverless", "StopApplication", named)]
-    return [*stop, Call("emr-serverless", "DeleteApplication", named)]
+    cancel = [
+        Call("emr-serverless", "CancelJobRun", {**named, "jobRunId": job}) for job in resource.facts.get("jobs", [])
+    ]
+    return [*cancel, *stop, Call("emr-serverless", "DeleteApplication", named)]
 
 
 KIND = ResourceKind(
@@ -43,6 +53,6 @@ KIND = ResourceKind(
     20,
     find,
     delete,
-    ("emr-serverless:ListApplications", "emr-serverless:GetApplication"),
-    ("emr-serverless:StopApplication", "emr-serverless:DeleteApplication"),
+    ("emr-serverless:ListApplications", "emr-serverless:GetApplication", "emr-serverless:ListJobRuns"),
+    ("emr-serverless:CancelJobRun", "emr-serverless:StopApplication", "emr-serverless:DeleteApplication"),
 )

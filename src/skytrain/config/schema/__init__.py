@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from .cloud import NO_CLOUD, CloudConfig, RolesConfig, SubnetsConfig
 from .data import DEFAULT_SPARK, DataConfig, SourceConfig, SparkConfig
 from .declare import DATA, EXECUTION, NUMBERS, RESULT, WEIGHTS, Decides, Declared, declared, setting, settings
+from .emr import EmrConfig
 from .evaluation import EvaluationConfig, TaskConfig
 from .kinds import NonNegative, OneOf, OtherKeys, Precision, Range, Seconds, Unit, Whole
 from .metrics import NO_METRICS, MetricsConfig
@@ -65,6 +66,7 @@ __all__ = [
     "Declared",
     "DecoderConfig",
     "DynamicRope",
+    "EmrConfig",
     "EvaluationConfig",
     "EvaluatorConfig",
     "Field",

@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import Literal
 
 from .declare import EXECUTION, setting, settings
+from .emr import NO_EMR, EmrConfig
 from .kinds import Seconds
 from .sagemaker import NO_SAGEMAKER, SageMakerConfig
 from .slurm import NO_SLURM, SlurmConfig
@@ -22,11 +23,13 @@ class SubnetsConfig:
 
 @settings
 class RolesConfig:
-    """ARNs of the three roles of the base."""
+    """ARNs of the roles of the base."""
 
     operator: str | None = setting(EXECUTION, "For people and programs that launch and stop machines.")
     node: str | None = setting(EXECUTION, "For the machines of a run.")
     viewer: str | None = setting(EXECUTION, "For reading only.")
+    prepare: str | None = setting(EXECUTION, "For machines and Spark jobs that prepare data.", default=None)
+    emr_service: str | None = setting(EXECUTION, "For EMR itself, which starts the nodes of a cluster.", default=None)
 
 
 @settings
@@ -49,8 +52,8 @@ class CloudConfig:
     instance_profile: str | None = setting(EXECUTION, "Instance profile that carries the node role.")
     instance_families: list[str] = setting(EXECUTION, "Families that the operator may start; empty: not known.")
     log_groups: dict[str, str] = setting(EXECUTION, "CloudWatch log groups by purpose.")
-    target: Literal["ec2", "sagemaker", "slurm"] | None = setting(
-        EXECUTION, "Where `skytrain launch` runs jobs; cloud=ec2, cloud=sagemaker and cloud=slurm set it."
+    target: Literal["ec2", "sagemaker", "slurm", "emr-serverless", "emr"] | None = setting(
+        EXECUTION, "Where `skytrain launch` runs jobs; cloud=ec2, cloud=sagemaker, cloud=slurm and so on set it."
     )
     patience: Seconds = setting(EXECUTION, "Wait for machines of an offer before the plan's next offer is tried.")
     python: str = setting(EXECUTION, "Python of the machine image, whose torch is used.")
@@ -63,6 +66,13 @@ class CloudConfig:
     )
     slurm: SlurmConfig = field(default=NO_SLURM)
     sagemaker: SageMakerConfig = field(default=NO_SAGEMAKER)
+    emr: EmrConfig = field(default=NO_EMR)
+    emr_service_group: str | None = setting(
+        EXECUTION, "Security group through which EMR reaches clusters in private subnets.", default=None
+    )
+    emr_security: str | None = setting(
+        EXECUTION, "EMR security configuration of clusters: encrypted disks, IMDSv2.", default=None
+    )
     prepare_profile: str | None = setting(
         EXECUTION, "Instance profile of machines that prepare data: they may write it.", default=None
     )

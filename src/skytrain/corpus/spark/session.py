@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from skytrain.config import ConfigError, MissingExtra, SkytrainError, SparkConfig, set_default
+from skytrain.config import ConfigError, MissingExtra, SkytrainError, SparkConfig, is_spark_submitted, set_default
 
 from ..progress import ShowProgress
 from .jobs import SparkJobs
@@ -38,7 +38,7 @@ def open_jobs(settings: SparkConfig, progress: ShowProgress | None = None) -> It
 def _open_session(settings: SparkConfig) -> tuple[Any, bool]:
     """Return a session and whether it is new. What spark-submit or a notebook has set already stays as it is."""
     try:
-        from pyspark import SparkConf
+        from pyspark import SparkConf, SparkContext
         from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError:
@@ -49,6 +49,8 @@ def _open_session(settings: SparkConfig) -> tuple[Any, bool]:
         for name, value in RUNTIME.items():
             active.conf.set(name, value)
         return active, False
+    if is_spark_submitted():
+        SparkContext._ensure_initialized()  # else SparkConf does not see what spark-submit has set, its master first
     given = SparkConf()
     builder = SparkSession.builder.appName("skytrain prepare")
     if settings.master is not None:

@@ -96,6 +96,11 @@ override_resource {
 }
 
 override_resource {
+  target = aws_iam_policy.emr_service
+  values = { arn = "arn:aws:iam::123456789012:policy/emr_service" }
+}
+
+override_resource {
   target = aws_iam_role.operator
   values = { arn = "arn:aws:iam::123456789012:role/skytrain-demo-us-east-2-operator" }
 }

@@ -1,0 +1,38 @@
+"""Settings of EMR: the Spark cluster, or the serverless application, that prepares data."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from .declare import EXECUTION, setting, settings
+from .kinds import Positive, Range, Seconds
+
+
+@settings
+class EmrConfig:
+    """EMR, for `launch prepare`; cloud=emr-serverless and cloud=emr."""
+
+    release: str = setting(EXECUTION, "Release of EMR, 7.x: its Spark 3.5 and its Python 3.11 run the job.")
+    executors: Positive | None = setting(
+        EXECUTION, "Most executors at a time; null: as many as the nodes of the cluster hold."
+    )
+    executor_cores: Positive = setting(EXECUTION, "Cores of an executor and of the driver.")
+    executor_gb: Positive = setting(
+        EXECUTION, "Memory of an executor and of the driver in GB, JVM and Python together: 2 or more for each core."
+    )
+    disk_gb: Positive = setting(EXECUTION, "Disk of each executor (serverless: 20 to 200), or node, in GB.")
+    timeout: Annotated[Seconds, Range(min=300, max=604800)] = setting(
+        EXECUTION, "Longest time of an attempt; then it is ended, and the same command resumes."
+    )
+    retries: Annotated[int, Range(min=0, max=9)] = setting(EXECUTION, "Attempts after the first one failed.")
+    idle: Annotated[Seconds, Range(min=60, max=604800)] = setting(
+        EXECUTION, "Idle time after which AWS stops the application or ends the cluster."
+    )
+    primary: str = setting(EXECUTION, "Type of the cluster's primary node, which runs the driver; on demand.")
+    core: str = setting(EXECUTION, "Type of its core nodes, on demand.")
+    core_nodes: Positive = setting(EXECUTION, "Number of core nodes.")
+    task: str = setting(EXECUTION, "Type of its task nodes, on spot: losing one costs time, not results.")
+    task_nodes: Annotated[int, Range(min=0)] = setting(EXECUTION, "Number of task nodes; 0: none.")
+
+
+NO_EMR = EmrConfig("emr-7.11.0", None, 4, 16, 100, 43200.0, 2, 600.0, "m7i.xlarge", "r7i.xlarge", 2, "r7i.xlarge", 4)

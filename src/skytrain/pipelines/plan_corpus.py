@@ -1,0 +1,75 @@
+"""Plan prepare: what a corpus costs on one machine, on clusters of EMR and on EMR Serverless."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from ..config import Config, SkytrainError
+from ..planning import (
+    CorpusOffer,
+    CorpusWork,
+    PlanRequest,
+    PrepareMaterial,
+    PrepareWork,
+    corpus_offers,
+    corpus_work,
+    load_catalog,
+    prepare_plan,
+)
+from .launch_jobs import prepare_work
+
+DEFAULT_REGION = "us-east-2"
+DEFAULT_HOURS = 6.0
+# benchmarks/corpus/growth.log: 117 CPU-microseconds for a document of 583 bytes, of which its text takes 96 (at 6.1 MB
+# per CPU-second); the other 21 are as much work as these bytes.
+BYTES_OF_A_DOCUMENT = 130.0
+
+
+@dataclass(frozen=True)
+class CorpusPlan:
+    """The ways to prepare a corpus, the best first."""
+
+    work: CorpusWork
+    region: str
+    offers: list[CorpusOffer]
+    advice: str
+
+
+def plan_corpus(
+    config: Config, region: str | None, deadline: float | None, documents: float | None, text_bytes: float | None
+) -> CorpusPlan:
+    """Compare the ways to prepare a corpus. Without `text_bytes`, the source's files are listed for their sizes."""
+    place, hours = region or config.cloud.region or DEFAULT_REGION, deadline or DEFAULT_HOURS
+    if (text_bytes is not None and text_bytes <= 0) or (documents is not None and documents <= 0):
+        raise SkytrainError("--bytes and --documents must be more than 0")
+    asked = prepare_work(config) if text_bytes is None else PrepareWork(text_bytes, text_bytes / 3, "tokens")
+    work, catalog = corpus_work(asked, documents), load_catalog()
+    request = PlanRequest(None, hours, region=place)
+    alone = replace(asked, text_bytes=work.text_bytes + work.documents * BYTES_OF_A_DOCUMENT)
+    chosen = prepare_plan(
+        alone, PrepareMaterial({"store": {"root": ""}}, (), request, catalog, datetime.now(UTC))
+    ).choice
+    cost = chosen.cost
+    one = CorpusOffer(
+        "one machine", f"{chosen.instance_type} ({chosen.market})", cost.hours, cost.hours_p90, cost.usd, cost.usd_p90,
+        0.0, ("cloud=ec2",),
+    )  # fmt: skip
+    offers = corpus_offers(work, one, config.cloud.emr, catalog, place, hours)
+    return CorpusPlan(work, place, offers, _advice(one, offers, hours))
+
+
+def _advice(one: CorpusOffer, offers: list[CorpusOffer], hours: float) -> str:
+    best = offers[0]
+    if best is one:
+        cluster = min(offers[1:], key=lambda offer: offer.usd)
+        return (
+            f"One machine is cheaper: ${one.usd:.2f} in {one.hours:.1f} h; the cheapest on EMR is {cluster.how} with "
+            f"${cluster.usd:.2f} in {cluster.hours:.1f} h."
+        )
+    if one.hours_p90 > hours:
+        return (
+            f"One machine may take {one.hours_p90:.1f} h, longer than {hours:g} h (--deadline): {best.how}, "
+            f"{best.machines}, does it in {best.hours:.1f} h for ${best.usd:.2f}; one machine would cost ${one.usd:.2f}."
+        )
+    return f"{best.how}, {best.machines}, is the cheapest: ${best.usd:.2f}; one machine would cost ${one.usd:.2f}."

@@ -1,0 +1,246 @@
+"""What preparing a corpus costs: one machine, a cluster of EMR, EMR Serverless; hours and dollars of each."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+
+from skytrain.config import EmrConfig, SkytrainError, format_bytes, format_count
+
+from .catalog import Catalog, InstanceType, Market
+from .costs import GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH, INTERRUPTIONS_PER_HOUR
+from .plan_prepare import SPREAD, TEXT_BYTES_PER_VCPU_SECOND, PrepareWork
+from .tables import text_table
+
+# benchmarks/corpus/spark_growth.log: from 100 thousand to 1 million documents, (159.3 - 91.36) CPU-seconds for 900
+# thousand documents of 40 words; those are de-duplication above all, and their text is counted again below.
+CPU_SECONDS_PER_DOCUMENT = 75e-6
+SPARK_START_CPU_SECONDS = 84.0  # of the same log: what 100 thousand documents took beyond that
+SHUFFLE_BYTES_PER_DOCUMENT = 383.0
+VCPU_OF_A_CORE = 2 / 3  # as for one machine: assumed
+BUSY = 0.8  # of the executors' time: stages end with a few tasks, and the driver works alone at times; assumed
+BYTES_PER_DOCUMENT = 3000.0  # where nobody says how many documents there are; assumed
+CLUSTER_START_SECONDS = 600.0  # machines, bootstrap, YARN; assumed
+SERVERLESS_START_SECONDS = 180.0  # workers, the packed environment; assumed
+# aws.amazon.com/emr/pricing: $0.048 for m5.xlarge, which costs $0.192 (as quoted in h2oai/sparkling-water#1462);
+# the largest types cost less. A cluster pays it for every node, whatever its market.
+EMR_FEE = 0.25
+LONGEST_HOURS = 6.0  # a cluster is made large enough for this
+NODE_TYPES = ("r5.xlarge", "r5.2xlarge", "r5.4xlarge", "r7i.xlarge", "r7i.2xlarge", "r7i.4xlarge")
+MOST_NODES = 200
+FREE_DISK_GB = 20  # of each worker of EMR Serverless
+
+
+@dataclass(frozen=True)
+class CorpusWork:
+    """How much text there is, in how many documents."""
+
+    text_bytes: float
+    documents: float
+    assumed_documents: bool = False
+
+    @property
+    def vcpu_seconds(self) -> float:
+        """Of Spark, without its start."""
+        text = self.text_bytes / TEXT_BYTES_PER_VCPU_SECOND
+        return text + self.documents * CPU_SECONDS_PER_DOCUMENT / VCPU_OF_A_CORE
+
+
+@dataclass(frozen=True)
+class CorpusOffer:
+    """One way to prepare a corpus."""
+
+    how: str  # one machine, emr, emr-serverless
+    machines: str
+    hours: float
+    hours_p90: float
+    usd: float
+    usd_p90: float
+    fee_usd: float  # EMR's own part of `usd`
+    words: tuple[str, ...]  # of `skytrain launch prepare`
+
+
+@dataclass(frozen=True)
+class ServerlessPrice:
+    """What EMR Serverless asks in a region."""
+
+    usd_per_vcpu_hour: float
+    usd_per_gb_hour: float
+    usd_per_disk_gb_hour: float
+    date: str
+    source: str
+
+
+def corpus_work(work: PrepareWork, documents: float | None) -> CorpusWork:
+    """Return the work; without a number of documents, 3000 bytes each are assumed."""
+    return CorpusWork(work.text_bytes, documents or work.text_bytes / BYTES_PER_DOCUMENT, documents is None)
+
+
+@cache
+def _serverless_prices() -> dict[str, ServerlessPrice]:
+    text = (resources.files("skytrain.planning") / "data" / "emr_prices.csv").read_text()
+    return {
+        row["region"]: ServerlessPrice(
+            float(row["usd_per_vcpu_hour"]),
+            float(row["usd_per_gb_hour"]),
+            float(row["usd_per_disk_gb_hour"]),
+            row["date"],
+            row["source"],
+        )
+        for row in csv.DictReader(text.splitlines())
+    }
+
+
+def serverless_price(region: str) -> ServerlessPrice:
+    """Return the prices of a region; raises SkytrainError where none are known."""
+    found = _serverless_prices().get(region)
+    if found is None:
+        raise SkytrainError(
+            f"no price of EMR Serverless is known for {region}\n  known: {', '.join(sorted(_serverless_prices()))}"
+        )
+    return found
+
+
+def serverless_usd_per_hour(wanted: EmrConfig, executors: int, region: str) -> float:
+    """Return what an hour of all executors and the driver costs."""
+    price, workers = serverless_price(region), executors + 1
+    disk = max(0, wanted.disk_gb - FREE_DISK_GB) * price.usd_per_disk_gb_hour
+    return workers * (
+        wanted.executor_cores * price.usd_per_vcpu_hour + wanted.executor_gb * price.usd_per_gb_hour + disk
+    )
+
+
+def serverless_offer(work: CorpusWork, wanted: EmrConfig, region: str) -> CorpusOffer:
+    """Return the offer of EMR Serverless with the settings' executors. Executors that wait are given back."""
+    executors = wanted.executors or 16
+    seconds, vcpus = work.vcpu_seconds + SPARK_START_CPU_SECONDS, executors * wanted.executor_cores
+    hours = (SERVERLESS_START_SECONDS + seconds / vcpus / BUSY) / 3600
+    slow = (SERVERLESS_START_SECONDS + SPREAD * seconds / vcpus / BUSY) / 3600
+    usd = serverless_usd_per_hour(wanted, executors, region)
+    machines = f"up to {executors} executors of {wanted.executor_cores} vCPU, {wanted.executor_gb} GB"
+    words = ("cloud=emr-serverless", f"cloud.emr.executors={executors}")
+    return CorpusOffer("emr-serverless", machines, hours, slow, hours * usd, slow * usd, hours * usd, words)
+
+
+@dataclass(frozen=True)
+class ClusterPrice:
+    """What an hour of a cluster costs: its machines, EMR's fee for them, their disks."""
+
+    machines: float
+    fee: float
+    disks: float
+
+    @property
+    def usd(self) -> float:
+        return self.machines + self.fee + self.disks
+
+
+def cluster_price(wanted: EmrConfig, catalog: Catalog, region: str) -> ClusterPrice:
+    """Return the price of the settings' cluster; raises SkytrainError for types without a price."""
+    groups: list[tuple[str, int, Market]] = [
+        (wanted.primary, 1, "on-demand"),
+        (wanted.core, wanted.core_nodes, "on-demand"),
+        (wanted.task, wanted.task_nodes, "spot"),
+    ]
+    machines = fee = 0.0
+    for kind, count, market in groups:
+        price, listed = catalog.price(kind, region, market), catalog.price(kind, region, "on-demand")
+        if count and (price is None or listed is None):
+            raise SkytrainError(
+                f"the catalogue has no price for {kind} ({market}) in {region}\n  try: skytrain catalog refresh"
+            )
+        if count and price and listed:
+            machines += count * (price.usd_per_hour_min + price.usd_per_hour_max) / 2
+            fee += count * EMR_FEE * listed.usd_per_hour_max
+    nodes = 1 + wanted.core_nodes + wanted.task_nodes
+    return ClusterPrice(machines, fee, nodes * wanted.disk_gb * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH)
+
+
+def cluster_offer(work: CorpusWork, wanted: EmrConfig, catalog: Catalog, region: str) -> CorpusOffer:
+    """Return the offer of a cluster with the settings' nodes."""
+    price = cluster_price(wanted, catalog, region)
+    vcpus = sum(
+        count * _instance(catalog, kind).vcpus
+        for kind, count in ((wanted.core, wanted.core_nodes), (wanted.task, wanted.task_nodes))
+    )
+    seconds = work.vcpu_seconds + SPARK_START_CPU_SECONDS
+    # A lost node takes its shuffled data with it: its share of an hour's work is done again.
+    lost = 1 + INTERRUPTIONS_PER_HOUR * wanted.task_nodes / max(1, wanted.core_nodes + wanted.task_nodes)
+    hours = (CLUSTER_START_SECONDS + lost * seconds / vcpus / BUSY) / 3600
+    slow = (CLUSTER_START_SECONDS + lost * SPREAD * seconds / vcpus / BUSY) / 3600
+    task = f" + {wanted.task_nodes} x {wanted.task} spot" if wanted.task_nodes else ""
+    machines = f"{wanted.primary} + {wanted.core_nodes} x {wanted.core}{task}"
+    words = (
+        "cloud=emr", f"cloud.emr.core={wanted.core}", f"cloud.emr.core_nodes={wanted.core_nodes}",
+        f"cloud.emr.task={wanted.task}", f"cloud.emr.task_nodes={wanted.task_nodes}",
+    )  # fmt: skip
+    return CorpusOffer("emr", machines, hours, slow, hours * price.usd, slow * price.usd, hours * price.fee, words)
+
+
+def sized_cluster(
+    work: CorpusWork, wanted: EmrConfig, kind: str, catalog: Catalog, deadline: float = LONGEST_HOURS
+) -> EmrConfig:
+    """Return the settings with as many nodes of one type as finish in time: a quarter on demand, at least two nodes."""
+
+    available = max(0.25, deadline - CLUSTER_START_SECONDS / 3600) * 3600
+    vcpus = (work.vcpu_seconds + SPARK_START_CPU_SECONDS) * SPREAD / BUSY / available
+    nodes = min(MOST_NODES, max(2, math.ceil(vcpus / _instance(catalog, kind).vcpus)))
+    core = max(1, math.ceil(nodes / 4))
+    return replace(wanted, core=kind, task=kind, core_nodes=core, task_nodes=nodes - core)
+
+
+def _instance(catalog: Catalog, kind: str) -> InstanceType:
+    for instance in catalog.cpu_instances:
+        if instance.type == kind:
+            return instance
+    raise SkytrainError(
+        f"{kind} is not in the catalogue of machines without GPUs\n  one of {', '.join(NODE_TYPES)}, for example"
+    )
+
+
+def corpus_offers(
+    work: CorpusWork, one_machine: CorpusOffer | None, wanted: EmrConfig, catalog: Catalog, region: str, deadline: float
+) -> list[CorpusOffer]:
+    """Return every way to prepare the corpus, cheapest first; those that may take longer than the deadline last."""
+    found = [one_machine] if one_machine else []
+    for kind in NODE_TYPES:
+        found.append(cluster_offer(work, sized_cluster(work, wanted, kind, catalog, deadline), catalog, region))
+    executors = math.ceil(
+        (work.vcpu_seconds + SPARK_START_CPU_SECONDS) * SPREAD / BUSY / wanted.executor_cores
+        / max(900.0, deadline * 3600 - SERVERLESS_START_SECONDS)
+    )  # fmt: skip
+
+    found.append(serverless_offer(work, replace(wanted, executors=max(2, executors)), region))
+    return sorted(found, key=lambda offer: (offer.hours_p90 > deadline * 1.01, round(offer.usd, 2), offer.hours))
+
+
+def corpus_table(offers: Sequence[CorpusOffer]) -> str:
+    head = ("#", "how", "machines", "hours", "p90", "dollars", "p90", "of which EMR")
+    rows = [
+        (
+            str(number), offer.how, offer.machines, f"{offer.hours:.1f}", f"{offer.hours_p90:.1f}", f"{offer.usd:.2f}",
+            f"{offer.usd_p90:.2f}", f"{offer.fee_usd:.2f}" if offer.fee_usd else "-",
+        )
+        for number, offer in enumerate(offers, 1)
+    ]  # fmt: skip
+    return text_table(head, rows, left=frozenset({1, 2}))
+
+
+def corpus_lines(work: CorpusWork, region: str) -> list[str]:
+    """Return what the table rests on."""
+    price = serverless_price(region)
+    documents = f"{format_count(work.documents)} documents"
+    documents += " (3000 bytes each assumed; --documents N says otherwise)" if work.assumed_documents else ""
+    return [
+        f"{format_bytes(work.text_bytes)} of text, {documents}; {work.vcpu_seconds / 3600:,.1f} vCPU-hours on Spark, "
+        f"{format_bytes(work.documents * SHUFFLE_BYTES_PER_DOCUMENT)} shuffled",
+        f"EMR Serverless in {region}: ${price.usd_per_vcpu_hour} a vCPU-hour, ${price.usd_per_gb_hour} a GB-hour "
+        f"({price.date}, {price.source})",
+        "EMR's fee on clusters: a quarter of the price on demand, the most that it is; EC2 prices from the catalogue",
+        "speed: 4 MB of text per vCPU and second and 75 CPU-microseconds a document, measured on 2 cores up to 1M "
+        "documents; beyond that extrapolated, p90 1.8 times as slow",
+    ]
