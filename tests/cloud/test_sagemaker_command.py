@@ -6,6 +6,7 @@ import functools
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from skytrain.cloud import Call, CloudError, Preflight, PushedImage, launches_of
 from skytrain.cloud.checks import store as store_checks
 from skytrain.cloud.sagemaker_jobs import LOG_GROUP, on_demand_usd
 from skytrain.pipelines import doctor as doctoring, follow, launch_sagemaker, logs, sagemaker_jobs, status, stop
+from skytrain.planning import save_catalog
+from skytrain.planning.catalog import Price, packaged_catalog
 
 from .conftest import StubbedSession
 from .ground import Ground
@@ -137,6 +140,46 @@ def test_doctor_checks_what_a_training_job_needs_with_and_without_a_plan(
     quota(stubbed, 1.0)
     typed("doctor", "cloud=sagemaker", "--plan", "plan.json", "--json")
     assert found()["quota"]["text"] == "1 x ml.g5.xlarge, spot: 1 of 1 are free (L-SPOT)"
+
+
+RECIPES = [
+    f"{model}-{machine}"
+    for model in ("exaone-3.5-7.8b", "gemma-2-9b", "llama-2-13b", "llama-3.1-8b", "solar-10.7b")
+    for machine in ("p4d", "p4de")
+]
+QUICK = ("llama-3.1-8b-p4d", "llama-2-13b-p4de")
+
+
+@pytest.mark.parametrize(
+    "recipe", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in RECIPES]
+)
+def test_a_recipe_of_eight_to_thirteen_billion_parameters_launches_with_one_command(
+    recipe: str,
+    typed: TypedSageMaker,
+    stubbed: StubbedSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    kinds = ("p4d.24xlarge", "p4de.24xlarge")  # after `skytrain catalog refresh`; the figures are the test's own
+    prices = tuple(Price(kind, "us-east-2", "on-demand", 30.0, 30.0, "2026-11-16", "a test") for kind in kinds)
+    monkeypatch.setenv("SKYTRAIN_CACHE", str(typed.folder / "cache"))
+    save_catalog(replace(packaged_catalog(), sagemaker_prices=prices))
+    stub, asked = stubbed.stub("service-quotas"), {"ServiceCode": "sagemaker"}
+    machine = f"{recipe.rpartition('-')[2]}.24xlarge"
+    held = {"QuotaName": f"ml.{machine} for training job usage", "QuotaCode": "L-P4", "Value": 2.0}
+    stub.add_response("list_service_quotas", {"Quotas": [held]}, asked)
+    words = [f"recipe={recipe}", "cloud=sagemaker", f"cloud.sagemaker.image={typed.image}", "budget.usd=3000"]
+    choose = ["--instance", machine, "--nodes", "1", "--market", "on-demand", "--dry-run"]
+    assert typed("launch", "train", *words, "cloud.sagemaker.usd_per_hour=30", *choose) == 0
+    [shown] = json.loads(capsys.readouterr().out)
+    request = shown["parameters"]
+    assert (request["ResourceConfig"]["InstanceType"], request["ResourceConfig"]["InstanceCount"]) == (
+        f"ml.{machine}",
+        1,
+    )
+    assert request["VpcConfig"]["Subnets"]
+    assert request["StoppingCondition"]["MaxRuntimeInSeconds"] < 28 * 86400
+    assert request["EnableManagedSpotTraining"] is False and not typed.jobs
 
 
 def test_a_training_job_from_its_request_to_its_end(

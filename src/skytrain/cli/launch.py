@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,7 @@ from .launch_slurm import compose_planned, launch_on_slurm, target_of
 from .launch_tune import launch_sweep, launch_sweep_on_slurm
 from .node import KeepOnFailure
 from .options import ConfigDirs, compose_overrides, seconds_of
+from .plan import InstanceType, MarketOption, Nodes
 
 if TYPE_CHECKING:
     from ..cloud import Finding
@@ -93,28 +94,28 @@ def launch(
     follow: Follow = None,
     smoke: Smoke = None,
     keep_on_failure: KeepOnFailure = "0s",
+    instance: InstanceType = None,
+    nodes: Nodes = None,
+    market: MarketOption = None,
 ) -> None:
     """Train, prepare data, or tune on rented machines.
 
-    Rents the plan's machines, which train, survive interruptions and give themselves back. `launch prepare` rents one
-    machine without GPUs, which writes the tokens to the bucket; its source must be in S3 or on the internet. `launch tune` rents tune.machines
-    of type tune.instance, which share a sweep; the final run stays reserved.
+    Rents the plan's machines, which survive interruptions and give themselves back. `launch prepare` rents one without GPUs;
+    its source must be in S3 or on the internet. `launch tune` rents tune.machines of type tune.instance, which share a sweep.
 
-    Everything that can be checked is checked before anything is created: prices, quota, zones, image, network, roles.
-    The machines then need neither this terminal nor this computer. They end when the run is done, at the budget, after
-    a failure, and at the latest at the kill time, which AWS itself enforces.
+    Everything that can be checked is checked first. The machines then need neither this terminal nor this computer. They
+    end when the run is done, at the budget, after a failure, and at the latest at the kill time, which AWS enforces.
 
     \b
     Examples:
       skytrain launch train --plan plan.json cloud=ec2
       skytrain launch train recipe=gpt2-124m-pile cloud=ec2 budget.usd=150
-      skytrain launch train recipe=gpt2-124m-pile cloud=ec2 budget.usd=150 --dry-run
       skytrain launch train --plan plan.json cloud=ec2 --smoke 20M --keep-on-failure 30m
       skytrain launch prepare data=fineweb data.target_tokens=10B cloud=ec2 budget.usd=20
       skytrain launch tune recipe=tune-hw5 cloud=ec2 tune.machines=2 --dry-run
       skytrain launch prepare data=parquet data.source.paths='s3://bucket/crawl/*' cloud=emr-serverless --dry-run
       skytrain launch train recipe=gpt2-124m-pile cloud=slurm cloud.slurm.nodes=2 parallel=hsdp --dry-run
-      skytrain launch train --plan plan.json cloud=sagemaker cloud.sagemaker.image=$IMAGE
+      skytrain launch train recipe=llama-3.1-8b-p4d cloud=sagemaker --instance p4d.24xlarge --nodes 1
     """
     from ..cloud import Preflight, render_calls
     from ..pipelines.launch import PlannedJob, prepare_launch
@@ -122,15 +123,16 @@ def launch(
 
     folders, watch = list(config_dir or []), sys.stdout.isatty() if follow is None else follow
     words, keep = overrides or [], seconds_of("--keep-on-failure", keep_on_failure)
-    target = target_of(words, folders)
+    target, only = target_of(words, folders), {"instance": instance, "nodes": nodes, "market": market}
     _check_job(context.meta[JOB], target, [plan, smoke, keep or None])
+    _check_choice(context.meta[JOB], target, any(only.values()))
     if context.meta[JOB] == "tune":
         return (launch_sweep_on_slurm if target == "slurm" else launch_sweep)(words, folders, yes, dry_run)
     if target in EMR_TARGETS:
         return launch_on_emr(compose_without_plan(words, folders, plan), folders, yes, dry_run)
     if target == "slurm":
         return launch_on_slurm(compose_planned(words, folders, plan), folders, yes, dry_run)
-    job = PlannedJob(*_planned(context.meta[JOB], words, folders, _PlanSource(plan, replan, not dry_run)), keep)
+    job = PlannedJob(*_planned(context.meta[JOB], words, folders, _PlanSource(plan, replan, not dry_run, only)), keep)
     if target == "sagemaker":
         return launch_on_sagemaker(job, folders, yes, dry_run, watch)
     first = _smoke_job(job, smoke, folders) if smoke is not None else None
@@ -204,6 +206,15 @@ def compose_without_plan(words: list[str], folders: list[Path], file: Path | Non
     return compose_overrides(words, folders)
 
 
+def _check_choice(job: JobKind, target: str | None, chosen: bool) -> None:
+    """Refuse --instance, --nodes and --market where they would choose nothing."""
+    from ..config import SkytrainError
+
+    if chosen and (job != "train" or target == "slurm"):
+        instead = "cloud.slurm.nodes=N" if target == "slurm" else f"launch {job} chooses its machines by its settings"
+        raise SkytrainError(f"--instance, --nodes and --market choose rented machines for training\n  {instead}")
+
+
 def _follow(config: Config, prepared: PreparedLaunch) -> int:
     """Follow the run, and its smoke run before it; returns the exit code."""
     from ..pipelines.follow import RunFollower
@@ -230,6 +241,7 @@ class _PlanSource:
     file: Path | None
     again: bool
     keeps: bool
+    only: dict[str, Any] = field(default_factory=dict)  # --instance, --nodes, --market: for a new plan
 
 
 def _planned(job: JobKind, words: list[str], folders: list[Path], source: _PlanSource) -> tuple[Composed, Plan]:
@@ -247,6 +259,10 @@ def _planned(job: JobKind, words: list[str], folders: list[Path], source: _PlanS
     if job == "prepare":
         composed = compose_without_plan(words, folders, file)
         return composed, plan_preparation(composed)
+    if file is not None and any(source.only.values()):
+        raise SkytrainError(
+            "--instance, --nodes and --market choose machines for a new plan\n  leave them out with --plan"
+        )
     given = read_plan(file) if file is not None else None
     words = [*(given.words if given is not None else []), *words]
     composed, open_mesh = compose_plan(words, folders, None)
@@ -259,7 +275,7 @@ def _planned(job: JobKind, words: list[str], folders: list[Path], source: _PlanS
         # Without SageMaker's prices EC2's stand in for them; the job is metered by the Pricing API's.
         known = config.cloud.target == "sagemaker" and bool(load_catalog().sagemaker_prices)
         target: Target = "sagemaker" if known else "ec2"
-        request = PlanRequest(config.budget.usd, region=config.cloud.region, target=target)
+        request = PlanRequest(config.budget.usd, region=config.cloud.region, target=target, **source.only)
     kept = file if source.keeps else None
     with tempfile.TemporaryDirectory() as folder:
         planned = plan_run(composed, open_mesh, request, Trials(0, 1), kept or Path(folder) / "plan.json")
