@@ -1,14 +1,16 @@
 import subprocess
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from skytrain.cloud.slurm import OVER, slurm_time
-from skytrain.cloud.slurm_cluster import seconds_of
+from skytrain.cloud.slurm_cluster import SlurmJob, seconds_of
 from skytrain.config import SkytrainError
 from skytrain.config.composition import compose
 from skytrain.pipelines.launch_slurm import filesystem_of, prepare_slurm_launch
+from skytrain.pipelines.slurm_jobs import resiliency_lines
 from tests.support.tiny import TINY
 
 WORDS = (
@@ -65,9 +67,7 @@ def run_script(folder: Path, code: int, *, over: bool, restarts: int = 0, blind:
     script.folder.mkdir(parents=True, exist_ok=True)
     end = f"touch {script.folder / OVER}; exit {code}" if over else f"exit {code}"
     look = 'rm -f "${@: -1}"; "${@:2}"' if blind else '"${@:2}"'
-    stand_ins = (
-        f'srun() {{ case "$*" in *"exit 66"*) {look} ;; *) ({end}) ;; esac; }}\nscontrol() {{ echo "scontrol $*"; }}\n'
-    )
+    stand_ins = f'srun() {{ case "$*" in *"exit 66"*) {look} ;; *) echo "srun $*"; ({end}) ;; esac; }}\nscontrol() {{ echo "scontrol $*"; }}\n'
     text = script.render().replace('"${agents[@]}" bash -c', 'srun "${agents[@]:1}" bash -c')
     return subprocess.run(
         ["bash"],
@@ -92,6 +92,21 @@ def test_a_job_is_requeued_unless_the_run_is_over_or_the_settings_are_wrong(shar
 def test_a_folder_that_a_node_does_not_see_ends_the_job_with_its_name(shared):
     done = run_script(shared, 0, over=True, blind=True)
     assert (done.returncode, "is not shared" in done.stdout) == (3, True), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("hyperpod", [True, False])
+def test_on_hyperpod_the_agents_resume_by_themselves_and_its_log_is_told(shared, monkeypatch, hyperpod):
+    """A node of HyperPod as it is laid out: /opt/sagemaker_cluster, here in another place."""
+    monkeypatch.setattr("skytrain.cloud.slurm.HYPERPOD", str(shared / "sagemaker_cluster"))
+    if hyperpod:
+        (shared / "sagemaker_cluster").mkdir()
+    done = run_script(shared, 0, over=True)
+    assert ("--auto-resume=1" in done.stdout) is hyperpod, done.stdout + done.stderr
+    log = shared / "slurm-7.log"
+    log.write_text("step 10\n[Auto Resume] Info: JobID: 7 StepID: 0 Initiating communication\nstep 20\n")
+    job = SlurmJob("7", "RUNNING", "n1", "1:00", "2:00", 0, "", str(log))
+    assert resiliency_lines([job]) == ["[Auto Resume] Info: JobID: 7 StepID: 0 Initiating communication"]
+    assert resiliency_lines([replace(job, log=str(shared / "gone"))]) == []
 
 
 def test_a_job_that_fails_again_and_again_is_given_up(shared):

@@ -124,8 +124,7 @@ def launch(
     folders, watch = list(config_dir or []), sys.stdout.isatty() if follow is None else follow
     words, keep = overrides or [], seconds_of("--keep-on-failure", keep_on_failure)
     target, only = target_of(words, folders), {"instance": instance, "nodes": nodes, "market": market}
-    _check_job(context.meta[JOB], target, [plan, smoke, keep or None])
-    _check_choice(context.meta[JOB], target, any(only.values()))
+    _check_job(context.meta[JOB], target, [plan, smoke, keep or None], any(only.values()))
     if context.meta[JOB] == "tune":
         return (launch_sweep_on_slurm if target == "slurm" else launch_sweep)(words, folders, yes, dry_run)
     if target in EMR_TARGETS:
@@ -168,10 +167,11 @@ def _start(prepared: PreparedLaunch, folders: list[Path], yes: bool) -> None:
     print("The machines need neither this terminal nor this computer.")
 
 
-def _check_job(job: JobKind, target: str | None, options: list[object]) -> None:
+def _check_job(job: JobKind, target: str | None, options: list[object], chosen: bool) -> None:
     """Refuse what a target does not run; `options` are --plan, --smoke and --keep-on-failure."""
     from ..config import SkytrainError
 
+    _check_choice(job, target, chosen)
     if job != "tune" and target in ("slurm", "sagemaker", *EMR_TARGETS):
         _check_scheduler(str(target), job, any(option is not None for option in options[1:]))
     if job != "tune":

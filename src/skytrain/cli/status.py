@@ -136,9 +136,9 @@ def _status(config: Config, run: str | None, as_json: bool) -> str:
     alone = run is not None and bool(found)
     lines = [table(describe_status(found[0]))] if alone else [*missing, *([table(status_rows(found))] if found else [])]
     if slurm:
-        from ..pipelines.slurm_jobs import job_rows
+        from ..pipelines.slurm_jobs import job_rows, resiliency_lines
 
-        lines += ["", table(job_rows(slurm))]
+        lines += ["", table(job_rows(slurm)), *resiliency_lines(slurm)]
     if training:
         from ..pipelines.sagemaker_jobs import training_job_rows
 

@@ -129,7 +129,7 @@ from .scan import (
     scan_account as scan_account,
 )
 from .session import AwsIdentity as AwsIdentity, AwsSession as AwsSession, open_session as open_session
-from .slurm import SlurmScript as SlurmScript
+from .slurm import AUTO_RESUME as AUTO_RESUME, SlurmScript as SlurmScript
 from .slurm_array import (
     ArrayTask as ArrayTask,
     SlurmArray as SlurmArray,

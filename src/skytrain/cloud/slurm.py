@@ -10,6 +10,8 @@ from pathlib import Path
 from ..config import SlurmConfig
 
 LEAVE_SECONDS = 120  # for the other agents after the first has ended
+HYPERPOD = "/opt/sagemaker_cluster"  # a folder of every node of a SageMaker HyperPod cluster
+AUTO_RESUME = "[Auto Resume]"  # begins what HyperPod's resiliency writes into the log of a job
 OVER, FAILURES = "over", "failures"  # files of the job, beside its script
 
 TEMPLATE = """\
@@ -34,7 +36,7 @@ done
 
 # One agent on each node. They meet through the store, train, and leave when the run is over.
 agents=(srun --ntasks-per-node=1 --wait={leave}{container})
-if [ -d /opt/sagemaker_cluster ]; then # HyperPod replaces faulty nodes; it writes [Auto Resume] lines into this log
+if [ -d {hyperpod} ]; then # HyperPod replaces faulty nodes; it writes [Auto Resume] lines into this log
   agents+=(--auto-resume=1)
 fi
 "${{agents[@]}}" bash -c {agent} &
@@ -125,6 +127,7 @@ class SlurmScript:
             container=container,
             agent=shlex.quote(f'exec {agent} --name "$SLURMD_NODENAME" --launch "slurm-$SLURM_JOB_ID"'),
             save_before=f"{wanted.save_before:.0f}",
+            hyperpod=shlex.quote(HYPERPOD),
             over=OVER,
             failures=FAILURES,
             max_failures=self.max_failures,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..cloud import SlurmJob, cancel_jobs, slurm_jobs
+from ..cloud import AUTO_RESUME, SlurmJob, cancel_jobs, slurm_jobs
 from ..config import Config, SkytrainError
 from ..runs import Reporter
 from .status import find_status
@@ -23,6 +23,13 @@ def job_rows(jobs: Sequence[SlurmJob]) -> list[tuple[str, ...]]:
         restarts = "-" if job.restarts is None else str(job.restarts)
         rows.append((job.id, job.state.lower(), job.nodes, job.elapsed, job.limit, restarts, job.reason or "-"))
     return rows
+
+
+def resiliency_lines(jobs: Sequence[SlurmJob], most: int = 5) -> list[str]:
+    """The last lines that HyperPod's resiliency wrote into the log of the newest job: faulty nodes, replacements, restarts."""
+    if not jobs or jobs[0].log is None or not (path := Path(jobs[0].log)).exists():
+        return []
+    return [line.strip() for line in path.read_text(errors="replace").splitlines() if AUTO_RESUME in line][-most:]
 
 
 def stop_slurm_run(config: Config, run: str, wait_seconds: float, force: bool, reporter: Reporter) -> StoppedRun | None:
