@@ -17,7 +17,7 @@ from skytrain.cloud import AwsSession, Call, launches_of
 from skytrain.cloud.checks import store as store_checks
 from skytrain.cloud.environment import PackedEnvironment
 from skytrain.cloud.resources import KINDS
-from skytrain.pipelines import emr_jobs, launch_emr, launch_limits, logs, status, stop
+from skytrain.pipelines import emr_jobs, launch_emr, launch_limits, logs, status, stop, sweep_state
 
 from .conftest import StubbedSession
 from .ground import Ground
@@ -39,7 +39,7 @@ class TypedEmr(Typed):
 
     def __init__(self, folder: Path, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, ground, monkeypatch)
-        for module in (launch_emr, emr_jobs, store_checks, status, stop, logs):
+        for module in (launch_emr, emr_jobs, store_checks, status, stop, logs, sweep_state):
             monkeypatch.setattr(module, "open_store", lambda _: self.store)
         for place in ("skytrain.pipelines.emr_jobs.open_session", "skytrain.cloud.open_session"):
             monkeypatch.setattr(place, ground.open)
