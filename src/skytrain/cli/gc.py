@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
 
-from .confirm import DryRun, Yes, confirm
+from .confirm import DryRun, Yes, ask_yes, confirm
 from .console import print_table
 from .options import ConfigDirs, Json, StoreOverrides, compose_overrides
 
 if TYPE_CHECKING:
-    from ..cloud import AwsSession
+    from ..cloud import AwsSession, GcSelection
     from ..config import Config
     from ..pipelines.gc import Garbage
 
@@ -55,6 +56,7 @@ def gc(
     network interfaces, launch templates, Auto Scaling groups, placement and security groups, file systems, EMR,
     SageMaker, EKS, log groups, schedules, spot requests, abandoned uploads and the logs of old attempts.
     Nothing without the tags is listed or touched, and no bucket and no object of a run but old logs.
+    With cloud=eks, it is the jobs and other objects of the namespace instead.
 
     \b
     marked `delete`  past its skytrain:expires-at; of a run of this store that has ended; an abandoned upload
@@ -66,6 +68,7 @@ def gc(
       skytrain gc cloud=aws
       skytrain gc cloud=aws --delete
       skytrain gc cloud=aws --run my-run --delete --dry-run
+      skytrain gc cloud=eks cloud.eks.cluster=training --delete
     """
     from ..cloud import GcSelection, open_session
     from ..config import plural
@@ -73,6 +76,9 @@ def gc(
     from .console import reporter
 
     config = compose_overrides(overrides, config_dir).config
+    if config.cloud.target == "eks":
+        gc_cluster(config, GcSelection(run, expired), _Wanted(delete, yes, dry_run, as_json))
+        return
     session = open_session(config.cloud.region, config.cloud.account)
     chosen = None if all_projects else project or config.cloud.project
     with reporter() as console:
@@ -91,6 +97,36 @@ def gc(
     if delete and found.count:
         confirm(session, f"Delete {plural(found.count, 'resource')}?", -found.usd_per_hour, yes)
         _delete(config, session, found, sys.stderr if as_json else sys.stdout)
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    delete: bool
+    yes: bool
+    dry_run: bool
+    as_json: bool
+
+
+def gc_cluster(config: Config, selection: GcSelection, wanted: _Wanted) -> None:
+    """List what the cluster's namespace has of ours; delete what is marked."""
+    from ..config import plural
+    from ..pipelines.eks_jobs import cluster_of
+    from ..pipelines.gc_eks import delete_leftovers, find_leftovers, leftover_rows
+
+    cluster = cluster_of(config)
+    found = find_leftovers(config, cluster, selection)
+    if wanted.as_json:
+        print(json.dumps([asdict(each) for each in found], indent=1))
+    elif found:
+        print_table(leftover_rows(found))
+    else:
+        print(f"nothing of Skytrain's in {config.cloud.eks.namespace} of cluster {cluster.name}")
+    count = sum(each.delete for each in found)
+    if not wanted.delete or wanted.dry_run or not count:
+        return
+    if not wanted.yes:
+        ask_yes(f"Delete {plural(count, 'object')} in {config.cloud.eks.namespace}?")
+    print(f"deleted {plural(delete_leftovers(config, cluster, found), 'object')}")
 
 
 def _show(found: Garbage) -> None:

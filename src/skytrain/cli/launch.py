@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .confirm import DryRun, Yes, confirm
+from .launch_eks import launch_on_eks, user_files
 from .launch_emr import EMR_TARGETS, launch_on_emr
 from .launch_sagemaker import launch_on_sagemaker
 from .launch_slurm import compose_planned, launch_on_slurm, target_of
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from ..cloud import Finding
     from ..config import Composed, Config
     from ..pipelines.launch import PlannedJob, PreparedLaunch
+    from ..pipelines.launch_eks import EksRequest
     from ..planning import JobKind, Plan
 
 JOB = "skytrain.job"
@@ -116,10 +118,9 @@ def launch(
       skytrain launch prepare data=parquet data.source.paths='s3://bucket/crawl/*' cloud=emr-serverless --dry-run
       skytrain launch train recipe=gpt2-124m-pile cloud=slurm cloud.slurm.nodes=2 parallel=hsdp --dry-run
       skytrain launch train recipe=llama-3.1-8b-p4d cloud=sagemaker --instance p4d.24xlarge --nodes 1
+      skytrain launch train --plan plan.json cloud=eks cloud.eks.cluster=training cloud.eks.image=$IMAGE --dry-run
     """
-    from ..cloud import Preflight, render_calls
-    from ..pipelines.launch import PlannedJob, prepare_launch
-    from .screen import print_next
+    from ..pipelines.launch import PlannedJob
 
     folders, watch = list(config_dir or []), sys.stdout.isatty() if follow is None else follow
     words, keep = overrides or [], seconds_of("--keep-on-failure", keep_on_failure)
@@ -131,9 +132,22 @@ def launch(
         return launch_on_emr(compose_without_plan(words, folders, plan), folders, yes, dry_run)
     if target == "slurm":
         return launch_on_slurm(compose_planned(words, folders, plan), folders, yes, dry_run)
-    job = PlannedJob(*_planned(context.meta[JOB], words, folders, _PlanSource(plan, replan, not dry_run, only)), keep)
+    source = _PlanSource(plan, replan, not dry_run, only)
+    if target == "eks":
+        return launch_on_eks(_eks_request(words, folders, source), yes, dry_run, watch)
+    job = PlannedJob(*_planned(context.meta[JOB], words, folders, source), keep)
     if target == "sagemaker":
         return launch_on_sagemaker(job, folders, yes, dry_run, watch)
+    _launch_on_ec2(job, folders, smoke, yes, dry_run, watch)
+
+
+def _launch_on_ec2(
+    job: PlannedJob, folders: list[Path], smoke: str | None, yes: bool, dry_run: bool, watch: bool
+) -> None:
+    from ..cloud import Preflight, render_calls
+    from ..pipelines.launch import prepare_launch
+    from .screen import print_next
+
     first = _smoke_job(job, smoke, folders) if smoke is not None else None
     prepared = prepare_launch(job, Preflight(job.composed.config, job.plan), show_finding, first)
     if dry_run:
@@ -143,6 +157,18 @@ def launch(
         raise typer.Exit(_follow(job.composed.config, prepared))
     print("Next:")
     print_next(prepared.run)
+
+
+def _eks_request(words: list[str], folders: list[Path], source: _PlanSource) -> EksRequest:
+    """A planned job, or with cloud.eks.cpus a smoke test, which needs no plan."""
+    from ..pipelines.launch_eks import EksRequest
+
+    files = user_files(folders)
+    if source.file is None:
+        composed = compose_overrides(words, folders)
+        if composed.config.cloud.eks.cpus is not None:
+            return EksRequest(composed, None, files)
+    return EksRequest(*_planned("train", words, folders, source), files)
 
 
 def _smoke_job(job: PlannedJob, tokens: str, folders: list[Path]) -> PlannedJob:
@@ -172,7 +198,7 @@ def _check_job(job: JobKind, target: str | None, options: list[object], chosen: 
     from ..config import SkytrainError
 
     _check_choice(job, target, chosen)
-    if job != "tune" and target in ("slurm", "sagemaker", *EMR_TARGETS):
+    if job != "tune" and target in ("eks", "slurm", "sagemaker", *EMR_TARGETS):
         _check_scheduler(str(target), job, any(option is not None for option in options[1:]))
     if job != "tune":
         return

@@ -71,6 +71,11 @@ def logs(
 
         print(sagemaker_log(config, run, lines or None))
         return
+    if config.cloud.target == "eks" and not _has_log(config, run):
+        from ..pipelines.eks_jobs import pod_log
+
+        print(pod_log(config, run, lines or None))
+        return
     if config.cloud.target in EMR_TARGETS:
         from ..pipelines.emr_jobs import emr_log
 

@@ -103,7 +103,7 @@ def node(
         seconds_of("--keep-on-failure", keep_on_failure),
         efa,
     )
-    run = run_in_container if composed.config.cloud.target == "sagemaker" else run_here
+    run = {"sagemaker": run_in_container, "eks": run_in_pod}.get(str(composed.config.cloud.target), run_here)
     raise SystemExit(run(composed.config, request))
 
 
@@ -154,6 +154,14 @@ def run_in_container(config: Config, request: NodeRequest) -> int:
         write_failure(root, str(error))
         raise
     return code
+
+
+def run_in_pod(config: Config, request: NodeRequest) -> int:
+    """Take part as a pod of a Kubernetes job; the downward API says which, and at what address."""
+    from ..cloud import read_pod
+
+    pod = read_pod(request.nodes)
+    return run_here(config, replace(request, name=request.name or pod.name, address=request.address or pod.address))
 
 
 def _instance(config: Config, request: NodeRequest) -> str | None:

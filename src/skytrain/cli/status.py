@@ -16,7 +16,7 @@ from .launch_emr import EMR_TARGETS
 from .options import ConfigDirs, Json, compose_overrides
 
 if TYPE_CHECKING:
-    from ..cloud import EmrJob, SageMakerJob, SlurmJob
+    from ..cloud import EksJob, EmrJob, SageMakerJob, SlurmJob
     from ..config import Config
     from ..pipelines.account import AccountState
 
@@ -116,8 +116,8 @@ def _status(config: Config, run: str | None, as_json: bool) -> str:
     from ..pipelines.status import describe_status, failure_lines, status as pipeline, status_rows
 
     slurm, training = _slurm_jobs(config, run), _training_jobs(config, run)
-    on_emr = _emr_jobs(config, run)
-    jobs: list[SlurmJob | SageMakerJob | EmrJob] = [*slurm, *training, *on_emr]
+    on_emr, on_eks = _emr_jobs(config, run), _eks_jobs(config, run)
+    jobs: list[SlurmJob | SageMakerJob | EmrJob | EksJob] = [*slurm, *training, *on_emr, *on_eks]
     try:
         found = pipeline(config, run)
     except SkytrainError as error:
@@ -130,7 +130,7 @@ def _status(config: Config, run: str | None, as_json: bool) -> str:
     if as_json:
         shown = [dataclasses.asdict(each) for each in found]
         runs = shown[0] if run and shown else shown
-        if config.cloud.target in ("slurm", "sagemaker", *EMR_TARGETS):
+        if config.cloud.target in ("eks", "slurm", "sagemaker", *EMR_TARGETS):
             return json.dumps({"runs": runs, "jobs": [dataclasses.asdict(job) for job in jobs]}, indent=1, default=str)
         return json.dumps(runs if account is None else {"runs": runs, **dataclasses.asdict(account)}, indent=1)
     alone = run is not None and bool(found)
@@ -147,6 +147,10 @@ def _status(config: Config, run: str | None, as_json: bool) -> str:
         from ..pipelines.emr_jobs import emr_job_rows
 
         lines += ["", table(emr_job_rows(config, str(run), on_emr))]
+    if on_eks:
+        from ..pipelines.eks_jobs import eks_job_tables
+
+        lines += [line for rows in eks_job_tables(on_eks) for line in ("", table(rows))]
     lines += [] if run else failure_lines(found)
     if account is not None:
         from ..pipelines.account import machine_notes, machine_rows
@@ -183,9 +187,18 @@ def _emr_jobs(config: Config, run: str | None) -> list[EmrJob]:
     return run_emr_jobs(config, run)
 
 
+def _eks_jobs(config: Config, run: str | None) -> list[EksJob]:
+    """The cluster's jobs of a run, where the configuration launches there."""
+    if config.cloud.target != "eks" or run is None:
+        return []
+    from ..pipelines.eks_jobs import run_pods
+
+    return run_pods(config, run)
+
+
 def _account(config: Config, run: str | None, runs: list[str]) -> AccountState | None:
     """The machines, if the configuration names an AWS account."""
-    if config.cloud.project is None or (config.cloud.target in ("sagemaker", *EMR_TARGETS) and run is not None):
+    if config.cloud.project is None or (config.cloud.target in ("eks", "sagemaker", *EMR_TARGETS) and run is not None):
         return None
     from ..cloud import open_session
     from ..pipelines.account import account_state

@@ -42,7 +42,7 @@ def stop(
     reaches the store. The run ends as `stopped` with exit code 0, and the same `skytrain train` resumes it.
 
     With cloud=aws, the run's Auto Scaling groups are then set to zero and its instances terminated. This asks first.
-    With cloud=slurm, its jobs are cancelled; with cloud=sagemaker or cloud=emr, its job is stopped.
+    With cloud=slurm or eks, its jobs are cancelled; with cloud=sagemaker or cloud=emr, its job is stopped.
 
     \b
     Examples:
@@ -62,13 +62,13 @@ def stop(
         return _print_job_requests(config, run)
     if config.cloud.target == "sagemaker":
         _ask_jobs(config, run, yes)
-    if config.cloud.target in ("slurm", "sagemaker"):
-        _stop_jobs(config, run, seconds, force, as_json)
+    if config.cloud.target == "eks" and not _may_delete_jobs(config, run, yes, dry_run):
         return
+    if config.cloud.target in ("eks", "slurm", "sagemaker"):
+        return _stop_jobs(config, run, seconds, force, as_json)
     session, machines = _machines(config, run)
     if dry_run:
-        _print_requests(config, run, machines)
-        return
+        return _print_requests(config, run, machines)
     if session is not None and machines:
         require_run(config, run, machines)
         _ask(session, run, machines, yes)
@@ -147,12 +147,14 @@ def _stop_emr(config: Config, run: str, yes: bool, dry_run: bool, as_json: bool)
 
 
 def _stop_jobs(config: Config, run: str, seconds: float, force: bool, as_json: bool) -> None:
+    from ..pipelines.eks_jobs import stop_eks_run
     from ..pipelines.sagemaker_jobs import stop_sagemaker_run
     from ..pipelines.slurm_jobs import stop_slurm_run
     from ..pipelines.stop import describe_stop
     from .console import reporter
 
-    stop_run = stop_slurm_run if config.cloud.target == "slurm" else stop_sagemaker_run
+    targets = {"eks": stop_eks_run, "sagemaker": stop_sagemaker_run, "slurm": stop_slurm_run}
+    stop_run = targets[str(config.cloud.target)]
     with reporter() as console:
         stopped = stop_run(config, run, seconds, force, console)
     if as_json:
@@ -180,6 +182,20 @@ def _ask_jobs(config: Config, run: str, yes: bool) -> None:
     if requests := stop_requests(config, run):
         saved = active_usd_per_hour(config, run)
         confirm(session, f"Stop {run} and {plural(len(requests), 'training job')}?", -saved, yes)
+
+
+def _may_delete_jobs(config: Config, run: str, yes: bool, dry_run: bool) -> bool:
+    """Ask before jobs of the cluster are deleted; a dry run only names them."""
+    from ..config import plural
+    from ..pipelines.eks_jobs import run_pods
+    from .confirm import ask_yes
+
+    active = [job.name for job in run_pods(config, run) if not job.has_ended]
+    if dry_run:
+        print(json.dumps([{"delete": name, "namespace": config.cloud.eks.namespace} for name in active], indent=1))
+    elif active and not yes:
+        ask_yes(f"Stop {run} and delete {plural(len(active), 'job')} in {config.cloud.eks.namespace}?")
+    return not dry_run
 
 
 def _machines(config: Config, run: str) -> tuple[AwsSession | None, list[CloudResource]]:

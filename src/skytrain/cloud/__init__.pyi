@@ -35,6 +35,23 @@ from .ec2_machines import (
     removal_calls as removal_calls,
     remove_quietly as remove_quietly,
 )
+from .eks import (
+    TRAINER as TRAINER,
+    EksJobSpec as EksJobSpec,
+    check_eks_settings as check_eks_settings,
+    check_grace as check_grace,
+    kube_job_name as kube_job_name,
+    to_yaml as to_yaml,
+)
+from .eks_host import PodHost as PodHost, read_pod as read_pod
+from .eks_jobs import EksJob as EksJob, EksPod as EksPod, jobs_in_cluster as jobs_in_cluster, remove_job as remove_job
+from .eks_pods import (
+    METRICS_PORT as METRICS_PORT,
+    POD_CONFIG_FOLDER as POD_CONFIG_FOLDER,
+    PodSize as PodSize,
+    offer_size as offer_size,
+    smoke_size as smoke_size,
+)
 from .emr import (
     EmrJobSpec as EmrJobSpec,
     EmrPlaces as EmrPlaces,
@@ -64,6 +81,13 @@ from .environment import (
 )
 from .errors import CloudError as CloudError, cloud_error as cloud_error, cloud_errors as cloud_errors
 from .images import PLAIN_PYTHON as PLAIN_PYTHON, MachineImage as MachineImage, find_image as find_image
+from .kube import (
+    KubeCluster as KubeCluster,
+    KubeError as KubeError,
+    KubeKind as KubeKind,
+    KubeObject as KubeObject,
+    open_cluster as open_cluster,
+)
 from .launches import (
     LaunchedGroup as LaunchedGroup,
     LaunchId as LaunchId,

@@ -90,6 +90,7 @@ from .schema import (
     DataConfig as DataConfig,
     DecoderConfig as DecoderConfig,
     DynamicRope as DynamicRope,
+    EksConfig as EksConfig,
     EmrConfig as EmrConfig,
     EvaluationConfig as EvaluationConfig,
     EvaluatorConfig as EvaluatorConfig,

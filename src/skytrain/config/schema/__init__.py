@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from .cloud import NO_CLOUD, CloudConfig, RolesConfig, SubnetsConfig
 from .data import DEFAULT_SPARK, DataConfig, SourceConfig, SparkConfig
 from .declare import DATA, EXECUTION, NUMBERS, RESULT, WEIGHTS, Decides, Declared, declared, setting, settings
+from .eks import EksConfig
 from .emr import EmrConfig
 from .evaluation import EvaluationConfig, TaskConfig
 from .kinds import NonNegative, OneOf, OtherKeys, Precision, Range, Seconds, Unit, Whole
@@ -66,6 +67,7 @@ __all__ = [
     "Declared",
     "DecoderConfig",
     "DynamicRope",
+    "EksConfig",
     "EmrConfig",
     "EvaluationConfig",
     "EvaluatorConfig",

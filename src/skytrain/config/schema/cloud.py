@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import Literal
 
 from .declare import EXECUTION, setting, settings
+from .eks import NO_EKS, EksConfig
 from .emr import NO_EMR, EmrConfig
 from .kinds import Seconds
 from .sagemaker import NO_SAGEMAKER, SageMakerConfig
@@ -52,7 +53,7 @@ class CloudConfig:
     instance_profile: str | None = setting(EXECUTION, "Instance profile that carries the node role.")
     instance_families: list[str] = setting(EXECUTION, "Families that the operator may start; empty: not known.")
     log_groups: dict[str, str] = setting(EXECUTION, "CloudWatch log groups by purpose.")
-    target: Literal["ec2", "sagemaker", "slurm", "emr-serverless", "emr"] | None = setting(
+    target: Literal["ec2", "eks", "sagemaker", "slurm", "emr-serverless", "emr"] | None = setting(
         EXECUTION, "Where `skytrain launch` runs jobs; cloud=ec2, cloud=sagemaker, cloud=slurm and so on set it."
     )
     patience: Seconds = setting(EXECUTION, "Wait for machines of an offer before the plan's next offer is tried.")
@@ -72,6 +73,12 @@ class CloudConfig:
     )
     emr_security: str | None = setting(
         EXECUTION, "EMR security configuration of clusters: encrypted disks, IMDSv2.", default=None
+    )
+    eks: EksConfig = field(default=NO_EKS)
+    kind: Literal["job", "trainjob"] = setting(
+        EXECUTION,
+        "What a run is on Kubernetes: an Indexed Job, or a TrainJob of Kubeflow Trainer v2.",
+        default="job",
     )
     prepare_profile: str | None = setting(
         EXECUTION, "Instance profile of machines that prepare data: they may write it.", default=None

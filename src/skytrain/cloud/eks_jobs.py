@@ -1,0 +1,147 @@
+"""The jobs of runs on Kubernetes and their pods, with the reason why a pod waits or has failed in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..config import CloudConfig
+from .eks import TRAINER, kube_job_name, run_labels
+from .kube import KubeCluster, KubeKind, KubeObject
+
+PENDING_WORDS = {
+    "ImagePullBackOff": "the image cannot be pulled",
+    "ErrImagePull": "the image cannot be pulled",
+    "InvalidImageName": "the image's name is wrong",
+    "CreateContainerConfigError": "the container cannot be made",
+}
+MESSAGE_LENGTH = 300
+ENDED = ("Complete", "Failed")
+
+
+@dataclass(frozen=True)
+class EksPod:
+    """One pod of a job."""
+
+    name: str
+    index: str
+    phase: str  # Pending, Running, Succeeded, Failed
+    node: str | None
+    reason: str | None  # why it waits, or how it ended
+
+
+@dataclass(frozen=True)
+class EksJob:
+    """One launch of a run in the cluster."""
+
+    name: str
+    kind: str  # Job, TrainJob
+    state: str  # waiting, running, complete, failed, suspended, deleting
+    nodes: int
+    failed_pods: int
+    reason: str | None
+    pods: tuple[EksPod, ...]
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ("complete", "failed")
+
+    @property
+    def has_started(self) -> bool:
+        return any(pod.phase != "Pending" for pod in self.pods)
+
+
+def jobs_in_cluster(cluster: KubeCluster, cloud: CloudConfig, run: str) -> list[EksJob]:
+    """Return the jobs of a run that the cluster still has, newest first."""
+    labels = run_labels(str(cloud.project), run)
+    selector = ",".join(f"{name}={labels[name]}" for name in ("skytrain/project", "skytrain/run"))
+    kind = KubeKind(TRAINER, "TrainJob", cloud.eks.namespace) if cloud.kind == "trainjob" else job_kind(cloud)
+    found = cluster.items(kind, labelSelector=selector)
+    pods = cluster.items(KubeKind("v1", "Pod", cloud.eks.namespace), labelSelector=selector) if found else []
+    jobs = [_job(each, pods) for each in found]
+    return sorted(jobs, key=lambda job: job.name, reverse=True)
+
+
+def job_kind(cloud: CloudConfig) -> KubeKind:
+    return KubeKind("batch/v1", "Job", cloud.eks.namespace)
+
+
+def remove_job(cluster: KubeCluster, cloud: CloudConfig, run: str, launch: str) -> None:
+    """Delete all objects of a launch; those that are gone do not matter."""
+    name, namespace = kube_job_name(run, launch), cloud.eks.namespace
+    kinds = [KubeKind("v1", "ConfigMap", namespace)]
+    if cloud.kind == "trainjob":
+        kinds = [KubeKind(TRAINER, "TrainJob", namespace), KubeKind(TRAINER, "TrainingRuntime", namespace), *kinds]
+    else:
+        kinds = [job_kind(cloud), KubeKind("v1", "Service", namespace), *kinds]
+    for kind in kinds:
+        cluster.delete(kind, name)
+
+
+def _job(found: KubeObject, pods: Sequence[KubeObject]) -> EksJob:
+    metadata, status = found["metadata"], found.get("status", {})
+    launch = metadata["labels"]["skytrain/launch"]
+    own = tuple(
+        sorted((_pod(pod) for pod in pods if pod["metadata"]["labels"].get("skytrain/launch") == launch),
+               key=lambda pod: (pod.index, pod.name))
+    )  # fmt: skip
+    conditions = {each["type"]: each for each in status.get("conditions", []) if each.get("status") == "True"}
+    spec = found["spec"]
+    nodes = spec.get("completions") or spec.get("trainer", {}).get("numNodes") or 1
+    state, reason = _state(found, conditions, own)
+    return EksJob(metadata["name"], found["kind"], state, nodes, status.get("failed", 0), reason, own)
+
+
+def _state(found: KubeObject, conditions: dict[str, Any], pods: Sequence[EksPod]) -> tuple[str, str | None]:
+    if "deletionTimestamp" in found["metadata"]:
+        return "deleting", None
+    for name in ENDED:
+        if name in conditions:
+            return name.lower(), _said(conditions[name]) if name == "Failed" else None
+    if "Suspended" in conditions or found["spec"].get("suspend"):
+        return "suspended", _said(conditions.get("Suspended", {}))
+    if any(pod.phase == "Running" for pod in pods):
+        return "running", None
+    return "waiting", next((pod.reason for pod in pods if pod.phase == "Pending" and pod.reason), None)
+
+
+def _said(condition: dict[str, Any]) -> str | None:
+    parts = [condition.get("reason", ""), condition.get("message", "")]
+    return ": ".join(part for part in parts if part)[:MESSAGE_LENGTH] or None
+
+
+def _pod(found: KubeObject) -> EksPod:
+    metadata, status = found["metadata"], found.get("status", {})
+    index = metadata.get("annotations", {}).get("batch.kubernetes.io/job-completion-index", "-")
+    phase = status.get("phase", "Pending")
+    return EksPod(metadata["name"], index, phase, found["spec"].get("nodeName"), _reason(phase, found["spec"], status))
+
+
+def _reason(phase: str, spec: KubeObject, status: KubeObject) -> str | None:
+    """Why the pod waits, or how it ended."""
+    states = [each.get("state", {}) for each in status.get("containerStatuses", [])]
+    if phase == "Pending":
+        for waiting in (state["waiting"] for state in states if "waiting" in state):
+            word = PENDING_WORDS.get(waiting.get("reason", ""))
+            if word is not None:
+                image = spec["containers"][0].get("image", "")
+                return f"{word} ({waiting['reason']}): {waiting.get('message') or image}"[:MESSAGE_LENGTH]
+        for each in status.get("conditions", []):
+            if each.get("type") == "PodScheduled" and each.get("status") == "False":
+                return f"no node takes it: {each.get('message', each.get('reason', ''))}"[:MESSAGE_LENGTH]
+        return next((state["waiting"].get("reason") for state in states if "waiting" in state), None)
+    for ended in (state["terminated"] for state in states if "terminated" in state):
+        if ended.get("exitCode") == 0:
+            return None
+        last = _last_lines(ended.get("message", ""))
+        return f"exit code {ended.get('exitCode')} ({ended.get('reason', 'Error')})" + (f": {last}" if last else "")
+    return status.get("reason") if phase == "Failed" else None
+
+
+def _last_lines(text: str) -> str:
+    """Return the error among the last lines of a pod, with its remedy, in one line."""
+    lines = text.strip().splitlines()
+    begins = [number for number, line in enumerate(lines) if line.startswith("error: ")]
+    chosen = lines[begins[-1] :] if begins else lines[-1:]
+    return " ".join(" ".join(chosen).split())[:MESSAGE_LENGTH]

@@ -1,0 +1,73 @@
+"""The Kubernetes jobs of a run: shown beside its status, ended after its stop, and the logs of their pods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..cloud import EksJob, KubeCluster, jobs_in_cluster, open_cluster, open_session, remove_job
+from ..config import Config, SkytrainError
+from ..runs import Reporter
+from .stop import StoppedRun, stop
+
+LOG_LINES = 200
+
+
+def cluster_of(config: Config) -> KubeCluster:
+    """Connect to the configuration's cluster."""
+    return open_cluster(config.cloud.eks, lambda: open_session(config.cloud.region, config.cloud.account))
+
+
+def run_pods(config: Config, run: str) -> list[EksJob]:
+    """The jobs of a run that the cluster has, newest first."""
+    return jobs_in_cluster(cluster_of(config), config.cloud, run)
+
+
+def eks_job_rows(jobs: Sequence[EksJob]) -> list[tuple[str, ...]]:
+    """Jobs as a table, header first."""
+    rows: list[tuple[str, ...]] = [("JOB", "KIND", "STATE", "PODS", "FAILED PODS", "REASON")]
+    for job in jobs:
+        running = sum(pod.phase == "Running" for pod in job.pods)
+        pods = f"{running} of {job.nodes} run"
+        rows.append((job.name, job.kind, job.state, pods, str(job.failed_pods), job.reason or "-"))
+    return rows
+
+
+def eks_job_tables(jobs: Sequence[EksJob]) -> list[list[tuple[str, ...]]]:
+    """The jobs, and the pods of the newest one, where it has any."""
+    return [eks_job_rows(jobs), *([pod_rows(jobs[0])] if jobs[0].pods else [])]
+
+
+def pod_rows(job: EksJob) -> list[tuple[str, ...]]:
+    """The pods of a job as a table, header first."""
+    rows: list[tuple[str, ...]] = [("POD", "INDEX", "PHASE", "NODE", "REASON")]
+    return [*rows, *((pod.name, pod.index, pod.phase, pod.node or "-", pod.reason or "-") for pod in job.pods)]
+
+
+def stop_eks_run(config: Config, run: str, wait_seconds: float, force: bool, reporter: Reporter) -> StoppedRun | None:
+    """Let a run save and stop, then delete its jobs. None: it had not begun to train."""
+    cluster = cluster_of(config)
+    active = [job for job in jobs_in_cluster(cluster, config.cloud, run) if not job.has_ended]
+    waits = bool(active) and not any(job.has_started for job in active)
+    stopped = None if waits else stop(config, run, wait_seconds, reporter)
+    if stopped is None or force or not stopped.may_be_saving:
+        for job in jobs_in_cluster(cluster, config.cloud, run):
+            if job.state != "deleting" and not job.has_ended:
+                remove_job(cluster, config.cloud, run, job.name.rpartition("-")[2])
+                reporter.note(f"job {job.name} is deleted")
+    return stopped
+
+
+def pod_log(config: Config, run: str, lines: int | None) -> str:
+    """The end of what the pods of a run's newest job wrote; the reason of those that wait."""
+    cluster = cluster_of(config)
+    jobs = jobs_in_cluster(cluster, config.cloud, run)
+    if not jobs:
+        raise SkytrainError(f"run {run} has neither a log in the store nor a job in cluster {cluster.name}")
+    told = []
+    for pod in jobs[0].pods:
+        if pod.phase == "Pending":
+            told.append(f"[{pod.name}] waits: {pod.reason or 'no reason is known yet'}")
+            continue
+        text = cluster.log(config.cloud.eks.namespace, pod.name, lines or LOG_LINES)
+        told += [f"[{pod.name}] {line}" for line in text.splitlines()]
+    return "\n".join(told) or f"{jobs[0].name}: {jobs[0].state}; it has no pods yet"
