@@ -79,6 +79,7 @@ def metrics(folder: Path, run_name: str) -> list[dict[str, float]]:
     return read_metrics(open_store(str(folder / "store")), run_name)
 
 
+@pytest.mark.slow
 def test_the_optimizers_train(prepared: Path) -> None:
     assert "optimizer.name=signum" in run(prepared, "An optimizer")
     for name in ("signed", "mine"):

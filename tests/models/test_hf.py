@@ -158,6 +158,7 @@ print((peak() - before) / sum(parameter.numel() * parameter.itemsize for paramet
 """
 
 
+@pytest.mark.slow
 def test_reading_and_writing_stream_tensor_by_tensor(tmp_path):
     def extra_memory(what: str) -> float:
         run = subprocess.run(

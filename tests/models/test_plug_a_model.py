@@ -20,6 +20,7 @@ def blocks() -> list[tuple[str, str]]:
     return re.findall(r"```(console|python \S+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
 
 
+@pytest.mark.slow
 def test_everything_the_page_shows_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "my_model", raising=False)  # another page's

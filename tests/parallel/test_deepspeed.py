@@ -137,6 +137,7 @@ def test_code_in_a_file_of_deepspeeds_is_not_run(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_deepspeed_trains_in_a_single_process_too(root):
     command = [sys.executable, "-m", "skytrain", "train", *TINY, *OPTIONS, f"store.root={root}", "run=alone"]
     command += ["parallel=deepspeed-zero2", "trainer.steps=3", "trainer.precision=bf16-mixed"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from benchmarks.parallel.processes import run_ranks
 
 from tests.parallel.workers import Watch, fit
@@ -47,6 +48,7 @@ def test_fused_blocks_train_under_fsdp_as_the_plain_decoder_does() -> None:
         assert gradients < 1e-6
 
 
+@pytest.mark.slow
 def test_fused_blocks_take_gathered_weights_in_bf16() -> None:
     for losses, gradients in run_ranks(2, compare, "bf16-mixed"):
         assert losses < 1e-2
