@@ -3,7 +3,7 @@
     python benchmarks/corpus/debian_text.py CORPUS                                    # real text, once
     python benchmarks/tuning/h200.py prepare CORPUS/debian.jsonl store.tar.xz         # 10M tokens, once, on any machine
     python benchmarks/tuning/h200.py grid store.tar.xz --target 4x192 --out h200_4x192.json    # on a GPU, minutes
-    python benchmarks/tuning/h200.py report h200_4x192.json h200_6x256.json           # the tables, anywhere
+    python benchmarks/tuning/h200.py report h200_4x192.json h200_6x256.json --plots docs/images    # anywhere
 
 Trials are ordinary runs of real text with a 4k tokenizer, in one process. `grid` runs the target at eleven rates with
 several seeds, and every smaller model and shorter horizon at nine or more rates. `report` then lets each strategy
@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from skytrain.config import Config, compose
+from skytrain.report.axes import Plot, PlotLayer
 from skytrain.runs import Silent
 from skytrain.storage import open_store
 from skytrain.tuning import (
@@ -36,6 +37,7 @@ from skytrain.tuning import (
     Observation,
     Priors,
     Problem,
+    RungCurve,
     RungShape,
     StepEstimate,
     SweepSetup,
@@ -53,7 +55,8 @@ from skytrain.tuning import (
 )
 
 USD_PER_HOUR = 3.6  # a tenth of a cent a second
-BUDGETS = (1.0, 2.0, 4.0)  # search budgets in target runs
+BUDGETS = (2.0, 4.0, 8.0)  # search budgets in target runs
+NEAR = 1.8  # rates whose runs say how well the minimum is known
 TEXT_BYTES = 40_000_000
 HYBRIDS = ("early-stopping+ladder",)
 WORDS = (
@@ -221,7 +224,7 @@ def play(found: dict[str, Any]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as scratch:
         config = configured(scratch, found["target"], found["small"])
         problem, runs = problem_of(found, config, price)
-        run_usd = price.charged(float(np.mean([row["seconds"] for row in truth_rows(found)])))
+        run_usd = problem.target.usd / (1 + price.margin)  # as the ledger reserves it; it then costs less
         for budget in BUDGETS:
             for name in ("ladder", *sorted(set(all_strategies()) - {"ladder"}), *HYBRIDS):
                 store = open_store(config.store)
@@ -245,53 +248,111 @@ def truth_rows(found: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for row in found["rows"] if row["rung"] == "target"]
 
 
-def report(found: dict[str, Any]) -> str:
+@dataclass(frozen=True)
+class Truth:
+    """What the target's runs say."""
+
+    by_rate: dict[float, list[float]]
+    curve: RungCurve
+    sigma: float
+    error: float
+    seconds: float
+
+    @classmethod
+    def of(cls, found: dict[str, Any]) -> Truth:
+        rows = [{**row, "loss": math.inf if row["loss"] is None else row["loss"]} for row in truth_rows(found)]
+        rates = sorted({row["rate"] for row in rows})
+        by_rate = {rate: [row["loss"] for row in rows if row["rate"] == rate] for rate in rates}
+        finite = {rate: losses for rate, losses in by_rate.items() if all(map(math.isfinite, losses))}
+        best = min(finite, key=lambda rate: float(np.mean(finite[rate])))
+        # Seeds scatter more where training is unstable; the minimum's error comes from the runs around it.
+        near = [losses for rate, losses in finite.items() if 1 / NEAR < rate / best < NEAR and len(losses) > 1]
+        sigma = math.sqrt(float(np.mean([np.var(losses, ddof=1) for losses in near])))
+        target = replace(target_shape(configured("/nowhere", found["target"], found["small"])).rung(1.0), name="target")
+        priors = Priors(lambda rung: math.log(best), offset=1.0, curvature=0.1, curvature_offset=1.5)
+        problem = Problem(target, (target,), rates[0] / 4, rates[-1] * 4, priors, max(sigma, 5e-4))
+        history = [Observation(Trial("target", row["rate"], row["seed"]), row["loss"], 0.0) for row in rows]
+        curve = fit_jointly(problem, history).curves[0]
+        error = sigma / math.sqrt(sum(map(len, near)))
+        return cls(by_rate, curve, sigma, error, float(np.mean([row["seconds"] for row in rows])))
+
+    @property
+    def limit(self) -> float:
+        return 0.005 + 2 * self.error
+
+    def regret(self, rate: float) -> float:
+        return float(self.curve.curvature * u_shape(np.array(math.log(rate / self.curve.optimum))))
+
+
+def report(found: dict[str, Any], plots: Path | None) -> str:
     """The fitted U of the target, and each strategy's distance from its minimum."""
-    rows = truth_rows(found)
-    rates = sorted({row["rate"] for row in rows})
-    by_rate = {
-        rate: [math.inf if row["loss"] is None else row["loss"] for row in rows if row["rate"] == rate]
-        for rate in rates
-    }
-    finite = {rate: losses for rate, losses in by_rate.items() if all(math.isfinite(loss) for loss in losses)}
-    best = min(finite, key=lambda rate: float(np.mean(finite[rate])))
-    # Seeds scatter more where training is unstable; the minimum's error comes from the runs around it.
-    near = [losses for rate, losses in finite.items() if 0.4 < rate / best < 2.5 and len(losses) > 1]
-    sigma = math.sqrt(float(np.mean([np.var(losses, ddof=1) for losses in near])))
-    error = sigma / math.sqrt(sum(map(len, near)))
-    target = replace(target_shape(configured("/nowhere", found["target"], found["small"])).rung(1.0), name="target")
-    priors = Priors(lambda rung: math.log(best), offset=1.0, curvature=0.1, curvature_offset=1.5)
-    problem = Problem(target, (target,), rates[0] / 4, rates[-1] * 4, priors, max(sigma, 5e-4))
-    history = [
-        Observation(Trial("target", row["rate"], row["seed"]), math.inf if row["loss"] is None else row["loss"], 0.0)
-        for row in rows
-    ]
-    curve = fit_jointly(problem, history).curves[0]
-    limit = 0.005 + 2 * error
-    seconds = float(np.mean([row["seconds"] for row in rows]))
-    lines = [f"{found['target']}: {len(found['rows'])} runs, {len(rows)} of the target, {seconds:.1f} s each"]
-    lines += [f"  {rate:.4g}: " + " ".join(f"{loss:.4f}" for loss in by_rate[rate]) for rate in rates]
+    truth, played = Truth.of(found), play(found)
+    curve = truth.curve
+    runs = sum(map(len, truth.by_rate.values()))
+    lines = [f"{found['target']}: {len(found['rows'])} runs, {runs} of the target, {truth.seconds:.1f} s each"]
+    lines += [f"  {rate:.4g}: " + " ".join(f"{loss:.4f}" for loss in losses) for rate, losses in truth.by_rate.items()]
     lines.append(
         f"fitted optimum {curve.optimum:.3g} ({curve.low:.3g} to {curve.high:.3g}), loss {curve.floor:.4f}, curvature {curve.curvature:.3f}"
     )
-    lines.append(f"deviation of seeds within a factor of 2.5 of the best rate: {sigma:.4f} nats")
-    lines.append(f"limit for ours: 0.005 + two standard errors of {error:.4f} = {limit:.4f} nats")
+    lines.append(f"deviation of seeds within a factor of {NEAR} of the best rate: {truth.sigma:.4f} nats")
+    lines.append(f"limit for ours: 0.005 + two standard errors of {truth.error:.4f} = {truth.limit:.4f} nats")
     lines.append(f"{'':24} {'runs':>5} {'trials':>7} {'dollars':>8} {'rate':>9} {'80% interval':>20} {'regret':>8}")
-    for row in play(found):
+    for row in played:
         start = f"{row['strategy']:24} {row['budget']:>5g}"
         if "answer" not in row:
             lines.append(f"{start} {row['why']}")
             continue
         answer = row["answer"]
-        regret = float(curve.curvature * u_shape(np.array(math.log(answer["rate"] / curve.optimum))))
+        regret = truth.regret(answer["rate"])
         span = f"{answer['low']:.2g} to {answer['high']:.2g}" if answer["low"] else "-"
         mark = ""
         if row["strategy"] == "ladder":
-            mark = "  within the limit" if regret <= limit else "  OVER the limit"
+            mark = "  within the limit" if regret <= truth.limit else "  OVER the limit"
         lines.append(
             f"{start} {row['trials']:>7} {row['usd']:>8.4f} {answer['rate']:>9.3g} {span:>20} {regret:>8.4f}{mark}"
         )
+        if row["strategy"] == "ladder":
+            lines += [f"    {key}: {'diverged' if loss is None else f'{loss:.4f}'}" for key, loss, _ in row["history"]]
+    if plots is not None:
+        draw(found, truth, played, plots)
     return "\n".join(lines)
+
+
+def draw(found: dict[str, Any], truth: Truth, played: list[dict[str, Any]], folder: Path) -> None:
+    """The curves of the target's model, and each strategy's regret over its budget."""
+    name = found["target"]
+    dots = [(rate, loss) for rate, losses in truth.by_rate.items() for loss in losses if math.isfinite(loss)]
+    grid = np.geomspace(min(truth.by_rate), max(truth.by_rate), 60)
+    fit = [(float(rate), float(loss)) for rate, loss in zip(grid, truth.curve.loss(grid), strict=True)]
+    layers = [PlotLayer("target, all seeds", dots, "dots", 0), PlotLayer("fitted", fit, "dashes", 0)]
+    shorter = sorted(
+        {row["rung"] for row in found["rows"] if row["rung"].startswith(f"{name}-")},
+        key=lambda one: -int(one.rpartition("-")[2]),
+    )
+    for number, rung in enumerate(shorter, 1):
+        points = [
+            (row["rate"], row["loss"]) for row in found["rows"] if row["rung"] == rung and row["loss"] is not None
+        ]
+        layers.append(PlotLayer(f"{rung.rpartition('-')[2]} steps", sorted(points), "line", number))
+    plot = Plot(f"{name}: validation loss over the rate", "learning rate", "nats", layers, log_x=True)
+    (folder / f"tuning-h200-{name}-losses.svg").write_text(plot.svg())
+    layers = []
+    for number, strategy in enumerate(
+        ("ladder", "literature", "early-stopping", "hyperband", "data-scaling", "model-scaling")
+    ):
+        rows = [row for row in played if row["strategy"] == strategy and "answer" in row]
+        points = [(row["budget"], 1e3 * truth.regret(row["answer"]["rate"])) for row in rows]
+        layers.append(PlotLayer(strategy, points, "line", number))
+    layers.append(PlotLayer("limit", [(budget, 1e3 * truth.limit) for budget in BUDGETS], "dashes", 6))
+    plot = Plot(
+        f"{name}: regret over the search's budget",
+        "target runs",
+        "thousandths of a nat",
+        layers,
+        log_x=True,
+        log_y=True,
+    )
+    (folder / f"tuning-h200-{name}-regret.svg").write_text(plot.svg())
 
 
 def main() -> None:
@@ -301,13 +362,14 @@ def main() -> None:
     parser.add_argument("--target", choices=sorted(TARGETS), default="4x192")
     parser.add_argument("--seconds", type=float, default=520.0, help="no run is started that may end later")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--plots", type=Path, help="folder for the report's SVG files")
     parser.add_argument("--small", action="store_true")
     arguments = parser.parse_args()
     if arguments.part == "prepare":
         prepare_archive(arguments.files[0].absolute(), arguments.files[1].absolute())
         return
     if arguments.part == "report":
-        print("\n\n".join(report(json.loads(path.read_text())) for path in arguments.files))
+        print("\n\n".join(report(json.loads(path.read_text()), arguments.plots) for path in arguments.files))
         return
     with tempfile.TemporaryDirectory() as scratch:
         with tarfile.open(arguments.files[0]) as tar:

@@ -12,8 +12,11 @@ is not part of the project; any table with these columns works.
   lowest loss of the target in the table. Answers are kept inside the range of the target's rates.
 - The truth for the 80% interval is the minimum of the U fitted to all rates of the target.
 - All strategies get the same expected rate to start from: our batch-aware law, refitted without the target's setting
-  (all of its batches). A strategy that cannot afford what it needs answers with that law; `own` counts the cases in
-  which it had trials of its own.
+  (all of its batches). The widths of the ladder's beliefs come from the same settings, each left out in turn. A
+  strategy that cannot afford what it needs answers with that law; `own` counts the cases in which it had trials of
+  its own.
+- Around a law of other runs the ladder has the wide beliefs that it has for a target far from all published runs.
+- The ladder's other constants were chosen in the worlds of worlds.py, not here.
 - Laws whose constants were fitted on this table are shown apart.
 """
 
@@ -28,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from table import Cell, Setting, fit_law, read_table
+from table import Cell, Setting, fit_law, priors_without, read_table
 
 from skytrain.tuning import (
     LAWS,
@@ -44,11 +47,14 @@ from skytrain.tuning import (
     combined_law,
     find_strategy,
     law_named,
+    priors_for,
 )
 
 BUDGETS = (0.25, 0.5, 1.0)
 FITTED_HERE = ("step-law", "batch-aware")
 HYBRIDS = ("early-stopping+ladder", "model-scaling+greedy")
+VARIANT_STRIDE = 3  # every so many cases are played with other beliefs
+UNKNOWN = Rung("", 5e6, 2e7, 16384.0, 1.0)  # far from all published runs
 
 
 @dataclass(frozen=True)
@@ -166,23 +172,28 @@ def main() -> None:
     every = list(cases(cells))[:: arguments.every]
     truths = [optima[case.target.rung.name] for case in every]
     settings = sorted({cell.setting for cell in enough})
-    laws = {one: fit_law(enough, optima, {one}) for one in settings}
+    priors = {one: priors_without(enough, optima, {one}) for one in settings}
+    laws = {one: found.law for one, found in priors.items()}
     without_size = {one: fit_law(enough, optima, {each for each in settings if each[0] == one[0]}) for one in settings}
     print(
         f"{sum(len(cell.rates) for cell in cells)} runs, {len(cells)} cells, {len(settings)} settings; {len(every)} cases:"
     )
     print(", ".join(f"{sum(case.budget == one for case in every)} with {one:g} target runs" for one in BUDGETS))
-    print(f"all settings: {fit_law(enough, optima, ())}")
+    everything = priors_without(enough, optima, ())
+    print(f"all settings: {everything.law}")
+    print(
+        f"widths: { ({name: round(getattr(everything, name), 3) for name in ('offset', 'size', 'horizon', 'nugget')}) }"
+    )
     vertex = [case.target.regret(math.exp(truth)) for case, truth in zip(every, truths, strict=True)]
     print(
         f"regret of the fitted optimum itself: median {1e3 * np.median(vertex):.2f}, p90 {1e3 * np.percentile(vertex, 90):.2f}\n"
     )
 
-    def played(name: str, law: Callable[[Case], Priors]) -> list[Played]:
-        return [play(find_strategy(name), case, law(case)) for case in every]
+    def played(name: str, law: Callable[[Case], Priors], stride: int = 1) -> list[Played]:
+        return [play(find_strategy(name), case, law(case)) for case in every[::stride]]
 
     def refitted(case: Case) -> Priors:
-        return Priors(laws[case.target.setting])
+        return priors[case.target.setting]
 
     print(f"Regret at the target in thousandths of a nat\n{HEADER}")
     ours = played("ladder", refitted)
@@ -212,21 +223,24 @@ def main() -> None:
     for budget in BUDGETS:
         those = [number for number, case in enumerate(every) if case.budget == budget]
         print(row(f"budget {budget:g}", [ours[one] for one in those], [truths[one] for one in those]))
-    size_out = played("ladder", lambda case: Priors(without_size[case.target.setting]))
-    print(row("no run of its size", size_out, truths, "the law refitted without any setting of the target's model"))
-    wide = {"offset": 0.6, "size": 0.25, "horizon": 0.25, "nugget": 0.14}
-    for name in ("deepseek", "horizon"):
-        foreign = _law_of(name)
-        print(
-            row(
-                f"around {name}",
-                played("ladder", lambda case, law=foreign: replace(Priors(law), **wide)),
-                truths,
-                "a law of other runs, wide beliefs",
-            )
+    some = truths[::VARIANT_STRIDE]
+    print(row("every third case", ours[::VARIANT_STRIDE], some, "of ours, for comparison with these:"))
+    beliefs: dict[str, tuple[Callable[[Case], Priors], str]] = {
+        "no run of its size": (
+            lambda case: replace(priors[case.target.setting], law=without_size[case.target.setting]),
+            "the law refitted without any setting of the target's model",
         )
-    shipped = played("ladder", lambda case: Priors(combined_law(case.target.rung)))
-    print(row("as shipped", shipped, truths, "constants fitted on this table too"))
+    }
+    for name in ("deepseek", "gpt3-table", "horizon"):
+        published = priors_for(UNKNOWN, _law_of(name))
+        beliefs[f"around {name}"] = (lambda case, published=published: published, "a law of other runs, wide beliefs")
+    beliefs["as shipped"] = (
+        lambda case: priors_for(case.target.rung, combined_law(case.target.rung)),
+        "constants fitted on this table too",
+    )
+    for name, (belief, words) in beliefs.items():
+        found = played("ladder", belief, VARIANT_STRIDE)
+        print(row(name, found, some, words), flush=True)
     print(f"\n{time.monotonic() - began:.0f} s")
 
 

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from skytrain.tuning import BatchAware, Observation, Priors, Problem, Rung, Trial, fit_jointly
+from skytrain.tuning import BatchAware, Priors, Rung
 
 DIVERGED_NATS = 1.0
+AROUND = 1.3  # ln: the rates that a cell's optimum is read from
 Setting = tuple[int, int]  # parameters, tokens
 
 
@@ -42,12 +43,14 @@ class Cell:
         return loss if loss < self.losses.min() + DIVERGED_NATS else math.inf
 
     def optimum(self) -> float:
-        """ln of the minimum of the U that is fitted to all of the cell's rates."""
-        start = math.log(self.rates[int(np.argmin(self.losses))])
-        priors = Priors(lambda rung: start, offset=1.0)
-        history = [Observation(Trial(self.rung.name, rate), self.observe(rate), 0.0) for rate in self.rates]
-        problem = Problem(self.rung, (self.rung,), self.rates[0] / 3, self.rates[-1] * 3, priors)
-        return math.log(fit_jointly(problem, history, refits=1).curves[0].optimum)
+        """ln of the minimum of the cubic through the rates around the best; no part of the strategies' own model."""
+        x, best = np.log(self.rates), math.log(self.rates[int(np.argmin(self.losses))])
+        near = (abs(x - best) < AROUND) & (self.losses < self.losses.min() + DIVERGED_NATS)
+        if near.sum() < 4:
+            return best
+        cubic = np.polynomial.Polynomial.fit(x[near], self.losses[near], 3)
+        grid = np.linspace(x[near].min(), x[near].max(), 400)
+        return float(grid[int(np.argmin(cubic(grid)))])
 
 
 def read_table(path: Path) -> list[Cell]:
@@ -103,3 +106,27 @@ def fit_law(cells: Sequence[Cell], optima: dict[str, float], without: Collection
 def law_of(theta: Iterable[float]) -> BatchAware:
     level, size, horizon, batch, knee, knee_horizon = map(float, theta)
     return BatchAware(level, size, horizon, math.exp(batch), math.exp(knee), knee_horizon)
+
+
+def priors_without(cells: Sequence[Cell], optima: dict[str, float], without: Collection[Setting]) -> Priors:
+    """A refitted law, with widths from how far it misses settings that it was not fitted on either.
+
+    Nothing of the settings `without` is used: each of the others is left out in turn. The spread of a setting's mean
+    miss is the offset's width, that of its batches around the mean the nugget's; exponents get the jackknife's.
+    """
+    settings = sorted({cell.setting for cell in cells} - set(without))
+    means, rests, exponents = [], [], []
+    for one in settings:
+        law = fit_law(cells, optima, {*without, one})
+        misses = [optima[cell.rung.name] - law(cell.rung) for cell in cells if cell.setting == one]
+        means.append(float(np.mean(misses)))
+        rests += [miss - means[-1] for miss in misses]
+        exponents.append([law.size, law.horizon])
+    size, horizon = np.std(exponents, axis=0) * math.sqrt(len(settings) - 1)
+    return Priors(
+        fit_law(cells, optima, without),
+        offset=float(np.sqrt(np.mean(np.square(means)))),
+        size=float(size),
+        horizon=float(horizon),
+        nugget=float(np.sqrt(np.mean(np.square(rests)))),
+    )

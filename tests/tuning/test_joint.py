@@ -8,7 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from skytrain.tuning import Observation, Priors, Trial, fit_jointly
+from skytrain.tuning import Observation, Priors, Trial, fit_jointly, u_shape
+from skytrain.tuning.curve import RELATIVE_NOISE
+from skytrain.tuning.joint import TrialData
 from tests.tuning.simulated import Truth, loss_of, make_problem
 
 RATES = (0.5, 0.71, 1.0, 1.41, 2.0)
@@ -52,7 +54,7 @@ def test_a_diverged_rate_bounds_the_optimum_from_above_and_is_no_point_of_the_cu
     rung = problem.rungs[0]
     finite = [Observation(Trial(rung.name, rate), 3.0, 0.1) for rate in (1e-3, 2e-3)]
     free = fit_jointly(problem, finite)
-    walled = fit_jointly(problem, [*finite, Observation(Trial(rung.name, 4e-3), math.inf, 0.1)])
+    walled = fit_jointly(problem, [*finite, Observation(Trial(rung.name, 2.5e-3), math.inf, 0.1)])
     assert walled.curves[0].optimum < free.curves[0].optimum
     assert np.isfinite(walled.optima).all()
     assert walled.divergence(math.log(0.1)) > free.divergence(math.log(0.1)) - 1e-9
@@ -79,28 +81,80 @@ def test_a_trial_that_its_limit_stopped_changes_nothing():
     assert fit_jointly(problem, [*history, stopped]).best_rate() == fit_jointly(problem, history).best_rate()
 
 
+def test_a_law_that_is_off_by_a_factor_of_ten_does_not_hold_the_fit_back():
+    truth, problem = Truth(level=2e-2), make_problem(noise=0.0005)
+    fit = fit_jointly(problem, observed(problem, truth))
+    assert fit.best_rate() == pytest.approx(2e-2, rel=0.25)
+
+
+def test_a_jump_above_the_optimum_moves_it_less_than_a_steep_curve_would():
+    problem, rung = wide(make_problem()), make_problem().rungs[-1]
+    centre = math.exp(Truth().optimum(rung, problem.target))
+    curve = [
+        (rate, loss_of(Truth(), problem, Trial(rung.name, centre * rate))) for rate in (0.35, 0.5, 0.71, 1.0, 1.41)
+    ]
+    history = [Observation(Trial(rung.name, centre * rate), loss, 0.1) for rate, loss in curve]
+    jumped = Observation(Trial(rung.name, centre * 2.0), curve[3][1] + 0.4, 0.1)  # the U says 0.02
+    fit = fit_jointly(problem, [*history, jumped])
+    assert fit.curves[0].optimum == pytest.approx(centre, rel=0.2)
+
+
+def test_one_rate_on_each_rung_leaves_the_prior_as_it_was():
+    problem = make_problem()
+    alone = fit_jointly(problem, [])
+    fit = fit_jointly(problem, [Observation(Trial(rung.name, 2e-3), 3.0, 0.1) for rung in problem.rungs])
+    widths = [math.log(one.interval()[1] / one.interval()[0]) for one in (alone, fit)]
+    assert widths[1] == pytest.approx(widths[0], rel=0.3)
+    assert len(fit.curves) == len(problem.rungs) and not alone.curves
+
+
+def test_noise_that_hides_the_curve_widens_the_interval():
+    rates = tuple(2.0**step for step in range(-2, 3))
+    spans = []
+    for noise in (0.001, 0.1):
+        problem = wide(make_problem(noise=0.001))
+        history = observed(replace(problem, noise=noise), Truth(), np.random.default_rng(3), rates, problem.rungs[-2:])
+        low, high = fit_jointly(problem, history).interval()
+        spans.append(math.log(high / low))
+    assert spans[1] > 2 * spans[0]
+
+
+def test_the_same_rate_measured_twice_counts_twice_and_breaks_nothing():
+    truth, problem = Truth(), make_problem()
+    history = observed(problem, truth, rungs=problem.rungs[-1:])
+    twice = [*history, *(replace(one, trial=replace(one.trial, seed=1)) for one in history)]
+    assert fit_jointly(problem, twice).best_rate() == pytest.approx(fit_jointly(problem, history).best_rate(), rel=0.1)
+
+
+def test_a_trial_at_the_targets_size_and_horizon_is_worth_more_than_one_far_from_it():
+    truth, base = Truth(), make_problem(sizes=(0.1, 1.0), horizons=(0.0625, 1.0))
+    spans = {}
+    for name in ("n0.1-d0.0625", "n1-d1"):
+        history = observed(base, truth, rungs=[base.rung(name)])
+        low, high = fit_jointly(base, history).interval()
+        spans[name] = math.log(high / low)
+    assert spans["n1-d1"] < 0.7 * spans["n0.1-d0.0625"]
+
+
 def calibration(draws: int) -> float:
     """The share of intervals that hold the truth, where truth is drawn from what the priors say."""
     rng = np.random.default_rng(7)
     inside = 0
     for _ in range(draws):
         base = make_problem(sizes=(0.1, 0.3), horizons=(0.0625, 0.25), seed=int(rng.integers(2**31)))
-        p = base.priors
-        shift, size, horizon = p.offset * rng.normal(), p.size * rng.normal(), p.horizon * rng.normal()
-        curvature = p.curvature * math.exp(p.curvature_offset * rng.normal())
+        data = TrialData.of(base, (), base.rungs)
+        p, (means, widths) = base.priors, data.prior(len(data.rungs))
+        theta = means + widths * rng.standard_normal((1, len(means)))
+        optima, curvatures = data.optima(theta)[0], data.curvatures(theta)[0]
         history = []
-        for rung in base.rungs:
-            places = math.log(rung.parameters / 4e8), math.log(rung.tokens / 2e10)
-            centre = p.law(rung) + shift + size * places[0] + horizon * places[1] + p.nugget * rng.normal()
-            a = curvature * math.exp(p.curvature_spread * rng.normal())
+        for number, rung in enumerate(data.rungs[:-1]):
+            noise = math.hypot(base.noise, RELATIVE_NOISE * curvatures[number])
             for step in (-1.0, 0.0, 1.0):
                 x = p.law(rung) + step * math.log(2)
-                u = 2 * (math.exp(0.7 * (x - centre)) - 0.7 * (x - centre) - 1) / 0.49
-                loss = 3.0 + a * u
-                history.append(Observation(Trial(rung.name, math.exp(x)), loss + base.noise * rng.normal(), 0.1))
-        truth = p.law(base.target) + shift + p.nugget * rng.normal()
+                loss = 3.0 + curvatures[number] * float(u_shape(x - optima[number])) + noise * rng.normal()
+                history.append(Observation(Trial(rung.name, math.exp(x)), loss, 0.1))
         low, high = fit_jointly(base, history).interval()
-        inside += low <= math.exp(truth) <= high
+        inside += low <= math.exp(optima[data.target_number]) <= high
     return inside / draws
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from skytrain.config import SkytrainError
-from skytrain.tuning import Observation, Search, all_strategies, find_strategy, rehearse
+from skytrain.tuning import Observation, Search, Trial, all_strategies, find_strategy, rehearse
 from skytrain.tuning.strategies.halving import counts
 from skytrain.tuning.strategies.hyperband import table
 from tests.tuning.simulated import Truth, loss_of, make_problem
@@ -59,6 +60,39 @@ def test_the_ladder_brackets_a_minimum_that_lies_far_from_what_is_expected():
     answer, history = play("ladder", make_problem(), truth, usd=1.5)
     assert answer.rate < 6e-4
     assert min(one.trial.rate for one in history) < 4e-4
+
+
+def test_the_ladder_buys_trials_at_the_target_where_the_money_is_for_several():
+    problem = make_problem(sizes=(0.3, 1.0), horizons=(0.0625, 0.25, 1.0))
+    wide = replace(problem, priors=replace(problem.priors, offset=0.9, horizon=0.4, size=0.3))
+    _, rich = play("ladder", wide, Truth(horizon=0.6), usd=6.0)
+    _, poor = play("ladder", wide, Truth(horizon=0.6), usd=0.4)
+    assert "n1-d1" in {one.trial.rung for one in rich}
+    assert poor and "n1-d1" not in {one.trial.rung for one in poor}
+
+
+def test_the_ladder_finishes_a_rung_before_it_begins_another():
+    _, history = play("ladder", make_problem(), Truth(level=1e-3), usd=1.0)
+    names = [one.trial.rung for one in history]
+    changes = sum(one != other for one, other in pairwise(names))
+    assert changes <= len(names) // 3
+
+
+def test_the_ladder_says_when_its_answer_lies_beyond_what_was_tried():
+    problem = make_problem()
+    rung = problem.rungs[-1]
+    falling = [Observation(Trial(rung.name, rate), 3.0 - 0.1 * number, 0.1) for number, rate in enumerate((1e-4, 2e-4))]
+    answer = find_strategy("ladder").answer(Search(problem, tuple(falling), 0.0, 1.0))
+    assert answer.rate > 2e-4
+    assert any("extrapolation" in words for words in answer.warnings)
+    assert any("highest that was tried" in words for words in answer.warnings)
+
+
+def test_the_ladder_goes_down_while_everything_diverges():
+    _, history = play("ladder", make_problem(), Truth(level=1e-4, wall=0.7), usd=1.0)
+    rates = [one.trial.rate for one in history]
+    assert history[0].diverged and rates[-1] < rates[0] / 4
+    assert any(one.finite for one in history)
 
 
 def test_projections_follow_the_exponent_of_their_axis():

@@ -5,6 +5,7 @@ from .conclusions import (
     fitted_curves as fitted_curves,
     other_answers as other_answers,
 )
+from .curve import u_shape as u_shape
 from .driver import (
     SweepProgress as SweepProgress,
     SweepSetup as SweepSetup,
@@ -27,7 +28,7 @@ from .hosts import (
     ended_sessions as ended_sessions,
     live_sessions as live_sessions,
 )
-from .joint import JointFit as JointFit, RungCurve as RungCurve, fit_jointly as fit_jointly, u_shape as u_shape
+from .joint import JointFit as JointFit, RungCurve as RungCurve, fit_jointly as fit_jointly
 from .laws import (
     LAWS as LAWS,
     BatchAware as BatchAware,

@@ -54,7 +54,8 @@ def conclusion_of(
     worth = None
     if answer.regret_nats is not None:
         worth = final * (math.exp(answer.regret_nats / nats_per_log_token(problem, history)) - 1)
-    return Conclusion(answer, axis, len(history), spent, final, worth, edge_warnings(problem, history))
+    warnings = (*answer.warnings, *edge_warnings(problem, history))
+    return Conclusion(answer, axis, len(history), spent, final, worth, warnings)
 
 
 def nats_per_log_token(problem: Problem, history: Sequence[Observation]) -> float:

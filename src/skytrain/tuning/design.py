@@ -1,7 +1,9 @@
-"""Which trial to buy next: the one that saves most expected regret per dollar.
+"""Which trial to buy next: the first of the plan that leaves the least expected regret when the money is spent.
 
 The curvature of the fit's sum of squares (Laplace) gives the variance of the target's optimum. A further trial adds
-one row to it, whatever its loss turns out to be, so a candidate costs one rank-one update of a small matrix.
+one row to it, whatever its loss turns out to be, so a plan of many trials costs a few rank-one updates of a small
+matrix. Regret saved per dollar alone would buy the cheapest trials first and then lack the money for one that is near
+the target; so plans that start with each rung are compared by where they end.
 """
 
 from __future__ import annotations
@@ -12,24 +14,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .joint import FAR, SHARED, Array, TrialData, u_shape, u_slope
+from .curve import Array, deviation, jump_deviation, u_shape, u_slope
+from .joint import LINE, SHARED, TrialData
 from .problem import Rung, Search, Trial
 
-OFFSETS = np.log(2.0) * np.array([-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5])  # around a rung's expected optimum
-BUNDLE = 3  # trials looked ahead: one alone says nothing about the optimum of a new rung
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """The first trial of a bundle on one rung, and what the bundle is worth."""
-
-    trial: Trial
-    saved_nats: float  # of expected regret at the target
-    usd: float  # of the whole bundle
-
-    @property
-    def saved_per_usd(self) -> float:
-        return self.saved_nats / self.usd
+OFFSETS = np.log(2.0) * np.array([-1.0, -0.5, 0.0, 0.5, 1.0])  # around a rung's expected optimum
+BUNDLE = 3  # trials looked ahead on a rung: one alone says nothing about the optimum of a new one
+FURTHEST = 8  # bundles in a plan: what comes later depends on what these show
+DULL = 0.01  # share of the variance: a bundle that removes less ends a plan
+AS_GOOD = 0.02  # share of the variance by which a dearer plan must be better
+LEAST_COST = 0.25  # of the estimate: trials have not cost less on average, whatever the first ones say
 
 
 @dataclass
@@ -40,32 +34,27 @@ class Information:
     theta: Array
     covariance: Array
     contrast: Array  # of the parameters that make up the target's optimum
-    own: float  # variance of the target's optimum that trials of other rungs cannot remove
 
     @classmethod
     def of(cls, search: Search, rungs: Sequence[Rung]) -> Information:
         problem = search.problem
-        data = TrialData.of(problem, search.history, rungs).with_noise_of_residuals()
+        data = TrialData.of(problem, search.history, rungs).with_measured_noise()
         theta = data.minimise(1, np.random.default_rng(problem.seed))
         _, jacobian = data.residuals(theta, data.y)
         _, widths = data.prior(len(data.rungs))
         covariance = np.linalg.inv(jacobian[0].T @ jacobian[0] + np.diag(1 / widths**2))
         contrast = np.zeros(len(widths))
         contrast[0] = 1
-        names = [rung.name for rung in data.rungs]
-        own = problem.priors.nugget**2
-        if problem.target.name in names:
-            contrast[SHARED + names.index(problem.target.name)] = 1
-            own = 0.0
-        return cls(data, theta[0], covariance, contrast, own)
+        contrast[SHARED : SHARED + len(data.rungs)] = data.mixing[data.target_number]
+        return cls(data, theta[0], covariance, contrast)
 
     @property
     def variance(self) -> float:
-        return float(self.contrast @ self.covariance @ self.contrast) + self.own
+        return float(self.contrast @ self.covariance @ self.contrast)
 
     @property
     def curvature(self) -> float:
-        return math.exp(self.theta[4])
+        return float(self.data.curvatures(self.theta[None])[0, self.data.target_number])
 
     @property
     def expected_regret(self) -> float:
@@ -76,50 +65,161 @@ class Information:
 
     def row(self, number: int, log_rate: float) -> Array:
         """The derivative of a trial's expected loss over its deviation."""
-        count = len(self.data.rungs)
-        a = math.exp(self.theta[4] + self.theta[SHARED + 2 * count + number])
+        data, count = self.data, len(self.data.rungs)
+        a = data.curvatures(self.theta[None])[0, number]
         distance = np.clip(np.array(log_rate - self.optimum(number)), -4.0, 4.0)
-        above = a * u_shape(distance)
-        sigma = math.hypot(self.data.problem.noise, FAR * float(above))
+        above, slope = a * u_shape(distance), -a * u_slope(distance)
         row = np.zeros(len(self.theta))
-        row[:4] = -a * u_slope(distance) * self.data.places([self.data.rungs[number]])[0]
-        row[4] = row[SHARED + 2 * count + number] = above
-        row[SHARED + number] = -a * u_slope(distance)
+        row[:LINE] = slope * data.places([data.rungs[number]])[0]
+        row[LINE] = row[SHARED + 2 * count + number] = above
+        row[SHARED : SHARED + count] = slope * data.mixing[number]
         row[SHARED + count + number] = 1.0
-        return row / sigma
+        sigma = deviation(data.problem.noise, a, above)
+        # Half of the losses at high rates are above the U, where they count little.
+        return row / (math.hypot(sigma, 0.5 * float(jump_deviation(a, above))) if distance > 0 else sigma)
 
 
-def best_candidate(search: Search, information: Information, rungs: Sequence[Rung]) -> Candidate | None:
-    """The first trial of the bundle with the most expected regret saved per dollar; None if nothing is affordable."""
-    names = [rung.name for rung in information.data.rungs]
-    found = [_best_bundle(search, information, rung, names.index(rung.name)) for rung in rungs]
-    return max((one for one in found if one is not None), key=lambda one: one.saved_per_usd, default=None)
+@dataclass(frozen=True)
+class Menu:
+    """Every trial that could be bought: as many places for each rung, some of which are empty."""
+
+    trials: tuple[Trial | None, ...]
+    rows: Array  # trials x parameters
+    reserve_usd: Array  # of each rung: the most that a trial may cost
+    usd: Array  # what it will probably cost
+
+    @classmethod
+    def of(cls, search: Search, information: Information, rungs: Sequence[Rung]) -> Menu:
+        names = [rung.name for rung in information.data.rungs]
+        trials: list[Trial | None] = [None] * (len(rungs) * len(OFFSETS))
+        rows = np.zeros((len(trials), len(information.theta)))
+        for number, rung in enumerate(rungs):
+            at = names.index(rung.name)
+            centre = information.optimum(at)
+            placed = {search.problem.place(rung, math.exp(centre + offset)) for offset in OFFSETS}
+            rates = [rate for _, rate in sorted((abs(math.log(rate) - centre), rate) for rate in placed)]
+            fresh = [Trial(rung.name, rate) for rate in rates if not search.tried(Trial(rung.name, rate))]
+            for place, trial in enumerate(fresh, number * len(OFFSETS)):
+                trials[place] = trial
+                rows[place] = information.row(at, math.log(trial.rate))
+        reserve = np.array([rung.usd for rung in rungs])
+        return cls(tuple(trials), rows, reserve, reserve * cost_share(search))
+
+    def affordable(self, left_usd: float) -> Array:
+        """How many trials of each rung can be bought one after another: each reserves its worst case."""
+        more = np.floor((left_usd - self.reserve_usd) / self.usd + 1e-9)
+        return np.where(left_usd < self.reserve_usd - 1e-9, 0, 1 + more)
 
 
-def _best_bundle(search: Search, information: Information, rung: Rung, number: int) -> Candidate | None:
-    """Adds one rate after the other, each the most informative given those before."""
-    problem = search.problem
-    centre = information.optimum(number)
-    rates = {problem.place(rung, math.exp(centre + offset)) for offset in OFFSETS}
-    rates = {rate for rate in rates if not search.tried(Trial(rung.name, rate))}
-    covariance, before = information.covariance, information.variance
-    best: Candidate | None = None
-    first: Trial | None = None
-    for size in range(1, min(BUNDLE, search.affordable(rung), len(rates)) + 1):
-        gains = {}
-        for rate in sorted(rates):
-            row = information.row(number, math.log(rate))
-            spread = covariance @ row
-            gains[rate] = float((information.contrast @ spread) ** 2 / (1 + row @ spread))
-        # Nothing is gained by the first rate of a new rung: then start near the optimum.
-        rate = max(gains, key=lambda one: (round(gains[one], 9), -abs(math.log(one) - centre)))
-        row = information.row(number, math.log(rate))
-        spread = covariance @ row
-        covariance = covariance - np.outer(spread, spread) / (1 + row @ spread)
-        rates.remove(rate)
-        first = first or Trial(rung.name, rate)
-        after = float(information.contrast @ covariance @ information.contrast) + information.own
-        one = Candidate(first, information.curvature * (before - after), size * rung.usd)
-        if best is None or one.saved_per_usd > best.saved_per_usd:
-            best = one
-    return best
+def cost_share(search: Search) -> float:
+    """What trials have cost so far over their estimates."""
+    done = [one for one in search.history if not one.diverged]  # a diverged trial ended early
+    if not done:
+        return 1.0
+    share = sum(one.usd for one in done) / sum(search.problem.rung(one.trial.rung).usd for one in done)
+    return min(1.0, max(LEAST_COST, share))
+
+
+@dataclass(frozen=True)
+class TrialPlan:
+    """Trials in order, and how much of the variance of the target's optimum they remove."""
+
+    first: Trial
+    saved: float
+    usd: float
+
+
+@dataclass(frozen=True)
+class RateBundle:
+    """A few trials on one rung and the variance that they remove."""
+
+    places: tuple[int, ...]
+    saved: float
+
+
+class Outlook:
+    """The variance that further trials leave, and what is still for sale."""
+
+    def __init__(self, menu: Menu, information: Information, left_usd: float) -> None:
+        self.menu, self.left_usd = menu, left_usd
+        spread = menu.rows @ information.covariance
+        self.overlap = spread @ menu.rows.T
+        self.gain = spread @ information.contrast
+        self.open = np.array([trial is not None for trial in menu.trials])
+        self.variance = information.variance
+
+    def copy(self) -> Outlook:
+        other = Outlook.__new__(Outlook)
+        other.__dict__.update(self.__dict__)
+        other.open = self.open.copy()
+        return other
+
+    def bundles(self) -> list[list[RateBundle]]:
+        """For each rung its bundles of 1, 2 and 3 rates, each rate the most informative given those before."""
+        rungs, width = len(self.menu.usd), len(OFFSETS)
+        every = np.arange(rungs)
+        gain = self.gain.reshape(rungs, width)
+        overlap = self.overlap.reshape(rungs, width, rungs, width)[every, :, every, :]
+        shut = ~self.open.reshape(rungs, width)
+        most = self.menu.affordable(self.left_usd)
+        found: list[list[RateBundle]] = [[] for _ in range(rungs)]
+        for size in range(1, BUNDLE + 1):
+            scale = 1 + np.einsum("rii->ri", overlap)
+            worth = np.where(shut, -1.0, np.round(gain**2 / scale, 9))
+            # Nothing is gained by the first rate of a new rung: then the one nearest to the optimum comes first.
+            pick = worth.argmax(1)
+            column, by = overlap[every, :, pick], scale[every, pick][:, None]
+            gain = gain - column * gain[every, pick][:, None] / by
+            overlap = overlap - column[:, :, None] * column[:, None, :] / by[:, :, None]
+            for rung in np.flatnonzero((worth[every, pick] >= 0) & (most >= size)):
+                before = found[rung][-1] if found[rung] else RateBundle((), 0.0)
+                place = int(rung * width + pick[rung])
+                found[rung].append(RateBundle((*before.places, place), before.saved + float(worth[rung, pick[rung]])))
+            shut = shut.copy()
+            shut[every, pick] = True
+        return found
+
+    def buy(self, bundle: RateBundle) -> None:
+        for pick in bundle.places:
+            scale = 1 + self.overlap[pick, pick]
+            self.variance -= float(self.gain[pick] ** 2 / scale)
+            self.gain = self.gain - self.overlap[:, pick] * self.gain[pick] / scale
+            self.overlap = self.overlap - np.outer(self.overlap[:, pick], self.overlap[pick]) / scale
+            self.open[pick] = False
+            self.left_usd -= self.usd(pick)
+
+    def usd(self, place: int) -> float:
+        return float(self.menu.usd[place // len(OFFSETS)])
+
+    def spend(self) -> list[int]:
+        """Buys bundles by variance removed per dollar until nothing is affordable or worth it."""
+        bought: list[int] = []
+        for _ in range(FURTHEST):
+            every = [bundle for rung in self.bundles() for bundle in rung]
+            best = max(every, key=lambda one: one.saved / (len(one.places) * self.usd(one.places[0])), default=None)
+            if best is None or best.saved < DULL * self.variance:
+                break
+            self.buy(best)
+            bought += best.places
+        return bought
+
+
+def best_plan(search: Search, information: Information, rungs: Sequence[Rung]) -> TrialPlan | None:
+    """The plan that leaves the least expected regret; of equally good ones the cheapest. None: nothing to buy."""
+    menu = Menu.of(search, information, rungs)
+    now = Outlook(menu, information, search.left_usd)
+    plans = []
+    for start in (None, *(rung[-1] for rung in now.bundles() if rung)):
+        outlook = now.copy()
+        bought: list[int] = []
+        if start is not None:
+            outlook.buy(start)
+            bought = list(start.places)
+        bought += outlook.spend()
+        first = menu.trials[bought[0]] if bought else None
+        if first is not None:
+            plans.append(TrialPlan(first, now.variance - outlook.variance, search.left_usd - outlook.left_usd))
+    if not plans:
+        return None
+    most = max(plan.saved for plan in plans)
+    return min((plan for plan in plans if plan.saved >= most - AS_GOOD * now.variance), key=lambda plan: plan.usd)

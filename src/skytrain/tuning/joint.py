@@ -1,9 +1,11 @@
 """One fit of all trials of a search: a U over the logarithm of the rate for each rung, with optima that follow a law.
 
     loss = floor[rung] + a[rung] U(ln rate - m[rung])
-    m[rung] = law(rung) + c + gN ln N/N* + gD ln D/D* + gB ln B/B* + nugget[rung]
+    m[rung] = law(rung) + c + gN ln N/N* + gD ln D/D* + gB ln B/B* + h (ln D/D*)² + own[rung]
 
-where * is the target. Every parameter but the floors has a prior, so two or three rates on a rung say something.
+where * is the target. `own` is a Gaussian process over size, horizon and batch: neighbouring rungs miss the law alike,
+so trials far from the target cannot average its miss away, however many they are.
+Every parameter but the floors has a prior, so two or three rates on a rung say something.
 Uncertainty comes from refits: each draws new losses around the observed ones and new prior means, and minimises the
 same sum of squares. All refits run at once as batched Gauss-Newton steps with damping.
 """
@@ -17,25 +19,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from .curve import Array, deviation, jump_deviation, u_shape, u_slope
 from .problem import DIVERGED_NATS, Observation, Problem, Rung
 
-Array = NDArray[np.float64]
-
-SKEW = 0.7  # of the U: a rate far too high costs more than one as far too low (median of 150 published curves)
-FAR = 0.2  # relative error of the U's shape away from the minimum, as a share of the loss above it
-WALL_GAP, WALL_SOFTNESS = 1.2, 0.35  # a diverged rate is at least about so far above the optimum
+REACH = 2.0  # ln: settings that are so far apart miss a law almost independently
+WALL_GAP, WALL_SOFTNESS = 0.8, 0.4  # a diverged rate is at least about so far above the optimum
+SURPRISE = 1.5  # deviations of the law beyond which a belief pulls no harder
 HUBER = 2.5  # residuals beyond so many deviations count linearly
-STEPS = 40
-SHARED = 5  # parameters that all rungs share: c, gN, gD, gB and the curvature
-
-
-def u_shape(distance: Array) -> Array:
-    """d² near zero; steeper above than below."""
-    return 2 * (np.exp(SKEW * distance) - SKEW * distance - 1) / SKEW**2
-
-
-def u_slope(distance: Array) -> Array:
-    return 2 * (np.exp(SKEW * distance) - 1) / SKEW
+NOISE_WEIGHT = 1.0  # degrees of freedom that the expected noise counts as, beside those of the residuals
+MOST_NOISE = 8.0  # of the estimate, in a refit
+LEAST_NOISE = 0.5  # of what is expected: a few losses on a smooth curve may be luck
+STEPS = 25
+WIDER = 1.04  # refits are least squares, not draws of the posterior: their spread is so much too small on draws
+LINE = 5  # parameters of the optima that all rungs share: c, gN, gD, gB, h
+SHARED = 6  # and the curvature
 
 
 @dataclass(frozen=True)
@@ -85,72 +82,100 @@ class JointFit:
 
 def fit_jointly(problem: Problem, history: Sequence[Observation], refits: int = 200) -> JointFit:
     """Fits all finite trials; diverged ones bound their rung's optimum from above."""
-    data = TrialData.of(problem, history).with_noise_of_residuals()
+    data = TrialData.of(problem, history).with_measured_noise()
     theta = data.minimise(refits, np.random.default_rng(problem.seed))
-    rng = np.random.default_rng(problem.seed + 1)
-    priors, rungs = problem.priors, data.rungs
     optima = data.optima(theta)
-    names = [rung.name for rung in rungs]
-    at_target = priors.law(problem.target) + theta[:, 0]
-    if problem.target.name in names:
-        index = names.index(problem.target.name)
-        target, curvature = optima[:, index], theta[:, 4] + data.curvature_of(theta)[:, index]
-    else:
-        target = at_target + priors.nugget * rng.standard_normal(refits)
-        curvature = theta[:, 4] + priors.curvature_spread * rng.standard_normal(refits)
-    curves = tuple(data.curve(theta, index) for index in range(len(rungs)))
-    gaps = _wall_gaps(data, optima, rng)
-    return JointFit(problem, target, np.exp(curvature), theta[:, 1:4], curves, gaps)
+    tried = {one.trial.rung for one in history}
+    curves = tuple(data.curve(theta, number) for number, rung in enumerate(data.rungs) if rung.name in tried)
+    gaps = _wall_gaps(data, optima, np.random.default_rng(problem.seed + 1))
+    number = data.target_number
+    middle = np.median(optima[:, number])
+    spread = middle + WIDER * (optima[:, number] - middle)
+    return JointFit(problem, spread, data.curvatures(theta)[:, number], theta[:, 1:4], curves, gaps)
 
 
 @dataclass(frozen=True)
 class TrialData:
-    """The trials as arrays. `theta` is refits x parameters: shared ones, then nuggets, floors, curvatures by rung."""
+    """The trials as arrays. `theta` is refits x parameters: shared ones, then misses, floors, curvatures by rung.
+
+    The target is always one of the rungs. Misses are whitened: independent normal numbers, which `mixing` correlates.
+    """
 
     problem: Problem
     rungs: tuple[Rung, ...]
     index: NDArray[np.int64]  # of each finite trial's rung
     x: Array
     y: Array
+    above: Array  # the lowest loss of its rung
+    high: NDArray[np.bool_]  # above the best rate of its rung
     sigma: Array
     wall_index: NDArray[np.int64]
     wall_x: Array
+    mixing: Array
+    freedom: float  # degrees of freedom that the deviations are known with
 
     @classmethod
     def of(cls, problem: Problem, history: Sequence[Observation], also: Sequence[Rung] = ()) -> TrialData:
-        """The trials of `history`, with parameters for the rungs `also` that have none yet."""
-        names = list(dict.fromkeys([*(one.trial.rung for one in history), *(rung.name for rung in also)]))
+        """The trials of `history`, with parameters for the target and the rungs `also` that have none yet."""
+        wanted = [*(one.trial.rung for one in history), *(rung.name for rung in also), problem.target.name]
+        names = list(dict.fromkeys(wanted))
         rungs = tuple(problem.rung(name) for name in names)
-        lowest = {
-            name: min((one.loss for one in history if one.trial.rung == name and one.finite), default=math.inf)
+        best = {
+            name: min((one for one in history if one.trial.rung == name and one.finite), key=_loss, default=None)
             for name in names
         }
+        lowest = {name: math.inf if one is None else one.loss for name, one in best.items()}
         finite = [one for one in history if one.loss < lowest[one.trial.rung] + DIVERGED_NATS]
         walls = [one for one in history if one.loss >= lowest[one.trial.rung] + DIVERGED_NATS or one.diverged]
         y = np.array([one.loss for one in finite])
         above = y - np.array([lowest[one.trial.rung] for one in finite])
-        return cls(
+        bests = [best[one.trial.rung] for one in finite]
+        data = cls(
             problem,
             rungs,
             np.array([names.index(one.trial.rung) for one in finite], dtype=np.int64),
             np.log([one.trial.rate for one in finite]) if finite else np.empty(0),
             y,
-            np.hypot(problem.noise, FAR * above),
+            above,
+            np.array(
+                [top is not None and one.trial.rate > top.trial.rate for one, top in zip(finite, bests, strict=True)],
+                dtype=bool,
+            ),
+            np.empty(0),
             np.array([names.index(one.trial.rung) for one in walls], dtype=np.int64),
             np.log([one.trial.rate for one in walls]) if walls else np.empty(0),
+            _mixing(rungs, problem.priors.nugget),
+            NOISE_WEIGHT,
         )
+        return replace(data, sigma=data.deviations(np.full(len(rungs), problem.priors.curvature)))
 
-    def with_noise_of_residuals(self) -> TrialData:
-        """With larger deviations where the best fit misses the losses by more than they say."""
-        spare = len(self.x) - 2 * len(self.rungs)
-        if spare < 2:
+    @property
+    def target_number(self) -> int:
+        return next(number for number, rung in enumerate(self.rungs) if rung.name == self.problem.target.name)
+
+    def deviations(self, curvatures: Array) -> Array:
+        """Of each finite trial's loss from the model, in nats, where the rungs have these curvatures."""
+        return deviation(self.problem.noise, curvatures[self.index], self.above)
+
+    def with_measured_noise(self) -> TrialData:
+        """With deviations for the fitted curvatures, larger or smaller as the best fit misses the losses."""
+        if not len(self.x):
             return self
-        residual, _ = self.residuals(self.minimise(1, np.random.default_rng(0)), self.y)
-        misses = np.minimum(np.abs(residual[0, : len(self.x)]), 2 * HUBER)
-        return replace(self, sigma=self.sigma * max(1.0, math.sqrt(float((misses**2).sum()) / spare)))
+        theta = self.minimise(1, np.random.default_rng(0))
+        data = replace(self, sigma=self.deviations(self.curvatures(theta)[0]))
+        theta = data.minimise(1, np.random.default_rng(0), theta)
+        residual, jacobian = data.residuals(theta, data.y)
+        n = len(data.x)
+        _, widths = data.prior(len(data.rungs))
+        rows = jacobian[0, :n]
+        used = np.linalg.solve(rows.T @ rows + np.diag(1 / widths**2), rows.T @ rows).trace()
+        misses = np.minimum(np.abs(residual[0, :n]), 2 * HUBER)
+        freedom = NOISE_WEIGHT + max(0.0, n - used)
+        scale = math.sqrt((NOISE_WEIGHT + float((misses**2).sum())) / freedom)
+        return replace(data, sigma=data.sigma * max(LEAST_NOISE, scale), freedom=freedom)
 
     def places(self, rungs: Sequence[Rung]) -> Array:
-        """Logarithmic distances of rungs from the target: 1, size, horizon, batch."""
+        """Logarithmic distances of rungs from the target: 1, size, horizon, batch, and the horizon's square."""
         target = self.problem.target
         return np.array(
             [
@@ -159,99 +184,136 @@ class TrialData:
                     math.log(rung.parameters / target.parameters),
                     math.log(rung.tokens / target.tokens),
                     math.log(rung.batch_tokens / target.batch_tokens),
+                    math.log(rung.tokens / target.tokens) ** 2,
                 ]
                 for rung in rungs
             ]
-        ).reshape(len(rungs), 4)
+        ).reshape(len(rungs), LINE)
 
     def prior(self, count: int) -> tuple[Array, Array]:
         """Means and standard deviations of all parameters, for `count` rungs. A floor has none to speak of."""
         p = self.problem.priors
         ones = np.ones(count)
-        means = np.concatenate([[0, 0, 0, 0, math.log(p.curvature)], 0 * ones, 3 * ones, 0 * ones])
-        shared = [p.offset, p.size, p.horizon, p.batch, p.curvature_offset]
-        return means, np.concatenate([shared, p.nugget * ones, 10 * ones, p.curvature_spread * ones])
+        means = np.concatenate([[0] * LINE, [math.log(p.curvature)], 0 * ones, 3 * ones, 0 * ones])
+        shared = [p.offset, p.size, p.horizon, p.batch, p.bend, p.curvature_offset]
+        return means, np.concatenate([shared, ones, 10 * ones, p.curvature_spread * ones])
 
     def laws(self) -> Array:
         return np.array([self.problem.priors.law(rung) for rung in self.rungs])
 
     def optima(self, theta: Array) -> Array:
         count = len(self.rungs)
-        return self.laws() + theta[:, :4] @ self.places(self.rungs).T + theta[:, SHARED : SHARED + count]
+        misses = theta[:, SHARED : SHARED + count] @ self.mixing.T
+        return self.laws() + theta[:, :LINE] @ self.places(self.rungs).T + misses
 
-    def curvature_of(self, theta: Array) -> Array:
-        return theta[:, SHARED + 2 * len(self.rungs) :]
+    def curvatures(self, theta: Array) -> Array:
+        """Of every rung."""
+        return np.exp(np.clip(theta[:, LINE:SHARED] + theta[:, SHARED + 2 * len(self.rungs) :], -12, 3))
 
-    def residuals(self, theta: Array, y: Array) -> tuple[Array, Array]:
+    def residuals(self, theta: Array, y: Array, sigma: Array | None = None) -> tuple[Array, Array]:
         """Weighted residuals of finite and diverged trials, and their derivatives."""
+        sigma = self.sigma if sigma is None else sigma
         refits, count, n = len(theta), len(self.rungs), len(self.x)
         optima, places = self.optima(theta), self.places(self.rungs)
         distance = np.clip(self.x - optima[:, self.index], -6.0, 6.0)
-        a = np.exp(np.clip(theta[:, 4:5] + self.curvature_of(theta)[:, self.index], -12, 3))
+        a = self.curvatures(theta)[:, self.index]
         floor = theta[:, SHARED + count : SHARED + 2 * count][:, self.index]
         model = floor + a * u_shape(distance)
         residual = np.empty((refits, n + len(self.wall_x)))
         jacobian = np.zeros((refits, n + len(self.wall_x), theta.shape[1]))
-        residual[:, :n] = (model - y) / self.sigma
+        unstable = self.high & (model < y)
+        sigma = np.where(unstable, np.hypot(sigma, jump_deviation(a, self.above)), sigma)
+        residual[:, :n] = (model - y) / sigma
         rows = np.arange(n)
-        slope = -a * u_slope(distance) / self.sigma
-        jacobian[:, :n, :4] = slope[:, :, None] * places[self.index]
-        jacobian[:, :n, 4] = a * u_shape(distance) / self.sigma
-        jacobian[:, rows, SHARED + self.index] = slope
-        jacobian[:, rows, SHARED + count + self.index] = 1 / self.sigma
-        jacobian[:, rows, SHARED + 2 * count + self.index] = jacobian[:, :n, 4]
+        slope = -a * u_slope(distance) / sigma
+        jacobian[:, :n, :LINE] = slope[:, :, None] * places[self.index]
+        jacobian[:, :n, LINE] = a * u_shape(distance) / sigma
+        jacobian[:, :n, SHARED : SHARED + count] = slope[:, :, None] * self.mixing[self.index]
+        jacobian[:, rows, SHARED + count + self.index] = 1 / sigma
+        jacobian[:, rows, SHARED + 2 * count + self.index] = jacobian[:, :n, LINE]
         over = optima[:, self.wall_index] + WALL_GAP - self.wall_x
         active = (over > 0) / WALL_SOFTNESS
         residual[:, n:] = np.maximum(over, 0) / WALL_SOFTNESS
-        jacobian[:, n:, :4] = active[:, :, None] * places[self.wall_index]
-        jacobian[:, n + np.arange(len(self.wall_x)), SHARED + self.wall_index] = active
+        jacobian[:, n:, :LINE] = active[:, :, None] * places[self.wall_index]
+        jacobian[:, n:, SHARED : SHARED + count] = active[:, :, None] * self.mixing[self.wall_index]
         return residual, jacobian
 
-    def minimise(self, refits: int, rng: np.random.Generator) -> Array:
+    def minimise(self, refits: int, rng: np.random.Generator, start: Array | None = None) -> Array:
         """The parameters of every refit: refit 0 is of the observed losses, the others of redrawn ones."""
         means, widths = self.prior(len(self.rungs))
         count = len(self.rungs)
         centre = means + widths * rng.standard_normal((refits, len(means))) * (np.arange(refits) > 0)[:, None]
-        y = self.y + self.sigma * rng.standard_normal((refits, len(self.y))) * (np.arange(refits) > 0)[:, None]
+        drawn = (np.arange(refits) > 0)[:, None]
+        # The size of the noise is not known either: each refit has one that the residuals allow.
+        scale = np.where(drawn, np.sqrt(self.freedom / rng.chisquare(self.freedom, (refits, 1))), 1.0)
+        sigma = self.sigma * np.minimum(scale, MOST_NOISE)
+        y = self.y + sigma * rng.standard_normal((refits, len(self.y))) * drawn
         floors = [self.y[self.index == number].min(initial=np.inf) for number in range(count)]
         floors = [3.0 if not np.isfinite(one) else one for one in floors]
         centre[:, SHARED + count : SHARED + 2 * count] = floors
-        theta, damping = centre.copy(), np.full(refits, 1e-2)
-        cost = self._cost(theta, y, centre, widths)
+        if start is None and refits > 1:
+            start = self.minimise(1, rng)
+        theta = centre.copy() if start is None else np.repeat(start, refits, 0)
+        damping = np.full(refits, 1e-2)
+        cost = self._cost(theta, (y, sigma), centre, widths)
         for _ in range(STEPS):
-            residual, jacobian = self.residuals(theta, y)
+            residual, jacobian = self.residuals(theta, y, sigma)
             weight = np.minimum(1.0, HUBER / np.maximum(np.abs(residual), 1e-12))
-            pull = (theta - centre) / widths**2
+            trust = self._trust(theta, centre, widths)
+            pull = trust * (theta - centre) / widths**2
             weighted = jacobian.transpose(0, 2, 1) * weight[:, None, :]
             normal = weighted @ jacobian
             diagonal = np.einsum("rii->ri", normal)  # a view
-            diagonal += 1 / widths**2
+            diagonal += trust / widths**2
             gradient = (weighted @ residual[:, :, None])[:, :, 0] + pull
             diagonal *= 1 + damping[:, None]
             step = np.linalg.solve(normal, gradient[:, :, None])[:, :, 0]
             trial = theta - step
-            new = self._cost(trial, y, centre, widths)
+            new = self._cost(trial, (y, sigma), centre, widths)
             better = new < cost
             theta = np.where(better[:, None], trial, theta)
             gain = np.where(better, cost - new, np.inf)
             cost = np.where(better, new, cost)
             damping = np.clip(np.where(better, damping / 5, damping * 4), 1e-9, 1e9)
-            if np.all((gain < 1e-7) | (damping > 1e8)):
+            if np.all((gain < 1e-4) | (damping > 1e6)):
                 break
         return theta
 
-    def _cost(self, theta: Array, y: Array, centre: Array, widths: Array) -> Array:
-        residual, _ = self.residuals(theta, y)
+    def _cost(self, theta: Array, losses: tuple[Array, Array], centre: Array, widths: Array) -> Array:
+        residual, _ = self.residuals(theta, *losses)
         size = np.abs(residual)
-        losses = np.where(size < HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER))
-        return losses.sum(1) + 0.5 * (((theta - centre) / widths) ** 2).sum(1)
+        misfit = np.where(size < HUBER, 0.5 * size**2, HUBER * (size - 0.5 * HUBER))
+        away = np.abs(theta - centre) / widths
+        beliefs = 0.5 * away**2
+        line = away[:, :LINE]
+        beliefs[:, :LINE] = np.where(line < SURPRISE, beliefs[:, :LINE], SURPRISE * (line - 0.5 * SURPRISE))
+        return np.asarray(misfit.sum(1) + beliefs.sum(1))
+
+    @staticmethod
+    def _trust(theta: Array, centre: Array, widths: Array) -> Array:
+        """Weights of the beliefs: a law that is far off must not hold back what the trials say."""
+        away = np.abs(theta - centre) / widths
+        away[:, LINE:] = 0
+        return SURPRISE / np.maximum(SURPRISE, away)
 
     def curve(self, theta: Array, number: int) -> RungCurve:
         optima = self.optima(theta)[:, number]
         low, high = np.exp(np.quantile(optima, [0.1, 0.9]))
         floor = float(theta[0, SHARED + len(self.rungs) + number])
-        curvature = float(np.exp(theta[0, 4] + self.curvature_of(theta)[0, number]))
+        curvature = float(self.curvatures(theta)[0, number])
         return RungCurve(self.rungs[number], math.exp(optima[0]), float(low), float(high), floor, curvature)
+
+
+def _mixing(rungs: Sequence[Rung], nugget: float) -> Array:
+    """The square root of the covariance of the rungs' misses."""
+    points = np.log([[rung.parameters, rung.tokens, rung.batch_tokens] for rung in rungs])
+    distances = np.sqrt(((points[:, None] - points[None]) ** 2).sum(2))
+    covariance = nugget**2 * np.exp(-distances / REACH)
+    return np.asarray(np.linalg.cholesky(covariance + 1e-9 * np.eye(len(rungs))))
+
+
+def _loss(one: Observation) -> float:
+    return one.loss
 
 
 def _wall_gaps(data: TrialData, optima: Array, rng: np.random.Generator) -> Array:

@@ -73,8 +73,8 @@ class Observation:
 class Priors:
     """What is believed before the first trial, as standard deviations on logarithmic scales.
 
-    The widths say how far a law may be off: `offset` in all, `size`, `horizon` and `batch` in its exponents, and
-    `nugget` for each rung by itself. They come from the errors of laws on settings that they were not fitted on.
+    The widths say how far a law may be off: `offset` in all, `size`, `horizon` and `batch` in its exponents, `bend` in
+    how the horizon's exponent changes, and `nugget` for each rung and its neighbours.
     """
 
     law: Law
@@ -83,6 +83,7 @@ class Priors:
     horizon: float = 0.08
     batch: float = 0.12
     nugget: float = 0.1
+    bend: float = 0.01
     curvature: float = 0.028  # nats for a factor of e around the optimum
     curvature_offset: float = 0.6
     curvature_spread: float = 0.3  # between rungs

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .joint import u_shape
+from .curve import u_shape
 from .problem import Observation, Problem, Search, Trial
 from .strategies.base import Strategy
 

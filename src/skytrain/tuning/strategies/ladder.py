@@ -1,20 +1,23 @@
 """The budgeted ladder: cheap rungs that differ from the target in size or horizon, joined by one fit.
 
-Each next trial is the one that saves most expected regret at the target per dollar. A rung's best rate must lie
-between two others before the search leaves it. The answer minimises the expected loss, with the cost of diverging.
+Each next trial is the first of the plan that leaves the least expected regret at the target for the money that is left.
+A rung that was begun gets three rates, and its best must lie between two others before the search leaves it. The
+answer minimises the expected loss, with the cost of diverging, and says where it rests on little.
 """
 
 from __future__ import annotations
 
 import math
 
-from ..design import Information, best_candidate
+from ..design import Information, best_plan
 from ..joint import fit_jointly
-from ..problem import Answer, Search, Trial
+from ..problem import Answer, Rung, Search, Trial
 from .base import FACTOR, bracket_problem, smaller_rungs
 
-WORTHWHILE = 0.03  # of the expected regret: a bundle of trials that saves less is not bought
-BRACKET_AFTER = 2  # trials on a rung
+WORTHWHILE = 0.05  # of the expected regret: a plan that saves less is not begun
+BRACKET_AFTER = 3  # trials on a rung
+VAGUE = 4.0  # an interval of such a factor is worth a word
+POINTS = 3  # that a rung which was begun gets
 
 
 class Ladder:
@@ -28,11 +31,23 @@ class Ladder:
         outward = self._bracketing(search)
         if outward is not None:
             return outward
+        begun = self._begun(search)
         information = Information.of(search, rungs)
-        candidate = best_candidate(search, information, rungs)
-        if candidate is None or candidate.saved_nats < WORTHWHILE * information.expected_regret:
+        if begun in rungs and (rest := best_plan(search, information, [begun])) is not None:
+            return rest.first
+        # Two rates on a rung leave its optimum open to both sides.
+        whole = [rung for rung in rungs if search.affordable(rung) + len(search.of_rung(rung.name)) >= POINTS]
+        plan = best_plan(search, information, whole or rungs)
+        if plan is None or plan.saved < WORTHWHILE * information.variance:
             return None
-        return candidate.trial
+        return plan.first
+
+    def _begun(self, search: Search) -> Rung | None:
+        """The newest rung while it has too few rates to have an optimum of its own."""
+        if not search.history:
+            return None
+        rung = search.problem.rung(search.history[-1].trial.rung)
+        return rung if sum(one.finite for one in search.of_rung(rung.name)) < POINTS else None
 
     def _bracketing(self, search: Search) -> Trial | None:
         """A rate beyond the edge, where the newest rung's best is at the edge of what was tried there."""
@@ -43,7 +58,8 @@ class Ladder:
         if len(seen) < BRACKET_AFTER or not search.affordable(rung) or (edge := bracket_problem(search, rung)) is None:
             return None
         extreme = (min if edge == "low" else max)(one.trial.rate for one in seen)
-        rate = search.problem.place(rung, extreme * (1 / FACTOR if edge == "low" else FACTOR))
+        stride = FACTOR if len(seen) <= POINTS else FACTOR**2  # the optimum is far off: walk faster
+        rate = search.problem.place(rung, extreme * (1 / stride if edge == "low" else stride))
         trial = Trial(rung.name, rate)
         return None if search.tried(trial) else trial
 
@@ -54,7 +70,29 @@ class Ladder:
         place = math.log(rate)
         rungs = len(fit.curves)
         why = f"joint fit of {len(search.history)} trials on {rungs} rungs" if rungs else "prior only"
-        return Answer(rate, low, high, fit.regret(place), fit.divergence(place), why)
+        return Answer(rate, low, high, fit.regret(place), fit.divergence(place), why, doubts(search, rate, (low, high)))
+
+
+def doubts(search: Search, rate: float, interval: tuple[float, float]) -> tuple[str, ...]:
+    """What a reader must know before trusting the answer."""
+    tried = [one.trial.rate for one in search.history if one.finite]
+    if not tried:
+        return ()
+    found = []
+    if not min(tried) <= rate <= max(tried):
+        side = "below" if rate < min(tried) else "above"
+        found.append(
+            f"{rate:.3g} is {side} every rate that was tried ({min(tried):.3g} to {max(tried):.3g}): it is an extrapolation"
+        )
+    names = dict.fromkeys(one.trial.rung for one in search.history)
+    for rung in map(search.problem.rung, names):
+        edge = bracket_problem(search, rung)
+        if edge is not None and search.best(rung.name) is not None:
+            word = "lowest" if edge == "low" else "highest"
+            found.append(f"{rung.name}: its best rate is the {word} that was tried, so its optimum may lie beyond")
+    if interval[1] > VAGUE * interval[0]:
+        found.append(f"the trials leave the optimum open by a factor of {interval[1] / interval[0]:.0f}")
+    return tuple(found)
 
 
 STRATEGY = Ladder()
