@@ -69,7 +69,7 @@ def problems_of(text: str) -> list[str]:
     for command, whole in commands(text).items():
         try:
             if overrides := parse(typed(command)).get("overrides"):
-                compose_once(tuple(overrides))
+                compose_once(tuple(overrides[1:] if overrides[0] in ("train", "prepare") else overrides))
         except Exception as error:  # reported with its command
             if whole or not re.search("Missing|requires an argument", str(error)):
                 problems.append(f"skytrain {command}\n  {type(error).__name__}: {error}")

@@ -145,6 +145,7 @@ output "for_eks" {
       node_store_policy_arn       = aws_iam_policy.node_store.arn
       operator_store_policy_arn   = aws_iam_policy.operator_store.arn
       viewer_store_policy_arn     = aws_iam_policy.viewer_store.arn
+      read_account_policy_arn     = aws_iam_policy.read_account.arn
       operator_role_arn           = aws_iam_role.operator.arn
       viewer_role_arn             = aws_iam_role.viewer.arn
       ecr_repository_url          = aws_ecr_repository.images.repository_url

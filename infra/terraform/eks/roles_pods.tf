@@ -16,9 +16,15 @@ locals {
 
   # The bucket by the base's own policies: training writes runs, serving only reads, the operator launches.
   pods = {
-    training = { account = var.service_accounts.training, policy = var.base.node_store_policy_arn, about = "Reads the project's data and writes its runs." }
-    operator = { account = var.service_accounts.operator, policy = var.base.operator_store_policy_arn, about = "Launches scheduled runs." }
-    serving  = { account = var.service_accounts.serving, policy = var.base.viewer_store_policy_arn, about = "Reads exported models." }
+    training = { account = var.service_accounts.training, about = "Reads the project's data and writes its runs." }
+    operator = { account = var.service_accounts.operator, about = "Launches scheduled runs." }
+    serving  = { account = var.service_accounts.serving, about = "Reads exported models." }
+  }
+  pod_policies = {
+    training-store   = { pod = "training", arn = var.base.node_store_policy_arn }
+    operator-store   = { pod = "operator", arn = var.base.operator_store_policy_arn }
+    operator-account = { pod = "operator", arn = var.base.read_account_policy_arn } # prices, quotas, images
+    serving-store    = { pod = "serving", arn = var.base.viewer_store_policy_arn }
   }
 
   # Controllers of AWS: their own policies, by the add-ons' associations.
@@ -38,10 +44,10 @@ resource "aws_iam_role" "pod" {
 }
 
 resource "aws_iam_role_policy_attachment" "pod" {
-  for_each = local.pods
+  for_each = local.pod_policies
 
-  role       = aws_iam_role.pod[each.key].name
-  policy_arn = each.value.policy
+  role       = aws_iam_role.pod[each.value.pod].name
+  policy_arn = each.value.arn
 }
 
 resource "aws_eks_pod_identity_association" "pod" {

@@ -17,6 +17,7 @@ variable "base" {
     node_store_policy_arn       = string
     operator_store_policy_arn   = string
     viewer_store_policy_arn     = string
+    read_account_policy_arn     = string
     operator_role_arn           = string
     viewer_role_arn             = string
     ecr_repository_url          = string

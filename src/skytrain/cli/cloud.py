@@ -123,6 +123,22 @@ def cluster_config(
     print(f"wrote {out}\n\nnext: pcluster create-cluster --cluster-name skytrain --cluster-configuration {out}")
 
 
+Overlay = Annotated[Path, typer.Argument(metavar="OVERLAY", help="A folder of infra/kubernetes/overlays.")]
+
+
+@app.command()
+def manifests(overlay: Overlay) -> None:
+    """Print the Kubernetes objects of an overlay, if every image in it is named by digest.
+
+    \b
+    Example:
+      skytrain cloud manifests infra/kubernetes/overlays/cluster | kubectl apply --server-side -f -
+    """
+    from ..cloud import render_manifests
+
+    print(render_manifests(overlay), end="")
+
+
 def _text(path: Path) -> str:
     from ..config import SkytrainError
 

@@ -88,3 +88,50 @@ def push(
     else:
         print(image.uri)
         typer.echo("Next: skytrain launch train --plan plan.json cloud=sagemaker", err=True)
+
+
+LOCK = Path("infra", "kubernetes", "components", "images", "kustomization.yaml")
+Lock = Annotated[Path, typer.Option("--lock", metavar="FILE", help="The list of images.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=IMAGE", help="Another image for NAME. Repeatable.", show_default=False),
+]
+Offline = Annotated[bool, typer.Option("--offline", help="Ask no registry: show the list, and what --set changes.")]
+
+
+@app.command()
+def resolve(lock: Lock = LOCK, to_set: Set = None, offline: Offline = False, as_json: Json = False) -> None:
+    """Write the digest of every image of infra/kubernetes into its list, as the registries state them now.
+
+    Nothing is pulled. A digest that differs from the one in the list is reported. Exit code 2 while one is missing.
+
+    \b
+    Examples:
+      skytrain image resolve
+      skytrain image resolve --set skytrain=$IMAGE
+      skytrain image resolve --offline
+    """
+    from ..cloud import read_lock, resolve_lock, tag_digest, write_lock
+    from ..config import SkytrainError
+    from ..planning import text_table
+
+    images = {image.name: image for image in read_lock(lock)}
+    for word in to_set or []:
+        name, _, reference = word.partition("=")
+        if name not in images:
+            raise SkytrainError(f"--set {word}: no image {name} in {lock}\n  it has {', '.join(images)}")
+        images[name] = images[name].set(reference)
+    found = list(images.values())
+    if not offline:
+        found = resolve_lock(found, tag_digest, lambda line: typer.echo(line, err=True))
+    if found != read_lock(lock):
+        write_lock(lock, found)
+    if as_json:
+        print(json.dumps([asdict(image) for image in found], indent=1))
+    else:
+        rows = [[image.name, image.repository, image.tag or "", image.digest or "missing"] for image in found]
+        print(text_table(("image", "repository", "tag", "digest"), rows, left=frozenset(range(4))))
+    if missing := [image.name for image in found if image.digest is None]:
+        raise SkytrainError(
+            f"no digest: {', '.join(missing)}\n  ours comes from `skytrain image push`: --set skytrain=IMAGE@sha256:..."
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,7 +14,7 @@ from .options import ConfigDirs, Json, compose_overrides
 if TYPE_CHECKING:
     from ..config import Composed
     from ..pipelines.plan import Planned
-    from ..planning import PlanRequest, Purchase
+    from ..planning import ClusterCosts, PlanRequest, Purchase
 
 InstanceType = Annotated[
     str | None,
@@ -94,6 +95,10 @@ Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write
 Rows = Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Number of offers to show.")]
 
 
+# Machines of these targets only: nodes of a cluster are EC2's.
+TARGETS: dict[str, Literal["ec2", "sagemaker"]] = {"sagemaker": "sagemaker", "eks": "ec2"}
+
+
 def plan(
     overrides: PlanWords = None,
     config_dir: ConfigDirs = None,
@@ -117,7 +122,7 @@ def plan(
     """List offers for a run: hardware, mesh, hours, dollars.
 
     Offers are ranked by dollars, with a range. The chosen one is written to plan.json. Uses no network and rents
-    nothing.
+    nothing. With cloud=eks the hourly cost of the cluster follows, idle and busy.
 
     `plan prepare` compares ways to prepare a corpus: one machine, clusters of EMR, EMR Serverless. It lists the
     source's files once for their sizes, unless --bytes gives them.
@@ -128,6 +133,7 @@ def plan(
       skytrain plan recipe=gpt2-124m-pile --deadline 12h --market spot
       skytrain plan recipe=gpt2-124m-pile --target sagemaker
       skytrain plan model=llama-3.2-1b budget.usd=500 --how-many-tokens
+      skytrain plan recipe=gpt2-124m-pile cloud=eks
       skytrain plan prepare --documents 5M --bytes 15GB --region us-east-2
     """
     from dataclasses import replace
@@ -142,8 +148,8 @@ def plan(
     composed, open_mesh = compose_plan(words, config_dir or [], mesh)
     if measure:
         _measure_here(composed)
-    if target is None and composed.config.cloud.target == "sagemaker":
-        target = "sagemaker"
+    if target is None:
+        target = TARGETS.get(composed.config.cloud.target or "")
     request = PlanRequest(composed.config.budget.usd, _hours(deadline), instance, nodes, region, market, target)
     if how_many_tokens:
         wanted = replace(request, target=target or "ec2")
@@ -163,10 +169,19 @@ def _print_plan(composed: Composed, planned: Planned, request: PlanRequest, rows
         from ..planning import offer_rows, plan_document
 
         assert planned.plan is not None
-        print(json.dumps({"offers": offer_rows(planned.offers), "plan": plan_document(planned.plan)}, indent=1))
+        found: dict[str, object] = {"offers": offer_rows(planned.offers), "plan": plan_document(planned.plan)}
+        if costs := _cluster_costs(composed, planned):
+            found["cluster"] = {
+                **asdict(costs), "idle_usd_per_hour": costs.idle_usd_per_hour, "busy_usd_per_hour": costs.busy_usd_per_hour
+            }  # fmt: skip
+        print(json.dumps(found, indent=1))
         return
     _print_offers(composed, planned, request, rows)
     _print_choice(planned)
+    if costs := _cluster_costs(composed, planned):
+        from ..planning import cluster_table
+
+        print(f"\n{cluster_table(costs)}")
 
 
 def _plan_corpus(
@@ -191,6 +206,17 @@ def _plan_corpus(
         print(line)
     print(f"\n{corpus_table(plan.offers)}\n\n{plan.advice}")
     print(f"  skytrain launch prepare {' '.join(plan.offers[0].words)} ...")
+
+
+def _cluster_costs(composed: Composed, planned: Planned) -> ClusterCosts | None:
+    """The bill of the cluster around the chosen machines, with cloud=eks."""
+    from ..planning import ClusterMachines, load_catalog, price_cluster
+
+    if composed.config.cloud.target != "eks" or planned.choice is None:
+        return None
+    offer = planned.choice
+    machines = ClusterMachines(offer.instance.type, offer.nodes, offer.market, offer.region)
+    return price_cluster(load_catalog(), machines, composed.config.cloud.closed_network)
 
 
 def _hours(deadline: str | None) -> float | None:

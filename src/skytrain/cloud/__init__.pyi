@@ -80,6 +80,13 @@ from .environment import (
     pack_environment as pack_environment,
 )
 from .errors import CloudError as CloudError, cloud_error as cloud_error, cloud_errors as cloud_errors
+from .image_lock import (
+    LockedImage as LockedImage,
+    read_lock as read_lock,
+    render_manifests as render_manifests,
+    resolve_lock as resolve_lock,
+    write_lock as write_lock,
+)
 from .images import PLAIN_PYTHON as PLAIN_PYTHON, MachineImage as MachineImage, find_image as find_image
 from .kube import (
     KubeCluster as KubeCluster,
@@ -116,6 +123,7 @@ from .outputs import (
     terraform_outputs as terraform_outputs,
 )
 from .parallelcluster import ClusterSpec as ClusterSpec, cluster_config as cluster_config
+from .registry import RegistryError as RegistryError, tag_digest as tag_digest
 from .removal import (
     FailedDeletion as FailedDeletion,
     GcSelection as GcSelection,

@@ -9,6 +9,12 @@ from .catalog import (
     save_catalog as save_catalog,
 )
 from .choice import choose as choose, costly_settings as costly_settings, explain as explain, refuse as refuse
+from .cluster_costs import (
+    ClusterCosts as ClusterCosts,
+    ClusterMachines as ClusterMachines,
+    cluster_table as cluster_table,
+    price_cluster as price_cluster,
+)
 from .communication import Node as Node
 from .corpus_costs import (
     CorpusOffer as CorpusOffer,
@@ -101,6 +107,7 @@ from .tables import (
     run_lines as run_lines,
     sheet_table as sheet_table,
     targets_note as targets_note,
+    text_table as text_table,
     tokens_table as tokens_table,
 )
 from .tokens import Purchase as Purchase, most_tokens as most_tokens

@@ -23,6 +23,7 @@ variables {
     node_store_policy_arn       = "arn:aws:iam::123456789012:policy/node_store"
     operator_store_policy_arn   = "arn:aws:iam::123456789012:policy/operator_store"
     viewer_store_policy_arn     = "arn:aws:iam::123456789012:policy/viewer_store"
+    read_account_policy_arn     = "arn:aws:iam::123456789012:policy/read_account"
     operator_role_arn           = "arn:aws:iam::123456789012:role/skytrain-demo-us-east-2-operator"
     viewer_role_arn             = "arn:aws:iam::123456789012:role/skytrain-demo-us-east-2-viewer"
     ecr_repository_url          = "123456789012.dkr.ecr.us-east-2.amazonaws.com/skytrain-demo"
@@ -155,8 +156,13 @@ run "default" {
   assert {
     condition = {
       for name, each in aws_iam_role_policy_attachment.pod : name => each.policy_arn
-    } == { training = var.base.node_store_policy_arn, operator = var.base.operator_store_policy_arn, serving = var.base.viewer_store_policy_arn }
-    error_message = "Training writes runs, serving reads, the operator launches: the base's policies and nothing else."
+      } == {
+      training-store   = var.base.node_store_policy_arn
+      operator-store   = var.base.operator_store_policy_arn
+      operator-account = var.base.read_account_policy_arn
+      serving-store    = var.base.viewer_store_policy_arn
+    }
+    error_message = "Training writes runs, serving reads, the operator launches and looks at prices: the base's policies and nothing else."
   }
 
   assert {

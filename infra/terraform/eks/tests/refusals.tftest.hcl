@@ -23,6 +23,7 @@ variables {
     node_store_policy_arn       = "arn:aws:iam::123456789012:policy/node_store"
     operator_store_policy_arn   = "arn:aws:iam::123456789012:policy/operator_store"
     viewer_store_policy_arn     = "arn:aws:iam::123456789012:policy/viewer_store"
+    read_account_policy_arn     = "arn:aws:iam::123456789012:policy/read_account"
     operator_role_arn           = "arn:aws:iam::123456789012:role/operator"
     viewer_role_arn             = "arn:aws:iam::123456789012:role/viewer"
     ecr_repository_url          = "123456789012.dkr.ecr.us-east-2.amazonaws.com/skytrain-demo"

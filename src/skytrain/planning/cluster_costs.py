@@ -1,0 +1,166 @@
+"""What an EKS cluster costs by the hour, idle and busy, and what lowers it.
+
+The cluster is the one of infra/terraform: two system nodes, FSx for Lustre, one NAT gateway or the endpoints of a
+closed network. GPU nodes are the plan's machines. Prices per GB through the NAT and of logs depend on use: not counted.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+
+from .catalog import Catalog, Market
+from .costs import HOURS_PER_MONTH
+from .tables import text_table
+
+SYSTEM_TYPE, SYSTEM_NODES, SYSTEM_DISK_GB = "m7i.large", 2, 50
+PROMETHEUS_DISK_GB, GPU_DISK_GB, FSX_GB = 50, 200, 1200
+BASE_ENDPOINTS, CLUSTER_ENDPOINTS = 11, 4
+NIGHTS_HOURS, WEEK_HOURS = 5 * 10, 7 * 24  # Monday to Friday, 20:00 to 06:00: the schedule of the examples
+
+
+@dataclass(frozen=True)
+class StandingPrice:
+    usd_per_hour: float
+    date: str
+    source: str
+
+
+@dataclass(frozen=True)
+class CostLine:
+    name: str
+    usd_per_hour: float
+    price_date: str
+    note: str
+
+
+@dataclass(frozen=True)
+class ClusterMachines:
+    """The GPU nodes of the busy cluster."""
+
+    instance_type: str
+    nodes: int
+    market: Market
+    region: str
+
+
+@dataclass(frozen=True)
+class ClusterCosts:
+    idle: tuple[CostLine, ...]
+    busy: tuple[CostLine, ...]  # in addition, while the run goes on
+    savings: tuple[CostLine, ...]  # dollars an hour less, each against the cluster without it
+
+    @property
+    def idle_usd_per_hour(self) -> float:
+        return sum(line.usd_per_hour for line in self.idle)
+
+    @property
+    def busy_usd_per_hour(self) -> float:
+        return self.idle_usd_per_hour + sum(line.usd_per_hour for line in self.busy)
+
+
+def cluster_prices() -> dict[str, StandingPrice]:
+    text = files("skytrain.planning").joinpath("data", "cluster_prices.csv").read_text()
+    return {
+        row["item"]: StandingPrice(
+            float(row["usd"]) / (1 if row["unit"] == "hour" else HOURS_PER_MONTH), row["date"], row["source"]
+        )
+        for row in csv.DictReader(io.StringIO(text))
+    }
+
+
+def price_cluster(catalog: Catalog, machines: ClusterMachines, closed_network: bool = False) -> ClusterCosts:
+    """The cluster's bill by the hour. Of a spot machine the highest price in the region counts."""
+    idle = tuple(_idle(catalog, machines.region, closed_network))
+    gpu = _machine(catalog, machines.instance_type, machines.region, machines.market)
+    disk = cluster_prices()["gp3"]
+    each = f"{machines.nodes} x {machines.instance_type}, {machines.market}"
+    busy = (
+        CostLine("GPU nodes", machines.nodes * gpu.usd_per_hour, gpu.date, each),
+        CostLine(
+            "their volumes",
+            machines.nodes * GPU_DISK_GB * disk.usd_per_hour,
+            disk.date,
+            f"{GPU_DISK_GB} GB of gp3 each",
+        ),
+    )
+    return ClusterCosts(idle, busy, tuple(_savings(catalog, machines, idle, busy)))
+
+
+def _idle(catalog: Catalog, region: str, closed_network: bool) -> Iterator[CostLine]:
+    prices = cluster_prices()
+    system = _machine(catalog, SYSTEM_TYPE, region, "on-demand")
+    disk_gb = SYSTEM_NODES * SYSTEM_DISK_GB + PROMETHEUS_DISK_GB
+    counted = [
+        ("control plane", "eks-cluster", 1, "standard support"),
+        ("volumes", "gp3", disk_gb, f"{disk_gb} GB of gp3: system nodes and Prometheus"),
+        (
+            "FSx for Lustre",
+            "fsx-lustre-persistent2-125",
+            FSX_GB,
+            f"{FSX_GB} GB at 125 MB/s per TiB; `fsx = null`: none",
+        ),
+    ]
+    endpoints = BASE_ENDPOINTS + CLUSTER_ENDPOINTS
+    if closed_network:
+        counted.append(("interface endpoints", "interface-endpoint", endpoints, f"{endpoints} in one zone"))
+    else:
+        counted.append(("NAT gateway", "nat-gateway", 1, "and $0.045 per GB through it; S3 goes past it"))
+        counted.append(("its address", "public-ipv4", 1, ""))
+    yield CostLine("system nodes", SYSTEM_NODES * system.usd_per_hour, system.date, f"{SYSTEM_NODES} x {SYSTEM_TYPE}")
+    for name, item, number, note in counted:
+        yield CostLine(name, number * prices[item].usd_per_hour, prices[item].date, note)
+
+
+def _machine(catalog: Catalog, instance_type: str, region: str, market: Market) -> StandingPrice:
+    price = catalog.price(instance_type, region, market)
+    assert price is not None, f"an offer of {instance_type} in {region} has a price"
+    return StandingPrice(price.usd_per_hour_max, price.date, price.source)
+
+
+def _savings(
+    catalog: Catalog, machines: ClusterMachines, idle: tuple[CostLine, ...], busy: tuple[CostLine, ...]
+) -> Iterator[CostLine]:
+    gpu_hour = sum(line.usd_per_hour for line in busy)
+    yield CostLine(
+        "scale to zero",
+        gpu_hour,
+        busy[0].price_date,
+        "in every hour without a run: Karpenter ends empty nodes in 5 minutes",
+    )
+    nights = gpu_hour * (1 - NIGHTS_HOURS / WEEK_HOURS)
+    yield CostLine(
+        "a schedule", nights, busy[0].price_date,
+        f"mean over a week: nodes Monday to Friday from 20:00 to 06:00, {NIGHTS_HOURS} of {WEEK_HOURS} hours",
+    )  # fmt: skip
+    on_demand = catalog.price(machines.instance_type, machines.region, "on-demand")
+    spot = catalog.price(machines.instance_type, machines.region, "spot")
+    if on_demand is not None and spot is not None:
+        less = on_demand.usd_per_hour_max - spot.usd_per_hour_max
+        share = 100 * less / on_demand.usd_per_hour_max
+        yield CostLine(
+            "spot instead of on demand", machines.nodes * less, spot.date,
+            f"{share:.0f}% of the GPU nodes' price, in the region's dearest zone",
+        )  # fmt: skip
+    for line in idle:
+        if line.name == "FSx for Lustre":
+            yield CostLine("no FSx", line.usd_per_hour, line.price_date, "the store in S3 works without it")
+
+
+def cluster_table(costs: ClusterCosts) -> str:
+    """The bill as text: what idles, what a run adds, what lowers it."""
+    rows = [*map(_row, costs.idle), ["idle cluster", f"{costs.idle_usd_per_hour:.2f}", "", _monthly(costs)]]
+    rows += [*map(_row, costs.busy), ["busy cluster", f"{costs.busy_usd_per_hour:.2f}", "", ""]]
+    rows += [[f"saves: {line.name}", f"-{line.usd_per_hour:.2f}", line.price_date, line.note] for line in costs.savings]
+    return text_table(("cluster", "$/h", "price of", "what"), rows, left=frozenset({0, 2, 3}))
+
+
+def _row(line: CostLine) -> list[str]:
+    return [line.name, f"{line.usd_per_hour:.3f}", line.price_date, line.note]
+
+
+def _monthly(costs: ClusterCosts) -> str:
+    return f"${costs.idle_usd_per_hour * HOURS_PER_MONTH:,.0f} a month before any run"
