@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from skytrain.config import ConfigError, SkytrainError
 from skytrain.pipelines import tune_runner
+from skytrain.pipelines.train import train
 from skytrain.pipelines.tune import tune
+from skytrain.pipelines.tune_axes import tune_axes
 from skytrain.pipelines.tune_compare import compare_sweeps
 from skytrain.pipelines.tune_plan import plan_sweep
-from skytrain.runs import Silent, load_run
+from skytrain.runs import Silent, load_run, read_metrics
 from skytrain.storage import open_store
-from skytrain.tuning import BudgetError, Ledger, SweepStore
+from skytrain.tuning import (
+    BudgetError,
+    Decision,
+    HourlyPrice,
+    Ledger,
+    SweepStore,
+    Trial,
+    trial_config,
+    trial_shapes,
+)
 from tests.support.tiny import tiny_config
 
 SWEEP = (
@@ -73,6 +86,52 @@ def test_a_trial_that_diverges_is_charged_and_ends_early(root):
         tune(config, Silent())
     found = SweepStore(open_store(str(root)), "d").history()
     assert found and all(one.diverged and one.usd > 0 for one in found.values())
+
+
+def test_a_trial_on_a_trunk_equals_one_from_scratch_and_pays_only_the_rest(root):
+    words = ("lr_schedule=wsd", "lr_schedule.warmup_steps=12", "tune.trunk=true", "tune.horizons=[0.25,0.5]")
+    config = tiny_config(root, *SWEEP, *words, "tune.name=w", "trainer.device=cpu")
+    store, shapes = open_store(str(root)), trial_shapes(config)
+    runner = tune_runner.LocalRunner("w", store, shapes, HourlyPrice(3.6, 0.1), Silent())
+    sweep = SweepStore(store, "w")
+    for number, rung in enumerate(("1x16-12", "1x16-24"), 1):
+        sweep.decide(Decision(number, Trial(rung, 0.01), 1.0, "halving"))
+        runner.run(number, Trial(rung, 0.01), 1.0)
+    assert load_run(store, "w-002").started_from == "w-001@10"  # the decay is a fifth of the steps
+    long = next(shape for shape in shapes if shape.name == "1x16-24")
+    alone = replace(trial_config(long, Trial("1x16-24", 0.01), "alone"), tune=replace(config.tune, trunk=False))
+    train(alone, Silent())
+    losses = {
+        run: {
+            (one["step"], name): one[name]
+            for one in read_metrics(store, run)
+            for name in ("train/loss", "val/loss", "train/lr")
+            if name in one and one["step"] > 10
+        }
+        for run in ("w-002", "alone")
+    }
+    assert losses["w-002"] == losses["alone"] and (24, "val/loss") in losses["alone"]
+    with pytest.raises(ConfigError, match=r"tune.trunk: lr_schedule=cosine has no constant part"):
+        trial_shapes(tiny_config(root, *SWEEP, "tune.trunk=true", "lr_schedule=cosine"))
+
+
+@pytest.mark.slow
+def test_two_axes_share_a_budget_and_each_turn_starts_where_the_others_are(root, monkeypatch):
+    monkeypatch.setattr("skytrain.pipelines.tune_axes.MOST_ROUNDS", 1)  # as if the second round had no money
+    words = ("tune.name=both", "tune.expected=null", "optimizer.lr=0.01", "budget.usd=3", "tune.axes=[lr,weight_decay]")
+    config = tiny_config(root, *SWEEP, *words)
+    tuned = tune_axes(config, Silent())
+    store = open_store(str(root))
+    sweeps = store.folders("sweeps")
+    assert sweeps[:2] == ["both-1-lr", "both-2-weight_decay"] and len(tuned.turns) == len(sweeps)
+    first = SweepStore(store, "both-1-lr").answer()
+    second = SweepStore(store, "both-2-weight_decay")
+    assert load_run(store, "both-2-weight_decay-001").config["optimizer"]["lr"] == pytest.approx(first.rate)
+    spent = sum(Ledger(store, f"sweeps/{name}", 3.0).spent_usd for name in sweeps)
+    assert spent + tuned.conclusion.final_usd <= 3.0 and second.history()
+    assert "optimizer.lr=" in tuned.final_words and "optimizer.weight_decay=" in tuned.final_words
+    with pytest.raises(ConfigError, match=r"tune.axes: 'beta' cannot be tuned"):
+        tune_axes(tiny_config(root, *SWEEP, "budget.usd=3", "tune.axes=[beta]"), Silent())
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ Examples:
   skytrain tune recipe=quickstart budget.usd=0.30 tune.usd_per_hour=1
   skytrain tune recipe=tune-hw5 --dry-run
   skytrain tune recipe=quickstart budget.usd=1 tune.usd_per_hour=1 tune.axis=warmup
+  skytrain tune recipe=quickstart budget.usd=1 tune.usd_per_hour=1 "tune.axes=[lr,weight_decay]"
   skytrain tune compare first second        # two sweeps of a store
 """
 
@@ -81,8 +82,10 @@ def run_command(overrides: Overrides = None, config_dir: ConfigDirs = None, dry_
     from .train import check_installed
 
     check_installed()
+    from ..pipelines.tune_axes import tune_axes
+
     with reporter() as console:
-        tuned = pipeline(composed.config, console)
+        tuned = (tune_axes if composed.config.tune.axes else pipeline)(composed.config, console)
     print(_answer_text(tuned, words))
 
 
@@ -116,6 +119,7 @@ def _answer_text(tuned: TunedSweep, words: list[str]) -> str:
     others = ", ".join(f"{one.strategy} {one.answer.rate:.3g}" for one in tuned.others)
     return "\n".join(
         [
+            *tuned.turns,
             *tuned.conclusion.lines(),
             *warnings,
             "",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config import Config, ConfigError, SkytrainError
-from ..report import SweepReport, sweep_html, sweep_plots
+from ..report import SweepReport, png_of, sweep_html, sweep_plots
 from ..runs import Ec2Instance, Reporter, boot_clock, read_metrics, this_machine
 from ..storage import Store, open_store
 from ..tokens import find_training_data
@@ -68,15 +68,19 @@ class TunedSweep:
     others: list[OtherAnswer]
     final_words: str  # the settings of the final run that the sweep decided
     from_step: int  # of a model that exists, at which the final run starts
+    turns: tuple[str, ...] = ()  # a line for each, where several axes were tuned
 
 
-def tune(config: Config, reporter: Reporter) -> TunedSweep:
-    """Runs the sweep to its answer, or continues one that was interrupted."""
+def tune(config: Config, reporter: Reporter, since: float | None = None) -> TunedSweep:
+    """Runs the sweep to its answer, or continues one that was interrupted.
+
+    `since` is when this process began to work on the sweep, by the machine's clock; None: when it was started.
+    """
     instance = find_instance()
     price = sweep_price(config, instance)
     check_slots(config)
     sweep = _open_sweep(config)
-    began = _charged_from(sweep, instance, config.tune.host)
+    began = since or _charged_from(sweep, instance, config.tune.host)
     machine = config.tune.host or (instance.id if instance is not None else None)
     session = TuneSession.here(machine, began, price, config.tune.parallel)
     host = SweepHost(sweep, session)
@@ -94,6 +98,7 @@ def tune(config: Config, reporter: Reporter) -> TunedSweep:
                 work(replace(setup, tell=table.finished, announce=table.announce))
             else:
                 run_slots(config, session, lambda: table.look(sweep.state(), setup.ledger))
+            host.settle(setup.ledger, sweep.state())
             return _concluded(config, setup)
         except KeyboardInterrupt:
             raise SweepInterrupted("the sweep was interrupted\n  the same command continues it") from None
@@ -206,6 +211,7 @@ def _save_page(store: Store, report: SweepReport) -> None:
     store.write(f"{folder}/report.html", sweep_html(report).encode())
     for name, svg in sweep_plots(report).items():
         store.write(f"{folder}/{name}.svg", svg.encode())
+        store.write(f"{folder}/{name}.png", png_of(svg))
 
 
 def _curves(store: Store, history: Sequence[Observation]) -> dict[str, list[dict[str, Any]]]:

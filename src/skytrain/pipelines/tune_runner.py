@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ..bench import time_steps
+from ..checkpoints import committed_steps
 from ..config import BudgetConfig, Config, SkytrainError
 from ..jobs import handled_signals
 from ..runs import (
@@ -19,9 +20,11 @@ from ..runs import (
     INTERRUPTED,
     Cause,
     Reporter,
+    Start,
     Superseded,
     attempt_numbers,
     last_metrics,
+    load_run,
     read_outcome,
     read_spend,
     write_outcome,
@@ -33,13 +36,16 @@ from ..tuning import (
     RungShape,
     StepEstimate,
     SweepStopped,
+    SweepStore,
     Trial,
     TrialResult,
     TrialTaken,
+    decay_start,
     shape_named,
     trial_config,
+    trunk_of,
 )
-from .train import train
+from .train import FRESH, train
 
 STOP_SHARE = 0.03  # of a trial's limit that its own budget keeps back
 
@@ -101,7 +107,7 @@ class LocalRunner:
         began = time.monotonic()
         outcome = "done"
         try:
-            outcome = train(config, TrialReporter(self._reporter, number)).outcome
+            outcome = train(config, TrialReporter(self._reporter, number), self._start(config)).outcome
         except Diverged:
             outcome = "diverged"
         except Superseded as error:
@@ -119,6 +125,22 @@ class LocalRunner:
         shown = {name: value for name, value in metrics.items() if name.startswith(("train/loss", "eval/"))}
         extra = {"run": run, "outcome": outcome, **shown}
         return TrialResult(loss, usd, usd / self._price.charged(1.0), extra, self._price.charged(seconds))
+
+    def _start(self, config: Config) -> Start:
+        """From scratch, or where the constant part of a shorter trial at the same value has ended."""
+        assert config.run is not None
+        if not config.tune.trunk:
+            return FRESH
+        if self._store.exists(f"runs/{config.run}/run.json"):  # it was killed: as it began
+            return Start(load_run(self._store, config.run).started_from)
+        others = {}
+        sweep = SweepStore(self._store, self._sweep)
+        for one in sweep.decisions():
+            run, shape = f"{self._sweep}-{one.number:03d}", shape_named(self._shapes, one.trial.rung)
+            other = trial_config(shape, one.trial, run)
+            if decay_start(other) in committed_steps(self._store, run):
+                others[run] = other
+        return Start(trunk_of(config, others))
 
     def _limited(self, config: Config, limit_usd: float) -> Config:
         """The run stops by itself before it has used its reserve."""

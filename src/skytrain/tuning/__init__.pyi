@@ -38,7 +38,13 @@ from .laws import (
     law_named as law_named,
     priors_for as priors_for,
 )
-from .ledger import BudgetError as BudgetError, Entry as Entry, HourlyPrice as HourlyPrice, Ledger as Ledger
+from .ledger import (
+    FINAL as FINAL,
+    BudgetError as BudgetError,
+    Entry as Entry,
+    HourlyPrice as HourlyPrice,
+    Ledger as Ledger,
+)
 from .problem import (
     Answer as Answer,
     Law as Law,
@@ -60,10 +66,15 @@ from .strategies.base import Strategy as Strategy
 from .strategies.registry import all_strategies as all_strategies, find_strategy as find_strategy
 from .sweeps import Decision as Decision, SweepState as SweepState, SweepStore as SweepStore, find_sweep as find_sweep
 from .trials import (
+    AXES as AXES,
     RungShape as RungShape,
+    axes_words as axes_words,
+    decay_start as decay_start,
     shape_named as shape_named,
     target_shape as target_shape,
     trial_config as trial_config,
     trial_shapes as trial_shapes,
+    trunk_of as trunk_of,
     value_words as value_words,
+    with_value as with_value,
 )

@@ -73,6 +73,9 @@ class WorkerHost(Protocol):
     def reserve(self, ledger: Ledger, state: SweepState) -> None:
         """Reserves what the machine costs beside its trials."""
 
+    def settle(self, ledger: Ledger, state: SweepState) -> None:
+        """Charges machines that were lost for what they had cost beside their trials."""
+
 
 class OnlyWorker:
     """No other worker, and a machine that costs nothing beside its trials: a table of runs, or a simulation."""
@@ -89,6 +92,9 @@ class OnlyWorker:
         return 0.0
 
     def reserve(self, ledger: Ledger, state: SweepState) -> None:
+        return
+
+    def settle(self, ledger: Ledger, state: SweepState) -> None:
         return
 
 
@@ -157,6 +163,8 @@ def take(setup: SweepSetup) -> Decision | OthersRun | None:
             raise SweepStopped("the sweep was stopped as asked\n  the same command continues it")
         state = look(setup)
         left = [one for one in state.running if not setup.host.is_alive(state.claim_of(one.number).worker)]
+        if left:
+            setup.host.settle(setup.ledger, state)
         for decision in left:  # its worker was killed, or its machine lost
             turn = state.claim_of(decision.number).turn + 1
             claim = Claim(decision.number, turn, setup.host.worker, setup.host.clock())

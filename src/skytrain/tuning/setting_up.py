@@ -17,7 +17,8 @@ from .problem import Priors, Problem, Rung
 from .trials import configured_value
 
 HIGHEST = {"lr": 0.5, "warmup": 0.9}  # where nothing else is set
-WHERE = ("name", "host", "parallel", "machines")  # settings that decide nothing but where and how fast
+WHERE = ("name", "axes", "host", "parallel", "machines")  # settings that decide nothing but where and how fast
+NEWER = {"trunk": False}  # settings that sweeps of earlier versions lack, with the value that they had in effect
 RANGE = 32.0  # allowed values reach so far below and above the expected one
 # Other settings move the loss less than the rate does, and nobody has published laws for them.
 OTHER_AXES: dict[str, Any] = {
@@ -89,7 +90,8 @@ def sweep_name(config: Config) -> str:
 
 def _question(config: Config) -> dict[str, Any]:
     """The settings of the search, without those of where it runs."""
-    return {key: value for key, value in plain(config.tune).items() if key not in WHERE}
+    found = {key: value for key, value in plain(config.tune).items() if key not in WHERE}
+    return {key: value for key, value in found.items() if key not in NEWER or value != NEWER[key]}
 
 
 def _target(config: Config) -> Mapping[str, Any]:

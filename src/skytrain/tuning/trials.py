@@ -6,15 +6,17 @@ run that is cut off inside the target's schedule would rank rates by how fast th
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..config import Config, ConfigError, DecoderConfig, check_decoder, total_steps
+from ..config import Config, ConfigError, DecoderConfig, Interval, WSDScheduleConfig, check_decoder, total_steps
 from ..planning import decoder_size
 from .problem import Rung, Trial
 
+AXES = ("lr", "weight_decay", "warmup", "batch_tokens")
 SIZE = re.compile(r"(\d+)x(\d+)")
 DEFAULT_SHARES = (0.25, 0.5)  # of the target's width
 VALIDATIONS = 8  # in the course of a trial
@@ -60,12 +62,48 @@ def trial_shapes(config: Config) -> list[RungShape]:
             f"{config.tune.horizons} of {full} steps are all below tune.shortest={config.tune.shortest}",
             hint="train the target longer, or set tune.shortest, tune.horizons or tune.steps",
         )
+    if config.tune.trunk:
+        config = _with_trunk(config, lengths[0])
     models = [*smaller_models(config), config.model]
     shapes = []
     for model in models:
         for length in lengths:
             shapes.append(RungShape(_name(model, length), shortened(replace(config, model=model), length)))
     return shapes
+
+
+def _with_trunk(config: Config, shortest: int) -> Config:
+    """Warm-up of one length for all trials, the shortest one's share: then a short run is the beginning of a long one."""
+    schedule = config.lr_schedule
+    if not isinstance(schedule, WSDScheduleConfig):
+        raise ConfigError(
+            "tune.trunk",
+            f"lr_schedule={schedule.name} has no constant part",
+            hint="set lr_schedule=wsd, or leave it out",
+        )
+    warmup = shortened(replace(config, tune=replace(config.tune, trunk=False)), shortest).lr_schedule.warmup_steps
+    return replace(config, lr_schedule=replace(schedule, warmup_steps=warmup))
+
+
+def decay_start(config: Config) -> int:
+    """The step after which a warm-up, stay, decay schedule begins to decay."""
+    assert isinstance(config.lr_schedule, WSDScheduleConfig)
+    steps = total_steps(config)
+    return steps - max(1, round(config.lr_schedule.decay_fraction * steps))
+
+
+def trunk_of(config: Config, others: Mapping[str, Config]) -> str | None:
+    """`RUN@STEP` of the longest other run of which this one is a continuation; None where there is none.
+
+    Two runs that differ in their length alone are the same until the shorter one begins to decay, bit for bit: the
+    order of the data and every random number depend on the seed and the step.
+    """
+    found = {}
+    for run, other in others.items():
+        same = replace(other, run=config.run, trainer=config.trainer, budget=config.budget) == config
+        if same and decay_start(other) < decay_start(config):
+            found[decay_start(other)] = run
+    return f"{found[max(found)]}@{max(found)}" if found else None
 
 
 def smaller_models(config: Config) -> list[DecoderConfig]:
@@ -107,8 +145,9 @@ def resized(model: DecoderConfig, layers: int, width: int) -> DecoderConfig:
 
 def shortened(config: Config, steps: int) -> Config:
     """The same run over `steps` steps, with the same shares of warm-up and decay."""
-    share = config.lr_schedule.warmup_steps / total_steps(config)
-    schedule = replace(config.lr_schedule, warmup_steps=max(1, round(share * steps)) if share else 0)
+    share = 0 if config.tune.trunk else config.lr_schedule.warmup_steps / total_steps(config)
+    kept = config.lr_schedule.warmup_steps if config.tune.trunk else 0
+    schedule = replace(config.lr_schedule, warmup_steps=max(1, round(share * steps)) if share else kept)
     return replace(
         config, trainer=replace(config.trainer, steps=steps, tokens=None, stop_at_step=None), lr_schedule=schedule
     )
@@ -129,6 +168,25 @@ def at_value(config: Config, value: float) -> Config:
     more = max(1, round(steps * trainer.batch_tokens / batch))
     schedule = replace(config.lr_schedule, warmup_steps=max(1, round(share * more)))
     return replace(config, trainer=replace(trainer, batch_tokens=batch, steps=more, tokens=None), lr_schedule=schedule)
+
+
+def with_value(config: Config, axis: str, value: float) -> tuple[Config, float]:
+    """The configuration with another value of an axis, and ln of how far it has moved."""
+    named: Any = axis
+    turned = replace(config, tune=replace(config.tune, axis=named))
+    moved = math.log(value / configured_value(turned))
+    return replace(at_value(turned, value), tune=config.tune), moved
+
+
+def axes_words(config: Config, axes: Sequence[str]) -> str:
+    """The settings of a configuration that these axes have decided."""
+    words = {
+        "lr": f"optimizer.lr={config.optimizer.lr:.4g}",
+        "weight_decay": f"optimizer.weight_decay={config.optimizer.weight_decay:.4g}",
+        "warmup": f"lr_schedule.warmup_steps={config.lr_schedule.warmup_steps}",
+        "batch_tokens": f"trainer.batch_tokens={config.trainer.batch_tokens} trainer.steps={config.trainer.steps}",
+    }
+    return " ".join(words[axis] for axis in axes)
 
 
 def _with_optimizer(config: Config, **changed: float) -> Config:
@@ -180,6 +238,10 @@ def trial_config(shape: RungShape, trial: Trial, run: str) -> Config:
         on_anomaly="stop",
         diverged_nats=config.tune.diverged_nats,
     )
+    if config.tune.trunk:
+        # Where the decay begins, for longer trials to start from. It is past half of the run, so it is the only one.
+        begins = decay_start(config)
+        trainer = replace(trainer, checkpoint_every=Interval(steps=begins), keep_every=begins)
     return replace(config, run=run, seed=config.seed + trial.seed, trainer=trainer)
 
 

@@ -47,6 +47,16 @@ class TuneConfig:
     diverged_nats: PositiveFloat = setting(
         EXECUTION, "A trial whose loss rises so far above its lowest has diverged, and is stopped."
     )
+    axes: list[str] | None = setting(
+        EXECUTION,
+        "Several axes, such as [lr, weight_decay]: one after another, then again while the budget lasts; null: `axis`.",
+        default=None,
+    )
+    trunk: bool = setting(
+        EXECUTION,
+        "With lr_schedule=wsd: a longer trial starts from the end of the constant part of a shorter one at the same value.",
+        default=False,
+    )
     parallel: Count = setting(
         EXECUTION,
         "Trials at the same time on a machine, each on a GPU of its own, or on its share of the cores.",
