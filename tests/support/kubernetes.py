@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 import jsonschema
 import kubernetes_validate
 
-VERSIONS = ("1.34", "1.35")  # that EKS supports
+VERSIONS = ("1.35", "1.36")  # that EKS supports
 SCHEMAS = Path(__file__).parents[2] / "infra/kubernetes/schemas"
 INDEX = "batch.kubernetes.io/job-completion-index"
 TOKEN = "a-token"
@@ -73,6 +73,7 @@ class Faults:
     unavailable: int = 0
     expired_lists: int = 0
     page: int = 500
+    held_rollouts: bool = False
     lost_answers: set[str] = field(default_factory=set)  # kinds that are created without an answer
 
 
@@ -133,6 +134,14 @@ class LocalCluster:
 
     def pods(self, phase: str | None = None) -> list[KubeObject]:
         return [pod for pod in self.all("pods") if phase in (None, pod["status"]["phase"])]
+
+    def roll_out(self, deployment: KubeObject) -> None:
+        """As the deployment controller does, unless a fault holds its pods back."""
+        metadata, wanted = deployment["metadata"], deployment["spec"]["replicas"]
+        metadata["generation"] = metadata.get("generation", 1) + 1
+        deployment["status"] = {"observedGeneration": metadata["generation"]}
+        ready = 0 if self.faults.held_rollouts else wanted
+        deployment["status"] |= {"updatedReplicas": wanted, "availableReplicas": ready}
 
     def run_pods(self) -> None:
         for number, pod in enumerate(self.pods("Pending")):
@@ -248,6 +257,9 @@ class _Handler(BaseHTTPRequestHandler):
             return _status(200, "", "deleted")
         if self.command == "PATCH":
             _merge(item, body)
+            check_object({name: value for name, value in item.items() if name != "status"})
+            if plural == "deployments":
+                self.cluster.roll_out(item)
         return 200, item
 
     def _log(self, name: str, query: dict[str, str]) -> str:

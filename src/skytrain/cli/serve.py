@@ -18,7 +18,12 @@ Arguments = Annotated[
         show_default=False,
     ),
 ]
-Target = Annotated[str, typer.Option("--target", metavar="NAME", help="Where to serve. local: this machine.")]
+Target = Annotated[
+    str,
+    typer.Option(
+        "--target", metavar="NAME", help="Where to serve. local: this machine; eks: the cluster of cloud=eks."
+    ),
+]
 Name = Annotated[
     str | None,
     typer.Option("--name", metavar="NAME", help="The model's name in requests. Default: RUN@STEP.", show_default=False),
@@ -34,6 +39,15 @@ KeyFile = Annotated[
         show_default=False,
     ),
 ]
+Fetch = Annotated[
+    Path | None,
+    typer.Option(
+        "--fetch",
+        metavar="FOLDER",
+        help="Only copy an exported SOURCE to this folder and compare it with its hashes; start nothing.",
+        show_default=False,
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the command; start nothing.")]
 
 
@@ -46,6 +60,7 @@ def serve(
     port: Port = 8000,
     api_key_file: KeyFile = None,
     dry_run: DryRun = False,
+    fetch: Fetch = None,
 ) -> None:
     """Serve a model: an OpenAI-compatible endpoint.
 
@@ -57,9 +72,10 @@ def serve(
       skytrain serve my-run@5000 serve.python=~/vllm/bin/python
       skytrain serve my-model --port 8001 --api-key-file key.txt
       skytrain serve both --dry-run
+      skytrain serve my-run@5000 --target eks cloud=eks cloud.eks.cluster=training
     """
     from ..config import SkytrainError
-    from ..pipelines.serve import ServeJob, ServeRequest, serve as pipeline
+    from ..pipelines.serve import ServeJob, ServeRequest, fetch_model, serve as pipeline
     from .console import reporter
     from .options import compose_cloud, compose_overrides
 
@@ -71,5 +87,8 @@ def serve(
     composed = (compose_overrides if target == "local" else compose_cloud)(settings, config_dir)
     request = ServeRequest(sources[0] if sources else None, target, name, host, port, api_key_file, dry_run)
     with reporter() as console:
+        if fetch is not None:
+            model = fetch_model(ServeJob(composed, request), fetch, console)
+            return console.note(f"{fetch}: {model.parameters:,} parameters, all hashes as exported")
         code = pipeline(ServeJob(composed, request), console)
     raise SystemExit(code)

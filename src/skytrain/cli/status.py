@@ -70,6 +70,8 @@ def status(words: Words = None, watch: Watch = False, config_dir: ConfigDirs = N
         raise SkytrainError(f"give one run, not {len(runs)}: {', '.join(runs)}\n  without a name, all runs are shown")
     config = compose_overrides([word for word in words or [] if "=" in word], config_dir).config
     run = runs[0] if runs else None
+    if config.cloud.target == "eks" and run == "vllm":
+        return print(_serving(config, as_json))
     if watch and run and not _sweep(config, run, as_json):
         raise typer.Exit(_follow(config, run, as_json))
     if run and (sweep := _sweep(config, run, as_json)):
@@ -158,6 +160,14 @@ def _status(config: Config, run: str | None, as_json: bool) -> str:
         rows = [table(machine_rows(account))] if account.machines else ["no machine runs in this account"]
         lines += ["", *rows, *machine_notes(account, found)]
     return "\n".join(lines)
+
+
+def _serving(config: Config, as_json: bool) -> str:
+    """What the cluster serves: `vllm` is the name of its Deployment, and of no run."""
+    from ..pipelines.serve_targets.eks import serving_state
+
+    found = serving_state(config)
+    return json.dumps(dataclasses.asdict(found), indent=1) if as_json else found.text
 
 
 def _slurm_jobs(config: Config, run: str | None) -> list[SlurmJob]:

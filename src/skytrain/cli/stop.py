@@ -56,14 +56,14 @@ def stop(
     config, seconds = compose_overrides(overrides, config_dir).config, seconds_of("--wait", wait)
     if config.cloud.target in EMR_TARGETS:
         return _stop_emr(config, run, yes, dry_run, as_json)
-    if _stop_sweep(config, run, yes, dry_run):
-        return
-    if config.cloud.target == "sagemaker" and dry_run:
-        return _print_job_requests(config, run)
-    if config.cloud.target == "sagemaker":
-        _ask_jobs(config, run, yes)
     if config.cloud.target == "eks" and not _may_delete_jobs(config, run, yes, dry_run):
         return
+    if _stop_sweep(config, run, yes, dry_run):
+        return
+    if config.cloud.target == "sagemaker":
+        if dry_run:
+            return _print_job_requests(config, run)
+        _ask_jobs(config, run, yes)
     if config.cloud.target in ("eks", "slurm", "sagemaker"):
         return _stop_jobs(config, run, seconds, force, as_json)
     session, machines = _machines(config, run)
@@ -184,12 +184,27 @@ def _ask_jobs(config: Config, run: str, yes: bool) -> None:
         confirm(session, f"Stop {run} and {plural(len(requests), 'training job')}?", -saved, yes)
 
 
+def _stop_serving(config: Config, yes: bool, dry_run: bool) -> None:
+    """Scale the cluster's vLLM to zero."""
+    from ..pipelines.serve_targets.eks import serving_state, stop_serving
+    from .confirm import ask_yes
+
+    if dry_run:
+        return print(serving_state(config).text)
+    if not yes:
+        ask_yes(f"{serving_state(config).text}. Stop serving?")
+    print("no pod serves any more: the GPU nodes are given back" if stop_serving(config) else "nothing was served")
+
+
 def _may_delete_jobs(config: Config, run: str, yes: bool, dry_run: bool) -> bool:
-    """Ask before jobs of the cluster are deleted; a dry run only names them."""
+    """Ask before jobs of the cluster are deleted; a dry run only names them. `vllm` is what it serves, and no run."""
     from ..config import plural
     from ..pipelines.eks_jobs import run_pods
     from .confirm import ask_yes
 
+    if run == "vllm":
+        _stop_serving(config, yes, dry_run)
+        return False
     active = [job.name for job in run_pods(config, run) if not job.has_ended]
     if dry_run:
         print(json.dumps([{"delete": name, "namespace": config.cloud.eks.namespace} for name in active], indent=1))

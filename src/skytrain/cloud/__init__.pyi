@@ -44,7 +44,13 @@ from .eks import (
     to_yaml as to_yaml,
 )
 from .eks_host import PodHost as PodHost, read_pod as read_pod
-from .eks_jobs import EksJob as EksJob, EksPod as EksPod, jobs_in_cluster as jobs_in_cluster, remove_job as remove_job
+from .eks_jobs import (
+    EksJob as EksJob,
+    EksPod as EksPod,
+    jobs_in_cluster as jobs_in_cluster,
+    pod_reason as pod_reason,
+    remove_job as remove_job,
+)
 from .eks_pods import (
     METRICS_PORT as METRICS_PORT,
     POD_CONFIG_FOLDER as POD_CONFIG_FOLDER,

@@ -118,9 +118,16 @@ def _pod(found: KubeObject) -> EksPod:
     return EksPod(metadata["name"], index, phase, found["spec"].get("nodeName"), _reason(phase, found["spec"], status))
 
 
+def pod_reason(found: KubeObject) -> str | None:
+    """Return why any pod waits, or how it ended; None while it runs well."""
+    status = found.get("status", {})
+    return _reason(status.get("phase", "Pending"), found["spec"], status)
+
+
 def _reason(phase: str, spec: KubeObject, status: KubeObject) -> str | None:
     """Why the pod waits, or how it ended."""
-    states = [each.get("state", {}) for each in status.get("containerStatuses", [])]
+    containers = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    states = [each.get("state", {}) for each in containers]
     if phase == "Pending":
         for waiting in (state["waiting"] for state in states if "waiting" in state):
             word = PENDING_WORDS.get(waiting.get("reason", ""))

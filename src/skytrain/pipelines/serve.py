@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -89,7 +90,27 @@ def _exported(job: ServeJob, dtype: Dtype, reporter: Reporter) -> tuple[Path, st
     return folder, label
 
 
-def _fetched(job: ServeJob, source: str, reporter: Reporter) -> Path:
+def fetch_model(job: ServeJob, folder: Path, reporter: Reporter) -> ServedModel:
+    """Copy an exported folder of a store, or of a mounted file system, to `folder`, and compare it with its hashes."""
+    source = job.request.source
+    if source is None:
+        raise SkytrainError(
+            "--fetch needs the URL or the path of an exported model\n  s3://bucket/project/exports/NAME"
+        )
+    if source.startswith(REMOTE):
+        _fetched(job, source, reporter, folder)
+    elif not Path(source).is_dir():
+        raise SkytrainError(f"{source}: neither s3://... nor a folder\n  skytrain export writes one")
+    else:
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+    name = job.request.name or source.rstrip("/").rpartition("/")[2]
+    model = open_served(folder, name, lambda done, total: reporter.progress("verify", done, total, "bytes"))
+    if not model.verified:
+        raise SkytrainError(f"{source} has no {SUMS}: what was copied cannot be verified\n  skytrain export writes it")
+    return model
+
+
+def _fetched(job: ServeJob, source: str, reporter: Reporter, to: Path | None = None) -> Path:
     """Download an exported folder of a store once; every file is compared with its hash."""
     root, _, key = source.rstrip("/").rpartition("/")
     given = job.config.store
@@ -100,7 +121,7 @@ def _fetched(job: ServeJob, source: str, reporter: Reporter) -> Path:
         raise SkytrainError(
             f"{source} has no {SUMS}: it is no folder that `skytrain serve` or `export` wrote"
         ) from None
-    sums, folder = read_sums(text, f"{source}/{SUMS}"), _cache() / key
+    sums, folder = read_sums(text, f"{source}/{SUMS}"), to or _cache() / key
     stats = {each.key: each.size for each in store.list(key)}
     total, done = sum(stats.values()), 0.0
 
@@ -122,4 +143,4 @@ def _cache() -> Path:
     return skytrain_cache_folder() / "serving"
 
 
-__all__ = ["ServeJob", "ServeRequest", "all_targets", "find_target", "serve", "served_model"]
+__all__ = ["ServeJob", "ServeRequest", "all_targets", "fetch_model", "find_target", "serve", "served_model"]
