@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.support.kubernetes_manifests import KUBERNETES, Manifest, identity, p
 from tests.support.terraform import EKS
 
 CUSTOM = {"EC2NodeClass": "karpenter.k8s.aws.EC2NodeClass.v1", "NodePool": "karpenter.sh.NodePool.v1"}
+GOLDEN = Path(__file__).parents[1] / "cloud" / "golden"
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 
 
@@ -164,6 +166,36 @@ def test_references_between_objects_lead_somewhere(manifests: list[Manifest]) ->
 def _claims(manifests: list[Manifest], name: str) -> list[Manifest]:
     found = [each["spec"].get("volumeClaimTemplates", []) for each in manifests if identity(each) == name]
     return list(found[0])
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("eks-*.yaml")), ids=lambda path: path.stem)
+def test_the_jobs_of_launch_fit_the_namespace_that_they_run_in(manifests: list[Manifest], path: Path) -> None:
+    have = {identity(each) for each in manifests}
+    (policy,) = [
+        each["spec"] for each in manifests if identity(each) == "NetworkPolicy skytrain-training/training-peers"
+    ]
+    (template,) = [found for each in yaml.safe_load_all(path.read_text()) for found in _pod_templates_in(each)]
+    pod = template["spec"]
+    assert restricted_violations(pod) == []
+    assert policy["podSelector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    assert f"ServiceAccount skytrain-training/{pod['serviceAccountName']}" in have
+    assert pod["automountServiceAccountToken"] is False
+    assert all(DIGEST.search(container["image"]) for container in pod["containers"])
+    tolerated = {each["key"] for each in pod["tolerations"]} if "cpu-smoke" not in path.stem else {"nvidia.com/gpu"}
+    assert "nvidia.com/gpu" in tolerated and ("skytrain/spot" in tolerated) == (path.stem == "eks-spot")
+    (port,) = [port for container in pod["containers"] for port in container["ports"] if port["name"] == "metrics"]
+    assert port["containerPort"] == 9464
+
+
+def _pod_templates_in(node: Any) -> Iterator[Manifest]:
+    if isinstance(node, dict):
+        if "containers" in node.get("spec", {}) if isinstance(node.get("spec"), dict) else False:
+            yield node
+        for value in node.values():
+            yield from _pod_templates_in(value)
+    elif isinstance(node, list):
+        for each in node:
+            yield from _pod_templates_in(each)
 
 
 def test_terraform_writes_every_value_that_the_overlay_needs() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from skytrain.runs.prometheus import OTHERS, STEP_METRICS
 from tests.support.kubernetes_manifests import KUBERNETES
 from tests.support.tools import debian_tool
 
@@ -22,14 +23,7 @@ EXPORTED_BY_OTHERS = {
     "DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_XID_ERRORS", "kube_pod_status_phase",
     "vllm:num_requests_running", "vllm:num_requests_waiting",
 }  # fmt: skip
-# The trainer's own, as its metrics endpoint names them.
-EXPORTED_BY_THE_TRAINER = {
-    "skytrain_step", "skytrain_steps_planned", "skytrain_train_loss", "skytrain_val_loss", "skytrain_learning_rate",
-    "skytrain_grad_norm", "skytrain_tokens_per_second", "skytrain_step_seconds", "skytrain_mfu_ratio",
-    "skytrain_memory_bytes", "skytrain_cost_usd", "skytrain_cost_projected_usd", "skytrain_budget_usd",
-    "skytrain_last_step_timestamp_seconds", "skytrain_checkpoint_timestamp_seconds", "skytrain_checkpoint_step",
-    "skytrain_restarts_total", "skytrain_process_start_time_seconds",
-}  # fmt: skip
+EXPORTED_BY_THE_TRAINER = {series.name for series in (*STEP_METRICS.values(), *OTHERS.values())}
 _NAME = re.compile(r"\b(DCGM_\w+|kube_\w+|vllm:\w+|skytrain_\w+)")
 
 
