@@ -1,6 +1,6 @@
-"""Plays the ladder and its peers in made-up worlds, on which its constants were chosen.
+"""Plays the ladder and its peers in made-up worlds. Its constants were chosen on worlds 0 to 75.
 
-    python benchmarks/tuning/worlds.py --worlds 60 > benchmarks/tuning/worlds.log
+    python benchmarks/tuning/worlds.py --first 100 --worlds 40 > benchmarks/tuning/worlds.log
 
 A world has a power law of the best rate with exponents that the searcher does not know, a bend in it, a curvature, noise
 of seeds, a start-up cost, an unstable region above the optimum, and a prior that is off. They are drawn from ranges that
