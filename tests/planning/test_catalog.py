@@ -101,7 +101,7 @@ def test_machines_without_gpus_have_prices_and_stay_out_of_plans() -> None:
 
 def test_machines_without_gpus_are_ranked_by_dollars_per_vcpu() -> None:
     ranked = rank_cpu_machines(packaged_catalog(), "on-demand", ["us-east-2"])
-    assert [row.type for row in ranked][:2] == ["c7i.large", "c7i.xlarge"] and len(ranked) == 27
+    assert [row.type for row in ranked][:2] == ["c7i.large", "c7i.xlarge"] and len(ranked) == 35
     costs = [row.usd_per_vcpu_hour for row in ranked]
     assert costs == sorted(costs) and {row.quota_code for row in ranked} == {"L-1216C47A"}
 
@@ -132,7 +132,7 @@ def test_refresh_takes_specifications_spot_and_on_demand_prices_and_later_loads_
     stub.add_response("get_products", {"PriceList": [json.dumps(ml)], "NextToken": "more"}, asked)
     other = {**ml, "product": {"attributes": {"instanceName": "ml.m7i.large"}}}  # without GPUs
     stub.add_response("get_products", {"PriceList": [json.dumps(other)]}, {**asked, "NextToken": "more"})
-    for position in range(38 + 27):  # with and without GPUs
+    for position in range(38 + 35):  # with and without GPUs
         listed = [product("0.0000"), product("1.2345")] if position else []  # the first type has no on-demand price
         stub.add_response(
             "get_products", {"PriceList": listed}, {"ServiceCode": "AmazonEC2", "Filters": ANY, "MaxResults": 100}
@@ -152,7 +152,7 @@ def test_refresh_takes_specifications_spot_and_on_demand_prices_and_later_loads_
     for field in ("gpu", "gpus", "gpu_memory_mib", "vcpus", "network_gbps", "efa_interfaces"):
         assert getattr(found, field) == getattr(packaged, field)
     on_demand = [price for price in loaded.prices if price.market == "on-demand"]
-    assert len(on_demand) == 64 and {price.usd_per_hour_max for price in on_demand} == {1.2345}
+    assert len(on_demand) == 72 and {price.usd_per_hour_max for price in on_demand} == {1.2345}
     assert [(one.type, one.usd_per_hour_max) for one in loaded.sagemaker_prices] == [("g5.xlarge", 9.5)]
     spot = loaded.price("g5.xlarge", "us-east-2", "spot")
     assert spot is not None and spot.date == date.today().isoformat()

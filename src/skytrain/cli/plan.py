@@ -83,10 +83,21 @@ TextBytes = Annotated[
         show_default=False,
     ),
 ]
+WHAT = "skytrain.planned"
+
+
+def _without_job(context: typer.Context, words: list[str] | None) -> list[str]:
+    """Return the settings alone; whether training or a corpus is planned is kept in the context."""
+    given = list(words or [])
+    context.meta[WHAT] = given.pop(0) if given and given[0] in ("train", "prepare") else "train"
+    return given
+
+
 PlanWords = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[train|prepare] KEY=VALUE",
+        callback=_without_job,
         help="What to plan, training by default, and its settings as for `skytrain train` or `skytrain prepare`.",
         show_default=False,
     ),
@@ -100,6 +111,7 @@ TARGETS: dict[str, Literal["ec2", "sagemaker"]] = {"sagemaker": "sagemaker", "ek
 
 
 def plan(
+    context: typer.Context,
     overrides: PlanWords = None,
     config_dir: ConfigDirs = None,
     instance: InstanceType = None,
@@ -142,7 +154,7 @@ def plan(
     from ..planning import PlanRequest
 
     words = list(overrides or [])
-    if words and words[0] in ("train", "prepare") and words.pop(0) == "prepare":
+    if context.meta[WHAT] == "prepare":
         given = (documents, text_bytes)
         return _plan_corpus(compose_overrides(words, config_dir), region, _hours(deadline), given, as_json)
     composed, open_mesh = compose_plan(words, config_dir or [], mesh)

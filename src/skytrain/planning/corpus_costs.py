@@ -187,7 +187,8 @@ def sized_cluster(
     """Return the settings with as many nodes of one type as finish in time: a quarter on demand, at least two nodes."""
 
     available = max(0.25, deadline - CLUSTER_START_SECONDS / 3600) * 3600
-    vcpus = (work.vcpu_seconds + SPARK_START_CPU_SECONDS) * SPREAD / BUSY / available
+    lost = 1 + INTERRUPTIONS_PER_HOUR  # if all nodes were on spot
+    vcpus = lost * (work.vcpu_seconds + SPARK_START_CPU_SECONDS) * SPREAD / BUSY / available
     nodes = min(MOST_NODES, max(2, math.ceil(vcpus / _instance(catalog, kind).vcpus)))
     core = max(1, math.ceil(nodes / 4))
     return replace(wanted, core=kind, task=kind, core_nodes=core, task_nodes=nodes - core)
@@ -208,7 +209,9 @@ def corpus_offers(
     """Return every way to prepare the corpus, cheapest first; those that may take longer than the deadline last."""
     found = [one_machine] if one_machine else []
     for kind in NODE_TYPES:
-        found.append(cluster_offer(work, sized_cluster(work, wanted, kind, catalog, deadline), catalog, region))
+        # A catalogue that was refreshed by an earlier version has fewer types.
+        if catalog.price(kind, region, "spot") and catalog.price(kind, region, "on-demand"):
+            found.append(cluster_offer(work, sized_cluster(work, wanted, kind, catalog, deadline), catalog, region))
     executors = math.ceil(
         (work.vcpu_seconds + SPARK_START_CPU_SECONDS) * SPREAD / BUSY / wanted.executor_cores
         / max(900.0, deadline * 3600 - SERVERLESS_START_SECONDS)

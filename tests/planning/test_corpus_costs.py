@@ -1,0 +1,53 @@
+"""What a corpus costs: one machine while it has the time, a cluster or EMR Serverless beyond."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from skytrain.config import SkytrainError
+from skytrain.config.schema.emr import NO_EMR
+from skytrain.pipelines.plan_corpus import plan_corpus
+from skytrain.planning import CorpusWork, cluster_price, serverless_offer, serverless_usd_per_hour
+from skytrain.planning.catalog import packaged_catalog
+from skytrain.planning.corpus_costs import sized_cluster
+from tests.cloud.ground import CONFIG
+
+
+def test_one_machine_is_chosen_while_it_has_the_time_and_a_cluster_when_it_has_not() -> None:
+    small = plan_corpus(CONFIG(), "us-east-2", None, 5e6, 15e9)
+    assert small.offers[0].how == "one machine" and "One machine is cheaper" in small.advice
+    assert {offer.how for offer in small.offers} == {"one machine", "emr", "emr-serverless"}
+    large = plan_corpus(CONFIG(), "us-east-2", 2.0, 1e9, 3e12)
+    assert large.offers[0].how == "emr" and large.offers[-1].how == "one machine"
+    assert "longer than 2 h" in large.advice
+    assert all(offer.hours_p90 <= 2.0 * 1.02 for offer in large.offers[:-1])
+
+
+def test_the_price_of_a_cluster_counts_every_node_and_its_fee() -> None:
+    wanted = replace(
+        NO_EMR, primary="m7i.xlarge", core="r5.xlarge", task="r5.xlarge", core_nodes=2, task_nodes=3, disk_gb=73
+    )
+    price = cluster_price(wanted, packaged_catalog(), "us-east-2")
+    assert price.machines == pytest.approx(0.2016 + 2 * 0.252 + 3 * (0.066 + 0.0772) / 2)
+    assert price.fee == pytest.approx(0.25 * (0.2016 + 5 * 0.252))  # spot nodes pay the fee of the price on demand
+    assert price.disks == pytest.approx(6 * 73 * 0.08 / 730)
+
+
+def test_an_hour_of_emr_serverless_is_its_vcpus_and_gigabytes() -> None:
+    wanted = replace(NO_EMR, executor_cores=4, executor_gb=16, disk_gb=120)
+    each = 4 * 0.052624 + 16 * 0.005786 + 100 * 0.000111
+    assert serverless_usd_per_hour(wanted, 9, "us-east-2") == pytest.approx(10 * each)
+    with pytest.raises(SkytrainError, match="no price of EMR Serverless is known for mars-1"):
+        serverless_usd_per_hour(wanted, 9, "mars-1")
+
+
+def test_more_documents_cost_more_and_more_executors_are_faster() -> None:
+    few, many = CorpusWork(1e12, 1e6), CorpusWork(1e12, 1e9)
+    wanted = replace(NO_EMR, executors=10)
+    assert serverless_offer(many, wanted, "us-east-2").usd > serverless_offer(few, wanted, "us-east-2").usd
+    faster = serverless_offer(few, replace(wanted, executors=40), "us-east-2")
+    assert faster.hours < serverless_offer(few, wanted, "us-east-2").hours
+    cluster = sized_cluster(many, NO_EMR, "r5.xlarge", packaged_catalog(), 6.0)
+    assert cluster.core_nodes + cluster.task_nodes > 2 and cluster.core == cluster.task == "r5.xlarge"
