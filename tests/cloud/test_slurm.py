@@ -56,18 +56,22 @@ def test_the_script_can_be_read_and_asks_for_what_the_settings_say(shared):
         options
     )
     assert "module load cuda/12.8" in text and "export NCCL_DEBUG='WARN, loud'" in text
-    assert "--container-image='nvcr.io#nvidia/pytorch:25.01' --container-mounts=/fsx:/fsx" in text
+    folders = ",".join(f"{path}:{path}" for path in (shared, f"{shared}/slurm/one", f"{shared}/my store"))
+    assert f"--container-image='nvcr.io#nvidia/pytorch:25.01' --container-mounts='{folders},/fsx:/fsx'" in text
+    assert f"--container-workdir={shared}" in text and "'exec python3 -m skytrain node" in text
     assert f"for shared in {shared}/slurm/one '{shared}/my store'; do" in text
 
 
-def run_script(folder: Path, code: int, *, over: bool, restarts: int = 0, blind: bool = False):
+def run_script(
+    folder: Path, code: int, *, over: bool, restarts: int = 0, blind: bool = False, state: str = "RUNNING None"
+):
     """The script with stand-ins for Slurm's commands: agents that end with a code."""
     script = launch("trainer.max_restarts=2").script
     (folder / "store").mkdir(exist_ok=True)
     script.folder.mkdir(parents=True, exist_ok=True)
     end = f"touch {script.folder / OVER}; exit {code}" if over else f"exit {code}"
     look = 'rm -f "${@: -1}"; "${@:2}"' if blind else '"${@:2}"'
-    stand_ins = f'srun() {{ case "$*" in *"exit 66"*) {look} ;; *) echo "srun $*"; ({end}) ;; esac; }}\nscontrol() {{ echo "scontrol $*"; }}\n'
+    stand_ins = f'srun() {{ case "$*" in *"exit 66"*) {look} ;; *) echo "srun $*"; ({end}) ;; esac; }}\nscontrol() {{ echo "scontrol $*"; }}\nsqueue() {{ echo "{state}"; }}\n'
     text = script.render().replace('"${agents[@]}" bash -c', 'srun "${agents[@]:1}" bash -c')
     return subprocess.run(
         ["bash"],
@@ -87,6 +91,21 @@ def test_a_job_is_requeued_unless_the_run_is_over_or_the_settings_are_wrong(shar
     done = run_script(shared, code, over=over)
     assert ("scontrol requeue 7" in done.stdout) is requeued, done.stdout + done.stderr
     assert done.returncode == (0 if requeued else code)
+
+
+@pytest.mark.parametrize(
+    ("state", "requeued"), [("COMPLETING None", False), ("COMPLETING TimeLimit", True), ("RUNNING None", True)]
+)
+def test_a_cancelled_job_stays_cancelled_and_one_that_reached_its_time_limit_does_not(shared, state, requeued):
+    done = run_script(shared, 7, over=False, state=state)
+    assert ("scontrol requeue 7" in done.stdout) is requeued, done.stdout + done.stderr
+
+
+def test_a_run_has_a_name_that_slurm_can_find_it_by_and_options_survive_sbatch(shared):
+    for name in ("a,b", "50%j"):
+        with pytest.raises(SkytrainError, match="cannot name a job of Slurm"):
+            launch(f"run='{name}'").script.render()
+    assert r'--job-name="skytrain-a#1 \"b\""' in launch("""run='a#1 "b"'""").script.options()
 
 
 def test_a_folder_that_a_node_does_not_see_ends_the_job_with_its_name(shared):
@@ -122,17 +141,19 @@ def test_a_job_that_fails_again_and_again_is_given_up(shared):
     [
         (["cloud.slurm.time=2m"], "when it starts", 2),
         (["cloud.slurm.save_before=10s"], "a save may take", 2),
+        (["store.root=/nowhere"], "does not exist", 2),
         (["store.root=/dev/shm/store"], "in the memory of this machine", 3),
     ],
 )
 def test_what_cannot_work_is_refused_before_the_cluster_is_asked(shared, words, message, code):
     with pytest.raises(SkytrainError, match=message) as caught:
-        launch(*words)
+        launch(*words, ask=True)
     assert caught.value.exit_code == code
 
 
 def test_without_slurm_the_login_node_is_named(shared, monkeypatch):
     monkeypatch.setenv("PATH", str(shared))
+    (shared / "store").mkdir()
     with pytest.raises(SkytrainError, match="sbatch is not installed here") as caught:
         launch(ask=True)
     assert caught.value.exit_code == 3

@@ -37,14 +37,12 @@ def test_an_array_without_commands_or_with_a_name_that_squeue_would_split_is_ref
         replace(array(tmp_path, ("true",)), name="a,b").render()
 
 
-@pytest.mark.parametrize(
-    ("code", "tries", "final"), [(0, 0, 0), (2, 0, 2), (6, 0, 6), (7, 0, None), (1, 0, None), (1, 3, 1), (137, 3, 137)]
-)
-def test_a_task_is_requeued_by_its_own_name_unless_another_try_does_not_help(tmp_path, code, tries, final):
-    """The script itself, with stand-ins for srun and scontrol."""
+def run_task(tmp_path, code, tries, state="RUNNING None"):
+    """The script itself, with stand-ins for srun, squeue and scontrol."""
     programs, folder = tmp_path / "bin", tmp_path / "array"
     programs.mkdir()
     folder.mkdir()
+    (programs / "squeue").write_text(f"#!/bin/bash\necho {state}\n")
     (programs / "srun").write_text('#!/bin/bash\nshift 2\nexec "$@"\n')
     (programs / "scontrol").write_text(f'#!/bin/bash\necho "$@" >> {tmp_path}/asked\n')
     for program in programs.iterdir():
@@ -58,11 +56,24 @@ def test_a_task_is_requeued_by_its_own_name_unless_another_try_does_not_help(tmp
     }  # fmt: skip
     done = subprocess.run(["bash"], input=script, env=environment, capture_output=True, text=True, check=False)
     assert "it runs" in done.stdout, done.stderr
+    return done, folder
+
+
+@pytest.mark.parametrize(
+    ("code", "tries", "final"), [(0, 0, 0), (2, 0, 2), (6, 0, 6), (7, 0, None), (1, 0, None), (1, 3, 1), (137, 3, 137)]
+)
+def test_a_task_is_requeued_by_its_own_name_unless_another_try_does_not_help(tmp_path, code, tries, final):
+    done, folder = run_task(tmp_path, code, tries)
     if final is None:
         assert (tmp_path / "asked").read_text() == "requeue 12_1\n" and not (folder / "1.code").exists()
     else:
         assert not (tmp_path / "asked").exists() and (folder / "1.code").read_text() == f"{final}\n"
         assert done.returncode == final
+
+
+def test_a_task_that_scancel_has_ended_is_not_requeued(tmp_path):
+    done, _ = run_task(tmp_path, 7, 0, "COMPLETING None")
+    assert done.returncode == 7 and not (tmp_path / "asked").exists()
 
 
 @pytest.mark.slow

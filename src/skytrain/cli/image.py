@@ -45,7 +45,7 @@ def build(base: Base = BASE, context: Context = Path()) -> None:
 
     \b
     Example:
-      skytrain image build
+      skytrain image build --context ~/skytrain
     """
     from ..pipelines.image import build as pipeline, find_source
 

@@ -67,6 +67,17 @@ def launch_on_slurm(composed: Composed, folders: list[Path], yes: bool, dry_run:
 
         ask_yes("Submit?")
     number = start_slurm_launch(launch)
-    print(f"submitted job {number}: run {script.run}\n\nNext:")
+    print(f"submitted job {number}: run {script.run}")
+    print_slurm_next(script.run, composed, folders)
+
+
+def print_slurm_next(name: str, composed: Composed, folders: list[Path]) -> None:
+    """Print what people do next with a run or a sweep: commands that find the same store."""
+    import shlex
+
+    store = [word for word in composed.words if word.startswith("store")]
+    options = [word for folder in folders for word in ("--config-dir", str(folder))]
+    print("\nNext:")
     for verb in ("status", "logs", "stop"):
-        print(f"  skytrain {verb} {script.run} cloud=slurm{' --follow' if verb == 'logs' else ''}")
+        follow = ["--follow"] if verb == "logs" else []
+        print("  " + shlex.join(["skytrain", verb, name, "cloud=slurm", *store, *options, *follow]))

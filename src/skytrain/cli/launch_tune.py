@@ -44,10 +44,12 @@ def launch_sweep_on_slurm(words: list[str], folders: list[Path], yes: bool, dry_
     """Submit a sweep as a job array, or print its script."""
     from ..pipelines.launch_slurm_tune import prepare_sweep_array
     from .confirm import ask_yes
+    from .launch_slurm import print_slurm_next
     from .options import compose_overrides
 
     options = [word for folder in folders for word in ("--config-dir", str(folder.absolute()))]
-    name, array = prepare_sweep_array(compose_overrides(words, folders), options)
+    composed = compose_overrides(words, folders)
+    name, array = prepare_sweep_array(composed, options)
     if dry_run:
         print(array.render(), end="")
         return
@@ -57,7 +59,7 @@ def launch_sweep_on_slurm(words: list[str], folders: list[Path], yes: bool, dry_
     from ..cloud import submit_array
 
     print(f"submitted job array {submit_array(array)}: sweep {name}")
-    _print_next(name, "cloud=slurm")
+    print_slurm_next(name, composed, folders)
 
 
 def _describe(planned: SweepLaunch, prepared: list[PreparedLaunch]) -> None:

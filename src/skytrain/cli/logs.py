@@ -43,9 +43,9 @@ def logs(
     config_dir: ConfigDirs = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Print the log of a run, or of a sweep's newest trial, from the store.
+    """Print the log of a run, from the store.
 
-    Every rank writes its log to the store every few seconds, with warnings of libraries and the traceback of an
+    Of a sweep, it prints the log of the newest trial. Every rank writes its log to the store every few seconds, with warnings of libraries and the traceback of an
     error. So it can be read from any machine, while the run lasts and after its machines are gone.
 
     \b

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..config import SlurmConfig
+from ..config import SkytrainError, SlurmConfig
 
 LEAVE_SECONDS = 120  # for the other agents after the first has ended
 HYPERPOD = "/opt/sagemaker_cluster"  # a folder of every node of a SageMaker HyperPod cluster
 AUTO_RESUME = "[Auto Resume]"  # begins what HyperPod's resiliency writes into the log of a job
+NOT_IN_NAMES = re.compile(r"[,%\x00-\x1f]")  # squeue splits names at commas, --output takes % for a pattern
+PLAIN = re.compile(r"[\w./:=@,%+-]+")  # what sbatch takes as it stands
 OVER, FAILURES = "over", "failures"  # files of the job, beside its script
 
 TEMPLATE = """\
@@ -40,20 +43,24 @@ if [ -d {hyperpod} ]; then # HyperPod replaces faulty nodes; it writes [Auto Res
   agents+=(--auto-resume=1)
 fi
 "${{agents[@]}}" bash -c {agent} &
-agents=$!
+running=$!
 
 # {save_before} s before the time limit, or when the job is cancelled: the agents save and leave.
 trap 'scancel --signal=TERM "$SLURM_JOB_ID"' USR1
 trap : TERM
-while kill -0 "$agents" 2> /dev/null; do # a trap ends `wait` early
-  wait "$agents"
+while kill -0 "$running" 2> /dev/null; do # a trap ends `wait` early
+  wait "$running"
 done
-wait "$agents" # its status is kept
+wait "$running" # its status is kept
 code=$?
 
 if [ -e "$folder/{over}" ]; then # done, budget, `skytrain stop`, or an error that another try does not mend
   exit "$code"
 fi
+case $(squeue --noheader --jobs="$SLURM_JOB_ID" --format="%T %r") in
+  "COMPLETING TimeLimit") ;;
+  COMPLETING*) exit "$code" ;; # cancelled, which must hold; or requeued by Slurm itself
+esac
 case $code in
   2 | 8 | 9 | 11) exit "$code" ;; # a mistake in the settings, another attempt, damage, credentials
   7) failures=0 ;;                # interrupted after a commit
@@ -71,6 +78,8 @@ scontrol requeue "$SLURM_JOB_ID"
 
 def job_name(run: str) -> str:
     """Return the name by which status and stop find the job of a run."""
+    if NOT_IN_NAMES.search(run):
+        raise SkytrainError(f"run {run!r} cannot name a job of Slurm: no commas, percent signs and line breaks")
     return f"skytrain-{run}"
 
 
@@ -95,8 +104,11 @@ class SlurmScript:
     @property
     def shared_folders(self) -> tuple[str, ...]:
         """Folders that every node must see: the job's own, and a store that is no bucket."""
-        store = () if "://" in self.store else (self.store,)
-        return (str(self.folder), *(store if self.settings.nodes > 1 else ()))
+        return (str(self.folder), *(self._store_folder if self.settings.nodes > 1 else ()))
+
+    @property
+    def _store_folder(self) -> tuple[str, ...]:
+        return () if "://" in self.store else (self.store,)
 
     def options(self) -> list[str]:
         """Return the options of sbatch, as they stand in the script."""
@@ -107,11 +119,18 @@ class SlurmScript:
         }
         return [*sbatch_options(self.settings, given), "--exclusive"]
 
+    def _container(self) -> str:
+        """Return the options of Pyxis. A container sees only what is mounted: the agents need these folders."""
+        wanted = self.settings
+        if not wanted.container:
+            return ""
+        folders = dict.fromkeys((str(self.work_folder), *self.shared_folders, *self._store_folder))
+        mounts = ",".join([*(f"{folder}:{folder}" for folder in folders), *wanted.container_mounts])
+        options = {"image": wanted.container, "mounts": mounts, "workdir": str(self.work_folder)}
+        return "".join(f" --container-{name}={shlex.quote(value)}" for name, value in options.items())
+
     def render(self) -> str:
         wanted = self.settings
-        container = f" --container-image={shlex.quote(wanted.container)}" if wanted.container else ""
-        if wanted.container and wanted.container_mounts:
-            container += f" --container-mounts={shlex.quote(','.join(wanted.container_mounts))}"
         processes = ("--processes", str(wanted.processes)) if wanted.processes else ()
         agent = shlex.join(
             [self.python, "-m", "skytrain", "node", *self.words, "--nodes", str(wanted.nodes), *processes]
@@ -124,7 +143,7 @@ class SlurmScript:
             environment=environment_lines(wanted),
             shared=shlex.join(self.shared_folders),
             leave=LEAVE_SECONDS,
-            container=container,
+            container=self._container(),
             agent=shlex.quote(f'exec {agent} --name "$SLURMD_NODENAME" --launch "slurm-$SLURM_JOB_ID"'),
             save_before=f"{wanted.save_before:.0f}",
             hyperpod=shlex.quote(HYPERPOD),
@@ -162,8 +181,8 @@ def environment_lines(wanted: SlurmConfig) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Quote as sbatch reads its own lines: double quotes protect spaces."""
-    return f'"{value}"' if any(letter.isspace() for letter in value) else value
+    """Quote as sbatch reads its own lines: elsewhere a space ends a value, and # begins a comment."""
+    return value if PLAIN.fullmatch(value) else '"' + re.sub(r'(["\\])', r"\\\1", value) + '"'
 
 
 def slurm_time(seconds: float) -> str:

@@ -40,6 +40,10 @@ done
 wait "$command" # its status is kept
 code=$?
 
+state=$(squeue --noheader --jobs="$job" --format="%T %r")
+if [ ! -e "$folder/$task.stop" ] && [[ $state == COMPLETING* && $state != *TimeLimit ]]; then
+  exit "$code" # cancelled, which must hold; or requeued by Slurm itself
+fi
 failures=$(($(cat "$folder/$task.failures" 2> /dev/null || echo 0) + 1))
 case $code in
   0 | 2 | 6 | 8 | 9 | 11) failures=-1 ;; # done, or what another try does not mend

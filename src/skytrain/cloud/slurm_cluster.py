@@ -117,7 +117,7 @@ def slurm_jobs(run: str) -> list[SlurmJob]:
     """Return the jobs of a run that the scheduler still knows, newest first."""
     form = "%i|%T|%N|%D|%M|%l|%r"
     rows = ask_slurm(
-        ["squeue", "--noheader", "--states=all", f"--name={job_name(run)}", f"--format={form}"]
+        ["squeue", "--noheader", "--me", "--states=all", f"--name={job_name(run)}", f"--format={form}"]
     ).splitlines()
     found = []
     for row in rows:
@@ -141,7 +141,8 @@ def job_details(number: str) -> dict[str, str]:
         text = ask_slurm(["scontrol", "show", "job", number])
     except SlurmError:  # it has just been forgotten
         return {}
-    return dict(re.findall(r"(\w+)=(\S*)", text))
+    found = dict(re.findall(r"(\w+)=(\S*)", text))
+    return {**found, **dict(re.findall(r"^ *(StdOut)=(.*)$", text, re.MULTILINE))}  # a path may have spaces
 
 
 def _accounted(run: str) -> list[SlurmJob]:

@@ -43,11 +43,12 @@ def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask
         folder / run,
         Path.cwd(),
         store_root(config),
-        wanted.python or sys.executable,
+        wanted.python or ("python3" if wanted.container else sys.executable),
         config.trainer.max_restarts,
     )
     notes = [note for path in script.shared_folders for note in _check_shared(path, wanted)]
     if ask:
+        _check_store(script.store)
         check_slurm_version()
         _check_partition(wanted)
         active = [job for job in slurm_jobs(run) if not job.has_ended]
@@ -71,6 +72,14 @@ def start_slurm_launch(launch: SlurmLaunch) -> str:
 def store_root(config: Config) -> str:
     root = config.store.root.removeprefix("file://")
     return root if "://" in root else str(Path(root).expanduser().absolute())
+
+
+def _check_store(root: str) -> None:
+    """Raise for a folder that is missing: the job would find no data there, after its time in the queue."""
+    if "://" not in root and not Path(root).is_dir():
+        raise SkytrainError(
+            f"store.root={root} does not exist\n  prepare data there first, where all nodes see it: skytrain prepare"
+        )
 
 
 def _check_times(config: Config) -> None:

@@ -21,7 +21,17 @@ def job_rows(jobs: Sequence[SlurmJob]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("JOB", "STATE", "NODES", "TIME", "LIMIT", "RESTARTS", "REASON")]
     for job in jobs:
         restarts = "-" if job.restarts is None else str(job.restarts)
-        rows.append((job.id, job.state.lower(), job.nodes, job.elapsed, job.limit, restarts, job.reason or "-"))
+        rows.append(
+            (
+                job.id,
+                job.state.lower(),
+                job.nodes,
+                job.elapsed,
+                job.limit,
+                restarts,
+                job.reason.replace("None", "") or "-",
+            )
+        )
     return rows
 
 

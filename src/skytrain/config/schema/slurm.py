@@ -24,12 +24,16 @@ class SlurmConfig:
     folder: str = setting(
         EXECUTION, "Folder of scripts and logs that all nodes share; a folder of each run is made in it."
     )
-    python: str | None = setting(EXECUTION, "Python on the nodes that has Skytrain; null: this one.")
+    python: str | None = setting(
+        EXECUTION, "Python on the nodes that has Skytrain; null: this one, in a container python3."
+    )
     modules: list[str] = setting(EXECUTION, "Environment modules to load.")
     environment: dict[str, str] = setting(EXECUTION, "Environment variables to set.")
     setup: list[str] = setting(EXECUTION, "Lines of shell to run on the first node before the agents start.")
     container: str | None = setting(EXECUTION, "Container image for Pyxis and enroot; null: no container.")
-    container_mounts: list[str] = setting(EXECUTION, "Folders that the container sees, such as /fsx:/fsx.")
+    container_mounts: list[str] = setting(
+        EXECUTION, "Further folders that the container sees, such as /scratch:/scratch."
+    )
 
 
 NO_SLURM = SlurmConfig(1, None, None, None, None, None, 86400.0, 180.0, {}, "slurm", None, [], {}, [], None, [])
