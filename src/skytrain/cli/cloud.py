@@ -128,7 +128,9 @@ Overlay = Annotated[Path, typer.Argument(metavar="OVERLAY", help="A folder of in
 
 @app.command()
 def manifests(overlay: Overlay) -> None:
-    """Print the Kubernetes objects of an overlay, if every image in it is named by digest.
+    """Print the Kubernetes objects of an overlay.
+
+    Every image in it must be named by digest.
 
     \b
     Example:

@@ -105,6 +105,8 @@ def launch(
     Rents the plan's machines, which survive interruptions and give themselves back. `launch prepare` rents one without GPUs;
     its source must be in S3 or on the internet. `launch tune` rents tune.machines of type tune.instance, which share a sweep.
 
+    cloud=sagemaker creates a training job, cloud=eks a Kubernetes job, cloud=slurm a batch job, cloud=emr a Spark job.
+
     Everything that can be checked is checked first. The machines then need neither this terminal nor this computer. They
     end when the run is done, at the budget, after a failure, and at the latest at the kill time, which AWS enforces.
 
@@ -117,6 +119,7 @@ def launch(
       skytrain launch tune recipe=tune-hw5 cloud=ec2 tune.machines=2 --dry-run
       skytrain launch prepare data=parquet data.source.paths='s3://bucket/crawl/*' cloud=emr-serverless --dry-run
       skytrain launch train recipe=gpt2-124m-pile cloud=slurm cloud.slurm.nodes=2 parallel=hsdp --dry-run
+      skytrain launch train --plan plan.json cloud=sagemaker cloud.sagemaker.image=$IMAGE
       skytrain launch train recipe=llama-3.1-8b-p4d cloud=sagemaker --instance p4d.24xlarge --nodes 1
       skytrain launch train --plan plan.json cloud=eks cloud.eks.cluster=training cloud.eks.image=$IMAGE --dry-run
     """
