@@ -51,8 +51,11 @@ class TerraformTest:
 
 @pytest.fixture(scope="session")
 def terraform_test(tmp_path_factory: pytest.TempPathFactory) -> TerraformTest:
-    terraform = Terraform(BASE, tmp_path_factory.mktemp("base"))
-    said = terraform.run("test", "-filter=tests/base.tftest.hcl", "-json", "-verbose", check=False).stdout
+    return run_terraform_test(Terraform(BASE, tmp_path_factory.mktemp("base")), "tests/base.tftest.hcl")
+
+
+def run_terraform_test(terraform: Terraform, file: str) -> TerraformTest:
+    said = terraform.run("test", f"-filter={file}", "-json", "-verbose", check=False).stdout
     statuses, states, messages = {}, {}, []
     for line in said.splitlines():
         if not line.startswith("{"):
