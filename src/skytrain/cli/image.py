@@ -63,9 +63,9 @@ def push(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Build the training image, push it to the base's ECR repository, and record its digest in the store.
+    """Build the training image and push it to ECR.
 
-    `launch cloud=sagemaker` then uses it unless cloud.sagemaker.image names another. An image that the repository has is
+    It goes to the base's repository, and its digest is recorded in the store: `launch cloud=sagemaker` then uses it unless cloud.sagemaker.image names another. An image that the repository has is
     not built again. ECR charges for storage: $0.10 per GB and month.
 
     \b
@@ -101,7 +101,9 @@ Offline = Annotated[bool, typer.Option("--offline", help="Ask no registry: show 
 
 @app.command()
 def resolve(lock: Lock = LOCK, to_set: Set = None, offline: Offline = False, as_json: Json = False) -> None:
-    """Write the digest of every image of infra/kubernetes into its list, as the registries state them now.
+    """Write the digests of the Kubernetes images into their list.
+
+    The list is infra/kubernetes's; the digests are those that the registries state now.
 
     Nothing is pulled. A digest that differs from the one in the list is reported. Exit code 2 while one is missing.
 
