@@ -185,6 +185,30 @@ def test_why_pods_wait_is_told(typed: TypedEks, capsys: pytest.CaptureFixture[st
     assert "waits: the image cannot be pulled (ImagePullBackOff)" in capsys.readouterr().out
 
 
+def test_a_quota_of_gpus_is_told_before_the_launch_and_if_it_stops_pods_later(
+    typed: TypedEks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "requests.nvidia.com/gpu"
+    metadata = {"name": "limits", "namespace": NAMESPACE}
+    quota = {"metadata": metadata, "status": {"hard": {name: "16"}, "used": {name: "9"}}}
+    typed.cluster.add("resourcequotas", {"apiVersion": "v1", "kind": "ResourceQuota", **quota})
+    assert typed.launch("--yes") == 4
+    said = capsys.readouterr().err
+    assert (
+        "the run needs 8 GPUs; namespace skytrain-training may have 16, and 9 are used (ResourceQuota limits)" in said
+    )
+    assert not typed.cluster.all("jobs") and typed.store.list("") == []
+
+    typed.put_job()
+    for pod in typed.cluster.pods():
+        typed.cluster.delete("pods", NAMESPACE, pod["metadata"]["name"])
+    message = 'Error creating: pods "gpt2" is forbidden: exceeded quota: limits'
+    about = {"involvedObject": {"name": JOB}, "reason": "FailedCreate", "message": message}
+    typed.cluster.add("events", {"apiVersion": "v1", "kind": "Event", "metadata": {**metadata, "name": "e1"}, **about})
+    assert typed.verb("status") == 0
+    assert "forbidden: exceeded quota: limits" in capsys.readouterr().out
+
+
 def test_a_run_that_waits_is_stopped_by_deleting_its_job(typed: TypedEks, capsys: pytest.CaptureFixture[str]) -> None:
     typed.put_job()
     assert typed.verb("stop", "--dry-run") == 0

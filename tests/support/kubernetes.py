@@ -290,6 +290,8 @@ class _Handler(BaseHTTPRequestHandler):
             if item["metadata"]["namespace"] == namespace
             and wanted.items() <= item["metadata"].get("labels", {}).items()
         ]
+        fields = dict(word.split("=", 1) for word in query.get("fieldSelector", "").split(",") if word)
+        found = [item for item in found if all(_at(item, path) == value for path, value in fields.items())]
         start = int(query.get("continue", "0"))
         if start and self.cluster.faults.expired_lists:
             self.cluster.faults.expired_lists -= 1
@@ -297,6 +299,12 @@ class _Handler(BaseHTTPRequestHandler):
         end = start + min(int(query["limit"]), self.cluster.faults.page)
         more = {"continue": str(end)} if end < len(found) else {}
         return 200, {"kind": "List", "apiVersion": "v1", "metadata": more, "items": found[start:end]}
+
+
+def _at(item: KubeObject, path: str) -> Any:
+    for name in path.split("."):
+        item = item.get(name, {})
+    return item
 
 
 def _status(code: int, reason: str, message: str) -> tuple[int, KubeObject]:

@@ -47,6 +47,7 @@ from .eks_host import PodHost as PodHost, read_pod as read_pod
 from .eks_jobs import (
     EksJob as EksJob,
     EksPod as EksPod,
+    check_quota as check_quota,
     jobs_in_cluster as jobs_in_cluster,
     pod_reason as pod_reason,
     remove_job as remove_job,

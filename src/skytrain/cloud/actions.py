@@ -66,6 +66,13 @@ COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
     "doctor": DOCTOR,
     "launch": tuple(dict.fromkeys([*DOCTOR, *GROUP, *FOLLOW, "autoscaling:SetDesiredCapacity"])),
     "launch cloud=sagemaker": tuple(dict.fromkeys([*DOCTOR, *TRAINING_JOB])),
+    "launch cloud=eks": (
+        "sts:GetCallerIdentity",
+        "eks:DescribeCluster",
+        *STORE_READS,
+        "s3:PutObject",
+        "kms:GenerateDataKey",
+    ),
     "status cloud=sagemaker": JOB_READS,
     "logs cloud=sagemaker": (*JOB_READS, "logs:FilterLogEvents"),
     "stop cloud=sagemaker": (*JOB_READS, "sagemaker:StopTrainingJob", "s3:PutObject", "kms:GenerateDataKey"),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config import CloudConfig
 from .eks import TRAINER, kube_job_name, run_labels
-from .kube import KubeCluster, KubeKind, KubeObject
+from .kube import KubeCluster, KubeError, KubeKind, KubeObject
 
 PENDING_WORDS = {
     "ImagePullBackOff": "the image cannot be pulled",
@@ -60,7 +60,34 @@ def jobs_in_cluster(cluster: KubeCluster, cloud: CloudConfig, run: str) -> list[
     found = cluster.items(kind, labelSelector=selector)
     pods = cluster.items(KubeKind("v1", "Pod", cloud.eks.namespace), labelSelector=selector) if found else []
     jobs = [_job(each, pods) for each in found]
+    jobs = [replace(job, reason=_no_pods(cluster, cloud, job)) if not job.pods else job for job in jobs]
     return sorted(jobs, key=lambda job: job.name, reverse=True)
+
+
+def _no_pods(cluster: KubeCluster, cloud: CloudConfig, job: EksJob) -> str | None:
+    """Return why a job has no pods: a quota or an admission policy refuses them, which only an event says."""
+    if job.has_ended or job.reason:
+        return job.reason
+    selector = f"involvedObject.name={job.name},reason=FailedCreate"
+    events = cluster.items(KubeKind("v1", "Event", cloud.eks.namespace), fieldSelector=selector)
+    return str(events[-1].get("message", ""))[:MESSAGE_LENGTH] or None if events else None
+
+
+def check_quota(cluster: KubeCluster, cloud: CloudConfig, gpus: int) -> None:
+    """Raise KubeError (exit code 4) if the namespace's ResourceQuota has no room for so many GPUs."""
+    for quota in cluster.items(KubeKind("v1", "ResourceQuota", cloud.eks.namespace)):
+        status = quota.get("status", {})
+        for name in ("requests.nvidia.com/gpu", "limits.nvidia.com/gpu"):
+            if name not in status.get("hard", {}):
+                continue
+            hard, used = (int(status.get(part, {}).get(name, 0)) for part in ("hard", "used"))
+            if used + gpus > hard:
+                raise KubeError(
+                    f"the run needs {gpus} GPUs; namespace {cloud.eks.namespace} may have {hard}, and {used} are used "
+                    f"(ResourceQuota {quota['metadata']['name']})",
+                    fix="end another run, plan fewer GPUs, or raise the quota",
+                    cause="quota",
+                )
 
 
 def job_kind(cloud: CloudConfig) -> KubeKind:

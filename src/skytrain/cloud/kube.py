@@ -32,7 +32,7 @@ IN_CLUSTER = "KUBERNETES_SERVICE_HOST"  # Kubernetes sets it in every pod
 OUTAGE = Retry(seconds=60.0, first_wait_seconds=0.5, longest_wait_seconds=10.0)
 PLURALS = {"Job": "jobs", "Service": "services", "ConfigMap": "configmaps", "Pod": "pods", "TrainJob": "trainjobs",
            "TrainingRuntime": "trainingruntimes", "Deployment": "deployments", "Event": "events",
-           "Secret": "secrets", "HorizontalPodAutoscaler": "horizontalpodautoscalers", "Node": "nodes"}  # fmt: skip
+           "ResourceQuota": "resourcequotas", "Secret": "secrets", "HorizontalPodAutoscaler": "horizontalpodautoscalers", "Node": "nodes"}  # fmt: skip
 
 
 class KubeError(CloudError):

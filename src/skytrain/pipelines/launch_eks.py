@@ -21,6 +21,7 @@ from ..cloud import (
     LaunchRecord,
     check_eks_settings,
     check_grace,
+    check_quota,
     create_launch,
     jobs_in_cluster,
     launch_folder,
@@ -100,6 +101,7 @@ def prepare_eks_launch(request: EksRequest, session: Callable[[], AwsSession], *
     record = replace(_record(composed, plan, job, usd), account=account, launched_by=owner)
     launch = EksLaunch(run, plan, record, store, job, usd, cluster)
     if cluster is not None:
+        check_quota(cluster, config.cloud, job.size.nodes * job.size.gpus)
         _rehearse(cluster, launch.objects)
     return launch
 
