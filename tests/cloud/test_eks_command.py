@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -183,6 +184,27 @@ def test_why_pods_wait_is_told(typed: TypedEks, capsys: pytest.CaptureFixture[st
     typed.cluster.fail_to_pull("Back-off pulling image: not found")
     assert typed.verb("logs") == 0
     assert "waits: the image cannot be pulled (ImagePullBackOff)" in capsys.readouterr().out
+
+
+def test_a_launch_that_is_followed_tells_why_pods_wait_until_one_runs(typed: TypedEks) -> None:
+    typed.put_job()
+    cluster, told = typed.cluster, list[str]()
+    spec = replace(job_of(offer_size(offer("g5.12xlarge", 2))), run="gpt2-typed", project="demo")
+    cluster.faults.cut_watches, cluster.faults.gone_watches = 1, 1
+    cluster.hold("0/3 nodes are available")
+    launch: Any = SimpleNamespace(cluster=cluster_client(typed), job=spec)
+
+    def tell(text: str) -> None:
+        told.append(text)
+        with cluster.lock:
+            cluster.run_pods()  # a node comes
+
+    launch_eks.wait_for_pods(launch, tell)
+    assert len(told) == 1 and "waits: no node takes it: 0/3 nodes are available" in told[0]
+    assert [each for each in cluster.requests if each.startswith("WATCH")] == [
+        f"WATCH /api/v1/namespaces/{NAMESPACE}/pods"
+    ] * 3
+    assert cluster.faults.cut_watches == cluster.faults.gone_watches == 0
 
 
 def test_a_quota_of_gpus_is_told_before_the_launch_and_if_it_stops_pods_later(

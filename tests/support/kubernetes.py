@@ -6,11 +6,13 @@ that fail by its own failure policy. Faults are switched on by the test.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import itertools
 import json
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,6 +76,8 @@ class Faults:
     expired_lists: int = 0
     page: int = 500
     held_rollouts: bool = False
+    cut_watches: int = 0
+    gone_watches: int = 0
     lost_answers: set[str] = field(default_factory=set)  # kinds that are created without an answer
 
 
@@ -208,6 +212,10 @@ class _Handler(BaseHTTPRequestHandler):
         query = {name: values[0] for name, values in parse_qs(url.query).items()}
         size = int(self.headers.get("Content-Length") or 0)
         body = json.loads(self.rfile.read(size)) if size else None
+        if query.get("watch", "").lower() == "true":
+            with contextlib.suppress(ConnectionError):  # the client has seen enough
+                self._watch(url.path, query)
+            return
         with self.cluster.lock:
             answer = self._answer(url.path, query, body)
         if answer is None:  # the connection is cut
@@ -221,6 +229,40 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+    def _watch(self, path: str, query: dict[str, str]) -> None:
+        """Every object of the selection, and again when it has changed; faults end it early."""
+        faults, sent = self.cluster.faults, dict[str, str]()
+        self.cluster.requests.append(f"WATCH {path}")
+        self.close_connection = True
+        if faults.cut_watches:
+            faults.cut_watches -= 1
+            self.connection.close()
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        if faults.gone_watches:
+            faults.gone_watches -= 1
+            self._event("ERROR", _status(410, "Expired", "too old resource version")[1])
+            return
+        deadline = time.monotonic() + min(5.0, float(query.get("timeoutSeconds", "5")))
+        words = path.strip("/").split("/")
+        while time.monotonic() < deadline:
+            with self.cluster.lock:
+                found = self._list(words[-1], words[-2], {**query, "limit": "500"})[1]["items"]
+                texts = {item["metadata"]["name"]: json.dumps(item) for item in found}
+            for name, text in texts.items():
+                if sent.get(name) != text:
+                    self._event("MODIFIED" if name in sent else "ADDED", json.loads(text))
+            sent = texts
+            time.sleep(0.02)
+
+    def _event(self, kind: str, item: KubeObject) -> None:
+        line = json.dumps({"type": kind, "object": item}).encode() + b"\n"
+        self.wfile.write(f"{len(line):x}\r\n".encode() + line + b"\r\n" + (b"0\r\n\r\n" if kind == "ERROR" else b""))
+        self.wfile.flush()
 
     do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815
 

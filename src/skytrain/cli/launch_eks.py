@@ -20,7 +20,7 @@ def launch_on_eks(request: EksRequest, yes: bool, dry_run: bool, follow: bool) -
     """Create the job of a plan, or print its objects as YAML. With `follow`, watch the run until it ends."""
     from ..cloud import open_session, to_yaml
     from ..pipelines.follow import RunFollower
-    from ..pipelines.launch_eks import prepare_eks_launch, start_eks_launch
+    from ..pipelines.launch_eks import prepare_eks_launch, start_eks_launch, wait_for_pods
     from .console import reporter
     from .screen import follow_launch, print_next
 
@@ -41,6 +41,8 @@ def launch_on_eks(request: EksRequest, yes: bool, dry_run: bool, follow: bool) -
     print(f"launched {launch.run}: {launch.job.cloud.kind} {launch.job.name} in {config.cloud.eks.namespace}")
     print("The job needs neither this terminal nor this computer.")
     if follow:
+        with reporter() as console:
+            wait_for_pods(launch, console.note)
         follower = RunFollower(config, launch.run, None, launched=True)
         raise typer.Exit(follow_launch(follower, "cloud=eks"))
     print("Next:")

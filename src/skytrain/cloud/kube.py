@@ -11,7 +11,7 @@ import json
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,35 @@ class KubeCluster:
         """Return the end of what a pod's container has written."""
         query = {"tailLines": str(lines)} if lines else {}
         return self._text("GET", f"{KubeKind('v1', 'Pod', namespace).path(pod)}/log", query)
+
+    def watch_pods(self, namespace: str, selector: str, seconds: float) -> Iterator[KubeObject]:
+        """Yield the pods of a selection, and each again whenever it changes, for so many seconds.
+
+        A watch that expires (410 Gone) or is cut off begins again, with all pods as they are then.
+        """
+        from kubernetes.client import CoreV1Api
+        from kubernetes.client.exceptions import ApiException
+        from kubernetes.watch import Watch
+        from urllib3.exceptions import HTTPError
+
+        deadline, patience = time.monotonic() + seconds, Patience(OUTAGE)
+        while (left := deadline - time.monotonic()) > 0:
+            try:
+                pods = CoreV1Api(self._api).list_namespaced_pod
+                for event in Watch().stream(
+                    pods, namespace, label_selector=selector, timeout_seconds=max(1, int(left))
+                ):
+                    patience.recovered()
+                    yield event["raw_object"]
+            except ApiException as error:
+                if error.status not in (0, 410, 429, 500, 503):
+                    raise refusal(self.name, "a watch of pods", int(error.status or 0), str(error.body or "")) from None
+            except (HTTPError, OSError) as error:
+                if (wait := patience.failed()) is None:
+                    raise KubeError(
+                        f"cluster {self.name} does not answer: {error}", fix="is its endpoint reachable from here?"
+                    ) from None
+                self._wait(wait)
 
     def _json(self, method: str, path: str, query: Mapping[str, str] | None = None, body: Any = None,
               content: str = "application/json") -> KubeObject:  # fmt: skip

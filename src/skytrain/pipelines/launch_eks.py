@@ -30,6 +30,7 @@ from ..cloud import (
     next_launch,
     offer_size,
     open_cluster,
+    pod_reason,
     remove_job,
     smoke_size,
 )
@@ -128,6 +129,19 @@ def start_eks_launch(launch: EksLaunch, reporter: Reporter) -> None:
         reporter.note("the launch failed: removing what it had created")
         _remove(launch, cluster, reporter)
         raise
+
+
+def wait_for_pods(launch: EksLaunch, tell: Callable[[str], None]) -> None:
+    """Wait until a pod runs or has ended; why pods wait is told once for each reason."""
+    assert launch.cluster is not None
+    labels, told = launch.job.labels, set[str]()
+    selector = ",".join(f"{name}={labels[name]}" for name in ("skytrain/run", "skytrain/launch"))
+    for pod in launch.cluster.watch_pods(launch.job.eks.namespace, selector, launch.job.eks.wait):
+        if pod.get("status", {}).get("phase") in ("Running", "Succeeded", "Failed"):
+            return
+        if (reason := pod_reason(pod)) and reason not in told:
+            told.add(reason)
+            tell(f"{pod['metadata']['name']} waits: {reason}")
 
 
 def _remove(launch: EksLaunch, cluster: KubeCluster, reporter: Reporter) -> None:
