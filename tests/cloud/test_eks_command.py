@@ -242,6 +242,7 @@ def test_a_run_that_waits_is_stopped_by_deleting_its_job(typed: TypedEks, capsys
     assert not typed.cluster.objects
 
 
+@pytest.mark.slow
 def test_a_train_job_brings_its_runtime_and_both_are_removed(
     typed: TypedEks, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -273,6 +274,7 @@ def test_what_the_cluster_refuses_is_told_before_anything_is_created(
     assert not typed.cluster.objects and typed.store.list("") == []
 
 
+@pytest.mark.slow
 def test_a_launch_that_fails_half_way_leaves_nothing(typed: TypedEks, capsys: pytest.CaptureFixture[str]) -> None:
     typed.cluster.faults.refused = {"services"}
     assert typed.launch("--yes") == 11
@@ -313,6 +315,7 @@ def test_a_job_of_the_same_name_that_the_store_does_not_know_is_not_touched(
     assert len(typed.cluster.all("jobs")) == 1
 
 
+@pytest.mark.slow
 def test_a_smoke_test_on_cpus_needs_no_plan(typed: TypedEks, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "recipe=quickstart", "run=smoke", "cloud=eks", f"cloud.eks.image={IMAGE}", "cloud.eks.cpus=2"]
     words += ["cloud.eks.nodes=2", "cloud.eks.kubeconfig=kubeconfig", "parallel=fsdp", "trainer.batch_tokens=2048"]
@@ -323,6 +326,7 @@ def test_a_smoke_test_on_cpus_needs_no_plan(typed: TypedEks, capsys: pytest.Capt
     assert job["spec"]["completions"] == 2 and "nvidia.com/gpu" not in json.dumps(job)
 
 
+@pytest.mark.slow
 def test_gc_keeps_what_is_active_and_deletes_what_is_expired(
     typed: TypedEks, capsys: pytest.CaptureFixture[str]
 ) -> None:
