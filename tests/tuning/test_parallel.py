@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+import os
+import time
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -11,17 +13,20 @@ import pytest
 from skytrain.storage import open_store
 from skytrain.tuning import (
     BudgetError,
+    Decision,
+    HourlyPrice,
     Ledger,
     SweepHost,
     SweepSetup,
+    SweepState,
     SweepStore,
+    Trial,
     TrialResult,
     TuneSession,
     conclude,
     find_strategy,
 )
 from skytrain.tuning.driver import begin_sweep, finish, take
-from skytrain.tuning.sweeps import Decision
 from tests.tuning.simulated import FailingStore, Killed, SimulatedRunner, Truth, loss_of, make_problem
 
 BUDGET, FINAL = 2.4, 1.1
@@ -76,7 +81,7 @@ class World:
             runner = SimulatedRunner(self.truth, problem, self.rng)
             host = SimulatedHost(self, sweep, session, slot)
             setup = SweepSetup(sweep, ledger, problem, find_strategy(self.strategy), runner, FINAL, host=host)
-            slots.append(Slot(_with(setup, parallel=2 * self.slots), self.now + 5.0 * self.rng.random()))
+            slots.append(Slot(replace(setup, parallel=2 * self.slots), self.now + 5.0 * self.rng.random()))
         host.beat()
         host.settle(slots[0].setup.ledger, sweep.state())
         host.reserve(slots[0].setup.ledger, sweep.state())
@@ -150,12 +155,6 @@ class World:
         self.alive.pop(name, None)
 
 
-def _with(setup, **changed):
-    from dataclasses import replace
-
-    return replace(setup, **changed)
-
-
 def random_parallel_sweep(number: int, folder, strategies, machines: int, slots: int) -> None:
     """One sweep on several machines with kills: no dollar too many, no trial lost or paid twice, one answer."""
     rng = np.random.default_rng(number)
@@ -201,3 +200,31 @@ def test_two_hundred_random_sweeps_on_machines_with_slots_and_kills(tmp_path):
     for number in range(200):
         machines, slots = ((1, 2), (2, 1), (2, 2), (3, 1), (1, 4))[number % 5]
         random_parallel_sweep(number, tmp_path / str(number), strategies, machines, slots)
+
+
+def test_a_session_is_alive_while_its_heart_beats_and_its_process_exists(tmp_path):
+    sweep = SweepStore(open_store(str(tmp_path)), "s")
+    price = HourlyPrice(1.0, 0.1)
+    mine = SweepHost(sweep, TuneSession.here("a", 0.0, price, 1))
+    elsewhere = replace(TuneSession.here("b", 0.0, price, 1), place="another kernel", process="1-1")
+    ended = replace(TuneSession.here("c", 0.0, price, 1), process=f"{2**22 - 1}-1")
+    namesake = TuneSession.here("a", 0.0, price, 1)
+    for session in (elsewhere, ended):
+        SweepHost(sweep, session).beat()
+    mine.beat()
+    assert mine.others() == [elsewhere.name] and mine.twin() is None
+    assert mine.is_alive(f"{elsewhere.name}/1") and not mine.is_alive(f"{ended.name}/1")
+    silent = tmp_path / sweep.folder / "workers" / f"{elsewhere.name}.json"
+    os.utime(silent, (time.time() - 120, time.time() - 120))
+    assert mine.others() == [] and not mine.is_alive(f"{elsewhere.name}/1")
+    SweepHost(sweep, namesake).beat()
+    assert mine.twin() == namesake
+
+
+def test_an_idle_slot_is_reserved_while_the_slowest_trial_runs():
+    session = TuneSession("m", "m", "p", "1", began=0.0, usd_per_hour=3.6, slots=2)
+    decision = Decision(1, Trial("a", 1e-3), 0.05, "grid", limit_usd=0.1, worker="m/1", at=10.0)
+    state = SweepState([], [], {}).with_decision(decision)
+    # The trial may run for 200 s at half of the price: with 20 s ahead, the machine is paid for 230 s by then.
+    assert session.reserve_usd(state, now=10.0) == pytest.approx(0.230 - 0.1)
+    assert session.spent_usd(state, now=110.0) == pytest.approx(0.110 - 0.05)

@@ -111,7 +111,10 @@ def _stop_sweep(config: Config, name: str, yes: bool, dry_run: bool) -> bool:
             end_machines(session, machines, console)
     if config.cloud.target == "slurm":
         _stop_array(config, name)
-    print(f"{name}: {len(asked)} processes asked to stop; the same command continues it" if asked else f"{name}: idle")
+    from ..config import plural
+
+    count = plural(len(asked), "process", "processes")
+    print(f"{name}: {count} asked to stop; the same command continues it" if asked else f"{name}: nothing to stop")
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from ..runs import exit_codes_text
 from .options import ConfigDirs, Overrides, compose_overrides
 
 if TYPE_CHECKING:
+    from ..config import Config
     from ..pipelines.tune import TunedSweep
     from ..pipelines.tune_plan import Schedule
     from ..tuning import Observation
@@ -78,15 +80,25 @@ def run_command(overrides: Overrides = None, config_dir: ConfigDirs = None, dry_
             schedule = plan_sweep(composed.config, console)
         print(_schedule_text(schedule))
         return
-    from ..pipelines.tune import tune as pipeline
+    from ..tuning import SweepStopped
     from .train import check_installed
 
     check_installed()
+    try:
+        tuned = _tuned(composed.config)
+    except SweepStopped as stopped:  # as asked: no failure
+        print(stopped, file=sys.stderr)
+        return
+    print(_answer_text(tuned, words))
+
+
+def _tuned(config: Config) -> TunedSweep:
+    from ..pipelines.tune import tune
     from ..pipelines.tune_axes import tune_axes
+    from .console import reporter
 
     with reporter() as console:
-        tuned = (tune_axes if composed.config.tune.axes else pipeline)(composed.config, console)
-    print(_answer_text(tuned, words))
+        return (tune_axes if config.tune.axes else tune)(config, console)
 
 
 def _schedule_text(schedule: Schedule) -> str:
@@ -110,7 +122,8 @@ def _schedule_text(schedule: Schedule) -> str:
 
 
 def _answer_text(tuned: TunedSweep, words: list[str]) -> str:
-    kept = [word for word in words if not word.startswith(("tune.", "tune=", "budget.usd="))]
+    decided = tuple(f"{word.partition('=')[0]}=" for word in tuned.final_words.split())
+    kept = [word for word in words if not word.startswith(("tune.", "tune=", "budget.usd=", "run=", *decided))]
     final = f"budget.usd={tuned.conclusion.final_usd:.2f}" if tuned.conclusion.final_usd >= 0.01 else ""
     start = f"--from SEED --at-step {tuned.from_step}" if tuned.from_step else ""
     parts = ["skytrain train", *kept, tuned.final_words, f"run={tuned.name}-final", final, start]

@@ -17,6 +17,8 @@ from ..runs import Ec2Instance, Reporter, boot_clock, read_metrics, this_machine
 from ..storage import Store, open_store
 from ..tokens import find_training_data
 from ..tuning import (
+    BEAT_SECONDS,
+    PRESENT_SECONDS,
     Conclusion,
     Decision,
     Heartbeats,
@@ -84,8 +86,8 @@ def tune(config: Config, reporter: Reporter, since: float | None = None) -> Tune
     machine = config.tune.host or (instance.id if instance is not None else None)
     session = TuneSession.here(machine, began, price, config.tune.parallel)
     host = SweepHost(sweep, session)
-    _check_alone(host)
     with Heartbeats(host), signals_interrupt():
+        _check_alone(host)
         estimates = _estimates(config, sweep, reporter)
         setup = _setup(config, sweep, host, estimates, price, reporter)
         host.settle(setup.ledger, sweep.state())
@@ -197,10 +199,18 @@ def _charged_from(sweep: SweepStore, instance: Ec2Instance | None, name: str | N
 
 
 def _check_alone(host: SweepHost) -> None:
-    """Raises where another process of this machine works on the sweep: the machine would be counted twice."""
-    if twin := host.twin():
+    """Raises where another process of this machine works on the sweep: the machine would be counted twice.
+
+    Whether a process elsewhere that has this machine's name is alive shows within a minute.
+    """
+    deadline = time.monotonic() + PRESENT_SECONDS + 2 * BEAT_SECONDS
+    while (twin := host.twin()) is not None:
+        if twin.place != host.session.place and time.monotonic() < deadline:
+            time.sleep(BEAT_SECONDS)
+            continue
+        host.withdraw()
         raise SkytrainError(
-            f"another process of this machine ({twin}) works on the sweep\n"
+            f"another process of this machine ({twin.process}) works on the sweep\n"
             "  for several trials at the same time set tune.parallel; or give this process a tune.host of its own"
         )
 

@@ -22,6 +22,8 @@ from .driver import (
 )
 from .estimates import StepEstimate as StepEstimate
 from .hosts import (
+    BEAT_SECONDS as BEAT_SECONDS,
+    PRESENT_SECONDS as PRESENT_SECONDS,
     Heartbeats as Heartbeats,
     SweepHost as SweepHost,
     TuneSession as TuneSession,

@@ -126,10 +126,15 @@ class SweepHost:
         name = worker.partition("/")[0]
         return name == self.session.name or name in self.others()
 
-    def twin(self) -> str | None:
-        """Another session of this machine that is alive."""
+    def twin(self) -> TuneSession | None:
+        """Another session of a machine of this name that is alive, or was heard within the last minute."""
         records = [record for name in self.others() if (record := self._record(name))]
-        return next((one["process"] for one in records if one["machine"] == self.session.machine), None)
+        found = next((one for one in records if one["machine"] == self.session.machine), None)
+        return TuneSession(**{key: value for key, value in found.items() if key != "at"}) if found else None
+
+    def withdraw(self) -> None:
+        """Takes the heartbeat back: this session does not work on the sweep."""
+        self._sweep.store.delete(self._key(self.session.name))
 
     def can_wait(self, ledger: Ledger, state: SweepState) -> bool:
         """Whether there is money to wait for other workers; beside a trial of this machine it costs nothing more."""
@@ -158,7 +163,7 @@ class SweepHost:
     def leave(self, ledger: Ledger, state: SweepState) -> None:
         """Charges what this machine has cost beside its trials, and ends the heartbeat."""
         ledger.charge(self.entry, self.session.spent_usd(state, self.clock()))
-        self._sweep.store.delete(self._key(self.session.name))
+        self.withdraw()
 
     def settle(self, ledger: Ledger, state: SweepState) -> None:
         """Charges sessions that have ended without doing so, up to their last heartbeat."""
