@@ -44,7 +44,7 @@ SWEEP = (
 @pytest.fixture(autouse=True)
 def quick_estimates(monkeypatch):
     """Measuring twenty steps takes longer than the trials of these tests."""
-    estimate = tune_runner.StepEstimate(step_seconds=0.05, first_seconds=0.2, start_seconds=2.0)
+    estimate = tune_runner.StepEstimate(step_seconds=0.05, first_seconds=0.2, start_seconds=10.0)
     monkeypatch.setattr("skytrain.pipelines.tune_runner.dry_run", lambda config, reporter: estimate)
 
 
@@ -52,11 +52,11 @@ def test_a_killed_sweep_continues_with_the_same_command_and_pays_no_trial_twice(
     config = tiny_config(root, *SWEEP, "budget.usd=2")
     calls = []
 
-    def killed_in_the_third(config, reporter):
+    def killed_in_the_third(config, reporter, start):
         calls.append(config.run)
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return real(config, reporter)
+        return real(config, reporter, start)
 
     real = tune_runner.train
     monkeypatch.setattr(tune_runner, "train", killed_in_the_third)
