@@ -23,6 +23,7 @@ from skytrain.cloud.sagemaker_jobs import LOG_GROUP, on_demand_usd
 from skytrain.pipelines import doctor as doctoring, follow, launch_sagemaker, logs, sagemaker_jobs, status, stop
 from skytrain.planning import save_catalog
 from skytrain.planning.catalog import Price, packaged_catalog
+from skytrain.storage import open_store
 
 from .conftest import StubbedSession
 from .ground import Ground
@@ -289,6 +290,32 @@ def test_a_job_whose_creation_failed_is_stopped_if_it_exists_and_its_launch_coun
     assert "the answer was lost" in capsys.readouterr().err
     assert typed.jobs[JOB].training_job_status == "Stopped"
     assert [record.failed for record in launches_of(typed.store, "gpt2-typed")] == [True]
+
+
+def test_a_job_of_the_same_run_in_another_store_keeps_its_name_and_is_never_stopped(
+    typed: TypedSageMaker, stubbed: StubbedSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(SageMakerResponse, "stop_training_job", stop_training_job, raising=False)
+    for _ in range(3):
+        quota(stubbed, 3.0)
+    assert typed.launch("--yes", "--no-follow") == 0
+    typed.jobs[JOB].training_job_status = "InProgress"
+    typed.store = open_store(str(typed.folder / "other"))
+    assert typed.launch("--yes", "--no-follow") == 0
+    assert [record.id for record in launches_of(typed.store, "gpt2-typed")] == ["00002"]
+
+    def taken(call: Call, region: str | None = None) -> dict[str, Any]:
+        if call.operation == "DescribeTrainingJob":  # it is created between this and the request
+            raise CloudError("no such job", fix="", code="ValidationException")
+        if call.operation == "CreateTrainingJob":
+            raise CloudError("names must be unique", fix="try again", code="ResourceInUse")
+        return perform(call, region)
+
+    perform = typed.session.perform
+    monkeypatch.setattr(typed.session, "perform", taken)
+    typed.store = open_store(str(typed.folder / "third"))
+    assert typed.launch("--yes", "--no-follow") == 3
+    assert typed.jobs[JOB].training_job_status == "InProgress"
 
 
 def test_follow_watches_a_job_until_it_is_gone(

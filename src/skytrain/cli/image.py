@@ -65,8 +65,9 @@ def push(
 ) -> None:
     """Build the training image and push it to ECR.
 
-    It goes to the base's repository, and its digest is recorded in the store: `launch cloud=sagemaker` then uses it unless cloud.sagemaker.image names another. An image that the repository has is
-    not built again. ECR charges for storage: $0.10 per GB and month.
+    It goes to the base's repository, and its digest is recorded in the store: `launch cloud=sagemaker` then uses it
+    unless cloud.sagemaker.image names another. An image that the repository has is not built again. ECR charges for
+    storage: $0.10 per GB and month.
 
     \b
     Examples:

@@ -155,6 +155,7 @@ from .sagemaker import (
 from .sagemaker_host import SageMakerHost as SageMakerHost, read_host as read_host, write_failure as write_failure
 from .sagemaker_jobs import (
     SageMakerJob as SageMakerJob,
+    describe_job as describe_job,
     job_log_lines as job_log_lines,
     jobs_of as jobs_of,
     on_demand_usd as on_demand_usd,

@@ -26,6 +26,12 @@ class LaunchedGroup:
     kill_at: str
     placement_group: bool
 
+    @property
+    def text(self) -> str:
+        """The machines in a few words."""
+        place = f" in {self.zone}" if self.zone else ""
+        return f"{self.nodes} x {self.instance_type} ({self.market}){place}"
+
 
 @dataclass(frozen=True)
 class LaunchId:

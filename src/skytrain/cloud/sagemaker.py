@@ -188,6 +188,10 @@ def check_settings(wanted: SageMakerConfig, offer: PlannedOffer) -> None:
             f"the plan may run for {format_seconds(round(offer.kill_after_seconds))}; a training job ends after 28 days\n"
             "  plan more or larger machines, or fewer tokens"
         )
+    if wanted.wait > MOST_SECONDS:
+        raise SkytrainError(
+            f"cloud.sagemaker.wait={format_seconds(wanted.wait)}: a job waits for machines for at most 28 days\n  lower it"
+        )
     for name, value in wanted.environment.items():
         if SECRET_NAME.search(name) or SECRET_VALUE.search(value):
             raise SkytrainError(

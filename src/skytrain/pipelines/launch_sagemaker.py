@@ -26,6 +26,7 @@ from ..cloud import (
     bundle_of,
     check_settings,
     create_launch,
+    describe_job,
     jobs_of,
     launch_folder,
     launches_of,
@@ -37,6 +38,7 @@ from ..cloud import (
     run_checks,
     sagemaker_checks,
     stop_job,
+    training_job_name,
 )
 from ..config import Composed, Config, SkytrainError, plugin_targets
 from ..planning import Plan, plan_document, plan_hash, timestamp
@@ -45,6 +47,8 @@ from ..storage import Store, open_store
 from .launch import PlannedJob, packed
 from .launch_jobs import job_extras, job_words
 from .launch_limits import check_alone, check_place, check_same
+
+NAME_TAKEN = "ResourceInUse"  # CreateTrainingJob's error for a name that a job has, or had
 
 
 @dataclass(frozen=True)
@@ -107,8 +111,9 @@ def start_sagemaker_launch(launch: SageMakerLaunch, config_files: Mapping[str, b
         launch.store.write(f"{folder}/sagemaker/config.tar.gz", packed(config_files))
         launch.store.write(f"{folder}/plan.json", json.dumps(plan_document(launch.plan), indent=1).encode())
         launch.session.perform(launch.call)
-    except BaseException:
-        _remove(launch, reporter)
+    except BaseException as error:
+        if not (isinstance(error, CloudError) and error.code == NAME_TAKEN):  # the job may be another's
+            _remove(launch, reporter)
         raise
 
 
@@ -148,7 +153,9 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
     python = ImagePython(wanted.python_version, PLATFORMS, {"torch": wanted.torch_version})
     targets, packages = tuple(plugin_targets(composed.values)), tuple(config.cloud.packages)
     contents = BundleContents(job_extras(config, "train"), targets, packages, python)
-    bundle, number = bundle_of(contents), next_launch(earlier)
+    project = config.cloud.project
+    assert project is not None
+    bundle, number = bundle_of(contents), _free_number(session, project, run, int(next_launch(earlier)))
     folder = store.url(f"runs/{run}")
     places = JobPlaces(
         f"{folder}/launches/{number}/sagemaker",
@@ -156,8 +163,6 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
         f"{folder}/launches/{number}/output",
         f"{folder}/tensorboard",
     )
-    project = config.cloud.project
-    assert project is not None
     tags = Tags(project, config.cloud.owner or session.identity.name, run)
     job = SageMakerJobSpec(run, number, plan.choice, tags, config.cloud, places, now)
     job.request()  # settings that SageMaker refuses are told before prices are asked for
@@ -166,6 +171,13 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
     record = replace(record, account=session.identity.account, launched_by=session.identity.name)
     script = StartScript(run, bundle.requirements, _command(composed, job, usd), wanted.python, wanted.root)
     return SageMakerLaunch(run, plan, record, session, store, contents, bundle, script, job, usd)
+
+
+def _free_number(session: AwsSession, project: str, run: str, first: int) -> str:
+    """Return the launch's number. A job of the same name may belong to a run in another store of the project."""
+    while describe_job(session, training_job_name(project, run, f"{first:05d}")) is not None:
+        first += 1
+    return f"{first:05d}"
 
 
 def _price(session: AwsSession, job: SageMakerJobSpec) -> float:

@@ -137,7 +137,7 @@ class RunWatch:
         offers = plan.get("offers") or []
         return LaunchView(
             id=record.id,
-            machines=f"{group.nodes} x {group.instance_type} ({group.market}) in {group.zone}",
+            machines=group.text,
             nodes=group.nodes,
             usd_per_hour=group.nodes * group.usd_per_hour,
             offer=number + 1,

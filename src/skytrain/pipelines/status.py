@@ -61,7 +61,7 @@ def find_status(store: Store, run: str) -> RunStatus:
 
 def _launched_status(store: Store, record: LaunchRecord) -> RunStatus:
     group = record.groups[0]
-    machines = f"{group.nodes} x {group.instance_type} ({group.market}) in {group.zone}"
+    machines = group.text
     if record.after is not None and launch_starts(store, record) is None:
         machines += f", after {record.after.run}"
     state, reason = ("launch failed" if record.failed else LAUNCHED), None
