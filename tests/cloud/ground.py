@@ -58,9 +58,10 @@ class Ground:
         ))  # fmt: skip
         iam.create_instance_profile(InstanceProfileName="demo-node")
         iam.add_role_to_instance_profile(InstanceProfileName="demo-node", RoleName="demo-node")
-        iam.create_role(RoleName="demo-prepare", AssumeRolePolicyDocument=TRUST)
-        iam.create_instance_profile(InstanceProfileName="demo-prepare")
-        iam.add_role_to_instance_profile(InstanceProfileName="demo-prepare", RoleName="demo-prepare")
+        for name in ("demo-prepare", "demo-serve"):
+            iam.create_role(RoleName=name, AssumeRolePolicyDocument=TRUST)
+            iam.create_instance_profile(InstanceProfileName=name)
+            iam.add_role_to_instance_profile(InstanceProfileName=name, RoleName=name)
 
     def publish(self, images: Mapping[str, str]) -> None:
         """Add public parameters: only AWS itself may write below /aws/, so past moto's front door."""
@@ -87,6 +88,7 @@ class Ground:
             roles=self.roles,
             instance_profile="demo-node",
             prepare_profile="demo-prepare",
+            serve_profile="demo-serve",
         )
 
     def open(self, region: str | None, account: str | None) -> AwsSession:

@@ -15,7 +15,7 @@ from skytrain.cloud import AwsSession, Tags
 
 AMI = "ami-12c6146b"
 ROLE = f"arn:aws:iam::{DEFAULT_ACCOUNT_ID}:role/x"
-PER_REGION = 19
+PER_REGION = 20
 
 
 def complete_moto(patch: pytest.MonkeyPatch) -> dict[str, dict[str, dict[str, str]]]:
@@ -131,6 +131,8 @@ def seed_services(session: AwsSession, region: str, name: str, pairs: Any, mappi
     eks.create_cluster(name=name, roleArn=ROLE, resourcesVpcConfig={"subnetIds": ["subnet-1"]}, tags=mapping)
     eks.create_nodegroup(clusterName=name, nodegroupName="n", subnets=["subnet-1"], nodeRole=ROLE)
     session.client("logs", region).create_log_group(logGroupName=f"/skytrain/{name}", tags=mapping)
+    key = f"/skytrain/{name}/api_key"
+    session.client("ssm", region).put_parameter(Name=key, Value="secret", Type="SecureString", Tags=pairs)
     session.client("scheduler", region).create_schedule_group(Name=name, Tags=pairs)
 
 

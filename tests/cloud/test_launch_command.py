@@ -50,6 +50,7 @@ class Typed:
             "security_group_id": ground.group, "operator_role_arn": ground.roles.operator,
             "node_role_arn": ground.roles.node, "viewer_role_arn": ground.roles.viewer,
             "instance_profile_name": "demo-node", "prepare_instance_profile_name": "demo-prepare",
+            "serve_instance_profile_name": "demo-serve",
         }  # fmt: skip
         for path, text in cloud_files(outputs, "ada").items():
             (folder / path).parent.mkdir(exist_ok=True)

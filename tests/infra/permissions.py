@@ -29,6 +29,8 @@ PROFILE = f"skytrain-{PROJECT}-{REGION}-node"
 NODE_ROLE = f"arn:aws:iam::{NUMBER}:role/{PROFILE}"
 PREPARE_PROFILE = f"skytrain-{PROJECT}-{REGION}-prepare"
 PREPARE_ROLE = f"arn:aws:iam::{NUMBER}:role/{PREPARE_PROFILE}"
+SERVE_PROFILE = f"skytrain-{PROJECT}-{REGION}-serve"
+SERVE_ROLE = f"arn:aws:iam::{NUMBER}:role/{SERVE_PROFILE}"
 GROUP = "sg-0123456789abcdef0"
 EXPIRES = datetime(2026, 12, 1, tzinfo=UTC)
 OURS = Tags(PROJECT, "ada", "gpt2", EXPIRES)

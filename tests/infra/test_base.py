@@ -17,7 +17,10 @@ from skytrain.cloud import (
     Tags,
     cluster_call,
     create_launch,
+    delete_key,
+    key_parameter,
     launch_calls,
+    put_key,
     removal_calls,
     serverless_calls,
 )
@@ -46,6 +49,7 @@ from tests.infra.permissions import (
     PROFILE,
     PROJECT,
     REGION,
+    SERVE_ROLE,
     THEIRS,
     all_rows,
     existing,
@@ -214,13 +218,42 @@ def test_machines_that_prepare_data_write_it_and_nothing_that_others_execute(bas
     )
 
 
+def test_machines_that_serve_read_exported_models_and_their_key_and_nothing_of_others(base: RenderedBase) -> None:
+    run, name = "serve-tiny", key_parameter(PROJECT, "serve-tiny", "00001")
+    ours = Tags(PROJECT, "ada", run, OURS.expires_at)
+    account = replace(
+        existing(subnet_of(base)), tags={f"arn:aws:ssm:{REGION}:{NUMBER}:parameter{name}": ours.mapping()}
+    )
+
+    def may_s3(operation: str, key: str) -> bool:
+        body = {"Body": b""} if operation == "PutObject" else {}
+        return may(base, "serve", Call("s3", operation, {"Bucket": BUCKET, "Key": f"{PROJECT}/{key}", **body}), account)
+
+    for key in ("exports/tiny/model.safetensors", "bundles/1/x.whl", f"runs/{run}/launches/00001/config.tar.gz"):
+        assert may_s3("GetObject", key)
+    for key in ("runs/gpt2/checkpoints/1/x", "tokens/pile/1/shard", "corpora/pile/part", "exports/../runs/gpt2/x"):
+        assert not may_s3("PutObject", key) and (".." in key or not may_s3("GetObject", key))
+    assert may_s3("PutObject", f"runs/{run}/meeting/boot/i-1.json") and not may_s3("PutObject", "exports/tiny/x")
+    listed = {"Bucket": BUCKET, "Prefix": f"{PROJECT}/exports/tiny/"}
+    assert may(base, "serve", Call("s3", "ListObjectsV2", listed), account)
+    assert not may(base, "serve", Call("s3", "ListObjectsV2", {**listed, "Prefix": f"{PROJECT}/runs/gpt2/"}), account)
+    read, put = Call("ssm", "GetParameter", {"Name": name, "WithDecryption": True}), put_key(name, "x", ours, KEY)
+    who = {role: (may(base, role, read, account), may(base, role, put, account), may(base, role, delete_key(name), account))
+           for role in ("serve", "operator", "node", "viewer")}  # fmt: skip
+    assert who == {"serve": (True, False, False), "operator": (True, True, True)} | dict.fromkeys(
+        ("node", "viewer"), (False, False, False)
+    )
+    assert not may(base, "operator", put_key(name, "x", Tags("other", "bob", run, OURS.expires_at), KEY), account)
+    assert not may(base, "operator", put_key("/payroll/password", "x", ours, KEY), account)
+
+
 @pytest.mark.parametrize("service", ["lambda.amazonaws.com", "sagemaker.amazonaws.com", "ecs-tasks.amazonaws.com"])
 def test_the_node_role_is_passed_to_ec2_alone(base: RenderedBase, service: str) -> None:
     def passed(role: str, arn: str, to: str) -> bool:
         asked = Authorization("iam:PassRole", arn, {"iam:PassedToService": to})
         return decide(asked, base.policies(role), base.caller(role)) is Decision.ALLOWED
 
-    for role in (NODE_ROLE, PREPARE_ROLE):
+    for role in (NODE_ROLE, PREPARE_ROLE, SERVE_ROLE):
         assert passed("operator", role, "ec2.amazonaws.com") and not passed("operator", role, service)
         assert not passed("node", role, "ec2.amazonaws.com") and not passed("prepare", role, "ec2.amazonaws.com")
     assert not passed("operator", NODE_ROLE, service)

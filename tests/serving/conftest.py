@@ -1,7 +1,8 @@
-"""A small exported model, and a server of it."""
+"""A small exported model, and servers of it, which all tests share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,12 @@ from skytrain.config import BPETokenizerConfig
 from skytrain.config.composition import compose
 from skytrain.export import HFExport, export_hf
 from skytrain.models import build_model
+from skytrain.serving import Endpoint, VllmServer, check_port, find_vllm, open_served, server_settings
 from skytrain.tokens.byte_level import train_bpe
 from tests.serving.stand_in import stand_in_python
 
+KEY = "secret"
+Start = Callable[..., Endpoint]
 TEXT = "The quick brown fox jumps over the lazy dog. Return the value of the argument, or the default."
 
 
@@ -39,3 +43,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stand_in_python(tmp_path_factory.mktemp("stand-in"))
+
+
+@pytest.fixture(scope="session")
+def start(folder: Path, python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Starts a server with these arguments. All of them end with the session."""
+    logs, servers = tmp_path_factory.mktemp("logs"), list[VllmServer]()
+
+    def started(*arguments: str) -> Endpoint:
+        config = compose([f"serve.arguments={list(arguments)}", "serve.cpu_cache_gib=1"]).config.serve
+        engine, port = find_vllm(str(python)), check_port("127.0.0.1", 0)
+        settings = server_settings(open_served(folder, "tiny"), engine, [], config, ("127.0.0.1", port))
+        servers.append(VllmServer(settings, engine, KEY, logs / f"{port}.log"))
+        servers[-1].start()
+        endpoint = Endpoint(f"http://127.0.0.1:{port}", KEY)
+        servers[-1].wait_until_ready(endpoint, 60, lambda seconds, line: None)
+        return endpoint
+
+    yield started
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def endpoints(start: Start, tmp_path_factory: pytest.TempPathFactory) -> tuple[Endpoint, Endpoint]:
+    """A server of a base model, and one with a chat template."""
+    template = tmp_path_factory.mktemp("template") / "template.jinja"
+    template.write_text("{{ messages }}")
+    return start(), start(f"--chat-template={template}")

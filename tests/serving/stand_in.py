@@ -49,9 +49,9 @@ class Handler(BaseHTTPRequestHandler):
         with lock:
             count += 1
             number = count
-        if given.fail == "every third" and number % 3 == 0:
+        if given.fail == "third, then dies" and number % 3 == 0 and number <= 10:
             return self.answer(500, {"error": {"message": "out of luck"}})
-        if given.fail == "tenth dies" and number >= 10:
+        if given.fail == "third, then dies" and number >= 20:
             os._exit(9)
         chat = self.path.endswith("/chat/completions")
         if chat and not given.chat_template:

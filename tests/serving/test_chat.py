@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,32 +10,8 @@ from typer.testing import CliRunner
 from skytrain.cli.main import app
 from skytrain.config.composition import compose
 from skytrain.pipelines.chat import ChatSettings, Conversation, EndpointModel, OwnModel
-from skytrain.serving import Endpoint, VllmServer, check_port, find_vllm, open_served, server_settings
-
-KEY = "secret"
-
-
-@pytest.fixture(scope="module")
-def endpoints(
-    folder: Path, python: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Endpoint, Endpoint]]:
-    """A server of a base model, and one with a chat template."""
-    logs, servers, found = tmp_path_factory.mktemp("logs"), [], []
-    template = logs / "template.jinja"
-    template.write_text("{{ messages }}")
-    for number, extra in enumerate(([], [f"--chat-template={template}"])):
-        config = compose([f"serve.arguments={extra}", "serve.cpu_cache_gib=1"]).config.serve
-        engine, port = find_vllm(str(python)), check_port("127.0.0.1", 0)
-        settings = server_settings(open_served(folder, "tiny"), engine, [], config, ("127.0.0.1", port))
-        server = VllmServer(settings, engine, KEY, logs / f"{number}.log")
-        server.start()
-        servers.append(server)
-        endpoint = Endpoint(f"http://127.0.0.1:{port}", KEY)
-        server.wait_until_ready(endpoint, 60, lambda seconds, line: None)
-        found.append(endpoint)
-    yield found[0], found[1]
-    for server in servers:
-        server.stop()
+from skytrain.serving import Endpoint
+from tests.serving.conftest import KEY
 
 
 def test_turns_are_one_conversation_and_reset_forgets_them(endpoints: tuple[Endpoint, Endpoint]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,39 +10,19 @@ from typer.testing import CliRunner
 
 from skytrain.bench.load import percentiles
 from skytrain.cli.main import app
-from skytrain.config.composition import compose
 from skytrain.pipelines.bench_serve import LoadTest, bench_serve, choose_prompts, load_rows
 from skytrain.runs import Silent
-from skytrain.serving import Endpoint, VllmServer, check_port, find_vllm, open_served, server_settings
-
-KEY = "secret"
-Start = Callable[..., Endpoint]
+from skytrain.serving import Endpoint
+from tests.serving.conftest import KEY, Start
 
 
-@pytest.fixture
-def start(folder: Path, python: Path, tmp_path: Path) -> Iterator[Start]:
-    servers: list[VllmServer] = []
-
-    def started(*arguments: str) -> Endpoint:
-        config = compose([f"serve.arguments={list(arguments)}", "serve.cpu_cache_gib=1"]).config.serve
-        engine, port = find_vllm(str(python)), check_port("127.0.0.1", 0)
-        settings = server_settings(open_served(folder, "tiny"), engine, [], config, ("127.0.0.1", port))
-        servers.append(VllmServer(settings, engine, KEY, tmp_path / f"{port}.log"))
-        servers[-1].start()
-        endpoint = Endpoint(f"http://127.0.0.1:{port}", KEY)
-        servers[-1].wait_until_ready(endpoint, 60, lambda seconds, line: None)
-        return endpoint
-
-    yield started
-    for server in servers:
-        server.stop()
-
-
-def test_sweep_writes_table_plot_and_json(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweep_writes_table_plot_and_json(
+    endpoints: tuple[Endpoint, Endpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SKYTRAIN_API_KEY", KEY)
     words = [
         "--url",
-        start().url,
+        endpoints[0].url,
         "--concurrency",
         "1,3",
         "--requests",
@@ -66,17 +45,15 @@ def test_sweep_writes_table_plot_and_json(start: Start, tmp_path: Path, monkeypa
     assert "FIRST TOKEN" in done.output
 
 
-def test_refused_requests_are_counted_by_kind(start: Start) -> None:
-    results = bench_serve(start("--fail=every third"), LoadTest((1,), 9, 4), Silent())
+def test_refused_requests_are_counted_by_kind_and_a_server_that_dies_ends_the_sweep(start: Start) -> None:
+    endpoint = start("--fail=third, then dies")
+    results = bench_serve(endpoint, LoadTest((1,), 9, 4), Silent())
     [level] = results.levels
     assert (level.completed, level.errors) == (6, {"HTTP 500": 3})
     assert "3 x HTTP 500" in load_rows(results)[1][6]
-
-
-def test_server_that_dies_ends_the_sweep(start: Start) -> None:
-    results = bench_serve(start("--fail=tenth dies"), LoadTest((1, 2), 12, 4), Silent())
+    results = bench_serve(endpoint, LoadTest((1, 2), 12, 4), Silent())
     [level] = results.levels
-    assert level.completed == 8 and sum(level.errors.values()) == 4  # one request was the warm-up
+    assert level.completed == 8 and sum(level.errors.values()) == 4  # ten requests before, and one warm-up
     assert results.failed == 4
 
 

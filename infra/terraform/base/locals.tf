@@ -32,8 +32,10 @@ locals {
   log_group_arn = "arn:${local.partition}:logs:${var.region}:${local.account_id}:log-group:${local.log_group}"
   node_role_arn = "arn:${local.partition}:iam::${local.account_id}:role/${local.global_name}-node"
   # EC2 may run machines with these.
-  machine_role_arns = [for kind in ["node", "prepare"] : "arn:${local.partition}:iam::${local.account_id}:role/${local.global_name}-${kind}"]
-  profile_arns      = [for kind in ["node", "prepare"] : "arn:${local.partition}:iam::${local.account_id}:instance-profile/${local.global_name}-${kind}"]
+  machine_role_arns = [for kind in ["node", "prepare", "serve"] : "arn:${local.partition}:iam::${local.account_id}:role/${local.global_name}-${kind}"]
+  profile_arns      = [for kind in ["node", "prepare", "serve"] : "arn:${local.partition}:iam::${local.account_id}:instance-profile/${local.global_name}-${kind}"]
+  # API keys of endpoints.
+  endpoint_keys_arn = "arn:${local.partition}:ssm:${var.region}:${local.account_id}:parameter/skytrain/${var.project}/serve/*"
   ec2_arn           = "arn:${local.partition}:ec2:${var.region}:${local.account_id}"
   # AWS's own containers with PyTorch; the same account in all regions but a few.
   aws_images_arn = "arn:${local.partition}:ecr:${var.region}:${var.aws_images_account}:repository/pytorch-training"

@@ -90,6 +90,11 @@ output "prepare_instance_profile_name" {
   value       = aws_iam_instance_profile.prepare.name
 }
 
+output "serve_instance_profile_name" {
+  description = "The instance profile of machines that serve models."
+  value       = aws_iam_instance_profile.serve.name
+}
+
 output "prepare_role_arn" {
   description = "The role of machines and Spark jobs that prepare data."
   value       = aws_iam_role.prepare.arn

@@ -21,6 +21,7 @@ locals {
   if_listing_the_project = { StringLike = { "s3:prefix" = "${var.project}/*" } }
 
   if_key_used_through_s3  = { StringEquals = { "kms:ViaService" = "s3.${var.region}.amazonaws.com" } }
+  if_key_used_through_ssm = { StringEquals = { "kms:ViaService" = "ssm.${var.region}.amazonaws.com" } }
   if_key_used_through_ec2 = { StringEquals = { "kms:ViaService" = "ec2.${var.region}.amazonaws.com" } }
 
   readable_arns = flatten([
@@ -124,4 +125,24 @@ resource "aws_iam_role" "prepare" {
 resource "aws_iam_instance_profile" "prepare" {
   name = "${local.global_name}-prepare"
   role = aws_iam_role.prepare.name
+}
+
+# Machines that serve models: of the store they read exported models and packages, and write the runs of endpoints.
+resource "aws_iam_role" "serve" {
+  name        = "${local.global_name}-serve"
+  description = "What a machine that serves a model of Skytrain project ${var.project} may do."
+
+  assume_role_policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Effect    = "Allow"
+      Action    = "sts:AssumeRole"
+      Principal = { Service = "ec2.amazonaws.com" }
+    }]
+  })
+}
+
+resource "aws_iam_instance_profile" "serve" {
+  name = "${local.global_name}-serve"
+  role = aws_iam_role.serve.name
 }

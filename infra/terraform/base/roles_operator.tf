@@ -11,6 +11,7 @@ resource "aws_iam_role_policy_attachment" "operator" {
       groups = aws_iam_policy.operator_groups.arn
       stop   = aws_iam_policy.operator_stop.arn
       shell  = aws_iam_policy.operator_shell.arn
+      serve  = aws_iam_policy.operator_serve.arn
     },
     var.sagemaker ? { sagemaker = aws_iam_policy.operator_sagemaker[0].arn } : {},
     var.emr ? { emr = aws_iam_policy.operator_emr[0].arn } : {},
@@ -291,6 +292,7 @@ resource "aws_iam_policy" "operator_stop" {
           "sagemaker:StopTrainingJob",
           "scheduler:DeleteSchedule",
           "scheduler:DeleteScheduleGroup",
+          "ssm:DeleteParameter",
         ]
         Resource  = "*"
         Condition = local.if_of_a_run
@@ -335,6 +337,38 @@ resource "aws_iam_policy" "operator_shell" {
         Effect   = "Allow"
         Action   = "ssmmessages:OpenDataChannel"
         Resource = "*"
+      },
+    ]
+  })
+}
+
+resource "aws_iam_policy" "operator_serve" {
+  name        = "${local.global_name}-operator-serve"
+  description = "API keys of endpoints, encrypted and with our tags."
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid       = "ApiKeys"
+        Effect    = "Allow"
+        Action    = ["ssm:PutParameter", "ssm:AddTagsToResource"]
+        Resource  = local.endpoint_keys_arn
+        Condition = local.if_created_with_our_tags
+      },
+      {
+        Sid       = "ReadApiKeys"
+        Effect    = "Allow"
+        Action    = "ssm:GetParameter"
+        Resource  = local.endpoint_keys_arn
+        Condition = local.if_of_a_run
+      },
+      {
+        Sid       = "KeyOfApiKeys"
+        Effect    = "Allow"
+        Action    = ["kms:Encrypt", "kms:Decrypt"]
+        Resource  = aws_kms_key.main.arn
+        Condition = local.if_key_used_through_ssm
       },
     ]
   })

@@ -140,6 +140,12 @@ resource "aws_iam_policy" "read_account" {
         Action   = ["ssm:DescribeInstanceInformation", "ssm:DescribeSessions"]
         Resource = "*"
       },
+      { # Names and tags of parameters, not their values.
+        Sid      = "NamesOfParameters"
+        Effect   = "Allow"
+        Action   = ["ssm:DescribeParameters", "ssm:ListTagsForResource"]
+        Resource = "*"
+      },
       {
         Sid    = "TheseRoles"
         Effect = "Allow"

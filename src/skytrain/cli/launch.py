@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..planning import JobKind, Plan
 
 JOB = "skytrain.job"
-JOBS: tuple[JobKind, ...] = ("train", "prepare", "tune")
+JOBS: tuple[JobKind, ...] = ("train", "prepare", "tune")  # endpoints: `skytrain serve --target ec2`
 
 
 def _split_job(words: list[str]) -> tuple[JobKind, list[str]]:

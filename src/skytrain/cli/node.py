@@ -50,8 +50,8 @@ EfaDevices = Annotated[
     ),
 ]
 NodeJobKind = Annotated[
-    Literal["train", "prepare", "tune"],
-    typer.Option("--job", help="What the machines do; data is prepared on one machine, and so are trials."),
+    Literal["train", "prepare", "tune", "serve"],
+    typer.Option("--job", help="What the machines do; all but training needs one machine."),
 ]
 
 
@@ -89,7 +89,7 @@ def node(
 
     composed = compose_overrides(overrides, config_dir, source)
     start = Start(source, weights_only, at_step, fall_back)
-    if job != "prepare":
+    if job in ("train", "tune"):
         check_installed()
     request = NodeRequest(
         run_name(composed.config, start),

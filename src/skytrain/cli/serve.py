@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..planning import Market
+from .confirm import Yes, confirm
 from .options import ConfigDirs
+
+if TYPE_CHECKING:
+    from ..cloud import AwsSession
 
 Arguments = Annotated[
     list[str] | None,
@@ -21,7 +26,9 @@ Arguments = Annotated[
 Target = Annotated[
     str,
     typer.Option(
-        "--target", metavar="NAME", help="Where to serve. local: this machine; eks: the cluster of cloud=eks."
+        "--target",
+        metavar="NAME",
+        help="Where to serve. local: this machine; ec2: a rented one; eks: the cluster of cloud=eks.",
     ),
 ]
 Name = Annotated[
@@ -48,7 +55,24 @@ Fetch = Annotated[
         show_default=False,
     ),
 ]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the command; start nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the command, or the requests to AWS; start nothing.")]
+Hours = Annotated[
+    float | None,
+    typer.Option(
+        metavar="H",
+        min=0.1,
+        help="With --target ec2: AWS ends the machine so long after its launch. Default: when budget.usd is spent.",
+        show_default=False,
+    ),
+]
+MarketOption = Annotated[
+    Market | None,
+    typer.Option(
+        "--market",
+        help="With --target ec2: spot costs less, and can be interrupted. Default: on-demand.",
+        show_default=False,
+    ),
+]
 
 
 def serve(
@@ -61,11 +85,17 @@ def serve(
     api_key_file: KeyFile = None,
     dry_run: DryRun = False,
     fetch: Fetch = None,
+    hours: Hours = None,
+    market: MarketOption = None,
+    yes: Yes = False,
 ) -> None:
     """Serve a model: an OpenAI-compatible endpoint.
 
     Exports the model if needed, once, verifies its hashes, starts vLLM and waits until it answers: /v1/completions,
     /v1/chat/completions with the model's chat template, /v1/models and /metrics. Ctrl-C ends it, and leaves no process.
+
+    --target ec2 rents the cheapest machine that has room for the model, until a kill time. It is reached through Session
+    Manager: no port is open.
 
     \b
     Examples:
@@ -73,6 +103,7 @@ def serve(
       skytrain serve my-model --port 8001 --api-key-file key.txt
       skytrain serve both --dry-run
       skytrain serve my-run@5000 --target eks cloud=eks cloud.eks.cluster=training
+      skytrain serve my-run --target ec2 --hours 4 --dry-run
     """
     from ..config import SkytrainError
     from ..pipelines.serve import ServeJob, ServeRequest, fetch_model, serve as pipeline
@@ -84,11 +115,21 @@ def serve(
     if len(sources) > 1:
         raise SkytrainError(f"give one model, not {len(sources)}: {', '.join(sources)}")
     settings = [word for word in words if word not in sources]
-    composed = (compose_overrides if target == "local" else compose_cloud)(settings, config_dir)
-    request = ServeRequest(sources[0] if sources else None, target, name, host, port, api_key_file, dry_run)
+    if target == "local" and (hours is not None or market is not None):
+        raise SkytrainError("--hours and --market are for rented machines\n  leave them out, or add --target ec2")
+    if target == "ec2" and not any(word.startswith("cloud=") for word in settings):
+        settings.insert(0, "cloud=ec2")
+    composed = (compose_overrides if target in ("local", "ec2") else compose_cloud)(settings, config_dir)
+    source = sources[0] if sources else None
+    request = ServeRequest(source, target, name, host, port, api_key_file, dry_run, hours, market)
+
+    def ask(session: AwsSession, question: str, usd_per_hour: float) -> None:
+        confirm(session, question, usd_per_hour, yes)
+
     with reporter() as console:
+        job = ServeJob(composed, request, (*(config_dir or []), Path()), ask)
         if fetch is not None:
-            model = fetch_model(ServeJob(composed, request), fetch, console)
+            model = fetch_model(job, fetch, console)
             return console.note(f"{fetch}: {model.parameters:,} parameters, all hashes as exported")
-        code = pipeline(ServeJob(composed, request), console)
+        code = pipeline(job, console)
     raise SystemExit(code)

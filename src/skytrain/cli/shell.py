@@ -17,6 +17,17 @@ Node = Annotated[
         "--node", metavar="N", help="Its number in the order of launch, or its instance id.", show_default=False
     ),
 ]
+Forward = Annotated[
+    int | None,
+    typer.Option(
+        "--forward",
+        metavar="PORT",
+        min=1,
+        max=65535,
+        help="Instead of a terminal: connect this port of this computer with the endpoint of `serve --target ec2`.",
+        show_default=False,
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the command, and do not run it.")]
 
 
@@ -24,6 +35,7 @@ def shell(
     run: RunName,
     overrides: StoreOverrides = None,
     node: Node = None,
+    forward: Forward = None,
     dry_run: DryRun = False,
     config_dir: ConfigDirs = None,
 ) -> None:
@@ -36,6 +48,7 @@ def shell(
     Examples:
       skytrain shell my-run cloud=aws
       skytrain shell my-run cloud=aws --node 1 --dry-run
+      skytrain shell serve-my-run cloud=aws --forward 8000
     """
     from ..cloud import open_session
     from ..pipelines.account import machines_of
@@ -44,9 +57,9 @@ def shell(
     config = compose_overrides(overrides, config_dir).config
     session = open_session(config.cloud.region, config.cloud.account)
     machines = machines_of(config, session, run, lambda text: print(text, file=sys.stderr))
-    target = choose_machine(run, machines, node)
+    command = choose_machine(run, machines, node).command(forward)
     if dry_run:
-        print(shlex.join(target.command()))
+        print(shlex.join(command))
         return
     check_tools()
-    raise SystemExit(subprocess.run(target.command(), check=False).returncode)
+    raise SystemExit(subprocess.run(command, check=False).returncode)

@@ -79,6 +79,12 @@ from .emr_jobs import (
     emr_log_lines as emr_log_lines,
     stop_emr_job as stop_emr_job,
 )
+from .endpoint_keys import (
+    delete_key as delete_key,
+    key_parameter as key_parameter,
+    put_key as put_key,
+    read_key as read_key,
+)
 from .environment import (
     ENTRY as ENTRY,
     SPARK_PYTHON as SPARK_PYTHON,
@@ -115,6 +121,7 @@ from .launches import (
     next_launch as next_launch,
     read_launch as read_launch,
     recorded_at as recorded_at,
+    stopped_key as stopped_key,
     withdraw_launch as withdraw_launch,
 )
 from .market import offered_zones as offered_zones, quoted as quoted
@@ -207,4 +214,4 @@ from .training_image import (
     record_image as record_image,
     registry_password as registry_password,
 )
-from .wheels import PLATFORMS as PLATFORMS, ImagePython as ImagePython
+from .wheels import PLATFORMS as PLATFORMS, UBUNTU_PLATFORMS as UBUNTU_PLATFORMS, ImagePython as ImagePython

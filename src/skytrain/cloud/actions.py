@@ -7,6 +7,7 @@ from .resources import KINDS
 
 ACCOUNT = ("sts:GetCallerIdentity", "ec2:DescribeRegions")
 MACHINES = (*KINDS["instance"].reads, *KINDS["Auto Scaling group"].reads)
+API_KEYS = KINDS["API key"]
 STORE_READS = ("s3:GetObject", "s3:ListBucket", "kms:Decrypt")
 STORE_WRITES = ("s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "kms:GenerateDataKey")
 
@@ -60,11 +61,15 @@ EMR_STOP = (
     "s3:PutObject",
     "kms:GenerateDataKey",
 )
+ENDPOINT_KEY = ("ssm:PutParameter", "ssm:AddTagsToResource", "kms:Encrypt", *API_KEYS.deletes)
 JOB_READS = ("sts:GetCallerIdentity", "sagemaker:DescribeTrainingJob", *STORE_READS)
 FOLLOW = (*ACCOUNT, *MACHINES)
 COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
     "doctor": DOCTOR,
     "launch": tuple(dict.fromkeys([*DOCTOR, *GROUP, *FOLLOW, "autoscaling:SetDesiredCapacity"])),
+    "serve --target ec2": tuple(
+        dict.fromkeys([*DOCTOR, *GROUP, *FOLLOW, "autoscaling:SetDesiredCapacity", *ENDPOINT_KEY])
+    ),
     "launch cloud=sagemaker": tuple(dict.fromkeys([*DOCTOR, *TRAINING_JOB])),
     "launch cloud=eks": (
         "sts:GetCallerIdentity",
@@ -101,11 +106,13 @@ COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
         *MACHINES,
         "autoscaling:UpdateAutoScalingGroup",
         "ec2:TerminateInstances",
+        *API_KEYS.reads,
+        *API_KEYS.deletes,
         *STORE_READS,
         "s3:PutObject",
         "kms:GenerateDataKey",
     ),
-    "shell": (*ACCOUNT, *MACHINES, "ssm:StartSession", "ssm:ResumeSession", "ssm:TerminateSession"),
+    "shell": (*ACCOUNT, *MACHINES, *API_KEYS.reads, "ssm:StartSession", "ssm:ResumeSession", "ssm:TerminateSession"),
     "costs": ("ce:GetCostAndUsage", *STORE_READS),
     "gc": (*ACCOUNT, *_all("reads"), *STORE_READS),
     "gc --delete": (*_all("deletes"), "s3:DeleteObject"),

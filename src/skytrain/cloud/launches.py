@@ -86,6 +86,11 @@ def started_key(record: LaunchRecord) -> str:
     return f"{launch_folder(record)}/started.json"
 
 
+def stopped_key(record: LaunchRecord) -> str:
+    """Return the object that says that people have ended the launch; of those that save nothing when they end."""
+    return f"{launch_folder(record)}/stopped.json"
+
+
 def launch_starts(store: Store, record: LaunchRecord) -> bool | None:
     """Whether a launch that waited for a smoke run was started; None while it waits."""
     if store.exists(started_key(record)):

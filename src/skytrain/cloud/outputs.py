@@ -29,6 +29,7 @@ SETTINGS = {
     "viewer_role_arn": "roles.viewer",
     "instance_profile_name": "instance_profile",
     "prepare_instance_profile_name": "prepare_profile",
+    "serve_instance_profile_name": "serve_profile",
     "prepare_role_arn": "roles.prepare",
     "emr_service_role_arn": "roles.emr_service",
     "emr_service_security_group_id": "emr_service_group",

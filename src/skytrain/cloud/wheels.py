@@ -21,6 +21,8 @@ SOURCE_ONLY = ("antlr4-python3-runtime==4.9.3", "future==0.18.3")
 LEFT_OUT = {".pyc", ".so.tmp"}
 # Of Ubuntu 24.04 and Amazon Linux 2023.
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+# vLLM's packages have wheels for newer systems only; the C library of Ubuntu 24.04 is 2.39.
+UBUNTU_PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in range(39, 16, -1)), "manylinux2014_x86_64")
 EPOCH = (1980, 1, 1, 0, 0, 0)  # the same files give the same bytes
 PLUGINS = "skytrain_plugins"
 
@@ -32,6 +34,7 @@ class ImagePython:
     version: str
     platforms: tuple[str, ...]
     has: Mapping[str, str]
+    keeps_versions: bool = True  # packages have the versions that are installed here
 
 
 def write_wheel(folder: Path, name: str, version: str, files: Mapping[str, bytes], description: str) -> Path:
@@ -123,7 +126,7 @@ def fetch_wheels(folder: Path, requirements: Sequence[str], image: ImagePython) 
 def installed_pins(image: ImagePython) -> list[str]:
     """Return constraints: the versions that are installed here, and the image's own packages."""
     pins = {name: f"{name}=={version}+image" for name, version in image.has.items()}
-    for distribution in metadata.distributions():
+    for distribution in metadata.distributions() if image.keeps_versions else ():
         name, version = distribution.metadata["Name"].lower(), distribution.version
         if name not in ("skytrain", "pip") and "+" not in version and not name.startswith("nvidia-"):
             pins.setdefault(name, f"{name}=={version}")

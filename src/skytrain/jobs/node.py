@@ -34,7 +34,7 @@ from .machines import LocalMachines, RentedMachines
 from .meeting import HostIdentity, MeetingStore
 from .network import address_towards
 from .node_agent import NodeAgent
-from .node_job import PrepareCommand, StartsJobs, TrainCommand, TuneCommand
+from .node_job import PrepareCommand, ServeCommand, StartsJobs, TrainCommand, TuneCommand
 from .waiting import WaitingBudget
 
 STORE_SECONDS = 5.0  # for which one request is retried; the agent tries again in its next round
@@ -54,7 +54,7 @@ class NodeRequest:
     name: str | None = None  # of this machine
     address: str | None = None
     launch: str | None = None
-    job: Literal["train", "prepare", "tune"] = "train"
+    job: Literal["train", "prepare", "tune", "serve"] = "train"
     keep_seconds: float = 0.0  # for which the machine stays after the run has failed
     efa_devices: int = 0  # that the machine was rented with
 
@@ -123,6 +123,7 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
         "train": TrainCommand(request.words, request.nodes, request.processes),
         "prepare": PrepareCommand(request.words, store, run),
         "tune": TuneCommand(request.words, store, run, host.machine),
+        "serve": ServeCommand(request.words, store, run),
     }
     services = HostServices(
         start_job=commands[request.job].start,

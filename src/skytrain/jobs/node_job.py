@@ -1,4 +1,4 @@
-"""The job of a generation on one host, as a child of the node agent: `skytrain train`, `prepare` or `tune`."""
+"""The job of a generation on one host, as a child of the node agent: `skytrain train`, `prepare`, `tune` or `serve`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..config import child_environment
+from ..runs import EXIT_CODES, INTERRUPTED
 from ..storage import Store
 from .generations import JobGeneration
 from .job_output import JobOutput
@@ -84,6 +85,19 @@ class TuneCommand:
         return ChildJob(command, None, output)
 
 
+@dataclass(frozen=True)
+class ServeCommand:
+    """`skytrain serve WORDS` on one machine."""
+
+    words: Sequence[str]
+    store: Store
+    run: str
+
+    def start(self, generation: JobGeneration, node_rank: int) -> NodeJob:
+        output = JobOutput(self.store, self.run, f"{generation.number:05d}")
+        return ServerJob([sys.executable, "-m", "skytrain", "serve", *self.words], None, output)
+
+
 class ChildJob:
     """It ends with the agent, however the agent ends: the process gets SIGKILL, and its workers end with that."""
 
@@ -115,3 +129,17 @@ class ChildJob:
         self._process.kill()
         kill_job(self._supervisor, None)
         self._process.wait()
+
+
+class ServerJob(ChildJob):
+    """A server has no work that could be done: a stop that it obeys is an interruption, and the next machine serves."""
+
+    _stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+        super().stop()
+
+    def poll(self) -> int | None:
+        code = super().poll()
+        return EXIT_CODES[INTERRUPTED] if code == 0 and self._stopped else code

@@ -120,8 +120,8 @@ def _lost(run: RunStatus, busy: set[str | None]) -> bool:
 
 
 def machines_of(config: Config, session: AwsSession, run: str, tell: Callable[[str], None]) -> list[CloudResource]:
-    """The Auto Scaling groups and instances that carry the run's tag; what could not be asked is told."""
-    kinds = [KINDS["Auto Scaling group"], KINDS["instance"]]
+    """The Auto Scaling groups, instances and API keys that carry the run's tag; what could not be asked is told."""
+    kinds = [KINDS["Auto Scaling group"], KINDS["instance"], KINDS["API key"]]
     scan = scan_account(session, kinds=kinds, project=config.cloud.project)
     for problem in scan.problems:
         tell(f"unknown: {problem.kind} in {problem.region}: {problem.problem}")

@@ -14,6 +14,7 @@ from pathlib import Path
 from ..cloud import (
     PLAIN_PYTHON,
     PLATFORMS,
+    UBUNTU_PLATFORMS,
     AwsSession,
     BootScript,
     Bundle,
@@ -139,6 +140,8 @@ def _assembled(job: PlannedJob, preflight: Preflight, after: LaunchId | None = N
     current = quoted(plan, session, zones, now)
     has = {"torch": image.torch_version} if image.torch_version else {}
     python = ImagePython(config.cloud.python_version, PLATFORMS, has)
+    if kind == "serve":  # vLLM pins its own torch and much else: neither the image's nor the versions here fit it
+        python = ImagePython(config.cloud.python_version, UBUNTU_PLATFORMS, {}, keeps_versions=False)
     targets, packages = tuple(plugin_targets(job.composed.values)), tuple(config.cloud.packages)
     contents = BundleContents(job_extras(config, kind), targets, packages, python)
     bundle = bundle_of(contents)
@@ -273,7 +276,7 @@ def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineIma
         config=f"{folder}/config.tar.gz",
         failures=f"{folder}/boot-failures",
         python=config.cloud.python if image.torch_version else PLAIN_PYTHON,
-        image_packages=image.torch_version is not None,
+        image_packages=image.torch_version is not None and draft.plan.job != "serve",
         requirements=draft.bundle.requirements,
         command=command,
         most_failures=BOOT_FAILURES_PER_NODE * offer.nodes,

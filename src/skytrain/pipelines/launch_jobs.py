@@ -32,6 +32,7 @@ def job_name(config: Config, job: JobKind) -> str:
         return run_name(config)
     if job == "tune":
         return machine_run(sweep_name(config), 1)
+    assert job == "prepare", "an endpoint is named by its target"
     return f"prepare-{config.data.name}-{recipe_hash(config.data)[:8]}"
 
 
@@ -41,23 +42,27 @@ def machine_run(sweep: str, number: int) -> str:
 
 
 def job_config(config: Config, job: JobKind) -> Config:
-    """Return the configuration of the launch: machines that prepare data have a role that may write it."""
-    if job != "prepare":
-        return config
+    """Return the configuration of the launch: machines that prepare data or serve have roles of their own."""
     cloud = config.cloud
-    if cloud.prepare_profile is None:
+    profiles = {
+        "prepare": ("prepare_profile", cloud.prepare_profile, "prepare data"),
+        "serve": ("serve_profile", cloud.serve_profile, "serve models"),
+    }
+    if job not in profiles:
+        return config
+    setting, profile, what = profiles[job]
+    if profile is None:
         raise SkytrainError(
-            "cloud.prepare_profile is not set: the account has no role for machines that prepare data\n"
+            f"cloud.{setting} is not set: the account has no role for machines that {what}\n"
             "  apply infra/terraform/base of this version, then: skytrain cloud init --force"
         )
-    return replace(
-        config,
-        cloud=replace(cloud, instance_profile=cloud.prepare_profile, roles=replace(cloud.roles, node=None)),
-    )
+    return replace(config, cloud=replace(cloud, instance_profile=profile, roles=replace(cloud.roles, node=None)))
 
 
 def job_extras(config: Config, job: JobKind) -> tuple[str, ...]:
     """Return the extras of Skytrain that the job needs."""
+    if job == "serve":
+        return ("aws", "serve")
     extras = {"aws", "data"} if job == "prepare" else {"aws", "train"}
     if job == "tune" and "tpe" in config.tune.strategy.split("+"):
         extras.add("tune")
@@ -78,8 +83,8 @@ def job_extras(config: Config, job: JobKind) -> tuple[str, ...]:
 
 def job_words(offer: PlannedOffer, job: JobKind) -> tuple[str, ...]:
     """Return the words of `skytrain node` that follow from the offer and the job."""
-    if job == "prepare":
-        return ("--job", "prepare")
+    if job in ("prepare", "serve"):
+        return ("--job", job)
     if job == "tune":
         return ("tune.usd_per_hour=null", "--job", "tune")  # the price of the machine is that of its zone
     assert offer.layout is not None and offer.speed is not None

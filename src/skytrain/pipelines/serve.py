@@ -50,7 +50,7 @@ def serve(job: ServeJob, reporter: Reporter) -> int:
 
 def served_model(job: ServeJob, dtype: Dtype, reporter: Reporter) -> ServedModel:
     """The verified folder of what the request names; a run is exported in `dtype`."""
-    source = job.request.source
+    source = job.source
     if source is not None and source.startswith(REMOTE) and "/runs/" not in source:
         folder, name = _fetched(job, source, reporter), source.rstrip("/").rpartition("/")[2]
     elif source is not None and is_pretrained(source):
@@ -58,11 +58,9 @@ def served_model(job: ServeJob, dtype: Dtype, reporter: Reporter) -> ServedModel
         name = folder.resolve().name if Path(source).expanduser().is_dir() else source
     else:
         folder, name = _exported(job, dtype, reporter)
-    if not job.request.name:
-        name = re.sub(r"[^\w.@/-]+", "-", name)
-    model = open_served(
-        folder, job.request.name or name, lambda done, total: reporter.progress("verify", done, total, "bytes")
-    )
+    given = job.request.name or job.config.serve.name
+    name = given or re.sub(r"[^\w.@/-]+", "-", name)
+    model = open_served(folder, name, lambda done, total: reporter.progress("verify", done, total, "bytes"))
     if not model.verified:
         reporter.note(f"{folder} has no {SUMS}, as exports of Skytrain have: its sizes were checked, not its hashes")
     return model
@@ -74,7 +72,7 @@ def _exported(job: ServeJob, dtype: Dtype, reporter: Reporter) -> tuple[Path, st
     from .export import ExportRequest, export
 
     store = open_store(job.config.store)
-    record, step = choose_checkpoint(store, job.request.source)
+    record, step = choose_checkpoint(store, job.source)
     label = f"{record.name}@{step}"
     digest = read_marker(store, choose_commit(store, record.name, str(step))).manifest_sha256
     folder = _cache() / f"{re.sub(r'[^A-Za-z0-9.-]+', '-', record.name)}-{step}-{dtype}-{digest[:16]}"
@@ -92,7 +90,7 @@ def _exported(job: ServeJob, dtype: Dtype, reporter: Reporter) -> tuple[Path, st
 
 def fetch_model(job: ServeJob, folder: Path, reporter: Reporter) -> ServedModel:
     """Copy an exported folder of a store, or of a mounted file system, to `folder`, and compare it with its hashes."""
-    source = job.request.source
+    source = job.source
     if source is None:
         raise SkytrainError(
             "--fetch needs the URL or the path of an exported model\n  s3://bucket/project/exports/NAME"

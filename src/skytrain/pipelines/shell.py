@@ -15,6 +15,9 @@ PLUGIN_PAGE = (
 CLI_PAGE = "https://docs.aws.amazon.com/cli/latest/userguide/getting-started-install.html"
 
 
+ENDPOINT_PORT = 8000  # of `serve --target ec2`
+
+
 @dataclass(frozen=True)
 class ShellTarget:
     """The machine to connect to."""
@@ -23,8 +26,13 @@ class ShellTarget:
     instance: str
     region: str
 
-    def command(self) -> list[str]:
-        return ["aws", "ssm", "start-session", "--target", self.instance, "--region", self.region]
+    def command(self, forward: int | None = None) -> list[str]:
+        """A terminal; with `forward`, that port of this computer leads to the machine's endpoint."""
+        words = ["aws", "ssm", "start-session", "--target", self.instance, "--region", self.region]
+        if forward is None:
+            return words
+        ports = f"portNumber={ENDPOINT_PORT},localPortNumber={forward}"
+        return [*words, "--document-name", "AWS-StartPortForwardingSession", "--parameters", ports]
 
 
 def choose_machine(run: str, machines: Sequence[CloudResource], node: str | None) -> ShellTarget:

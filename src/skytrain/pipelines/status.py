@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from ..checkpoints import CheckpointError, committed, read_marker
-from ..cloud import LaunchRecord, launch_starts, launched_runs, launches_of
+from ..cloud import LaunchRecord, launch_starts, launched_runs, launches_of, stopped_key
 from ..config import Config, SkytrainError, format_count, format_seconds
 from ..runs import (
     DamagedRecord,
@@ -28,7 +29,12 @@ T = TypeVar("T")
 LAUNCHED = "launched"  # machines were asked for, and none has begun to train
 PREPARING = "preparing"  # a rented machine prepares data
 TUNING = "tuning"  # a rented machine runs trials of a sweep
-JOBS_WITHOUT_ATTEMPTS = {"prepare": (PREPARING, "prepared"), "tune": (TUNING, "tuned")}  # while it runs, and after
+SERVING = "serving"  # a rented machine serves a model, or starts to
+JOBS_WITHOUT_ATTEMPTS = {  # while it runs, and after
+    "prepare": (PREPARING, "prepared"),
+    "tune": (TUNING, "tuned"),
+    "serve": (SERVING, "served"),
+}
 
 
 def status(config: Config, run: str | None) -> list[RunStatus]:
@@ -72,9 +78,11 @@ def _launched_status(store: Store, record: LaunchRecord) -> RunStatus:
 
 
 def _state_of_job(store: Store, record: LaunchRecord) -> tuple[str, str | None]:
-    """The state of `launch prepare` or `launch tune`, which have no attempts: what its machine says of itself."""
+    """The state of a launch that has no attempts: what its machine says of itself."""
     works, done = JOBS_WITHOUT_ATTEMPTS[record.verb]
     found = list_meeting(store, record.run)
+    if record.verb == "serve" and (record.over_at <= datetime.now(UTC) or store.exists(stopped_key(record))):
+        return done, None
     if found.over:
         end = read_object(store, generation_key(record.run, found.newest, "over"))
         if end.get("launch") == record.id:

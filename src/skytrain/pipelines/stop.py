@@ -6,14 +6,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..cloud import AwsSession, Call, CloudResource, launches_of, scale_to_zero, withdraw_launch
+from ..cloud import KINDS, AwsSession, Call, CloudResource, launches_of, scale_to_zero, stopped_key, withdraw_launch
 from ..config import Config, SkytrainError, plural
 from ..runs import Reporter, RunStatus, ask_stop, attempt_numbers, load_run, stop_key
 from ..storage import Store, open_store
-from .status import LAUNCHED, PREPARING, TUNING, find_status, status_of
+from .status import LAUNCHED, PREPARING, SERVING, TUNING, find_status, status_of
 
 POLL_SECONDS = 2.0
 LIVE = ("running", "starting")
+API_KEY = "API key"  # the kind of resource
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ def stop(config: Config, run: str, wait_seconds: float, reporter: Reporter) -> S
     found = find_status(store, run)
     if found.state == LAUNCHED:
         withdraw_launch(store, launches_of(store, run)[-1])
+    if found.state in (LAUNCHED, SERVING) and (last := launches_of(store, run)[-1]).verb == "serve":
+        store.write(stopped_key(last), b"{}")
     # A stale attempt is asked too: its machine may only be cut off from the store.
     if found.state not in (*LIVE, "stale"):
         return _result(found, asked=False)
@@ -85,6 +88,8 @@ def stop_calls(machines: Sequence[CloudResource]) -> list[tuple[str, Call]]:
         ids = [each.id for each in machines if each.kind == "instance" and each.region == region]
         if ids:
             calls.append((region, Call("ec2", "TerminateInstances", {"InstanceIds": ids})))
+    for key in (each for each in machines if each.kind == API_KEY):
+        calls += [(key.region, call) for call in KINDS[API_KEY].delete(key)]
     return calls
 
 
@@ -124,6 +129,8 @@ def describe_stop(stopped: StoppedRun) -> str:
         return f"{stopped.run}: what it has prepared is used when it is launched again"
     if stopped.state == TUNING:
         return f"{stopped.run}: its trials continue from their checkpoints when the sweep is launched again"
+    if stopped.state == SERVING:
+        return f"{stopped.run}: its endpoint has ended; its machine and its API key are removed with cloud=ec2"
     if not stopped.asked:
         return f"{stopped.run}: nothing to stop, it is {stopped.state} at {reached}, {kept}"
     if stopped.state in LIVE:

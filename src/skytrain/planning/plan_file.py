@@ -16,7 +16,7 @@ from .catalog import Market, Target
 
 FORMAT = 3
 HASH = "hash"  # the key of the hash over all others
-JobKind = Literal["train", "prepare", "tune"]
+JobKind = Literal["train", "prepare", "tune", "serve"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class PlannedOffer:
     efa_interfaces: int  # per node; 0 where the run has a single node
     placement_group: bool
     disk_gb: int  # of gp3 per node
-    layout: Layout | None  # None for a machine without GPUs, which prepares data
+    layout: Layout | None  # None for a machine that does not train
     speed: SpeedForecast | None
     memory_bytes_per_gpu: dict[str, float]
     cost: CostForecast

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,8 @@ class ApiKey:
     """A key, and where it came from."""
 
     value: str
-    origin: str  # a file, the variable's name, or "" of a new one
+    origin: str  # a file, the variable's name, a parameter, or "" of a new one
+    read_with: str = ""  # the command that prints it again
 
 
 def choose_api_key(file: Path | None = None, *, new: bool = True) -> ApiKey | None:
@@ -27,7 +29,7 @@ def choose_api_key(file: Path | None = None, *, new: bool = True) -> ApiKey | No
             value = file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
             raise SkytrainError(f"the API key cannot be read: {error}") from None
-        return ApiKey(_checked(value, str(file)), str(file))
+        return ApiKey(_checked(value, str(file)), str(file), f"cat {shlex.quote(str(file))}")
     if found := variable(VARIABLE):
         return ApiKey(_checked(found.strip(), VARIABLE), VARIABLE)
     return ApiKey(secrets.token_urlsafe(BYTES), "") if new else None

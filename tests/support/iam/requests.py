@@ -267,7 +267,24 @@ def _start_session(call: Call, account: Account) -> Iterator[Authorization]:
 def _get_parameter(call: Call, account: Account) -> Iterator[Authorization]:
     name = call.parameters.get("Name") or call.parameters["Path"]
     owner = "" if name.startswith("/aws/service/") else account.number
-    yield Authorization(call.action, f"arn:aws:ssm:{account.region}:{owner}:parameter{name.rstrip('/')}")
+    found = account.existing(call.action, f"arn:aws:ssm:{account.region}:{owner}:parameter{name.rstrip('/')}")
+    yield found
+
+
+def _own_parameter(call: Call, account: Account) -> Iterator[Authorization]:
+    yield account.existing(call.action, account.arn("ssm", f"parameter{call.parameters['Name']}"))
+
+
+def _put_parameter(call: Call, account: Account) -> Iterator[Authorization]:
+    """A new parameter: the action itself, its tags, and the key that encrypts it."""
+    arn = account.arn("ssm", f"parameter{call.parameters['Name']}")
+    given = _requested(_pairs(call.parameters.get("Tags", [])))
+    yield Authorization(call.action, arn, given)
+    if given:
+        yield Authorization("ssm:AddTagsToResource", arn, given)
+    if "KeyId" in call.parameters:
+        via = {"kms:ViaService": f"ssm.{account.region}.amazonaws.com"}
+        yield Authorization("kms:Encrypt", call.parameters["KeyId"], via)
 
 
 def _training_job(call: Call, account: Account) -> Iterator[Authorization]:
@@ -344,6 +361,8 @@ _SPECIAL = {
     ("autoscaling", "UpdateAutoScalingGroup"): _update_group,
     ("ssm", "StartSession"): _start_session,
     ("ssm", "GetParameter"): _get_parameter,
+    ("ssm", "PutParameter"): _put_parameter,
+    ("ssm", "DeleteParameter"): _own_parameter,
     ("ssm", "GetParametersByPath"): _get_parameter,
     ("sagemaker", "CreateTrainingJob"): _training_job,
     ("emr-serverless", "CreateApplication"): _application,

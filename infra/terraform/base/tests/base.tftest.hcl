@@ -133,7 +133,7 @@ run "default" {
       for policy in [
         aws_iam_policy.node_store, aws_iam_policy.node_machine, aws_iam_policy.read_account, aws_iam_policy.viewer_store,
         aws_iam_policy.operator_store, aws_iam_policy.operator_launch, aws_iam_policy.operator_groups,
-        aws_iam_policy.operator_stop, aws_iam_policy.operator_shell,
+        aws_iam_policy.operator_stop, aws_iam_policy.operator_shell, aws_iam_policy.operator_serve, aws_iam_policy.serve_store,
         ] : [
         for each in jsondecode(policy.policy).Statement : [
           for action in flatten([each.Action]) : !endswith(action, ":*") && action != "*"
@@ -148,7 +148,7 @@ run "default" {
       for policy in [
         aws_iam_policy.node_store, aws_iam_policy.node_machine, aws_iam_policy.read_account, aws_iam_policy.viewer_store,
         aws_iam_policy.operator_store, aws_iam_policy.operator_launch, aws_iam_policy.operator_groups,
-        aws_iam_policy.operator_stop, aws_iam_policy.operator_shell,
+        aws_iam_policy.operator_stop, aws_iam_policy.operator_shell, aws_iam_policy.operator_serve, aws_iam_policy.serve_store,
       ] : length(policy.policy) <= 6144
     ]))
     error_message = "AWS refuses a managed policy of more than 6144 characters."
@@ -168,6 +168,7 @@ run "default" {
       toset(each.Resource) == toset([
         "arn:aws:iam::123456789012:role/skytrain-demo-us-east-2-node",
         "arn:aws:iam::123456789012:role/skytrain-demo-us-east-2-prepare",
+        "arn:aws:iam::123456789012:role/skytrain-demo-us-east-2-serve",
       ]) if each.Action == "iam:PassRole"
     ])
     error_message = "The operator may pass the roles of machines and no other."
@@ -179,6 +180,7 @@ run "default" {
         jsondecode(aws_iam_policy.node_store.policy).Statement,
         jsondecode(aws_iam_policy.node_machine.policy).Statement,
         jsondecode(aws_iam_policy.prepare_data.policy).Statement,
+        jsondecode(aws_iam_policy.serve_store.policy).Statement,
       ) :
       length(setintersection(toset(flatten([each.Action])), toset(["ec2:RunInstances", "iam:PassRole", "autoscaling:CreateAutoScalingGroup"]))) == 0
     ])
@@ -188,6 +190,16 @@ run "default" {
   assert {
     condition     = toset([for each in jsondecode(aws_iam_role.node.assume_role_policy).Statement : each.Principal.Service]) == toset(["ec2.amazonaws.com"])
     error_message = "Only EC2 may use the node role by default."
+  }
+
+  assert {
+    condition = alltrue([
+      for each in jsondecode(aws_iam_policy.serve_store.policy).Statement :
+      toset(each.Resource) == toset([
+        for folder in ["exports/", "bundles/", "runs/serve-"] : "arn:aws:s3:::skytrain-demo-123456789012-us-east-2/demo/${folder}*"
+      ]) if each.Action == "s3:GetObject"
+    ])
+    error_message = "A machine that serves reads exported models, packages and its own runs, and nothing else."
   }
 
   # Budget and outputs

@@ -31,6 +31,7 @@ KNOWN = (
     "sagemaker:endpoint/",
     "sagemaker:training-job/",
     "scheduler:schedule-group/",
+    "ssm:parameter/",
 )
 
 

@@ -83,6 +83,9 @@ class CloudConfig:
     prepare_profile: str | None = setting(
         EXECUTION, "Instance profile of machines that prepare data: they may write it.", default=None
     )
+    serve_profile: str | None = setting(
+        EXECUTION, "Instance profile of machines that serve models: they read exported models only.", default=None
+    )
     reservation: str | None = setting(
         EXECUTION, "A capacity block that you have bought, cr-...: its machines are used, and no others.", default=None
     )

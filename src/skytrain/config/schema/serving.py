@@ -30,6 +30,13 @@ class ServeConfig:
     )
     start: Seconds = setting(EXECUTION, "How long the server may take until it answers.")
     arguments: list[str] = setting(EXECUTION, "Further arguments of vLLM, such as [--max-num-seqs=64].")
+    source: str | None = setting(
+        EXECUTION, "What to serve where `skytrain serve` names nothing: a run, a folder, an s3:// URL.", default=None
+    )
+    name: str | None = setting(EXECUTION, "The model's name in requests, as --name.", default=None)
+    key_parameter: str | None = setting(
+        EXECUTION, "Parameter of AWS Systems Manager that has the API key, for rented machines.", default=None
+    )
 
 
 DEFAULT_SERVE = ServeConfig(

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ...cloud import KubeCluster, KubeKind, KubeObject, pod_reason
-from ...config import Config, SkytrainError, format_bytes, format_seconds
-from ...export import SUMS, hash_file
+from ...config import Config, SkytrainError, format_seconds
 from ...runs import Reporter
 from ...serving import ServedModel
-from ...storage import Store, open_store
+from ...storage import open_store
 from ..eks_jobs import cluster_of
 from .base import EXPORTED, ServeJob
+from .upload import model_key, upload_model
 
 if TYPE_CHECKING:
     from ...export import Dtype
@@ -79,11 +78,6 @@ class EksTarget:
         return 0
 
 
-def model_key(name: str, sha256: str) -> str:
-    """Return where a model is in the store: a folder named by its content."""
-    return f"exports/{re.sub(r'[^A-Za-z0-9.-]+', '-', name).strip('-.')}-{sha256[:12]}"
-
-
 def model_settings(config: Config, model: ServedModel, source: str) -> dict[str, str]:
     longest = config.serve.max_length or model.shape(config.serve.dtype or "bfloat16").max_length
     return {
@@ -92,25 +86,6 @@ def model_settings(config: Config, model: ServedModel, source: str) -> dict[str,
         "MAX_MODEL_LEN": str(longest),
         "TENSOR_PARALLEL": str(config.serve.gpus or 1),
     }
-
-
-def upload_model(store: Store, model: ServedModel, key: str, reporter: Reporter) -> None:
-    """Copy the folder to the store, its hashes last. One that is there is not copied again."""
-    if store.exists(f"{key}/{SUMS}"):
-        return
-    paths = sorted(path for path in model.folder.rglob("*") if path.is_file() and path.name != SUMS)
-    total, done, lines = sum(path.stat().st_size for path in paths), 0.0, []
-
-    def advanced(_: str, size: float) -> None:
-        nonlocal done
-        done += size
-        reporter.progress("upload", done, total, f"{format_bytes(done)} of {format_bytes(total)}")
-
-    for path in paths:
-        name = path.relative_to(model.folder).as_posix()
-        store.upload(path, f"{key}/{name}", advanced)
-        lines.append(f"{hash_file(path)}  {name}\n")
-    store.write(f"{key}/{SUMS}", "".join(lines).encode())
 
 
 def deploy(cluster: KubeCluster, data: dict[str, str], sha256: str) -> None:

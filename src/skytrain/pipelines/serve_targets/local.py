@@ -25,7 +25,7 @@ from ...serving import (
     find_vllm,
     server_settings,
 )
-from .base import EXPORTED, ServeJob
+from .base import EXPORTED, ServeJob, key_command
 
 if TYPE_CHECKING:
     from ...export import Dtype
@@ -49,8 +49,7 @@ class LocalTarget:
         engine = find_vllm(config.python)
         port = check_port(request.host, request.port)
         settings = server_settings(model, engine, find_gpus(), config, (request.host, port))
-        key = choose_api_key(request.api_key_file)
-        assert key is not None
+        key = _key(job)
         rows = [("model", model.name), ("folder", str(model.folder)), *settings.chosen, ("vLLM", engine.version)]
         reporter.table("serve", rows)
         if request.dry_run:
@@ -74,6 +73,18 @@ class LocalTarget:
                 server.stop()
         reporter.note("stopped")
         return 0
+
+
+def _key(job: ServeJob) -> ApiKey:
+    parameter = job.config.serve.key_parameter
+    if parameter is None:
+        key = choose_api_key(job.request.api_key_file)
+        assert key is not None
+        return key
+    from ...cloud import open_session, read_key  # a rented machine's own role may read it
+
+    value = read_key(open_session(job.config.cloud.region, job.config.cloud.account), parameter)
+    return ApiKey(value, parameter, key_command(parameter, job.config.cloud.region))
 
 
 class _Waiting:
@@ -113,15 +124,12 @@ def _announce(base: str, model: ServedModel, key: ApiKey, host: str) -> None:
         path = "/v1/chat/completions"
         body = {"model": model.name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 64}
     origin = f"from {key.origin}" if key.origin else "new, shown only here"
+    again = f"$({key.read_with})" if key.read_with else key.value
     lines = [
         f"serving {model.name} at {base}/v1",
         f"API key: {key.value if not key.origin else '***'} ({origin})",
         "",
-        *(
-            []
-            if key.origin == "SKYTRAIN_API_KEY"
-            else [f"export SKYTRAIN_API_KEY={key.value if not key.origin else f'$(cat {key.origin})'}"]
-        ),
+        *([] if key.origin == "SKYTRAIN_API_KEY" else [f"export SKYTRAIN_API_KEY={again}"]),
         f"curl {base}{path} -H \"Authorization: Bearer $SKYTRAIN_API_KEY\" -H 'Content-Type: application/json' -d '{json.dumps(body)}'",
         f"skytrain chat --url {base}",
         f"metrics: {base}/metrics; Ctrl-C ends the server",

@@ -124,3 +124,18 @@ override_resource {
   target = aws_iam_policy.prepare_data
   values = { arn = "arn:aws:iam::123456789012:policy/prepare_data" }
 }
+
+override_resource {
+  target = aws_iam_role.serve
+  values = { arn = "arn:aws:iam::123456789012:role/skytrain-demo-us-east-2-serve" }
+}
+
+override_resource {
+  target = aws_iam_policy.serve_store
+  values = { arn = "arn:aws:iam::123456789012:policy/serve_store" }
+}
+
+override_resource {
+  target = aws_iam_policy.operator_serve
+  values = { arn = "arn:aws:iam::123456789012:policy/operator_serve" }
+}

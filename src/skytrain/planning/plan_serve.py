@@ -1,0 +1,159 @@
+"""A plan for `serve --target ec2`: one machine whose GPUs have room for the model, the cheapest of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from skytrain import __version__
+from skytrain.config import SkytrainError, source_hash
+
+from .catalog import Catalog, InstanceType, Price
+from .costs import GP3_GB, GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH
+from .memory import usable_bytes
+from .offers import PlanRequest
+from .plan_file import FORMAT, CostForecast, Plan, PlannedCode, PlannedData, PlannedOffer, QuotaNeed, timestamp
+from .plan_making import EXPIRES_HOURS, FALLBACKS, PRICE_TOLERANCE
+from .serving import ServedShape, ServingFit, fit_serving, refuse_serving
+
+GB = 1e9
+ASSUMPTIONS = {
+    "memory": "weights, one sequence of full length, activations of 8192 tokens, CUDA and NCCL, as `skytrain serve` checks",
+    "hours": "from the launch, with the minutes of the boot",
+}
+
+
+@dataclass(frozen=True)
+class ServeWork:
+    """What is to be served, and for how long."""
+
+    shape: ServedShape
+    folder: str  # of the model, relative to the store
+    gpu_memory: float  # share of each GPU's memory
+    max_length: int | None = None
+    gpus: int | None = None
+    hours: float | None = None  # None: as long as the budget lasts
+    families: tuple[str, ...] = ()  # that may be started; empty: all
+
+
+@dataclass(frozen=True)
+class ServeMaterial:
+    """What the plan of an endpoint is made of besides the work."""
+
+    values: Mapping[str, Any]  # the composed configuration
+    words: Sequence[str]
+    request: PlanRequest
+    catalog: Catalog
+    now: datetime
+
+
+def serve_plan(work: ServeWork, material: ServeMaterial) -> Plan:
+    """Return the plan: the cheapest machine an hour that has room, and its fallbacks.
+
+    Raises SkytrainError if the model is too large for every machine of the region, or neither hours nor dollars are given.
+    """
+    request, values, now = material.request, material.values, material.now
+    assert request.region is not None
+    material.catalog.check_region(request.region)
+    if work.hours is None and request.budget_usd is None:
+        raise SkytrainError(
+            "how long is the model served?\n  add --hours 4, or budget.usd=10 for as long as that lasts"
+        )
+    offers = [_offer(work, instance, price, material) for instance, price in _candidates(work, material)]
+    offers.sort(key=lambda offer: (max(offer.usd_per_hour_each), offer.instance_type))
+    choice = offers[0]
+    return Plan(
+        format=FORMAT,
+        made_at=timestamp(now),
+        expires_at=timestamp(now + timedelta(hours=EXPIRES_HOURS)),
+        why=f"{choice.instance_type} is the cheapest ({choice.market}) that has room for the model",
+        code=PlannedCode(__version__, source_hash()),
+        offers=offers[: FALLBACKS + 1],
+        data=PlannedData(work.folder, work.shape.weight_bytes),
+        store_root=str(values["store"]["root"]),
+        checkpoint_every=None,
+        budget_usd=request.budget_usd,
+        usd_per_hour=max(choice.usd_per_hour_each),
+        request=asdict(request),
+        assumptions=ASSUMPTIONS,
+        config=dict(values),
+        words=list(material.words),
+        job="serve",
+    )
+
+
+def fit_instance(work: ServeWork, instance: InstanceType) -> ServingFit | None:
+    """Return how the machine would serve the model, or None where it has no room."""
+    count = work.gpus or instance.gpus
+    if count > instance.gpus or (work.gpus and work.gpus not in work.shape.degrees(work.gpus)):
+        return None
+    return fit_serving(work.shape, _room(work, instance), count, work.max_length)
+
+
+def _room(work: ServeWork, instance: InstanceType) -> float:
+    return usable_bytes(instance.gpu_memory_mib) * work.gpu_memory
+
+
+def _candidates(work: ServeWork, material: ServeMaterial) -> list[tuple[InstanceType, Price]]:
+    """Return the machines that are sold and have room. Raises SkytrainError by how much the largest lacks it."""
+    request, catalog = material.request, material.catalog
+    assert request.region is not None
+    wanted = [catalog.instance(request.instance)] if request.instance else catalog.instances
+    sold = [
+        (instance, price)
+        for instance in wanted
+        if (not work.families or instance.family in work.families)
+        and (price := catalog.price(instance.type, request.region, request.market or "on-demand"))
+    ]
+    if not sold:
+        what = request.instance or "a machine with GPUs"
+        raise SkytrainError(
+            f"the catalogue has no price of {what} ({request.market or 'on-demand'}) in {request.region}\n"
+            "  try: skytrain catalog refresh"
+        )
+    fitting = [(instance, price) for instance, price in sold if fit_instance(work, instance) is not None]
+    if not fitting:
+        largest = max((instance for instance, _ in sold), key=lambda each: (each.gpus * each.gpu_memory_mib, each.type))
+        count = work.gpus or largest.gpus
+        raise SkytrainError(
+            f"{largest.type}: {refuse_serving(work.shape, _room(work, largest), count, work.max_length)}"
+        )
+    return fitting
+
+
+def _offer(work: ServeWork, instance: InstanceType, price: Price, material: ServeMaterial) -> PlannedOffer:
+    bid = price.usd_per_hour_max
+    if price.market == "spot":
+        on_demand = material.catalog.price(instance.type, price.region, "on-demand")
+        bid = min(PRICE_TOLERANCE * bid, on_demand.usd_per_hour_max if on_demand else math.inf)
+    budget = material.request.budget_usd
+    limits = [hours for hours in (work.hours, budget / bid if budget is not None else None) if hours is not None]
+    hours, disk_gb = min(limits), GP3_GB + math.ceil(2 * work.shape.weight_bytes / GB)
+    disk = disk_gb * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH
+    least, most = hours * (price.usd_per_hour_min + disk), hours * (price.usd_per_hour_max + disk)
+    cost = CostForecast(hours, hours, most, least, most, 0.0, {"machine": most - hours * disk, "disk": hours * disk})
+    return PlannedOffer(
+        region=price.region,
+        instance_type=instance.type,
+        nodes=1,
+        market=price.market,
+        gpu=instance.gpu,
+        gpus_per_node=instance.gpus,
+        usd_per_hour_each=[price.usd_per_hour_min, price.usd_per_hour_max],
+        price_date=price.date,
+        price_source=f"{material.catalog.origin} catalogue: {price.source}",
+        max_usd_per_hour_each=bid,
+        quota=QuotaNeed(instance.quota_code(price.market), instance.vcpus),
+        efa_interfaces=0,
+        placement_group=False,
+        disk_gb=disk_gb,
+        layout=None,
+        speed=None,
+        memory_bytes_per_gpu={},
+        cost=cost,
+        kill_after_seconds=hours * 3600,
+        zones=[],
+    )
