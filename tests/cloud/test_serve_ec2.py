@@ -53,7 +53,8 @@ def typed(tmp_path: Path, ground: Ground, stubbed: StubbedSession, monkeypatch: 
     for module in (status, stop, sweep_state):
         monkeypatch.setattr(module, "open_store", lambda _: typed.store)
     monkeypatch.setattr("skytrain.cloud.open_session", ground.open)
-    monkeypatch.setattr("skytrain.cloud.scan.enabled_regions", lambda session: (["us-east-2"], []))  # as one may ask
+    for name in ("skytrain.cloud.scan", "skytrain.pipelines.launch_limits"):
+        monkeypatch.setattr(f"{name}.enabled_regions", lambda session: (["us-east-2"], []))
     return typed
 
 

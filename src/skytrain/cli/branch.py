@@ -9,11 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..config import SkytrainError
+from .branch_launch import launch_experts
+from .confirm import DryRun, Yes
 from .options import ConfigDirs, Json, Overrides, compose_overrides
 from .train import Processes, check_installed, worker_options
 
 if TYPE_CHECKING:
     from ..config import Composed
+    from ..merging import DomainsFile
     from ..pipelines.branch import ExpertRun
 
 Experts = Annotated[
@@ -24,17 +28,28 @@ Experts = Annotated[
 ]
 
 
+Launch = Annotated[
+    bool, typer.Option("--launch", help="Rent machines for each expert, as `skytrain launch` does: cloud=ec2.")
+]
+
+
 def branch(
     experts: Experts,
     overrides: Overrides = None,
     config_dir: ConfigDirs = None,
     processes: Processes = None,
     as_json: Json = False,
+    launch: Launch = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Train an expert for each domain, from one seed model.
 
     The experts are trained here, one after another, as `skytrain train --from SEED` would. The same command again resumes.
     budget.usd is for all of them together.
+
+    With --launch each expert gets rented machines of its own, and all train at the same time; the budget is divided by
+    planned dollars. The same command again launches those that are neither done nor running.
 
     \b
     The file:
@@ -48,15 +63,26 @@ def branch(
     Examples:
       skytrain branch --experts domains.yaml
       skytrain branch --experts domains.yaml budget.usd=40 trainer.micro_batch=8
+      skytrain branch --experts domains.yaml cloud=ec2 budget.usd=40 --launch --dry-run
     """
-    from ..jobs import ProcessLayout, choose_processes, supervise
     from ..merging import read_domains
+
+    read = read_domains(experts)
+    domains = dataclasses.replace(read, settings=(*read.settings, *(overrides or [])))
+    if launch:
+        return launch_experts(domains, list(config_dir or []), yes, dry_run)
+    if dry_run or yes:
+        raise SkytrainError("--dry-run and --yes are for --launch\n  leave them out, or add --launch")
+    raise SystemExit(_train_here(domains, config_dir, processes, as_json))
+
+
+def _train_here(domains: DomainsFile, config_dir: list[Path] | None, processes: int | None, as_json: bool) -> int:
+    from ..jobs import ProcessLayout, choose_processes, supervise
     from ..pipelines.branch import branch as pipeline
     from .console import print_table, reporter
 
     check_installed()
-    read, console = read_domains(experts), reporter()
-    domains = dataclasses.replace(read, settings=(*read.settings, *(overrides or [])))
+    console = reporter()
 
     def compose(words: list[str]) -> Composed:
         return compose_overrides(words, config_dir, domains.seed)
@@ -77,4 +103,4 @@ def branch(
         print_table(rows)
         if all(each.done for each in found):
             print(f"  merge them: skytrain merge {' '.join(each.run for each in found)}")
-    raise SystemExit(code)
+    return code

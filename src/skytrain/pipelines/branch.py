@@ -46,14 +46,14 @@ def branch(
     divided equally among the experts that are not done.
     """
     # All of them are composed first: a mistake in the last domain is found before the first is trained.
-    configs = {domain: compose(_words(domains, domain)).config for domain in domains.experts}
+    configs = {domain: compose(expert_words(domains, domain)).config for domain in domains.experts}
     store, code = open_store(next(iter(configs.values())).store), 0
     for number, (domain, config) in enumerate(configs.items()):
-        run, record = domains.run_name(domain), _find(store, domains.run_name(domain))
+        run, record = domains.run_name(domain), find_expert(store, domains.run_name(domain))
         if record is not None and record.finished_at is not None:
             reporter.note(f"{number + 1}/{len(configs)} {run}: done before")
             continue
-        words = _words(domains, domain)
+        words = expert_words(domains, domain)
         if config.budget.usd is not None:
             words.append(f"budget.usd={_allowance(store, domains, domain, config.budget.usd):.6f}")
         start = Start(domains.seed, domains.weights_only, domains.at_step)
@@ -65,15 +65,15 @@ def branch(
     return code, [_result(store, domains, domain, config) for domain, config in configs.items()]
 
 
-def _words(domains: DomainsFile, domain: str) -> list[str]:
+def expert_words(domains: DomainsFile, domain: str) -> list[str]:
     return [*domains.words(domain), f"run={domains.run_name(domain)}"]
 
 
-def _find(store: Store, run: str) -> RunRecord | None:
+def find_expert(store: Store, run: str) -> RunRecord | None:
     return load_run(store, run) if store.exists(f"runs/{run}/run.json") else None
 
 
-def _spent(store: Store, run: str) -> float:
+def spent_usd(store: Store, run: str) -> float:
     """Dollars that the run has cost; none where no price is known."""
     return (run_status(store, run, 0).usd or 0.0) if store.exists(f"runs/{run}/run.json") else 0.0
 
@@ -81,16 +81,16 @@ def _spent(store: Store, run: str) -> float:
 def _allowance(store: Store, domains: DomainsFile, domain: str, total_usd: float) -> float:
     """What this expert may have spent when it stops: what it has, and its share of what is left."""
     runs = {name: domains.run_name(name) for name in domains.experts}
-    spent = {name: _spent(store, run) for name, run in runs.items()}
+    spent = {name: spent_usd(store, run) for name, run in runs.items()}
     waiting = [
-        name for name, run in runs.items() if (record := _find(store, run)) is None or record.finished_at is None
+        name for name, run in runs.items() if (record := find_expert(store, run)) is None or record.finished_at is None
     ]
     return spent[domain] + max(0.0, total_usd - sum(spent.values())) / len(waiting)
 
 
 def _result(store: Store, domains: DomainsFile, domain: str, config: Config) -> BranchedExpert:
     run = domains.run_name(domain)
-    record, steps = _find(store, run), committed_steps(store, run)
+    record, steps = find_expert(store, run), committed_steps(store, run)
     done = record is not None and record.finished_at is not None
-    usd = _spent(store, run)
+    usd = spent_usd(store, run)
     return BranchedExpert(domain, run, steps[-1] if steps else 0, total_steps(config), usd, done)

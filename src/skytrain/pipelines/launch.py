@@ -95,6 +95,7 @@ class PlannedJob:
     composed: Composed
     plan: Plan
     keep_seconds: float = 0.0  # for which machines stay after a failure
+    options: tuple[str, ...] = ()  # of `skytrain node`: --from SEED
 
 
 def prepare_launch(
@@ -148,7 +149,7 @@ def _assembled(job: PlannedJob, preflight: Preflight, after: LaunchId | None = N
     record = _record(job.composed, current, preflight, (run, next_launch(earlier)))
     record = replace(record, bundle=bundle.key, after=after)
     draft = PreparedLaunch(run, current, record, session, store, contents, bundle, budget_usd=config.budget.usd)
-    groups = [_group(config, draft, number, image, job.keep_seconds) for number in range(len(current.offers))]
+    groups = [_group(config, draft, number, image, job) for number in range(len(current.offers))]
     for call in launch_calls(groups):
         call.body()  # what cannot be requested is refused now, and not after the question and the upload
     return replace(draft, groups=tuple(groups))
@@ -260,13 +261,13 @@ def _record(composed: Composed, plan: Plan, preflight: Preflight, named: tuple[s
     )
 
 
-def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineImage, keep_seconds: float) -> GroupSpec:
+def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineImage, job: PlannedJob) -> GroupSpec:
     offer, record, store = draft.plan.offers[number], draft.record, draft.store
     folder = store.url(launch_folder(record))
     command = (
         "node", *record.words, *job_words(offer, draft.plan.job), f"run={draft.run}",
         f"budget.usd_per_hour={record.groups[number].usd_per_hour:.4f}",
-        *(["--keep-on-failure", f"{keep_seconds:.0f}s"] if keep_seconds else []),
+        *job.options, *(["--keep-on-failure", f"{job.keep_seconds:.0f}s"] if job.keep_seconds else []),
         "--nodes", str(offer.nodes), "--processes", str(max(1, offer.gpus_per_node)), "--launch", record.id,
     )  # fmt: skip
     boot = BootScript(

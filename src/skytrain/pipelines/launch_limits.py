@@ -73,16 +73,29 @@ def check_same(composed: Composed, plan: Plan) -> None:
 
 def check_alone(earlier: Sequence[LaunchRecord], store: Store, session: AwsSession, now: datetime) -> None:
     """Raise if an earlier launch of the run, in any region, has machines or is about to ask for some."""
+    record = live_launch(earlier, store, session, now)
+    if record is not None:
+        state = "that launch may not be complete yet" if _begins(record, store, now) else "is not over"
+        raise SkytrainError(
+            f"run {record.run} was launched in {record.region} at {record.launched_at} by {record.launched_by}, "
+            f"and {state}\n  watch it: skytrain status {record.run}; end it: skytrain stop {record.run}"
+        )
+
+
+def live_launch(
+    earlier: Sequence[LaunchRecord], store: Store, session: AwsSession, now: datetime
+) -> LaunchRecord | None:
+    """Return the launch among these that has machines, or is about to ask for some."""
     for record in earlier:
         if record.failed or record.over_at <= now:
             continue
-        begins = now.timestamp() - recorded_at(store, record) < BEGIN_SECONDS
-        if begins or has_machines(session, record) or _waits_for_machines(record, store, session):
-            raise SkytrainError(
-                f"run {record.run} was launched in {record.region} at {record.launched_at} by {record.launched_by}, "
-                f"and {'that launch may not be complete yet' if begins else 'is not over'}\n"
-                f"  watch it: skytrain status {record.run}; end it: skytrain stop {record.run}"
-            )
+        if _begins(record, store, now) or has_machines(session, record) or _waits_for_machines(record, store, session):
+            return record
+    return None
+
+
+def _begins(record: LaunchRecord, store: Store, now: datetime) -> bool:
+    return now.timestamp() - recorded_at(store, record) < BEGIN_SECONDS
 
 
 def _waits_for_machines(record: LaunchRecord, store: Store, session: AwsSession) -> bool:
