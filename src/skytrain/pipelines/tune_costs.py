@@ -19,6 +19,7 @@ from ..tuning import (
     target_shape,
 )
 
+FIRST_VALIDATION = 1.5  # batches of training that a batch of the first validation counts as
 CONTINGENCY = 0.05  # of the final run, on top of the margin
 
 
@@ -28,7 +29,10 @@ def priced_problem(
     """The search with its prices, and what the final run may cost."""
 
     def usd(shape: RungShape) -> float:
-        return estimates[_key(shape)].usd(shape.config, shape.parameters, price)
+        estimate, trainer = estimates[_key(shape)], shape.config.trainer
+        # A run validates for the first time only if as many steps of training could be paid: that must fit in too.
+        first = FIRST_VALIDATION * trainer.validate_tokens / trainer.batch_tokens * estimate.step_seconds
+        return estimate.usd(shape.config, shape.parameters, price) + price.usd(first)
 
     target = target_shape(config)
     steps = total_steps(config)

@@ -77,7 +77,7 @@ class TrialReporter:
         self._reporter, self._stage = reporter, f"trial {number}"
 
     def note(self, text: str) -> None:
-        if text.startswith("warning"):
+        if text.startswith(("warning", "budget")):
             self._reporter.note(f"{self._stage}: {text}")
 
     def table(self, title: str, rows: Sequence[tuple[str, str]]) -> None:
@@ -121,7 +121,8 @@ class LocalRunner:
             raise SweepInterrupted(f"trial {number} was interrupted\n  the same command continues the sweep")
         usd = earlier + self._price.charged(seconds)
         metrics = last_metrics(self._store, run)
-        loss = {"diverged": math.inf, "budget": None}.get(outcome, metrics.get("val/loss", metrics.get("train/loss")))
+        # Without a validation there is nothing to compare: the training loss is that of one batch.
+        loss = {"diverged": math.inf, "budget": None}.get(outcome, metrics.get("val/loss"))
         shown = {name: value for name, value in metrics.items() if name.startswith(("train/loss", "eval/"))}
         extra = {"run": run, "outcome": outcome, **shown}
         return TrialResult(loss, usd, usd / self._price.charged(1.0), extra, self._price.charged(seconds))
