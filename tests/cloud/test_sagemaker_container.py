@@ -63,6 +63,23 @@ def test_a_host_is_what_sagemaker_says_in_its_file_or_in_variables(
     assert (found.name, found.hosts, found.address, found.gpus) == ("algo-1", ("algo-1",), "127.0.0.1", 4)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"hosts": ["algo-1"]}', "'current_host' is missing"),
+        ("[]", "is not what SageMaker writes"),
+        ('{"hosts": ["al', "is not what SageMaker writes"),
+        ('{"hosts": ["algo-1"], "current_host": "algo-2"}', "^[^:]*: this host, algo-2, is not among the hosts algo-1"),
+    ],
+)
+def test_an_incomplete_file_of_sagemaker_is_told(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "input/config/resourceconfig.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(SkytrainError, match=message):
+        read_host(tmp_path)
+
+
 def test_the_reason_of_a_failure_is_one_line_of_at_most_1024_characters(tmp_path: Path) -> None:
     write_failure(tmp_path, "no such file\n  look for it" + "." * 2000)
     text = (tmp_path / "output/failure").read_text()

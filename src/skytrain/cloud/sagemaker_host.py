@@ -27,24 +27,31 @@ class SageMakerHost:
 def read_host(root: Path) -> SageMakerHost:
     """Return this host: input/config/resourceconfig.json under `root`, or the SM_* variables of AWS's containers."""
     path = root / "input/config/resourceconfig.json"
+    source, hosts, current = str(path), variable("SM_HOSTS"), variable("SM_CURRENT_HOST")
     try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
-        hosts, current = variable("SM_HOSTS"), variable("SM_CURRENT_HOST")
-        if hosts is None or current is None:
+        found: dict[str, Any]
+        if path.exists():
+            found = json.loads(path.read_text())
+        elif hosts is not None and current is not None:
+            source = "SM_HOSTS"
+            found = {"hosts": json.loads(hosts), "current_host": current}
+        else:
             raise SkytrainError(
                 f"{path} does not exist, and SM_HOSTS is not set: this is no container of a SageMaker training job"
-            ) from None
-        found = {"hosts": json.loads(hosts), "current_host": current}
-    except ValueError as error:
-        raise SkytrainError(f"{path} is not what SageMaker writes: {error}") from None
-    interface = found.get("network_interface_name") or variable("SM_NETWORK_INTERFACE_NAME")
-    gpus = variable("SM_NUM_GPUS")
+            )
+        name, names = str(found["current_host"]), tuple(sorted(map(str, found["hosts"])))
+        interface = found.get("network_interface_name") or variable("SM_NETWORK_INTERFACE_NAME")
+        if name not in names:
+            raise SkytrainError(f"{source}: this host, {name}, is not among the hosts {', '.join(names)}")
+    except SkytrainError:  # a ValueError too
+        raise
+    except KeyError as error:
+        raise SkytrainError(f"{source} is not what SageMaker writes: {error} is missing") from None
+    except (AttributeError, TypeError, ValueError) as error:
+        raise SkytrainError(f"{source} is not what SageMaker writes: {error}") from None
+    gpus = variable("SM_NUM_GPUS") or ""
     return SageMakerHost(
-        str(found["current_host"]),
-        tuple(sorted(found["hosts"])),
-        address_of(interface) if interface else None,
-        int(gpus) if gpus else None,
+        name, names, address_of(interface) if interface else None, int(gpus) if gpus.isdigit() else None
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..config import SkytrainError, SlurmConfig
 from .slurm import LEAVE_SECONDS, environment_lines, sbatch_options
-from .slurm_cluster import SlurmError, SlurmJob, ask_slurm, has_ended, job_details, submit_job
+from .slurm_cluster import SlurmError, SlurmJob, ask_slurm, has_ended, submit_job
 
 CODE, FAILURES, STOP = "code", "failures", "stop"  # files of a task: its exit code, failures in a row, told to stop
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -153,15 +153,13 @@ def array_tasks(name: str, folder: Path) -> list[ArrayTask]:
     found = [row.strip().split("|") for row in rows if row.count("|") == 7]
     newest = max((int(row[0]) for row in found), default=None)
     tasks: dict[int, ArrayTask] = {}
+    restarts = _restarts(newest) if newest is not None else {}
     for array, number, state, names, count, elapsed, limit, reason in found:
         if int(array) != newest or not number.isdigit():
             continue
         job, task = f"{array}_{number}", int(number)
-        restarts = job_details(job).get("Restarts")
-        shown = SlurmJob(
-            job, state, names or f"{count} wanted", elapsed, limit, int(restarts) if restarts else None, reason,
-            str(task_log(folder, job)),
-        )  # fmt: skip
+        nodes = names or f"{count} wanted"
+        shown = SlurmJob(job, state, nodes, elapsed, limit, restarts.get(task), reason, str(task_log(folder, job)))
         tasks[task] = ArrayTask(task, shown, _exit_code(folder, task) if has_ended(state) else None)
     for path in folder.glob(f"*.{CODE}"):
         number = path.stem
@@ -172,6 +170,16 @@ def array_tasks(name: str, folder: Path) -> list[ArrayTask]:
             over = SlurmJob(job, state, "-", "-", "-", None, "", str(logs[-1]) if logs else None)
             tasks[int(number)] = ArrayTask(int(number), over, code)
     return [tasks[number] for number in sorted(tasks)]
+
+
+def _restarts(array: int) -> dict[int, int]:
+    """Return how often each task was requeued: one question, however many tasks there are."""
+    try:
+        text = ask_slurm(["scontrol", "--oneliner", "show", "job", str(array)])
+    except SlurmError:  # it has just been forgotten
+        return {}
+    found = re.findall(r"\bArrayTaskId=(\d+) .*?\bRestarts=(\d+)", text)
+    return {int(task): int(count) for task, count in found}
 
 
 def task_log(folder: Path, job: str) -> Path:
