@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 
@@ -40,6 +41,16 @@ def root(forest, tmp_path) -> Path:
     return root
 
 
+def hellaswag(folder: Path) -> Path:
+    """Six questions in HellaSwag's form."""
+    path = folder / "questions.jsonl"
+    rows = [{"ctx": f"A {n}", "endings": ["sits.", "runs.", "eats.", "flies."], "label": n % 4} for n in range(6)]
+    path.write_text(
+        "".join(json.dumps({"activity_label": "Cats", "ind": n, **row}) + "\n" for n, row in enumerate(rows))
+    )
+    return path
+
+
 def test_experts_branch_off_resume_and_are_compared_with_what_is_merged_of_them(root):
     """The whole path: a seed, two experts of which one is interrupted, their merge, and its report."""
 
@@ -64,7 +75,8 @@ def test_experts_branch_off_resume_and_are_compared_with_what_is_merged_of_them(
 
     merge(tiny_config(root, "run=both"), MergeRequest(("seed-synthetic", "seed-other")), Silent())
     request = MergeReportRequest("both", DOMAINS, "seed@4", points=3, max_tokens="512")
-    report = report_merge(composed([]).config, request, composed, Silent())
+    tasks = ["evaluation.tasks=[hellaswag]", f"evaluation.data.hellaswag='{hellaswag(root.parent)}'"]
+    report = report_merge(composed(tasks).config, request, composed, Silent())
     assert [row.role for row in report.rows] == ["seed", "expert", "expert", "merged", "ensemble", "dense"]
     merged, experts = report.row("merged"), [row for row in report.rows if row.role == "expert"]
     # The middle of the path is the average, and its ends are the experts.
@@ -76,6 +88,10 @@ def test_experts_branch_off_resume_and_are_compared_with_what_is_merged_of_them(
     assert len(report.verdicts) == 6 and report.verdicts[0].startswith("merged beats the seed on ")
     assert store.exists("runs/both/merge-report.json")
     assert len(merge_table(report)) == 7
+    for row in report.rows:
+        score = next(score for name, score in row.tasks.items() if name.startswith("hellaswag/"))
+        assert score.items == 6 and score.stderr is not None and 0 <= score.value <= 1
+    assert "hellaswag/" in (page := merge_html(report)) and " ± " in page
     page = merge_html(dataclasses.replace(report, run="<both>"))
     assert "<h1>Merge &lt;both&gt;</h1>" in page and page.count("<polyline") == 3 and "http" not in page
 
