@@ -132,9 +132,18 @@ def test_a_grace_period_that_is_shorter_than_a_save_is_refused() -> None:
 
 
 def test_long_and_odd_run_names_give_valid_and_different_job_names() -> None:
-    names = [kube_job_name(run, "00001") for run in ("r" * 300, "r" * 301, "A_b", "a-b", "a--b", "...")]
+    names = [
+        kube_job_name(run, "00001")
+        for run in ("r" * 300, "r" * 301, "A_b", "a-b", "a--b", "...", "124m", "run-124m", "9" * 60)
+    ]
     assert len(set(names)) == len(names)
-    assert all(re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?", name) for name in names)
+    assert all(re.fullmatch(r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?", name) for name in names)  # as Services want
+
+
+def test_run_names_that_look_like_numbers_are_text_in_yaml() -> None:
+    """kubectl reads 1e5 and 00008 as numbers, and a label that is a number is refused."""
+    shown = to_yaml([{"labels": {"run": "1e5", "launch": "00008", "word": "1e5-x"}}])
+    assert "'1e5'" in shown and "'00008'" in shown and "word: 1e5-x" in shown
 
 
 def test_a_pod_is_known_by_its_index_so_that_a_replacement_is_the_same_host(monkeypatch: pytest.MonkeyPatch) -> None:

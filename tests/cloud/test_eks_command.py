@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -249,10 +249,75 @@ def test_a_train_job_brings_its_runtime_and_both_are_removed(
     assert typed.launch("--yes", "cloud.kind=trainjob") == 0
     cluster = typed.cluster
     assert [key[0] for key in sorted(cluster.objects)] == ["configmaps", "trainingruntimes", "trainjobs"]
-    assert typed.verb("status", "cloud.kind=trainjob") == 0
+    assert typed.verb("status") == 0
     assert "TrainJob" in capsys.readouterr().out
-    assert typed.verb("stop", "--yes", "cloud.kind=trainjob") == 0
+    assert typed.verb("stop", "--yes") == 0
     assert not cluster.objects
+
+
+def test_a_run_that_trains_as_a_train_job_is_not_launched_again_as_a_job(
+    typed: TypedEks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = job_of(offer_size(offer("g5.12xlarge", 2)))
+    made = replace(made, run="gpt2-typed", project="demo", cloud=replace(made.cloud, kind="trainjob"))
+    typed.put(made.objects())
+    assert typed.launch("--yes") == 2
+    assert f"the cluster has a job {JOB}" in capsys.readouterr().err and not typed.cluster.all("jobs")
+    assert typed.verb("stop", "--yes") == 0
+    assert not typed.cluster.objects
+
+
+def test_a_launch_that_fails_never_deletes_the_job_of_another_project(
+    typed: TypedEks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = job_of(offer_size(offer("g5.12xlarge", 2)))
+    made = replace(made, run="gpt2-typed", project="other", cloud=replace(made.cloud, kind="trainjob"))
+    typed.put(made.objects())
+    theirs = dict(typed.cluster.objects)
+    assert typed.launch("--yes", "cloud.kind=trainjob") == 2
+    assert "already exists" in capsys.readouterr().err
+    assert typed.cluster.objects == theirs and launches_of(typed.store, "gpt2-typed")[0].failed
+
+
+def test_who_follows_learns_why_a_job_has_no_pods_and_that_it_was_deleted(
+    typed: TypedEks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed.put_job()
+    cluster, told = typed.cluster, list[str]()
+    for pod in cluster.pods():
+        cluster.delete("pods", NAMESPACE, pod["metadata"]["name"])
+    about = {"involvedObject": {"name": JOB}, "reason": "FailedCreate", "message": "exceeded quota: limits"}
+    metadata = {"name": "e1", "namespace": NAMESPACE}
+    cluster.add("events", {"apiVersion": "v1", "kind": "Event", "metadata": metadata, **about})
+    spec = replace(job_of(offer_size(offer("g5.12xlarge", 2))), run="gpt2-typed", project="demo")
+    spec = replace(spec, cloud=replace(spec.cloud, project="demo"))
+    monkeypatch.setattr(launch_eks, "LOOK_SECONDS", 0.01)
+
+    def tell(text: str) -> None:
+        told.append(text)
+        cluster.delete("jobs", NAMESPACE, JOB)  # by somebody else
+
+    with pytest.raises(SkytrainError, match=f"job {JOB} was deleted"):
+        launch_eks.wait_for_pods(cast(Any, SimpleNamespace(cluster=cluster_client(typed), job=spec)), tell)
+    assert told == [f"{JOB} waits: exceeded quota: limits"]
+
+
+def test_watches_that_expire_at_once_are_not_begun_again_at_once(typed: TypedEks) -> None:
+    typed.put_job()
+    client, waits = cluster_client(typed), list[float]()
+    client._wait = waits.append
+    typed.cluster.faults.gone_watches = 3
+    assert next(client.watch_pods(NAMESPACE, "skytrain/run=gpt2-typed", 60.0))["kind"] == "Pod"
+    assert len(waits) == 3
+
+
+def test_gc_finds_the_objects_of_a_project_whose_name_is_no_label(
+    typed: TypedEks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = job_of(offer_size(offer("g5.12xlarge", 2)))
+    typed.put(replace(made, run="gpt2-typed", project="My_Project").objects())
+    assert typed.verb("gc", "cloud.project=My_Project") == 0
+    assert JOB in capsys.readouterr().out
 
 
 REFUSALS: dict[str, tuple[int, str, dict[str, Any]]] = {
@@ -279,10 +344,9 @@ def test_a_launch_that_fails_half_way_leaves_nothing(typed: TypedEks, capsys: py
     typed.cluster.faults.refused = {"services"}
     assert typed.launch("--yes") == 11
     assert 'cannot post resource "services"' in capsys.readouterr().err
-    assert [key[0] for key in typed.cluster.objects] == ["configmaps"]  # it may not delete services either: told
-    assert launches_of(typed.store, "gpt2-typed")[0].failed is False
+    assert not typed.cluster.objects and launches_of(typed.store, "gpt2-typed")[0].failed
 
-    typed.cluster.faults.refused, typed.cluster.objects = set(), {}
+    typed.cluster.faults.refused = set()
     typed.cluster.faults.lost_answers = {"jobs"}  # it was created, and nobody knows
     assert typed.launch("--yes", "run=other") == 3
     assert "does not answer POST" in capsys.readouterr().err

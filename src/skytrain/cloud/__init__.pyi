@@ -41,6 +41,7 @@ from .eks import (
     check_eks_settings as check_eks_settings,
     check_grace as check_grace,
     kube_job_name as kube_job_name,
+    run_labels as run_labels,
     to_yaml as to_yaml,
 )
 from .eks_host import PodHost as PodHost, read_pod as read_pod
@@ -50,6 +51,7 @@ from .eks_jobs import (
     check_quota as check_quota,
     jobs_in_cluster as jobs_in_cluster,
     pod_reason as pod_reason,
+    remove_created as remove_created,
     remove_job as remove_job,
 )
 from .eks_pods import (

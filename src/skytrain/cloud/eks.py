@@ -19,6 +19,7 @@ NAME_LENGTH = 52  # a pod's host name is the job's name and its index, of 63 let
 LABEL_LENGTH = 63
 IMAGE = re.compile(r"[a-z0-9.-]+(:\d+)?/[a-z0-9._/-]+@sha256:[0-9a-f]{64}")
 DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+NUMBER = re.compile(r"[-+.\d][\d._eE+-]*")  # kubectl takes 1e5 and 00008 for numbers, PyYAML does not
 KEPT_SECONDS = 7 * 86400  # for which Kubernetes keeps a job that has ended
 FAILURES_PER_NODE = 6  # pods that may fail, disruptions and interruptions apart
 TRAINER = "trainer.kubeflow.org/v1alpha1"
@@ -163,7 +164,12 @@ def run_labels(project: str, run: str) -> dict[str, str]:
 
 
 def kube_job_name(run: str, launch: str) -> str:
-    return f"{dns_name(run, NAME_LENGTH - len(launch) - 1)}-{launch}"
+    """Return the name of a launch's objects. Services and TrainJobs want a letter first."""
+    most = NAME_LENGTH - len(launch) - 1
+    name = dns_name(run, most)
+    if name[0].isdigit():
+        name = f"run-{dns_name(run + '/', most - 4)}"  # with its hash: a run may be called run-1 as well as 1
+    return f"{name}-{launch}"
 
 
 def dns_name(text: str, most: int) -> str:
@@ -220,7 +226,8 @@ def to_yaml(objects: list[KubeObject]) -> str:
             return True  # labels occur several times, and a person wants to read them where they are
 
     def text(dumper: yaml.SafeDumper, value: str) -> Any:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+        style = "|" if "\n" in value else "'" if NUMBER.fullmatch(value) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
 
     Plain.add_representer(str, text)
     return "---\n".join(yaml.dump(each, Dumper=Plain, sort_keys=False, width=120) for each in objects)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ..config import CloudConfig
-from .eks import TRAINER, kube_job_name, run_labels
+from .eks import TRAINER, run_labels
 from .kube import KubeCluster, KubeError, KubeKind, KubeObject
 
 PENDING_WORDS = {
@@ -56,12 +56,21 @@ def jobs_in_cluster(cluster: KubeCluster, cloud: CloudConfig, run: str) -> list[
     """Return the jobs of a run that the cluster still has, newest first."""
     labels = run_labels(str(cloud.project), run)
     selector = ",".join(f"{name}={labels[name]}" for name in ("skytrain/project", "skytrain/run"))
-    kind = KubeKind(TRAINER, "TrainJob", cloud.eks.namespace) if cloud.kind == "trainjob" else job_kind(cloud)
-    found = cluster.items(kind, labelSelector=selector)
+    found = [*cluster.items(job_kind(cloud), labelSelector=selector), *_train_jobs(cluster, cloud, selector)]
     pods = cluster.items(KubeKind("v1", "Pod", cloud.eks.namespace), labelSelector=selector) if found else []
     jobs = [_job(each, pods) for each in found]
     jobs = [replace(job, reason=_no_pods(cluster, cloud, job)) if not job.pods else job for job in jobs]
     return sorted(jobs, key=lambda job: job.name, reverse=True)
+
+
+def _train_jobs(cluster: KubeCluster, cloud: CloudConfig, selector: str) -> list[KubeObject]:
+    """Return TrainJobs whatever `cloud.kind` says now: a run may have been launched with the other kind."""
+    try:
+        return cluster.items(KubeKind(TRAINER, "TrainJob", cloud.eks.namespace), labelSelector=selector)
+    except KubeError as error:
+        if cloud.kind != "trainjob" and error.status in (403, 404):  # a cluster without Kubeflow Trainer
+            return []
+        raise
 
 
 def _no_pods(cluster: KubeCluster, cloud: CloudConfig, job: EksJob) -> str | None:
@@ -94,16 +103,37 @@ def job_kind(cloud: CloudConfig) -> KubeKind:
     return KubeKind("batch/v1", "Job", cloud.eks.namespace)
 
 
-def remove_job(cluster: KubeCluster, cloud: CloudConfig, run: str, launch: str) -> None:
-    """Delete all objects of a launch; those that are gone do not matter."""
-    name, namespace = kube_job_name(run, launch), cloud.eks.namespace
+def remove_job(cluster: KubeCluster, cloud: CloudConfig, job: EksJob) -> None:
+    """Delete a job and all objects of its launch; those that are gone do not matter."""
+    namespace = cloud.eks.namespace
     kinds = [KubeKind("v1", "ConfigMap", namespace)]
-    if cloud.kind == "trainjob":
+    if job.kind == "TrainJob":
         kinds = [KubeKind(TRAINER, "TrainJob", namespace), KubeKind(TRAINER, "TrainingRuntime", namespace), *kinds]
     else:
         kinds = [job_kind(cloud), KubeKind("v1", "Service", namespace), *kinds]
     for kind in kinds:
-        cluster.delete(kind, name)
+        cluster.delete(kind, job.name)
+
+
+def remove_created(cluster: KubeCluster, created: Sequence[KubeObject], unsure: KubeObject | None) -> None:
+    """Delete what a launch has created, the job first. `unsure` goes only if it is this launch's.
+
+    The answer to its creation was lost, or an object of its name was there: perhaps the job of another project.
+    """
+    if unsure is not None and _is_there(cluster, unsure):
+        cluster.delete(KubeKind.of(unsure), unsure["metadata"]["name"])
+    for each in reversed(created):
+        cluster.delete(KubeKind.of(each), each["metadata"]["name"])
+
+
+def _is_there(cluster: KubeCluster, item: KubeObject) -> bool:
+    """Return whether the cluster has this very object: project, run, launch, owner and kill time are the same."""
+    found = cluster.get(KubeKind.of(item), item["metadata"]["name"])
+    if found is None:
+        return False
+    return all(
+        item["metadata"][part].items() <= found["metadata"].get(part, {}).items() for part in ("labels", "annotations")
+    )
 
 
 def _job(found: KubeObject, pods: Sequence[KubeObject]) -> EksJob:

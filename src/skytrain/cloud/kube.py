@@ -136,9 +136,13 @@ class KubeCluster:
                 ):
                     patience.recovered()
                     yield event["raw_object"]
+                if time.monotonic() < deadline - 1:
+                    self._wait(1.0)  # the server ends watches early: not as fast as it can
             except ApiException as error:
-                if error.status not in (0, 410, 429, 500, 503):
+                wait = patience.failed() if error.status in (0, 410, 429, 500, 502, 503, 504) else None
+                if wait is None:
                     raise refusal(self.name, "a watch of pods", int(error.status or 0), str(error.body or "")) from None
+                self._wait(wait)
             except (HTTPError, OSError) as error:
                 if (wait := patience.failed()) is None:
                     raise KubeError(

@@ -52,7 +52,7 @@ def stop_eks_run(config: Config, run: str, wait_seconds: float, force: bool, rep
     if stopped is None or force or not stopped.may_be_saving:
         for job in jobs_in_cluster(cluster, config.cloud, run):
             if job.state != "deleting" and not job.has_ended:
-                remove_job(cluster, config.cloud, run, job.name.rpartition("-")[2])
+                remove_job(cluster, config.cloud, job)
                 reporter.note(f"job {job.name} is deleted")
     return stopped
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from ..cloud import TRAINER, GcSelection, KubeCluster, KubeError, KubeKind, KubeObject
+from ..cloud import TRAINER, GcSelection, KubeCluster, KubeError, KubeKind, KubeObject, run_labels
 from ..config import Config, format_seconds
 
 KINDS = (
@@ -18,6 +18,7 @@ KINDS = (
 )
 JOBS = ("Job", "TrainJob")
 OWNED = "app.kubernetes.io/managed-by=skytrain,app.kubernetes.io/component=training"
+PROJECT = "skytrain/project"
 YOUNG = timedelta(hours=1)  # a launch may be creating what has no owner yet
 
 
@@ -36,7 +37,9 @@ class KubeLeftover:
 def find_leftovers(config: Config, cluster: KubeCluster, selection: GcSelection) -> list[KubeLeftover]:
     """Return the project's objects in the namespace; those that a job owns go with it, and are not listed."""
     found: list[KubeLeftover] = []
-    selector = OWNED + (f",skytrain/project={config.cloud.project}" if config.cloud.project else "")
+    selector = OWNED + (
+        f",{PROJECT}={run_labels(config.cloud.project, PROJECT)[PROJECT]}" if config.cloud.project else ""
+    )
     for version, kind in KINDS:
         try:
             items = cluster.items(KubeKind(version, kind, config.cloud.eks.namespace), labelSelector=selector)

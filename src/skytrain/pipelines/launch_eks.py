@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -31,7 +32,7 @@ from ..cloud import (
     offer_size,
     open_cluster,
     pod_reason,
-    remove_job,
+    remove_created,
     smoke_size,
 )
 from ..config import Composed, Config, SkytrainError, check_job, plugin_targets
@@ -41,6 +42,7 @@ from ..storage import Store, open_store
 from .launch_jobs import job_words
 from .launch_limits import BEGIN_SECONDS, check_place, check_same
 
+LOOK_SECONDS = 30.0  # between two looks at a job whose pods wait
 SMOKE_SECONDS = 3600.0  # after which a smoke test is ended
 
 
@@ -112,11 +114,13 @@ def start_eks_launch(launch: EksLaunch, reporter: Reporter) -> None:
     cluster, store, record = launch.cluster, launch.store, launch.record
     assert cluster is not None
     create_launch(store, record)
+    made: list[KubeObject] = []
     try:
         if launch.plan is not None:
             document = json.dumps(plan_document(launch.plan), indent=1).encode()
             store.write(f"{launch_folder(record)}/plan.json", document)
-        made = [cluster.create(each) for each in launch.objects]
+        for each in launch.objects:
+            made.append(cluster.create(each))
         owner = made[-1]
         reference = {
             "apiVersion": owner["apiVersion"], "kind": owner["kind"],
@@ -125,29 +129,48 @@ def start_eks_launch(launch: EksLaunch, reporter: Reporter) -> None:
         for each in made[:-1]:
             change = {"metadata": {"ownerReferences": [reference]}}
             cluster.patch(KubeKind.of(each), each["metadata"]["name"], change)
-    except BaseException:
+    except BaseException as error:
         reporter.note("the launch failed: removing what it had created")
-        _remove(launch, cluster, reporter)
+        refused = isinstance(error, KubeError) and 400 <= error.status < 500 and error.status != 409
+        unsure = None if refused or len(made) == len(launch.objects) else launch.objects[len(made)]
+        _remove(launch, made, unsure, reporter)
         raise
 
 
 def wait_for_pods(launch: EksLaunch, tell: Callable[[str], None]) -> None:
-    """Wait until a pod runs or has ended; why pods wait is told once for each reason."""
+    """Wait until a pod runs or has ended; why pods, or a job without pods, wait is told once for each reason.
+
+    Raises SkytrainError if the job is deleted or fails before that: nobody would ever train.
+    """
     assert launch.cluster is not None
-    labels, told = launch.job.labels, set[str]()
-    selector = ",".join(f"{name}={labels[name]}" for name in ("skytrain/run", "skytrain/launch"))
-    for pod in launch.cluster.watch_pods(launch.job.eks.namespace, selector, launch.job.eks.wait):
-        if pod.get("status", {}).get("phase") in ("Running", "Succeeded", "Failed"):
-            return
-        if (reason := pod_reason(pod)) and reason not in told:
+    cluster, job, told = launch.cluster, launch.job, set[str]()
+    selector = ",".join(
+        f"{name}={job.labels[name]}" for name in ("skytrain/project", "skytrain/run", "skytrain/launch")
+    )
+
+    def tell_once(name: str, reason: str | None) -> None:
+        if reason and reason not in told:
             told.add(reason)
-            tell(f"{pod['metadata']['name']} waits: {reason}")
+            tell(f"{name} waits: {reason}")
+
+    deadline = time.monotonic() + job.eks.wait
+    while (left := deadline - time.monotonic()) > 0:
+        for pod in cluster.watch_pods(job.eks.namespace, selector, min(left, LOOK_SECONDS)):
+            if pod.get("status", {}).get("phase") in ("Running", "Succeeded", "Failed"):
+                return
+            tell_once(pod["metadata"]["name"], pod_reason(pod))
+        found = next((each for each in jobs_in_cluster(cluster, job.cloud, job.run) if each.name == job.name), None)
+        if found is None or found.state in ("deleting", "failed"):
+            how = f"has failed: {found.reason}" if found is not None and found.state == "failed" else "was deleted"
+            raise SkytrainError(f"job {job.name} {how}\n  no pod had started; launch the run again when that is mended")
+        tell_once(job.name, None if found.pods else found.reason)
 
 
-def _remove(launch: EksLaunch, cluster: KubeCluster, reporter: Reporter) -> None:
+def _remove(launch: EksLaunch, made: list[KubeObject], unsure: KubeObject | None, reporter: Reporter) -> None:
     """Remove what was created; the answer to a request may have been lost. Unless that is sure, the launch stays."""
+    assert launch.cluster is not None
     try:
-        remove_job(cluster, launch.job.cloud, launch.run, launch.record.id)
+        remove_created(launch.cluster, made, unsure)
         mark_failed(launch.store, launch.record)
     except SkytrainError as error:  # what follows is why the launch failed
         reporter.note(f"warning: {error}\n  see: skytrain status {shlex.quote(launch.run)} cloud=eks")
