@@ -18,6 +18,10 @@ RESERVED = replace(SPEC, reservation="cr-0123456789abcdef0")
 PLANS = {
     "two p4d with EFA": (SPEC, [offer("p4d.24xlarge")]),
     "p5 in a capacity block": (RESERVED, [offer("p5.48xlarge", 4, "on-demand")]),
+    "a plan for a capacity block": (
+        SPEC,
+        [replace(offer("p4de.24xlarge", 2, "on-demand"), reservation=RESERVED.reservation, placement_group=False)],
+    ),
     "one g6e on demand": (SPEC, [offer("g6e.12xlarge", 1, "on-demand")]),
     "spot with fallbacks": (
         SPEC,
@@ -39,9 +43,11 @@ def test_a_plan_becomes_queues_with_what_its_machines_have():
     assert config["Imds"] == {"ImdsSupport": "v2.0"} and "CustomActions" not in str(config)
     p4d = cluster_config(*PLANS["two p4d with EFA"])["Scheduling"]["SlurmQueues"][0]
     assert p4d["ComputeResources"][0]["Efa"] == {"Enabled": True} and p4d["HealthChecks"] == {"Gpu": {"Enabled": True}}
-    block = cluster_config(*PLANS["p5 in a capacity block"])["Scheduling"]["SlurmQueues"][0]
-    assert block["CapacityType"] == "CAPACITY_BLOCK" and "PlacementGroup" not in block["Networking"]
-    assert block["ComputeResources"][0]["CapacityReservationTarget"] == {"CapacityReservationId": RESERVED.reservation}
+    for plan in ("p5 in a capacity block", "a plan for a capacity block"):
+        block = cluster_config(*PLANS[plan])["Scheduling"]["SlurmQueues"][0]
+        assert block["CapacityType"] == "CAPACITY_BLOCK" and "PlacementGroup" not in block["Networking"]
+        target = block["ComputeResources"][0]["CapacityReservationTarget"]
+        assert target == {"CapacityReservationId": RESERVED.reservation} and len(block["Name"]) <= 25
 
 
 @pytest.mark.parametrize(
@@ -58,7 +64,7 @@ def test_a_cluster_that_cannot_be_is_refused(spec, message):
 
 
 @pytest.mark.slow
-def test_six_plans_load_in_parallelclusters_own_schema():
+def test_plans_pass_parallelclusters_own_schema_and_validators():
     configs = [cluster_config(*each) for each in PLANS.values()]
     done = load_in_parallelcluster(configs)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -12,8 +12,19 @@ VERSION = "3.16.1"
 CHECK = """\
 import json, sys
 from pcluster.schemas.cluster_schema import ClusterSchema
+from pcluster.validators.cluster_validators import ComputeResourceSizeValidator, EfaPlacementGroupValidator, NameValidator
 for config in json.load(sys.stdin):
-    ClusterSchema(cluster_name="c").load(config)
+    for queue in ClusterSchema(cluster_name="c").load(config).scheduling.queues:
+        found = NameValidator().execute(queue.name)
+        for resource in queue.compute_resources:
+            found += NameValidator().execute(resource.name)
+            found += ComputeResourceSizeValidator().execute(resource.min_count, resource.max_count, queue.capacity_type)
+            found += EfaPlacementGroupValidator().execute(
+                resource.efa.enabled, queue.get_placement_group_settings_for_compute_resource(resource).get("key"),
+                queue.get_chosen_placement_group_setting_for_compute_resource(resource).enabled is False,
+                False, queue.capacity_type, queue.name)
+        if found:
+            sys.exit("; ".join(each.message for each in found))
 """
 
 

@@ -97,8 +97,8 @@ def cluster_config(
     """Write an AWS ParallelCluster configuration for a plan.
 
     One Slurm queue for each kind of machine in the plan, with EFA, placement group and GPU health checks where the
-    machine has them; FSx for Lustre, linked to the store's bucket, at /fsx. Nothing is sent to AWS.
-    `skytrain launch train cloud=slurm`, on the head node, then runs the plan (docs/slurm.md).
+    machine has them; FSx for Lustre at /fsx, with the store's bucket linked to /fsx/store. Nothing is sent to AWS.
+    `skytrain launch train cloud=slurm store.root=/fsx/store`, on the head node, then runs the plan (docs/slurm.md).
 
     \b
     Example:

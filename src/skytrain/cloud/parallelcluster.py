@@ -69,21 +69,23 @@ def _queues(
 ) -> list[dict[str, Any]]:
     queues: dict[str, dict[str, Any]] = {}
     for number, offer in enumerate(offers):
-        reserved = spec.reservation if number == 0 else None
+        reserved = offer.reservation or (spec.reservation if number == 0 else None)
         market = "capacity-block" if reserved else offer.market
-        name = f"{offer.instance_type.replace('.', '-')}-{market}"
+        # ParallelCluster takes names of 25 characters.
+        name = f"{offer.instance_type.replace('.', '-')}-{'block' if reserved else offer.market}"
         if name in queues:  # the same machines with another mesh
             resource = queues[name]["ComputeResources"][0]
             resource["MaxCount"] = max(resource["MaxCount"], offer.nodes)
             continue
         together = offer.nodes > 1
+        efa = together and offer.efa_interfaces > 0
         resource = {
             "Name": offer.instance_type.replace(".", "-"),
             "InstanceType": offer.instance_type,
             # A block's machines are paid for in any case; others start with a job, and end after it.
             "MinCount": offer.nodes if reserved else 0,
             "MaxCount": offer.nodes,
-            "Efa": {"Enabled": together and offer.efa_interfaces > 0},
+            "Efa": {"Enabled": efa},
         }
         if reserved:
             resource["CapacityReservationTarget"] = {"CapacityReservationId": reserved}
