@@ -8,7 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from skytrain.tuning import Observation, Priors, Trial, fit_jointly, u_shape
+from skytrain.tuning import (
+    Observation,
+    Priors,
+    Problem,
+    Rung,
+    Trial,
+    centred_law,
+    fit_jointly,
+    priors_for,
+    u_shape,
+)
 from skytrain.tuning.curve import RELATIVE_NOISE
 from skytrain.tuning.joint import TrialData
 from tests.tuning.simulated import Truth, loss_of, make_problem
@@ -163,3 +173,19 @@ def test_eighty_percent_intervals_hold_the_truth_76_to_84_percent_of_the_time():
     share = calibration(500)
     print(f"coverage over 500 draws: {share:.3f}")
     assert 0.76 <= share <= 0.84
+
+
+def test_a_rate_far_too_low_is_no_divergence():
+    """Losses of short runs with Muon: the lowest rates end over a nat above the best."""
+    target = Rung("4x128-400", 8e5, 4e5, 1024, 1.0)
+    rungs = (Rung("2x32-50", 2.5e4, 5e4, 1024, 0.1), Rung("2x64-100", 1e5, 1e5, 1024, 0.2))
+    problem = Problem(target, rungs, 1e-5, 1.0, priors_for(target, centred_law(target, 5e-3)))
+    short = {0.00164: 7.93, 0.0131: 6.66, 0.0263: 6.45, 0.0526: 6.327, 0.105: 6.324, 0.149: 6.38}
+    longer = {0.00138: 7.01, 0.0111: 5.938, 0.0221: 5.893, 0.0442: 5.921}
+    history = [
+        Observation(Trial(rung.name, rate), loss, rung.usd)
+        for rung, losses in zip(rungs, (short, longer), strict=True)
+        for rate, loss in losses.items()
+    ]
+    fit = fit_jointly(problem, history)
+    assert [curve.optimum for curve in fit.curves] == pytest.approx([0.08, 0.025], rel=0.4)

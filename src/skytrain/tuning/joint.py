@@ -125,8 +125,8 @@ class TrialData:
             for name in names
         }
         lowest = {name: math.inf if one is None else one.loss for name, one in best.items()}
-        finite = [one for one in history if one.loss < lowest[one.trial.rung] + DIVERGED_NATS]
-        walls = [one for one in history if one.loss >= lowest[one.trial.rung] + DIVERGED_NATS or one.diverged]
+        walls = [one for one in history if _is_wall(one, best[one.trial.rung])]
+        finite = [one for one in history if one.finite and one not in walls]
         y = np.array([one.loss for one in finite])
         above = y - np.array([lowest[one.trial.rung] for one in finite])
         bests = [best[one.trial.rung] for one in finite]
@@ -314,6 +314,13 @@ def _mixing(rungs: Sequence[Rung], nugget: float) -> Array:
 
 def _loss(one: Observation) -> float:
     return one.loss
+
+
+def _is_wall(one: Observation, best: Observation | None) -> bool:
+    """Whether a trial diverged. One at a rate below the best is only slow, however high its loss."""
+    if best is None or not one.finite:
+        return one.diverged
+    return one.loss >= best.loss + DIVERGED_NATS and one.trial.rate > best.trial.rate
 
 
 def _wall_gaps(data: TrialData, optima: Array, rng: np.random.Generator) -> Array:
