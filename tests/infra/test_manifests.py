@@ -157,6 +157,10 @@ def test_references_between_objects_lead_somewhere(manifests: list[Manifest]) ->
         }
         for container in [*pod["containers"], *pod.get("initContainers", ())]:
             wanted |= {f"ConfigMap {place}/{e['configMapRef']['name']}" for e in container.get("envFrom", ())}
+            refs = [
+                each["valueFrom"].get("configMapKeyRef") for each in container.get("env", ()) if "valueFrom" in each
+            ]
+            wanted |= {f"ConfigMap {place}/{each['name']}" for each in refs if each}
             mounted = {each["name"] for each in container.get("volumeMounts", ())}
             claims = {each["metadata"]["name"] for each in _claims(manifests, name)}
             assert mounted <= {each["name"] for each in pod["volumes"]} | claims, name
@@ -207,10 +211,45 @@ def test_terraform_writes_every_value_that_the_overlay_needs() -> None:
     assert set(re.findall(r"fieldPath: data\.([A-Z_]+)", sources)) <= needed
 
 
+def _admission(manifests: list[Manifest], name: str) -> tuple[Manifest, Manifest]:
+    by_identity = {identity(each): each.get("spec", {}) for each in manifests}
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    policy, binding = (by_identity[f"{kind} {name}"] for kind in kinds)
+    assert binding["policyName"] == name
+    return policy, binding
+
+
+def test_operators_cannot_make_a_pod_that_reads_the_api_key(manifests: list[Manifest]) -> None:
+    """Whoever can start a command beside the key can read it from the log; no role reads Secrets either."""
+    for each in manifests:
+        if each["kind"] in ("Role", "ClusterRole"):
+            assert not any({"secrets", "pods/exec", "*"} & set(rule["resources"]) for rule in each["rules"]
+                           if "resources" in rule), identity(each)  # fmt: skip
+    (role,) = [each for each in manifests if identity(each) == "Role skytrain-serving/operator"]
+    writes = [rule for rule in role["rules"] if {"create", "patch", "update", "delete"} & set(rule["verbs"])]
+    named = {(resource, *rule.get("resourceNames", ["any"])) for rule in writes for resource in rule["resources"]}
+    assert named == {
+        ("deployments", "vllm"), ("deployments/scale", "vllm"), ("configmaps", "vllm-model"),
+        ("horizontalpodautoscalers", "any"),
+    }  # fmt: skip
+    policy, binding = _admission(manifests, "skytrain-serving-pods")
+    assert policy["failurePolicy"] == "Fail" and binding["validationActions"] == ["Deny"]
+    compared = set(re.findall(r"\bo\.\??(\w+) == c\.", policy["validations"][0]["expression"]))
+    spec = pod_templates(manifests)["Deployment skytrain-serving/vllm"]["spec"]
+    used = {name for container in spec["containers"] for name in container}
+    assert used - compared == {"resources", "imagePullPolicy"}
+    assert not any("envFrom" in each for each in [*spec["containers"], *spec["initContainers"]])
+
+
+def test_a_scheduled_launch_hands_its_own_image_to_the_pods(manifests: list[Manifest]) -> None:
+    [container] = pod_templates(manifests)["CronJob skytrain-training/scheduled-training"]["spec"]["containers"]
+    image = next(each["value"] for each in container["env"] if each["name"] == "IMAGE")
+    assert image == container["image"] and "@sha256:" in image and "cloud.eks.image=$(IMAGE)" in container["args"]
+
+
 def test_the_api_server_refuses_images_without_a_digest(manifests: list[Manifest]) -> None:
     """The expression is CEL, which nothing here evaluates: its pattern and its reach are checked."""
-    (policy,) = [each["spec"] for each in manifests if each["kind"] == "ValidatingAdmissionPolicy"]
-    (binding,) = [each["spec"] for each in manifests if each["kind"] == "ValidatingAdmissionPolicyBinding"]
+    policy, binding = _admission(manifests, "skytrain-images-by-digest")
     pattern = re.search(r"image\.matches\('(.*?)'\)", policy["validations"][0]["expression"])
     assert pattern and policy["failurePolicy"] == "Fail" and binding["validationActions"] == ["Deny"]
     assert re.search(pattern[1], f"a/b:1@sha256:{0:064}") and not re.search(pattern[1], "a/b:latest")

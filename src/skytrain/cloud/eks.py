@@ -17,7 +17,7 @@ from .kube import KubeObject
 
 NAME_LENGTH = 52  # a pod's host name is the job's name and its index, of 63 letters
 LABEL_LENGTH = 63
-IMAGE = re.compile(r"[a-z0-9.-]+(:\d+)?/[a-z0-9._/-]+@sha256:[0-9a-f]{64}")
+IMAGE = re.compile(r"[a-z0-9.-]+(:\d+)?/[a-z0-9._/-]+(:[\w.-]+)?@sha256:[0-9a-f]{64}")
 DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 NUMBER = re.compile(r"[-+.\d][\d._eE+-]*")  # kubectl takes 1e5 and 00008 for numbers, PyYAML does not
 KEPT_SECONDS = 7 * 86400  # for which Kubernetes keeps a job that has ended
