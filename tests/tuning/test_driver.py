@@ -178,6 +178,23 @@ def test_a_sweep_of_another_specification_is_refused_with_what_differs(tmp_path)
         sweep.open({"tokenizer": "bpe-2", "tune": {"strategy": "ladder"}})
 
 
+def test_a_sweep_that_was_refused_before_its_first_trial_may_be_corrected_under_its_name(tmp_path):
+    store = open_store(str(tmp_path))
+    sweep, ledger = SweepStore(store, "s"), Ledger(store, "sweeps/s", 10.0)
+    sweep.open({"tune": {"sizes": None}})
+    sweep.save("estimates", {})
+    ledger.reserve("final", 9.9)
+    ledger.charge("overhead-here", 0.05)
+    sweep.open({"tune": {"sizes": ["1x16"]}}, idle=True)
+    assert sweep.spec() == {"tune": {"sizes": ["1x16"]}} and sweep.load("estimates") is None
+    assert [entry.what for entry in sweep.entries()] == ["overhead-here"]  # what was paid stays paid
+    with pytest.raises(ValueError, match="exists with another specification"):
+        sweep.open({"tune": {"sizes": None}})  # another process measures its trials now
+    sweep.decide(Decision(1, Trial("a", 1e-3), 0.1, "grid"))
+    with pytest.raises(ValueError, match="exists with another specification"):
+        sweep.open({"tune": {"sizes": None}}, idle=True)
+
+
 def test_losses_survive_the_store_also_those_that_are_no_numbers(tmp_path):
     from skytrain.tuning import Observation
 

@@ -40,6 +40,7 @@ from ..tuning import (
     ended_sessions,
     find_strategy,
     fitted_curves,
+    live_sessions,
     other_answers,
     search_of,
     sweep_name,
@@ -132,7 +133,7 @@ def _open_sweep(config: Config) -> SweepStore:
         raise ConfigError("data.validation_fraction", "there is no validation split to compare trials on")
     trial_shapes(config)
     sweep = SweepStore(store, sweep_name(config))
-    sweep.open(sweep_spec(config, prepared.tokenizer_id))
+    sweep.open(sweep_spec(config, prepared.tokenizer_id), idle=not live_sessions(sweep))
     return sweep
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from ..config import SkytrainError, flatten, nearest
 from ..runs import read_object
 from ..storage import Store
-from .ledger import Entry
+from .ledger import FINAL, Entry
 from .problem import Answer, Observation, Trial
 
 
@@ -88,14 +88,22 @@ class SweepStore:
     def exists(self) -> bool:
         return self.store.exists(f"{self.folder}/spec.json")
 
-    def open(self, spec: Mapping[str, Any]) -> None:
-        """Creates the sweep, or checks that it is the one that exists. Raises SkytrainError with the differences."""
+    def open(self, spec: Mapping[str, Any], *, idle: bool = False) -> None:
+        """Creates the sweep, or checks that it is the one that exists. Raises SkytrainError with the differences.
+
+        One that was refused before its first trial begins anew, unless somebody works on it (`idle` is false).
+        """
         text = json.dumps(spec, indent=1, sort_keys=True)
         if self.store.create(f"{self.folder}/spec.json", text.encode()):
             return
         before, now = flatten(self.spec()), flatten(json.loads(text))
         changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
-        if changed:
+        if changed and idle and not self._keys("decisions") and self.answer() is None:
+            # Estimates and the reserve are of the other target. What measuring them cost stays in the ledger.
+            for name in ("estimates", f"ledger/{FINAL}"):
+                self.store.delete(f"{self.folder}/{name}.json")
+            self.save("spec", json.loads(text))
+        elif changed:
             lines = [f"{key}: {before.get(key)!r} -> {now.get(key)!r}" for key in changed[:8]]
             more = [f"and {len(changed) - 8} more"] if len(changed) > 8 else []
             raise SkytrainError(
