@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,7 +91,7 @@ def run_command(overrides: Overrides = None, config_dir: ConfigDirs = None, dry_
     except SweepStopped as stopped:  # as asked: no failure
         print(stopped, file=sys.stderr)
         return
-    print(_answer_text(tuned, words))
+    print(_answer_text(tuned, words, composed.config.tune.usd_per_hour))
 
 
 def _tuned(config: Config) -> TunedSweep:
@@ -121,12 +123,19 @@ def _schedule_text(schedule: Schedule) -> str:
     return "\n".join(lines)
 
 
-def _answer_text(tuned: TunedSweep, words: list[str]) -> str:
+def _answer_text(tuned: TunedSweep, words: list[str], usd_per_hour: float | None) -> str:
     decided = tuple(f"{word.partition('=')[0]}=" for word in tuned.final_words.split())
     kept = [word for word in words if not word.startswith(("tune.", "tune=", "budget.usd=", "run=", *decided))]
-    final = f"budget.usd={tuned.conclusion.final_usd:.2f}" if tuned.conclusion.final_usd >= 0.01 else ""
     start = f"--from SEED --at-step {tuned.from_step}" if tuned.from_step else ""
-    parts = ["skytrain train", *kept, tuned.final_words, f"run={tuned.name}-final", final, start]
+    quoted = [shlex.quote(word) for word in kept]
+    parts = [
+        "skytrain train",
+        *quoted,
+        tuned.final_words,
+        f"run={tuned.name}-final",
+        _final_budget(tuned.conclusion.final_usd, usd_per_hour),
+        start,
+    ]
     command = " ".join(part for part in parts if part)
     warnings = [f"warning: {line}" for line in tuned.conclusion.warnings]
     others = ", ".join(f"{one.strategy} {one.answer.rate:.3g}" for one in tuned.others)
@@ -145,6 +154,14 @@ def _answer_text(tuned: TunedSweep, words: list[str]) -> str:
             f"{tuned.url}/report/report.html",
         ]
     )
+
+
+def _final_budget(usd: float, usd_per_hour: float | None) -> str:
+    """What is reserved for the final run, rounded up, with the sweep's price: without one nothing is limited."""
+    if usd == 0:
+        return ""
+    price = "" if usd_per_hour is None else f" budget.usd_per_hour={usd_per_hour:g}"
+    return f"budget.usd={math.ceil(1e4 * usd) / 1e4:.10g}{price}"
 
 
 def _trials_text(history: list[Observation]) -> str:

@@ -290,6 +290,11 @@ def check_budget(problem: Problem, final_usd: float, ledger: Ledger) -> None:
 def conclude(setup: SweepSetup, history: Sequence[Observation]) -> Answer:
     """The strategy's answer, with warnings about what it rests on; saved in the sweep."""
     search = search_of(setup.problem, history, setup.ledger)
+    if history and not any(one.finite or one.diverged for one in history):
+        raise BudgetError(
+            f"all {len(history)} trials took twice their estimate and were stopped: there is no answer\n"
+            "  use a machine that does nothing else, and choose another tune.name; the trials are kept"
+        )
     if history and not any(one.finite for one in history):
         lowest = min(one.trial.rate for one in history)
         raise BudgetError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,6 +20,7 @@ from .trials import configured_value
 HIGHEST = {"lr": 0.5, "warmup": 0.9}  # where nothing else is set
 WHERE = ("name", "axes", "host", "parallel", "machines")  # settings that decide nothing but where and how fast
 NEWER = {"trunk": False}  # settings that sweeps of earlier versions lack, with the value that they had in effect
+MOST_NAME = 100  # characters of a sweep's name
 RANGE = 32.0  # allowed values reach so far below and above the expected one
 # Other settings move the loss less than the rate does, and nobody has published laws for them.
 OTHER_AXES: dict[str, Any] = {
@@ -82,10 +84,22 @@ def sweep_spec(config: Config, tokenizer_id: str) -> dict[str, Any]:
 
 def sweep_name(config: Config) -> str:
     if config.tune.name:
-        return config.tune.name
+        return _checked_name(config.tune.name)
     text = json.dumps([_target(config), _question(config)], sort_keys=True)
     model = config.model.name.rstrip("/").rpartition("/")[2]
     return f"{model}-{config.data.name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _checked_name(name: str) -> str:
+    """A name that is also part of the names of trials, machines and the final run, and is typed in commands."""
+    better = re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-")[:MOST_NAME] or "NAME"
+    if better != name:
+        raise ConfigError(
+            "tune.name",
+            f"{name!r} cannot name a sweep: letters, digits, '.', '_', '+' and '-', {MOST_NAME} at most",
+            hint=f"try tune.name={better}",
+        )
+    return name
 
 
 def _question(config: Config) -> dict[str, Any]:

@@ -1,0 +1,37 @@
+"""What `skytrain tune` prints at its end, and which names it takes."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from skytrain.cli.tune import _answer_text
+from skytrain.config import ConfigError
+from skytrain.config.composition import compose
+from skytrain.pipelines.tune import TunedSweep
+from skytrain.tuning import Answer, Conclusion, Problem, Rung, priors_for, sweep_name
+
+
+def test_the_final_run_is_limited_to_its_reserve_at_the_price_of_the_sweep():
+    rung = Rung("target", 1e6, 1e6, 1e4, 1.0)
+    problem = Problem(rung, (), 1e-5, 1.0, priors_for(rung, lambda one: -5.0))
+    conclusion = Conclusion(Answer(0.01, why="prior only"), "lr", 0, 0.02, 0.01172, None, ())
+    tuned = TunedSweep("s", "file:///s", problem, [], conclusion, [], "optimizer.lr=0.01", 0)
+    words = ["store.root=/my folder", "trainer.loggers=[]", "tune.usd_per_hour=3.6", "budget.usd=2"]
+    text = _answer_text(tuned, words, 3.6)
+    command = next(line for line in text.splitlines() if "skytrain train" in line)
+    assert shlex.split(command)[2:] == [
+        "store.root=/my folder",
+        "trainer.loggers=[]",
+        "optimizer.lr=0.01",
+        "run=s-final",
+        "budget.usd=0.0118",
+        "budget.usd_per_hour=3.6",
+    ]
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "../x", ".", "x" * 101, "$(ls)"])
+def test_a_name_that_cannot_be_part_of_runs_and_commands_is_refused_before_anything_is_measured(name):
+    with pytest.raises(ConfigError, match=r"tune.name: .* cannot name a sweep"):
+        sweep_name(compose([f"tune.name='{name}'"]).config)
