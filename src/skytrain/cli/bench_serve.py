@@ -77,6 +77,7 @@ def bench_serve(
         bench_serve as pipeline,
         instance_price,
         load_rows,
+        make_folder,
         parse_concurrencies,
         write_results,
     )
@@ -88,6 +89,8 @@ def bench_serve(
     levels = parse_concurrencies(concurrency)
     test = LoadTest(levels, requests, max_tokens, prompt_words, prompts, model, seed, usd_per_hour, ignore_eos)
     key = choose_api_key(api_key_file, new=False)
+    if out is not None:
+        make_folder(out)
     with reporter() as console:
         results = pipeline(Endpoint(url, key.value if key else None), test, console)
     if out is not None:

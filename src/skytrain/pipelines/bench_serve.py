@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -65,9 +66,18 @@ def bench_serve(endpoint: Endpoint, test: LoadTest, reporter: Reporter) -> LoadR
     return LoadResults(name, endpoint.base, test, run_load(endpoint, settings, prompts, reporter))
 
 
+def make_folder(folder: Path) -> None:
+    """Make the folder of the results; before the sweep, whose figures would be lost otherwise."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SkytrainError(f"--out {folder}: cannot be written: {error.strerror}") from None
+    if not os.access(folder, os.W_OK):
+        raise SkytrainError(f"--out {folder}: cannot be written: no permission")
+
+
 def write_results(results: LoadResults, folder: Path) -> None:
-    """Write results.json and load.svg."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write results.json and load.svg into a folder that exists."""
     (folder / "results.json").write_text(json.dumps(results.to_json(), indent=1) + "\n", encoding="utf-8")
     title = f"{results.model}, {results.test.max_tokens} tokens an answer"
     if svg := load_svg(title, results.levels):
@@ -121,6 +131,8 @@ def _text_prompts(words: int, wanted: int) -> list[str]:
             held = held[words:]
         if len(found) >= 4 * wanted:  # the seed chooses among them
             break
+    if not found:
+        raise SkytrainError(f"--prompt-words {words}: all of Python's documentation is shorter\n  --prompts FILE")
     return found
 
 

@@ -50,7 +50,10 @@ class Endpoint:
         with closing(self._connect()) as connection:
             response = self._request(connection, "GET", "/v1/models", None)
             try:
-                return list(json.loads(response.read())["data"])
+                found = [dict(each) for each in json.loads(response.read())["data"]]
+                if all("id" in each for each in found):
+                    return found
+                raise KeyError("id")
             except (ValueError, KeyError, TypeError, OSError, http.client.HTTPException):
                 raise EndpointError(f"{self.base} does not answer as an OpenAI-compatible endpoint") from None
 
@@ -81,7 +84,9 @@ class Endpoint:
                     yield _event(json.loads(data))
             except EndpointError:
                 raise
-            except (ValueError, OSError, http.client.HTTPException) as error:
+            except ValueError as error:
+                raise EndpointError(f"{self.base}{path}: an event of the stream cannot be read: {error}") from None
+            except (OSError, http.client.HTTPException) as error:
                 raise EndpointError(
                     f"{self.base}{path}: the stream broke off: {error or type(error).__name__}"
                 ) from None
@@ -89,7 +94,10 @@ class Endpoint:
                 raise EndpointError(f"{self.base}{path}: the stream broke off before its end")
 
     def _connect(self) -> Connection:
-        parts = urlsplit(self.base)
+        try:
+            parts = urlsplit(self.base)
+        except ValueError as error:
+            raise EndpointError(f"{self.url!r} is no address of an endpoint: {error}") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise EndpointError(f"{self.url!r} is no address of an endpoint\n  for example: http://127.0.0.1:8000")
         try:
@@ -134,11 +142,23 @@ def _refusal(base: str, response: http.client.HTTPResponse) -> tuple[str, int]:
     return f"{base} answered {response.status}: {text.strip()[:500]}{hint}", response.status
 
 
-def _event(data: Mapping[str, Any]) -> StreamEvent:
+def _event(data: Any) -> StreamEvent:
+    """What one event says. Servers and proxies send more than the protocol has; ValueError says what was read."""
+    if not isinstance(data, dict):
+        raise ValueError(f"{data!r:.80} is no object")
     if "error" in data:
         raise EndpointError(f"the server reported an error: {data['error']}")
-    choices = data.get("choices") or [{}]
-    text = choices[0].get("text")
+    choices, usage = data.get("choices") or [{}], data.get("usage")
+    first = choices[0] if isinstance(choices, list) else None
+    delta = first.get("delta") or {} if isinstance(first, dict) else None
+    if not isinstance(first, dict) or not isinstance(delta, dict):
+        raise ValueError(f"{choices!r:.80} are no choices")
+    if usage is not None and not isinstance(usage, dict):
+        raise ValueError(f"{usage!r:.80} is no usage")
+    text = first.get("text")
     if text is None:
-        text = (choices[0].get("delta") or {}).get("content")
-    return StreamEvent(text or "", data.get("usage"))
+        text = delta.get("content")
+    if text is not None and not isinstance(text, str):
+        raise ValueError(f"{text!r:.80} is no text")
+    counts = {name: count for name, count in usage.items() if isinstance(count, int)} if usage else None
+    return StreamEvent(text or "", counts)
