@@ -112,6 +112,9 @@ def test_a_merge_that_was_cut_starts_over(root, monkeypatch):
     with pytest.raises(Cut):
         merge(tiny_config(root, "run=both"), MergeRequest(("one", "two")), Cutting())
     assert committed(open_store(str(root)), "both") == []
+    (root / "runs/both/merge.json").unlink()  # as if it was cut after its record, too
+    with pytest.raises(SkytrainError, match="there is a run 'both' already"):
+        merged(root, "two", "one")
     assert not merged(root, "one", "two").existed
     assert len(committed(open_store(str(root)), "both")) == 1
 
@@ -221,6 +224,9 @@ def test_damaged_models_are_named(root, tmp_path):
         (("one", "two"), {"weights": (0.5, 0.6)}, "they sum to 1.1, and must sum to 1"),
         (("one", "two"), {"base": "seed@2"}, "--base is for methods of differences"),
         (("one", "nobody"), {}, "no run 'nobody'"),
+        (("one", "two"), {"method": "slerp", "settings": {"t": 2.0}}, "--t 2.0: must be from 0"),
+        (("one", "two"), {"method": "ensemble", "out": Path("new")}, "an ensemble has no weights"),
+        (("one", "two"), {"out": Path(__file__).parent}, "exists and is not an empty folder"),
     ],
 )
 def test_a_request_that_makes_no_sense_is_refused_and_nothing_is_written(forest, sources, request_, message):

@@ -133,7 +133,10 @@ def test_half_precision_is_merged_in_float32():
     [
         (lambda: MergeMethod("average", (0.7, 0.7)), r"sum to 1.4, and must sum to 1\n  --weights 0.5,0.5"),
         (lambda: MergeMethod("average", (1.5, -0.5)), "must not be negative"),
-        (lambda: MergeMethod("average", (float("nan"), 1.0)), "must not be negative"),
+        (lambda: MergeMethod("average", (float("nan"), 1.0)), "--weights nan,1: give finite numbers"),
+        (lambda: MergeMethod("task-arithmetic", (float("nan"), 1.0)), "--weights nan,1: give finite numbers"),
+        (lambda: MergeMethod("ties", (float("inf"), 1.0)), "--weights inf,1: give finite numbers"),
+        (lambda: MergeMethod("dare", (1.0, 1.0), scale=float("nan")), "--scale nan: give finite numbers"),
         (lambda: MergeMethod("slerp", (0.3, 0.3, 0.4)), "slerp merges two models, and 3 were given"),
         (lambda: MergeMethod("ties", (1.0, 1.0), density=0.0), "--density 0.0: must be more than 0"),
     ],

@@ -1,5 +1,5 @@
 from .card import TrainingFacts as TrainingFacts
-from .folder import follow_umask as follow_umask
+from .folder import check_new_folder as check_new_folder, follow_umask as follow_umask
 from .hf import Dtype as Dtype, HFExport as HFExport, export_hf as export_hf
 from .hub import check_hub_name as check_hub_name, push_folder as push_folder
 from .llmc import export_llmc as export_llmc

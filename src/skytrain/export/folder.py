@@ -12,14 +12,19 @@ from pathlib import Path
 from ..config import SkytrainError
 
 
+def check_new_folder(target: Path) -> None:
+    """Raise SkytrainError if `target` exists and is not an empty folder. For before a long computation."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise SkytrainError(f"{target} exists and is not an empty folder\n  choose another, or remove it first")
+
+
 @contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `target` if the block succeeds and removed if it raises.
 
     Raises SkytrainError if `target` exists and is not an empty folder, or cannot be written.
     """
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise SkytrainError(f"{target} exists and is not an empty folder\n  choose another, or remove it first")
+    check_new_folder(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -40,6 +41,9 @@ class MergeMethod:
 
     def __post_init__(self) -> None:
         assert self.name in get_args(MethodName), self.name
+        for option, values in (("--weights", self.weights), ("--scale", (self.scale,))):
+            if not all(math.isfinite(value) for value in values):
+                raise SkytrainError(f"{option} {','.join(f'{value:g}' for value in values)}: give finite numbers")
         if self.name in ("average", "slerp"):
             check_weights(self.weights)
         if self.name == "slerp" and len(self.weights) != 2:

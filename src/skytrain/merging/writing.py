@@ -31,6 +31,9 @@ def is_written(store: Store, run: str, made: Provenance) -> bool:
         return False
     there = read_provenance(store, run)
     if there is None:
+        # One that was cut between its record and its provenance starts over.
+        if load_run(store, run).merged_from == [each.source for each in made.inputs] and not committed(store, run):
+            return False
         raise SkytrainError(f"there is a run {run!r} already in {store.root}\n  choose another name: run=NAME")
     if there.identity != made.identity:
         raise SkytrainError(

@@ -11,7 +11,7 @@ from typing import Any
 from ..checkpoints import committed, find_run
 from ..config import Config, SkytrainError
 from ..evaluation import EnsembleDefinition
-from ..export import Dtype, HFExport, export_hf
+from ..export import Dtype, HFExport, check_new_folder, export_hf
 from ..merging import (
     FoundWeights,
     MergedFrom,
@@ -76,6 +76,7 @@ class MergedRun:
 
 def merge(config: Config, request: MergeRequest, reporter: Reporter) -> MergedRun:
     """Merges models of one architecture, tokenizer and ancestor. The same merge again finds what it has made."""
+    _check_out(request)
     store = open_store(config.store)
     inputs = open_inputs(config, store, _expand(store, request))
     check_inputs(inputs)
@@ -96,6 +97,15 @@ def merge(config: Config, request: MergeRequest, reporter: Reporter) -> MergedRu
     return MergedRun(name, step, store.url(f"runs/{name}"), made, existed, request.out)
 
 
+def _check_out(request: MergeRequest) -> None:
+    """Before the merge, so that no run is left behind where its export is refused."""
+    if request.out is None:
+        return
+    if request.method == "ensemble":
+        raise SkytrainError("--out: an ensemble has no weights of its own to write\n  leave it out")
+    check_new_folder(request.out)
+
+
 def choose_weights(
     config: Config, store: Store, inputs: Sequence[MergeInput], request: MergeRequest, reporter: Reporter
 ) -> FoundWeights:
@@ -110,6 +120,8 @@ def choose_weights(
         return FoundWeights(request.weights)
     if method == "slerp":
         t = request.settings.get("t", 0.5)
+        if not 0 <= t <= 1:
+            raise SkytrainError(f"--t {t}: must be from 0 (the first model) to 1 (the second)")
         return FoundWeights((1 - t, t) if count == 2 else (1 / count,) * count)
     if method == "ema":
         return FoundWeights(ema_weights(count, request.settings.get("decay", 0.8)))
@@ -240,8 +252,6 @@ def _numel(shape: Sequence[int]) -> int:
 
 def _export(store: Store, name: str, request: MergeRequest) -> None:
     assert request.out is not None
-    if request.method == "ensemble":
-        raise SkytrainError("--out: an ensemble has no weights of its own to write\n  leave it out")
     opened = open_merged(store, name)
     export_hf(opened.model, opened.tokenizer, request.out, HFExport(request.dtype))
     (request.out / "merge.json").write_bytes(store.read(f"runs/{name}/merge.json"))
