@@ -24,7 +24,7 @@ from .ground import Ground
 from .test_checks import quotas
 from .test_launch_command import STANDARD_ON_DEMAND, STANDARD_SPOT, Typed
 
-WORDS = ["prepare", "data=synthetic", "data.target_tokens=1B", "run=corpus"]
+WORDS = ["prepare", "data=python-docs", "data.target_tokens=1B", "run=corpus"]
 JOB = "skytrain-demo-corpus-00001"
 LINKED = ("AWSServiceRoleForAmazonEMRServerless", "AWSServiceRoleForEMRCleanup")
 
@@ -209,6 +209,19 @@ def test_what_is_missing_is_told_before_anything_is_created(
     assert "pays for" in capsys.readouterr().err
     assert typed("launch", "train", "cloud=emr", "--yes") == 2
     assert "only data is prepared there" in capsys.readouterr().err
+    refused = {
+        "run='my corpus'": "run=my-corpus",
+        "spark.master=local[2]": "EMR decides where Spark runs",
+        "cloud.emr.release='emr-7.11 x'": "releases 7.x",
+    }
+    for word, why in refused.items():
+        assert typed.launch("cloud=emr-serverless", word, "--yes") == 2
+        assert why in capsys.readouterr().err
+    assert typed.launch("cloud=emr", "cloud.emr.executors=4", "cloud.emr.executor_gb=64", "--yes") == 2
+    assert "holds no executor" in capsys.readouterr().err
+    tokens = ["launch", "prepare", "data=parquet-tokens", "data.source.paths=s3://b/*", "data.name=x"]
+    assert typed(*tokens, "cloud=emr-serverless", "--yes") == 2
+    assert "has no documents" in capsys.readouterr().err
     assert not typed.jobs and not typed.clusters and typed.store.list("runs") == [] and typed.packed == 0
 
 

@@ -8,10 +8,20 @@ import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.config.schema.emr import NO_EMR
+from skytrain.corpus import near
+from skytrain.corpus.dedup import HASHED
 from skytrain.pipelines.plan_corpus import plan_corpus
-from skytrain.planning import CorpusWork, cluster_price, serverless_offer, serverless_usd_per_hour
+from skytrain.planning import (
+    CorpusWork,
+    PrepareWork,
+    cluster_price,
+    corpus_costs,
+    serverless_offer,
+    serverless_usd_per_hour,
+)
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.corpus_costs import sized_cluster
+from skytrain.planning.plan_prepare import SCRATCH_BYTES_PER_DOCUMENT
 from tests.cloud.ground import CONFIG
 
 
@@ -51,3 +61,23 @@ def test_more_documents_cost_more_and_more_executors_are_faster() -> None:
     assert faster.hours < serverless_offer(few, wanted, "us-east-2").hours
     cluster = sized_cluster(many, NO_EMR, "r5.xlarge", packaged_catalog(), 6.0)
     assert cluster.core_nodes + cluster.task_nodes > 2 and cluster.core == cluster.task == "r5.xlarge"
+
+
+def test_disks_hold_what_de_duplication_writes_and_a_deadline_that_nothing_meets_is_said() -> None:
+    assert near.SCRATCH_BYTES_PER_DOCUMENT + 2 * HASHED.itemsize == SCRATCH_BYTES_PER_DOCUMENT
+    assert PrepareWork(1e9, 1e9, "tokens", 5e6).disk_gb == 200  # what every machine has
+    assert PrepareWork(1e9, 1e9, "tokens", 1e9).disk_gb > 1000
+    work = CorpusWork(1e11, 4e9)
+    cluster = sized_cluster(work, NO_EMR, "r5.4xlarge", packaged_catalog(), 6.0)
+    assert (cluster.core_nodes + cluster.task_nodes) * cluster.disk_gb * 1e9 > 4e9 * 383
+    hopeless = plan_corpus(CONFIG(), "us-east-2", 0.01, None, 1e9)
+    assert "Nothing is sure to be done within 36s" in hopeless.advice
+
+
+def test_one_machine_that_is_late_is_offered_at_its_lower_price_and_regions_without_serverless_are_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(corpus_costs, "_serverless_prices", dict)
+    late = plan_corpus(CONFIG(), "us-east-2", 2.0, 1e9, 3e12)
+    assert "(spot)" in late.offers[-1].machines and all(offer.how != "emr-serverless" for offer in late.offers)
+    assert any("no price is known for us-east-2" in line for line in corpus_costs.corpus_lines(late.work, late.region))

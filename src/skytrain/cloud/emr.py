@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -93,7 +94,7 @@ class EmrJobSpec:
 def check_settings(job: EmrJobSpec) -> None:
     """Raise SkytrainError for settings that EMR refuses."""
     wanted = job.settings
-    if not wanted.release.startswith("emr-7."):
+    if not re.fullmatch(r"emr-7\.\d+\.\d+", wanted.release):
         raise SkytrainError(
             f"cloud.emr.release={wanted.release}: Skytrain runs on releases 7.x, which have Python 3.11\n"
             "  for example: cloud.emr.release=emr-7.11.0"
@@ -138,6 +139,11 @@ def serverless_calls(job: EmrJobSpec, application: str = APPLICATION_ID) -> list
     """Return the requests: an application with a limit, and its job. Neither costs anything before the job runs."""
     check_settings(job)
     check_worker(job.settings)
+    if re.search(r"\s", job.run + job.places.config):
+        raise SkytrainError(
+            f"run={job.run}: EMR Serverless takes no spaces in the URLs of a job\n"
+            f"  for example: run={'-'.join(job.run.split())}"
+        )
     return [create_application(job), start_job_run(job, application)]
 
 

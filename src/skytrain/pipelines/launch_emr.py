@@ -44,7 +44,7 @@ from ..cloud import (
     stop_emr_job,
     submit_script,
 )
-from ..config import Composed, Config, SkytrainError, plugin_targets
+from ..config import Composed, Config, SkytrainError, make, plugin_targets
 from ..planning import (
     CorpusOffer,
     cluster_offer,
@@ -60,6 +60,7 @@ from ..storage import Store, open_store
 from .launch import packed
 from .launch_jobs import job_extras, job_name, prepare_work
 from .launch_limits import check_alone
+from .prepare import has_tokens
 
 SERVERLESS = "emr-serverless"
 
@@ -123,7 +124,7 @@ def prepare_emr_launch(
     if launch.serverless:
         return launch
     wanted = config.cloud.emr
-    types = {wanted.primary, wanted.core, wanted.task}
+    types = {wanted.primary, wanted.core, *([wanted.task] if wanted.task_nodes else [])}
     sold = {kind: set(offered_zones(launch.session, kind)) for kind in types}
     return replace(launch, subnet=cluster_subnet(launch.job, sold))
 
@@ -175,6 +176,13 @@ def _check_place(config: Config) -> None:
             f"store.root={config.store.root}: EMR reaches only a bucket\n"
             f"  cloud={config.cloud.target} takes the account's bucket; copy data there first: skytrain store copy"
         )
+    if config.spark.master is not None:
+        raise SkytrainError(f"spark.master={config.spark.master}: EMR decides where Spark runs\n  leave it out")
+    if has_tokens(make(config.data.source.target, config.data.source.args, key="data.source")):
+        raise SkytrainError(
+            f"data={config.data.name} has no documents, and Spark prepares only those\n"
+            "  skytrain launch prepare cloud=ec2, or skytrain prepare engine=local"
+        )
     if config.budget.usd == 0:
         raise SkytrainError("budget.usd=0: EMR costs money\n  raise budget.usd")
 
@@ -211,9 +219,9 @@ def _assembled(composed: Composed, preflight: Preflight, documents: float | None
 def _executors(config: Config) -> int:
     """Return the most executors: the settings', else what the nodes hold."""
     wanted = config.cloud.emr
-    if wanted.executors is not None:
-        return wanted.executors
     if config.cloud.target == SERVERLESS:
+        if wanted.executors is not None:
+            return wanted.executors
         raise SkytrainError(
             "cloud.emr.executors=null: EMR Serverless needs a limit\n  for example: cloud.emr.executors=16"
         )
@@ -221,7 +229,7 @@ def _executors(config: Config) -> int:
     count = 0
     for kind, nodes in ((wanted.core, wanted.core_nodes), (wanted.task, wanted.task_nodes)):
         instance = kinds.get(kind)
-        if nodes and instance is None:
+        if nodes and instance is None and wanted.executors is None:
             raise SkytrainError(
                 f"{kind} is not in the catalogue: how many executors it holds is not known\n"
                 "  set cloud.emr.executors, or use a type of c7i, m7i, r7i or r5"
@@ -236,7 +244,7 @@ def _executors(config: Config) -> int:
                     "  set cloud.emr.executor_cores and cloud.emr.executor_gb lower, or take larger nodes"
                 )
             count += nodes * fits
-    return count
+    return wanted.executors or count
 
 
 def _timeout(config: Config, usd_per_hour: float) -> int:

@@ -14,6 +14,7 @@ from ..planning import (
     PlanRequest,
     PrepareMaterial,
     PrepareWork,
+    corpus_work,
     load_catalog,
     prepare_plan,
 )
@@ -117,7 +118,7 @@ def prepare_work(config: Config) -> PrepareWork:
     if data.target_tokens:
         target = data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token / KEPT
     if not hasattr(source, "pieces"):
-        return PrepareWork(target or UNKNOWN_BYTES, 0.0, folder)
+        return _work(config, target or UNKNOWN_BYTES, 0.0, folder)
     pieces = source.pieces()
     here = [piece.url for piece in pieces if piece.store is None and "://" not in piece.url]
     if here:
@@ -134,4 +135,11 @@ def prepare_work(config: Config) -> PrepareWork:
     stored = float(sum(piece.size for piece in pieces))
     text = sum(piece.size * (UNPACKED_TIMES if piece.name.endswith(PACKED) else 1.0) for piece in pieces)
     share = min(1.0, target / text) if target and text else 1.0
-    return PrepareWork(text * share, stored * share, folder)
+    return _work(config, text * share, stored * share, folder)
+
+
+def _work(config: Config, text: float, stored: float, folder: str) -> PrepareWork:
+    work = PrepareWork(text, stored, folder)
+    if not config.data.near_dedup.enabled:
+        return work
+    return replace(work, documents=corpus_work(work, None).documents)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from ..config import Config, SkytrainError
+from ..config import Config, SkytrainError, format_seconds
 from ..planning import (
     CorpusOffer,
     CorpusWork,
@@ -46,7 +46,8 @@ def plan_corpus(
     asked = prepare_work(config) if text_bytes is None else PrepareWork(text_bytes, text_bytes / 3, "tokens")
     work, catalog = corpus_work(asked, documents), load_catalog()
     request = PlanRequest(None, hours, region=place)
-    alone = replace(asked, text_bytes=work.text_bytes + work.documents * BYTES_OF_A_DOCUMENT)
+    text = work.text_bytes + work.documents * BYTES_OF_A_DOCUMENT
+    alone = replace(asked, text_bytes=text, documents=work.documents)
     chosen = prepare_plan(
         alone, PrepareMaterial({"store": {"root": ""}}, (), request, catalog, datetime.now(UTC))
     ).choice
@@ -61,7 +62,14 @@ def plan_corpus(
 
 def _advice(one: CorpusOffer, offers: list[CorpusOffer], hours: float) -> str:
     best = offers[0]
-    if best is one:
+    if best.hours_p90 > hours * 1.01:
+        fastest = min(offers, key=lambda offer: offer.hours_p90)
+        return (
+            f"Nothing is sure to be done within {format_seconds(hours * 3600)} (--deadline); the fastest is "
+            f"{fastest.how}, {fastest.machines}: {fastest.hours_p90:.1f} h (p90) for ${fastest.usd:.2f}. "
+            f"The cheapest is {best.how}: ${best.usd:.2f} in {best.hours:.1f} h."
+        )
+    if best is one and len(offers) > 1:
         cluster = min(offers[1:], key=lambda offer: offer.usd)
         return (
             f"One machine is cheaper: ${one.usd:.2f} in {one.hours:.1f} h; the cheapest on EMR is {cluster.how} with "

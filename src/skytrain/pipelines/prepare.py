@@ -92,7 +92,7 @@ def prepare(config: Config, reporter: Reporter) -> Prepared:
     work = _start(config, reporter)
     if config.engine == "local":
         return _prepare(work)
-    if _has_tokens(work.source):
+    if has_tokens(work.source):
         raise ConfigError("engine", f"spark prepares documents; data={config.data.name} has none", hint="engine=local")
     with open_jobs(config.spark, reporter.progress) as jobs:
         return _prepare(replace(work, jobs=jobs))
@@ -101,7 +101,7 @@ def prepare(config: Config, reporter: Reporter) -> Prepared:
 def _prepare(work: Preparation) -> Prepared:
     reporter = work.reporter
     given = _given_tokenizer(work)  # before the corpus is made, which takes hours: it may be a wrong one
-    corpus = None if _has_tokens(work.source) else _make_corpus(work)
+    corpus = None if has_tokens(work.source) else _make_corpus(work)
     tokenizer = given or _train_tokenizer(work, corpus)
     folder = tokens_folder(work.data.name, work.version, tokenizer.id)
     prepared = open_prepared(work.store, folder) or _write_splits(work, folder, tokenizer, corpus)
@@ -115,7 +115,7 @@ def _prepare(work: Preparation) -> Prepared:
     return prepared
 
 
-def _has_tokens(source: Any) -> bool:
+def has_tokens(source: Any) -> bool:
     """Whether a source has no documents to make a corpus of."""
     return hasattr(source, "token_documents") or isinstance(source, ChatFiles)
 
@@ -146,7 +146,7 @@ def outline(config: Config) -> list[tuple[str, str]]:
         )
     if isinstance(source, ChatFiles):
         stages = ["read", "render", "tokenize"]
-    elif _has_tokens(source):
+    elif has_tokens(source):
         stages = ["tokens"]
     else:
         dedup = [

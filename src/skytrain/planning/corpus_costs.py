@@ -21,6 +21,7 @@ from .tables import text_table
 CPU_SECONDS_PER_DOCUMENT = 75e-6
 SPARK_START_CPU_SECONDS = 84.0  # of the same log: what 100 thousand documents took beyond that
 SHUFFLE_BYTES_PER_DOCUMENT = 383.0
+SHUFFLE_TIMES = 1.5  # room on the executors' disks: shuffled bytes are not spread evenly
 VCPU_OF_A_CORE = 2 / 3  # as for one machine: assumed
 BUSY = 0.8  # of the executors' time: stages end with a few tasks, and the driver works alone at times; assumed
 BYTES_PER_DOCUMENT = 3000.0  # where nobody says how many documents there are; assumed
@@ -32,6 +33,7 @@ EMR_FEE = 0.25
 LONGEST_HOURS = 6.0  # a cluster is made large enough for this
 NODE_TYPES = ("r5.xlarge", "r5.2xlarge", "r5.4xlarge", "r7i.xlarge", "r7i.2xlarge", "r7i.4xlarge")
 MOST_NODES = 200
+MOST_SERVERLESS_DISK_GB = 200
 FREE_DISK_GB = 20  # of each worker of EMR Serverless
 
 
@@ -48,6 +50,10 @@ class CorpusWork:
         """Of Spark, without its start."""
         text = self.text_bytes / TEXT_BYTES_PER_VCPU_SECOND
         return text + self.documents * CPU_SECONDS_PER_DOCUMENT / VCPU_OF_A_CORE
+
+    def disk_gb(self, machines: int) -> int:
+        """What each of so many executors or nodes needs for its share of the shuffled bytes."""
+        return math.ceil(SHUFFLE_TIMES * self.documents * SHUFFLE_BYTES_PER_DOCUMENT / machines / 1e9)
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,10 @@ def _serverless_prices() -> dict[str, ServerlessPrice]:
     }
 
 
+def has_serverless_price(region: str) -> bool:
+    return region in _serverless_prices()
+
+
 def serverless_price(region: str) -> ServerlessPrice:
     """Return the prices of a region; raises SkytrainError where none are known."""
     found = _serverless_prices().get(region)
@@ -122,7 +132,7 @@ def serverless_offer(work: CorpusWork, wanted: EmrConfig, region: str) -> Corpus
     slow = (SERVERLESS_START_SECONDS + SPREAD * seconds / vcpus / BUSY) / 3600
     usd = serverless_usd_per_hour(wanted, executors, region)
     machines = f"up to {executors} executors of {wanted.executor_cores} vCPU, {wanted.executor_gb} GB"
-    words = ("cloud=emr-serverless", f"cloud.emr.executors={executors}")
+    words = ("cloud=emr-serverless", f"cloud.emr.executors={executors}", f"cloud.emr.disk_gb={wanted.disk_gb}")
     return CorpusOffer("emr-serverless", machines, hours, slow, hours * usd, slow * usd, hours * usd, words)
 
 
@@ -166,6 +176,7 @@ def cluster_offer(work: CorpusWork, wanted: EmrConfig, catalog: Catalog, region:
     vcpus = sum(
         count * _instance(catalog, kind).vcpus
         for kind, count in ((wanted.core, wanted.core_nodes), (wanted.task, wanted.task_nodes))
+        if count
     )
     seconds = work.vcpu_seconds + SPARK_START_CPU_SECONDS
     # A lost node takes its shuffled data with it: its share of an hour's work is done again.
@@ -177,6 +188,7 @@ def cluster_offer(work: CorpusWork, wanted: EmrConfig, catalog: Catalog, region:
     words = (
         "cloud=emr", f"cloud.emr.core={wanted.core}", f"cloud.emr.core_nodes={wanted.core_nodes}",
         f"cloud.emr.task={wanted.task}", f"cloud.emr.task_nodes={wanted.task_nodes}",
+        f"cloud.emr.disk_gb={wanted.disk_gb}",
     )  # fmt: skip
     return CorpusOffer("emr", machines, hours, slow, hours * price.usd, slow * price.usd, hours * price.fee, words)
 
@@ -191,7 +203,8 @@ def sized_cluster(
     vcpus = lost * (work.vcpu_seconds + SPARK_START_CPU_SECONDS) * SPREAD / BUSY / available
     nodes = min(MOST_NODES, max(2, math.ceil(vcpus / _instance(catalog, kind).vcpus)))
     core = max(1, math.ceil(nodes / 4))
-    return replace(wanted, core=kind, task=kind, core_nodes=core, task_nodes=nodes - core)
+    disk = max(wanted.disk_gb, work.disk_gb(nodes))
+    return replace(wanted, core=kind, task=kind, core_nodes=core, task_nodes=nodes - core, disk_gb=disk)
 
 
 def _instance(catalog: Catalog, kind: str) -> InstanceType:
@@ -217,7 +230,10 @@ def corpus_offers(
         / max(900.0, deadline * 3600 - SERVERLESS_START_SECONDS)
     )  # fmt: skip
 
-    found.append(serverless_offer(work, replace(wanted, executors=max(2, executors)), region))
+    if has_serverless_price(region):
+        executors = max(2, executors, math.ceil(work.disk_gb(1) / MOST_SERVERLESS_DISK_GB))
+        disk = min(MOST_SERVERLESS_DISK_GB, max(wanted.disk_gb, work.disk_gb(executors)))
+        found.append(serverless_offer(work, replace(wanted, executors=executors, disk_gb=disk), region))
     return sorted(found, key=lambda offer: (offer.hours_p90 > deadline * 1.01, round(offer.usd, 2), offer.hours))
 
 
@@ -235,14 +251,19 @@ def corpus_table(offers: Sequence[CorpusOffer]) -> str:
 
 def corpus_lines(work: CorpusWork, region: str) -> list[str]:
     """Return what the table rests on."""
-    price = serverless_price(region)
+    serverless = f"EMR Serverless: no price is known for {region}, so it is left out"
+    if has_serverless_price(region):
+        price = serverless_price(region)
+        serverless = (
+            f"EMR Serverless in {region}: ${price.usd_per_vcpu_hour} a vCPU-hour, ${price.usd_per_gb_hour} a GB-hour "
+            f"({price.date}, {price.source})"
+        )
     documents = f"{format_count(work.documents)} documents"
     documents += " (3000 bytes each assumed; --documents N says otherwise)" if work.assumed_documents else ""
     return [
         f"{format_bytes(work.text_bytes)} of text, {documents}; {work.vcpu_seconds / 3600:,.1f} vCPU-hours on Spark, "
         f"{format_bytes(work.documents * SHUFFLE_BYTES_PER_DOCUMENT)} shuffled",
-        f"EMR Serverless in {region}: ${price.usd_per_vcpu_hour} a vCPU-hour, ${price.usd_per_gb_hour} a GB-hour "
-        f"({price.date}, {price.source})",
+        serverless,
         "EMR's fee on clusters: a quarter of the price on demand, the most that it is; EC2 prices from the catalogue",
         "speed: 4 MB of text per vCPU and second and 75 CPU-microseconds a document, measured on 2 cores up to 1M "
         "documents; beyond that extrapolated, p90 1.8 times as slow",

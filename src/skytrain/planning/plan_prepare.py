@@ -23,6 +23,11 @@ LONGEST_HOURS = 12.0  # of the choice, where a larger machine would be faster fo
 MOST_VCPUS = 64  # what is not parallel, such as joining duplicates, would leave more of them idle
 FAMILIES = ("c7i", "m7i", "r7i")  # that the base lets operators start; r5 is for clusters
 WORKER_GIB = 1.5  # of memory per worker
+# What de-duplication keeps on the disk while it runs: signature, band hashes and two hashes with a number.
+SCRATCH_BYTES_PER_DOCUMENT = 768.0
+SCRATCH_TIMES = 1.5  # sets of shingles come on top, and the number of documents is a guess
+OTHER_DISK_GB = 100  # system, packages, caches
+MOST_DISK_GB = 16384  # of a gp3 volume
 ASSUMPTIONS = {
     "speed": "4 MB of text per vCPU and second, p90 1.8 times as slow; from 6.1 MB per CPU-second measured",
     "text": "compressed files have three times as many bytes of text; the rules keep 60% of it",
@@ -37,6 +42,12 @@ class PrepareWork:
     text_bytes: float  # to read
     stored_bytes: float  # to fetch: as the source stores them
     folder: str  # of the tokens, relative to the store
+    documents: float = 0.0  # to de-duplicate
+
+    @property
+    def disk_gb(self) -> int:
+        scratch = SCRATCH_TIMES * self.documents * SCRATCH_BYTES_PER_DOCUMENT / 1e9
+        return min(MOST_DISK_GB, max(GP3_GB, OTHER_DISK_GB + math.ceil(scratch)))
 
 
 @dataclass(frozen=True)
@@ -105,7 +116,7 @@ def _chosen(offers: Sequence[PlannedOffer], request: PlanRequest) -> list[Planne
     limit = request.deadline_hours or LONGEST_HOURS
     in_time = [offer for offer in affordable if offer.cost.hours_p90 <= limit]
     by_cost = sorted(in_time, key=lambda offer: (round(offer.cost.usd, 2), offer.cost.hours))
-    ranked = by_cost or sorted(affordable, key=lambda offer: offer.cost.hours_p90)
+    ranked = by_cost or sorted(affordable, key=lambda offer: (offer.cost.hours_p90, offer.cost.usd))
     first, last = ranked[:FALLBACKS], ranked[FALLBACKS : FALLBACKS + 1]
     if all(offer.market == "spot" for offer in first):  # in a shortage of spot machines, one that is certain
         last = [offer for offer in ranked[FALLBACKS:] if offer.market == "on-demand"][:1] or last
@@ -136,7 +147,7 @@ def _offer(
         quota=QuotaNeed(instance.quota_code(price.market), instance.vcpus),
         efa_interfaces=0,
         placement_group=False,
-        disk_gb=GP3_GB,
+        disk_gb=work.disk_gb,
         layout=None,
         speed=None,
         memory_bytes_per_gpu={},
@@ -153,7 +164,7 @@ def _cost(work: PrepareWork, instance: InstanceType, price: Price) -> CostForeca
     hours, slow = (boot + max(seconds, reading)) / 3600, (max(BOOT_SECONDS) + SPREAD * max(seconds, reading)) / 3600
     interruptions = INTERRUPTIONS_PER_HOUR * hours if price.market == "spot" else 0.0
     hours += interruptions * boot / 3600
-    disk = GP3_GB * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH
+    disk = work.disk_gb * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH
     mean = (price.usd_per_hour_min + price.usd_per_hour_max) / 2
     return CostForecast(
         hours=hours,
