@@ -164,6 +164,8 @@ def test_logs_and_stop_of_a_serverless_job(
     job.state = "CANCELLED"
     assert typed("stop", "corpus", "cloud=emr-serverless", "--yes") == 0
     assert "nothing to stop" in capsys.readouterr().out
+    assert typed("stop", "corpse", "cloud=emr-serverless", "--yes") == 2  # a typing error must not look like success
+    assert "was not launched on EMR" in capsys.readouterr().err
 
 
 def test_a_cluster_from_its_request_to_its_end(

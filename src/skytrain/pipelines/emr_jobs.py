@@ -58,7 +58,11 @@ def job_usd(config: Config, run: str, job: EmrJob) -> float | None:
 
 
 def emr_stop_requests(config: Config, run: str, session: AwsSession | None = None) -> list[Call]:
-    """The requests that end the jobs of a run which have not ended."""
+    """The requests that end the jobs of a run which have not ended. Raises SkytrainError for a run that was never launched there."""
+    if not _launches(config, run):
+        raise SkytrainError(
+            f"run {run} was not launched on EMR, so nothing was stopped\n  see: skytrain status cloud=aws"
+        )
     return [stop_emr_job(job) for job in run_emr_jobs(config, run, session) if not job.has_ended]
 
 
