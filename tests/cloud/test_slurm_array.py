@@ -28,6 +28,10 @@ def test_the_script_lists_the_commands_and_limits_how_many_run_at_once(tmp_path)
     assert "skytrain train" in text and "#SBATCH --job-name=skytrain@sweep" in text
     shared = replace(array(tmp_path, ("true",)), settings=replace(SETTINGS, gpus=1)).render()
     assert "--gpus-per-node=1" in shared and "--exclusive" not in shared, "tasks that name their GPUs share nodes"
+    inside = replace(SETTINGS, container="nvcr.io/image:1")
+    boxed = replace(array(tmp_path, ("true",), folders=("/data/store",)), settings=inside).render()
+    assert "--container-image=nvcr.io/image:1" in boxed and "/data/store:/data/store" in boxed
+    assert f"{tmp_path}/array:{tmp_path}/array" in boxed, "a task in a container sees the folder of its results"
 
 
 def test_an_array_without_commands_or_with_a_name_that_squeue_would_split_is_refused(tmp_path):

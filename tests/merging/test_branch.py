@@ -69,6 +69,8 @@ def test_experts_branch_off_resume_and_are_compared_with_what_is_merged_of_them(
     code, found = branch(DOMAINS, composed, train_one, notes)
     assert code == 0 and [(each.run, each.step) for each in found] == [("seed-synthetic", 4), ("seed-other", 4)]
     assert notes.said[-2:] == ["1/2 seed-synthetic: done before", "2/2 seed-other: from seed@2"]
+    with pytest.raises(SkytrainError, match="seed-synthetic is done, but it began from seed@2, not from seed@4"):
+        branch(dataclasses.replace(DOMAINS, seed="seed@4"), composed, train_one, notes)
     store = open_store(str(root))
     assert load_run(store, "seed-other").parent == "seed@2"
     assert any("tokens/other/" in prefix for prefix in load_run(store, "seed-other").data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,16 +119,6 @@ class SlurmScript:
         }
         return [*sbatch_options(self.settings, given), "--exclusive"]
 
-    def _container(self) -> str:
-        """Return the options of Pyxis. A container sees only what is mounted: the agents need these folders."""
-        wanted = self.settings
-        if not wanted.container:
-            return ""
-        folders = dict.fromkeys((str(self.work_folder), *self.shared_folders, *self._store_folder))
-        mounts = ",".join([*(f"{folder}:{folder}" for folder in folders), *wanted.container_mounts])
-        options = {"image": wanted.container, "mounts": mounts, "workdir": str(self.work_folder)}
-        return "".join(f" --container-{name}={shlex.quote(value)}" for name, value in options.items())
-
     def render(self) -> str:
         wanted = self.settings
         processes = ("--processes", str(wanted.processes)) if wanted.processes else ()
@@ -143,7 +133,7 @@ class SlurmScript:
             environment=environment_lines(wanted),
             shared=shlex.join(self.shared_folders),
             leave=LEAVE_SECONDS,
-            container=self._container(),
+            container=container_options(self.settings, self.work_folder, (*self.shared_folders, *self._store_folder)),
             agent=shlex.quote(f'exec {agent} --name "$SLURMD_NODENAME" --launch "slurm-$SLURM_JOB_ID"'),
             save_before=f"{wanted.save_before:.0f}",
             hyperpod=shlex.quote(HYPERPOD),
@@ -151,6 +141,16 @@ class SlurmScript:
             failures=FAILURES,
             max_failures=self.max_failures,
         )
+
+
+def container_options(wanted: SlurmConfig, work_folder: Path, folders: Iterable[str]) -> str:
+    """Return the options of Pyxis. A container sees only what is mounted: its commands need these folders."""
+    if not wanted.container:
+        return ""
+    seen = dict.fromkeys((str(work_folder), *folders))
+    mounts = ",".join([*(f"{folder}:{folder}" for folder in seen), *wanted.container_mounts])
+    options = {"image": wanted.container, "mounts": mounts, "workdir": str(work_folder)}
+    return "".join(f" --container-{name}={shlex.quote(value)}" for name, value in options.items())
 
 
 def sbatch_options(wanted: SlurmConfig, given: Mapping[str, str]) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import SkytrainError, SlurmConfig
-from .slurm import LEAVE_SECONDS, environment_lines, sbatch_options
+from .slurm import LEAVE_SECONDS, container_options, environment_lines, sbatch_options
 from .slurm_cluster import SlurmError, SlurmJob, ask_slurm, has_ended, submit_job
 
 CODE, FAILURES, STOP = "code", "failures", "stop"  # files of a task: its exit code, failures in a row, told to stop
@@ -28,7 +28,7 @@ cd {work_folder} || exit 3
 commands=(
 {commands}
 )
-srun --ntasks-per-node=1 --wait={leave} bash -c "exec ${{commands[$task]}}" &
+srun --ntasks-per-node=1 --wait={leave}{container} bash -c "exec ${{commands[$task]}}" &
 command=$!
 
 # {save_before} s before the time limit, or when the task is cancelled: the command saves and leaves.
@@ -73,6 +73,7 @@ class SlurmArray:
     settings: SlurmConfig
     folder: Path  # shared by all nodes: the script, logs and results
     work_folder: Path
+    folders: tuple[str, ...] = ()  # that the commands use beside these: mounted where they run in a container
     at_once: int | None = None  # most tasks that run together; None: as many as the cluster has room for
     max_failures: int = 3
 
@@ -96,6 +97,7 @@ class SlurmArray:
             environment=environment_lines(wanted),
             commands="\n".join(f"  {shlex.quote(shlex.join(command))}" for command in self.commands),
             leave=LEAVE_SECONDS,
+            container=container_options(wanted, self.work_folder, (str(self.folder), *self.folders)),
             save_before=f"{wanted.save_before:.0f}",
             max_failures=self.max_failures,
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..checkpoints import committed_steps
-from ..config import Composed, Config, total_steps
+from ..config import Composed, Config, SkytrainError, total_steps
 from ..merging import DomainsFile
 from ..runs import EXIT_CODES, Reporter, RunRecord, Start, load_run, run_status
 from ..storage import Store, open_store
@@ -50,13 +50,13 @@ def branch(
     store, code = open_store(next(iter(configs.values())).store), 0
     for number, (domain, config) in enumerate(configs.items()):
         run, record = domains.run_name(domain), find_expert(store, domains.run_name(domain))
-        if record is not None and record.finished_at is not None:
+        if is_done(domains, record):
             reporter.note(f"{number + 1}/{len(configs)} {run}: done before")
             continue
         words = expert_words(domains, domain)
         if config.budget.usd is not None:
             words.append(f"budget.usd={_allowance(store, domains, domain, config.budget.usd):.6f}")
-        start = Start(domains.seed, domains.weights_only, domains.at_step)
+        start = _start(domains)
         reporter.note(f"{number + 1}/{len(configs)} {run}: from {start.label}")
         ended = train_one(ExpertRun(domain, run, words, compose(words).config, start))
         code = code or ended
@@ -71,6 +71,23 @@ def expert_words(domains: DomainsFile, domain: str) -> list[str]:
 
 def find_expert(store: Store, run: str) -> RunRecord | None:
     return load_run(store, run) if store.exists(f"runs/{run}/run.json") else None
+
+
+def is_done(domains: DomainsFile, record: RunRecord | None) -> bool:
+    """Whether the expert is trained. Raises where the finished run of its name is not from this seed."""
+    if record is None or record.finished_at is None:
+        return False
+    wanted = _start(domains).label
+    if record.started_from != wanted:
+        raise SkytrainError(
+            f"run {record.name} is done, but it began from {record.started_from or 'scratch'}, not from {wanted}\n"
+            f"  give the experts other names, or delete it: skytrain runs delete {record.name}"
+        )
+    return True
+
+
+def _start(domains: DomainsFile) -> Start:
+    return Start(domains.seed, domains.weights_only, domains.at_step)
 
 
 def spent_usd(store: Store, run: str) -> float:

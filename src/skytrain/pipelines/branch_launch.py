@@ -14,7 +14,7 @@ from ..merging import DomainsFile
 from ..planning import Plan, PlannedOffer, PlanRequest, leaves_mesh_open
 from ..runs import Reporter
 from ..storage import Store
-from .branch import Compose, expert_words, find_expert, spent_usd
+from .branch import Compose, expert_words, find_expert, is_done, spent_usd
 from .launch import PlannedJob
 from .launch_limits import live_launch
 from .plan import Trials, plan_run
@@ -56,7 +56,7 @@ def plan_experts(
         budget = composed.config.budget.usd
         record, live = find_expert(store, run), live_launch(launches_of(store, run), store, session, datetime.now(UTC))
         reserved += spent_usd(store, run)
-        if record is not None and record.finished_at is not None:
+        if is_done(domains, record):
             reporter.note(f"{run}: done before")
         elif live is not None:
             reserved += max(0.0, _share_of(live) - spent_usd(store, run))

@@ -43,7 +43,7 @@ def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask
         folder / run,
         Path.cwd(),
         store_root(config),
-        wanted.python or ("python3" if wanted.container else sys.executable),
+        job_python(wanted),
         config.trainer.max_restarts,
     )
     notes = [note for path in script.shared_folders for note in _check_shared(path, wanted)]
@@ -59,6 +59,11 @@ def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask
             )
         submit_job(script.render(), test_only=True)
     return SlurmLaunch(script, tuple(notes))
+
+
+def job_python(wanted: SlurmConfig) -> str:
+    """Return the Python that runs a job: this one, or that of its container."""
+    return wanted.python or ("python3" if wanted.container else sys.executable)
 
 
 def start_slurm_launch(launch: SlurmLaunch) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from ..cloud import SlurmArray
 from ..config import Composed, ConfigError
 from ..tuning import sweep_name
 from .launch_jobs import machine_run
-from .launch_slurm import store_root
+from .launch_slurm import job_python, store_root
 
 
 def prepare_sweep_array(composed: Composed, options: Sequence[str]) -> tuple[str, SlurmArray]:
@@ -26,10 +25,11 @@ def prepare_sweep_array(composed: Composed, options: Sequence[str]) -> tuple[str
             "budget.usd", "is not set", hint="the dollars for search and final run, such as budget.usd=20"
         )
     name, folder = sweep_name(config), Path(wanted.folder).absolute()
-    python = wanted.python or sys.executable
-    given = (f"tune.name={name}", f"store.root={store_root(config)}")
+    python, root = job_python(wanted), store_root(config)
+    given = (f"tune.name={name}", f"store.root={root}")
     commands = tuple(
         (python, "-m", "skytrain", "tune", *composed.words, *options, *given, f"tune.host={machine_run(name, number)}")
         for number in range(1, config.tune.machines + 1)
     )
-    return name, SlurmArray(name, commands, replace(wanted, nodes=1), folder / name, Path.cwd())
+    mounted = () if "://" in root else (root,)
+    return name, SlurmArray(name, commands, replace(wanted, nodes=1), folder / name, Path.cwd(), mounted)
