@@ -30,7 +30,7 @@ from skytrain.cloud import (
 from skytrain.cloud.kube import PLURALS, EksToken, eks_token
 from skytrain.config import SkytrainError, compose, source_hash
 from skytrain.config.schema.eks import NO_EKS
-from skytrain.pipelines import launch_eks, logs, status, stop
+from skytrain.pipelines import launch_eks, logs, status, stop, sweep_state
 from skytrain.planning import write_plan
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.storage import open_store
@@ -60,7 +60,7 @@ class TypedEks:
         monkeypatch.chdir(folder)
         self.folder, self.cluster, self._monkeypatch = folder, cluster, monkeypatch
         self.store = open_store(str(folder / "objects"))
-        for module in (launch_eks, status, stop, logs):
+        for module in (launch_eks, status, stop, logs, sweep_state):
             monkeypatch.setattr(module, "open_store", lambda _: self.store)
         monkeypatch.setattr("skytrain.storage.open_store", lambda _: self.store)
         monkeypatch.setattr("skytrain.cloud.kube.OUTAGE.__class__.wait_seconds", lambda *_: 0.0)

@@ -20,7 +20,16 @@ from skytrain.cli.main import main
 from skytrain.cloud import Call, CloudError, Preflight, PushedImage, launches_of, record_image
 from skytrain.cloud.checks import store as store_checks
 from skytrain.cloud.sagemaker_jobs import LOG_GROUP, on_demand_usd
-from skytrain.pipelines import doctor as doctoring, follow, launch_sagemaker, logs, sagemaker_jobs, status, stop
+from skytrain.pipelines import (
+    doctor as doctoring,
+    follow,
+    launch_sagemaker,
+    logs,
+    sagemaker_jobs,
+    status,
+    stop,
+    sweep_state,
+)
 from skytrain.planning import save_catalog
 from skytrain.planning.catalog import Price, packaged_catalog
 from skytrain.storage import open_store
@@ -54,7 +63,7 @@ class TypedSageMaker(Typed):
 
     def __init__(self, folder: Path, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, ground, monkeypatch)
-        for module in (launch_sagemaker, sagemaker_jobs, store_checks, status, stop, logs):
+        for module in (launch_sagemaker, sagemaker_jobs, store_checks, status, stop, logs, sweep_state):
             monkeypatch.setattr(module, "open_store", lambda _: self.store)
         monkeypatch.setattr("skytrain.storage.open_store", lambda _: self.store)
         for place in ("skytrain.pipelines.sagemaker_jobs.open_session", "skytrain.cloud.open_session"):
