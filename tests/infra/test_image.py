@@ -48,8 +48,8 @@ def test_all_that_is_written_goes_to_volumes_so_that_the_root_can_be_read_only()
     places = dict(word.split("=", 1) for text in arguments("ENV") for word in shlex.split(text))
     written = {name for name in places if re.search("^HOME$|CACHE|HF_HOME", name)}
     assert {"HOME", "SKYTRAIN_CACHE", "HF_HOME", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"} <= written
-    assert {places[name].split("/")[1] for name in written} == {"work"}
-    assert arguments("VOLUME") == ['["/work", "/tmp"]'] and arguments("WORKDIR")[-1] == "/work"
+    assert {places[name].split("/")[1] for name in written} == {"scratch"}
+    assert arguments("VOLUME") == ['["/scratch", "/tmp"]'] and arguments("WORKDIR")[-1] == "/scratch"
 
 
 def test_packages_are_pinned_and_nothing_is_piped_into_a_shell():
