@@ -125,6 +125,16 @@ def test_server_that_fails_is_told_with_its_last_lines(folder: Path, python: Pat
     assert "no room for the cache" in str(error) and "the whole log" in str(error)
 
 
+def test_only_the_servers_own_processes_end_with_it(folder: Path, python: Path) -> None:
+    other = subprocess.Popen(["sleep", "600"])
+    try:
+        refusal(folder, f"serve.python={python}", "serve.arguments=['--fail=start']")
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
 def test_port_in_use_is_told_before_the_start(folder: Path, python: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

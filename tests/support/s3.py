@@ -92,9 +92,12 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     folder = tmp_path_factory.mktemp("seaweedfs")
     process, server = start_server(folder)
     yield server
+    ended = process.poll()
     process.kill()  # nothing is to be kept, and a polite end takes 15 seconds
     process.wait()
+    log = (folder / "log").read_text(errors="replace")[-4000:]
     shutil.rmtree(folder, ignore_errors=True)
+    assert ended is None, f"SeaweedFS ended during the tests, with code {ended}:\n{log}"
 
 
 @pytest.fixture

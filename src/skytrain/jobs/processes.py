@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,24 +31,41 @@ def descendants(pid: int) -> list[int]:
 
 
 def kill_descendants() -> None:
-    """Kills all descendants of this process. With `adopt_orphans`, those whose parents have ended are among them."""
-    deadline = time.monotonic() + KILL_SECONDS
-    # Repeatedly: a process may start another one while it is being killed.
-    while (left := [pid for pid in descendants(os.getpid()) if lives(pid)]) and time.monotonic() < deadline:
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
+    """Kills all descendants of this process. With `adopt_orphans`, those whose parents have ended are among them.
+
+    Only for a process that started nothing but what is to be killed.
+    """
+    _kill_all(lambda: [pid for pid in descendants(os.getpid()) if lives(pid)])
 
 
-def supervised_by(supervisor: str) -> list[int]:
-    """All living processes that were started under a supervisor, found by the environment that they inherited."""
-    mark, found = f"{SUPERVISOR}={supervisor}".encode(), []
+def processes_with(variable: str, value: str) -> list[int]:
+    """All other living processes that inherited a variable of the environment with this value."""
+    mark, found = f"{variable}={value}".encode(), []
     for path in PROC.glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has ended since, or belongs to another user
             if mark in path.read_bytes().split(b"\0"):
                 found.append(int(path.parent.name))
     return [pid for pid in found if pid != os.getpid()]
+
+
+def supervised_by(supervisor: str) -> list[int]:
+    """All living processes that were started under a supervisor."""
+    return processes_with(SUPERVISOR, supervisor)
+
+
+def kill_processes_with(variable: str, value: str) -> None:
+    """Kills the processes that `processes_with` finds. Returns when they have ended, or cannot be killed."""
+    _kill_all(lambda: processes_with(variable, value))
+
+
+def _kill_all(living: Callable[[], list[int]]) -> None:
+    deadline = time.monotonic() + KILL_SECONDS
+    # Repeatedly: a process may start another one while it is being killed.
+    while (left := living()) and time.monotonic() < deadline:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
 
 
 @dataclass(frozen=True)
@@ -108,12 +126,6 @@ def _sweep(above: Path) -> None:
 
 def kill_job(supervisor: str, group: ControlGroup | None) -> None:
     """Kills every process of the job except the supervisor. Returns when they have ended, or cannot be killed."""
-    deadline = time.monotonic() + KILL_SECONDS
     if group is not None:
         group.kill()
-    # Repeatedly: a process may start another one while it is being killed.
-    while (left := supervised_by(supervisor)) and time.monotonic() < deadline:
-        for pid in left:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
+    kill_processes_with(SUPERVISOR, supervisor)

@@ -96,7 +96,7 @@ class Watchdog:
                 self._leave(_first_line(error))
                 raise
             # torchrun sends SIGTERM to a node's ranks as soon as one of them is gone; this one explains first.
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGTERM, lambda *_: None)  # not SIG_IGN, which children would inherit
             text = self._explain(_first_line(error))
             self._leave("lost")
             raise LostRank(text) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..config import SkytrainError, format_seconds
-from ..jobs import adopt_orphans, kill_descendants
+from ..jobs import kill_processes_with
 from .client import Endpoint, EndpointError
 from .engine import VllmEngine, clean_environment
 from .settings import ServerSettings
@@ -20,6 +21,7 @@ POLL_SECONDS = 0.5
 LAST_LINES = 25
 STOP_SECONDS = 25.0  # more than the keeper waits
 KEY_VARIABLE = "VLLM_API_KEY"
+MARK_VARIABLE = "SKYTRAIN_SERVER"  # one server's processes, found by their environment
 PREFIX = re.compile(r"^(\([^)]*\) )?(INFO|WARNING|ERROR) [\d: -]+\[[^\]]+\] ")
 
 
@@ -36,12 +38,13 @@ class VllmServer:
         self._settings, self._engine, self._key, self.log = settings, engine, key, log
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: int | None = None
+        self._mark = secrets.token_hex(8)
 
     def start(self) -> None:
-        adopt_orphans()
         self.log.parent.mkdir(parents=True, exist_ok=True)
         environment = clean_environment(self._engine.own_environment) | self._settings.environment
         environment[KEY_VARIABLE] = self._key
+        environment[MARK_VARIABLE] = self._mark
         reading, self._pipe = os.pipe()  # Python closes both in other children, so only this process holds the end
         keeper = [sys.executable, "-c", _KEEPER, str(reading), *self._settings.command]
         try:
@@ -93,7 +96,7 @@ class VllmServer:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-            kill_descendants()
+            kill_processes_with(MARK_VARIABLE, self._mark)  # what has outlived a killed keeper
 
     def last_line(self) -> str:
         lines = self._lines()
