@@ -17,10 +17,10 @@ from skytrain.cloud.boot import BootScript
 from skytrain.cloud.ec2 import GroupSpec, group_name, launch_calls, launch_template, network_interfaces
 from skytrain.config import CloudConfig, SkytrainError, compose
 from skytrain.planning import (
+    JobMaterial,
     PlannedData,
     PlannedOffer,
     PlanRequest,
-    PrepareMaterial,
     PrepareWork,
     choose,
     find_offers,
@@ -98,7 +98,7 @@ def group_of(offer: PlannedOffer, number: int = 0, **changes: Any) -> GroupSpec:
 @pytest.fixture(scope="module")
 def offers() -> dict[str, PlannedOffer]:
     found = {name: offer_of(words, request) for name, (words, request) in PLANS.items()}
-    material = PrepareMaterial(compose([]).values, (), PlanRequest(20, region="us-east-2"), CATALOG, NOW)
+    material = JobMaterial(compose([]).values, (), PlanRequest(20, region="us-east-2"), CATALOG, NOW)
     return {**found, PREPARE: prepare_plan(PrepareWork(1e12, 3e11, "tokens/pile"), material).choice}
 
 

@@ -18,7 +18,7 @@ from skytrain.config import SkytrainError, compose
 from skytrain.export import SUMS
 from skytrain.pipelines import serve as serving, status, stop, sweep_state
 from skytrain.pipelines.serve_targets import ec2 as target
-from skytrain.planning import PlanRequest, ServedShape, ServeMaterial, ServeWork, load_catalog, serve_plan
+from skytrain.planning import JobMaterial, PlanRequest, ServedShape, ServeWork, load_catalog, serve_plan
 from skytrain.serving import open_served
 
 from .conftest import StubbedSession
@@ -151,7 +151,7 @@ def plan_of(billions: float, **changed: Any) -> Any:
     budget = changed.get("budget")
     request = PlanRequest(budget, region="us-east-2", market=changed.get("market"))
     values = compose([]).values
-    return serve_plan(work, ServeMaterial(values, [], request, load_catalog(Path("/nonexistent")), datetime.now(UTC)))
+    return serve_plan(work, JobMaterial(values, [], request, load_catalog(Path("/nonexistent")), datetime.now(UTC)))
 
 
 def test_the_cheapest_machine_with_room_is_chosen_and_ends_at_the_hours_or_the_budget() -> None:

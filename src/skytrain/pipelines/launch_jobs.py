@@ -9,10 +9,10 @@ from ..config import Composed, Config, HFModelConfig, SkytrainError, make, uses_
 from ..corpus import recipe_hash
 from ..planning import (
     JobKind,
+    JobMaterial,
     Plan,
     PlannedOffer,
     PlanRequest,
-    PrepareMaterial,
     PrepareWork,
     corpus_work,
     load_catalog,
@@ -106,7 +106,7 @@ def plan_preparation(composed: Composed) -> Plan:
             f"engine={config.engine}: launch prepare rents one machine, which needs no cluster\n  leave it out"
         )
     request = PlanRequest(config.budget.usd, region=config.cloud.region)
-    material = PrepareMaterial(composed.values, composed.words, request, load_catalog(), datetime.now(UTC))
+    material = JobMaterial(composed.values, composed.words, request, load_catalog(), datetime.now(UTC))
     return prepare_plan(prepare_work(config), material)
 
 

@@ -9,8 +9,8 @@ from ..config import Config, SkytrainError, format_seconds
 from ..planning import (
     CorpusOffer,
     CorpusWork,
+    JobMaterial,
     PlanRequest,
-    PrepareMaterial,
     PrepareWork,
     corpus_offers,
     corpus_work,
@@ -48,9 +48,7 @@ def plan_corpus(
     request = PlanRequest(None, hours, region=place)
     text = work.text_bytes + work.documents * BYTES_OF_A_DOCUMENT
     alone = replace(asked, text_bytes=text, documents=work.documents)
-    chosen = prepare_plan(
-        alone, PrepareMaterial({"store": {"root": ""}}, (), request, catalog, datetime.now(UTC))
-    ).choice
+    chosen = prepare_plan(alone, JobMaterial({"store": {"root": ""}}, (), request, catalog, datetime.now(UTC))).choice
     cost = chosen.cost
     one = CorpusOffer(
         "one machine", f"{chosen.instance_type} ({chosen.market})", cost.hours, cost.hours_p90, cost.usd, cost.usd_p90,

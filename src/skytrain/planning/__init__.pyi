@@ -80,11 +80,15 @@ from .plan_file import (
     timestamp as timestamp,
     write_plan as write_plan,
 )
-from .plan_making import PlanMaterial as PlanMaterial, fallbacks as fallbacks, make_plan as make_plan
-from .plan_prepare import PrepareMaterial as PrepareMaterial, PrepareWork as PrepareWork, prepare_plan as prepare_plan
+from .plan_making import (
+    JobMaterial as JobMaterial,
+    PlanMaterial as PlanMaterial,
+    fallbacks as fallbacks,
+    make_plan as make_plan,
+)
+from .plan_prepare import PrepareWork as PrepareWork, prepare_plan as prepare_plan
 from .plan_rows import offer_rows as offer_rows, purchase_rows as purchase_rows
 from .plan_serve import (
-    ServeMaterial as ServeMaterial,
     ServeWork as ServeWork,
     fit_instance as fit_instance,
     serve_plan as serve_plan,

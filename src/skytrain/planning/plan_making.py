@@ -11,7 +11,7 @@ from typing import Any
 from skytrain import __version__
 from skytrain.config import source_hash
 
-from .catalog import Catalog
+from .catalog import Catalog, Price
 from .costs import ASSUMPTIONS, GP3_GB
 from .memory import TrainingJob, path_of
 from .mesh import DIMENSIONS, overrides
@@ -34,6 +34,17 @@ PRICE_TOLERANCE = 1.2  # of the planned price, beyond which a plan must be made 
 FALLBACKS = 3  # offers after the choice
 SPARE_DISK = 1.2  # of the bytes that a machine keeps, where it has no NVMe to keep them on
 KILL_FACTOR, KILL_EXTRA_SECONDS = 2.0, 3600.0  # of the p90 duration, where no budget bounds it
+
+
+@dataclass(frozen=True)
+class JobMaterial:
+    """What the plan of a job on one machine is made of besides the work."""
+
+    values: Mapping[str, Any]  # the composed configuration
+    words: Sequence[str]
+    request: PlanRequest
+    catalog: Catalog
+    now: datetime
 
 
 @dataclass(frozen=True)
@@ -110,12 +121,17 @@ def highest_bid(offer: Offer, catalog: Catalog) -> float:
     """
     assert offer.price
     dearest = offer.price.usd_per_hour_max
-    if offer.market == "on-demand":
-        return dearest
     if offer.target == "sagemaker":
         return dearest  # on demand, the most that managed spot can cost
-    on_demand = catalog.price(offer.instance.type, offer.region, "on-demand")
-    bid = PRICE_TOLERANCE * dearest
+    return bid_for(offer.price, offer.instance.type, catalog)
+
+
+def bid_for(price: Price, instance_type: str, catalog: Catalog) -> float:
+    """Return the most that a machine of EC2 may cost an hour."""
+    if price.market == "on-demand":
+        return price.usd_per_hour_max
+    on_demand = catalog.price(instance_type, price.region, "on-demand")
+    bid = PRICE_TOLERANCE * price.usd_per_hour_max
     return min(bid, on_demand.usd_per_hour_max) if on_demand else bid
 
 

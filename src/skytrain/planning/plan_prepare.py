@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 from skytrain import __version__
 from skytrain.config import SkytrainError, format_bytes, source_hash
@@ -15,7 +14,7 @@ from .catalog import MARKETS, Catalog, InstanceType, Price
 from .costs import BOOT_SECONDS, GP3_GB, GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH, INTERRUPTIONS_PER_HOUR, s3_seconds
 from .offers import PlanRequest
 from .plan_file import FORMAT, CostForecast, Plan, PlannedCode, PlannedData, PlannedOffer, QuotaNeed, timestamp
-from .plan_making import EXPIRES_HOURS, FALLBACKS, KILL_EXTRA_SECONDS, KILL_FACTOR, PRICE_TOLERANCE
+from .plan_making import EXPIRES_HOURS, FALLBACKS, KILL_EXTRA_SECONDS, KILL_FACTOR, JobMaterial, bid_for
 
 TEXT_BYTES_PER_VCPU_SECOND = 4e6  # 6.1e6 measured per CPU-second; a vCPU is half a core: two thirds assumed
 SPREAD = 1.8  # p90 of the seconds over their median: rules, languages and file formats differ; assumed
@@ -50,18 +49,7 @@ class PrepareWork:
         return min(MOST_DISK_GB, max(GP3_GB, OTHER_DISK_GB + math.ceil(scratch)))
 
 
-@dataclass(frozen=True)
-class PrepareMaterial:
-    """What a plan is made of besides the work."""
-
-    values: Mapping[str, Any]  # the composed configuration
-    words: Sequence[str]
-    request: PlanRequest
-    catalog: Catalog
-    now: datetime
-
-
-def prepare_plan(work: PrepareWork, material: PrepareMaterial) -> Plan:
+def prepare_plan(work: PrepareWork, material: JobMaterial) -> Plan:
     """Return the plan: the cheapest machine that is done within half a day, else the fastest, and its fallbacks.
 
     Raises SkytrainError if none is sold in the region, or none is within the budget.
@@ -127,10 +115,7 @@ def _offer(
     work: PrepareWork, instance: InstanceType, price: Price, catalog: Catalog, request: PlanRequest
 ) -> PlannedOffer:
     cost = _cost(work, instance, price)
-    bid = price.usd_per_hour_max
-    if price.market == "spot":
-        on_demand = catalog.price(instance.type, price.region, "on-demand")
-        bid = min(PRICE_TOLERANCE * bid, on_demand.usd_per_hour_max if on_demand else math.inf)
+    bid = bid_for(price, instance.type, catalog)
     slow = cost.hours_p90 * 3600 * KILL_FACTOR + KILL_EXTRA_SECONDS
     budget = request.budget_usd
     return PlannedOffer(

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 from skytrain import __version__
 from skytrain.config import SkytrainError, source_hash
 
-from .catalog import Catalog, InstanceType, Price
+from .catalog import InstanceType, Price
 from .costs import GP3_GB, GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH
 from .memory import usable_bytes
-from .offers import PlanRequest
 from .plan_file import FORMAT, CostForecast, Plan, PlannedCode, PlannedData, PlannedOffer, QuotaNeed, timestamp
-from .plan_making import EXPIRES_HOURS, FALLBACKS, PRICE_TOLERANCE
+from .plan_making import EXPIRES_HOURS, FALLBACKS, JobMaterial, bid_for
 from .serving import ServedShape, ServingFit, fit_serving, refuse_serving
 
 GB = 1e9
@@ -39,18 +36,7 @@ class ServeWork:
     families: tuple[str, ...] = ()  # that may be started; empty: all
 
 
-@dataclass(frozen=True)
-class ServeMaterial:
-    """What the plan of an endpoint is made of besides the work."""
-
-    values: Mapping[str, Any]  # the composed configuration
-    words: Sequence[str]
-    request: PlanRequest
-    catalog: Catalog
-    now: datetime
-
-
-def serve_plan(work: ServeWork, material: ServeMaterial) -> Plan:
+def serve_plan(work: ServeWork, material: JobMaterial) -> Plan:
     """Return the plan: the cheapest machine an hour that has room, and its fallbacks.
 
     Raises SkytrainError if the model is too large for every machine of the region, or neither hours nor dollars are given.
@@ -97,7 +83,7 @@ def _room(work: ServeWork, instance: InstanceType) -> float:
     return usable_bytes(instance.gpu_memory_mib) * work.gpu_memory
 
 
-def _candidates(work: ServeWork, material: ServeMaterial) -> list[tuple[InstanceType, Price]]:
+def _candidates(work: ServeWork, material: JobMaterial) -> list[tuple[InstanceType, Price]]:
     """Return the machines that are sold and have room. Raises SkytrainError by how much the largest lacks it."""
     request, catalog = material.request, material.catalog
     assert request.region is not None
@@ -124,11 +110,8 @@ def _candidates(work: ServeWork, material: ServeMaterial) -> list[tuple[Instance
     return fitting
 
 
-def _offer(work: ServeWork, instance: InstanceType, price: Price, material: ServeMaterial) -> PlannedOffer:
-    bid = price.usd_per_hour_max
-    if price.market == "spot":
-        on_demand = material.catalog.price(instance.type, price.region, "on-demand")
-        bid = min(PRICE_TOLERANCE * bid, on_demand.usd_per_hour_max if on_demand else math.inf)
+def _offer(work: ServeWork, instance: InstanceType, price: Price, material: JobMaterial) -> PlannedOffer:
+    bid = bid_for(price, instance.type, material.catalog)
     budget = material.request.budget_usd
     limits = [hours for hours in (work.hours, budget / bid if budget is not None else None) if hours is not None]
     hours, disk_gb = min(limits), GP3_GB + math.ceil(2 * work.shape.weight_bytes / GB)

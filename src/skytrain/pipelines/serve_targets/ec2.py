@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from ...config import SkytrainError, compose, format_bytes
-from ...planning import PlanRequest, ServeMaterial, ServeWork, load_catalog, serve_plan
+from ...planning import JobMaterial, PlanRequest, ServeWork, load_catalog, serve_plan
 from ...runs import Reporter
 from ...serving import ApiKey, ServedModel, choose_api_key
 from ..shell import ENDPOINT_PORT as PORT
@@ -129,7 +129,7 @@ def _plan(job: ServeJob, model: ServedModel, folder: str) -> Plan:
     )
     request = PlanRequest(config.budget.usd, region=region, market=job.request.market)
     composed = job.composed
-    return serve_plan(work, ServeMaterial(composed.values, composed.words, request, load_catalog(), datetime.now(UTC)))
+    return serve_plan(work, JobMaterial(composed.values, composed.words, request, load_catalog(), datetime.now(UTC)))
 
 
 def run_of(model: str) -> str:
