@@ -42,6 +42,9 @@ def test_every_plot_of_a_sweep_is_drawn_and_parses():
 
 
 def test_the_page_is_self_contained_and_escapes_what_it_shows():
-    page = sweep_html(make_report())
+    report = make_report()
+    report.history[0].extra["eval/hellaswag/llmc"] = 0.27
+    page = sweep_html(report)
+    assert "<th>hellaswag/llmc" in page and "<td>0.2700" in page
     assert "fit &lt;of&gt; 9" in page and "diverged" in page and page.count("<svg") == 7
     assert "http://" not in page.replace("http://www.w3.org/2000/svg", "") and "https://" not in page

@@ -45,8 +45,8 @@ def logs(
 ) -> None:
     """Print the log of a run, from the store.
 
-    Of a sweep, it prints the log of the newest trial. Every rank writes its log to the store every few seconds, with warnings of libraries and the traceback of an
-    error. So it can be read from any machine, while the run lasts and after its machines are gone.
+    Of a sweep, it prints the log of the newest trial. Every rank writes its log to the store every few seconds,
+    with warnings of libraries and the traceback of an error. So it can be read from any machine, while the run lasts and after its machines are gone.
 
     \b
     Examples:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ..config import Config
     from ..pipelines.tune import TunedSweep
     from ..pipelines.tune_plan import Schedule
-    from ..tuning import Observation
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the schedule of trials with their dollars; run none.")]
 
@@ -124,6 +123,9 @@ def _schedule_text(schedule: Schedule) -> str:
 
 
 def _answer_text(tuned: TunedSweep, words: list[str], usd_per_hour: float | None) -> str:
+    from ..tuning import trial_rows
+    from .console import table
+
     decided = tuple(f"{word.partition('=')[0]}=" for word in tuned.final_words.split())
     kept = [word for word in words if not word.startswith(("tune.", "tune=", "budget.usd=", "run=", *decided))]
     start = f"--from SEED --at-step {tuned.from_step}" if tuned.from_step else ""
@@ -148,7 +150,7 @@ def _answer_text(tuned: TunedSweep, words: list[str], usd_per_hour: float | None
             "Final run:",
             f"  {command}",
             "",
-            _trials_text(tuned.history),
+            table(trial_rows(tuned.history)),
             "",
             f"From the same trials: {others}",
             f"{tuned.url}/report/report.html",
@@ -162,18 +164,6 @@ def _final_budget(usd: float, usd_per_hour: float | None) -> str:
         return ""
     price = "" if usd_per_hour is None else f" budget.usd_per_hour={usd_per_hour:g}"
     return f"budget.usd={math.ceil(1e4 * usd) / 1e4:.10g}{price}"
-
-
-def _trials_text(history: list[Observation]) -> str:
-    tasks = sorted({name for one in history for name in one.extra if name.startswith("eval/") and name.count("/") == 2})
-    tasks = [name for name in tasks if not name.endswith(("_stderr", "/items", "/truncated"))][:3]
-    head = f"{'':>5} {'rung':<16} {'value':>9} {'val loss':>9} {'hours':>8} {'cost':>10}"
-    lines = [head + "".join(f" {name.removeprefix('eval/'):>20}" for name in tasks)]
-    for number, one in enumerate(history, 1):
-        loss = f"{one.loss:.4f}" if one.finite else ("diverged" if one.diverged else "stopped")
-        line = f"{number:>5} {one.trial.rung:<16} {one.trial.rate:>9.3g} {loss:>9} {one.seconds / 3600:>8.4f} {_usd(one.usd):>10}"
-        lines.append(line + "".join(f" {one.extra.get(name, float('nan')):>20.4f}" for name in tasks))
-    return "\n".join(lines)
 
 
 @app.command("compare")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..tuning import Conclusion, JointFit, Observation, OtherAnswer, Problem, Rung
+from ..tuning import Conclusion, JointFit, Observation, OtherAnswer, Problem, Rung, trial_rows
 from .axes import Plot, PlotLayer
 
 STYLE = (
@@ -48,21 +48,16 @@ def sweep_plots(report: SweepReport) -> dict[str, str]:
 
 def sweep_html(report: SweepReport) -> str:
     """One page with the answer, the plots and the table of trials."""
-    rows = "".join(_row(number, one) for number, one in enumerate(report.history, 1))
+    head, *rows = ([escape(cell) for cell in row] for row in trial_rows(report.history))
+    table = "".join("<tr><td>" + "<td>".join(row) + "</tr>" for row in rows)
     answer = "<br>".join(escape(line) for line in report.conclusion.lines())
     warnings = "".join(f"<p><b>{escape(line)}</b></p>" for line in report.conclusion.warnings)
     plots = "\n".join(sweep_plots(report).values())
     return (
         f"<!doctype html><meta charset='utf-8'><title>{escape(report.name)}</title><style>{STYLE}</style>"
-        f"<h1>{escape(report.name)}</h1><p>{answer}</p>{warnings}\n{plots}\n<table><tr><th></th><th>rung</th>"
-        f"<th>value</th><th>loss</th><th>hours</th><th>dollars</th></tr>{rows}</table>\n"
+        f"<h1>{escape(report.name)}</h1><p>{answer}</p>{warnings}\n{plots}\n"
+        f"<table><tr><th>{'<th>'.join(head)}</tr>{table}</table>\n"
     )
-
-
-def _row(number: int, one: Observation) -> str:
-    loss = f"{one.loss:.4f}" if one.finite else ("diverged" if one.diverged else "stopped")
-    cells = (number, one.trial.rung, f"{one.trial.rate:.3g}", loss, f"{one.seconds / 3600:.4f}", f"{one.usd:.4f}")
-    return "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells) + "</tr>"
 
 
 def _training(report: SweepReport, metric: str, title: str) -> Plot:

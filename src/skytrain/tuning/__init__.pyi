@@ -4,6 +4,7 @@ from .conclusions import (
     conclusion_of as conclusion_of,
     fitted_curves as fitted_curves,
     other_answers as other_answers,
+    trial_rows as trial_rows,
 )
 from .curve import u_shape as u_shape
 from .driver import (

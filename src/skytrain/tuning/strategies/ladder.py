@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from ...config import plural
 from ..design import Information, best_plan
 from ..joint import fit_jointly
 from ..problem import Answer, Rung, Search, Trial
@@ -69,7 +70,8 @@ class Ladder:
         low, high = fit.interval()
         place = math.log(rate)
         rungs = len(fit.curves)
-        why = f"joint fit of {len(search.history)} trials on {rungs} rungs" if rungs else "prior only"
+        trials = plural(len(search.history), "trial")
+        why = f"joint fit of {trials} on {plural(rungs, 'rung')}" if rungs else "prior only"
         return Answer(rate, low, high, fit.regret(place), fit.divergence(place), why, doubts(search, rate, (low, high)))
 
 
