@@ -68,6 +68,18 @@ def test_quoted_text_may_hold_what_would_else_be_a_list():
     assert compose(overrides).config.data.source.args["separator"] == "[end]"
 
 
+@pytest.mark.parametrize("name", ["1e5", "007", "1_000", "true", "nan"])
+def test_a_name_that_looks_like_a_number_is_taken_as_it_was_typed(name):
+    assert compose([f"run={name}"]).config.run == name
+
+
+@pytest.mark.parametrize("target", ["ec2", "sagemaker"])
+def test_a_target_of_aws_without_an_account_says_how_to_name_one(target, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SkytrainError, match=rf"^cloud={target} needs an AWS account: .*\n.*skytrain cloud init"):
+        compose([f"cloud={target}"])
+
+
 @pytest.mark.parametrize(
     ("overrides", "steps", "tokens"),
     [

@@ -13,7 +13,7 @@ from hydra import initialize_config_module
 from hydra._internal.defaults_list import create_defaults_list
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError  # type: ignore[import-untyped]
@@ -22,7 +22,7 @@ from .checks import check
 from .errors import ConfigError, SkytrainError, nearest
 from .overrides import parse_overrides
 from .schema import Config, flatten
-from .typed import build
+from .typed import build, is_text
 
 GROUPS = (
     "recipe",
@@ -197,12 +197,18 @@ def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders:
                 origin=COMMAND_LINE,
                 hint=f"{hint}one of {', '.join(sorted(options))}",
             )
-    return SkytrainError(f"the configuration cannot be composed: {error}")
+    missing = error.missing_cfg_file if isinstance(error, MissingConfigException) else None
+    if missing == "cloud/aws":
+        return SkytrainError(
+            f"{' '.join(str(choice.input_line) for choice in choices if choice.key_or_group == 'cloud')} needs an AWS account: "
+            "there is no cloud/aws.yaml in this folder\n  `skytrain cloud init` writes it (docs/aws.md)"
+        )
+    return SkytrainError(f"the configuration cannot be composed: {str(error).splitlines()[0]}")
 
 
 def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> None:
     key = override.key_or_group
-    value = override.value()
+    value = _value(override)
     if not _known(tree, key):
         leaves = list(flatten(OmegaConf.to_container(tree, resolve=False)))
         groups = [name for name in tree if isinstance(name, str)]
@@ -223,6 +229,14 @@ def _apply(tree: DictConfig, origins: dict[str, str], override: Override) -> Non
         )
     OmegaConf.update(tree, key, value, merge=isinstance(value, dict))
     _set_origin(origins, key, value, COMMAND_LINE)
+
+
+def _value(override: Override) -> Any:
+    """The value as it was typed where the setting is text: run=1e5 is a name, and not a number."""
+    value = override.value()
+    if isinstance(value, (bool, int, float)) and is_text(Config, override.key_or_group):
+        return str(override.input_line).partition("=")[2].strip()
+    return value
 
 
 def _set_origin(origins: dict[str, str], key: str, value: Any, origin: str) -> None:

@@ -171,6 +171,15 @@ class _Builder:
         raise self.fail(key, f"{value!r} is not {words.get(schema, schema.__name__)}")
 
 
+def is_text(schema: Any, key: str) -> bool:
+    """Whether the setting with this dotted key is text, and nothing else but null."""
+    types_of_key = [schema]
+    for name in key.split("."):
+        groups = [group for each in types_of_key for group in groups_in(each)]
+        types_of_key = [field.type for group in groups for field in fields_of(group) if field.name == name]
+    return bool(types_of_key) and all(each in (str, str | None) for each in types_of_key)
+
+
 def _with_other_keys(value: Mapping[str, Any], known: Mapping[str, Any], others: str) -> dict[str, Any]:
     """Return the mapping with all keys that are not fields moved into the field `others`."""
     moved = {name: item for name, item in value.items() if name not in known or name == others}
