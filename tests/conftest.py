@@ -19,7 +19,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def same_signal_handlers() -> Iterator[None]:
     """A handler that a test leaves behind decides later tests; an ignored signal is ignored by their processes, too."""
-    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD)
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
     before = {number: signal.getsignal(number) for number in numbers}
     yield
     left = {number for number in numbers if signal.getsignal(number) != before[number]}

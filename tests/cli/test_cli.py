@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from skytrain.cli.main import app
+from skytrain.cli.main import SECTIONS, app
 from tests.support.tiny import TINY
 
 SMALL_TEXT = [option for option in TINY if not option.startswith("data")]
@@ -25,7 +25,9 @@ def test_help_lists_every_command_without_loading_torch(tmp_path):
     script = "import sys; sys.argv = ['skytrain', '--help']\nfrom skytrain.cli.main import main\ntry: main()\nexcept SystemExit: pass\nprint(sorted(set(sys.modules) & {'torch', 'lightning', 'pyarrow', 'hydra', 'transformers'}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.stdout.splitlines()[-1] == "[]"
-    for verb in ("quickstart", "prepare", "train", "evaluate", "generate", "export", "config"):
+    verbs = typer.main.get_command(app).commands
+    assert sorted(verbs) == sorted(verb for section in SECTIONS.values() for verb in section)
+    for verb in verbs:
         assert f"\n  {verb} " in done.stdout
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 from ..jobs import handle_early_signals
 
 handle_early_signals(sys.argv[1:])  # before anything that takes time is imported
 
 import typer
+from typer.core import TyperGroup
 
 from .. import __version__
 from ..config import ConfigError, SkytrainError, naming_extras
@@ -41,6 +42,7 @@ from . import (
     plan,
     prepare,
     quickstart,
+    report,
     runs,
     serve,
     shell,
@@ -52,9 +54,31 @@ from . import (
     tune,
 )
 
+SECTIONS = {
+    "Pipeline": ("quickstart", "prepare", "plan", "tune", "train", "evaluate", "generate", "export"),
+    "Runs": ("status", "logs", "stop", "tensorboard", "report", "runs", "checkpoints"),
+    "After training": ("branch", "merge", "merge-report", "serve", "chat"),
+    "Rented machines": ("doctor", "cloud", "launch", "node", "shell", "costs", "gc", "catalog", "image"),
+    "Look up, copy, measure": ("models", "config", "data", "store", "bench"),
+}
+
+
+class Sections(TyperGroup):
+    """The commands of `skytrain --help`, under headings."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        column = max(map(len, self.commands))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                limit = formatter.width - 6 - column
+                rows = [(name.ljust(column), self.commands[name].get_short_help_str(limit)) for name in names]
+                formatter.write_dl(rows)
+
+
 app = typer.Typer(
+    cls=Sections,
     name="skytrain",
-    help="Pretrain language models: from raw text to a trained, evaluated and exported model.\n\n"
+    help="Pretrain language models: from raw text to a trained, evaluated and served model.\n\n"
     "Start with: skytrain quickstart",
     epilog="\b\nSettings are key=value arguments:\n"
     "  skytrain train recipe=quickstart model=gpt2-124m trainer.steps=500\n"
@@ -89,6 +113,7 @@ app.command()(status.status)
 app.command()(logs.logs)
 app.command()(stop.stop)
 app.command()(tensorboard.tensorboard)
+app.command()(report.report)
 app.command()(shell.shell)
 app.command()(costs.costs)
 app.command()(gc.gc)

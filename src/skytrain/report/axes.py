@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from ..config import format_count
+
 WIDTH, HEIGHT = 640, 400
-LEFT, RIGHT, TOP, BOTTOM = 76, 168, 44, 52
+LEFT, TOP, BOTTOM = 76, 44, 52
+RIGHT, RIGHT_WITHOUT_LEGEND = 168, 24
 # Okabe and Ito's colours, which most colour-blind people tell apart.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31", "#7F3C8D")
 XY = tuple[float, float]
@@ -41,20 +44,22 @@ class Plot:
             return ""
         xs, ys = (_span([point[number] for point in every], log) for number, log in ((0, self.log_x), (1, self.log_y)))
 
+        end = WIDTH - (RIGHT if any(layer.name for layer in self.layers) else RIGHT_WITHOUT_LEGEND)
+
         def place(point: XY) -> XY:
             x, y = _share(point[0], xs, self.log_x), _share(point[1], ys, self.log_y)
-            return LEFT + (WIDTH - LEFT - RIGHT) * x, HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * y
+            return LEFT + (end - LEFT) * x, HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * y
 
-        parts = [_text(LEFT, 24, self.title, 'font-weight="bold"')]
+        parts = [_text(LEFT, 18, self.title, 'font-weight="bold"')]
         for value in _ticks(*xs, self.log_x):
             x, _ = place((value, ys[0]))
             parts.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}" stroke="#ddd"/>')
-            parts.append(_text(x, HEIGHT - BOTTOM + 18, f"{value:.3g}", 'text-anchor="middle"'))
+            parts.append(_text(x, HEIGHT - BOTTOM + 18, _label(value), 'text-anchor="middle"'))
         for value in _ticks(*ys, self.log_y):
             _, y = place((xs[0], value))
-            parts.append(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
-            parts.append(_text(LEFT - 8, y + 4, f"{value:.4g}", 'text-anchor="end"'))
-        parts.append(_text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 12, self.x_label, 'text-anchor="middle"'))
+            parts.append(f'<line x1="{LEFT}" x2="{end}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>')
+            parts.append(_text(LEFT - 8, y + 4, _label(value), 'text-anchor="end"'))
+        parts.append(_text((LEFT + end) / 2, HEIGHT - 12, self.x_label, 'text-anchor="middle"'))
         parts.append(_text(8, TOP - 8, self.y_label))
         for layer in self.layers:
             placed = [place(point) for point in layer.points if all(map(math.isfinite, point))]
@@ -100,6 +105,10 @@ def _document(parts: Sequence[str]) -> str:
 
 def _text(x: float, y: float, words: str, extra: str = "") -> str:
     return f'<text x="{x:.0f}" y="{y:.0f}" {extra}>{escape(words)}</text>'
+
+
+def _label(value: float) -> str:
+    return format_count(value) if abs(value) >= 10_000 else f"{value:.4g}"
 
 
 def _span(values: Sequence[float], log: bool) -> XY:

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Sequence
+from html import escape
 
 from ..merging import MergeReport, ModelRow, PathPoint, TaskScore
+from .axes import Plot, PlotLayer
+from .page import html_page, html_plots, html_section
 
 CONFIDENCE_95 = 1.96  # standard errors on each side
-WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 640, 280, 64, 16, 150, 44
-COLORS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2")
-STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1f2937; max-width: 960px; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-table { border-collapse: collapse; } th, td { padding: .3rem .8rem; text-align: right; border-bottom: 1px solid #e5e7eb; }
-th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) { text-align: left; }
-tr.merged td { background: #eff6ff; font-weight: 600; } td.best { color: #047857; font-weight: 600; }
-svg text { font: 12px system-ui, sans-serif; fill: #374151; } .note { color: #6b7280; }
-"""
 
 
 def merge_table(report: MergeReport) -> list[tuple[str, ...]]:
@@ -47,86 +39,52 @@ def _with_interval(score: TaskScore | None) -> str:
 
 def merge_html(report: MergeReport) -> str:
     """The whole page; it needs nothing from the network."""
-    title = html.escape(f"Merge {report.run}")
     texts = ", ".join(f"{name} ({tokens:,} tokens)" for name, tokens in report.tokens.items())
-    path = ""
-    if report.path:
-        ends = [html.escape(each) for each in report.path_ends]
-        path = (
-            f"<h2>The path between {ends[0]} and {ends[1]}</h2>\n{path_plot(report.path)}\n"
-            f'<p class="note">Held-out loss of (1 - t) x {ends[0]} + t x {ends[1]}. '
-            f"Barrier over the chord: {report.barrier:.4f} nats.</p>"
-        )
-    verdicts = "\n".join(f"<li>{html.escape(line)}</li>" for line in report.verdicts)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style></head>
-<body>
-<h1>{title}</h1>
-<p>Method: {html.escape(report.method)}. Nats per token on held-out text: {html.escape(texts)}.</p>
-<h2>Models x domains</h2>
-{_table(report)}
-<p class="note">Green: the lowest loss of a column. Scores have 95% intervals. Dollars are those of each model's own run.</p>
-<h2>Findings</h2>
-<ul>
-{verdicts}
-</ul>
-{path}
-</body>
-</html>
-"""
+    verdicts = "\n".join(f"<li>{escape(line)}</li>" for line in report.verdicts)
+    return html_page(
+        f"Merge {report.run}",
+        [
+            f"<p>Method: {escape(report.method)}. Nats per token on held-out text: {escape(texts)}.</p>",
+            html_section("Models x domains", _table(report)),
+            '<p class="note">Green: the lowest loss of a column. Scores have 95% intervals. Dollars are those of each '
+            "model's own run.</p>",
+            html_section("Findings", f"<ul>\n{verdicts}\n</ul>"),
+            _path(report),
+        ],
+    )
+
+
+def _path(report: MergeReport) -> str:
+    if not report.path:
+        return ""
+    first, second = report.path_ends[:2]
+    note = f"Held-out loss of (1 - t) x {first} + t x {second}. Barrier over the chord: {report.barrier:.4f} nats."
+    plot = html_plots([path_plot(report.path)])
+    return html_section(f"The path between {first} and {second}", f'{plot}\n<p class="note">{escape(note)}</p>')
 
 
 def _table(report: MergeReport) -> str:
     domains, tasks = list(report.tokens), _tasks(report)
     best = {name: min(row.losses[name] for row in report.rows) for name in domains}
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", "model", *domains, "mean", *tasks, "dollars"))
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("", "model", *domains, "mean", *tasks, "dollars"))
     lines = [f"<tr>{head}</tr>"]
     for row in report.rows:
         cells = _cells(row, domains, tasks)
         marked = [row.losses[name] == best[name] for name in domains]
         flags = [False, False, *marked, *([False] * (len(cells) - 2 - len(marked)))]
         written = "".join(
-            f'<td class="best">{html.escape(cell)}</td>' if flag else f"<td>{html.escape(cell)}</td>"
+            f'<td class="best">{escape(cell)}</td>' if flag else f"<td>{escape(cell)}</td>"
             for cell, flag in zip(cells, flags, strict=True)
         )
-        lines.append(f'<tr class="{html.escape(row.role)}">{written}</tr>')
+        lines.append(f'<tr class="{escape(row.role)}">{written}</tr>')
     return "<table>\n" + "\n".join(lines) + "\n</table>"
 
 
 def path_plot(path: Sequence[PathPoint]) -> str:
     """Losses over t as an SVG: one line for each domain, and their mean."""
-    series = {name: [point.losses[name] for point in path] for name in path[0].losses}
-    series["mean"] = [point.mean_loss for point in path]
-    low, high = (choose(value for values in series.values() for value in values) for choose in (min, max))
-    span = (high - low) or 1.0
-
-    def x(t: float) -> float:
-        return LEFT + t * (WIDTH - LEFT - RIGHT)
-
-    def y(value: float) -> float:
-        return TOP + (high - value) / span * (HEIGHT - TOP - BOTTOM)
-
-    parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" role="img">']
-    for part in range(5):
-        value = low + span * part / 4
-        parts.append(f'<line x1="{LEFT}" x2="{x(1):.1f}" y1="{y(value):.1f}" y2="{y(value):.1f}" stroke="#e5e7eb"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.3f}</text>')
-    for t in (0.0, 0.5, 1.0):
-        parts.append(f'<text x="{x(t):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{t:g}</text>')
-    parts.append(f'<text x="{x(0.5):.1f}" y="{HEIGHT - 6}" text-anchor="middle">t</text>')
-    for number, (name, values) in enumerate(series.items()):
-        color = "#111827" if name == "mean" else COLORS[number % len(COLORS)]
-        dash = ' stroke-dasharray="5 4"' if name == "mean" else ""
-        points = " ".join(f"{x(point.t):.1f},{y(value):.1f}" for point, value in zip(path, values, strict=True))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="2"{dash}/>')
-        parts += [
-            f'<circle cx="{p.partition(",")[0]}" cy="{p.partition(",")[2]}" r="3" fill="{color}"/>'
-            for p in points.split()
-        ]
-        row = TOP + 14 + 18 * number
-        parts.append(
-            f'<line x1="{x(1) + 16:.1f}" x2="{x(1) + 36:.1f}" y1="{row - 4}" y2="{row - 4}" stroke="{color}" stroke-width="2"{dash}/>'
-        )
-        parts.append(f'<text x="{x(1) + 42:.1f}" y="{row}">{html.escape(name)}</text>')
-    return "\n".join([*parts, "</svg>"])
+    layers = []
+    for colour, name in enumerate(path[0].losses):
+        points = [(point.t, point.losses[name]) for point in path]
+        layers += [PlotLayer(name, points, kind, colour) for kind in ("line", "dots")]
+    layers.append(PlotLayer("mean", [(point.t, point.mean_loss) for point in path], "dashes", len(path[0].losses)))
+    return Plot("held-out loss", "t", "nats", layers).svg()

@@ -12,10 +12,7 @@ import numpy as np
 
 from ..tuning import Conclusion, JointFit, Observation, OtherAnswer, Problem, Rung, trial_rows
 from .axes import Plot, PlotLayer
-
-STYLE = (
-    "body{font:15px sans-serif;max-width:1000px;margin:2em auto}td,th{padding:2px 10px;text-align:right}svg{width:48%}"
-)
+from .page import html_page, html_plots, html_section, html_table
 
 
 @dataclass(frozen=True)
@@ -48,15 +45,13 @@ def sweep_plots(report: SweepReport) -> dict[str, str]:
 
 def sweep_html(report: SweepReport) -> str:
     """One page with the answer, the plots and the table of trials."""
-    head, *rows = ([escape(cell) for cell in row] for row in trial_rows(report.history))
-    table = "".join("<tr><td>" + "<td>".join(row) + "</tr>" for row in rows)
-    answer = "<br>".join(escape(line) for line in report.conclusion.lines())
-    warnings = "".join(f"<p><b>{escape(line)}</b></p>" for line in report.conclusion.warnings)
-    plots = "\n".join(sweep_plots(report).values())
-    return (
-        f"<!doctype html><meta charset='utf-8'><title>{escape(report.name)}</title><style>{STYLE}</style>"
-        f"<h1>{escape(report.name)}</h1><p>{answer}</p>{warnings}\n{plots}\n"
-        f"<table><tr><th>{'<th>'.join(head)}</tr>{table}</table>\n"
+    conclusion = report.conclusion
+    answer = "<br>".join(escape(line) for line in conclusion.lines())
+    warnings = "".join(f"<p><b>{escape(line)}</b></p>" for line in conclusion.warnings)
+    trials = html_table(trial_rows(report.history))
+    return html_page(
+        report.name,
+        [f"<p>{answer}</p>", warnings, html_plots(sweep_plots(report).values()), html_section("Trials", trials)],
     )
 
 

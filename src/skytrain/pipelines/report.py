@@ -1,0 +1,119 @@
+"""Report: a run or a sweep as one HTML page, from the store alone."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dataclasses
+from datetime import datetime
+
+from ..config import Config, SkytrainError, format_seconds
+from ..merging import read_provenance
+from ..report import RunPage, run_html
+from ..runs import (
+    LogSelection,
+    RunLogs,
+    attempt_key,
+    attempt_numbers,
+    load_run,
+    read_attempt,
+    read_failure,
+    read_metrics,
+    read_object,
+    read_outcome,
+)
+from ..storage import NotFound, Store, open_store
+from ..tuning import SweepStore
+from .costs import cost_notes, cost_rows, costs
+from .status import status_of
+
+SAMPLE = "sample: "  # how a log line of generated text begins
+SAMPLES, LOG_LINES = 5, 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class WrittenPage:
+    """A page, and where it was written."""
+
+    html: str
+    url: str
+
+
+def report(config: Config, name: str) -> WrittenPage:
+    """Write the page of a run into its folder, or find that of a sweep, which the sweep has written."""
+    store = open_store(config.store)
+    if SweepStore(store, name).exists():
+        return _sweep_page(store, name)
+    html, key = run_html(run_page(config, store, name)), f"runs/{name}/report.html"
+    store.write(key, html.encode())
+    return WrittenPage(html, store.url(key))
+
+
+def _sweep_page(store: Store, name: str) -> WrittenPage:
+    key = f"sweeps/{name}/report/report.html"
+    try:
+        return WrittenPage(store.read(key).decode(), store.url(key))
+    except NotFound:
+        raise SkytrainError(
+            f"the sweep {name} has no answer yet, and its page is written with the answer\n"
+            f"  the same `skytrain tune` continues it; skytrain status {name} shows how far it is"
+        ) from None
+
+
+def run_page(config: Config, store: Store, name: str) -> RunPage:
+    """What the page of a run shows."""
+    record = load_run(store, name)
+    merged = read_provenance(store, name)
+    found = costs(config, name, None)
+    return RunPage(
+        record=record,
+        status=status_of(store, record),
+        metrics=read_metrics(store, name),
+        attempts=_attempts(store, name),
+        costs=cost_rows(found) if found.machines else (),
+        cost_notes=cost_notes(found),
+        samples=_samples(store, name),
+        merge=dataclasses.asdict(merged) if merged else {},
+    )
+
+
+def _attempts(store: Store, name: str) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("attempt", "started", "lasted", "host", "ranks", "mesh", "steps", "ended by")]
+    for number in attempt_numbers(store, name):
+        begun, outcome = read_attempt(store, name, number), read_outcome(store, name, number) or {}
+        failure = read_failure(store, name, number)
+        ended = outcome.get("ended_at") or (failure.failed_at if failure else None)
+        why = failure.reason.partition("\n")[0] if failure else outcome.get("cause") or outcome.get("outcome")
+        rows.append(
+            (
+                str(number),
+                str(begun.get("started_at", "?")),
+                format_seconds(round(_seconds(begun["started_at"], ended))) if ended and "started_at" in begun else "",
+                str(begun.get("host", "?")),
+                str(begun.get("world_size", "?")),
+                str(begun.get("mesh", "?")),
+                f"{_resumed_at(store, name, number)} to {outcome.get('step', '?')}",
+                str(why or "no word of its end"),
+            )
+        )
+    return rows
+
+
+def _resumed_at(store: Store, name: str, attempt: int) -> str:
+    try:
+        return str(read_object(store, f"{attempt_key(name, attempt)}/resumed.json").get("step", "?"))
+    except NotFound:
+        return "?"
+
+
+def _samples(store: Store, name: str) -> list[tuple[str, str]]:
+    """The newest texts that were generated during training."""
+    with contextlib.suppress(SkytrainError):  # no attempt, or no log
+        lines = RunLogs(store, name, LogSelection(None, frozenset({0}), None)).last(LOG_LINES)
+        texts = [(line.at, line.text.removeprefix(SAMPLE)) for line in lines if line.text.startswith(SAMPLE)]
+        return [(at, str(ast.literal_eval(text))) for at, text in texts[-SAMPLES:]]
+    return []
+
+
+def _seconds(start: str, end: str) -> float:
+    return (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds()

@@ -1,0 +1,170 @@
+"""A run as one self-contained HTML page: its numbers, curves, samples, attempts, dollars and settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from ..config import format_count, format_seconds
+from ..runs import RunRecord, RunStatus
+from .axes import Plot, PlotLayer
+from .page import html_page, html_plots, html_section, html_table
+
+POINTS = 500  # of a line; more cannot be seen
+OWN_METRICS = ("train/", "val/", "perf/", "cost/")  # all others are of downstream tasks and of evaluators
+XY = tuple[float, float]
+Rows = Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class RunPage:
+    """Everything that the page shows. Tables have their header first."""
+
+    record: RunRecord
+    status: RunStatus
+    metrics: Sequence[Mapping[str, Any]]
+    attempts: Rows = ()
+    costs: Rows = ()
+    cost_notes: Sequence[str] = ()
+    samples: Sequence[tuple[str, str]] = ()  # when, text
+    merge: Mapping[str, Any] = field(default_factory=dict)  # what a merged model was made of
+
+
+def run_html(run: RunPage) -> str:
+    """The page of a run."""
+    samples = "\n".join(f'<p class="note">{escape(at)}</p><pre>{escape(text)}</pre>' for at, text in run.samples)
+    notes = "".join(f'<p class="note">{escape(line)}</p>' for line in run.cost_notes)
+    merge = f"<pre>{escape(_yaml(run.merge))}</pre>" if run.merge else ""
+    settings = f"<details><summary>all settings</summary><pre>{escape(_yaml(run.record.config))}</pre></details>"
+    return html_page(
+        run.record.name,
+        [
+            f'<p class="note">{escape(_summary(run))}</p>',
+            _tiles(run),
+            html_plots(plot.svg() for plot in _plots(run)),
+            html_section("Downstream tasks", html_table(_last_scores(run))),
+            html_section("Samples", samples),
+            html_section("Attempts", html_table(run.attempts)),
+            html_section("Costs", html_table(run.costs) + notes if run.costs else ""),
+            html_section("Merged from", merge),
+            html_section("What was run", html_table(_facts(run), "words") + settings),
+        ],
+    )
+
+
+def _summary(run: RunPage) -> str:
+    found = run.status
+    reason = found.reason or (None if found.cause == found.state else found.cause)
+    parts = [found.state, f"step {found.step:,} of {found.total_steps:,}" if found.total_steps else "", reason or ""]
+    return ", ".join(part for part in parts if part)
+
+
+def _tiles(run: RunPage) -> str:
+    """The numbers that are looked at first."""
+    found, record = run.status, run.record
+    batch = record.config.get("trainer", {}).get("batch_tokens")
+    lowest = min((value for _, value in _points(run, "val/loss")), default=None)
+    tiles = [
+        ("parameters", format_count(record.parameters)),
+        ("tokens", format_count(found.step * batch) if batch and found.step else None),
+        ("training loss", _text(found.loss, ".4f")),
+        ("validation loss", _text(found.val_loss, ".4f")),
+        ("lowest validation loss", _text(lowest, ".4f") if lowest != found.val_loss else None),
+        (
+            "perplexity",
+            f"{math.exp(found.val_loss):.4g}" if found.val_loss is not None and found.val_loss < 50 else None,
+        ),
+        ("tokens/s", format_count(found.tokens_per_s) if found.tokens_per_s else None),
+        ("MFU", f"{found.mfu:.1%}" if found.mfu is not None else None),
+        ("machine time", format_seconds(round(found.machine_seconds)) if found.machine_seconds else None),
+        ("spent", f"${found.usd:.2f}" if found.usd is not None else None),
+        ("budget", f"${found.budget_usd:g}" if found.budget_usd is not None else None),
+    ]
+    shown = "\n".join(f"<div><span>{name}</span><b>{text}</b></div>" for name, text in tiles if text)
+    return f'<div class="tiles">\n{shown}\n</div>'
+
+
+def _plots(run: RunPage) -> list[Plot]:
+    train, validation = _points(run, "train/loss"), _points(run, "val/loss")
+    lowest = [min(validation, key=lambda point: point[1])] if validation else []
+    losses = [PlotLayer("training", thinned(train), "line", 0), PlotLayer("validation", validation, "dots", 1)]
+    curves = {
+        "learning rate": ("train/lr", ""),
+        "gradient norm": ("train/grad_norm", ""),
+        "speed": ("perf/tokens_per_s", "tokens/s"),
+        "MFU": ("perf/mfu", "share of the peak"),
+        "step time": ("perf/step_ms", "ms"),
+        "memory": ("perf/memory_gb", "GB"),
+        "cost": ("cost/usd", "dollars"),
+    }
+    plots = [Plot("loss", "step", "nats per token", losses, marks=lowest)]
+    for title, (metric, unit) in curves.items():
+        points = _points(run, metric)
+        plots.append(Plot(title, "step", unit, [PlotLayer("", thinned(points), "line", 0)] if len(points) > 1 else []))
+    return [*plots, *_task_plots(run)]
+
+
+def _task_plots(run: RunPage) -> list[Plot]:
+    """One plot for each task that was measured more than once, with all its metrics but errors of the mean."""
+    tasks: dict[str, list[PlotLayer]] = {}
+    for name in _task_metrics(run):
+        points, (task, _, metric) = _points(run, name), name.partition("/")
+        if len(points) > 1 and "stderr" not in metric:
+            layers = tasks.setdefault(task, [])
+            layers += [PlotLayer(metric, points, kind, len(layers) // 2) for kind in ("line", "dots")]
+    return [Plot(task, "step", "", layers) for task, layers in tasks.items()]
+
+
+def _last_scores(run: RunPage) -> list[tuple[str, ...]]:
+    """The newest value of every metric of a task, and the step at which it was measured."""
+    rows: list[tuple[str, ...]] = [("metric", "value", "step")]
+    for name in _task_metrics(run):
+        step, value = _points(run, name)[-1]
+        rows.append((name, f"{value:.4g}", f"{step:,.0f}"))
+    return rows
+
+
+def _task_metrics(run: RunPage) -> list[str]:
+    names = dict.fromkeys(name for record in run.metrics for name in record if name != "step")
+    return [name for name in names if not name.startswith(OWN_METRICS) and _points(run, name)]
+
+
+def _facts(run: RunPage) -> list[tuple[str, str]]:
+    record = run.record
+    facts = {
+        "started": record.started_at,
+        "from": record.parent or record.started_from,
+        "data": ", ".join(record.data),
+        "tokenizer": record.tokenizer_id,
+        "seed": str(record.seed),
+        "Skytrain": record.skytrain_version,
+        "code": record.code_revision,
+        "hardware": ", ".join(f"{name} {value}" for name, value in record.hardware.items()),
+        "former names": ", ".join(record.former_names),
+    }
+    return [("", ""), *((name, value) for name, value in facts.items() if value)]
+
+
+def _points(run: RunPage, metric: str) -> list[XY]:
+    found = [(float(one["step"]), float(one[metric])) for one in run.metrics if one.get(metric) is not None]
+    return [point for point in found if math.isfinite(point[1])]
+
+
+def thinned(points: Sequence[XY]) -> list[XY]:
+    """At most POINTS points: the means of neighbours."""
+    size = math.ceil(len(points) / POINTS) or 1
+    groups = [points[start : start + size] for start in range(0, len(points), size)]
+    return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
+
+
+def _text(value: float | None, form: str) -> str | None:
+    return None if value is None else format(value, form)
+
+
+def _yaml(values: Mapping[str, Any]) -> str:
+    return str(yaml.safe_dump(dict(values), sort_keys=False, allow_unicode=True))

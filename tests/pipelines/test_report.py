@@ -1,0 +1,120 @@
+"""The HTML page of a run, from what its attempts left in the store, and of a sweep."""
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from typer.testing import CliRunner
+
+from skytrain.cli.main import app
+from skytrain.config import SkytrainError
+from skytrain.pipelines.report import report
+from skytrain.report.run_page import POINTS, thinned
+from skytrain.runs import (
+    Cause,
+    Lines,
+    MetricsWriter,
+    claim_attempt,
+    create_run,
+    new_record,
+    record_resume,
+    write_outcome,
+)
+from skytrain.storage import open_store
+from skytrain.tuning import SweepStore
+from tests.support.tiny import tiny_config
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A run of two attempts: the first was interrupted at step 20, the second is done."""
+    config = tiny_config(tmp_path / "store")
+    store = open_store(config.store)
+    create_run(
+        store, new_record(config, name="r", data={}, tokenizer_id="x", parameters=894_000, hardware={"gpu": "<b>"})
+    )
+    for attempt, steps in enumerate((range(1, 21), range(11, 31))):
+        assert claim_attempt(store, "r", mesh="single", world_size=1) == attempt
+        record_resume(store, "r", attempt, steps[0] - 1)
+        writer = MetricsWriter(store, "r", attempt)
+        for step in steps:
+            loss = 5.0 - step / 10 - attempt
+            writer.write(step, {"train/loss": loss, "train/lr": 1e-3, "cost/usd": 0.01 * step, "perf/mfu": 0.5})
+        for step in (steps[9], steps[-1]):
+            writer.write(step, {"val/loss": 3.25 - attempt, "hellaswag/acc_norm": 0.25 + attempt / 10})
+        writer.lines.flush()
+        spend = Lines(store, f"runs/r/attempts/{attempt}/spend/")
+        count = {"usd": 0.3, "seconds": 60.0, "boot": "b", "boot_seconds": 1.0}
+        spend.write({"at": "2026-01-01T00:00:00+00:00", "usd": 0.3, "machines": {"i-0123": count}})
+        spend.flush()
+        log = Lines(store, f"runs/r/attempts/{attempt}/logs/0-")
+        log.write({"at": "2026-01-01T00:00:00+00:00", "text": f"sample: {'Once <upon> a time'!r}"})
+        log.flush()
+    write_outcome(store, "r", 0, "interrupted", 20, Cause("spot notice"))
+    write_outcome(store, "r", 1, "done", 30, Cause("done"))
+    return config
+
+
+class Page(HTMLParser):
+    """The words of a page, and the tags that are open at its end."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.words, self.open = [], []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.open += [] if tag in ("meta", "rect", "line", "circle", "polyline", "br") else [tag]
+
+    def handle_endtag(self, tag):
+        if self.open and self.open[-1] == tag:
+            self.open.pop()
+
+    def handle_data(self, data):
+        self.words += [data.strip()] if data.strip() else []
+
+
+def test_the_page_of_a_run_tells_how_it_went(config):
+    written = report(config, "r")
+    assert open_store(config.store).read("runs/r/report.html").decode() == written.html
+    page = Page(written.html)
+    assert not page.open
+    words = " | ".join(page.words)
+    assert "done, step 30 of" in words
+    assert "validation loss | 2.2500" in words and "training loss | 1.0000" in words and "spent | $0.30" in words
+    assert "hellaswag/acc_norm | 0.35 | 30" in words
+    assert "spot notice" in words and "10 to 30" in words and "i-0123" in words
+    assert "Once <upon> a time" in words and "gpu <b>" in words  # as text, not as HTML
+    assert not re.search(r"(src|href)=|https?://(?!www.w3.org)", written.html), "it needs nothing from the network"
+    for title in ("loss", "learning rate", "MFU", "cost", "hellaswag"):
+        assert f">{title}</text>" in written.html
+
+
+def test_a_run_without_an_attempt_has_a_page_too(tmp_path):
+    config = tiny_config(tmp_path / "store")
+    create_run(
+        open_store(config.store), new_record(config, name="r", data={}, tokenizer_id="x", parameters=1, hardware={})
+    )
+    assert "not started" in report(config, "r").html and "<svg" not in report(config, "r").html
+
+
+def test_the_command_says_where_the_page_is_and_refuses_what_is_not_there(config, tmp_path):
+    run = CliRunner().invoke(app, ["report", "r", f"store.root={config.store.root}", "--out", str(tmp_path / "r.html")])
+    assert run.output == f"page: {tmp_path / 'r.html'}\n" and (tmp_path / "r.html").read_text().startswith("<!DOCTYPE")
+    with pytest.raises(SkytrainError, match="no run 'q'"):
+        report(config, "q")
+
+
+def test_a_sweep_has_a_page_as_soon_as_it_has_an_answer(config):
+    store = open_store(config.store)
+    SweepStore(store, "s").open({"tokenizer": "x"}, idle=True)
+    with pytest.raises(SkytrainError, match="the sweep s has no answer yet"):
+        report(config, "s")
+    store.write("sweeps/s/report/report.html", b"<!DOCTYPE html>the answer")
+    assert report(config, "s").html.endswith("the answer")
+
+
+def test_a_long_line_is_thinned_to_means_of_neighbours():
+    points = [(float(step), float(step % 2)) for step in range(10 * POINTS)]
+    thin = thinned(points)
+    assert len(thin) == POINTS and thin[0] == (4.5, 0.5) and thinned(points[:3]) == points[:3]
