@@ -125,6 +125,8 @@ def test_a_file_of_domains_is_read_and_its_mistakes_are_named(tmp_path):
         ("seed: a\nexperts: {x: [data=a]}", "must name two domains or more"),
         ("experts: {x: [data=a], y: [data=b]}", "`seed` must be RUN@STEP"),
         ("seed: a\nexperts: {x: [data], y: [data=b]}", r"`experts.x` must be a list of KEY=VALUE"),
+        ("seed: a\nweights_only: 'no'\nexperts: {x: [data=a], y: [data=b]}", "`weights_only` must be true or false"),
+        ("seed: a\nat_step: '5'\nexperts: {x: [data=a], y: [data=b]}", "`at_step` must be a step of the schedule"),
     ):
         path.write_text(text)
         with pytest.raises(SkytrainError, match=message):

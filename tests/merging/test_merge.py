@@ -101,6 +101,42 @@ def test_the_same_merge_again_finds_what_it_has_made_and_another_is_refused(root
     assert unnamed.run.startswith("merge-average-") and not unnamed.existed
 
 
+def test_the_same_merge_with_its_folder_again_is_done_and_another_is_refused(root, tmp_path):
+    out = tmp_path / "hf"
+    merged(root, "one", "two", out=out)
+    before = {path.name: path.stat().st_mtime_ns for path in out.iterdir()}
+    assert merged(root, "one", "two", out=out).existed
+    assert {path.name: path.stat().st_mtime_ns for path in out.iterdir()} == before
+    with pytest.raises(SkytrainError, match=r"hf holds another merge: average of 0.5 x one@4 \+ 0.5 x two@4, in bf16"):
+        merged(root, "one", "two", weights=(0.25, 0.75), run="other", out=out)
+    with pytest.raises(SkytrainError, match="holds another merge"):
+        merged(root, "one", "two", out=out, dtype="fp32")
+    assert not (root / "runs/other").exists()
+    shutil.rmtree(root / "runs/both")
+    assert not merged(root, "one", "two", out=out).existed  # the folder alone is not the run
+    (out / "model.safetensors").write_bytes(b"")
+    with pytest.raises(SkytrainError, match=r"model.safetensors was damaged or changed"):
+        merged(root, "one", "two", out=out)
+
+
+def test_the_card_of_a_merged_model_says_what_it_was_made_of(root, tmp_path):
+    merged(root, "one", "two", out=tmp_path / "hf")
+    export(tiny_config(root), ExportRequest("both", tmp_path / "again"))
+    for folder in (tmp_path / "hf", tmp_path / "again"):
+        card = (folder / "README.md").read_text()
+        assert "average of 0.5 x one@4 + 0.5 x two@4." in card and "Trained" not in card
+        assert "merge.json" in (folder / "SHA256SUMS").read_text()
+
+
+def test_runs_whose_vocabularies_are_padded_differently_are_merged(root):
+    train(tiny_config(root, "run=wide", *SHORT, "model.pad_vocab_to=64", "trainer.stop_at_step=1"), Silent())
+    merged(root, "one", "wide", force=True)
+    one, wide, both = weights(root, "one"), weights(root, "wide", 1), weights(root, "both")
+    name, rows = "embedding.tokens.weight", load_model(open_store(str(root)), "one").model.config.vocab_size
+    assert len(wide[name]) != len(one[name]) == len(both[name])
+    torch.testing.assert_close(both[name][:rows], (one[name][:rows] + wide[name][:rows]) / 2)
+
+
 def test_a_merge_that_was_cut_starts_over(root, monkeypatch):
     class Cut(Exception):
         pass
@@ -112,6 +148,8 @@ def test_a_merge_that_was_cut_starts_over(root, monkeypatch):
     with pytest.raises(Cut):
         merge(tiny_config(root, "run=both"), MergeRequest(("one", "two")), Cutting())
     assert committed(open_store(str(root)), "both") == []
+    with pytest.raises(SkytrainError, match="both is a merge of one@4, two@4 that was interrupted"):
+        load_model(open_store(str(root)), "both")
     (root / "runs/both/merge.json").unlink()  # as if it was cut after its record, too
     with pytest.raises(SkytrainError, match="there is a run 'both' already"):
         merged(root, "two", "one")
@@ -164,6 +202,7 @@ def test_other_tokenizers_families_and_shapes_are_refused(root):
     ):
         merged(root, "one", "wide", force=True)
     export(tiny_config(root), ExportRequest("one", root / "hf", dtype="fp32"))
+    (root / "hf/SHA256SUMS").unlink()  # changed on purpose
     tokenizer = json.loads((root / "hf/tokenizer.json").read_text())
     vocab = tokenizer["model"]["vocab"]
     vocab["A"], vocab["B"] = vocab["B"], vocab["A"]
@@ -210,6 +249,9 @@ def test_damaged_models_are_named(root, tmp_path):
     assert committed(open_store(str(root)), "both") == []
     export(tiny_config(root), ExportRequest("one", tmp_path / "hf", dtype="fp32"))
     whole = (tmp_path / "hf/model.safetensors").read_bytes()
+    (tmp_path / "hf/model.safetensors").write_bytes(whole[:-4] + b"\1\2\3\4")
+    with pytest.raises(SkytrainError, match=r"model.safetensors was damaged or changed since the export"):
+        merged(root, "one", str(tmp_path / "hf"), run="other", force=True)
     (tmp_path / "hf/model.safetensors").write_bytes(whole[:-4])
     with pytest.raises(SkytrainError, match=r"model.safetensors has [\d,]+ bytes, its header asks for"):
         merged(root, "one", str(tmp_path / "hf"), run="other", force=True)

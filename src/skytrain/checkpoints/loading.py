@@ -48,6 +48,11 @@ def choose_checkpoint(store: Store, source: str | None) -> tuple[RunRecord, int]
     name, _, step_text = (source or "").partition("@")
     record = find_run(store, name or None)
     if record.merged_from and not committed(store, record.name):
+        if not store.exists(f"runs/{record.name}/ensemble.json"):
+            raise SkytrainError(
+                f"run {record.name} is a merge of {', '.join(record.merged_from)} that was interrupted\n"
+                "  the same `skytrain merge` again completes it"
+            )
         raise SkytrainError(
             f"run {record.name} is an ensemble of {', '.join(record.merged_from)}, which has no weights of its own\n"
             "  evaluate and generate take it; `skytrain merge` makes one model of its experts"

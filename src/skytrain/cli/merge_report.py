@@ -65,6 +65,8 @@ def merge_report(
     from ..report import merge_html, merge_table
     from .console import print_table, reporter
 
+    if out is not None:
+        _check_page(out)
     given = overrides or []
 
     def compose(words: list[str]) -> Composed:
@@ -82,3 +84,12 @@ def merge_report(
     print("\n".join(["", *found.verdicts]))
     if out is not None:
         print(f"page: {out}")
+
+
+def _check_page(path: Path) -> None:
+    """Before the measurements, which may take hours."""
+    from ..config import SkytrainError
+
+    if path.is_dir() or not path.parent.is_dir():
+        problem = "is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise SkytrainError(f"--out {path}: {problem}\n  give a file, such as merge.html")

@@ -49,12 +49,15 @@ class ModelFacts:
     dtype: str
 
 
-def model_card(model: ModelFacts, training: TrainingFacts | None) -> str:
-    """Return the text of README.md, with the metadata that the Hugging Face hub reads at its top."""
+def model_card(model: ModelFacts, training: TrainingFacts | None, merged: str | None = None) -> str:
+    """Return the text of README.md, with the metadata that the Hugging Face hub reads at its top.
+
+    `merged` says what a merged model was made of.
+    """
     metadata: dict[str, Any] = {
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
-        "tags": ["skytrain", model.family],
+        "tags": ["skytrain", model.family, *(["merge"] if merged else [])],
     }
     if training and training.started_from and _on_hub(training.started_from):
         metadata["base_model"] = training.started_from.partition("@")[0]
@@ -73,7 +76,7 @@ def model_card(model: ModelFacts, training: TrainingFacts | None) -> str:
 
 # {model.name}
 
-{_first_sentence(model, training)}
+{f"Merged by Skytrain {__version__}: {merged}." if merged else _first_sentence(training)}
 
 {table}
 
@@ -90,7 +93,7 @@ print(tokenizer.decode(model.generate(**tokens, max_new_tokens=64)[0]))
 """
 
 
-def _first_sentence(model: ModelFacts, training: TrainingFacts | None) -> str:
+def _first_sentence(training: TrainingFacts | None) -> str:
     if training is None:
         return f"Exported by Skytrain {__version__}."
     start = f"from the weights of {training.started_from}" if training.started_from else "from random weights"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,8 @@ class HFExport:
     dtype: Dtype = "bf16"
     training: TrainingFacts | None = None  # for the model card
     max_file_bytes: int = MAX_FILE_BYTES
+    merged: str | None = None  # for the model card: what a merged model was made of
+    files: Mapping[str, bytes] = field(default_factory=dict)  # to add to the folder
 
 
 def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path, how: HFExport | None = None) -> Path:
@@ -58,10 +61,21 @@ def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path, how: H
         generation = {**ids, "eos_token_id": stops if len(stops) > 1 else stops[0]}
         (draft / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
         tokenizer.save(draft)
-        card = model_card(_facts(model, draft), how.training)
+        card = model_card(_facts(model, draft), how.training, how.merged)
         (draft / "README.md").write_text(card, encoding="utf-8")
+        for name, data in how.files.items():
+            (draft / name).write_bytes(data)
         write_sums(draft)
     return target
+
+
+def read_dtype(folder: Path) -> str:
+    """The type of an exported folder's weights: bf16, fp16 or fp32; as its config.json writes it for any other."""
+    try:
+        written = str(json.loads((folder / "config.json").read_text(encoding="utf-8"))["dtype"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise SkytrainError(f"{folder / 'config.json'} cannot be read: {error!r}\n  remove {folder}") from None
+    return next((name for name, dtype in DTYPES.items() if str(dtype) == f"torch.{written}"), written)
 
 
 def _save_transformers(model: HFCausalLM, folder: Path, how: HFExport) -> None:

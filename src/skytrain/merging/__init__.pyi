@@ -5,9 +5,11 @@ from .exporting import open_merged as open_merged
 from .inputs import MergeInput as MergeInput, is_weights_only as is_weights_only, open_inputs as open_inputs
 from .methods import MergeMethod as MergeMethod, MethodName as MethodName, combine as combine
 from .provenance import (
+    MERGE_FILE as MERGE_FILE,
     MergedFrom as MergedFrom,
     Provenance as Provenance,
     provenance_key as provenance_key,
+    read_folder_provenance as read_folder_provenance,
     read_provenance as read_provenance,
 )
 from .results import (

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..config import WEIGHTS, DecoderConfig, ModelConfig, SkytrainError, build, flatten, select
-from ..models import explicit
+from ..models import VOCABULARY, explicit
 from .inputs import MergeInput
 
 # Labels, choices of the training, and what the tensors' shapes say.
@@ -47,7 +47,9 @@ def _check_tensors(first: MergeInput, other: MergeInput) -> None:
                 f"{lacking.label} has no {names[0]}, which {holder.label} has: they are different models"
             )
     for name, facts in first.tensors.items():
-        if other.tensors[name].shape != facts.shape:
+        # How far a decoder's vocabulary is padded does not matter: the padding takes no part in a merge.
+        free = 1 if name in VOCABULARY and first.model.get("family") not in ("hf", "custom") else 0
+        if other.tensors[name].shape[free:] != facts.shape[free:]:
             sizes = [" x ".join(map(str, each.tensors[name].shape)) for each in (other, first)]
             raise NotMergeable(f"{name} is {sizes[0]} in {other.label} and {sizes[1]} in {first.label}")
 

@@ -50,12 +50,17 @@ def read_domains(path: Path) -> DomainsFile:
         raise SkytrainError(f"{path}: `experts` must name two domains or more, each with its settings")
     if not isinstance(found.get("seed"), str):
         raise SkytrainError(f"{path}: `seed` must be RUN@STEP, a folder or a file, not {found.get('seed')!r}")
+    weights_only, at_step = found.get("weights_only", False), found.get("at_step")
+    if not isinstance(weights_only, bool):
+        raise SkytrainError(f"{path}: `weights_only` must be true or false, not {weights_only!r}")
+    if at_step is not None and (not isinstance(at_step, int) or isinstance(at_step, bool) or at_step < 0):
+        raise SkytrainError(f"{path}: `at_step` must be a step of the schedule such as 2365, not {at_step!r}")
     return DomainsFile(
         seed=found["seed"],
         experts={str(name): _words(path, f"experts.{name}", words) for name, words in experts.items()},
         settings=_words(path, "settings", found.get("settings", [])),
-        weights_only=bool(found.get("weights_only", False)),
-        at_step=found.get("at_step"),
+        weights_only=weights_only,
+        at_step=at_step,
     )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..checkpoints import choose_checkpoint, open_checkpoint, read_marker, step_key
 from ..config import Config, TokenizerConfig, build
+from ..export import check_sums
 from ..models import FolderWeights, LlmcWeights, find_weights, is_pretrained, read_hf_decoder
 from ..runs import RunRecord, plain
 from ..storage import Store
@@ -86,6 +87,7 @@ def _open_run(store: Store, source: str) -> MergeInput:
 def _open_folder(source: str, padding: int) -> MergeInput:
     folder, decoder = find_weights(source), read_hf_decoder(source, pad_vocab_to=padding)
     weights = FolderWeights(decoder, folder)
+    check_sums(folder)
     return MergeInput(
         label=source,
         sha256=hash_files(sorted(folder.glob("*.safetensors"))),

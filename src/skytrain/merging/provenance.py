@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from .. import __version__
@@ -12,7 +13,7 @@ from ..config import SkytrainError
 from ..runs import read_object
 from ..storage import NotFound, Store
 
-FILE = "merge.json"
+MERGE_FILE = "merge.json"
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ class Provenance:
     skytrain_version: str = __version__
 
     @property
+    def text(self) -> str:
+        """What was merged how, in one line."""
+        parts = " + ".join(f"{each.weight:.4g} x {each.source}" for each in self.inputs)
+        return f"{self.method} of {parts}{f' on {self.base.source}' if self.base else ''}"
+
+    @property
     def identity(self) -> str:
         """A hash of what decides the weights."""
         decides = {**asdict(self), "notes": None, "command": None, "skytrain_version": None, "ancestor": None}
@@ -48,7 +55,7 @@ class Provenance:
 
 
 def provenance_key(run: str) -> str:
-    return f"runs/{run}/{FILE}"
+    return f"runs/{run}/{MERGE_FILE}"
 
 
 def read_provenance(store: Store, run: str) -> Provenance | None:
@@ -56,10 +63,24 @@ def read_provenance(store: Store, run: str) -> Provenance | None:
     key = provenance_key(run)
     try:
         found = read_object(store, key)
+        return _parse(found, store.url(key))
+    except NotFound:
+        return None
+
+
+def read_folder_provenance(folder: Path) -> Provenance | None:
+    """How the model of an exported folder was merged; None for any other folder."""
+    path = folder / MERGE_FILE
+    try:
+        return _parse(json.loads(path.read_text(encoding="utf-8")), str(path))
+    except (OSError, ValueError):
+        return None
+
+
+def _parse(found: dict[str, Any], where: str) -> Provenance:
+    try:
         inputs = [MergedFrom(**each) for each in found.pop("inputs")]
         base = found.pop("base")
         return Provenance(inputs=inputs, base=MergedFrom(**base) if base else None, **found)
-    except NotFound:
-        return None
-    except (KeyError, TypeError) as error:
-        raise SkytrainError(f"{store.url(key)} does not say how the model was merged: {error!r}") from None
+    except (AttributeError, KeyError, TypeError) as error:
+        raise SkytrainError(f"{where} does not say how the model was merged: {error!r}") from None

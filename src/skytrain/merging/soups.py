@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -36,8 +37,10 @@ def greedy_soup(labels: Sequence[str], loss_of: Callable[[tuple[float, ...]], fl
         return tuple(1 / len(members) if number in members else 0.0 for number in range(len(labels)))
 
     alone = {number: loss_of(average([number])) for number in range(len(labels))}
-    order = sorted(alone, key=lambda number: alone[number])
+    order = sorted(alone, key=lambda number: math.inf if math.isnan(alone[number]) else alone[number])
     members, best = [order[0]], alone[order[0]]
+    if not math.isfinite(best):
+        raise SkytrainError("the held-out loss of every model is not a number: there is nothing to make a soup of")
     notes = [f"{labels[order[0]]} alone: loss {best:.4f}"]
     for number in order[1:]:
         loss = loss_of(average([*members, number]))
@@ -53,6 +56,11 @@ def posterior_weights(labels: Sequence[str], likelihoods_kn: Tensor) -> FoundWei
 
     `likelihoods_kn` are log-probabilities of each window by each expert; before it, all experts are equally likely.
     """
+    for label, finite in zip(labels, likelihoods_kn.isfinite().all(1).tolist(), strict=True):
+        if not finite:
+            raise SkytrainError(
+                f"{label} gives held-out text no finite probability\n  leave it out: its training diverged"
+            )
     posterior_k = likelihoods_kn.double().softmax(0).mean(1)
     weights = (posterior_k / posterior_k.sum()).tolist()
     shares = ", ".join(f"{label} {weight:.3f}" for label, weight in zip(labels, weights, strict=True))

@@ -27,7 +27,7 @@ from .hf_weights import (
     to_hf as to_hf,
     weight_pairs as weight_pairs,
 )
-from .initialise import initial_value as initial_value
+from .initialise import VOCABULARY as VOCABULARY, initial_value as initial_value
 from .kernels import kernels_available as kernels_available
 from .kernels.cublaslt import cublaslt_available as cublaslt_available
 from .llmc import LlmcWeights as LlmcWeights, load_llmc as load_llmc, save_llmc as save_llmc

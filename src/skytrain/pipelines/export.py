@@ -11,6 +11,7 @@ from typing import Any, Literal
 from ..checkpoints import LoadedModel, choose_checkpoint, load_model
 from ..config import Config, SkytrainError
 from ..export import Dtype, HFExport, TrainingFacts, check_hub_name, export_hf, export_llmc, push_folder
+from ..merging import MERGE_FILE, provenance_key, read_provenance
 from ..models import is_pretrained
 from ..runs import Reporter, Silent, attempt_numbers, read_attempt, read_metrics
 from ..storage import Store, open_store
@@ -38,12 +39,7 @@ def export(config: Config, request: ExportRequest, reporter: Reporter | None = N
     store = open_store(config.store)
     loaded = load_model(store, request.source)
     if request.to == "hf":
-        export_hf(
-            loaded.model,
-            loaded.tokenizer,
-            request.out,
-            HFExport(request.dtype or "bf16", _training_facts(store, loaded)),
-        )
+        export_hf(loaded.model, loaded.tokenizer, request.out, _how(store, loaded, request.dtype or "bf16"))
     else:
         export_llmc(loaded.model, request.out, request.dtype or "fp32")
     return f"{loaded.label} -> {request.out}"
@@ -62,9 +58,7 @@ def _push(config: Config, request: ExportRequest, reporter: Reporter) -> str:
     else:
         loaded = load_model(store, request.source)
         label = loaded.label
-        export_hf(
-            loaded.model, loaded.tokenizer, folder, HFExport(request.dtype or "bf16", _training_facts(store, loaded))
-        )
+        export_hf(loaded.model, loaded.tokenizer, folder, _how(store, loaded, request.dtype or "bf16"))
     try:
         address = push_folder(
             folder,
@@ -89,6 +83,20 @@ def _upload_folder(store: Store, request: ExportRequest) -> Path:
         label = f"{record.name}-{step}"
     words = (request.repository or "", label, request.dtype or "bf16")
     return Path("--".join(re.sub(r"[^\w.-]+", "--", word).strip("-.") for word in words) + ".upload")
+
+
+def _how(store: Store, loaded: LoadedModel, dtype: Dtype) -> HFExport:
+    if loaded.run is not None and loaded.run.merged_from:
+        return merged_export(store, loaded.run.name, dtype)
+    return HFExport(dtype, _training_facts(store, loaded))
+
+
+def merged_export(store: Store, run: str, dtype: Dtype) -> HFExport:
+    """How a merged model is written: the folder says what it was made of."""
+    made = read_provenance(store, run)
+    if made is None:
+        raise SkytrainError(f"{store.url(provenance_key(run))} is missing: how {run} was merged is not known")
+    return HFExport(dtype, merged=made.text, files={MERGE_FILE: made.to_bytes()})
 
 
 def _training_facts(store: Store, loaded: LoadedModel) -> TrainingFacts | None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..checkpoints import committed, find_run
 from ..config import Config, SkytrainError
-from ..evaluation import EnsembleDefinition
-from ..export import Dtype, HFExport, check_new_folder, export_hf
+from ..evaluation import EnsembleDefinition, HeldOut
+from ..export import Dtype, check_new_folder, check_sums, export_hf, read_dtype
 from ..merging import (
     FoundWeights,
     MergedFrom,
@@ -26,12 +26,14 @@ from ..merging import (
     is_written,
     open_inputs,
     open_merged,
+    read_folder_provenance,
     write_ensemble,
     write_merged,
 )
 from ..runs import Reporter, RunRecord, new_record, now
 from ..storage import Store, open_store
 from ..tokens import open_tokenizer
+from .export import merged_export
 from .merge_weights import HeldOutText, SoupTaster, greedy_weights, open_text, sample_posterior
 
 
@@ -65,10 +67,8 @@ class MergedRun:
     folder: Path | None
 
     def summary(self) -> str:
-        parts = " + ".join(f"{each.weight:.4g} x {each.source}" for each in self.made.inputs)
-        base = f" on {self.made.base.source}" if self.made.base else ""
         label = self.run if self.made.method == "ensemble" else f"{self.run}@{self.step}"
-        lines = [f"{label}: {self.made.method} of {parts}{base}", *self.made.notes, self.url]
+        lines = [f"{label}: {self.made.text}", *self.made.notes, self.url]
         if self.folder is not None:
             lines.append(f"exported to {self.folder}")
         return "\n  ".join(lines)
@@ -86,14 +86,17 @@ def merge(config: Config, request: MergeRequest, reporter: Reporter) -> MergedRu
     plan = MergePlan(inputs, choose_method(request, found.weights), base)
     made = _provenance(plan, request, ancestor, found)
     name = config.run or f"merge-{request.method}-{made.identity[:8]}"
+    exported = _is_exported(request, made)
     existed = is_written(store, name, made)
     if existed:
         reporter.note(f"{name} was made by the same merge before")
     else:
         _write(store, _record(config, store, name, inputs), plan, made, reporter)
     step = max(each.step for each in inputs)
-    if request.out is not None:
-        _export(store, name, request)
+    if request.out is not None and exported:
+        reporter.note(f"{request.out} was exported by the same merge before")
+    elif request.out is not None:
+        _export(store, name, request.out, request.dtype)
     return MergedRun(name, step, store.url(f"runs/{name}"), made, existed, request.out)
 
 
@@ -103,7 +106,21 @@ def _check_out(request: MergeRequest) -> None:
         return
     if request.method == "ensemble":
         raise SkytrainError("--out: an ensemble has no weights of its own to write\n  leave it out")
-    check_new_folder(request.out)
+    if read_folder_provenance(request.out) is None:  # of one that a merge wrote, what it holds decides
+        check_new_folder(request.out)
+
+
+def _is_exported(request: MergeRequest, made: Provenance) -> bool:
+    """Whether --out holds the weights of this very merge. Raises where it holds others, or is damaged."""
+    if request.out is None or (there := read_folder_provenance(request.out)) is None:
+        return False
+    written = read_dtype(request.out)
+    if (there.identity, written) != (made.identity, request.dtype):
+        raise SkytrainError(
+            f"--out {request.out} holds another merge: {there.text}, in {written}\n  choose another, or remove it first"
+        )
+    check_sums(request.out)
+    return True
 
 
 def choose_weights(
@@ -126,10 +143,20 @@ def choose_weights(
     if method == "ema":
         return FoundWeights(ema_weights(count, request.settings.get("decay", 0.8)))
     if asks_text:
-        taster, held_out = SoupTaster(config, inputs), open_text(config, store, inputs, request.text)
+        held_out = _open_text(config, store, inputs, request)
+        taster = SoupTaster(config, inputs)
         find = greedy_weights if method == "greedy" else sample_posterior
         return find(taster, held_out, labels, reporter)
     return FoundWeights((1.0 if method in ("task-arithmetic", "dare") else 1 / count,) * count)
+
+
+def _open_text(config: Config, store: Store, inputs: Sequence[MergeInput], request: MergeRequest) -> HeldOut:
+    try:
+        return open_text(config, store, inputs, request.text)
+    except SkytrainError as error:
+        if request.method != "ensemble" or error.exit_code != SkytrainError.exit_code:
+            raise
+        raise SkytrainError(f"{error}\n  or choose --prior uniform or updating, which need no text") from None
 
 
 def choose_method(request: MergeRequest, weights: tuple[float, ...]) -> MergeMethod:
@@ -250,8 +277,6 @@ def _numel(shape: Sequence[int]) -> int:
     return count
 
 
-def _export(store: Store, name: str, request: MergeRequest) -> None:
-    assert request.out is not None
+def _export(store: Store, name: str, out: Path, dtype: Dtype) -> None:
     opened = open_merged(store, name)
-    export_hf(opened.model, opened.tokenizer, request.out, HFExport(request.dtype))
-    (request.out / "merge.json").write_bytes(store.read(f"runs/{name}/merge.json"))
+    export_hf(opened.model, opened.tokenizer, out, merged_export(store, name, dtype))
