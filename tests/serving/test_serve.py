@@ -19,6 +19,7 @@ import pytest
 
 from skytrain.config import SkytrainError
 from skytrain.config.composition import compose
+from skytrain.export.sums import write_sums
 from skytrain.pipelines.serve import ServeJob, ServeRequest, serve, served_model
 from skytrain.runs import Silent
 from skytrain.serving import Endpoint, EndpointError
@@ -160,6 +161,27 @@ def test_damaged_folder_is_not_served(folder: Path, python: Path, tmp_path: Path
     error = refusal(damaged, f"serve.python={python}")
     assert error.exit_code == 2
     assert "model.safetensors was damaged or changed" in str(error)
+
+
+def test_folder_of_the_cache_is_made_again_where_it_is_damaged_or_of_another_model(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Two models of one architecture under one name: their files have equal sizes."""
+    models = []
+    for number in range(2):
+        shutil.copytree(folder, tmp_path / f"store{number}/exports/tiny")
+        job = ServeJob(compose([]), ServeRequest(f"file://{tmp_path}/store{number}/exports/tiny"))
+        if number:
+            exported = tmp_path / "store1/exports/tiny"
+            weights = bytearray((exported / "model.safetensors").read_bytes())
+            weights[-5] ^= 1
+            (exported / "model.safetensors").write_bytes(weights)
+            write_sums(exported)
+        models.append(served_model(job, "bf16", Silent()))
+    assert models[0].folder == models[1].folder and models[0].sha256 != models[1].sha256
+    cached = models[1].folder / "model.safetensors"
+    cached.write_bytes(bytes(len(cached.read_bytes())))
+    assert served_model(job, "bf16", Silent()) == models[1]
 
 
 def test_exported_folder_of_a_store_is_fetched_and_compared_with_its_hashes(folder: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
@@ -50,20 +51,36 @@ def serve(job: ServeJob, reporter: Reporter) -> int:
 
 def served_model(job: ServeJob, dtype: Dtype, reporter: Reporter) -> ServedModel:
     """The verified folder of what the request names; a run is exported in `dtype`."""
-    source = job.source
-    if source is not None and source.startswith(REMOTE) and "/runs/" not in source:
-        folder, name = _fetched(job, source, reporter), source.rstrip("/").rpartition("/")[2]
-    elif source is not None and is_pretrained(source):
-        folder = find_weights(source)
-        name = folder.resolve().name if Path(source).expanduser().is_dir() else source
-    else:
-        folder, name = _exported(job, dtype, reporter)
+    folder, name = _folder_of(job, dtype, reporter)
     given = job.request.name or job.config.serve.name
     name = given or re.sub(r"[^\w.@/-]+", "-", name)
-    model = open_served(folder, name, lambda done, total: reporter.progress("verify", done, total, "bytes"))
+
+    def verified() -> ServedModel:
+        return open_served(folder, name, lambda done, total: reporter.progress("verify", done, total, "bytes"))
+
+    try:
+        model = verified()
+    except SkytrainError as error:
+        if not folder.is_relative_to(_cache()):
+            raise
+        reporter.note(f"{str(error).partition(chr(10))[0]}; it is made again")
+        shutil.rmtree(folder)
+        _folder_of(job, dtype, reporter)
+        model = verified()
     if not model.verified:
         reporter.note(f"{folder} has no {SUMS}, as exports of Skytrain have: its sizes were checked, not its hashes")
     return model
+
+
+def _folder_of(job: ServeJob, dtype: Dtype, reporter: Reporter) -> tuple[Path, str]:
+    """The folder to serve, and the model's name. What was exported or fetched for this is in the cache."""
+    source = job.source
+    if source is not None and source.startswith(REMOTE) and "/runs/" not in source:
+        return _fetched(job, source, reporter), source.rstrip("/").rpartition("/")[2]
+    if source is not None and is_pretrained(source):
+        folder = find_weights(source)
+        return folder, folder.resolve().name if Path(source).expanduser().is_dir() else source
+    return _exported(job, dtype, reporter)
 
 
 def _exported(job: ServeJob, dtype: Dtype, reporter: Reporter) -> tuple[Path, str]:
@@ -129,12 +146,24 @@ def _fetched(job: ServeJob, source: str, reporter: Reporter, to: Path | None = N
         reporter.progress("download", done, total, "bytes")
 
     folder.mkdir(parents=True, exist_ok=True)
+    _drop_others(folder, sums)
+    (folder / SUMS).write_text(text, encoding="utf-8")
     for name, sha256 in sums.items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != stats.get(f"{key}/{name}"):
             store.download(f"{key}/{name}", path, sha256, advanced)
-    (folder / SUMS).write_text(text, encoding="utf-8")
     return folder
+
+
+def _drop_others(folder: Path, sums: Mapping[str, str]) -> None:
+    """Remove files of another model with the same name: two of one architecture have files of equal sizes."""
+    path = folder / SUMS
+    known = read_sums(path.read_text(encoding="utf-8", errors="replace"), str(path)) if path.is_file() else {}
+    for name, sha256 in sums.items():
+        if known.get(name) != sha256:
+            (folder / name).unlink(missing_ok=True)
+    for name in known.keys() - sums.keys():
+        (folder / name).unlink(missing_ok=True)
 
 
 def _cache() -> Path:
