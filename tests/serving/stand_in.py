@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 parser = argparse.ArgumentParser()
 parser.add_argument("--model"), parser.add_argument("--served-model-name"), parser.add_argument("--host")
 parser.add_argument("--port", type=int), parser.add_argument("--chat-template"), parser.add_argument("--fail")
+parser.add_argument("--max-model-len", type=int)
 given, rest = parser.parse_known_args()
 print("loading the model", flush=True)
 if given.fail == "start":
@@ -39,7 +40,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if self.allowed():
-            self.answer(200, {"data": [{"id": given.served_model_name}], "arguments": sys.argv[1:]})
+            facts = {"id": given.served_model_name, "max_model_len": given.max_model_len}
+            self.answer(200, {"data": [facts], "arguments": sys.argv[1:]})
 
     def do_POST(self):
         global count
@@ -57,7 +59,12 @@ class Handler(BaseHTTPRequestHandler):
         if chat and not given.chat_template:
             return self.answer(400, {"error": {"message": "default chat template is no longer allowed"}})
         prompt = " / ".join(each["content"] for each in body["messages"]) if chat else body["prompt"]
-        words = [f" {word}" for word in prompt.split()[: body.get("max_tokens", 16)]]
+        seen = prompt.split()
+        if body.get("truncation_side") == "left":
+            seen = seen[-body["truncate_prompt_tokens"] :]
+        if body.get("max_tokens", 16) > given.max_model_len or len(seen) > given.max_model_len:
+            return self.answer(400, {"error": {"message": "beyond the maximum context length"}})
+        words = [f" {word}" for word in seen[: body.get("max_tokens", 16)]]
         if not body.get("stream"):
             return self.answer(200, {"choices": [{"message": {"content": "".join(words)}, "text": "".join(words)}]})
         self.send_response(200), self.end_headers()

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from skytrain.cli.main import app
+from skytrain.config import SkytrainError
 from skytrain.config.composition import compose
 from skytrain.pipelines.chat import ChatSettings, Conversation, EndpointModel, OwnModel
 from skytrain.serving import Endpoint
+from skytrain.tokens import Message
 from tests.serving.conftest import KEY
 
 
@@ -39,6 +42,45 @@ def test_base_model_continues_the_text(endpoints: tuple[Endpoint, Endpoint]) -> 
     chat = Conversation(model)
     assert "".join(chat.say("one two three")) == " one two"
     assert chat.text == "one two three one two"
+
+
+def test_base_model_sees_the_end_of_a_text_that_is_longer_than_its_context(
+    endpoints: tuple[Endpoint, Endpoint],
+) -> None:
+    """The context has 128 tokens, which are words here."""
+    chat = Conversation(EndpointModel(endpoints[0], None, ChatSettings(max_tokens=512)))
+    for turn in range(3):
+        answer = "".join(chat.say(f" {turn}" + " word" * 60)).split()
+        assert len(answer) == (61 if turn == 0 else 64) and answer[-1] == "word"
+
+
+@pytest.mark.parametrize("base_model", [True, False])
+def test_failed_turn_leaves_nothing_in_the_conversation(base_model: bool) -> None:
+    class Failing:
+        label, fails = "failing", True
+
+        def __init__(self) -> None:
+            self.base_model = base_model
+
+        def answer(self, messages: list[Message]) -> Iterator[str]:
+            return self.continue_text("")
+
+        def continue_text(self, text: str) -> Iterator[str]:
+            yield " three"
+            if self.fails:
+                raise SkytrainError("the stream broke off")
+
+    model = Failing()
+    chat = Conversation(model, "be brief")
+    with pytest.raises(SkytrainError):
+        list(chat.say("one"))
+    assert chat.text == "be brief" and [each["role"] for each in chat.messages] == ["system"]
+    model.fails = False
+    list(chat.say("two"))
+    if base_model:
+        assert chat.text == "be brieftwo three"
+    else:
+        assert [each["content"] for each in chat.messages] == ["be brief", "two", " three"]
 
 
 def test_lines_of_a_pipe_are_turns(endpoints: tuple[Endpoint, Endpoint], monkeypatch: pytest.MonkeyPatch) -> None:

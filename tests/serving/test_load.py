@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from typer.testing import CliRunner
 
+from skytrain.bench import LoadLevel, LoadSettings, run_load
 from skytrain.bench.load import percentiles
 from skytrain.cli.main import app
 from skytrain.pipelines.bench_serve import LoadTest, bench_serve, choose_prompts, load_rows
+from skytrain.report import load_svg
 from skytrain.runs import Silent
 from skytrain.serving import Endpoint
 from tests.serving.conftest import KEY, Start
@@ -57,12 +61,38 @@ def test_refused_requests_are_counted_by_kind_and_a_server_that_dies_ends_the_sw
     assert results.failed == 4
 
 
+def test_what_the_server_refuses_is_told_with_its_words(endpoints: tuple[Endpoint, Endpoint]) -> None:
+    class Notes(Silent):
+        said: ClassVar[list[str]] = []
+
+        def note(self, text: str) -> None:
+            self.said.append(text)
+
+    [level, _] = bench_serve(endpoints[0], LoadTest((1, 2), 3, 500), Notes()).levels
+    assert level.errors == {"HTTP 400": 3}
+    assert Notes.said == ["HTTP 400: beyond the maximum context length"]
+
+
+def test_server_that_accepts_requests_and_never_answers_ends_the_sweep_after_the_first() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        endpoint = Endpoint(f"http://127.0.0.1:{listening.getsockname()[1]}", timeout_seconds=0.05)
+        settings = LoadSettings("tiny", [2, 4], 100, 4)
+        [level] = run_load(endpoint, settings, ["a"] * 104, Silent())
+    assert (level.concurrency, level.completed, level.errors) == (2, 0, {"timed out": 2})
+
+
 def test_prompts_of_a_file_and_their_order_follow_the_seed(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"prompt {number}"}) + "\n" for number in range(20)))
     tests = [LoadTest((2,), 6, 4, prompts=path, seed=seed) for seed in (1, 1, 2)]
     first, again, other = map(choose_prompts, tests)
     assert first == again != other and len(first) == 8
+
+
+def test_level_without_tokens_is_left_out_of_the_plot() -> None:
+    """As of a server whose answers are empty: a logarithmic axis has no zero."""
+    times = dict.fromkeys((50, 95, 99), 0.5)
+    assert "<svg" in load_svg("empty", [LoadLevel(1, 1.0, 4, {}, 0, 12, times, {}, times)])
 
 
 def test_percentiles_are_nearest_ranks() -> None:

@@ -6,15 +6,17 @@ import threading
 import time
 from collections import Counter as Tally
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import pairwise
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from ..runs import Reporter
 from ..serving import Endpoint, EndpointError
 
 PERCENTILES = (50, 95, 99)
+TIMED_OUT = "timed out"  # as sockets say it
+MOST_DETAIL = 300  # characters
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,8 @@ class TimedAnswer:
     tokens: int = 0
     prompt_tokens: int = 0
     gaps: Sequence[float] = ()  # between two parts of the answer
-    error: str | None = None
+    error: str | None = None  # its kind
+    detail: str = ""  # what the server said
 
 
 @dataclass(frozen=True)
@@ -74,42 +77,61 @@ def run_load(endpoint: Endpoint, settings: LoadSettings, prompts: Sequence[str],
     """Time every level in turn, each after a warm-up of one request per connection. Stops where the server is gone."""
     assert len(prompts) >= settings.requests, "one prompt for each request"
     levels: list[LoadLevel] = []
+    told: set[str] = set()
     for concurrency in settings.concurrencies:
         warm = prompts[-concurrency:]  # not among the first, so that the cache of prefixes gains little
-        _at_once(endpoint, settings, warm, concurrency)
         began = time.perf_counter()
-        answers = []
-        for answer in _answers(endpoint, settings, prompts[: settings.requests], concurrency):
-            answers.append(answer)
-            reporter.progress(f"{concurrency} at once", len(answers), settings.requests)
+        answers = list(_answers(endpoint, settings, warm, concurrency))
+        gone = _is_gone(endpoint, answers)  # so that a server that hangs is not waited for again and again
+        if not gone:
+            began, answers = time.perf_counter(), []
+            for answer in _answers(endpoint, settings, prompts[: settings.requests], concurrency):
+                answers.append(answer)
+                reporter.progress(f"{concurrency} at once", len(answers), settings.requests)
         levels.append(_level(concurrency, time.perf_counter() - began, answers))
-        if levels[-1].completed < settings.requests and not _answers_at_all(endpoint):
+        for failed in answers:
+            if failed.error and failed.detail and failed.error not in told:
+                told.add(failed.error)
+                reporter.note(f"{failed.error}: {failed.detail}")
+        if gone or (levels[-1].completed < settings.requests and not _answers_at_all(endpoint)):
             reporter.note(f"the server no longer answers: the sweep ends at {concurrency} at once")
             break
     return levels
 
 
-def _at_once(endpoint: Endpoint, settings: LoadSettings, prompts: Sequence[str], concurrency: int) -> None:
-    for _ in _answers(endpoint, settings, prompts, concurrency):
-        pass
-
-
 def _answers(
     endpoint: Endpoint, settings: LoadSettings, prompts: Sequence[str], concurrency: int
 ) -> Iterator[TimedAnswer]:
-    """Send every prompt once, `concurrency` of them at any time."""
+    """Send every prompt once, `concurrency` of them at any time; answers come as they end."""
+    waiting: SimpleQueue[tuple[int, str]] = SimpleQueue()
+    found: SimpleQueue[TimedAnswer | Exception] = SimpleQueue()
+    for each in enumerate(prompts):
+        waiting.put(each)
     stop = threading.Event()
-    with ThreadPoolExecutor(concurrency) as pool:
-        numbered = list(enumerate(prompts))
-        try:
-            yield from pool.map(lambda each: _ask(endpoint, settings, each, stop), numbered)
-        finally:
-            stop.set()
+
+    def work() -> None:
+        while not stop.is_set() and not waiting.empty():
+            try:
+                found.put(_ask(endpoint, settings, waiting.get_nowait()))
+            except Empty:
+                return
+            except Exception as error:
+                found.put(error)
+
+    for _ in range(min(concurrency, len(prompts))):
+        # Ctrl-C does not wait for a server that hangs.
+        threading.Thread(target=work, daemon=True).start()
+    try:
+        for _ in prompts:
+            answer = found.get()
+            if isinstance(answer, Exception):
+                raise answer
+            yield answer
+    finally:
+        stop.set()
 
 
-def _ask(endpoint: Endpoint, settings: LoadSettings, numbered: tuple[int, str], stop: threading.Event) -> TimedAnswer:
-    if stop.is_set():
-        return TimedAnswer(error="interrupted")
+def _ask(endpoint: Endpoint, settings: LoadSettings, numbered: tuple[int, str]) -> TimedAnswer:
     number, prompt = numbered
     body: dict[str, Any] = {
         "model": settings.model,
@@ -130,10 +152,10 @@ def _ask(endpoint: Endpoint, settings: LoadSettings, numbered: tuple[int, str], 
             if event.text or not event.usage:
                 times.append(time.perf_counter() - began)
     except EndpointError as error:
-        kind = (
-            f"HTTP {error.status}" if error.status else str(error).partition("\n")[0].partition(": ")[2] or "no answer"
-        )
-        return TimedAnswer(error=kind)
+        said = str(error).partition("\n")[0].partition(": ")[2]
+        if error.status:
+            return TimedAnswer(error=f"HTTP {error.status}", detail=said[:MOST_DETAIL])
+        return TimedAnswer(error=said or "no answer")
     if not times:
         return TimedAnswer(error="an empty answer")
     gaps = [after - before for before, after in pairwise(times)]
@@ -160,6 +182,13 @@ def percentiles(values: Sequence[float]) -> dict[int, float]:
     """The nearest-rank percentiles; none of no values."""
     ordered = sorted(values)
     return {p: ordered[max(0, -(-p * len(ordered) // 100) - 1)] for p in PERCENTILES} if ordered else {}
+
+
+def _is_gone(endpoint: Endpoint, warm_up: Sequence[TimedAnswer]) -> bool:
+    errors = [each.error for each in warm_up if each.error]
+    if len(errors) < len(warm_up):
+        return False
+    return all(each.endswith(TIMED_OUT) for each in errors) or not _answers_at_all(endpoint)
 
 
 def _answers_at_all(endpoint: Endpoint) -> bool:

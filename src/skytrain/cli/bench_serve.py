@@ -34,6 +34,9 @@ Instance = Annotated[
 ]
 Region = Annotated[str, typer.Option(help="Region of that price.")]
 MarketName = Annotated[Literal["on-demand", "spot"], typer.Option("--market", help="Market of that price.")]
+Timeout = Annotated[
+    float, typer.Option(min=0.1, metavar="SECONDS", help="A request fails when no part of its answer came for so long.")
+]
 IgnoreEos = Annotated[
     bool, typer.Option(help="Answers of full length, by an option that vLLM has; other servers may refuse it.")
 ]
@@ -58,6 +61,7 @@ def bench_serve(
     region: Region = "us-east-1",
     market: MarketName = "on-demand",
     ignore_eos: IgnoreEos = True,
+    timeout: Timeout = 300.0,
     out: Out = None,
     as_json: Json = False,
 ) -> None:
@@ -72,34 +76,26 @@ def bench_serve(
       skytrain bench serve --url http://127.0.0.1:8000 --concurrency 1,4,16 --out load
       skytrain bench serve --instance g5.xlarge --prompts prompts.jsonl --requests 200
     """
-    from ..pipelines.bench_serve import (
-        LoadTest,
-        bench_serve as pipeline,
-        instance_price,
-        load_rows,
-        make_folder,
-        parse_concurrencies,
-        write_results,
-    )
+    from ..pipelines import bench_serve as pipeline
     from ..serving import Endpoint, choose_api_key
     from .console import print_table, reporter
 
     if usd_per_hour is None and instance is not None:
-        usd_per_hour = instance_price(instance, region, market)
-    levels = parse_concurrencies(concurrency)
-    test = LoadTest(levels, requests, max_tokens, prompt_words, prompts, model, seed, usd_per_hour, ignore_eos)
+        usd_per_hour = pipeline.instance_price(instance, region, market)
+    levels = pipeline.parse_concurrencies(concurrency)
+    test = pipeline.LoadTest(levels, requests, max_tokens, prompt_words, prompts, model, seed, usd_per_hour, ignore_eos)
     key = choose_api_key(api_key_file, new=False)
     if out is not None:
-        make_folder(out)
+        pipeline.make_folder(out)
     with reporter() as console:
-        results = pipeline(Endpoint(url, key.value if key else None), test, console)
+        results = pipeline.bench_serve(Endpoint(url, key.value if key else None, timeout), test, console)
     if out is not None:
-        write_results(results, out)
+        pipeline.write_results(results, out)
     if as_json:
         print(json.dumps(results.to_json()))
     else:
         print(f"{results.model} at {results.url}: {requests} requests a level, {max_tokens} tokens an answer")
-        print_table(load_rows(results))
+        print_table(pipeline.load_rows(results))
         if out is not None:
             print(f"results and plot: {out}")
     raise SystemExit(1 if results.failed else 0)

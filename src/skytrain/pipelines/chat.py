@@ -38,13 +38,17 @@ class EndpointModel:
     """A model behind an OpenAI-compatible endpoint."""
 
     def __init__(self, endpoint: Endpoint, name: str | None, settings: ChatSettings) -> None:
-        known = [str(each["id"]) for each in endpoint.models()]
+        found = endpoint.models()
+        known = [str(each["id"]) for each in found]
         if name is not None and name not in known:
             raise SkytrainError(f"{endpoint.base} has no model {name!r}\n  one of {', '.join(known)}")
         if not known:
             raise SkytrainError(f"{endpoint.base} has no model")
         self._endpoint, self._name, self._settings = endpoint, name or known[0], settings
         self.label, self.base_model = f"{self._name} at {endpoint.base}", False
+        # Servers of vLLM say how long a text may be; others take care of it themselves.
+        length = found[known.index(self._name)].get("max_model_len")
+        self._length = length if isinstance(length, int) and length > 1 else None
         self._find_template()
 
     def _find_template(self) -> None:
@@ -61,11 +65,16 @@ class EndpointModel:
         return self._stream("/v1/chat/completions", {"messages": messages})
 
     def continue_text(self, text: str) -> Iterator[str]:
-        return self._stream("/v1/completions", {"prompt": text})
+        body: dict[str, Any] = {"prompt": text}
+        if self._length:  # the model sees the end of a long text, as it does without a server
+            kept = max(self._length - self._settings.max_tokens, self._length // 2)
+            body |= {"truncate_prompt_tokens": kept, "truncation_side": "left"}
+        return self._stream("/v1/completions", body)
 
     def _stream(self, path: str, body: dict[str, Any]) -> Iterator[str]:
         settings = self._settings
-        sampling = {"max_tokens": settings.max_tokens, "temperature": settings.temperature, "seed": settings.seed}
+        longest = min(settings.max_tokens, self._length - 1) if self._length else settings.max_tokens
+        sampling = {"max_tokens": longest, "temperature": settings.temperature, "seed": settings.seed}
         if settings.top_p is not None:
             sampling["top_p"] = settings.top_p
         for event in self._endpoint.stream(path, {"model": self._name, **body, **sampling}):
@@ -122,13 +131,19 @@ class Conversation:
         else:
             messages = [*self.messages, {"role": "user", "content": words}]
             pieces = self._model.answer(messages)
+        failed = False
         try:
             for piece in pieces:
                 said.append(piece)
                 yield piece
+        except Exception:  # neither Ctrl-C nor a closed iterator
+            failed = True
+            raise
         finally:
             answer = "".join(said)
-            if self._model.base_model:
+            if failed:
+                pass
+            elif self._model.base_model:
                 self.text = prompt + answer
             elif answer.strip():
                 self.messages = [*messages, {"role": "assistant", "content": answer}]

@@ -39,7 +39,7 @@ class Plot:
 
     def svg(self) -> str:
         """The plot as one SVG element; empty where there is nothing to draw."""
-        every = [point for layer in self.layers for point in layer.points if all(map(math.isfinite, point))]
+        every = [point for layer in self.layers for point in layer.points if self._has_place(point)]
         if not every:
             return ""
         xs, ys = (_span([point[number] for point in every], log) for number, log in ((0, self.log_x), (1, self.log_y)))
@@ -62,12 +62,19 @@ class Plot:
         parts.append(_text((LEFT + end) / 2, HEIGHT - 12, self.x_label, 'text-anchor="middle"'))
         parts.append(_text(8, TOP - 8, self.y_label))
         for layer in self.layers:
-            placed = [place(point) for point in layer.points if all(map(math.isfinite, point))]
+            placed = [place(point) for point in layer.points if self._has_place(point)]
             parts += _marks(layer.kind, placed, PALETTE[layer.colour % len(PALETTE)])
         for point in self.marks:
             x, y = place(point)
             parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="7" fill="none" stroke="#000"/>')
         return _document([*parts, *self._legend()])
+
+    def _has_place(self, point: XY) -> bool:
+        """Whether the axes have the point: a logarithmic one has neither zero nor negative values."""
+        return all(
+            math.isfinite(value) and (value > 0 or not log)
+            for value, log in zip(point, (self.log_x, self.log_y), strict=True)
+        )
 
     def _legend(self) -> list[str]:
         names = {layer.name: layer.colour for layer in reversed(self.layers) if layer.name}
