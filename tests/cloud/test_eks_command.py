@@ -451,12 +451,16 @@ def test_an_eks_cluster_is_reached_at_its_endpoint_with_such_a_token(
     typed: TypedEks, stubbed: StubbedSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("skytrain.cloud.kube.eks_token", lambda session, cluster: TOKEN)
+    temporary = typed.folder / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
     stub, asked = stubbed.stub("eks"), {"name": "training"}
     certificate = base64.b64encode(b"certificate").decode()
     found = {"status": "ACTIVE", "endpoint": typed.cluster.address, "certificateAuthority": {"data": certificate}}
     stub.add_response("describe_cluster", {"cluster": found}, asked)
     eks = replace(NO_EKS, cluster="training")
     assert open_cluster(eks, lambda: stubbed.session).items(KubeKind("batch/v1", "Job", NAMESPACE)) == []
+    assert not list(temporary.iterdir())  # the certificate is handed over without a file
     stub.add_response("describe_cluster", {"cluster": {**found, "status": "CREATING"}}, asked)
     with pytest.raises(SkytrainError, match="is creating"):
         open_cluster(eks, lambda: stubbed.session)

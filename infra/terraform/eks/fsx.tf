@@ -1,5 +1,19 @@
-# FSx for Lustre over the bucket: files appear when they appear in S3 and are read on first use; what jobs write under
-# /runs goes back to the bucket. Charged by capacity while it exists: `terraform destroy -target` removes it alone.
+# FSx for Lustre over the bucket: files appear when they appear in S3 and are read on first use; what jobs write to runs
+# and sweeps goes back. Charged by capacity while it exists: `terraform destroy -target` removes it alone.
+
+locals {
+  # FSx writes to the bucket with a role of its own, whichever pod wrote the file. So only the folders that the base lets
+  # training pods write (its node_writes) go back: a pod can change neither corpora nor tokens nor exported models in S3.
+  fsx_folders = {
+    corpora     = "read"
+    evaluations = "read"
+    exports     = "read"
+    tokenizers  = "read"
+    tokens      = "read"
+    runs        = "write"
+    sweeps      = "write"
+  }
+}
 
 resource "aws_fsx_lustre_file_system" "main" {
   count = var.fsx == null ? 0 : 1
@@ -24,13 +38,13 @@ resource "aws_fsx_lustre_file_system" "main" {
   tags = { Name = local.name }
 }
 
-# The project's folder is /: a data repository association maps one path to one prefix.
+# One association a folder: paths and prefixes of two may not overlap, and a file system has at most eight.
 resource "aws_fsx_data_repository_association" "main" {
-  count = var.fsx == null ? 0 : 1
+  for_each = var.fsx == null ? {} : local.fsx_folders
 
   file_system_id       = aws_fsx_lustre_file_system.main[0].id
-  file_system_path     = "/${var.base.project}"
-  data_repository_path = "s3://${var.base.bucket}/${var.base.project}"
+  file_system_path     = "/${var.base.project}/${each.key}"
+  data_repository_path = "s3://${var.base.bucket}/${var.base.project}/${each.key}"
 
   batch_import_meta_data_on_create = true
   delete_data_in_filesystem        = true # with the association; the bucket keeps everything
@@ -40,7 +54,7 @@ resource "aws_fsx_data_repository_association" "main" {
       events = ["NEW", "CHANGED", "DELETED"]
     }
     dynamic "auto_export_policy" {
-      for_each = var.fsx.export_to_bucket ? [1] : []
+      for_each = each.value == "write" && var.fsx.export_to_bucket ? [1] : []
       content {
         events = ["NEW", "CHANGED"] # never DELETED: an rm on the file system must not reach the bucket
       }

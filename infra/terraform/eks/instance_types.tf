@@ -43,4 +43,5 @@ locals {
   }
 
   gpus_of_type = { for name, each in local.instance_types : name => each.gpus }
+  gpu_families = distinct([for name in keys(local.instance_types) : split(".", name)[0]])
 }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -268,7 +267,7 @@ def _configure(settings: Any, name: str, session: AwsSession) -> None:
             f"the EKS cluster {name} is {found['status'].lower()}", fix="wait until it is active, then the same command"
         )
     settings.host = found["endpoint"]
-    settings.ssl_ca_cert = _certificate_file(found["certificateAuthority"]["data"])
+    settings.ca_cert_data = base64.b64decode(found["certificateAuthority"]["data"]).decode()
     token = EksToken(session, name)
     settings.api_key_prefix["BearerToken"] = "Bearer"
     settings.api_key["BearerToken"] = token.current()
@@ -277,13 +276,6 @@ def _configure(settings: Any, name: str, session: AwsSession) -> None:
         configuration.api_key["BearerToken"] = token.current()
 
     settings.refresh_api_key_hook = refresh
-
-
-def _certificate_file(data: str) -> str:
-    """The client reads certificates from files only; this one is public."""
-    with tempfile.NamedTemporaryFile(prefix="skytrain-eks-", suffix=".crt", delete=False) as file:
-        file.write(base64.b64decode(data))
-    return file.name
 
 
 class EksToken:

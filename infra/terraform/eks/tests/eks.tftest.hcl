@@ -214,10 +214,17 @@ run "default" {
   assert {
     condition = (
       aws_fsx_lustre_file_system.main[0].deployment_type == "PERSISTENT_2" && aws_fsx_lustre_file_system.main[0].kms_key_id == var.base.kms_key_arn &&
-      aws_fsx_data_repository_association.main[0].data_repository_path == "s3://skytrain-demo-123456789012-us-east-2/demo" &&
-      !contains(aws_fsx_data_repository_association.main[0].s3[0].auto_export_policy[0].events, "DELETED")
+      aws_fsx_data_repository_association.main["tokens"].data_repository_path == "s3://skytrain-demo-123456789012-us-east-2/demo/tokens" &&
+      length(aws_fsx_data_repository_association.main) <= 8
     )
-    error_message = "FSx is persistent, encrypted and on the bucket, and a deletion never reaches the bucket."
+    error_message = "FSx is persistent, encrypted and on the bucket."
+  }
+
+  assert {
+    condition = { for folder, each in aws_fsx_data_repository_association.main : folder => each.s3[0].auto_export_policy[0].events if length(each.s3[0].auto_export_policy) > 0 } == {
+      runs = tolist(["NEW", "CHANGED"]), sweeps = tolist(["NEW", "CHANGED"])
+    }
+    error_message = "FSx writes back what pods may write to S3 themselves, and a deletion never reaches the bucket."
   }
 
   assert {
@@ -239,7 +246,7 @@ run "everything" {
 
   variables {
     public_endpoint_cidrs      = ["203.0.113.0/24"]
-    api_client_security_groups = ["sg-0bastion000000000"]
+    api_client_security_groups = ["sg-0ba5710000000000"]
     cloudwatch_observability   = true
     gpu_nodes                  = { on-demand = { instance_type = "p5.48xlarge", max = 4, zone = "us-east-2b" }, spot = { instance_type = "g6.xlarge", max = 8 } }
     gpu_schedule               = { spot = { nodes = 4, start = "0 20 * * 1-5", stop = "0 6 * * *" } }

@@ -110,3 +110,99 @@ run "a_base_whose_private_subnets_reach_nothing" {
   }
   expect_failures = [var.base]
 }
+
+run "a_base_in_one_zone" {
+  command = plan
+  variables {
+    base = merge(var.base, { private_subnets = { us-east-2a = "subnet-0a" } })
+  }
+  expect_failures = [var.base]
+}
+
+run "a_base_written_by_hand" {
+  command = plan
+  variables {
+    base = merge(var.base, { account_id = "demo" })
+  }
+  expect_failures = [var.base]
+}
+
+# Below, each run gives several variables one wrong value each, and every one of them must be refused. Terraform does not
+# look at a variable whose validation refers to a wrong one: such pairs are in different runs.
+
+run "values_of_the_wrong_kind" {
+  command = plan
+  variables {
+    kubernetes_version         = "1.035"
+    admin_principals           = ["arn:aws:sts::123456789012:assumed-role/platform/ada"]
+    public_endpoint_cidrs      = ["::/16"]
+    api_client_security_groups = ["bastion"]
+    log_retention_days         = 100
+    system_nodes               = { count = 1.5 }
+    gpu_nodes                  = { spot = { instance_type = "g6e.12xlarge", max = 1.5 } }
+    node_volume_gb             = 8
+    karpenter                  = { instance_families = [] }
+    fsx                        = { zone = "us-east-2z" }
+    service_accounts           = { training = "skytrain-train" }
+  }
+  expect_failures = [
+    var.kubernetes_version, var.admin_principals, var.public_endpoint_cidrs, var.api_client_security_groups,
+    var.log_retention_days, var.system_nodes, var.gpu_nodes, var.node_volume_gb, var.karpenter, var.fsx, var.service_accounts,
+  ]
+}
+
+run "values_that_would_be_ignored" {
+  command = plan
+  variables {
+    admin_principals      = ["arn:aws:iam::123456789012:role/operator"]
+    public_endpoint_cidrs = ["10.1.0.0/16"]
+    addon_versions        = { core-dns = "v1.11.4-eksbuild.2" }
+    system_nodes          = { instance_type = "m7g.large" }
+    gpu_schedule          = { spot = { nodes = 1, start = "20:00", stop = "06:00" } }
+    karpenter             = { instance_families = ["*"] }
+    service_accounts      = { training = "skytrain-training/same", operator = "skytrain-training/same" }
+  }
+  expect_failures = [
+    var.admin_principals, var.public_endpoint_cidrs, var.addon_versions, var.system_nodes, var.gpu_schedule, var.karpenter,
+    var.service_accounts,
+  ]
+}
+
+run "values_that_would_fail_late" {
+  command = plan
+  variables {
+    admin_principals      = ["arn:aws:iam::123456789012:role/*"]
+    public_endpoint_cidrs = ["203.0.113.7/24"]
+    addon_versions        = { coredns = "1.11.4" }
+    system_nodes          = { instance_type = "p5.48xlarge" }
+    gpu_schedule          = { spot = { nodes = 0, start = "0 20 * * *", stop = "0 6 * * *" } }
+    node_volume_gb        = 100.5
+    karpenter             = { namespace = "Kube_System" }
+    service_accounts      = { serving = "Skytrain/serve" }
+  }
+  expect_failures = [
+    var.admin_principals, var.public_endpoint_cidrs, var.addon_versions, var.system_nodes, var.gpu_schedule,
+    var.node_volume_gb, var.karpenter, var.service_accounts,
+  ]
+}
+
+run "values_at_the_edges" {
+  command = plan
+  variables {
+    public_endpoint_cidrs = ["203.0.0.0/15"]
+    system_nodes          = { count = 3, max = 2 }
+    gpu_nodes             = { spot = { instance_type = "g6e.12xlarge", max = 1, zone = "us-east-2z" } }
+    karpenter             = { max_gpus = 0 }
+    fsx                   = { throughput_mbps = 200 }
+  }
+  expect_failures = [var.public_endpoint_cidrs, var.system_nodes, var.gpu_nodes, var.karpenter, var.fsx]
+}
+
+run "too_many_or_the_same_twice" {
+  command = plan
+  variables {
+    public_endpoint_cidrs = [for number in range(41) : "203.0.113.${number}/32"]
+    gpu_schedule          = { spot = { nodes = 1, start = "0 20 * * *", stop = "0 20 * * *" } }
+  }
+  expect_failures = [var.public_endpoint_cidrs, var.gpu_schedule]
+}
