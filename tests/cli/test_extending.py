@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from skytrain.cli.main import main
+from skytrain.cloud import LaunchedGroup, LaunchRecord, create_launch
 from skytrain.corpus import open_corpus
 from skytrain.pipelines.prepare import prepare
-from skytrain.runs import Silent, read_metrics
+from skytrain.runs import Silent, generation_key, read_metrics
 from skytrain.storage import open_store
 from tests.support.tiny import TINY, tiny_config
 
@@ -33,6 +35,7 @@ def copy_with_page(folder: Path, section: str) -> None:
     shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
     for path, text in files_in(section):
         assert not (folder / path).exists(), "the page adds files, and replaces none"
+        (folder / path).parent.mkdir(exist_ok=True)
         (folder / path).write_text(text)
     for path, blocks in CHANGES:
         for block in re.findall(r"```diff\n(.*?)```", blocks, flags=re.DOTALL) if path in SECTIONS[section] else ():
@@ -65,8 +68,8 @@ def run(folder: Path, section: str) -> str:
     for block in re.findall(r"```bash\n(.*?)```", SECTIONS[section], flags=re.DOTALL):
         for line in block.splitlines():
             words = shlex.split(line)
-            words += TINY_TRAINING if words[:2] == ["skytrain", "train"] else []
-            words += [f"store.root={folder}/store"] if words[1] in ("train", "prepare") else []
+            words += TINY_TRAINING if words[1] in ("train", "launch") else []
+            words += [f"store.root={folder}/store"] if words[0] == "skytrain" and words[1] not in ("config",) else []
             words[0:1] = [sys.executable, "-m", "skytrain"] if words[0] == "skytrain" else [sys.executable]
             environment = {**os.environ, "PYTHONPATH": str(folder / "src")}
             done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
@@ -117,3 +120,50 @@ def test_the_rule_removes_documents_that_shout(prepared: Path) -> None:
 
 def test_a_rule_is_two_source_files() -> None:
     assert len(set(re.findall(r"^`(src/.*\.py)`$", SECTIONS["A quality rule"], flags=re.MULTILINE))) == 2
+
+
+@pytest.mark.slow
+def test_a_run_is_launched_followed_and_stopped_on_a_target_of_ones_own(prepared: Path) -> None:
+    printed = run(prepared, "A place to train on")
+    assert "-m skytrain node recipe=quickstart run=mine cloud=background" in printed
+    assert re.search(r"launched mine: process \d+", printed)
+    assert "step 4/4" in printed  # of the run's log, which follows that of the process
+    assert "nothing to stop, it is done at step 4/4" in printed
+    assert [record["step"] for record in metrics(prepared, "mine") if "train/loss" in record] == [1, 2, 3, 4]
+
+
+def test_a_target_of_ones_own_needs_no_change_of_skytrain_and_sees_jobs_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = files_in("A place to train on")
+    assert not any(path.startswith("src/") for path, _ in files)
+    for path, text in files:
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    words = ["launch", "train", *TINY, "run=mine", "cloud=background", "store.root=store"]
+
+    def launch(*more: str) -> int:
+        monkeypatch.setattr(sys, "argv", ["skytrain", *words, *more])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0)
+
+    assert launch("--dry-run") == 0
+    assert capsys.readouterr().out.startswith(f"{sys.executable} -m skytrain node ")
+    assert launch("--dry-run", "cloud.target=my_target.Backgrund") == 2
+    assert "my_target has no Backgrund" in capsys.readouterr().err
+    assert launch("--dry-run", "cloud.target=slrum") == 2
+    assert "cloud.target: 'slrum': no such target\n  did you mean slurm?" in capsys.readouterr().err
+    assert launch("--dry-run", "--smoke", "20M") == 2
+    group = LaunchedGroup("mine", "", "node", "slurm", 2, 0.0, "", False)
+    at = "2026-11-16T00:00:00+00:00"
+    record = LaunchRecord("00001", "mine", "train", at, "ada", "", "", 9.0, "", "", "", [], [group], target="slurm")
+    store = open_store("store")
+    create_launch(store, record)
+    assert launch("--dry-run") == 2
+    assert "by ada with cloud=slurm" in capsys.readouterr().err
+    store.write(generation_key("mine", 1), b'{"members": []}')
+    store.write(generation_key("mine", 1, "over"), b'{"launch": "00001", "exit_code": 0, "reason": "done"}')
+    assert launch("--dry-run") == 0  # that one is over

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import boto3
@@ -11,6 +11,7 @@ from botocore.stub import Stubber
 from moto import mock_aws
 
 from skytrain.cloud import AwsSession
+from skytrain.storage import Store
 
 from .ground import Ground
 
@@ -33,6 +34,16 @@ def shared_session() -> AwsSession:
     session = AwsSession(SHARED._session, REGION)
     session._clients = SHARED._clients
     return session
+
+
+def use_store(monkeypatch: pytest.MonkeyPatch, store: Callable[[], Store]) -> None:
+    """Let every bucket be this store, whoever opens it: buckets have tests of their own, against a real S3."""
+    monkeypatch.setattr("skytrain.storage.bucket.BucketStore", lambda *_: store())
+
+
+def use_session(monkeypatch: pytest.MonkeyPatch, opened: Callable[[str, str | None], AwsSession]) -> None:
+    """Let every session that is opened, whoever opens it, be the one that `opened` returns for region and account."""
+    monkeypatch.setattr("skytrain.cloud.session.AwsSession", lambda _, *wanted: opened(*wanted))
 
 
 class StubbedSession:

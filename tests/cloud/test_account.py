@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from skytrain import cloud, config as config_package
+from skytrain import config as config_package
 from skytrain.cli.main import app
 from skytrain.cloud import COMMAND_ACTIONS, Call, GcSelection, Tags
 from skytrain.config import Config, SkytrainError
@@ -21,6 +21,7 @@ from skytrain.pipelines.shell import choose_machine
 from skytrain.pipelines.stop import StoppedRun, end_machines, stop_calls
 from skytrain.runs import RunStatus, Silent, claim_attempt, create_run, new_record, read_stop, write_outcome
 from skytrain.storage import open_store
+from tests.cloud.conftest import use_session
 from tests.cloud.seeding import AMI, complete_moto, hours_from_now
 from tests.support.tiny import tiny_config
 
@@ -63,7 +64,7 @@ def connected() -> Config:
 def machines(account, config, monkeypatch):
     """Two machines of run `a`, one of run `b`, one of another project."""
     monkeypatch.setattr("skytrain.cloud.scan.enabled_regions", lambda session: (REGIONS, []))
-    monkeypatch.setattr(cloud, "open_session", lambda *_: account, raising=False)
+    use_session(monkeypatch, lambda *_: account)
     compose_once(monkeypatch)
     launch(account, "us-east-2", "a", count=2)
     launch(account, "us-east-1", "b")

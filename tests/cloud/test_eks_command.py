@@ -30,13 +30,13 @@ from skytrain.cloud import (
 from skytrain.cloud.kube import PLURALS, EksToken, eks_token
 from skytrain.config import SkytrainError, compose, source_hash
 from skytrain.config.schema.eks import NO_EKS
-from skytrain.pipelines import launch_eks, logs, status, stop, sweep_state
+from skytrain.pipelines import launch_eks
 from skytrain.planning import write_plan
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.storage import open_store
 from tests.support.kubernetes import NAMESPACES, TOKEN, LocalCluster, local_cluster, write_kubeconfig
 
-from .conftest import StubbedSession
+from .conftest import StubbedSession, use_store
 from .plans import offer, plan
 from .test_eks import IMAGE, job_of
 
@@ -60,9 +60,7 @@ class TypedEks:
         monkeypatch.chdir(folder)
         self.folder, self.cluster, self._monkeypatch = folder, cluster, monkeypatch
         self.store = open_store(str(folder / "objects"))
-        for module in (launch_eks, status, stop, logs, sweep_state):
-            monkeypatch.setattr(module, "open_store", lambda _: self.store)
-        monkeypatch.setattr("skytrain.storage.open_store", lambda _: self.store)
+        use_store(monkeypatch, lambda: self.store)
         monkeypatch.setattr("skytrain.cloud.kube.OUTAGE.__class__.wait_seconds", lambda *_: 0.0)
         write_kubeconfig(folder / "kubeconfig", cluster)
         made = plan(offer("g5.12xlarge", 2))
@@ -160,7 +158,7 @@ def test_a_job_from_its_objects_to_its_end(typed: TypedEks, capsys: pytest.Captu
 
     assert typed.verb("gc", "--delete", "--yes") == 0
     said = capsys.readouterr().out
-    assert "its job is complete" in said and "deleted 1 object" in said
+    assert "its job is complete" in said and "deleted 1 of 1 object" in said
     assert not cluster.objects  # the pods, the service and the configuration went with it
 
 

@@ -14,10 +14,9 @@ from moto.emrserverless.models import emrserverless_backends
 
 from skytrain.cli.main import main
 from skytrain.cloud import AwsSession, Call, launches_of
-from skytrain.cloud.checks import store as store_checks
 from skytrain.cloud.environment import PackedEnvironment
 from skytrain.cloud.resources import KINDS
-from skytrain.pipelines import emr_jobs, launch_emr, launch_limits, logs, status, stop, sweep_state
+from skytrain.pipelines import launch_emr, launch_limits
 
 from .conftest import StubbedSession
 from .ground import Ground
@@ -39,10 +38,6 @@ class TypedEmr(Typed):
 
     def __init__(self, folder: Path, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, ground, monkeypatch)
-        for module in (launch_emr, emr_jobs, store_checks, status, stop, logs, sweep_state):
-            monkeypatch.setattr(module, "open_store", lambda _: self.store)
-        for place in ("skytrain.pipelines.emr_jobs.open_session", "skytrain.cloud.open_session"):
-            monkeypatch.setattr(place, ground.open)
         monkeypatch.setattr(launch_limits, "BEGIN_SECONDS", 0)
         monkeypatch.setattr(launch_emr, "pack_environment", self._pack)
         self.session, self.packed = ground.session, 0

@@ -11,7 +11,7 @@ from skytrain.cli.screen import follow_launch
 from skytrain.cloud import LaunchRecord, launches_of
 from skytrain.cloud.launches import launch_key
 from skytrain.config import compose
-from skytrain.pipelines import follow as following, status as statuses
+from skytrain.pipelines import follow as following
 from skytrain.pipelines.follow import OfferTurns, RunFollower
 from skytrain.pipelines.launch import start_launch
 from skytrain.pipelines.run_view import RunView, view_line, view_rows
@@ -42,9 +42,7 @@ def launched(
     stubbed: StubbedSession,
     s3_root: str,  # noqa: F811
     without_packages: None,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
 ) -> Launched:
-    monkeypatch.setattr(following, "open_store", statuses.open_store)
     return Launched(ground, stubbed, s3_root)
 
 
@@ -135,9 +133,6 @@ def test_a_launch_is_followed_with_its_exit_code_and_ctrl_c_detaches(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for module in (following, statuses):
-        monkeypatch.setattr(module, "open_store", lambda _: typed.store)
-
     def detach(_: float) -> None:
         raise KeyboardInterrupt
 

@@ -14,6 +14,7 @@ from skytrain.cli.main import main
 from skytrain.cloud import AwsSession, pushed_image
 from skytrain.pipelines import image as images
 from skytrain.storage import open_store
+from tests.cloud.conftest import use_session
 
 REPOSITORY = "123456789012.dkr.ecr.us-east-2.amazonaws.com/skytrain-demo"
 BASE = "public.ecr.aws/deep-learning-containers/pytorch"
@@ -54,7 +55,7 @@ class Desk:
         (users / "config.json").write_text('{"auths": {"mine": {}}, "credsStore": "desktop", "currentContext": "far"}')
         monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
         monkeypatch.setenv("DOCKER_CONFIG", str(users))
-        monkeypatch.setattr("skytrain.cloud.open_session", lambda region, wanted: account)
+        use_session(monkeypatch, lambda *_: account)
         monkeypatch.chdir(folder)
         really_push = images.push_image
 

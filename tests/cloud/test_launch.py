@@ -25,7 +25,6 @@ from skytrain.cloud import (
     read_launch,
     try_next_offer,
 )
-from skytrain.cloud.checks import store as store_checks
 from skytrain.cloud.launches import started_key
 from skytrain.cloud.offers_in_turn import current_offer
 from skytrain.config import Composed, Config, SkytrainError, compose, source_hash
@@ -46,7 +45,7 @@ from skytrain.planning.plan_file import PlannedCode
 from skytrain.runs import DamagedRecord, Silent, generation_key, read_spend
 from skytrain.storage import StoreUnreachable, open_store
 
-from .conftest import StubbedSession
+from .conftest import StubbedSession, use_store
 from .ground import Ground
 from .plans import offer, plan
 from .test_checks import G_ON_DEMAND, G_SPOT, quotas
@@ -58,8 +57,7 @@ RUN = "gpt2-launch"
 def s3_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """A bucket's URL, whose objects are in a folder: the store has tests of its own, against a real S3."""
     folder = open_store(str(tmp_path / "store"))
-    for module in (launching, store_checks, statuses, stopping, collecting):
-        monkeypatch.setattr(module, "open_store", lambda _: folder)
+    use_store(monkeypatch, lambda: folder)
     return "s3://bucket/demo"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import functools
 import io
 import json
 import re
@@ -19,17 +18,16 @@ import pytest
 
 from skytrain.cli import node
 from skytrain.cli.main import main
-from skytrain.cloud import Preflight, bundle as bundles, cloud_files
-from skytrain.cloud.checks import store as store_checks
+from skytrain.cloud import bundle as bundles, cloud_files
 from skytrain.config import Config, SkytrainError, compose, source_hash
 from skytrain.jobs import NodeRequest
-from skytrain.pipelines import launch as launching
 from skytrain.pipelines.launch import config_files, packed
+from skytrain.pipelines.launch_targets.ec2 import Ec2Launcher
 from skytrain.planning import write_plan
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.storage import open_store
 
-from .conftest import StubbedSession
+from .conftest import StubbedSession, use_session, use_store
 from .ground import Ground
 from .plans import offer, plan
 from .test_checks import G_SPOT, quotas
@@ -58,9 +56,8 @@ class Typed:
         monkeypatch.chdir(folder)
         self.folder, self._monkeypatch = folder, monkeypatch
         self.store, code = open_store(str(folder / "objects")), PlannedCode("0", source_hash())
-        for module in (launching, store_checks):
-            monkeypatch.setattr(module, "open_store", lambda _: self.store)
-        monkeypatch.setattr("skytrain.cloud.Preflight", functools.partial(Preflight, open=ground.open))
+        use_store(monkeypatch, lambda: self.store)
+        use_session(monkeypatch, ground.open)
         monkeypatch.setattr(bundles, "fetch_wheels", lambda folder, requirements, image: None)
         made = plan(offer("g5.xlarge", 1))
         write_plan(replace(made, code=code, words=WORDS, config=compose(WORDS).values), folder / "plan.json")
@@ -229,15 +226,13 @@ def test_machines_whose_agent_cannot_start_are_counted_and_not_replaced_for_ever
 ) -> None:
     assert typed("--plan", "plan.json", "cloud=ec2", "--yes", "budget.usd=10") == 0
     assert "budget     $10.00, less than the $25.00 planned" in capsys.readouterr().out
-    monkeypatch.setattr("skytrain.storage.open_store", lambda _: typed.store)
-    monkeypatch.setattr("skytrain.cloud.open_session", lambda region: ground.session)
     config = compose([*WORDS, "cloud=ec2", "parallel=fsdp"]).config
     request, seen = NodeRequest("gpt2-typed", [], 1, 7, launch="00001"), list[str]()
     for _ in range(3):
         [group] = groups(ground)
         [machine] = group["Instances"]
         seen.append(machine["InstanceId"])
-        monkeypatch.setattr(node, "_instance", lambda *_: seen[-1])
+        monkeypatch.setattr(Ec2Launcher, "instance", lambda *_: seen[-1])
         with pytest.raises(SkytrainError):
             node.run_here(config, request)
     [group] = groups(ground)

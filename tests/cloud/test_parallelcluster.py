@@ -6,6 +6,7 @@ import pytest
 from skytrain.cloud import ClusterSpec, Tags, cluster_config
 from skytrain.config import SkytrainError
 from skytrain.config.schema.cloud import NO_CLOUD, SubnetsConfig
+from skytrain.planning.plan_file import ZonePrice
 from tests.cloud.plans import offer
 from tests.support.parallelcluster import load_in_parallelcluster
 
@@ -61,6 +62,16 @@ def test_a_plan_becomes_queues_with_what_its_machines_have():
 def test_a_cluster_that_cannot_be_is_refused(spec, message):
     with pytest.raises(SkytrainError, match=message):
         cluster_config(spec, [offer()])
+
+
+def test_a_cluster_is_in_a_zone_of_the_plan_or_refused_with_the_zones_that_exist():
+    prices = [ZonePrice(zone, 1.0, "2026-11-16T00:00:00+00:00") for zone in ("us-east-2c", "us-east-2b")]
+    config = cluster_config(SPEC, [replace(offer(), zones=prices)])
+    assert config["HeadNode"]["Networking"]["SubnetId"] == SUBNETS.private["us-east-2b"]
+    with pytest.raises(
+        SkytrainError, match="are in us-east-2c, and the account's private subnets in us-east-2a, us-east-2b"
+    ):
+        cluster_config(SPEC, [replace(offer(), zones=prices[:1])])
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import sys
 import time
@@ -17,19 +16,8 @@ from moto.sagemaker.responses import SageMakerResponse
 
 from skytrain.cli import screen
 from skytrain.cli.main import main
-from skytrain.cloud import Call, CloudError, Preflight, PushedImage, launches_of, record_image
-from skytrain.cloud.checks import store as store_checks
+from skytrain.cloud import Call, CloudError, PushedImage, launches_of, record_image
 from skytrain.cloud.sagemaker_jobs import LOG_GROUP, on_demand_usd
-from skytrain.pipelines import (
-    doctor as doctoring,
-    follow,
-    launch_sagemaker,
-    logs,
-    sagemaker_jobs,
-    status,
-    stop,
-    sweep_state,
-)
 from skytrain.planning import save_catalog
 from skytrain.planning.catalog import Price, packaged_catalog
 from skytrain.storage import open_store
@@ -63,11 +51,6 @@ class TypedSageMaker(Typed):
 
     def __init__(self, folder: Path, ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
         super().__init__(folder, ground, monkeypatch)
-        for module in (launch_sagemaker, sagemaker_jobs, store_checks, status, stop, logs, sweep_state):
-            monkeypatch.setattr(module, "open_store", lambda _: self.store)
-        monkeypatch.setattr("skytrain.storage.open_store", lambda _: self.store)
-        for place in ("skytrain.pipelines.sagemaker_jobs.open_session", "skytrain.cloud.open_session"):
-            monkeypatch.setattr(place, ground.open)
         self.session = ground.session
         self.session.client("iam").update_assume_role_policy(RoleName="demo-node", PolicyDocument=json.dumps(TRUST))
         ecr = self.session.client("ecr")
@@ -121,9 +104,8 @@ def test_without_an_image_the_one_that_image_push_recorded_is_used(
 
 
 def test_doctor_checks_what_a_training_job_needs_with_and_without_a_plan(
-    typed: TypedSageMaker, stubbed: StubbedSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    typed: TypedSageMaker, stubbed: StubbedSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(doctoring, "Preflight", functools.partial(Preflight, open=lambda *_: typed.session))
     stub, asked = stubbed.stub("service-quotas"), {"ServiceCode": "sagemaker"}
 
     def listed(held: float) -> None:
@@ -330,7 +312,6 @@ def test_a_job_of_the_same_run_in_another_store_keeps_its_name_and_is_never_stop
 def test_follow_watches_a_job_until_it_is_gone(
     typed: TypedSageMaker, stubbed: StubbedSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(follow, "open_store", lambda _: typed.store)
     monkeypatch.setattr(screen, "pause", lambda _: None)
     quota(stubbed, 1.0)
     assert typed.launch("--yes", "--follow") == 12  # moto completes the job at once, and nothing has trained

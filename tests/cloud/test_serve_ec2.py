@@ -16,7 +16,7 @@ from skytrain.cli.main import main
 from skytrain.cloud import KINDS, key_parameter, launches_of
 from skytrain.config import SkytrainError, compose
 from skytrain.export import SUMS
-from skytrain.pipelines import serve as serving, status, stop, sweep_state
+from skytrain.pipelines import serve as serving, status
 from skytrain.pipelines.serve_targets import ec2 as target
 from skytrain.planning import JobMaterial, PlanRequest, ServedShape, ServeWork, load_catalog, serve_plan
 from skytrain.serving import open_served
@@ -50,9 +50,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def typed(tmp_path: Path, ground: Ground, stubbed: StubbedSession, monkeypatch: pytest.MonkeyPatch) -> Typed:
     quotas(stubbed, *((G_ON_DEMAND, 96.0) for _ in range(12)))
     typed = Typed(tmp_path, ground, monkeypatch)
-    for module in (status, stop, sweep_state):
-        monkeypatch.setattr(module, "open_store", lambda _: typed.store)
-    monkeypatch.setattr("skytrain.cloud.open_session", ground.open)
     for name in ("skytrain.cloud.scan", "skytrain.pipelines.launch_limits"):
         monkeypatch.setattr(f"{name}.enabled_regions", lambda session: (["us-east-2"], []))
     return typed

@@ -63,19 +63,26 @@ def test_the_script_can_be_read_and_asks_for_what_the_settings_say(shared):
 
 
 def run_script(
-    folder: Path, code: int, *, over: bool, restarts: int = 0, blind: bool = False, state: str = "RUNNING None"
+    folder: Path,
+    code: int,
+    *,
+    over: bool,
+    restarts: int = 0,
+    blind: bool = False,
+    state: str = "RUNNING None",
+    touch="",
 ):
     """The script with stand-ins for Slurm's commands: agents that end with a code."""
     script = launch("trainer.max_restarts=2").script
     (folder / "store").mkdir(exist_ok=True)
     script.folder.mkdir(parents=True, exist_ok=True)
     end = f"touch {script.folder / OVER}; exit {code}" if over else f"exit {code}"
-    look = 'rm -f "${@: -1}"; "${@:2}"' if blind else '"${@:2}"'
+    look = 'rm -f "${@: -1}"; "${@:2}"' if blind else 'ON_NODE=1 "${@:2}"'
     stand_ins = f'srun() {{ case "$*" in *"exit 66"*) {look} ;; *) echo "srun $*"; ({end}) ;; esac; }}\nscontrol() {{ echo "scontrol $*"; }}\nsqueue() {{ echo "{state}"; }}\n'
     text = script.render().replace('"${agents[@]}" bash -c', 'srun "${agents[@]:1}" bash -c')
     return subprocess.run(
         ["bash"],
-        input=stand_ins + text,
+        input=(f"touch() {{ {touch}; }}; export -f touch\n" if touch else "") + stand_ins + text,
         text=True,
         capture_output=True,
         check=False,
@@ -111,6 +118,15 @@ def test_a_run_has_a_name_that_slurm_can_find_it_by_and_options_survive_sbatch(s
 def test_a_folder_that_a_node_does_not_see_ends_the_job_with_its_name(shared):
     done = run_script(shared, 0, over=True, blind=True)
     assert (done.returncode, "is not shared" in done.stdout) == (3, True), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("touch", "where"), [("false", "on "), ('[ -z "$ON_NODE" ] && command touch "$@"', "on every node of")]
+)
+def test_a_folder_that_cannot_be_written_is_told_apart_from_one_that_is_not_shared(shared, touch, where):
+    done = run_script(shared, 0, over=True, touch=touch)
+    assert done.returncode == 3 and "is not shared" not in done.stdout, done.stdout + done.stderr
+    assert f"{shared}/slurm/one is not writable: " in done.stdout and f"cannot write there {where}" in done.stdout
 
 
 @pytest.mark.parametrize("hyperpod", [True, False])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
@@ -14,9 +13,7 @@ from .console import print_table
 from .options import ConfigDirs, Json, StoreOverrides, compose_overrides
 
 if TYPE_CHECKING:
-    from ..cloud import AwsSession, GcSelection
-    from ..config import Config
-    from ..pipelines.gc import Garbage
+    from ..pipelines.gc import Leftovers
 
 Regions = Annotated[
     list[str] | None,
@@ -70,90 +67,53 @@ def gc(
       skytrain gc cloud=aws --run my-run --delete --dry-run
       skytrain gc cloud=eks cloud.eks.cluster=training --delete
     """
-    from ..cloud import GcSelection, open_session
+    from ..cloud import GcSelection
     from ..config import plural
-    from ..pipelines.gc import find_garbage, garbage_json, requests
+    from ..pipelines.gc import GcRequest
+    from ..pipelines.targets import target_of
     from .console import reporter
 
     config = compose_overrides(overrides, config_dir).config
-    if config.cloud.target == "eks":
-        gc_cluster(config, GcSelection(run, expired), _Wanted(delete, yes, dry_run, as_json))
-        return
-    session = open_session(config.cloud.region, config.cloud.account)
-    chosen = None if all_projects else project or config.cloud.project
     with reporter() as console:
-        found = find_garbage(config, session, GcSelection(run, expired), console, regions=region, project=chosen)
+        request = GcRequest(GcSelection(run, expired), region, all_projects, project)
+        found = target_of(config).leftovers(config, request, console)
     if delete and dry_run:
-        print(requests(found))
-        if found.logs:
-            print(f"and in the store: the logs of {plural(len(found.logs), 'old attempt')}", file=sys.stderr)
-        return
+        print(found.requests)
+        return print(found.besides, end="", file=sys.stderr)
     if as_json:
-        print(json.dumps(garbage_json(found), indent=1))
+        print(json.dumps(found.facts, indent=1))
     else:
         _show(found)
-    for problem in found.scan.problems:
-        print(f"unknown: {problem.kind} in {problem.region}: {problem.problem}", file=sys.stderr)
+    for problem in found.unknown:
+        print(f"unknown: {problem}", file=sys.stderr)
     if delete and found.count:
-        confirm(session, f"Delete {plural(found.count, 'resource')}?", -found.usd_per_hour, yes)
-        _delete(config, session, found, sys.stderr if as_json else sys.stdout)
+        question = f"Delete {plural(found.count, found.unit)}{found.place}?"
+        if found.session is not None:
+            confirm(found.session, question, -found.usd_per_hour, yes)
+        elif not yes:
+            ask_yes(question)
+        _delete(found, sys.stderr if as_json else sys.stdout)
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    delete: bool
-    yes: bool
-    dry_run: bool
-    as_json: bool
-
-
-def gc_cluster(config: Config, selection: GcSelection, wanted: _Wanted) -> None:
-    """List what the cluster's namespace has of ours; delete what is marked."""
+def _show(found: Leftovers) -> None:
     from ..config import plural
-    from ..pipelines.eks_jobs import cluster_of
-    from ..pipelines.gc_eks import delete_leftovers, find_leftovers, leftover_rows
 
-    cluster = cluster_of(config)
-    found = find_leftovers(config, cluster, selection)
-    if wanted.as_json:
-        print(json.dumps([asdict(each) for each in found], indent=1))
-    elif found:
-        print_table(leftover_rows(found))
-    else:
-        print(f"nothing of Skytrain's in {config.cloud.eks.namespace} of cluster {cluster.name}")
-    count = sum(each.delete for each in found)
-    if not wanted.delete or wanted.dry_run or not count:
-        return
-    if not wanted.yes:
-        ask_yes(f"Delete {plural(count, 'object')} in {config.cloud.eks.namespace}?")
-    print(f"deleted {plural(delete_leftovers(config, cluster, found), 'object')}")
-
-
-def _show(found: Garbage) -> None:
-    from ..config import plural
-    from ..pipelines.gc import garbage_rows
-
-    rows = garbage_rows(found)
-    if len(rows) == 1:
-        print(f"nothing of Skytrain's in {plural(len(found.scan.regions), 'region')}")
-        return
-    print_table(rows)
+    if len(found.rows) == 1:
+        return print(found.nothing)
+    print_table(found.rows)
     if found.count:
-        print(f"\n{plural(found.count, 'resource')} to delete (--delete), ${730 * found.usd_per_hour:.2f} a month")
+        saves = f", ${730 * found.usd_per_hour:.2f} a month" if found.session is not None else ""
+        print(f"\n{plural(found.count, found.unit)} to delete (--delete){saves}")
 
 
-def _delete(config: Config, session: AwsSession, found: Garbage, out: TextIO) -> None:
+def _delete(found: Leftovers, out: TextIO) -> None:
     from ..config import plural
-    from ..pipelines.gc import delete_garbage
     from .console import reporter
 
     with reporter() as console:
-        failed = delete_garbage(config, session, found, console)
-    for each in failed:
-        print(
-            f"not deleted: {each.resource.kind} {each.resource.id} in {each.resource.region}: {each.problem}",
-            file=sys.stderr,
-        )
-    print(f"deleted {found.count - len(failed)} of {plural(found.count, 'resource')}", file=out)
+        failed = found.delete(console)
+    for problem in failed:
+        print(f"not deleted: {problem}", file=sys.stderr)
+    print(f"deleted {found.count - len(failed)} of {plural(found.count, found.unit)}", file=out)
     if failed:
         raise typer.Exit(3)

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config import SkytrainError
-from .launch_emr import EMR_TARGETS
 from .options import ConfigDirs, RunName, StoreOverrides, compose_overrides
 
 if TYPE_CHECKING:
-    from ..config import Config
     from ..runs import LogSelection
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new lines until the run ends.")]
@@ -54,43 +52,23 @@ def logs(
       skytrain logs my-run --attempt 2 --rank 3 --lines 0
       skytrain logs my-run --node 1 store.root=s3://bucket/project
     """
-    from ..pipelines.logs import log_text, logs as pipeline
+    from ..pipelines.logs import EarlyLog, has_log, log_text, logs as pipeline
     from ..pipelines.sweep_state import newest_trial_run
+    from ..pipelines.targets import target_of
 
     config = compose_overrides(overrides, config_dir).config
     run = newest_trial_run(config, run) or run  # of a sweep
     selection = _selection(attempt, rank, node)
     several = selection.node is not None or selection.ranks is None or len(selection.ranks) > 1
-    if config.cloud.target == "slurm" and not _has_log(config, run):
-        from ..pipelines.slurm_jobs import job_log
-
-        print(job_log(run, lines or None))
-        return
-    if config.cloud.target == "sagemaker" and not _has_log(config, run):
-        from ..pipelines.sagemaker_jobs import sagemaker_log
-
-        print(sagemaker_log(config, run, lines or None))
-        return
-    if config.cloud.target == "eks" and not _has_log(config, run):
-        from ..pipelines.eks_jobs import pod_log
-
-        print(pod_log(config, run, lines or None))
-        return
-    if config.cloud.target in EMR_TARGETS:
-        from ..pipelines.emr_jobs import emr_log
-
-        print(emr_log(config, run, lines or None))
-        return
+    if not has_log(config, run):
+        early = EarlyLog(target_of(config), config, run)
+        for text in early.lines(lines or None, follow=follow):
+            print(json.dumps({"text": text}) if as_json else text, flush=follow)
+        if early.found and not has_log(config, run):
+            return
     for line in pipeline(config, run, selection, lines or None, follow=follow):
         text = json.dumps(dataclasses.asdict(line)) if as_json else log_text(line, with_rank=several)
         print(text, flush=follow)
-
-
-def _has_log(config: Config, run: str) -> bool:
-    from ..runs import attempt_numbers
-    from ..storage import open_store
-
-    return bool(attempt_numbers(open_store(config.store), run))
 
 
 def _selection(attempt: int | None, rank: list[str] | None, node: int | None) -> LogSelection:

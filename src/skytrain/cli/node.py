@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -14,7 +11,7 @@ from .train import AllowChanges, AtStep, FallBack, Processes, Source, WeightsOnl
 
 if TYPE_CHECKING:
     from ..config import Config
-    from ..jobs import NodeRequest, RentedMachines
+    from ..jobs import NodeRequest
 
 NodeCount = Annotated[int, typer.Option("--nodes", min=1, metavar="N", help="Machines that train together.")]
 Name = Annotated[
@@ -85,6 +82,7 @@ def node(
       skytrain node parallel=fsdp store.root=/shared/store --nodes 2 --name one --address 127.0.0.1
     """
     from ..jobs import NodeRequest, choose_processes
+    from ..pipelines.targets import target_of
     from ..runs import Start, run_name
 
     composed = compose_overrides(overrides, config_dir, source)
@@ -103,17 +101,18 @@ def node(
         seconds_of("--keep-on-failure", keep_on_failure),
         efa,
     )
-    run = {"sagemaker": run_in_container, "eks": run_in_pod}.get(str(composed.config.cloud.target), run_here)
-    raise SystemExit(run(composed.config, request))
+    raise SystemExit(target_of(composed.config).take_part(composed.config, request, run_here))
 
 
 def run_here(config: Config, request: NodeRequest) -> int:
     """Take part in the run until it is over; returns the exit code."""
     from ..jobs import run_node
+    from ..pipelines.targets import target_of
     from ..runs import cloudwatch_stream, log_destination
     from .console import reporter
 
-    note, instance = reporter().note, _instance(config, request)
+    note, target = reporter().note, target_of(config)
+    instance = target.instance(config, request)
     destination = log_destination(config, request.run, on_ec2=instance is not None)
     with cloudwatch_stream(destination, request.run, f"node-{instance}", note) as log:
 
@@ -122,7 +121,7 @@ def run_here(config: Config, request: NodeRequest) -> int:
             if log is not None:
                 log.log(text)
 
-        machines = _machines(config, request, instance, tell)
+        machines = target.machines(config, request, instance, tell)
         try:
             return run_node(config, request, tell, machines)
         except Exception as error:
@@ -130,62 +129,3 @@ def run_here(config: Config, request: NodeRequest) -> int:
             if machines is not None and instance is not None:
                 machines.replace_me(f"its agent failed: {error}")
             raise
-
-
-def run_in_container(config: Config, request: NodeRequest) -> int:
-    """Take part as a host of a SageMaker training job, which is told why if that fails."""
-    from ..cloud import read_host, write_failure
-    from ..config import SkytrainError
-    from ..pipelines.sagemaker_jobs import failure_reason
-
-    root = Path(config.cloud.sagemaker.root)
-    try:
-        host = read_host(root)
-        if len(host.hosts) != request.nodes:
-            raise SkytrainError(
-                f"the training job has {len(host.hosts)} hosts, and the run is planned for {request.nodes}"
-            )
-        if host.gpus is not None and host.gpus < request.processes and config.trainer.device != "cpu":
-            raise SkytrainError(f"this host has {host.gpus} GPUs, and --processes is {request.processes}")
-        code = run_here(config, replace(request, name=host.name, address=request.address or host.address))
-        if reason := failure_reason(config, request.run, code):
-            write_failure(root, reason)
-    except SkytrainError as error:
-        write_failure(root, str(error))
-        raise
-    return code
-
-
-def run_in_pod(config: Config, request: NodeRequest) -> int:
-    """Take part as a pod of a Kubernetes job; the downward API says which, and at what address."""
-    from ..cloud import read_pod
-
-    pod = read_pod(request.nodes)
-    return run_here(config, replace(request, name=request.name or pod.name, address=request.address or pod.address))
-
-
-def _instance(config: Config, request: NodeRequest) -> str | None:
-    """Return the id of this instance; None where someone else than `launch` started this machine."""
-    from ..runs import find_metadata
-
-    metadata = find_metadata() if request.launch and config.cloud.target == "ec2" else None
-    found = metadata.instance() if metadata is not None else None
-    return found.id if found is not None else None
-
-
-def _machines(
-    config: Config, request: NodeRequest, instance: str | None, tell: Callable[[str], None]
-) -> RentedMachines | None:
-    """Return the machines of the launch; None where someone else started this machine."""
-    from ..cloud import Ec2Machines, SlurmMachines, open_session, read_launch
-    from ..storage import open_store
-
-    if request.launch and config.cloud.target == "slurm":
-        return SlurmMachines(Path(config.cloud.slurm.folder).absolute() / request.run, str(request.name), tell)
-    if instance is None:
-        return None
-    store = open_store(config.store)
-    record = read_launch(store, request.run, str(request.launch))
-    machines = Ec2Machines(open_session(record.region), store, record, instance, tell)
-    machines.count_ended()  # this machine may replace one that was lost while it booted
-    return machines

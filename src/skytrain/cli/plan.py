@@ -106,10 +106,6 @@ Out = Annotated[Path, typer.Option("--out", metavar="FILE", help="Where to write
 Rows = Annotated[int, typer.Option("--rows", min=1, metavar="N", help="Number of offers to show.")]
 
 
-# Machines of these targets only: nodes of a cluster are EC2's.
-TARGETS: dict[str, Literal["ec2", "sagemaker"]] = {"sagemaker": "sagemaker", "eks": "ec2"}
-
-
 def plan(
     context: typer.Context,
     overrides: PlanWords = None,
@@ -151,6 +147,7 @@ def plan(
     from dataclasses import replace
 
     from ..pipelines.plan import Trials as TrialsWanted, compose_plan, plan_run, plan_tokens
+    from ..pipelines.targets import target_of
     from ..planning import PlanRequest
 
     words = list(overrides or [])
@@ -160,8 +157,7 @@ def plan(
     composed, open_mesh = compose_plan(words, config_dir or [], mesh)
     if measure:
         _measure_here(composed)
-    if target is None:
-        target = TARGETS.get(composed.config.cloud.target or "")
+    target = target or target_of(composed.config).priced
     request = PlanRequest(composed.config.budget.usd, _hours(deadline), instance, nodes, region, market, target)
     if how_many_tokens:
         wanted = replace(request, target=target or "ec2")
@@ -221,14 +217,12 @@ def _plan_corpus(
 
 
 def _cluster_costs(composed: Composed, planned: Planned) -> ClusterCosts | None:
-    """The bill of the cluster around the chosen machines, with cloud=eks."""
-    from ..planning import ClusterMachines, load_catalog, price_cluster
+    """The bill of what is around the chosen machines: a cluster's."""
+    from ..pipelines.targets import target_of
 
-    if composed.config.cloud.target != "eks" or planned.choice is None:
+    if planned.choice is None:
         return None
-    offer = planned.choice
-    machines = ClusterMachines(offer.instance.type, offer.nodes, offer.market, offer.region)
-    return price_cluster(load_catalog(), machines, composed.config.cloud.closed_network)
+    return target_of(composed.config).costs_around(composed.config, planned.choice)
 
 
 def _hours(deadline: str | None) -> float | None:

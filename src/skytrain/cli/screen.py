@@ -7,6 +7,7 @@ import json
 import shlex
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .console import ended_by_reader, pause, table
@@ -90,14 +91,14 @@ def follow_run(follower: RunFollower, *, as_json: bool = False, detached: str = 
         screen.close()
 
 
-def follow_launch(follower: RunFollower, settings: str = "cloud=ec2") -> int:
+def follow_launch(follower: RunFollower, words: Sequence[str] = ()) -> int:
     """Follow a run that was just launched; returns the exit code: that of the run, or 0 if the user has detached."""
     record = follower.record
     assert record is not None
     end = follow_run(follower, detached=f"detached: {_goes_on(record)}")
     if end is not None:
         print(f"{record.run}: {end.reason} (exit code {end.exit_code})")
-    print_next(record.run, settings)
+    print_next(record.run, words or [f"cloud={record.target}"])
     return 0 if end is None else end.exit_code
 
 
@@ -105,7 +106,7 @@ def _goes_on(record: LaunchRecord) -> str:
     return f"{record.run} goes on without this terminal, until {record.groups[0].kill_at} at the latest"
 
 
-def print_next(run: str, settings: str = "cloud=ec2") -> None:
-    """Print what people do next with a run on rented machines."""
-    for verb, options in (("status", " --watch"), ("logs", " --follow"), ("stop", "")):
-        print(f"  skytrain {verb} {shlex.quote(run)} {settings}{options}")
+def print_next(name: str, words: Sequence[str], *, options: bool = True) -> None:
+    """Print what people do next with a run or a sweep that was launched."""
+    for verb, option in (("status", "--watch"), ("logs", "--follow"), ("stop", "")):
+        print("  " + shlex.join(["skytrain", verb, name, *words, *([option] if options and option else [])]))

@@ -12,11 +12,9 @@ import typer
 from ..config import SkytrainError
 from ..runs import NoRuns
 from .console import ended_by_reader, pause, table
-from .launch_emr import EMR_TARGETS
 from .options import ConfigDirs, Json, compose_overrides
 
 if TYPE_CHECKING:
-    from ..cloud import EksJob, EmrJob, SageMakerJob, SlurmJob
     from ..config import Config
     from ..pipelines.account import AccountState
 
@@ -65,13 +63,15 @@ def status(words: Words = None, watch: Watch = False, config_dir: ConfigDirs = N
       skytrain status cloud=aws --watch
       skytrain status my-run cloud=ec2 --watch
     """
+    from ..pipelines.targets import target_of
+
     runs = [word for word in words or [] if "=" not in word]
     if len(runs) > 1:
         raise SkytrainError(f"give one run, not {len(runs)}: {', '.join(runs)}\n  without a name, all runs are shown")
     config = compose_overrides([word for word in words or [] if "=" in word], config_dir).config
     run = runs[0] if runs else None
-    if config.cloud.target == "eks" and run == "vllm":
-        return print(_serving(config, as_json))
+    if run and (served := target_of(config).served(config, run)):
+        return print(json.dumps(dataclasses.asdict(served), indent=1) if as_json else served.text)
     if watch and run and not _sweep(config, run, as_json):
         raise typer.Exit(_follow(config, run, as_json))
     if run and (sweep := _sweep(config, run, as_json)):
@@ -116,43 +116,27 @@ def _follow(config: Config, run: str, as_json: bool) -> int:
 
 def _status(config: Config, run: str | None, as_json: bool) -> str:
     from ..pipelines.status import describe_status, failure_lines, status as pipeline, status_rows
+    from ..pipelines.targets import target_of
 
-    slurm, training = _slurm_jobs(config, run), _training_jobs(config, run)
-    on_emr, on_eks = _emr_jobs(config, run), _eks_jobs(config, run)
-    jobs: list[SlurmJob | SageMakerJob | EmrJob | EksJob] = [*slurm, *training, *on_emr, *on_eks]
+    jobs = target_of(config).run_jobs(config, run)
     try:
-        found = pipeline(config, run)
+        found, missing = pipeline(config, run), []
     except SkytrainError as error:
-        if not jobs and not (isinstance(error, NoRuns) and config.cloud.project is not None):
+        if not (jobs and jobs.facts) and not (isinstance(error, NoRuns) and config.cloud.project is not None):
             raise
         found, missing = [], [str(error).partition("\n")[0]]
-    else:
-        missing = []
-    account = _account(config, run, [each.run for each in found])
+    account = _account(config, run, [each.run for each in found]) if run is None or jobs is None else None
     if as_json:
         shown = [dataclasses.asdict(each) for each in found]
+        facts: dict[str, object] = {} if jobs is None else {"jobs": jobs.facts}
+        facts |= dataclasses.asdict(account) if account is not None else {}
         runs = shown[0] if run and shown else shown
-        if config.cloud.target in ("eks", "slurm", "sagemaker", *EMR_TARGETS):
-            return json.dumps({"runs": runs, "jobs": [dataclasses.asdict(job) for job in jobs]}, indent=1, default=str)
-        return json.dumps(runs if account is None else {"runs": runs, **dataclasses.asdict(account)}, indent=1)
+        return json.dumps({"runs": runs, **facts} if facts else runs, indent=1, default=str)
     alone = run is not None and bool(found)
     lines = [table(describe_status(found[0]))] if alone else [*missing, *([table(status_rows(found))] if found else [])]
-    if slurm:
-        from ..pipelines.slurm_jobs import job_rows, resiliency_lines
-
-        lines += ["", table(job_rows(slurm)), *resiliency_lines(slurm)]
-    if training:
-        from ..pipelines.sagemaker_jobs import training_job_rows
-
-        lines += ["", table(training_job_rows(training))]
-    if on_emr:
-        from ..pipelines.emr_jobs import emr_job_rows
-
-        lines += ["", table(emr_job_rows(config, str(run), on_emr))]
-    if on_eks:
-        from ..pipelines.eks_jobs import eks_job_tables
-
-        lines += [line for rows in eks_job_tables(on_eks) for line in ("", table(rows))]
+    if jobs is not None:
+        lines += [line for rows in jobs.tables for line in ("", table(rows))]
+        lines += jobs.lines
     lines += [] if run else failure_lines(found)
     if account is not None:
         from ..pipelines.account import machine_notes, machine_rows
@@ -162,53 +146,9 @@ def _status(config: Config, run: str | None, as_json: bool) -> str:
     return "\n".join(lines)
 
 
-def _serving(config: Config, as_json: bool) -> str:
-    """What the cluster serves: `vllm` is the name of its Deployment, and of no run."""
-    from ..pipelines.serve_targets.eks import serving_state
-
-    found = serving_state(config)
-    return json.dumps(dataclasses.asdict(found), indent=1) if as_json else found.text
-
-
-def _slurm_jobs(config: Config, run: str | None) -> list[SlurmJob]:
-    """The scheduler's jobs of a run, where the configuration names a Slurm cluster."""
-    if config.cloud.target != "slurm" or run is None:
-        return []
-    from ..cloud import slurm_jobs
-
-    return slurm_jobs(run)
-
-
-def _training_jobs(config: Config, run: str | None) -> list[SageMakerJob]:
-    """SageMaker's jobs of a run, where the configuration launches there."""
-    if config.cloud.target != "sagemaker" or run is None:
-        return []
-    from ..pipelines.sagemaker_jobs import run_jobs
-
-    return run_jobs(config, run)
-
-
-def _emr_jobs(config: Config, run: str | None) -> list[EmrJob]:
-    """EMR's jobs of a run, where the configuration launches there."""
-    if config.cloud.target not in EMR_TARGETS or run is None:
-        return []
-    from ..pipelines.emr_jobs import run_emr_jobs
-
-    return run_emr_jobs(config, run)
-
-
-def _eks_jobs(config: Config, run: str | None) -> list[EksJob]:
-    """The cluster's jobs of a run, where the configuration launches there."""
-    if config.cloud.target != "eks" or run is None:
-        return []
-    from ..pipelines.eks_jobs import run_pods
-
-    return run_pods(config, run)
-
-
 def _account(config: Config, run: str | None, runs: list[str]) -> AccountState | None:
     """The machines, if the configuration names an AWS account."""
-    if config.cloud.project is None or (config.cloud.target in ("eks", "sagemaker", *EMR_TARGETS) and run is not None):
+    if config.cloud.project is None:
         return None
     from ..cloud import open_session
     from ..pipelines.account import account_state

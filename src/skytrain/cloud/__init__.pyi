@@ -178,7 +178,7 @@ from .scan import (
     scan_account as scan_account,
 )
 from .session import AwsIdentity as AwsIdentity, AwsSession as AwsSession, open_session as open_session
-from .slurm import AUTO_RESUME as AUTO_RESUME, SlurmScript as SlurmScript
+from .slurm import AUTO_RESUME as AUTO_RESUME, SlurmScript as SlurmScript, slurm_job_name as slurm_job_name
 from .slurm_array import (
     ArrayTask as ArrayTask,
     SlurmArray as SlurmArray,
@@ -193,6 +193,7 @@ from .slurm_cluster import (
     SlurmJob as SlurmJob,
     cancel_jobs as cancel_jobs,
     check_slurm_version as check_slurm_version,
+    preempt_mode as preempt_mode,
     slurm_jobs as slurm_jobs,
     slurm_partitions as slurm_partitions,
     submit_job as submit_job,

@@ -115,12 +115,17 @@ def remove_quietly(session: AwsSession, call: Call, tell: Callable[[str], None],
     return True
 
 
-def has_machines(session: AwsSession, record: LaunchRecord) -> bool:
-    """Whether one of the launch's groups has machines, or asks for some; elsewhere: whether its job has not ended."""
+def has_machines(session: AwsSession, record: LaunchRecord) -> bool | None:
+    """Whether one of the launch's groups has machines, or asks for some; elsewhere: whether its job has not ended.
+
+    None: its scheduler is none of AWS's.
+    """
     if record.target == "sagemaker":
         return has_training_job(session, record)
     if record.target in TARGETS:
         return has_emr_job(session, record)
+    if record.target != "ec2":
+        return None
     named = {"AutoScalingGroupNames": [group.name for group in record.groups]}
     found = session.items(Call("autoscaling", "DescribeAutoScalingGroups", named), "AutoScalingGroups", record.region)
     return any(group["DesiredCapacity"] or group["Instances"] for group in found)

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from ..config import SkytrainError, build
 from ..runs import DamagedRecord, read_object
 from ..storage import Store
 
+NEVER = datetime(9000, 1, 1, tzinfo=UTC)
+
 
 @dataclass(frozen=True)
 class LaunchedGroup:
-    """One Auto Scaling group: the machines of one offer in one zone; or one training job of SageMaker, in any zone."""
+    """One Auto Scaling group: the machines of one offer in one zone; or one job of a scheduler, in any zone."""
 
     name: str
     zone: str
@@ -23,7 +25,7 @@ class LaunchedGroup:
     market: str
     nodes: int
     usd_per_hour: float  # of one machine
-    kill_at: str
+    kill_at: str  # "" where nothing ends it: a job of Slurm is requeued until the run is over
     placement_group: bool
 
     @property
@@ -64,12 +66,12 @@ class LaunchRecord:
     failed: bool = False
     after: LaunchId | None = None  # all groups wait at zero until this launch, a smoke run, has ended well
     then: LaunchId | None = None  # this launch is a smoke run, whose last act starts or removes that one
-    target: str = "ec2"  # sagemaker: each group is a training job
+    target: str = "ec2"  # the value of cloud.target; each group of another than ec2 is a job there
 
     @property
     def over_at(self) -> datetime:
-        """When AWS has ended every group."""
-        return max(datetime.fromisoformat(group.kill_at) for group in self.groups)
+        """When every group has been ended."""
+        return max(datetime.fromisoformat(group.kill_at) if group.kill_at else NEVER for group in self.groups)
 
 
 def launch_folder(record: LaunchRecord) -> str:

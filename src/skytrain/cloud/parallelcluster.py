@@ -35,11 +35,7 @@ def cluster_config(spec: ClusterSpec, offers: Sequence[PlannedOffer]) -> dict[st
         )
     if spec.fsx_gb < FSX_STEP_GB or spec.fsx_gb % FSX_STEP_GB:
         raise SkytrainError(f"--fsx-gb {spec.fsx_gb}: FSx for Lustre is sold in steps of {FSX_STEP_GB} GB")
-    zones = spec.cloud.subnets.public if spec.cloud.subnets.nodes == "public" else spec.cloud.subnets.private
-    if not zones:
-        raise SkytrainError("no subnets are known\n  set up the account first (docs/aws.md), and add cloud=aws")
-    first = offers[0].zones[0].zone if offers[0].zones else sorted(zones)[0]
-    subnet = zones.get(first) or zones[sorted(zones)[0]]
+    subnet = _subnet(spec, offers[0])
     bucket = spec.store.removeprefix("s3://").partition("/")[0]
     access = {"S3Access": [{"BucketName": bucket, "EnableWriteAccess": True}]}
     return {
@@ -62,6 +58,21 @@ def cluster_config(spec: ClusterSpec, offers: Sequence[PlannedOffer]) -> dict[st
         "Monitoring": {"Logs": {"CloudWatch": {"Enabled": True, "RetentionInDays": 30}}},
         "Tags": spec.tags.pairs(),
     }
+
+
+def _subnet(spec: ClusterSpec, offer: PlannedOffer) -> str:
+    """Return the subnet of the plan's cheapest zone that has one."""
+    subnets = spec.cloud.subnets.public if spec.cloud.subnets.nodes == "public" else spec.cloud.subnets.private
+    if not subnets:
+        raise SkytrainError("no subnets are known\n  set up the account first (docs/aws.md), and add cloud=aws")
+    planned = [each.zone for each in offer.zones] or sorted(subnets)
+    chosen = next((zone for zone in planned if zone in subnets), None)
+    if chosen is None:
+        raise SkytrainError(
+            f"the plan's machines are in {', '.join(planned)}, and the account's {spec.cloud.subnets.nodes} subnets in "
+            f"{', '.join(sorted(subnets))}\n  add a zone to the base (docs/aws.md), or plan for another region"
+        )
+    return subnets[chosen]
 
 
 def _queues(

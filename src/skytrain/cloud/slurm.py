@@ -25,16 +25,19 @@ folder={folder}
 cd {work_folder} || exit 3
 [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ] || rm -f "$folder/{over}" "$folder/{failures}"
 {environment}
-# Every node must see the files of the others.
+# Every node must see the files of the others, and write there.
 for shared in {shared}; do
   mark="$shared/.slurm-$SLURM_JOB_ID"
-  touch "$mark"
-  srun --ntasks-per-node=1 bash -c '[ -e "$0" ] || exit 66' "$mark"
-  if [ $? = 66 ]; then
-    echo "$shared is not shared: not every node of $SLURM_JOB_NODELIST sees what the first one writes there"
-    exit 3
-  fi
+  touch "$mark" || {{ echo "$shared is not writable: $(id -un) cannot write there on $(hostname)"; exit 3; }}
+  srun --ntasks-per-node=1 bash -c '[ -e "$0" ] || exit 66; touch "$0" || exit 67' "$mark"
+  seen=$?
   rm -f "$mark"
+  case $seen in
+    66) echo "$shared is not shared: not every node of $SLURM_JOB_NODELIST sees what the first one writes there" ;;
+    67) echo "$shared is not writable: $(id -un) cannot write there on every node of $SLURM_JOB_NODELIST" ;;
+    *) continue ;;
+  esac
+  exit 3
 done
 
 # One agent on each node. They meet through the store, train, and leave when the run is over.
@@ -76,7 +79,7 @@ scontrol requeue "$SLURM_JOB_ID"
 """
 
 
-def job_name(run: str) -> str:
+def slurm_job_name(run: str) -> str:
     """Return the name by which status and stop find the job of a run."""
     if NOT_IN_NAMES.search(run):
         raise SkytrainError(f"run {run!r} cannot name a job of Slurm: no commas, percent signs and line breaks")
@@ -88,6 +91,7 @@ class SlurmScript:
     """All that a batch script is made of."""
 
     run: str
+    launch: str  # the number of its record in the store
     words: tuple[str, ...]  # of `skytrain node`
     settings: SlurmConfig
     folder: Path  # of the script and its log
@@ -113,7 +117,7 @@ class SlurmScript:
     def options(self) -> list[str]:
         """Return the options of sbatch, as they stand in the script."""
         given = {
-            "--job-name": job_name(self.run),
+            "--job-name": slurm_job_name(self.run),
             "--output": self.log,
             "--comment": f"skytrain store.root={self.store}",
         }
@@ -134,7 +138,7 @@ class SlurmScript:
             shared=shlex.join(self.shared_folders),
             leave=LEAVE_SECONDS,
             container=container_options(self.settings, self.work_folder, (*self.shared_folders, *self._store_folder)),
-            agent=shlex.quote(f'exec {agent} --name "$SLURMD_NODENAME" --launch "slurm-$SLURM_JOB_ID"'),
+            agent=shlex.quote(f'exec {agent} --name "$SLURMD_NODENAME" --launch {self.launch}'),
             save_before=f"{wanted.save_before:.0f}",
             hyperpod=shlex.quote(HYPERPOD),
             over=OVER,

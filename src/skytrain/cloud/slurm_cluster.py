@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..config import SkytrainError
 from ..runs import EXIT_CODES
-from .slurm import job_name
+from .slurm import slurm_job_name
 
 OLDEST = (22, 5)
 QUERY_SECONDS = 60.0
@@ -99,6 +99,15 @@ def slurm_partitions() -> list[Partition]:
     return found
 
 
+def preempt_mode(partition: str) -> str:
+    """Return what happens to a job of the partition that is preempted: OFF, CANCEL, REQUEUE or SUSPEND."""
+    whole = dict(re.findall(r"^(\w+) *= (\S+)", ask_slurm(["scontrol", "show", "config"]), re.MULTILINE))
+    if whole.get("PreemptType", "preempt/none").endswith("none"):
+        return "OFF"
+    own = dict(re.findall(r"(\w+)=(\S*)", ask_slurm(["scontrol", "show", "partition", partition])))
+    return own.get("PreemptMode") or whole.get("PreemptMode", "OFF")
+
+
 def seconds_of(text: str) -> float:
     """Return the seconds of a time as Slurm writes it: days-hours:minutes:seconds, or minutes:seconds."""
     days, _, rest = text.rpartition("-")
@@ -117,7 +126,7 @@ def slurm_jobs(run: str) -> list[SlurmJob]:
     """Return the jobs of a run that the scheduler still knows, newest first."""
     form = "%i|%T|%N|%D|%M|%l|%r"
     rows = ask_slurm(
-        ["squeue", "--noheader", "--me", "--states=all", f"--name={job_name(run)}", f"--format={form}"]
+        ["squeue", "--noheader", "--me", "--states=all", f"--name={slurm_job_name(run)}", f"--format={form}"]
     ).splitlines()
     found = []
     for row in rows:
@@ -149,7 +158,7 @@ def _accounted(run: str) -> list[SlurmJob]:
     """Return the run's jobs of the accounting; none where the cluster keeps no accounts."""
     try:
         text = ask_slurm(
-            ["sacct", "--noheader", "--parsable2", "--allocations", f"--name={job_name(run)}", "--starttime=now-30days",
+            ["sacct", "--noheader", "--parsable2", "--allocations", f"--name={slurm_job_name(run)}", "--starttime=now-30days",
              "--format=JobID,State,NodeList,Elapsed,Timelimit,Restarts"]
         )  # fmt: skip
     except SlurmError:

@@ -16,7 +16,7 @@ from ..runs import Reporter
 from ..storage import Store
 from .branch import Compose, expert_words, find_expert, is_done, spent_usd
 from .launch import PlannedJob
-from .launch_limits import live_launch
+from .launch_limits import ask_account, live_launch
 from .plan import Trials, plan_run
 
 
@@ -54,7 +54,10 @@ def plan_experts(
         words, run = expert_words(domains, domain), domains.run_name(domain)
         composed = compose(words)
         budget = composed.config.budget.usd
-        record, live = find_expert(store, run), live_launch(launches_of(store, run), store, session, datetime.now(UTC))
+        record, live = (
+            find_expert(store, run),
+            live_launch(launches_of(store, run), store, datetime.now(UTC), ask_account(session, store)),
+        )
         reserved += spent_usd(store, run)
         if is_done(domains, record):
             reporter.note(f"{run}: done before")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ..cloud import EksJob, KubeCluster, jobs_in_cluster, open_cluster, open_session, remove_job
 from ..config import Config, SkytrainError
-from ..runs import Reporter
-from .stop import StoppedRun, stop
+from .launch_targets.base import JobLog
+from .stop import ActiveJob
 
 LOG_LINES = 200
 
@@ -43,21 +43,18 @@ def pod_rows(job: EksJob) -> list[tuple[str, ...]]:
     return [*rows, *((pod.name, pod.index, pod.phase, pod.node or "-", pod.reason or "-") for pod in job.pods)]
 
 
-def stop_eks_run(config: Config, run: str, wait_seconds: float, force: bool, reporter: Reporter) -> StoppedRun | None:
-    """Let a run save and stop, then delete its jobs. None: it had not begun to train."""
+def active_eks_jobs(config: Config, run: str) -> list[ActiveJob]:
+    """The jobs of a run that `stop` deletes."""
     cluster = cluster_of(config)
-    active = [job for job in jobs_in_cluster(cluster, config.cloud, run) if not job.has_ended]
-    waits = bool(active) and not any(job.has_started for job in active)
-    stopped = None if waits else stop(config, run, wait_seconds, reporter)
-    if stopped is None or force or not stopped.may_be_saving:
-        for job in jobs_in_cluster(cluster, config.cloud, run):
-            if job.state != "deleting" and not job.has_ended:
-                remove_job(cluster, config.cloud, job)
-                reporter.note(f"job {job.name} is deleted")
-    return stopped
+
+    def active(job: EksJob) -> ActiveJob:
+        return ActiveJob(job.name, job.has_started, lambda: remove_job(cluster, config.cloud, job), "deleted")
+
+    found = jobs_in_cluster(cluster, config.cloud, run)
+    return [active(job) for job in found if job.state != "deleting" and not job.has_ended]
 
 
-def pod_log(config: Config, run: str, lines: int | None) -> str:
+def pod_log(config: Config, run: str, lines: int | None) -> JobLog:
     """The end of what the pods of a run's newest job wrote; the reason of those that wait."""
     cluster = cluster_of(config)
     jobs = jobs_in_cluster(cluster, config.cloud, run)
@@ -70,4 +67,4 @@ def pod_log(config: Config, run: str, lines: int | None) -> str:
             continue
         text = cluster.log(config.cloud.eks.namespace, pod.name, lines or LOG_LINES)
         told += [f"[{pod.name}] {line}" for line in text.splitlines()]
-    return "\n".join(told) or f"{jobs[0].name}: {jobs[0].state}; it has no pods yet"
+    return JobLog(told or [f"{jobs[0].name}: {jobs[0].state}; it has no pods yet"], jobs[0].has_ended)

@@ -13,12 +13,15 @@ from ..cloud import (
     emr_log_lines,
     launches_of,
     open_session,
+    render_calls,
     stop_emr_job,
 )
 from ..config import Config, SkytrainError, format_seconds
 from ..planning import serverless_price
 from ..runs import Reporter
 from ..storage import open_store
+from .launch_targets.base import JobLog
+from .stop import PlannedStop, StopResult
 
 EMR_TARGETS = ("emr-serverless", "emr")
 HOW_LONG = "EMR copies logs to the store every few minutes"
@@ -66,19 +69,24 @@ def emr_stop_requests(config: Config, run: str, session: AwsSession | None = Non
     return [stop_emr_job(job) for job in run_emr_jobs(config, run, session) if not job.has_ended]
 
 
-def stop_emr_run(config: Config, run: str, reporter: Reporter) -> int:
-    """End the jobs of a run; what they have finished stays. Returns how many there were."""
-    session = open_session(config.cloud.region, config.cloud.account)
-    count = 0
-    for job in run_emr_jobs(config, run, session):
-        if not job.has_ended:
+def plan_emr_stop(config: Config, run: str) -> PlannedStop:
+    """End the run's Spark jobs. Finished stages are in the store: there is nothing to save first."""
+    session, calls = open_session(config.cloud.region, config.cloud.account), emr_stop_requests(config, run)
+
+    def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
+        active = [job for job in run_emr_jobs(config, run, session) if not job.has_ended]
+        for job in active:
             session.perform(stop_emr_job(job), job.region)
             reporter.note(f"{job.kind} job {job.name} ({job.id or job.place}) is stopped")
-            count += 1
-    return count
+        text = "what it has prepared is used when it is launched again"
+        if not active:
+            text = "nothing to stop, it has no job on EMR that runs"
+        return StopResult(f"{run}: {text}", {"run": run, "stopped_jobs": len(active)})
+
+    return PlannedStop(lambda: render_calls(calls), end, f"Stop {run}?" if calls else None, session)
 
 
-def emr_log(config: Config, run: str, lines: int | None) -> str:
+def emr_log(config: Config, run: str, lines: int | None) -> JobLog:
     """The end of what the driver of a run's newest job wrote."""
     launches, session = _launches(config, run), open_session(config.cloud.region, config.cloud.account)
     jobs = emr_jobs_of(session, launches)
@@ -89,8 +97,8 @@ def emr_log(config: Config, run: str, lines: int | None) -> str:
     found = emr_log_lines(open_store(config.store), record, job)
     said = f"{job.name}: {job.state}{f': {job.reason}' if job.reason else ''}"
     if not found:
-        return f"{said}; its driver has written nothing yet ({HOW_LONG})"
-    return "\n".join([*(found[-lines:] if lines else found), said])
+        return JobLog([f"{said}; its driver has written nothing yet ({HOW_LONG})"], job.has_ended)
+    return JobLog([*(found[-lines:] if lines else found), said], job.has_ended)
 
 
 def _launches(config: Config, run: str) -> list[LaunchRecord]:

@@ -58,7 +58,7 @@ class RunFollower:
     """
 
     def __init__(self, config: Config, run: str, session: AwsSession | None = None, *, launched: bool = False) -> None:
-        self._config, self._run, self._session = config, run, session
+        self._config, self.run, self._session = config, run, session
         self._store = open_store(config.store)
         launches = [record for record in launches_of(self._store, run) if not record.failed]
         self.record = launches[-1] if launches else None
@@ -118,7 +118,7 @@ class RunFollower:
         if datetime.now(UTC) > record.over_at + KILL_GRACE:
             return self._without_outcome(view, f"AWS ended its machines at the kill time, {record.over_at.isoformat()}")
         if self._session is not None:
-            self._gone = 0 if has_machines(self._session, record) else self._gone + 1
+            self._gone = self._gone + 1 if has_machines(self._session, record) is False else 0
             if self._gone >= GONE_LOOKS:
                 return self._without_outcome(view, f"no machine is left, and none is asked for{self._boot_failures()}")
         return None
@@ -137,7 +137,7 @@ class RunFollower:
         if self._session is None or self.record is None:
             return ()
         if time.monotonic() >= self._tags_at:
-            found = account_state(self._config, self._session, [self._run], self._run, [self.record.region])
+            found = account_state(self._config, self._session, [self.run], self.run, [self.record.region])
             self._machines, self._tags_at = found.machines, time.monotonic() + TAGS_SECONDS
         return self._machines
 

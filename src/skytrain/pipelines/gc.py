@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -18,10 +18,11 @@ from ..cloud import (
     deletion_calls,
     judge,
     launches_of,
+    open_session,
     render_calls,
     scan_account,
 )
-from ..config import Config, SkytrainError, format_bytes, format_seconds
+from ..config import Config, SkytrainError, format_bytes, format_seconds, plural
 from ..runs import DamagedRecord, Reporter, RunStatus, attempt_key, attempt_numbers, read_outcome
 from ..storage import Store, open_store
 from .status import LAUNCHED, PREPARING, TUNING, status as run_statuses
@@ -66,6 +67,64 @@ class Garbage:
     def usd_per_hour(self) -> float:
         """What the deletion saves."""
         return sum(verdict.resource.usd_per_hour or 0.0 for verdict in self.doomed)
+
+
+Rows = list[tuple[str, ...]]  # of a table, header first
+
+
+@dataclass(frozen=True)
+class GcRequest:
+    """What `gc` searches."""
+
+    selection: GcSelection
+    regions: Sequence[str] | None = None  # None: all that are enabled
+    all_projects: bool = False
+    project: str | None = None  # None: cloud.project
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """What a target still has of ours, and how it is deleted."""
+
+    rows: Rows  # without rows after the header there is nothing
+    nothing: str  # what is said then
+    facts: object  # the same, for --json
+    requests: str  # of the deletion, for --dry-run
+    count: int  # of what is to be deleted
+    delete: Callable[[Reporter], Sequence[str]]  # returns what was not deleted, and why
+    unit: str = "resource"
+    place: str = ""  # where they are, in the question
+    session: AwsSession | None = None  # whose account the question names
+    usd_per_hour: float = 0.0  # that the deletion saves
+    besides: str = ""  # what the deletion removes without a request
+    unknown: Sequence[str] = ()  # what could not be asked
+
+
+def account_leftovers(config: Config, request: GcRequest, reporter: Reporter) -> Leftovers:
+    """What carries our tags in the AWS account, and old logs in the store."""
+    session = open_session(config.cloud.region, config.cloud.account)
+    project = None if request.all_projects else request.project or config.cloud.project
+    found = find_garbage(config, session, request.selection, reporter, regions=request.regions, project=project)
+
+    def delete(reporter: Reporter) -> list[str]:
+        return [
+            f"{each.resource.kind} {each.resource.id} in {each.resource.region}: {each.problem}"
+            for each in delete_garbage(config, session, found, reporter)
+        ]
+
+    logs = f"and in the store: the logs of {plural(len(found.logs), 'old attempt')}\n" if found.logs else ""
+    return Leftovers(
+        garbage_rows(found),
+        f"nothing of Skytrain's in {plural(len(found.scan.regions), 'region')}",
+        garbage_json(found),
+        requests(found),
+        found.count,
+        delete,
+        session=session,
+        usd_per_hour=found.usd_per_hour,
+        besides=logs,
+        unknown=[f"{problem.kind} in {problem.region}: {problem.problem}" for problem in found.scan.problems],
+    )
 
 
 def find_garbage(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
 from ..cloud import TRAINER, GcSelection, KubeCluster, KubeError, KubeKind, KubeObject, run_labels
 from ..config import Config, format_seconds
+from ..runs import Reporter
+from .eks_jobs import cluster_of
+from .gc import Leftovers
 
 KINDS = (
     ("batch/v1", "Job"),
@@ -34,6 +38,29 @@ class KubeLeftover:
     why: str
 
 
+def cluster_leftovers(config: Config, selection: GcSelection) -> Leftovers:
+    """What of ours the cluster's namespace has."""
+    cluster, namespace = cluster_of(config), config.cloud.eks.namespace
+    found = find_leftovers(config, cluster, selection)
+    rows = leftover_rows(found)
+
+    def delete(reporter: Reporter) -> list[str]:
+        delete_leftovers(config, cluster, found)
+        return []
+
+    doomed = [{"delete": each.kind, "name": each.name, "namespace": namespace} for each in found if each.delete]
+    return Leftovers(
+        rows,
+        f"nothing of Skytrain's in {namespace} of cluster {cluster.name}",
+        [asdict(each) for each in found],
+        json.dumps(doomed, indent=1),
+        len(doomed),
+        delete,
+        unit="object",
+        place=f" in {namespace}",
+    )
+
+
 def find_leftovers(config: Config, cluster: KubeCluster, selection: GcSelection) -> list[KubeLeftover]:
     """Return the project's objects in the namespace; those that a job owns go with it, and are not listed."""
     found: list[KubeLeftover] = []
@@ -53,13 +80,12 @@ def find_leftovers(config: Config, cluster: KubeCluster, selection: GcSelection)
     return found
 
 
-def delete_leftovers(config: Config, cluster: KubeCluster, found: Sequence[KubeLeftover]) -> int:
-    """Delete what is marked; returns how many objects that were."""
+def delete_leftovers(config: Config, cluster: KubeCluster, found: Sequence[KubeLeftover]) -> None:
+    """Delete what is marked."""
     versions = {kind: version for version, kind in KINDS}
-    doomed = [each for each in found if each.delete]
-    for each in doomed:
-        cluster.delete(KubeKind(versions[each.kind], each.kind, config.cloud.eks.namespace), each.name)
-    return len(doomed)
+    for each in found:
+        if each.delete:
+            cluster.delete(KubeKind(versions[each.kind], each.kind, config.cloud.eks.namespace), each.name)
 
 
 def leftover_rows(found: Sequence[KubeLeftover]) -> list[tuple[str, ...]]:

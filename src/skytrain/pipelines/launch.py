@@ -52,11 +52,11 @@ from ..config import (
     Config,
     plugin_targets,
 )
-from ..planning import Plan, delayed_plan, plan_document, plan_hash, timestamp
+from ..planning import Plan, delayed_plan, plan_document, timestamp
 from ..runs import Reporter
 from ..storage import Store, StoreError, open_store
-from .launch_jobs import job_config, job_extras, job_name, job_words
-from .launch_limits import check_alone, check_place, check_regions, check_same
+from .launch_jobs import job_config, job_extras, job_name, job_words, launch_record
+from .launch_limits import ask_account, check_alone, check_place, check_regions, check_same
 
 BOOT_FAILURES_PER_NODE = 3  # after which the group is set to zero
 
@@ -132,7 +132,7 @@ def _assembled(job: PlannedJob, preflight: Preflight, after: LaunchId | None = N
     assert image is not None
     run = job_name(config, kind)
     earlier = launches_of(store, run)
-    check_alone(earlier, store, session, now)
+    check_alone(earlier, store, now, ask_account(session, store))
     check_regions(run, config, session)
     plan, zones = job.plan, preflight.subnets
     if (block := preflight.block) is not None:
@@ -146,7 +146,7 @@ def _assembled(job: PlannedJob, preflight: Preflight, after: LaunchId | None = N
     targets, packages = tuple(plugin_targets(job.composed.values)), tuple(config.cloud.packages)
     contents = BundleContents(job_extras(config, kind), targets, packages, python)
     bundle = bundle_of(contents)
-    record = _record(job.composed, current, preflight, (run, next_launch(earlier)))
+    record = _record(job.composed, current, preflight, LaunchId(run, next_launch(earlier)))
     record = replace(record, bundle=bundle.key, after=after)
     draft = PreparedLaunch(run, current, record, session, store, contents, bundle, budget_usd=config.budget.usd)
     groups = [_group(config, draft, number, image, job) for number in range(len(current.offers))]
@@ -225,40 +225,23 @@ def _remove(prepared: PreparedLaunch, reporter: Reporter) -> None:
         reporter.note(f"warning: {error}")  # what follows is why the launch failed
 
 
-def _record(composed: Composed, plan: Plan, preflight: Preflight, named: tuple[str, str]) -> LaunchRecord:
-    config, session, image, now = composed.config, preflight.session, preflight.image, preflight.now
-    project, (run, launch) = config.cloud.project, named
+def _record(composed: Composed, plan: Plan, preflight: Preflight, launch: LaunchId) -> LaunchRecord:
+    project, image, now = composed.config.cloud.project, preflight.image, preflight.now
     assert project is not None and image is not None
-    groups = []
-    for number, offer in enumerate(plan.offers):
-        kill_at = kill_time(now, offer)
-        groups.append(
-            LaunchedGroup(
-                name=group_name(project, run, launch, number),
-                zone=offer.zones[0].zone,
-                instance_type=offer.instance_type,
-                market=offer.market,
-                nodes=offer.nodes,
-                usd_per_hour=offer.zones[0].usd_per_hour,
-                kill_at=timestamp(kill_at),
-                placement_group=offer.placement_group,
-            )
+    groups = [
+        LaunchedGroup(
+            name=group_name(project, launch.run, launch.launch, number),
+            zone=offer.zones[0].zone,
+            instance_type=offer.instance_type,
+            market=offer.market,
+            nodes=offer.nodes,
+            usd_per_hour=offer.zones[0].usd_per_hour,
+            kill_at=timestamp(kill_time(now, offer)),
+            placement_group=offer.placement_group,
         )
-    return LaunchRecord(
-        id=launch,
-        run=run,
-        verb=plan.job,
-        launched_at=timestamp(now),
-        launched_by=session.identity.name,
-        account=session.identity.account,
-        region=session.region,
-        patience_seconds=config.cloud.patience,
-        plan_hash=plan_hash(plan),
-        image=image.id,
-        bundle="",
-        words=list(composed.words),
-        groups=groups,
-    )
+        for number, offer in enumerate(plan.offers)
+    ]
+    return replace(launch_record(composed, launch, now, groups, plan, preflight.session), image=image.id)
 
 
 def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineImage, job: PlannedJob) -> GroupSpec:

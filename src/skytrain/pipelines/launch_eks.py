@@ -19,6 +19,7 @@ from ..cloud import (
     KubeKind,
     KubeObject,
     LaunchedGroup,
+    LaunchId,
     LaunchRecord,
     check_eks_settings,
     check_grace,
@@ -36,11 +37,11 @@ from ..cloud import (
     smoke_size,
 )
 from ..config import Composed, Config, SkytrainError, check_job, plugin_targets
-from ..planning import Plan, plan_document, plan_hash, timestamp
+from ..planning import Plan, plan_document, timestamp
 from ..runs import Reporter, run_name
 from ..storage import Store, open_store
-from .launch_jobs import job_words
-from .launch_limits import BEGIN_SECONDS, check_place, check_same
+from .launch_jobs import job_words, launch_record
+from .launch_limits import check_alone, check_place, check_same
 
 LOOK_SECONDS = 30.0  # between two looks at a job whose pods wait
 SMOKE_SECONDS = 3600.0  # after which a smoke test is ended
@@ -98,7 +99,7 @@ def prepare_eks_launch(request: EksRequest, session: Callable[[], AwsSession], *
         cluster = open_cluster(eks, session)
         owner, account = _caller(config, session)
         earlier = launches_of(store, run)
-        _check_alone(earlier, cluster, config, run)
+        _check_alone(earlier, store, cluster, config, run)
         number = next_launch(earlier)
     job, usd = _job(request, run, number, owner)
     record = replace(_record(composed, plan, job, usd), account=account, launched_by=owner)
@@ -207,25 +208,14 @@ def _check_smoke(config: Config) -> None:
     check_job(config, eks.nodes, eks.nodes)
 
 
-def _check_alone(earlier: list[LaunchRecord], cluster: KubeCluster, config: Config, run: str) -> None:
+def _check_alone(earlier: list[LaunchRecord], store: Store, cluster: KubeCluster, config: Config, run: str) -> None:
     """Raise if an earlier launch of the run is not over."""
-    now = datetime.now(UTC)
-    active = {job.name: job for job in jobs_in_cluster(cluster, config.cloud, run) if not job.has_ended}
-    for record in earlier:
-        age = (now - datetime.fromisoformat(record.launched_at)).total_seconds()
-        begins = record.target == "eks" and not record.failed and age < BEGIN_SECONDS
-        elsewhere = record.target != "eks" and not record.failed and record.over_at > now
-        if record.groups[0].name in active or begins or elsewhere:
-            where = f"cloud={record.target}"
-            raise SkytrainError(
-                f"run {run} was launched with {where} at {record.launched_at} by {record.launched_by}, and "
-                f"{'that launch may not be complete yet' if begins else 'is not over'}\n"
-                f"  watch it: skytrain status {run} {where}; end it: skytrain stop {run} {where}"
-            )
+    active = {job.name for job in jobs_in_cluster(cluster, config.cloud, run) if not job.has_ended}
+    here = lambda record: record.groups[0].name in active if record.target == "eks" else None  # noqa: E731
+    check_alone(earlier, store, datetime.now(UTC), here)
     if active:
-        name = next(iter(active))
         raise SkytrainError(
-            f"the cluster has a job {name} of a run {run} that this store does not know\n"
+            f"the cluster has a job {min(active)} of a run {run} that this store does not know\n"
             f"  choose another run=NAME, or end it: skytrain stop {run} cloud=eks"
         )
 
@@ -264,24 +254,8 @@ def _job(request: EksRequest, run: str, number: str, owner: str) -> tuple[EksJob
 
 
 def _record(composed: Composed, plan: Plan | None, job: EksJobSpec, usd: float | None) -> LaunchRecord:
-    size = job.size
-    group = LaunchedGroup(
-        job.name, "", size.instance_type or "any", size.market or "on-demand", size.nodes, usd or 0.0,
-        timestamp(job.kill_at), False,
-    )  # fmt: skip
-    return LaunchRecord(
-        id=job.launch,
-        run=job.run,
-        verb="train",
-        launched_at=timestamp(job.launched_at),
-        launched_by="",
-        account="",
-        region=composed.config.cloud.region or "",
-        patience_seconds=composed.config.cloud.patience,
-        plan_hash=plan_hash(plan) if plan is not None else "",
-        image=str(job.eks.image),
-        bundle="",
-        words=list(composed.words),
-        groups=[group],
-        target="eks",
-    )
+    size, kill_at = job.size, timestamp(job.kill_at)
+    kind, market = size.instance_type or "any", size.market or "on-demand"
+    group = LaunchedGroup(job.name, "", kind, market, size.nodes, usd or 0.0, kill_at, False)
+    record = launch_record(composed, LaunchId(job.run, job.launch), job.launched_at, [group], plan)
+    return replace(record, image=str(job.eks.image))

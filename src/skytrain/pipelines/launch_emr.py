@@ -20,6 +20,7 @@ from ..cloud import (
     Finding,
     ImagePython,
     LaunchedGroup,
+    LaunchId,
     LaunchRecord,
     PackedEnvironment,
     Preflight,
@@ -58,8 +59,8 @@ from ..planning import (
 from ..runs import Reporter
 from ..storage import Store, open_store
 from .launch import packed
-from .launch_jobs import job_extras, job_name, prepare_work
-from .launch_limits import check_alone
+from .launch_jobs import job_extras, job_name, launch_record, prepare_work
+from .launch_limits import ask_account, check_alone
 from .prepare import has_tokens
 
 SERVERLESS = "emr-serverless"
@@ -120,7 +121,7 @@ def prepare_emr_launch(
         if finding.verdict == "failed":
             raise CloudError(finding.text, fix=finding.fix, cause=finding.cause, link=finding.link)
     earlier = launches_of(launch.store, launch.run)
-    check_alone(earlier, launch.store, launch.session, preflight.now)
+    check_alone(earlier, launch.store, preflight.now, ask_account(launch.session, launch.store))
     if launch.serverless:
         return launch
     wanted = config.cloud.emr
@@ -267,19 +268,5 @@ def _record(composed: Composed, job: EmrJobSpec, usd: float, session: AwsSession
     nodes = job.executors if target == SERVERLESS else 1 + wanted.core_nodes + wanted.task_nodes
     kind = f"{wanted.executor_cores} vCPU {wanted.executor_gb} GB" if target == SERVERLESS else wanted.core
     group = LaunchedGroup(job.name, "", kind, target, nodes, usd / nodes, timestamp(job.kill_at), False)
-    return LaunchRecord(
-        id=job.launch,
-        run=job.run,
-        verb="prepare",
-        launched_at=timestamp(job.launched_at),
-        launched_by=session.identity.name,
-        account=session.identity.account,
-        region=session.region,
-        patience_seconds=composed.config.cloud.patience,
-        plan_hash="",
-        image=wanted.release,
-        bundle="",
-        words=list(composed.words),
-        groups=[group],
-        target=target,
-    )
+    record = launch_record(composed, LaunchId(job.run, job.launch), job.launched_at, [group], session=session)
+    return replace(record, verb="prepare", image=wanted.release)

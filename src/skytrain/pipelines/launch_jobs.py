@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from ..cloud import AwsSession, LaunchedGroup, LaunchId, LaunchRecord
 from ..config import Composed, Config, HFModelConfig, SkytrainError, make, uses_deepspeed
 from ..corpus import recipe_hash
 from ..planning import (
@@ -16,7 +18,9 @@ from ..planning import (
     PrepareWork,
     corpus_work,
     load_catalog,
+    plan_hash,
     prepare_plan,
+    timestamp,
 )
 from ..runs import run_name
 from ..tuning import sweep_name
@@ -94,6 +98,38 @@ def job_words(offer: PlannedOffer, job: JobKind) -> tuple[str, ...]:
         f"budget.planned_step_seconds={offer.speed.step_seconds:.4f}",
     )
     return (*offer.layout.overrides, *planned, *(["--efa", str(offer.efa_interfaces)] if offer.efa_interfaces else []))
+
+
+def launch_record(
+    composed: Composed,
+    launch: LaunchId,
+    at: datetime,
+    groups: Sequence[LaunchedGroup],
+    plan: Plan | None = None,
+    session: AwsSession | None = None,
+) -> LaunchRecord:
+    """Return the record of a launch that begins. `session` says who launches, and in which account and region."""
+    cloud = composed.config.cloud
+    record = LaunchRecord(
+        id=launch.launch,
+        run=launch.run,
+        verb=plan.job if plan is not None else "train",
+        launched_at=timestamp(at),
+        launched_by=cloud.owner or "unknown",
+        account=cloud.account or "",
+        region=cloud.region or "",
+        patience_seconds=cloud.patience,
+        plan_hash=plan_hash(plan) if plan is not None else "",
+        image="",
+        bundle="",
+        words=list(composed.words),
+        groups=list(groups),
+        target=cloud.target or "ec2",
+    )
+    if session is None:
+        return record
+    caller = session.identity
+    return replace(record, launched_by=caller.name, account=caller.account, region=session.region)
 
 
 def plan_preparation(composed: Composed) -> Plan:

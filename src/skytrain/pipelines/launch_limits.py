@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from ..cloud import (
@@ -15,9 +15,11 @@ from ..cloud import (
     read_launch,
     recorded_at,
     scan_account,
+    stopped_key,
 )
 from ..config import Composed, Config, SkytrainError, source_hash
 from ..planning import Plan, load_catalog
+from ..runs import generation_key, list_meeting, read_object
 from ..storage import NotFound, Store
 
 FREE = ("budget", "cloud", "run", "store")  # settings that may differ from the plan's
@@ -71,34 +73,60 @@ def check_same(composed: Composed, plan: Plan) -> None:
         )
 
 
-def check_alone(earlier: Sequence[LaunchRecord], store: Store, session: AwsSession, now: datetime) -> None:
-    """Raise if an earlier launch of the run, in any region, has machines or is about to ask for some."""
-    record = live_launch(earlier, store, session, now)
+Ask = Callable[[LaunchRecord], bool | None]  # whether the job of a launch has not ended; None: it cannot be asked
+
+
+def check_alone(earlier: Sequence[LaunchRecord], store: Store, now: datetime, ask: Ask) -> None:
+    """Raise if an earlier launch of the run, on any target, has a job or machines, or is about to ask for some."""
+    record = live_launch(earlier, store, now, ask)
     if record is not None:
         state = "that launch may not be complete yet" if _begins(record, store, now) else "is not over"
+        place = f" in {record.region}" if record.region else ""
+        where = f"cloud{'.target' if '.' in record.target else ''}={record.target}"
         raise SkytrainError(
-            f"run {record.run} was launched in {record.region} at {record.launched_at} by {record.launched_by}, "
-            f"and {state}\n  watch it: skytrain status {record.run}; end it: skytrain stop {record.run}"
+            f"run {record.run} was launched{place} at {record.launched_at} by {record.launched_by} with {where}, "
+            f"and {state}\n"
+            f"  watch it: skytrain status {record.run} {where}; end it: skytrain stop {record.run} {where}"
         )
 
 
-def live_launch(
-    earlier: Sequence[LaunchRecord], store: Store, session: AwsSession, now: datetime
-) -> LaunchRecord | None:
-    """Return the launch among these that has machines, or is about to ask for some."""
+def live_launch(earlier: Sequence[LaunchRecord], store: Store, now: datetime, ask: Ask) -> LaunchRecord | None:
+    """Return the launch among these that is not over. Of one that cannot be asked, the store tells."""
     for record in earlier:
         if record.failed or record.over_at <= now:
             continue
-        if _begins(record, store, now) or has_machines(session, record) or _waits_for_machines(record, store, session):
+        found = ask(record)
+        live = not _ended_in_store(record, store) if found is None else found or _begins(record, store, now)
+        if live:
             return record
     return None
+
+
+def ask_account(session: AwsSession, store: Store) -> Ask:
+    """Let AWS say whether a launch has machines, a training job or a Spark job."""
+
+    def ask(record: LaunchRecord) -> bool | None:
+        found = has_machines(session, record)
+        return _waits_for_machines(record, store, session) if found is False else found
+
+    return ask
+
+
+def _ended_in_store(record: LaunchRecord, store: Store) -> bool:
+    """Whether people have ended the launch, or its hosts have recorded that the run is over."""
+    if store.exists(stopped_key(record)):
+        return True
+    found = list_meeting(store, record.run)
+    if not found.over:
+        return False
+    return bool(read_object(store, generation_key(record.run, found.newest, "over")).get("launch") == record.id)
 
 
 def _begins(record: LaunchRecord, store: Store, now: datetime) -> bool:
     return now.timestamp() - recorded_at(store, record) < BEGIN_SECONDS
 
 
-def _waits_for_machines(record: LaunchRecord, store: Store, session: AwsSession) -> bool:
+def _waits_for_machines(record: LaunchRecord, store: Store, session: AwsSession) -> bool | None:
     """Whether the smoke run that the launch waits for has machines; one that was never launched has none."""
     if record.after is None:
         return False

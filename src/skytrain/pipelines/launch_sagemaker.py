@@ -18,6 +18,7 @@ from ..cloud import (
     ImagePython,
     JobPlaces,
     LaunchedGroup,
+    LaunchId,
     LaunchRecord,
     Preflight,
     SageMakerJobSpec,
@@ -41,12 +42,12 @@ from ..cloud import (
     training_job_name,
 )
 from ..config import Composed, Config, SkytrainError, plugin_targets
-from ..planning import Plan, plan_document, plan_hash, timestamp
+from ..planning import Plan, plan_document, timestamp
 from ..runs import Reporter, run_name
 from ..storage import Store, open_store
 from .launch import PlannedJob, packed
-from .launch_jobs import job_extras, job_words
-from .launch_limits import check_alone, check_place, check_same
+from .launch_jobs import job_extras, job_words, launch_record
+from .launch_limits import ask_account, check_alone, check_place, check_same
 
 NAME_TAKEN = "ResourceInUse"  # CreateTrainingJob's error for a name that a job has, or had
 
@@ -149,7 +150,7 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
     config, session, now, wanted = preflight.config, preflight.session, preflight.now, preflight.config.cloud.sagemaker
     store, run = open_store(config.store), run_name(config)
     earlier = launches_of(store, run)
-    check_alone(earlier, store, session, now)
+    check_alone(earlier, store, now, ask_account(session, store))
     python = ImagePython(wanted.python_version, PLATFORMS, {"torch": wanted.torch_version})
     targets, packages = tuple(plugin_targets(composed.values)), tuple(config.cloud.packages)
     contents = BundleContents(job_extras(config, "train"), targets, packages, python)
@@ -167,8 +168,10 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
     job = SageMakerJobSpec(run, number, plan.choice, tags, config.cloud, places, now)
     job.request()  # settings that SageMaker refuses are told before prices are asked for
     usd = _price(session, job)
-    record = replace(_record(composed, plan, job, usd), bundle=bundle.key, region=session.region)
-    record = replace(record, account=session.identity.account, launched_by=session.identity.name)
+    offer, kill_at = job.offer, timestamp(job.kill_at)
+    group = LaunchedGroup(job.name, "", offer.instance_type, offer.market, offer.nodes, usd, kill_at, False)
+    record = launch_record(composed, LaunchId(run, number), job.launched_at, [group], plan, session)
+    record = replace(record, image=str(wanted.image), bundle=bundle.key)
     script = StartScript(run, bundle.requirements, _command(composed, job, usd), wanted.python, wanted.root)
     return SageMakerLaunch(run, plan, record, session, store, contents, bundle, script, job, usd)
 
@@ -197,26 +200,3 @@ def _command(composed: Composed, job: SageMakerJobSpec, usd: float) -> tuple[str
         "node", *composed.words, *job_words(offer, "train"), f"run={job.run}", f"budget.usd_per_hour={usd:.4f}",
         "--nodes", str(offer.nodes), "--processes", str(max(1, offer.gpus_per_node)), "--launch", job.launch,
     )  # fmt: skip
-
-
-def _record(composed: Composed, plan: Plan, job: SageMakerJobSpec, usd: float) -> LaunchRecord:
-    offer = job.offer
-    group = LaunchedGroup(
-        job.name, "", offer.instance_type, offer.market, offer.nodes, usd, timestamp(job.kill_at), False
-    )
-    return LaunchRecord(
-        id=job.launch,
-        run=job.run,
-        verb="train",
-        launched_at=timestamp(job.launched_at),
-        launched_by="",
-        account="",
-        region="",
-        patience_seconds=composed.config.cloud.patience,
-        plan_hash=plan_hash(plan),
-        image=str(job.cloud.sagemaker.image),
-        bundle="",
-        words=list(composed.words),
-        groups=[group],
-        target="sagemaker",
-    )

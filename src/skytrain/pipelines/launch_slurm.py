@@ -5,12 +5,32 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
-from ..cloud import SlurmError, SlurmScript, check_slurm_version, slurm_jobs, slurm_partitions, submit_job
+from ..cloud import (
+    LaunchedGroup,
+    LaunchId,
+    LaunchRecord,
+    SlurmError,
+    SlurmScript,
+    check_slurm_version,
+    create_launch,
+    launches_of,
+    mark_failed,
+    next_launch,
+    preempt_mode,
+    slurm_job_name,
+    slurm_jobs,
+    slurm_partitions,
+    submit_job,
+)
 from ..config import Composed, Config, SkytrainError, SlurmConfig, check_job, format_seconds
-from ..runs import run_name
+from ..runs import run_name, user_name
+from ..storage import Store, open_store
+from .launch_jobs import launch_record
+from .launch_limits import check_alone
 
 PRIVATE = ("ramfs", "tmpfs")  # in the memory of one machine
 LOCAL = ("btrfs", "ext2", "ext3", "ext4", "overlay", "xfs", "zfs")  # shared only if this machine exports it
@@ -22,6 +42,8 @@ class SlurmLaunch:
 
     script: SlurmScript
     notes: tuple[str, ...]
+    record: LaunchRecord
+    store: Store
 
     @property
     def path(self) -> Path:
@@ -35,9 +57,12 @@ def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask
     if wanted.processes is not None:
         check_job(config, wanted.processes * wanted.nodes, wanted.nodes)
     run = run_name(config)
-    folder = Path(wanted.folder).absolute()
+    folder, store = Path(wanted.folder).absolute(), open_store(config.store)
+    earlier = launches_of(store, run) if ask else []
+    number = next_launch(earlier)
     script = SlurmScript(
         run,
+        number,
         (*composed.words, *options, f"run={run}"),
         wanted,
         folder / run,
@@ -50,15 +75,30 @@ def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask
     if ask:
         _check_store(script.store)
         check_slurm_version()
-        _check_partition(wanted)
+        partition = _check_partition(wanted)
+        if "CANCEL" in preempt_mode(partition):
+            notes.append(
+                f"partition {partition} cancels jobs that it preempts: then launch the run again, and it resumes from "
+                "its last commit"
+            )
         active = [job for job in slurm_jobs(run) if not job.has_ended]
         if active:
             raise SkytrainError(
                 f"run {run} is job {active[0].id} already, {active[0].state.lower()}\n"
                 f"  watch it: skytrain status {run} cloud=slurm; end it: skytrain stop {run} cloud=slurm"
             )
+        # Of its own jobs the scheduler has told; of others the store does.
+        elsewhere = [record for record in earlier if record.target != config.cloud.target]
+        check_alone(elsewhere, store, datetime.now(UTC), lambda _: None)
         submit_job(script.render(), test_only=True)
-    return SlurmLaunch(script, tuple(notes))
+    return SlurmLaunch(script, tuple(notes), _record(composed, LaunchId(run, number)), store)
+
+
+def _record(composed: Composed, launch: LaunchId) -> LaunchRecord:
+    wanted, usd = composed.config.cloud.slurm, composed.config.budget.usd_per_hour or 0.0
+    group = LaunchedGroup(slurm_job_name(launch.run), "", "node", "slurm", wanted.nodes, usd, "", False)
+    record = launch_record(composed, launch, datetime.now(UTC), [group])
+    return replace(record, launched_by=composed.config.cloud.owner or user_name())
 
 
 def job_python(wanted: SlurmConfig) -> str:
@@ -67,11 +107,16 @@ def job_python(wanted: SlurmConfig) -> str:
 
 
 def start_slurm_launch(launch: SlurmLaunch) -> str:
-    """Write the script, submit it, and return the number of the job."""
-    launch.path.parent.mkdir(parents=True, exist_ok=True)
-    launch.path.write_text(launch.script.render())
-    launch.path.chmod(0o755)
-    return submit_job(launch.script.render())
+    """Write the record and the script, submit it, and return the number of the job."""
+    create_launch(launch.store, launch.record)
+    try:
+        launch.path.parent.mkdir(parents=True, exist_ok=True)
+        launch.path.write_text(launch.script.render())
+        launch.path.chmod(0o755)
+        return submit_job(launch.script.render())
+    except BaseException:
+        mark_failed(launch.store, launch.record)
+        raise
 
 
 def store_root(config: Config) -> str:
@@ -102,8 +147,8 @@ def _check_times(config: Config) -> None:
         )
 
 
-def _check_partition(wanted: SlurmConfig) -> None:
-    """Raise for a partition that is missing, too small or too short."""
+def _check_partition(wanted: SlurmConfig) -> str:
+    """Return the partition's name. Raise for one that is missing, too small or too short."""
     found = slurm_partitions()
     names = {each.name.rstrip("*"): each for each in found}
     chosen = wanted.partition or next((each.name.rstrip("*") for each in found if each.name.endswith("*")), None)
@@ -122,6 +167,7 @@ def _check_partition(wanted: SlurmConfig) -> None:
             f"cloud.slurm.time={format_seconds(wanted.time)}: partition {chosen} allows "
             f"{format_seconds(partition.seconds)}\n  set cloud.slurm.time; the run continues in the next job"
         )
+    return chosen
 
 
 def _check_shared(path: str, wanted: SlurmConfig) -> list[str]:

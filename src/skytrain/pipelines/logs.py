@@ -3,14 +3,65 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 from ..config import Config
-from ..runs import LogLine, LogSelection, RunLogs, job_log_key, load_run, read_failure, read_outcome
+from ..runs import (
+    LogLine,
+    LogSelection,
+    RunLogs,
+    attempt_numbers,
+    job_log_key,
+    load_run,
+    read_failure,
+    read_outcome,
+)
 from ..storage import Store, open_store
+from .launch_targets.base import LaunchTarget
 
 POLL_SECONDS = 2.0
+EARLY_POLL_SECONDS = 5.0
+FOLLOWED_LINES = 10_000  # that are asked for again and again; a job writes few before the run has its own log
+
+
+def has_log(config: Config, run: str) -> bool:
+    """Whether the run has written a log to the store."""
+    store = open_store(config.store)
+    return bool(attempt_numbers(store, run)) or bool(store.list(job_log_key(run)))
+
+
+class EarlyLog:
+    """What the jobs of a run write before the run has a log in the store."""
+
+    def __init__(self, target: LaunchTarget, config: Config, run: str) -> None:
+        self._target, self._config, self._run = target, config, run
+        self.found = False  # whether the target has such a log
+
+    def lines(
+        self, last: int | None, *, follow: bool = False, wait: Callable[[float], None] = time.sleep
+    ) -> Iterator[str]:
+        """The last lines; with `follow` also new ones, until the run has a log of its own or its job has ended."""
+        shown, first = Counter[str](), True
+        while True:
+            found = self._target.job_log(self._config, self._run, FOLLOWED_LINES if follow else last)
+            if found is None:
+                return
+            self.found = True
+            # The lines of several machines come mixed, and late: new is what was not there so often before.
+            counts = Counter[str]()
+            new = []
+            for line in found.lines:
+                counts[line] += 1
+                if counts[line] > shown[line]:
+                    new.append(line)
+            shown |= counts
+            yield from new[-last:] if first and follow and last else new
+            first = False
+            if not follow or found.ended or has_log(self._config, self._run):
+                return
+            wait(EARLY_POLL_SECONDS)
 
 
 def logs(

@@ -244,9 +244,11 @@ def view_rows(view: RunView) -> list[tuple[str, str]]:
 
 def _launch_rows(view: RunView) -> Iterator[tuple[str, str]]:
     assert view.launch is not None
-    left = (datetime.fromisoformat(view.launch.kill_at) - datetime.fromisoformat(view.at)).total_seconds()
     if view.launch.planned_usd is not None:
         yield "planned", f"${view.launch.planned_usd:.2f}"
+    if not view.launch.kill_at:
+        return
+    left = (datetime.fromisoformat(view.launch.kill_at) - datetime.fromisoformat(view.at)).total_seconds()
     yield "kill time", f"{view.launch.kill_at}, {f'in {format_seconds(left)}' if left > 0 else 'over'}"
 
 
@@ -272,7 +274,7 @@ def view_line(view: RunView) -> str:
         f"{format_count(status.tokens_per_s)} tokens/s" if running and status.tokens_per_s is not None else "",
         f"MFU {status.mfu:.1%}" if running and status.mfu is not None else "",
         _dollars(status),
-        f"kill time {view.launch.kill_at}" if view.launch is not None else "",
+        f"kill time {view.launch.kill_at}" if view.launch is not None and view.launch.kill_at else "",
     ]
     return f"{view.at} {status.run} " + " | ".join(part for part in parts if part)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..cloud import AwsSession, Call, SageMakerJob, job_log_lines, jobs_of, launches_of, open_session, stop_job
+from ..cloud import AwsSession, SageMakerJob, job_log_lines, jobs_of, launches_of, open_session, stop_job
 from ..config import Config, SkytrainError, format_seconds
-from ..runs import EXIT_CODES, INTERRUPTED, UNCOMMITTED, Reporter
+from ..runs import EXIT_CODES, INTERRUPTED, UNCOMMITTED
 from ..storage import open_store
+from .launch_targets.base import JobLog
 from .status import find_status
-from .stop import StoppedRun, stop
+from .stop import ActiveJob
 
 NO_FAILURES = {EXIT_CODES[cause] for cause in ("done", INTERRUPTED, UNCOMMITTED)}
 
@@ -35,34 +36,23 @@ def training_job_rows(jobs: Sequence[SageMakerJob]) -> list[tuple[str, ...]]:
     return rows
 
 
-def stop_requests(config: Config, run: str) -> list[Call]:
-    """The requests that end the jobs of a run which have not ended."""
-    return [stop_job(job.name) for job in run_jobs(config, run) if not job.has_ended]
-
-
 def active_usd_per_hour(config: Config, run: str) -> float:
     """What the newest launch of a run costs while its job runs."""
     groups = launches_of(open_store(config.store), run)[-1].groups
     return sum(group.nodes * group.usd_per_hour for group in groups)
 
 
-def stop_sagemaker_run(
-    config: Config, run: str, wait_seconds: float, force: bool, reporter: Reporter
-) -> StoppedRun | None:
-    """Let a run save and stop, then stop its jobs. None: it had not begun to train."""
+def active_training_jobs(config: Config, run: str) -> list[ActiveJob]:
+    """The jobs of a run that `stop` stops."""
     session = open_session(config.cloud.region, config.cloud.account)
-    active = [job for job in run_jobs(config, run, session) if not job.has_ended]
-    waits = bool(active) and all(job.began_at is None for job in active)
-    stopped = None if waits else stop(config, run, wait_seconds, reporter)
-    if stopped is None or force or not stopped.may_be_saving:
-        for job in run_jobs(config, run, session):
-            if not job.has_ended:
-                session.perform(stop_job(job.name))
-                reporter.note(f"job {job.name} is stopped")
-    return stopped
+
+    def active(job: SageMakerJob) -> ActiveJob:
+        return ActiveJob(job.name, job.began_at is not None, lambda: session.perform(stop_job(job.name)), "stopped")
+
+    return [active(job) for job in run_jobs(config, run, session) if not job.has_ended]
 
 
-def sagemaker_log(config: Config, run: str, lines: int | None) -> str:
+def sagemaker_log(config: Config, run: str, lines: int | None) -> JobLog:
     """The end of what the containers of a run's newest job wrote, from CloudWatch."""
     session = open_session(config.cloud.region, config.cloud.account)
     jobs = run_jobs(config, run, session)
@@ -70,7 +60,8 @@ def sagemaker_log(config: Config, run: str, lines: int | None) -> str:
         raise SkytrainError(f"run {run} has neither a log in the store nor a training job in {session.region}")
     found = job_log_lines(session, jobs[0].name, lines)
     reason = f": {jobs[0].reason}" if jobs[0].reason else ""
-    return "\n".join(found) or f"{jobs[0].name}: {jobs[0].state}, {jobs[0].phase}{reason}; its containers wrote nothing"
+    nothing = f"{jobs[0].name}: {jobs[0].state}, {jobs[0].phase}{reason}; its containers wrote nothing"
+    return JobLog(found or [nothing], jobs[0].has_ended)
 
 
 def failure_reason(config: Config, run: str, exit_code: int) -> str | None:

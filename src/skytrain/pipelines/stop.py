@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 
-from ..cloud import KINDS, AwsSession, Call, CloudResource, launches_of, scale_to_zero, stopped_key, withdraw_launch
+from ..cloud import (
+    KINDS,
+    AwsSession,
+    Call,
+    CloudResource,
+    launches_of,
+    open_session,
+    scale_to_zero,
+    stopped_key,
+    withdraw_launch,
+)
 from ..config import Config, SkytrainError, plural
 from ..runs import Reporter, RunStatus, ask_stop, attempt_numbers, load_run, stop_key
 from ..storage import Store, open_store
+from .account import machines_of
 from .status import LAUNCHED, PREPARING, SERVING, TUNING, find_status, status_of
+from .sweep_state import SweepStatus, stop_sweep
 
 POLL_SECONDS = 2.0
 LIVE = ("running", "starting")
@@ -32,6 +45,37 @@ class StoppedRun:
     def may_be_saving(self) -> bool:
         """Whether ending its machines now could lose a checkpoint."""
         return self.state in LIVE
+
+
+@dataclass(frozen=True)
+class StopResult:
+    """What `stop` has done, for people and for --json."""
+
+    text: str
+    facts: object
+    exit_code: int = 0
+    warning: str | None = None
+
+
+@dataclass(frozen=True)
+class PlannedStop:
+    """What `stop` would end. Nothing has been asked yet."""
+
+    requests: Callable[[], str]  # what --dry-run prints
+    end: Callable[[float, bool, Reporter], StopResult]  # is given --wait in seconds and --force
+    question: str | None = None  # None: nothing that needs an answer
+    session: AwsSession | None = None  # whose account the question names
+    usd_per_hour: float = 0.0  # that it saves
+
+
+@dataclass(frozen=True)
+class ActiveJob:
+    """A job of a scheduler that has not ended."""
+
+    name: str
+    began: bool  # whether its processes have started: they may have something to save
+    end: Callable[[], object]
+    ended: str  # what it is then: cancelled, deleted, stopped
 
 
 def stop(config: Config, run: str, wait_seconds: float, reporter: Reporter) -> StoppedRun:
@@ -68,18 +112,6 @@ def _wait(store: Store, found: RunStatus, asked: int, wait_seconds: float, repor
     return found
 
 
-def require_run(config: Config, run: str, machines: Sequence[CloudResource]) -> None:
-    """Refuse to end the machines of a run that this store does not know: it could not be asked to save first."""
-    try:
-        find_status(open_store(config.store), run)
-    except SkytrainError as error:
-        count = plural(len([each for each in machines if each.kind == "instance"]), "machine")
-        raise SkytrainError(
-            f"{error}\n  {count} with its tag may be starting, or work for another store: set store.root to that one\n"
-            f"  to end them without a checkpoint: skytrain gc --run {run} --delete cloud=aws"
-        ) from None
-
-
 def stop_calls(machines: Sequence[CloudResource]) -> list[tuple[str, Call]]:
     """The requests that end a run's machines, each with its region: groups first, which would replace instances."""
     groups = [each for each in machines if each.kind == "Auto Scaling group"]
@@ -91,6 +123,113 @@ def stop_calls(machines: Sequence[CloudResource]) -> list[tuple[str, Call]]:
     for key in (each for each in machines if each.kind == API_KEY):
         calls += [(key.region, call) for call in KINDS[API_KEY].delete(key)]
     return calls
+
+
+def account_machines(
+    config: Config, runs: Sequence[str], tell: Callable[[str], None]
+) -> tuple[AwsSession | None, list[CloudResource]]:
+    """The machines of these runs; none without an AWS account in the configuration."""
+    if config.cloud.project is None or not runs:
+        return None, []
+    session = open_session(config.cloud.region, config.cloud.account)
+    return session, [each for run in runs for each in machines_of(config, session, run, tell)]
+
+
+def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) -> PlannedStop:
+    """Let a run save and stop, then end the machines of the account that carry its tag."""
+    session, machines = account_machines(config, [run], tell)
+
+    def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
+        stopped = stop(config, run, wait_seconds, reporter)
+        left = stopped.may_be_saving and not force
+        if session is not None and machines and not left:
+            # Those of now: a group may have replaced some during the wait, and others have ended by themselves.
+            end_machines(session, account_machines(config, [run], tell)[1] if stopped.asked else machines, reporter)
+            mark_stopped(config, run)
+        warning = (
+            f"its machines still run: they end by themselves when it has saved; run this again, or add --force\n"
+            f"  skytrain status {run} cloud=aws"
+        )
+        if machines and left:
+            return StopResult(describe_stop(stopped), asdict(stopped), 3, warning)
+        return StopResult(describe_stop(stopped), asdict(stopped))
+
+    def requests() -> str:
+        return json.dumps(planned_stop(config, run, machines), indent=1)
+
+    if not machines:
+        return PlannedStop(requests, end)
+    require_run(config, run, machines)
+    return PlannedStop(requests, end, _end_question(run, machines), session, _usd_per_hour(machines))
+
+
+def stop_with_jobs(config: Config, run: str, active: Callable[[], Sequence[ActiveJob]]) -> PlannedStop:
+    """Let a run save and stop, then end its jobs. Jobs that only wait are ended at once."""
+
+    def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
+        jobs = active()
+        waits = bool(jobs) and not any(job.began for job in jobs)
+        stopped = None if waits else stop(config, run, wait_seconds, reporter)
+        left = stopped is not None and stopped.may_be_saving and not force
+        if not left:
+            for job in active():
+                job.end()
+                reporter.note(f"job {job.name} is {job.ended}")
+            mark_stopped(config, run)
+        if stopped is None:
+            return StopResult(f"{run}: it had not begun to train", {"run": run, "asked": False})
+        return StopResult(describe_stop(stopped), asdict(stopped), 3 if left else 0)
+
+    return PlannedStop(lambda: json.dumps([{"end": job.name} for job in active()], indent=1), end)
+
+
+def stop_whole_sweep(
+    config: Config, found: SweepStatus, tell: Callable[[str], None], end_jobs: Callable[[], None]
+) -> PlannedStop:
+    """Ask the processes of a sweep to stop, and set its machines' groups to zero; `end_jobs` ends what else it has."""
+    name = found.sweep
+    session, machines = account_machines(config, found.machines, tell)
+
+    def requests() -> str:
+        calls = [{"region": region, **call.render()} for region, call in stop_calls(machines)]
+        return json.dumps({"sessions": found.sessions, "requests": calls}, indent=1)
+
+    def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
+        asked = stop_sweep(config, name, reporter)
+        if session is not None and machines:
+            end_machines(session, machines, reporter)
+        end_jobs()
+        count = plural(len(asked), "process", "processes")
+        text = f"{count} asked to stop; the same command continues it" if asked else "nothing to stop"
+        return StopResult(f"{name}: {text}", {"sweep": name, "asked": asked})
+
+    if not machines:
+        return PlannedStop(requests, end)
+    return PlannedStop(requests, end, _end_question(name, machines), session, _usd_per_hour(machines))
+
+
+def mark_stopped(config: Config, run: str) -> None:
+    """Note that people have ended the run's newest launch: the run may be launched elsewhere."""
+    store = open_store(config.store)
+    if launches := launches_of(store, run):
+        store.write(stopped_key(launches[-1]), b"{}")
+
+
+def _end_question(name: str, machines: Sequence[CloudResource]) -> str:
+    count = len([each for each in machines if each.kind == "instance"])
+    return f"Stop {name} and terminate {plural(count, 'machine')}?"
+
+
+def require_run(config: Config, run: str, machines: Sequence[CloudResource]) -> None:
+    """Refuse to end the machines of a run that this store does not know: it could not be asked to save first."""
+    try:
+        find_status(open_store(config.store), run)
+    except SkytrainError as error:
+        count = plural(len([each for each in machines if each.kind == "instance"]), "machine")
+        raise SkytrainError(
+            f"{error}\n  {count} with its tag may be starting, or work for another store: set store.root to that one\n"
+            f"  to end them without a checkpoint: skytrain gc --run {run} --delete cloud=aws"
+        ) from None
 
 
 def planned_stop(config: Config, run: str, machines: Sequence[CloudResource]) -> dict[str, object]:

@@ -97,5 +97,6 @@ from .stopping import (
     read_stop as read_stop,
     stop_asked as stop_asked,
     stop_key as stop_key,
+    user_name as user_name,
 )
 from .sync import EventFiles as EventFiles, Lines as Lines, Sync as Sync

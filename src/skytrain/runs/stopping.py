@@ -33,7 +33,7 @@ class StopRequest:
 
 def ask_stop(store: Store, run: str, attempt: int) -> StopRequest:
     """Ask attempt `attempt` of the run to save a checkpoint and stop. Replaces an older request."""
-    request = StopRequest(attempt, f"{_user()}@{platform.node()}", now())
+    request = StopRequest(attempt, f"{user_name()}@{platform.node()}", now())
     store.write(stop_key(run), json.dumps(asdict(request)).encode())
     return request
 
@@ -61,7 +61,8 @@ def stop_key(run: str) -> str:
     return f"runs/{run}/stop.json"
 
 
-def _user() -> str:
+def user_name() -> str:
+    """Return who runs this process."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in some containers

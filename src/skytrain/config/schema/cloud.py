@@ -53,8 +53,10 @@ class CloudConfig:
     instance_profile: str | None = setting(EXECUTION, "Instance profile that carries the node role.")
     instance_families: list[str] = setting(EXECUTION, "Families that the operator may start; empty: not known.")
     log_groups: dict[str, str] = setting(EXECUTION, "CloudWatch log groups by purpose.")
-    target: Literal["ec2", "eks", "sagemaker", "slurm", "emr-serverless", "emr"] | None = setting(
-        EXECUTION, "Where `skytrain launch` runs jobs; cloud=ec2, cloud=sagemaker, cloud=slurm and so on set it."
+    target: str | None = setting(
+        EXECUTION,
+        "Where `skytrain launch` runs jobs; cloud=ec2, cloud=sagemaker, cloud=slurm and so on set it. "
+        "A target of your own: the path of its class.",
     )
     patience: Seconds = setting(EXECUTION, "Wait for machines of an offer before the plan's next offer is tried.")
     python: str = setting(EXECUTION, "Python of the machine image, whose torch is used.")

@@ -1,0 +1,64 @@
+"""The targets of `skytrain launch` by their names, and what a request may ask of them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+from ..config import Config, ConfigError, SkytrainError, load_class, nearest
+from ..planning import JobKind
+from .launch_targets.base import LaunchRequest, LaunchTarget
+
+PACKAGE = f"{__name__.rpartition('.')[0]}.launch_targets"
+DEFAULT = "ec2"  # where cloud.target is not set: the machines of the account, if there is one
+WHAT: dict[JobKind, str] = {"train": "training runs", "prepare": "data is prepared", "tune": "sweeps run"}
+
+
+def target_names() -> list[str]:
+    """The names of Skytrain's own targets: the modules of `launch_targets`."""
+    modules = (each.name for each in iter_modules(import_module(PACKAGE).__path__))
+    return sorted(name.replace("_", "-") for name in modules if name != "base")
+
+
+def find_target(name: str | None) -> LaunchTarget:
+    """The target of a name, or of the path of a class: my_target.MyTarget."""
+    name = name or DEFAULT
+    if "." in name:
+        made: LaunchTarget = load_class(name, "cloud.target")()
+        return made
+    known = target_names()
+    if name not in known:
+        guess = nearest(name, known)
+        hint = f"did you mean {guess}? " if guess else ""
+        raise ConfigError(
+            "cloud.target",
+            f"{name!r}: no such target",
+            hint=f"{hint}one of {', '.join(known)}, or package.module.Class",
+        )
+    found: LaunchTarget = import_module(f"{PACKAGE}.{name.replace('-', '_')}").TARGET
+    return found
+
+
+def target_of(config: Config) -> LaunchTarget:
+    return find_target(config.cloud.target)
+
+
+def check_request(target: LaunchTarget, request: LaunchRequest) -> None:
+    """Raise for a job that the target does not run, and for options that would do nothing there."""
+    job, where = request.job, f"cloud={target.name}"
+    if request.chooses and (job != "train" or target.size_setting):
+        own = (
+            f"{target.size_setting}=N" if target.size_setting else f"launch {job} chooses its machines by its settings"
+        )
+        raise SkytrainError(f"--instance, --nodes and --market choose rented machines for training\n  {own}")
+    if job not in target.jobs:
+        only = " and ".join(WHAT[each] for each in target.jobs)
+        others = ", ".join(f"cloud={name}" for name in target_names() if job in find_target(name).jobs)
+        raise SkytrainError(
+            f"launch {job} {where}: only {only} there\n  launch it with one of {others}; or run skytrain {job}"
+        )
+    rented = request.smoke is not None or request.keep_seconds
+    if job == "tune" and (rented or request.plan is not None):
+        raise SkytrainError("launch tune plans its machines itself\n  leave out --plan, --smoke and --keep-on-failure")
+    if rented and not target.can_smoke:
+        raise SkytrainError(f"--smoke and --keep-on-failure: {where} has neither\n  leave them out")
