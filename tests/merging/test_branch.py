@@ -71,11 +71,15 @@ def test_experts_branch_off_resume_and_are_compared_with_what_is_merged_of_them(
     assert notes.said[-2:] == ["1/2 seed-synthetic: done before", "2/2 seed-other: from seed@2"]
     with pytest.raises(SkytrainError, match="seed-synthetic is done, but it began from seed@2, not from seed@4"):
         branch(dataclasses.replace(DOMAINS, seed="seed@4"), composed, train_one, notes)
+    longer = dataclasses.replace(DOMAINS, settings=(*SHORT, "trainer.steps=6"))
+    with pytest.raises(SkytrainError, match=r"seed-synthetic is done, with other settings:\n  trainer.steps: 4 -> 6"):
+        branch(longer, composed, train_one, notes)
     store = open_store(str(root))
     assert load_run(store, "seed-other").parent == "seed@2"
     assert any("tokens/other/" in prefix for prefix in load_run(store, "seed-other").data)
 
     merge(tiny_config(root, "run=both"), MergeRequest(("seed-synthetic", "seed-other")), Silent())
+    assert next(iter(load_run(store, "both").data)).startswith("tokens/synthetic/"), "evaluate takes the first text"
     request = MergeReportRequest("both", DOMAINS, "seed@4", points=3, max_tokens="512")
     tasks = ["evaluation.tasks=[hellaswag]", f"evaluation.data.hellaswag='{hellaswag(root.parent)}'"]
     report = report_merge(composed(tasks).config, request, composed, Silent())
@@ -99,12 +103,12 @@ def test_experts_branch_off_resume_and_are_compared_with_what_is_merged_of_them(
     assert "href=" not in page and "src=" not in page
 
 
-def test_one_budget_is_divided_among_the_experts(forest):
+def test_one_budget_is_divided_among_the_experts(root):
     """Nothing is spent here, so that each of two may spend half."""
     asked = []
 
     def composed(words: list[str]) -> Composed:
-        return compose([*TINY, f"store.root='{forest}'", *words])
+        return compose([*TINY, f"store.root='{root}'", *words])
 
     def train_one(expert: ExpertRun) -> int:
         asked.append((expert.run, expert.config.budget.usd))
@@ -112,6 +116,20 @@ def test_one_budget_is_divided_among_the_experts(forest):
 
     code, _ = branch(dataclasses.replace(DOMAINS, settings=("budget.usd=10",)), composed, train_one, Silent())
     assert code == 6 and asked == [("seed-synthetic", 5.0), ("seed-other", 5.0)]
+
+
+def test_a_mistake_in_the_last_domain_is_found_before_the_first_is_trained(forest):
+    def composed(words: list[str]) -> Composed:
+        return compose([*TINY, f"store.root='{forest}'", *words])
+
+    def train_one(expert: ExpertRun) -> int:
+        raise AssertionError("trained")
+
+    experts = {"synthetic": (), "new": ("data.name=never-prepared",)}
+    with pytest.raises(SkytrainError, match="holds no tokens of data=never-prepared"):
+        branch(dataclasses.replace(DOMAINS, experts=experts), composed, train_one, Silent())
+    with pytest.raises(SkytrainError, match="'seed-a/b' cannot be a folder's name"):
+        branch(dataclasses.replace(DOMAINS, experts={"synthetic": (), "a/b": ()}), composed, train_one, Silent())
 
 
 def test_a_file_of_domains_is_read_and_its_mistakes_are_named(tmp_path):

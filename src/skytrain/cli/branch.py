@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -102,5 +103,5 @@ def _train_here(domains: DomainsFile, config_dir: list[Path] | None, processes: 
             rows.append((each.domain, each.run, f"{each.step}/{each.total_steps}", f"{each.usd:.2f}", state))
         print_table(rows)
         if all(each.done for each in found):
-            print(f"  merge them: skytrain merge {' '.join(each.run for each in found)}")
+            print(f"  merge them: skytrain merge {shlex.join(each.run for each in found)}")
     return code

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..checkpoints import committed_steps
 from ..config import Composed, Config, SkytrainError, total_steps
 from ..merging import DomainsFile
-from ..runs import EXIT_CODES, Reporter, RunRecord, Start, load_run, run_status
+from ..runs import (
+    EXIT_CODES,
+    Reporter,
+    RunRecord,
+    Start,
+    check_run_name,
+    config_changes,
+    load_run,
+    plain,
+    run_status,
+)
 from ..storage import Store, open_store
+from ..tokens import find_training_data
 
 Compose = Callable[[list[str]], Composed]
 
@@ -45,12 +57,16 @@ def branch(
     The same call again skips those that are done and resumes the first that is not. With a budget, what is left of it is
     divided equally among the experts that are not done.
     """
-    # All of them are composed first: a mistake in the last domain is found before the first is trained.
+    # All of them are looked at first: a mistake in the last domain is found before the first is trained.
     configs = {domain: compose(expert_words(domains, domain)).config for domain in domains.experts}
     store, code = open_store(next(iter(configs.values())).store), 0
+    for domain, config in configs.items():
+        check_run_name(domains.run_name(domain))
+        if not is_done(domains, find_expert(store, domains.run_name(domain)), config):
+            find_training_data(store, config)
     for number, (domain, config) in enumerate(configs.items()):
         run, record = domains.run_name(domain), find_expert(store, domains.run_name(domain))
-        if is_done(domains, record):
+        if is_done(domains, record, config):
             reporter.note(f"{number + 1}/{len(configs)} {run}: done before")
             continue
         words = expert_words(domains, domain)
@@ -73,15 +89,26 @@ def find_expert(store: Store, run: str) -> RunRecord | None:
     return load_run(store, run) if store.exists(f"runs/{run}/run.json") else None
 
 
-def is_done(domains: DomainsFile, record: RunRecord | None) -> bool:
-    """Whether the expert is trained. Raises where the finished run of its name is not from this seed."""
+def is_done(domains: DomainsFile, record: RunRecord | None, config: Config) -> bool:
+    """Whether the expert is trained. Raises where the finished run of its name has another seed, data or settings."""
     if record is None or record.finished_at is None:
         return False
-    wanted = _start(domains).label
+    wanted, remedy = _start(domains).label, f"or delete it: skytrain runs delete {shlex.quote(record.name)}"
     if record.started_from != wanted:
         raise SkytrainError(
             f"run {record.name} is done, but it began from {record.started_from or 'scratch'}, not from {wanted}\n"
-            f"  give the experts other names, or delete it: skytrain runs delete {record.name}"
+            f"  give the experts other names, {remedy}"
+        )
+    # What was `auto` has been decided, and a version of the data was chosen, when the expert was trained.
+    changes = [
+        line
+        for line in config_changes(record.config, plain(config))
+        if not line.startswith("data.version:") and not line.endswith("-> 'auto'")
+    ]
+    if changes:
+        lines = "".join(f"\n  {line}" for line in changes)
+        raise SkytrainError(
+            f"run {record.name} is done, with other settings:{lines}\n  give the domain another name, {remedy}"
         )
     return True
 

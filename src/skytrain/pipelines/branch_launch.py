@@ -59,7 +59,7 @@ def plan_experts(
             live_launch(launches_of(store, run), store, datetime.now(UTC), ask_account(session, store)),
         )
         reserved += spent_usd(store, run)
-        if is_done(domains, record):
+        if is_done(domains, record, composed.config):
             reporter.note(f"{run}: done before")
         elif live is not None:
             reserved += max(0.0, _share_of(live) - spent_usd(store, run))

@@ -251,7 +251,9 @@ def _record(config: Config, store: Store, name: str, inputs: Sequence[MergeInput
     """The record of the merged model: that of the first run among its parts, or of the configuration."""
     labels, step = [each.label for each in inputs], max(each.step for each in inputs)
     runs = [each.run for each in inputs if each.run is not None]
-    data = {prefix: digest for run in reversed(runs) for prefix, digest in run.data.items()}
+    data: dict[str, str] = {}
+    for prefix, digest in (item for run in runs for item in run.data.items()):
+        data.setdefault(prefix, digest)  # in the order of the models: `evaluate` takes the text of the first
     if not runs:
         tokenizer = open_tokenizer(config.tokenizer, store)
         parameters = sum(_numel(each.shape) for each in inputs[0].tensors.values())
