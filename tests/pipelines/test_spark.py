@@ -14,6 +14,7 @@ from skytrain.storage import Store
 from tests.support.spark import prepare_command, spark_cluster, spark_environment, write_documents
 
 DOCUMENTS = 30_000
+SMALL_CHUNKS = "from skytrain.corpus import chunks; chunks.CHUNK_CHARS = 200_000; "
 SMALL_EXECUTORS = "spark.conf={spark.executor.memory: 1g, spark.driver.host: 127.0.0.1}"
 
 pytestmark = pytest.mark.slow
@@ -43,8 +44,8 @@ def settings(documents: Path, store: Path, *overrides: str) -> list[str]:
     ]
 
 
-def prepare(documents: Path, store: Path, *overrides: str) -> dict[str, bytes]:
-    command = prepare_command(*settings(documents, store, *overrides))
+def prepare(documents: Path, store: Path, *overrides: str, main: str = "") -> dict[str, bytes]:
+    command = prepare_command(*settings(documents, store, *overrides), first=main)
     subprocess.run(command, env=spark_environment(), check=True)
     return contents(store)
 
@@ -122,6 +123,24 @@ def test_a_killed_driver_continues_after_the_last_finished_stage(
     assert "verify" in stages
     assert not {"equal", "pairs", "needed"} & set(stages)
     assert same(contents(store), locally)
+
+
+def test_tasks_that_share_large_files_give_the_bytes_of_one_process(documents: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    lines = b"".join(path.read_bytes() for path in sorted(documents.iterdir())[:2])
+    (folder / "large.jsonl").write_bytes(b"\xef\xbb\xbf" + lines.replace(b"{broken\n", b"{broken\r\n\n"))
+    (folder / "small.jsonl").write_bytes(sorted(documents.iterdir())[2].read_bytes()[:20_000])
+    one = prepare(folder, tmp_path / "one", "data.workers=1", main=SMALL_CHUNKS)
+    for size in ("100KB", "1MB", "null"):
+        split = ("engine=spark", "spark.master=local[2]", f"spark.split_bytes={size}")
+        assert same(prepare(folder, tmp_path / size, *split, main=SMALL_CHUNKS), one)
+        stages = json.loads(next((tmp_path / size).rglob("spark.json")).read_text())["stages"]
+        assert ("count" in stages) == (size != "null")
+    target = ("data.target_tokens=400K", "data.bytes_per_token=3.0")
+    few = prepare(folder, tmp_path / "few", "data.workers=1", *target, main=SMALL_CHUNKS)
+    split = ("engine=spark", "spark.master=local[2]", "spark.split_bytes=50KB")
+    assert same(prepare(folder, tmp_path / "few-on-spark", *split, *target, main=SMALL_CHUNKS), few)
 
 
 def test_a_target_stops_at_the_same_document(documents: Path, tmp_path: Path) -> None:

@@ -41,8 +41,9 @@ def spark_environment() -> dict[str, str]:
     }
 
 
-def prepare_command(*overrides: str) -> list[str]:
-    return [sys.executable, "-c", "from skytrain.cli.main import main; main()", "prepare", *overrides]
+def prepare_command(*overrides: str, first: str = "") -> list[str]:
+    """`first` is Python that runs before the command."""
+    return [sys.executable, "-c", f"{first}from skytrain.cli.main import main; main()", "prepare", *overrides]
 
 
 def spark_home() -> Path:

@@ -8,21 +8,22 @@ import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from skytrain.config import DataConfig, SkytrainError
+from skytrain.config import DataConfig
 from skytrain.storage import Store
 
 from .clean import Cleaned, Tally, clean
+from .cut import ChunkRun, cut
 from .documents import BadRecord, Document, from_parquet, texts_at, to_parquet
+from .files import FileSpan
 from .pool import ordered, ordered_streams, ordered_threads, worker_count
 from .versions import evaluation_examples
 
 CHUNK_CHARS = 8 << 20
-CHUNK_DOCUMENTS = 50_000
-SEPARATOR_HINT = "a file of many documents needs data.source.separator, a whole line between them"
 EXAMPLES = 3  # kept per rule
 EXAMPLE_CHARS = 400
 WRITES_AT_ONCE = 3
@@ -194,53 +195,30 @@ def _work(data: DataConfig, source: Any, done: set[str]) -> Iterator[ChunkWork]:
 
 
 def _piece_work(number: int, piece: Any, data: DataConfig, source: Any, done: set[str]) -> Iterator[ChunkWork]:
-    mine = sorted(name for name in done if name.startswith(f"{number:06d}-"))
-    if (
-        mine and mine[-1] == f"{number:06d}-{len(mine) - 1:06d}-last"
-    ):  # the whole file is done and need not be read again
-        yield from (ChunkWork(name, None, [], 0) for name in mine)
+    names = finished_piece(number, done)
+    if names:  # it need not be read again
+        yield from (ChunkWork(name, None, [], 0) for name in names)
     else:
         yield from _named(number, source.read(piece), piece, data, done)
 
 
+def finished_piece(number: int, done: set[str]) -> list[str]:
+    """Return the names of a piece's chunks in order if all of them are finished, else nothing."""
+    mine = sorted(name for name in done if name.startswith(f"{number:06d}-"))
+    return mine if mine and mine[-1] == f"{number:06d}-{len(mine) - 1:06d}-last" else []
+
+
 def _named(
-    number: int, records: Iterable[Document | BadRecord], piece: Any, data: DataConfig, done: set[str]
+    number: int, records: Iterable[Document | BadRecord], piece: Any, data: DataConfig, done: set[str], first: int = 0
 ) -> Iterator[ChunkWork]:
-    """Name each chunk by its piece and its number within it.
+    """Name each chunk by its piece and its number within it; `first` is the number of the records' first chunk.
 
     The name of a piece's last chunk ends in -last, which tells a resumed run how many chunks there are.
     """
-    for i, (documents, bad, last) in enumerate(_cut(records, data)):
+    for i, (documents, bad, last) in enumerate(cut(records, data, CHUNK_CHARS), start=first):
         name = f"{number:06d}-{i:06d}" + ("-last" if last else "")
         position = getattr(piece, "size", 0) if last else piece.position() if hasattr(piece, "position") else 0
         yield ChunkWork(name, None if name in done else documents, bad, position)
-
-
-def _cut(
-    records: Iterable[Document | BadRecord], data: DataConfig
-) -> Iterator[tuple[list[Document], list[BadRecord], bool]]:
-    """Yield chunks of bounded size as (documents, bad records, is last); boundaries depend only on the documents."""
-    documents: list[Document] = []
-    bad: list[BadRecord] = []
-    chars = 0
-    for record in records:
-        if isinstance(record, Document) and len(record.text) > data.max_document_bytes:
-            record = BadRecord(
-                "size",
-                f"document {record.id} has {len(record.text):,} characters, more than data.max_document_bytes={data.max_document_bytes:,}"
-                + (f"\n  {SEPARATOR_HINT}" if record.source == "text" else ""),
-            )
-        if chars >= CHUNK_CHARS or len(documents) + len(bad) >= CHUNK_DOCUMENTS:
-            yield documents, bad, False
-            documents, bad, chars = [], [], 0
-        if isinstance(record, BadRecord):
-            if data.bad_records == "stop":
-                raise SkytrainError(f"{record.problem}\n  data.bad_records=skip counts such records and continues")
-            bad.append(record)
-        else:
-            documents.append(record)
-            chars += len(record.text)
-    yield documents, bad, True
 
 
 _DATA: DataConfig
@@ -265,6 +243,20 @@ def clean_piece(task: tuple[int, Any]) -> Iterator[Stored]:
     else:
         works = _piece_work(number, piece, _DATA, source, done)
     for work in works:
+        yield _store(store, folder, _clean_work(work))
+
+
+def clean_run(task: tuple[int, Any], run: ChunkRun) -> Iterator[Stored]:
+    """Read, clean and store some chunks of a piece, as `clean_piece` would. Call `setup_reader` before."""
+    source, store, folder, done = _READER
+    number, piece = task
+    names = run.finished(number, done)
+    if len(names) == run.chunks:
+        yield from (Stored(read_head(store, f"{folder}/{name}"), False) for name in names)
+        return
+    items = source.read_span(piece, FileSpan(run.start, None), run.before)
+    records = islice((record for record in items if record is not None), run.skip, None)
+    for work in islice(_named(number, records, piece, _DATA, done, run.first), run.chunks):
         yield _store(store, folder, _clean_work(work))
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from skytrain.config import ConfigError, MissingExtra, SkytrainError
 
@@ -25,6 +25,16 @@ KEY = "data.source.paths"
 READ_BYTES = 8 << 20
 WEB_HINT = "download it and name the file, or list addresses of JSON lines in a file: data=dolma data.source.repo=null data.source.lists=FILE"
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+
+
+class FileSpan(NamedTuple):
+    """A part of a file that can be read without what comes before: bytes of plain text, or row groups of parquet."""
+
+    start: int
+    end: int | None  # None: to the end of the file
+
+
+WHOLE = FileSpan(0, None)
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,10 @@ class InputFile:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": []}  # open files are not pickled
+
+    @property
+    def is_compressed(self) -> bool:
+        return posixpath.splitext(self.name)[1] in COMPRESSIONS
 
     def position(self) -> int:
         """Return the current read position in bytes; 0 if the file is not open."""
@@ -120,6 +134,28 @@ class _Ranges(io.RawIOBase):
         return length
 
 
+def byte_spans(file: InputFile, size: int) -> list[FileSpan]:
+    """Cut a file of plain text into spans of `size` bytes; a compressed one can only be read from its start."""
+    if file.is_compressed or file.size <= size:
+        return [WHOLE]
+    starts = range(0, file.size, size)
+    return [FileSpan(start, start + size if start + size < file.size else None) for start in starts]
+
+
+def lines_from(stream: IO[bytes], start: int) -> Iterator[tuple[int, bytes]]:
+    """Yield each line that begins after byte `start`, or from the beginning of the file, with where it begins.
+
+    The line that begins at `start` itself belongs to the span before, which reads the lines up to and including its end.
+    """
+    position = start
+    if start:
+        stream.seek(start)
+        position += len(stream.readline())
+    for line in stream:
+        yield position, line
+        position += len(line)
+
+
 class UnreadableFile(SkytrainError):
     """A file is truncated or not of the expected format."""
 
@@ -165,6 +201,10 @@ def _open_file(path: str) -> io.BufferedReader:
         return Path(path).open("rb")
     except PermissionError as error:
         raise _no_right(error) from None
+    except FileNotFoundError:
+        raise SkytrainError(
+            f"{path} is gone since the files were listed\n  put it back, or run this again without it"
+        ) from None
 
 
 def _no_right(error: PermissionError) -> SkytrainError:

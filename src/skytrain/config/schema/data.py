@@ -196,7 +196,12 @@ class SparkConfig:
     partitions: Positive | None = setting(
         EXECUTION, "Partitions of a shuffle; null: two for each core, or one for every 200,000 documents."
     )
+    split_bytes: Bytes | None = setting(
+        EXECUTION,
+        "Larger files of parquet, plain JSON lines and plain text are read by several tasks; null: 64 MiB, or a quarter "
+        "of each core's share of all files.",
+    )
     conf: dict[str, str] = setting(EXECUTION, "Properties of Spark, such as {spark.executor.memory: 2g}.")
 
 
-DEFAULT_SPARK = SparkConfig(master=None, partitions=None, conf={})  # of records written before this group existed
+DEFAULT_SPARK = SparkConfig(master=None, partitions=None, split_bytes=None, conf={})  # of records before this group

@@ -14,10 +14,11 @@ from skytrain.config import ConfigError, SkytrainError, plural
 from skytrain.storage import StoreError
 
 from ..documents import BadRecord, Document
-from ..files import InputFile, UnreadableFile, find_files
-from .base import FileSource
+from ..files import FileSpan, InputFile, UnreadableFile, byte_spans, find_files
+from .base import SpannedSource
 from .hub import LOCAL_FILES, HubDataset
-from .jsonl import read_json_lines
+from .jsonl import json_records
+from .records import RecordKeys
 
 ASKED_AT_ONCE = 16
 # How long to keep trying: nothing is lost before the first byte, hours of work may be later.
@@ -26,7 +27,7 @@ READ_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class AddressLists(FileSource):
+class AddressLists(SpannedSource):
     """JSON lines (.gz, .zst) at the addresses in `lists`, one a line, streamed from where they are.
 
     `lists` are globs in the hub's data set `repo`, or without one the user's own files. `only` chooses addresses by a glob.
@@ -51,11 +52,14 @@ class AddressLists(FileSource):
                 self._cache["pieces"] = list(pool.map(_ask, self._addresses()))
         return cast("list[InputFile]", self._cache["pieces"])
 
-    def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
+    def spans(self, file: InputFile, size: int) -> list[FileSpan]:
+        return byte_spans(file, size)
+
+    def records_in(self, file: InputFile, span: FileSpan, before: int) -> Iterator[Document | BadRecord | None]:
         bare = file.name.removesuffix(".gz").removesuffix(".zst")
         if not bare.endswith((".json", ".jsonl")):
             raise UnreadableFile(f"{file.url}: only .json and .jsonl, .gz and .zst too, are understood")
-        return read_json_lines(file, self.text_key, self.id_key, self.repo or "addresses")
+        return json_records(file, RecordKeys(self.text_key, self.id_key, self.repo or "addresses"), span, before)
 
     @property
     def _hub(self) -> HubDataset:

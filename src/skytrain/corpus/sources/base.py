@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..documents import BadRecord, Document
-from ..files import InputFile, UnreadableFile, find_files
+from ..files import WHOLE, FileSpan, InputFile, UnreadableFile, find_files
 
 
 class FileSource(ABC):
@@ -31,6 +31,28 @@ class FileSource(ABC):
         """Yield the file's documents; if it is broken, those before the damage and then one bad record."""
         try:
             yield from self.documents_in(file)
+        except UnreadableFile as error:
+            yield BadRecord("file", str(error))
+
+
+class SpannedSource(FileSource):
+    """Files that can be read from several places; where each document is numbered by its line, row or position."""
+
+    @abstractmethod
+    def spans(self, file: InputFile, size: int) -> list[FileSpan]:
+        """Return consecutive spans of about `size` bytes; only one if the file must be read from its start."""
+
+    @abstractmethod
+    def records_in(self, file: InputFile, span: FileSpan, before: int) -> Iterator[Document | BadRecord | None]:
+        """Yield one item for each number of a span, None where it has no document. `before` numbers precede it."""
+
+    def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
+        return (record for record in self.records_in(file, WHOLE, 0) if record is not None)
+
+    def read_span(self, file: InputFile, span: FileSpan, before: int) -> Iterator[Document | BadRecord | None]:
+        """Like `read`, for the items of a span."""
+        try:
+            yield from self.records_in(file, span, before)
         except UnreadableFile as error:
             yield BadRecord("file", str(error))
 

@@ -13,12 +13,14 @@ from skytrain.config import ConfigError, MissingExtra, SkytrainError
 from skytrain.storage import StoreError
 
 from ..documents import BadRecord, Document
-from ..files import READ_BYTES, InputFile, buffered_ranges
-from .base import FileSource
-from .jsonl import read_json_lines
-from .tables import read_parquet
-from .text import read_text
+from ..files import READ_BYTES, FileSpan, InputFile, buffered_ranges, byte_spans
+from .base import SpannedSource
+from .jsonl import json_records
+from .records import RecordKeys
+from .tables import parquet_records, row_group_spans
+from .text import text_records, text_spans
 
+KINDS = {"parquet": (".parquet",), "json": (".jsonl", ".json"), "text": (".txt",)}
 LOCAL_FILES = "name local files: data=jsonl (or parquet, text) data.source.paths='FOLDER/*'"
 
 
@@ -50,7 +52,7 @@ class HubFile(InputFile):
 
 
 @dataclass(frozen=True)
-class HubDataset(FileSource):
+class HubDataset(SpannedSource):
     """`files` are globs in the repository; .parquet, .jsonl and .json (.gz, .zst) and .txt are understood.
 
     `components` chooses by the value at `component_key`: a list keeps those, a mapping keeps that share of each, by hash of the id.
@@ -98,24 +100,27 @@ class HubDataset(FileSource):
             self._cache["pieces"] = self._find()
         return cast("list[InputFile]", self._cache["pieces"])
 
-    def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
-        for record in self._read(file):
-            if isinstance(record, BadRecord) or self.components is None or self._chosen(record):
-                yield record
+    def spans(self, file: InputFile, size: int) -> list[FileSpan]:
+        kind = _kind(file)
+        if kind == "parquet":
+            return row_group_spans(file, size)
+        return text_spans(file, self.separator, size) if kind == "text" else byte_spans(file, size)
 
-    def _read(self, file: InputFile) -> Iterator[Document | BadRecord]:
-        source = self.repo
-        bare = file.name.removesuffix(".gz").removesuffix(".zst")
-        if bare.endswith(".parquet"):
-            return read_parquet(file, self.text_key, self.id_key, source)
-        if bare.endswith((".jsonl", ".json")):
-            return read_json_lines(file, self.text_key, self.id_key, source)
-        if bare.endswith(".txt"):
-            return (
-                replace(record, source=source) if isinstance(record, Document) else record
-                for record in read_text(file, self.separator)
-            )
-        raise SkytrainError(f"{file.url}: only .parquet, .jsonl, .json and .txt are understood")
+    def records_in(self, file: InputFile, span: FileSpan, before: int) -> Iterator[Document | BadRecord | None]:
+        for record in self._read(file, span, before):
+            chosen = self.components is None or not isinstance(record, Document) or self._chosen(record)
+            yield record if chosen else None
+
+    def _read(self, file: InputFile, span: FileSpan, before: int) -> Iterator[Document | BadRecord | None]:
+        keys, kind = RecordKeys(self.text_key, self.id_key, self.repo), _kind(file)
+        if kind == "parquet":
+            return parquet_records(file, keys, span, before)
+        if kind == "json":
+            return json_records(file, keys, span, before)
+        return (
+            replace(record, source=self.repo) if isinstance(record, Document) else record
+            for record in text_records(file, self.separator, span, before)
+        )
 
     def _chosen(self, document: Document) -> bool:
         value: Any = document.meta
@@ -156,6 +161,14 @@ class HubDataset(FileSource):
             raise MissingExtra("huggingface_hub", "data") from None
         with reaching_hub("find", f"hf://datasets/{self.repo}@{self.revision}"):
             return question(HfApi(endpoint=self.endpoint))
+
+
+def _kind(file: InputFile) -> str:
+    bare = file.name.removesuffix(".gz").removesuffix(".zst")
+    for kind, endings in KINDS.items():
+        if bare.endswith(endings):
+            return kind
+    raise SkytrainError(f"{file.url}: only .parquet, .jsonl, .json and .txt are understood")
 
 
 @contextmanager

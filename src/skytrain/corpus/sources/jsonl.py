@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..documents import BadRecord, Document
-from ..files import InputFile
-from .base import UserFiles
-from .records import record_to_document
+from ..files import WHOLE, FileSpan, InputFile, byte_spans, lines_from
+from .base import SpannedSource, UserFiles
+from .records import RecordKeys, record_to_document
 
 
 @dataclass(frozen=True)
-class JsonLines(UserFiles):
+class JsonLines(UserFiles, SpannedSource):
     """.jsonl, .jsonl.gz and .jsonl.zst.
 
     Without `id_key` a document is named by its file and line. Other keys travel along as meta.
@@ -22,22 +22,25 @@ class JsonLines(UserFiles):
     text_key: str = "text"
     id_key: str | None = None
 
-    def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
-        return read_json_lines(file, self.text_key, self.id_key)
+    def spans(self, file: InputFile, size: int) -> list[FileSpan]:
+        return byte_spans(file, size)
+
+    def records_in(self, file: InputFile, span: FileSpan, before: int) -> Iterator[Document | BadRecord | None]:
+        return json_records(file, RecordKeys(self.text_key, self.id_key, "jsonl"), span, before)
 
 
-def read_json_lines(
-    file: InputFile, text_key: str, id_key: str | None, source: str = "jsonl"
-) -> Iterator[Document | BadRecord]:
+def json_records(
+    file: InputFile, keys: RecordKeys, span: FileSpan = WHOLE, before: int = 0
+) -> Iterator[Document | BadRecord | None]:
+    """Yield one item for each line that begins in the span; None for an empty one."""
     with file.open() as stream:
-        for number, line in enumerate(stream, start=1):
-            if line.strip():
-                yield _document(file, number, line, text_key, id_key, source)
+        for number, (position, line) in enumerate(lines_from(stream, span.start), start=before + 1):
+            if span.end is not None and position > span.end:
+                return
+            yield _document(file, number, line, keys) if line.strip() else None
 
 
-def _document(
-    file: InputFile, number: int, line: bytes, text_key: str, id_key: str | None, source: str
-) -> Document | BadRecord:
+def _document(file: InputFile, number: int, line: bytes, keys: RecordKeys) -> Document | BadRecord:
     where = f"{file.url}:{number}"
     try:
         record = json.loads(line.decode("utf-8-sig" if number == 1 else "utf-8"))
@@ -49,6 +52,6 @@ def _document(
         return BadRecord("json", f"{where}: JSON nested too deep")
     if not isinstance(record, dict):
         return BadRecord(
-            "json", f"{where}: a line must be an object such as {{{text_key!r}: ...}}, not {type(record).__name__}"
+            "json", f"{where}: a line must be an object such as {{{keys.text!r}: ...}}, not {type(record).__name__}"
         )
-    return record_to_document(record, where, f"{file.name}:{number}", text_key, id_key, source)
+    return record_to_document(record, where, f"{file.name}:{number}", keys)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from skytrain.config import nearest
 
 from ..documents import BadRecord, Document
 
 
-def record_to_document(
-    record: dict[str, Any], where: str, name: str, text_key: str, id_key: str | None, source: str
-) -> Document | BadRecord:
-    """`where` names the record in an error, `name` the document where there is no `id_key`; other keys become meta."""
+class RecordKeys(NamedTuple):
+    """Which keys of a record are its text and id, and what its documents name as their source."""
+
+    text: str
+    id: str | None
+    source: str
+
+
+def record_to_document(record: dict[str, Any], where: str, name: str, keys: RecordKeys) -> Document | BadRecord:
+    """`where` names the record in an error, `name` the document where there is no key of ids; other keys become meta."""
+    text_key, id_key, source = keys
     is_null = text_key in record and record[text_key] is None
     text = record.pop(text_key, None)
     if is_null:

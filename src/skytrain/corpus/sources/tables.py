@@ -6,49 +6,82 @@ import csv
 import io
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from skytrain.config import nearest
 
 from ..documents import BadRecord, Document
-from ..files import InputFile, UnreadableFile
-from .base import UserFiles
-from .records import record_to_document
+from ..files import WHOLE, FileSpan, InputFile, UnreadableFile
+from .base import SpannedSource, UserFiles
+from .records import RecordKeys, record_to_document
 
 ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
-class ParquetFiles(UserFiles):
+class ParquetFiles(UserFiles, SpannedSource):
     """Parquet; without `id_key` a document is named by its file and row. Other columns travel along as meta."""
 
     text_key: str = "text"
     id_key: str | None = None
 
-    def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
-        return read_parquet(file, self.text_key, self.id_key)
+    def spans(self, file: InputFile, size: int) -> list[FileSpan]:
+        return row_group_spans(file, size)
+
+    def records_in(self, file: InputFile, span: FileSpan, before: int) -> Iterator[Document | BadRecord | None]:
+        return parquet_records(file, RecordKeys(self.text_key, self.id_key, "parquet"), span, before)
 
 
-def read_parquet(
-    file: InputFile, text_key: str, id_key: str | None, source: str = "parquet"
-) -> Iterator[Document | BadRecord]:
+def row_group_spans(file: InputFile, size: int) -> list[FileSpan]:
+    """Cut a file between row groups, once a span has `size` bytes as they are stored."""
+    if file.is_compressed or file.size <= size:
+        return [WHOLE]
+    try:
+        with _open_parquet(file) as table:
+            sizes = [_stored_bytes(table.metadata.row_group(group)) for group in range(table.num_row_groups)]
+    except UnreadableFile:
+        return [WHOLE]  # whoever reads it says what is wrong
+    starts, filled = [0], 0
+    for group, stored in enumerate(sizes):
+        if filled >= size:
+            starts.append(group)
+            filled = 0
+        filled += stored
+    return [FileSpan(start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)]
+
+
+def _stored_bytes(group: Any) -> int:
+    return sum(group.column(column).total_compressed_size for column in range(group.num_columns))
+
+
+def parquet_records(
+    file: InputFile, keys: RecordKeys, span: FileSpan = WHOLE, before: int = 0
+) -> Iterator[Document | BadRecord | None]:
+    """Yield one item for each row. Row groups are read one by one: rows before a damaged one are never lost with it."""
+    with _open_parquet(file) as table:
+        missing = _missing(table.schema_arrow.names, keys)
+        if missing:
+            raise UnreadableFile(f"{file.url}: {missing}{_token_hint(table.schema_arrow)}")
+        number = before
+        for group in range(table.num_row_groups)[span.start : span.end]:
+            for batch in table.iter_batches(ROWS_AT_ONCE, row_groups=[group]):
+                for record in batch.to_pylist():
+                    where, name = f"{file.url} row {number}", f"{file.name}:{number}"
+                    yield record_to_document(record, where, name, keys)
+                    number += 1
+
+
+@contextmanager
+def _open_parquet(file: InputFile) -> Iterator[Any]:
+    """Open a file; what is wrong with it is an error that names it, also later while it is read."""
     import pyarrow
     import pyarrow.parquet
 
     with file.open() as stream:
         try:
-            table = pyarrow.parquet.ParquetFile(pyarrow.PythonFile(stream, "r"))
-            missing = _missing(table.schema_arrow.names, text_key, id_key)
-            if missing:
-                raise UnreadableFile(f"{file.url}: {missing}{_token_hint(table.schema_arrow)}")
-            number = 0
-            for batch in table.iter_batches(ROWS_AT_ONCE):
-                for record in batch.to_pylist():
-                    yield record_to_document(
-                        record, f"{file.url} row {number}", f"{file.name}:{number}", text_key, id_key, source
-                    )
-                    number += 1
+            yield pyarrow.parquet.ParquetFile(pyarrow.PythonFile(stream, "r"))
         except (pyarrow.ArrowException, OSError) as error:
             raise UnreadableFile(f"{file.url}: not a whole parquet file: {error}") from None
 
@@ -77,20 +110,21 @@ class CsvFiles(UserFiles):
             # Bytes that are no UTF-8 pass as lone surrogates, so that they spoil their own row only.
             lines = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
             rows = csv.DictReader(lines, delimiter=self.delimiter, strict=True)
-            missing = _missing(list(rows.fieldnames or []), self.text_key, self.id_key)
+            keys = RecordKeys(self.text_key, self.id_key, "csv")
+            missing = _missing(list(rows.fieldnames or []), keys)
             if missing:
                 raise UnreadableFile(f"{file.url}: {missing}")
             try:
                 for number, row in enumerate(rows):
                     record = {name: value for name, value in row.items() if isinstance(name, str)}
                     where = f"{file.url}:{rows.line_num}"
-                    yield record_to_document(record, where, f"{file.name}:{number}", self.text_key, self.id_key, "csv")
+                    yield record_to_document(record, where, f"{file.name}:{number}", keys)
             except csv.Error as error:
                 raise UnreadableFile(f"{file.url}:{rows.line_num}: not CSV: {error}") from None
 
 
-def _missing(columns: list[str], text_key: str, id_key: str | None) -> str | None:
-    for name, key in (("text_key", text_key), ("id_key", id_key)):
+def _missing(columns: list[str], keys: RecordKeys) -> str | None:
+    for name, key in (("text_key", keys.text), ("id_key", keys.id)):
         if key is not None and key not in columns:
             guess = nearest(key, columns)
             hint = f"did you mean data.source.{name}={guess}?" if guess else f"its columns: {', '.join(columns)}"

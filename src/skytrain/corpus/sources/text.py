@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import IO
 
 from ..documents import BadRecord, Document
-from ..files import InputFile
-from .base import UserFiles
+from ..files import WHOLE, FileSpan, InputFile, byte_spans, lines_from
+from .base import SpannedSource, UserFiles
 
 BOM = b"\xef\xbb\xbf"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -16,7 +16,7 @@ LINE_ENDS = b"\r\n"
 
 
 @dataclass(frozen=True)
-class TextFiles(UserFiles):
+class TextFiles(UserFiles, SpannedSource):
     """UTF-8 text, .gz and .zst too.
 
     `separator` is a line that ends a document, as `<|endoftext|>` does in TinyStories V2; without one each file is a document.
@@ -24,16 +24,25 @@ class TextFiles(UserFiles):
 
     separator: str | None = None
 
-    def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
-        return read_text(file, self.separator)
+    def spans(self, file: InputFile, size: int) -> list[FileSpan]:
+        return text_spans(file, self.separator, size)
+
+    def records_in(self, file: InputFile, span: FileSpan, before: int) -> Iterator[Document | BadRecord | None]:
+        return text_records(file, self.separator, span, before)
 
 
-def read_text(file: InputFile, separator: str | None) -> Iterator[Document | BadRecord]:
+def text_spans(file: InputFile, separator: str | None, size: int) -> list[FileSpan]:
+    return [WHOLE] if separator is None else byte_spans(file, size)
+
+
+def text_records(
+    file: InputFile, separator: str | None, span: FileSpan = WHOLE, before: int = 0
+) -> Iterator[Document | BadRecord]:
     with file.open() as stream:
         if separator is None:
             yield _document(file.name, stream.read(), file, 0)
             return
-        for number, (start, body) in enumerate(_split(stream, separator.encode())):
+        for number, (start, body) in enumerate(_split(stream, separator.encode(), span), start=before):
             yield _document(f"{file.name}:{number}", body, file, start)
 
 
@@ -43,17 +52,25 @@ def has_separator_line(file: InputFile, separator: str) -> bool:
         return any(line.rstrip(LINE_ENDS) == wanted for line in stream)
 
 
-def _split(stream: IO[bytes], separator: bytes) -> Iterator[tuple[int, bytes]]:
-    """Each document with the byte at which it starts; the line end before a separator belongs to the separator."""
+def _split(stream: IO[bytes], separator: bytes, span: FileSpan) -> Iterator[tuple[int, bytes]]:
+    """Each document with the byte at which it starts; the line end before a separator belongs to the separator.
+
+    A span has the documents after the separators that begin in it, and the first span the first document.
+    """
     lines: list[bytes] = []
-    start = position = 0
-    for line in stream:
-        position += len(line)
+    start, is_inside = 0, span.start == 0
+    for position, line in lines_from(stream, span.start):
+        is_beyond = span.end is not None and position > span.end
         if line.rstrip(LINE_ENDS) == separator:
-            yield start, _without_line_end(b"".join(lines))
-            lines, start = [], position
-        else:
+            if is_inside:
+                yield start, _without_line_end(b"".join(lines))
+            if is_beyond:
+                return
+            lines, start, is_inside = [], position + len(line), True
+        elif is_inside:
             lines.append(line)
+        elif is_beyond:
+            return
     if lines:
         yield start, _without_line_end(b"".join(lines))
 

@@ -58,7 +58,7 @@ def _clean_and_compare(
     store: Store, folder: str, data: DataConfig, source: Any, jobs: SparkJobs
 ) -> tuple[CleanedCorpus, PartsPlan, dict[str, Any]]:
     """Clean files until the source ends or enough text remains after deduplication, like the local engine."""
-    cleaning = SparkCleaning(jobs, store, f"{folder}/clean", data, source)
+    cleaning = SparkCleaning(jobs, store, folder, data, source)
     needed = needed_text(data)
     goal = needed * TARGET_SLACK if needed else math.inf
     while True:

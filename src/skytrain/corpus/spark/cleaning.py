@@ -1,4 +1,4 @@
-"""Cleans a source on Spark: each file is read, cleaned and stored in chunks by one task, as a local worker does it."""
+"""Cleans a source on Spark: tasks read, clean and store files in chunks, as local workers do; several a large file."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from skytrain.config import DataConfig, SkytrainError
 from skytrain.storage import Store
 
 from .. import chunks as chunk_files
-from ..chunks import EXAMPLES, Chunk, clean_piece, finished_chunks, read_head, setup_reader
+from ..chunks import EXAMPLES, Chunk, clean_piece, clean_run, finished_chunks, read_head, setup_reader
 from ..report import Examples, keep_examples
 from ..versions import evaluation_examples
 from .jobs import FailedTask, SparkJobs, raised
+from .spans import SPAN_BYTES, SPANS_PER_CORE, CountingTask, FilePart, FileSpans
 
 
 class CleaningTask(NamedTuple):
-    """What tasks need to clean files. A task stops once its own file has given `enough` bytes."""
+    """What tasks need to clean files. A task with a whole file stops once that has given `enough` bytes."""
 
     data: DataConfig
     examples: list[str]
     reader: tuple[Any, Store, str, set[str]]
     chunk_chars: int
-    pieces: list[tuple[int, Any]]
+    parts: list[FilePart]
     enough: float
 
 
@@ -42,11 +43,13 @@ class SparkCleaning:
     """The chunks of a source in order, cleaned as far as they are asked for."""
 
     def __init__(self, jobs: SparkJobs, store: Store, folder: str, data: DataConfig, source: Any) -> None:
-        self.jobs, self.store, self.folder, self.data, self.source = jobs, store, folder, data, source
+        self.jobs, self.store, self.data, self.source = jobs, store, data, source
+        self.folder, self._counts = f"{folder}/clean", f"{folder}/spark/counts"
         pieces = list(source.pieces()) if hasattr(source, "pieces") else [None]
         self._pieces = list(enumerate(pieces))
         self._examples = evaluation_examples(data)
         self._files: list[CleanedFile] = []  # those that were read
+        self._spans: FileSpans | None = None
 
     def until(self, goal: float) -> tuple[list[Chunk], bool]:
         """Return the first chunks with `goal` bytes of text together, and whether these are all there are."""
@@ -73,11 +76,25 @@ class SparkCleaning:
             pieces = pieces[: max(2 * self.jobs.cores, _files_for(pieces, missing))]
         done = finished_chunks(self.store, self.folder)
         reader = (self.source, self.store, self.folder, done)
-        task = CleaningTask(self.data, self._examples, reader, chunk_files.CHUNK_CHARS, pieces, missing)
-        for file in raised(self.jobs.results("clean", _clean_file, self.jobs.share(task), len(pieces))):
-            self._files.append(file)
-            if not file.whole:
+        parts = self._divided(goal).parts(pieces, done, missing)
+        task = CleaningTask(self.data, self._examples, reader, chunk_files.CHUNK_CHARS, parts, missing)
+        cleaned = raised(self.jobs.results("clean", _clean_part, self.jobs.share(task), len(parts)))
+        found: dict[int, list[CleanedFile]] = {number: [] for number, _ in pieces}
+        for part, each in zip(parts, cleaned, strict=True):
+            found[part.number].append(each)
+        for of_file in found.values():
+            self._files.append(_joined(of_file))
+            if not self._files[-1].whole:
                 break  # the files after it are read when it is
+
+    def _divided(self, goal: float) -> FileSpans:
+        if self._spans is None:
+            total = min(goal, sum(getattr(piece, "size", 0) for _, piece in self._pieces))
+            share = max(SPAN_BYTES, int(total / self.jobs.cores / SPANS_PER_CORE))
+            size = self.jobs.split_bytes or share
+            task = CountingTask(self.store, self._counts, self.data, self.source, size)
+            self._spans = FileSpans(self.jobs, task, chunk_files.CHUNK_CHARS)
+        return self._spans
 
     def examples(self, chunks: list[Chunk]) -> Examples:
         """Return what the first few documents were that each rule removed, reading only the chunks that have them."""
@@ -101,17 +118,28 @@ def _files_for(pieces: list[tuple[int, Any]], missing: float) -> int:
 _READY: CleaningTask | None = None
 
 
-def _clean_file(task: CleaningTask, number: int) -> CleanedFile:
+def _clean_part(task: CleaningTask, number: int) -> CleanedFile:
     global _READY
     if _READY is not task:  # a worker process takes many tasks
         setup_reader(task.data, task.examples, task.reader, task.chunk_chars)
         _READY = task
+    piece_number, piece, run = task.parts[number]
     chunks: list[Chunk] = []
     try:
-        for chunk, _ in clean_piece(task.pieces[number]):
+        for chunk, _ in clean_run((piece_number, piece), run) if run else clean_piece((piece_number, piece)):
             chunks.append(dataclasses.replace(chunk, examples={}))
-            if sum(each.bytes for each in chunks) >= task.enough:
+            if run is None and sum(each.bytes for each in chunks) >= task.enough:
                 break
     except SkytrainError as error:
         return CleanedFile(chunks, FailedTask.of(error))
+    return CleanedFile(chunks, None)
+
+
+def _joined(parts: list[CleanedFile]) -> CleanedFile:
+    """Join the parts of a file, up to the first that failed."""
+    chunks: list[Chunk] = []
+    for part in parts:
+        chunks += part.chunks
+        if part.failed is not None:
+            return CleanedFile(chunks, part.failed)
     return CleanedFile(chunks, None)

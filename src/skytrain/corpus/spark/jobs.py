@@ -46,6 +46,7 @@ class SparkJobs:
     session: Any
     progress: ShowProgress | None = None
     partitions: int | None = None
+    split_bytes: int | None = None
     facts: dict[str, StageFacts] = field(default_factory=dict)
     shuffle_partitions: int = 2  # of the jobs to come
 

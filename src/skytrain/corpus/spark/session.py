@@ -29,7 +29,7 @@ def open_jobs(settings: SparkConfig, progress: ShowProgress | None = None) -> It
     """Run jobs on the session of this process, or on a new one that ends with them."""
     session, is_new = _open_session(settings)
     try:
-        yield SparkJobs(session, progress, settings.partitions)
+        yield SparkJobs(session, progress, settings.partitions, settings.split_bytes)
     finally:
         if is_new:
             session.stop()
