@@ -23,7 +23,7 @@ from skytrain.cloud import (
     render_calls,
     serverless_calls,
 )
-from skytrain.cloud.emr_cluster import BOOTSTRAP, FOLDER, submit_script
+from skytrain.cloud.emr_cluster import BOOTSTRAP, FOLDER, INSTANCE, submit_script
 from skytrain.config import SkytrainError
 from skytrain.config.schema.emr import NO_EMR
 
@@ -100,7 +100,8 @@ def test_a_repeated_request_has_the_same_token_and_another_launch_has_another() 
 
 
 REFUSED = {
-    "releases 7.x": {"release": "emr-6.15.0"},
+    "releases 7.1 to 7.x": {"release": "emr-6.15.0"},
+    "which have Python 3.11": {"release": "emr-7.0.0"},
     "too little for 4 cores": {"executor_gb": 7},
     "workers of EMR Serverless have 1, 2, 4, 8, 16": {"executor_cores": 3},
     "a worker with 4 cores has 8 to 30 GB": {"executor_gb": 64},
@@ -113,6 +114,28 @@ REFUSED = {
 def test_what_emr_serverless_does_not_have_is_refused(said: str) -> None:
     with pytest.raises(SkytrainError, match=said):
         serverless_calls(job_of(**REFUSED[said]))
+
+
+@pytest.mark.parametrize(
+    "key", ["alias/mine", "1234abcd", "arn:aws:kms:us-east-2:123456789012:alias/mine", "arn:aws:s3:::b"]
+)
+def test_a_key_that_emr_does_not_take_is_refused_with_an_example(key: str) -> None:
+    job = job_of()
+    wrong = replace(job, cloud=replace(job.cloud, kms_key=key))
+    for request in (serverless_calls, cluster):
+        with pytest.raises(SkytrainError, match="EMR takes the ARN of a key"):
+            request(wrong)
+
+
+def test_a_node_has_as_many_volumes_as_its_disk_needs() -> None:
+    """EMR's API takes volumes of at most 1024 GiB."""
+    for disk, volumes, size in ((10, 1, 10), (1024, 1, 1024), (1025, 2, 513), (16384, 16, 1024)):
+        groups = cluster(job_of(disk_gb=disk)).parameters["Instances"]["InstanceGroups"]
+        [block] = groups[1]["EbsConfiguration"]["EbsBlockDeviceConfigs"]
+        assert (block["VolumesPerInstance"], block["VolumeSpecification"]["SizeInGB"]) == (volumes, size)
+    for disk in (9, 16385):
+        with pytest.raises(SkytrainError, match="a node of EMR has 10 to 16384 GB"):
+            cluster(job_of(disk_gb=disk))
 
 
 def test_an_account_without_emr_is_told_what_to_apply() -> None:
@@ -159,7 +182,7 @@ def test_the_step_tries_again_after_a_crash_and_not_after_a_mistake(tmp_path: Pa
     assert words[-2:] == ["--config-dir", f"{FOLDER}/launch"]
 
 
-def test_the_bootstrap_refuses_a_damaged_archive(tmp_path: Path) -> None:
+def test_the_bootstrap_limits_the_cluster_and_refuses_a_damaged_archive(tmp_path: Path) -> None:
     """Runs the script with an `aws` that copies from a folder and a `sudo` that changes nothing."""
     store, node = tmp_path / "store", tmp_path / "node"
     store.mkdir()
@@ -176,17 +199,29 @@ def test_the_bootstrap_refuses_a_damaged_archive(tmp_path: Path) -> None:
     for name, text in {
         "aws": 'f="${4}"; t="${5}"; [ "$t" = - ] && exec cat "$f"; cp "$f" "$t"',
         "sudo": 'exec "$@"',
+        "systemd-run": f'echo "$@" >> {tmp_path}/timers',
     }.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    script = BOOTSTRAP.replace(FOLDER, str(node))
-    command = ["bash", "-c", script, "bootstrap", str(store), str(store / "launch.tar.gz")]
+    (tmp_path / "instance.json").write_text('{"isMaster": true, "isRunningNameNode": true}')
+    script = BOOTSTRAP.replace(FOLDER, str(node)).replace(INSTANCE, str(tmp_path / "instance.json"))
+    command = ["bash", "-c", script, "bootstrap", str(store), str(store / "launch.tar.gz"), "5400"]
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
     subprocess.run(command, env=environment, check=True)
     assert (node / "environment/bin/python").exists() and (node / "launch/submit.sh").exists()
+    assert (tmp_path / "timers").read_text() == "--unit=skytrain-limit --on-active=5400 shutdown -h now\n"
+    (tmp_path / "instance.json").write_text('{"isMaster": false}')  # EMR would replace any other node
     with (store / "environment.tar.gz").open("ab") as file:
         file.write(b"x")
     assert subprocess.run(command, env=environment, check=False, capture_output=True).returncode != 0
+    assert len((tmp_path / "timers").read_text().splitlines()) == 1
+
+
+def test_the_limit_of_a_cluster_holds_all_attempts_and_the_start() -> None:
+    job = job_of(6, retries=2, idle=600.0)
+    [action] = cluster(job).parameters["BootstrapActions"]
+    assert int(action["ScriptBootstrapAction"]["Args"][2]) == 1800 + 3 * 43200 + 600
+    assert (job.kill_at - NOW).total_seconds() == pytest.approx(1800 + 3 * 43200 + 600, abs=60)
 
 
 def test_golden_requests_have_no_secret_and_name_the_run() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from moto.emr.models import emr_backends
 from moto.emrserverless.models import emrserverless_backends
 
 from skytrain.cli.main import main
-from skytrain.cloud import AwsSession, Call, launches_of
+from skytrain.cloud import AwsSession, Call, CloudError, launches_of, scan_account
 from skytrain.cloud.environment import PackedEnvironment
 from skytrain.cloud.resources import KINDS
 from skytrain.pipelines import launch_emr, launch_limits
+from skytrain.planning import node_price
+from skytrain.planning.catalog import packaged_catalog
 
 from .conftest import StubbedSession
 from .ground import Ground
@@ -127,6 +130,11 @@ def test_a_serverless_job_from_its_request_to_its_end_and_again(
     assert shown["state"] == "FAILED" and "no such bucket" in shown["reason"]
     assert typed("status", "corpus", "cloud=emr-serverless") == 0
     assert "0.76" in capsys.readouterr().out  # 10 x 0.052624 + 40 x 0.005786
+    assert typed("costs", "corpus", "cloud=emr-serverless") == 0
+    said_now = capsys.readouterr().out
+    assert "0.76" in said_now and "billed: 10.00 vCPU-hours, 40.00 GB-hours" in said_now
+    assert typed("costs", "corpus", f"store.root={typed.store.root}") == 0  # without an account to ask
+    assert "1 launch on EMR" in capsys.readouterr().out
 
     assert typed.launch("cloud=emr-serverless", "--yes") == 0  # a failed job is launched again, with the same words
     assert [one.name for one in typed.jobs] == [JOB, "skytrain-demo-corpus-00002"]
@@ -156,6 +164,13 @@ def test_logs_and_stop_of_a_serverless_job(
     assert typed("stop", "corpus", "cloud=emr-serverless", "--yes") == 0
     assert job.state in ("CANCELLED", "CANCELLING")
     capsys.readouterr()
+    job.state = "CANCELLING"
+    assert typed("stop", "corpus", "cloud=emr-serverless", "--dry-run") == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert typed("stop", "corpus", "cloud=emr-serverless", "--yes", "--json") == 0
+    said = capsys.readouterr()
+    assert json.loads(said.out) == {"run": "corpus", "stopped_jobs": 0, "ending_jobs": 1}
+    assert "is being stopped already: CANCELLING" in said.err and job.state == "CANCELLING"
     job.state = "CANCELLED"
     assert typed("stop", "corpus", "cloud=emr-serverless", "--yes") == 0
     assert "nothing to stop" in capsys.readouterr().out
@@ -184,8 +199,25 @@ def test_a_cluster_from_its_request_to_its_end(
     )
     assert typed("logs", "corpus", "cloud=emr") == 0
     assert "pairs 1 of 9" in capsys.readouterr().out
+    primary, core, task = cluster.instance_groups
+    for group, hours in ((primary, 3), (core, 3), (task, 2)):
+        group.creation_date_time = datetime.now(UTC) - timedelta(hours=4)
+        group.end_date_time = group.creation_date_time + timedelta(hours=hours)
+    assert typed("costs", "corpus", "cloud=emr", "--json") == 0
+    [job] = json.loads(capsys.readouterr().out)["jobs"]
+    one, two, three = (
+        node_price(kind, "us-east-2", market, packaged_catalog())
+        for kind, market in (("m7i.xlarge", "on-demand"), ("r7i.xlarge", "on-demand"), ("r7i.xlarge", "spot"))
+    )
+    assert one and two and three
+    assert job["usd"] == pytest.approx(3 * one.usd + 2 * 3 * two.usd + 4 * 2 * three.usd, abs=0.01)
+    assert "17.00 node-hours" in job["basis"]
     assert typed("stop", "corpus", "cloud=emr", "--yes") == 0
     assert cluster.state.startswith("TERMINAT")
+    cluster.state = "TERMINATING"
+    capsys.readouterr()
+    assert typed("stop", "corpus", "cloud=emr", "--yes") == 0
+    assert "is being stopped already: TERMINATING" in capsys.readouterr().err
 
 
 def test_what_is_missing_is_told_before_anything_is_created(
@@ -209,7 +241,8 @@ def test_what_is_missing_is_told_before_anything_is_created(
     refused = {
         "run='my corpus'": "run=my-corpus",
         "spark.master=local[2]": "EMR decides where Spark runs",
-        "cloud.emr.release='emr-7.11 x'": "releases 7.x",
+        "cloud.emr.release='emr-7.11 x'": "releases 7.1 to 7.x",
+        "cloud.kms_key=alias/mine": "EMR takes the ARN of a key",
     }
     for word, why in refused.items():
         assert typed.launch("cloud=emr-serverless", word, "--yes") == 2
@@ -255,6 +288,34 @@ def test_a_refusal_of_emr_leaves_no_job_and_says_what_to_do(
     assert said in capsys.readouterr().err
     [record] = launches_of(typed.store, "corpus")
     assert record.failed and not typed.jobs
+
+
+def test_what_others_have_on_emr_is_no_resource_and_hides_none_of_ours(
+    typed: TypedEmr, stubbed: StubbedSession, account: AwsSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serverless_quota(stubbed, 200.0)
+    assert typed.launch("cloud=emr-serverless", "--yes") == 0
+    client = typed.session.client("emr-serverless")
+    for name in (JOB, "theirs"):  # an application of another team may even have our name
+        made = client.create_application(name=name, releaseLabel="emr-7.11.0", type="SPARK", clientToken=name)
+        role = "arn:aws:iam::123456789012:role/theirs"
+        client.start_job_run(applicationId=made["applicationId"], clientToken=name, executionRoleArn=role, name=name)
+    for job in typed.jobs:
+        job.state = "RUNNING"
+    assert typed("stop", "corpus", "cloud=emr-serverless", "--yes") == 0
+    assert [job.state for job in typed.jobs] == ["CANCELLED", "RUNNING", "RUNNING"]
+    perform = AwsSession.perform
+    others = [one["id"] for one in client.list_applications()["applications"] if one["name"] == "theirs"]
+
+    def refused(self: AwsSession, call: Call, region: str | None = None) -> dict[str, Any]:
+        if call.operation == "GetApplication" and call.parameters["applicationId"] in others:
+            raise CloudError("denied", fix="ask", code="AccessDeniedException")
+        return perform(self, call, region)
+
+    monkeypatch.setattr(AwsSession, "perform", refused)
+    found = scan_account(account, ["us-east-2"], [KINDS["EMR application"], KINDS["EMR cluster"]], "demo")
+    [one] = [each for each in found.resources if each.tags.run == "corpus"]
+    assert one.id == typed.jobs[0].application_id and [each.problem for each in found.problems] == ["denied"]
 
 
 def test_gc_cancels_the_jobs_of_an_application_before_it_is_deleted(

@@ -132,6 +132,14 @@ def test_refresh_takes_specifications_spot_and_on_demand_prices_and_later_loads_
     stub.add_response("get_products", {"PriceList": [json.dumps(ml)], "NextToken": "more"}, asked)
     other = {**ml, "product": {"attributes": {"instanceName": "ml.m7i.large"}}}  # without GPUs
     stub.add_response("get_products", {"PriceList": [json.dumps(other)]}, {**asked, "NextToken": "more"})
+    fees = []
+    for kind, usd in (("r7i.xlarge", "0.0661"), ("g5.xlarge", "0.25"), ("x9.large", "0.1")):  # of others no fee is kept
+        item = json.loads(product(usd))
+        item["product"] = {"attributes": {"instanceType": kind, "softwareType": "EMR"}}
+        fees.append(json.dumps(item))
+    wanted = {"regionCode": "us-east-2", "productFamily": "Elastic Map Reduce Instance", "softwareType": "EMR"}
+    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+    stub.add_response("get_products", {"PriceList": fees}, {"ServiceCode": "ElasticMapReduce", "Filters": filters})
     for position in range(38 + 35):  # with and without GPUs
         listed = [product("0.0000"), product("1.2345")] if position else []  # the first type has no on-demand price
         stub.add_response(
@@ -154,6 +162,8 @@ def test_refresh_takes_specifications_spot_and_on_demand_prices_and_later_loads_
     on_demand = [price for price in loaded.prices if price.market == "on-demand"]
     assert len(on_demand) == 72 and {price.usd_per_hour_max for price in on_demand} == {1.2345}
     assert [(one.type, one.usd_per_hour_max) for one in loaded.sagemaker_prices] == [("g5.xlarge", 9.5)]
+    assert [(one.type, one.usd_per_hour_max) for one in loaded.emr_fees] == [("r7i.xlarge", 0.0661)]
+    assert loaded.emr_fee("r7i.xlarge", "us-west-2") is None
     spot = loaded.price("g5.xlarge", "us-east-2", "spot")
     assert spot is not None and spot.date == date.today().isoformat()
 

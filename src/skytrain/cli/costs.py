@@ -16,12 +16,16 @@ def costs(run: RunName, overrides: StoreOverrides = None, config_dir: ConfigDirs
     estimates. With cloud=aws, Cost Explorer's figure for the tag skytrain:run stands beside it (AWS charges $0.01 for
     the question; the figure lags by a day, and the tag must be active as a cost allocation tag).
 
+    With cloud=emr-serverless or cloud=emr, the jobs that prepared data are listed too: the hours that EMR Serverless
+    billed, or the hours of each node of a cluster with EMR's fee.
+
     \b
     Examples:
       skytrain costs my-run
       skytrain costs my-run cloud=aws --json
+      skytrain costs prepare-crawl-0123abcd cloud=emr
     """
-    from ..pipelines.costs import cost_notes, cost_rows, costs as pipeline
+    from ..pipelines.costs import cost_notes, cost_rows, costs as pipeline, job_cost_rows
 
     config = compose_overrides(overrides, config_dir).config
     session = None
@@ -33,5 +37,8 @@ def costs(run: RunName, overrides: StoreOverrides = None, config_dir: ConfigDirs
     if as_json:
         print(json.dumps({**dataclasses.asdict(found), "usd": found.usd}, indent=1))
         return
-    print_table(cost_rows(found))
+    if found.machines or not found.jobs:
+        print_table(cost_rows(found))
+    if found.jobs:
+        print_table(job_cost_rows(found))
     print(*cost_notes(found), sep="\n")

@@ -199,7 +199,7 @@ def _plan_corpus(
 
     from ..config import SkytrainError, parse_bytes, parse_count
     from ..pipelines.plan_corpus import plan_corpus
-    from ..planning import corpus_lines, corpus_table
+    from ..planning import corpus_lines, corpus_table, load_catalog
 
     try:
         documents = None if given[0] is None else float(parse_count(given[0]))
@@ -210,7 +210,7 @@ def _plan_corpus(
     if as_json:
         print(json.dumps([dataclasses.asdict(offer) for offer in plan.offers], indent=1))
         return
-    for line in corpus_lines(plan.work, plan.region):
+    for line in corpus_lines(plan.work, plan.region, load_catalog()):
         print(line)
     print(f"\n{corpus_table(plan.offers)}\n\n{plan.advice}")
     print(f"  skytrain launch prepare {' '.join(plan.offers[0].words)} ...")

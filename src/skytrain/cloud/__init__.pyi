@@ -62,6 +62,7 @@ from .eks_pods import (
     smoke_size as smoke_size,
 )
 from .emr import (
+    START_SECONDS as START_SECONDS,
     EmrJobSpec as EmrJobSpec,
     EmrPlaces as EmrPlaces,
     create_application as create_application,
@@ -79,6 +80,7 @@ from .emr_jobs import (
     emr_jobs_of as emr_jobs_of,
     emr_log_folder as emr_log_folder,
     emr_log_lines as emr_log_lines,
+    node_times as node_times,
     stop_emr_job as stop_emr_job,
 )
 from .endpoint_keys import (

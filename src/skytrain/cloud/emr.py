@@ -16,6 +16,10 @@ from .tags import Tags
 
 ENVIRONMENT_NAME, CONFIG_NAME = "environment", "config"  # of the archives in a container's folder
 ENTRY_POINT_LENGTH = 256
+# AWS's release guide: 7.0.0 has Python 3.9 alone, 7.1.0 and later have 3.9 and 3.11.
+RELEASE = re.compile(r"emr-7\.[1-9]\d*\.\d+")
+KMS_KEY = re.compile(r"arn:aws[a-zA-Z0-9-]*:kms:[a-zA-Z0-9-]+:\d{12}:key/[a-zA-Z0-9-]+")
+START_SECONDS = 1800  # machines and packages: an attempt's time counts from when it runs
 APPLICATION_ID = "APPLICATION_ID"  # in requests that are shown before there is an application
 # Memory in GB that a worker of EMR Serverless may have, by its cores.
 WORKERS = {1: range(2, 9), 2: range(4, 17), 4: range(8, 31), 8: range(16, 61, 4), 16: range(32, 121, 8)}
@@ -62,8 +66,12 @@ class EmrJobSpec:
     @property
     def kill_at(self) -> datetime:
         """When AWS has ended the job and what it ran on."""
-        most = self.attempts * self.timeout_seconds + self.settings.idle
-        return (self.launched_at + timedelta(seconds=most)).replace(second=0, microsecond=0)
+        return (self.launched_at + timedelta(seconds=self.most_seconds)).replace(second=0, microsecond=0)
+
+    @property
+    def most_seconds(self) -> int:
+        """The longest time from the start of its machines to their end."""
+        return int(START_SECONDS + self.attempts * self.timeout_seconds + self.settings.idle)
 
     @property
     def own_tags(self) -> Tags:
@@ -94,10 +102,15 @@ class EmrJobSpec:
 def check_settings(job: EmrJobSpec) -> None:
     """Raise SkytrainError for settings that EMR refuses."""
     wanted = job.settings
-    if not re.fullmatch(r"emr-7\.\d+\.\d+", wanted.release):
+    if not RELEASE.fullmatch(wanted.release):
         raise SkytrainError(
-            f"cloud.emr.release={wanted.release}: Skytrain runs on releases 7.x, which have Python 3.11\n"
+            f"cloud.emr.release={wanted.release}: Skytrain runs on releases 7.1 to 7.x, which have Python 3.11\n"
             "  for example: cloud.emr.release=emr-7.11.0"
+        )
+    if job.cloud.kms_key and not KMS_KEY.fullmatch(job.cloud.kms_key):
+        raise SkytrainError(
+            f"cloud.kms_key={job.cloud.kms_key}: EMR takes the ARN of a key, and no alias\n"
+            "  arn:aws:kms:REGION:ACCOUNT:key/ID; `skytrain cloud init` writes the base's key"
         )
     if wanted.executor_gb < 2 * wanted.executor_cores:
         raise SkytrainError(

@@ -12,18 +12,25 @@ from .emr import EmrJobSpec, check_settings, needed, spark_options
 from .environment import ARCHIVE
 
 FOLDER = "/opt/skytrain"  # on every node
+INSTANCE = "/mnt/var/lib/info/instance.json"  # what EMR writes about a node before it runs any bootstrap action
 MANAGED_TAG = {
     "Key": "for-use-with-amazon-emr-managed-policies",
     "Value": "true",
 }  # AmazonEMRServicePolicy_v2 asks for it
+VOLUME_GB, MOST_VOLUMES = 1024, 16  # of a node; EMR's API takes volumes of 10 to 1024 GiB for these types
+DISK_GB = range(10, VOLUME_GB * MOST_VOLUMES + 1)
 LAST_NO_RETRY = 11  # exit codes 2 to 11 are not cured by another attempt, except those of the store
 RETRIED = (10,)
 # Every node, before Spark starts there. EMR runs it as the user hadoop, who may use sudo.
 BOOTSTRAP = f"""\
 #!/bin/bash
 # Made by Skytrain: packages and configuration of a job, from the store. Arguments: s3:// folder of the packed
-# environment, s3:// URL of the launch's files.
+# environment, s3:// URL of the launch's files, seconds after which the cluster must be gone.
 set -euo pipefail
+# A cluster ends with its primary node. This is the last limit: it also holds if no step ever starts.
+if grep -Eq '"isMaster": *true' {INSTANCE}; then
+  sudo systemd-run --unit=skytrain-limit --on-active="$3" shutdown -h now
+fi
 sudo mkdir -p {FOLDER}/environment {FOLDER}/launch
 sudo chown -R "$(id -un)" {FOLDER}
 cd {FOLDER}
@@ -61,6 +68,11 @@ def cluster_call(job: EmrJobSpec, subnet: str, bootstrap: str, files: str) -> Ca
     """Return the request. `bootstrap` and `files` are s3:// URLs of the script and of the launch's files."""
     check_settings(job)
     wanted, cloud = job.settings, job.cloud
+    if wanted.disk_gb not in DISK_GB:
+        raise SkytrainError(
+            f"cloud.emr.disk_gb={wanted.disk_gb}: a node of EMR has {DISK_GB[0]} to {DISK_GB[-1]} GB\n"
+            "  more nodes share more disk: cloud.emr.core_nodes, cloud.emr.task_nodes"
+        )
     body: dict[str, Any] = {
         "Name": job.name,
         "ReleaseLabel": wanted.release,
@@ -74,7 +86,7 @@ def cluster_call(job: EmrJobSpec, subnet: str, bootstrap: str, files: str) -> Ca
                 "Name": "skytrain",
                 "ScriptBootstrapAction": {
                     "Path": bootstrap,
-                    "Args": [job.places.environment.rpartition("/")[0], files],
+                    "Args": [job.places.environment.rpartition("/")[0], files, str(job.most_seconds)],
                 },
             }
         ],
@@ -121,7 +133,8 @@ def _instances(job: EmrJobSpec, subnet: str) -> dict[str, Any]:
 
 
 def _group(job: EmrJobSpec, role: str, kind: str, count: int) -> dict[str, Any]:
-    volume = {"VolumeType": "gp3", "SizeInGB": job.settings.disk_gb}
+    volumes = -(-job.settings.disk_gb // VOLUME_GB)
+    volume = {"VolumeType": "gp3", "SizeInGB": -(-job.settings.disk_gb // volumes)}
     return {
         "Name": role.lower(),
         "InstanceRole": role,
@@ -130,7 +143,7 @@ def _group(job: EmrJobSpec, role: str, kind: str, count: int) -> dict[str, Any]:
         # Without a bid, spot nodes cost at most the price on demand.
         "Market": "SPOT" if role == "TASK" else "ON_DEMAND",
         "EbsConfiguration": {
-            "EbsBlockDeviceConfigs": [{"VolumeSpecification": volume, "VolumesPerInstance": 1}],
+            "EbsBlockDeviceConfigs": [{"VolumeSpecification": volume, "VolumesPerInstance": volumes}],
             "EbsOptimized": True,
         },
     }

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from ..planning import Market
 from ..storage import Store
 from .calls import Call
 from .errors import CloudError
 from .launches import LaunchRecord, launch_folder
 from .session import AwsSession
+from .tags import read_tags
 
 SERVERLESS, CLUSTER = "emr-serverless", "emr"
 TARGETS = (SERVERLESS, CLUSTER)
 ENDED = ("SUCCESS", "FAILED", "CANCELLED", "COMPLETED", "INTERRUPTED", "TERMINATED", "TERMINATED_WITH_ERRORS")
 WELL = ("SUCCESS", "COMPLETED")
+ENDING = ("CANCELLING", "CANCEL_PENDING", "TERMINATING")  # stopped already, and not over yet
 LOG_NAMES = ("stderr", "stdout")  # progress, then the result
 
 
@@ -36,10 +39,15 @@ class EmrJob:
     vcpu_hours: float | None = None  # billed by EMR Serverless
     gb_hours: float | None = None
     region: str | None = None
+    disk_gb_hours: float = 0.0  # beyond the free 20 GB of each worker
 
     @property
     def has_ended(self) -> bool:
         return self.state in ENDED
+
+    @property
+    def is_ending(self) -> bool:
+        return self.state in ENDING
 
     @property
     def ended_well(self) -> bool:
@@ -52,7 +60,7 @@ def emr_jobs_of(session: AwsSession, launches: list[LaunchRecord]) -> list[EmrJo
     for record in reversed(launches):
         if record.target in TARGETS:
             find = _job_runs if record.target == SERVERLESS else _steps
-            found += find(session, record.groups[0].name, record.region)
+            found += find(session, record)
     return found
 
 
@@ -68,13 +76,17 @@ def stop_emr_job(job: EmrJob) -> Call:
     return Call("emr", "TerminateJobFlows", {"JobFlowIds": [job.place]})
 
 
-def _job_runs(session: AwsSession, name: str, region: str) -> Iterator[EmrJob]:
+def _job_runs(session: AwsSession, record: LaunchRecord) -> Iterator[EmrJob]:
+    name, region = record.groups[0].name, record.region
     for one in session.items(Call("emr-serverless", "ListApplications"), "applications", region):
         if one.get("name") != name or one["state"] == "TERMINATED":
             continue
         for run in job_runs_of(session, one["id"], region):
             named = {"applicationId": one["id"], "jobRunId": run["id"]}
             found = session.perform(Call("emr-serverless", "GetJobRun", named), region)["jobRun"]
+            tags = read_tags(found.get("tags"))
+            if tags is None or tags.run != record.run:  # the name of an application is not only ours to choose
+                continue
             billed = found.get("billedResourceUtilization") or {}
             yield EmrJob(
                 name,
@@ -88,6 +100,7 @@ def _job_runs(session: AwsSession, name: str, region: str) -> Iterator[EmrJob]:
                 billed.get("vCPUHour"),
                 billed.get("memoryGBHour"),
                 region,
+                billed.get("storageGBHour") or 0.0,
             )
 
 
@@ -102,7 +115,8 @@ def job_runs_of(session: AwsSession, application: str, region: str) -> list[dict
         raise
 
 
-def _steps(session: AwsSession, name: str, region: str) -> Iterator[EmrJob]:
+def _steps(session: AwsSession, record: LaunchRecord) -> Iterator[EmrJob]:
+    name, region = record.groups[0].name, record.region
     for one in session.items(Call("emr", "ListClusters"), "Clusters", region):
         if one["Name"] != name:
             continue
@@ -110,7 +124,7 @@ def _steps(session: AwsSession, name: str, region: str) -> Iterator[EmrJob]:
         step = next(iter(session.items(Call("emr", "ListSteps", {"ClusterId": one["Id"]}), "Steps", region)), None)
         said = step["Status"] if step else status
         # A cluster that could not start has a step that waits for ever, and one that ended has a last word.
-        if status["State"] in ENDED and said["State"] not in ENDED:
+        if status["State"] in (*ENDED, *ENDING) and said["State"] not in ENDED:
             said = status
         times: dict[str, Any] = status.get("Timeline", {})
         began, ended = times.get("CreationDateTime"), times.get("EndDateTime")
@@ -126,6 +140,28 @@ def _steps(session: AwsSession, name: str, region: str) -> Iterator[EmrJob]:
             seconds,
             region=region,
         )
+
+
+@dataclass(frozen=True)
+class NodeTime:
+    """One node of a cluster, as EMR tells its life."""
+
+    type: str
+    market: Market
+    seconds: float
+
+
+def node_times(session: AwsSession, job: EmrJob, now: datetime) -> list[NodeTime]:
+    """Return the nodes that a job's cluster has had, those that were replaced included."""
+    found = []
+    asked = Call("emr", "ListInstances", {"ClusterId": job.place})
+    for one in session.items(asked, "Instances", job.region):
+        times = one.get("Status", {}).get("Timeline", {})
+        began = times.get("CreationDateTime")
+        if began:
+            seconds = ((times.get("EndDateTime") or now) - began).total_seconds()
+            found.append(NodeTime(one["InstanceType"], "spot" if one.get("Market") == "SPOT" else "on-demand", seconds))
+    return found
 
 
 def _reason(status: dict[str, Any]) -> str | None:

@@ -17,7 +17,7 @@ from .bundle import SUMS, BundleContents, bundle_of
 from .wheels import fetch_wheels, plugins_wheel, run_pip, skytrain_wheel
 
 ARCHIVE = "environment.tar.gz"
-SPARK_PYTHON = "3.11"  # of EMR 7.x, beside its default 3.9, which is too old
+SPARK_PYTHON = "3.11"  # of EMR 7.1 and later, beside its default 3.9, which is too old
 SPARK_PACKAGES = ("pandas>=2.2,<3",)  # of the extra `spark`; the cluster has its own PySpark
 UNUSED = re.compile(r"^(numba|pandas|pyarrow)/tests(/|$)|(^|/)__pycache__(/|$)|^bin(/|$)")
 # The machine's own Python runs it: a virtual environment would name the folder that it was made in. Compiled kernels
@@ -28,7 +28,12 @@ here=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd -P) || exit 1
 unset PYTHONHOME
 export PYTHONPATH="$here/site${{PYTHONPATH:+:$PYTHONPATH}}" PYTHONNOUSERSITE=1
 export NUMBA_CACHE_DIR="${{NUMBA_CACHE_DIR:-${{TMPDIR:-/tmp}}/skytrain-numba-$(id -u)}}"
-exec "${{SKYTRAIN_PYTHON:-python{SPARK_PYTHON}}}" "$@"
+python="${{SKYTRAIN_PYTHON:-python{SPARK_PYTHON}}}"
+if ! command -v "$python" > /dev/null; then
+  echo "skytrain: there is no $python on $(uname -n): EMR has it from release 7.1.0 on; SKYTRAIN_PYTHON names another" >&2
+  exit 127
+fi
+exec "$python" "$@"
 """
 # The driver's program: spark-submit takes a file and not a module.
 ENTRY = """\
@@ -92,10 +97,12 @@ def pack_environment(store: Store, contents: BundleContents, reporter: Reporter)
 def _install(wheels: Path, site: Path, contents: BundleContents) -> None:
     """Unpack the wheels for the cluster's Python, which need not be this one."""
     image = contents.image
-    given = [str(path) for path in sorted(wheels.glob("*.whl")) if not path.name.startswith("pip-")]
+    # By name: pip would note the path of a file, a folder of the moment, and no archive would be like another.
+    named = (path.name.split("-")[:2] for path in sorted(wheels.glob("*.whl")))
+    given = [f"{name}=={version}" for name, version in named if name != "pip"]
     platforms = [word for platform in image.platforms for word in ("--platform", platform)]
     kind = ["--no-deps", "--no-compile", "--only-binary=:all:", "--python-version", image.version, *platforms]
-    run_pip("install", "--no-index", "--target", str(site), *kind, *given)
+    run_pip("install", "--no-index", "--find-links", str(wheels), "--target", str(site), *kind, *given)
 
 
 def write_archive(site: Path, archive: Path) -> None:

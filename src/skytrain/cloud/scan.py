@@ -67,15 +67,17 @@ def scan_account(
     def ask(question: tuple[ResourceKind, str]) -> list[CloudResource]:
         nonlocal done
         kind, region = question
+        answer: list[CloudResource] = []  # what was found before a problem counts too
         try:
-            return list(kind.find(session, region)) if session.offers(kind.service, region) else []
+            if session.offers(kind.service, region):
+                answer.extend(kind.find(session, region))
         except CloudError as error:
             problems.append(ScanProblem(kind.name, region, str(error).partition("\n")[0]))
-            return []
         finally:
             with lock:
                 done += 1
                 progress(done, len(questions))
+        return answer
 
     with ThreadPoolExecutor(CONCURRENT) as pool:
         answers = list(pool.map(ask, questions))

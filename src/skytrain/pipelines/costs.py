@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ..cloud import RUN, AwsSession, Call, CloudError
-from ..config import Config, format_bytes, format_seconds
+from ..config import Config, format_bytes, format_seconds, plural
 from ..runs import Count, HostSpends, last_records, load_run
 from ..storage import Store, open_store
+from .emr_jobs import JobCost, emr_costs, emr_launches
 
 # us-east-2. Rank 0 writes spend, metrics and log and lists the attempts every five seconds, and reads one small object.
 S3_USD_PER_GB_MONTH = 0.023
@@ -53,16 +54,24 @@ class RunCosts:
     storage_usd_per_month: float
     requests_usd: float
     bill: Bill | None
+    jobs: tuple[JobCost, ...] = ()  # on EMR
+    unread_jobs: int = 0  # on EMR, without a session to ask about them
 
     @property
     def usd(self) -> float:
-        return sum(machine.usd for machine in self.machines)
+        return sum(machine.usd for machine in self.machines) + sum(job.usd or 0.0 for job in self.jobs)
 
 
 def costs(config: Config, run: str, session: AwsSession | None) -> RunCosts:
     """The costs of a run, with AWS's bill if there is a session to ask."""
     store = open_store(config.store)
-    record = load_run(store, run)
+    launches = emr_launches(config, run)
+    # A launch that prepares data trains nothing, so it has no record of a run.
+    began_at = (
+        launches[0].launched_at
+        if launches and not store.exists(f"runs/{run}/run.json")
+        else load_run(store, run).started_at
+    )
     machines = tuple(machine_costs(store, run))
     stored = sum(stat.size for stat in store.list(f"runs/{run}"))
     hours = sum(machine.seconds for machine in machines) / 3600
@@ -74,7 +83,9 @@ def costs(config: Config, run: str, session: AwsSession | None) -> RunCosts:
         stored_bytes=stored,
         storage_usd_per_month=S3_USD_PER_GB_MONTH * stored / 1e9 if remote else 0.0,
         requests_usd=hours * (WRITES_PER_HOUR * USD_PER_WRITE + READS_PER_HOUR * USD_PER_READ) if remote else 0.0,
-        bill=None if session is None else read_bill(session, run, record.started_at),
+        bill=None if session is None else read_bill(session, run, began_at),
+        jobs=() if session is None else tuple(emr_costs(session, launches, datetime.now(UTC))),
+        unread_jobs=len(launches) if session is None else 0,
     )
 
 
@@ -142,10 +153,22 @@ def cost_rows(found: RunCosts) -> list[tuple[str, ...]]:
     return rows
 
 
+def job_cost_rows(found: RunCosts) -> list[tuple[str, ...]]:
+    """Jobs on EMR as a table, header first."""
+    rows: list[tuple[str, ...]] = [("JOB", "WHERE", "STATE", "RAN", "DOLLARS", "FROM")]
+    for job in found.jobs:
+        ran = "-" if job.seconds is None else format_seconds(job.seconds)
+        rows.append((job.name, job.where, job.state, ran, "?" if job.usd is None else f"{job.usd:.2f}", job.basis))
+    return rows
+
+
 def cost_notes(found: RunCosts) -> list[str]:
     """Lines below the table."""
     lines = []
-    if not found.metered:
+    if found.unread_jobs:
+        jobs = plural(found.unread_jobs, "launch", "launches")
+        lines.append(f"{jobs} on EMR: what they cost is told with cloud=emr-serverless or cloud=emr")
+    if not found.metered and found.machines:
         lines.append("no attempt knew the price of its machine: set budget.usd_per_hour")
     stored = format_bytes(found.stored_bytes)
     lines.append(

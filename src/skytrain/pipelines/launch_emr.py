@@ -11,6 +11,7 @@ from ..cloud import (
     ENTRY,
     PLATFORMS,
     SPARK_PYTHON,
+    START_SECONDS,
     AwsSession,
     BundleContents,
     Call,
@@ -100,8 +101,9 @@ class EmrLaunch:
 
     @property
     def most_usd(self) -> float:
-        """What the job costs if every attempt runs until its limit."""
-        return self.usd_per_hour * self.job.attempts * self.job.timeout_seconds / 3600
+        """What the job costs if every attempt runs until its limit; a cluster's machines also start and wait."""
+        seconds = self.job.attempts * self.job.timeout_seconds if self.serverless else self.job.most_seconds
+        return self.usd_per_hour * seconds / 3600
 
 
 def prepare_emr_launch(
@@ -251,12 +253,12 @@ def _executors(config: Config) -> int:
 def _timeout(config: Config, usd_per_hour: float) -> int:
     """Return the seconds of an attempt: the settings', or fewer if all attempts would cost more than the budget."""
     wanted = config.cloud.emr
-    seconds = wanted.timeout
+    seconds, beside = wanted.timeout, 0.0 if config.cloud.target == SERVERLESS else START_SECONDS + wanted.idle
     if config.budget.usd is not None:
-        seconds = min(seconds, config.budget.usd / usd_per_hour * 3600 / (1 + wanted.retries))
+        seconds = min(seconds, (config.budget.usd / usd_per_hour * 3600 - beside) / (1 + wanted.retries))
     if seconds < 300:
         raise SkytrainError(
-            f"budget.usd={config.budget.usd:g} pays for {seconds / 60:.1f} minutes of each of {1 + wanted.retries} "
+            f"budget.usd={config.budget.usd:g} pays for {max(0.0, seconds) / 60:.1f} minutes of each of {1 + wanted.retries} "
             f"attempts at ${usd_per_hour:.2f} an hour\n"
             "  raise budget.usd, or set cloud.emr.retries=0, or use fewer executors or nodes"
         )

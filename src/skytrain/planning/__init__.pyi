@@ -25,6 +25,7 @@ from .corpus_costs import (
     corpus_offers as corpus_offers,
     corpus_table as corpus_table,
     corpus_work as corpus_work,
+    node_price as node_price,
     serverless_offer as serverless_offer,
     serverless_price as serverless_price,
     serverless_usd_per_hour as serverless_usd_per_hour,

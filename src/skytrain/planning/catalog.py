@@ -24,7 +24,8 @@ CPU_FAMILIES = ("c7i", "m7i", "r7i", "r5")  # for preparing data: 2, 4, 8 and 8 
 REGIONS = ("us-east-1", "us-east-2", "us-west-2")
 INSTANCES, PRICES, CPU_INSTANCES, CPU_PRICES = "instances.csv", "prices.csv", "cpu_instances.csv", "cpu_prices.csv"
 FILES = (INSTANCES, PRICES, CPU_INSTANCES, CPU_PRICES)
-SAGEMAKER_PRICES = "sagemaker_prices.csv"  # only of a refreshed catalogue: no public source lists them
+# Only of a refreshed catalogue: no public source lists them.
+SAGEMAKER_PRICES, EMR_FEES = "sagemaker_prices.csv", "emr_fees.csv"
 STALE_DAYS = 30  # spot prices drift within weeks; beyond this age every plan states the age of its prices
 
 # Service Quotas count vCPUs by family and market. Public sources do not agree on a code for P6 spot.
@@ -107,6 +108,7 @@ class Catalog:
     origin: Literal["packaged", "refreshed"]
     cpu_instances: tuple[InstanceType, ...] = ()
     sagemaker_prices: tuple[Price, ...] = ()  # of ml.* machines on demand, by the type without its ml.
+    emr_fees: tuple[Price, ...] = ()  # what EMR asks for a node, beside EC2's price of it
 
     @cached_property
     def _by_key(self) -> dict[tuple[str, str, str], Price]:
@@ -154,6 +156,10 @@ class Catalog:
         found = self._sagemaker_by_key.get((type, region))
         return None if found is None else replace(found, market=market)
 
+    def emr_fee(self, type: str, region: str) -> Price | None:
+        """Return what EMR asks for a node, whatever its market, or None if it is not known."""
+        return next((fee for fee in self.emr_fees if (fee.type, fee.region) == (type, region)), None)
+
     def check_region(self, region: str) -> None:
         if region not in self.regions:
             guess = nearest(region, self.regions)
@@ -169,7 +175,7 @@ def load_catalog(folder: Path | None = None) -> Catalog:
     cached = (folder or skytrain_cache_folder()) / "catalog"
     if (cached / PRICES).exists():
         try:
-            named = (*FILES, SAGEMAKER_PRICES)
+            named = (*FILES, SAGEMAKER_PRICES, EMR_FEES)
             files = {name: (cached / name).read_text() for name in named if (cached / name).exists()}
             return _parse({**_packaged_cpu_files(), **files}, "refreshed")
         except (KeyError, ValueError, OSError, TypeError) as error:
@@ -199,6 +205,7 @@ def save_catalog(catalog: Catalog, folder: Path | None = None) -> Path:
     cpu = {instance.type for instance in catalog.cpu_instances}
     tables: dict[str, Sequence[InstanceType | Price]] = {
         SAGEMAKER_PRICES: catalog.sagemaker_prices,
+        EMR_FEES: catalog.emr_fees,
         CPU_INSTANCES: catalog.cpu_instances,
         CPU_PRICES: [price for price in catalog.prices if price.type in cpu],
         INSTANCES: catalog.instances,
@@ -206,7 +213,7 @@ def save_catalog(catalog: Catalog, folder: Path | None = None) -> Path:
     }
     for name, rows in tables.items():
         if not rows:
-            if name == SAGEMAKER_PRICES:
+            if name in (SAGEMAKER_PRICES, EMR_FEES):
                 (cached / name).unlink(missing_ok=True)  # of an earlier refresh
             continue
         columns = ["instance_type" if field == "type" else field for field in rows[0].__dataclass_fields__]
@@ -221,8 +228,9 @@ def save_catalog(catalog: Catalog, folder: Path | None = None) -> Path:
 
 def _parse(files: Mapping[str, str], origin: Literal["packaged", "refreshed"]) -> Catalog:
     prices = [*_prices(files[PRICES]), *_prices(files[CPU_PRICES])]
-    cpu, sagemaker = _instances(files[CPU_INSTANCES]), tuple(_prices(files.get(SAGEMAKER_PRICES, "")))
-    return Catalog(_instances(files[INSTANCES]), tuple(prices), origin, cpu, sagemaker)
+    sagemaker, fees = (tuple(_prices(files.get(name, ""))) for name in (SAGEMAKER_PRICES, EMR_FEES))
+    cpu = _instances(files[CPU_INSTANCES])
+    return Catalog(_instances(files[INSTANCES]), tuple(prices), origin, cpu, sagemaker, fees)
 
 
 def _instances(text: str) -> tuple[InstanceType, ...]:

@@ -149,6 +149,28 @@ class ClusterPrice:
         return self.machines + self.fee + self.disks
 
 
+@dataclass(frozen=True)
+class NodePrice:
+    """What an hour of a node costs without its disk."""
+
+    machine: float
+    fee: float
+
+    @property
+    def usd(self) -> float:
+        return self.machine + self.fee
+
+
+def node_price(kind: str, region: str, market: Market, catalog: Catalog) -> NodePrice | None:
+    """Return the price of a node; None if the catalogue lacks it. EMR's fee is assumed where it is not known."""
+    price, listed = catalog.price(kind, region, market), catalog.price(kind, region, "on-demand")
+    if price is None or listed is None:
+        return None
+    known = catalog.emr_fee(kind, region)
+    fee = known.usd_per_hour_max if known else EMR_FEE * listed.usd_per_hour_max
+    return NodePrice((price.usd_per_hour_min + price.usd_per_hour_max) / 2, fee)
+
+
 def cluster_price(wanted: EmrConfig, catalog: Catalog, region: str) -> ClusterPrice:
     """Return the price of the settings' cluster; raises SkytrainError for types without a price."""
     groups: list[tuple[str, int, Market]] = [
@@ -158,14 +180,14 @@ def cluster_price(wanted: EmrConfig, catalog: Catalog, region: str) -> ClusterPr
     ]
     machines = fee = 0.0
     for kind, count, market in groups:
-        price, listed = catalog.price(kind, region, market), catalog.price(kind, region, "on-demand")
-        if count and (price is None or listed is None):
+        price = node_price(kind, region, market, catalog)
+        if count and price is None:
             raise SkytrainError(
                 f"the catalogue has no price for {kind} ({market}) in {region}\n  try: skytrain catalog refresh"
             )
-        if count and price and listed:
-            machines += count * (price.usd_per_hour_min + price.usd_per_hour_max) / 2
-            fee += count * EMR_FEE * listed.usd_per_hour_max
+        if count and price:
+            machines += count * price.machine
+            fee += count * price.fee
     nodes = 1 + wanted.core_nodes + wanted.task_nodes
     return ClusterPrice(machines, fee, nodes * wanted.disk_gb * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH)
 
@@ -249,7 +271,17 @@ def corpus_table(offers: Sequence[CorpusOffer]) -> str:
     return text_table(head, rows, left=frozenset({1, 2}))
 
 
-def corpus_lines(work: CorpusWork, region: str) -> list[str]:
+def _fee_line(catalog: Catalog, region: str) -> str:
+    known = [fee for fee in catalog.emr_fees if fee.region == region]
+    if known:
+        return f"EMR's fee on clusters: AWS' price list ({known[0].date}); EC2 prices from the catalogue"
+    return (
+        "EMR's fee on clusters: a quarter of the price on demand, the most that it is (`skytrain catalog refresh` "
+        "reads the fees); EC2 prices from the catalogue"
+    )
+
+
+def corpus_lines(work: CorpusWork, region: str, catalog: Catalog) -> list[str]:
     """Return what the table rests on."""
     serverless = f"EMR Serverless: no price is known for {region}, so it is left out"
     if has_serverless_price(region):
@@ -264,7 +296,7 @@ def corpus_lines(work: CorpusWork, region: str) -> list[str]:
         f"{format_bytes(work.text_bytes)} of text, {documents}; {work.vcpu_seconds / 3600:,.1f} vCPU-hours on Spark, "
         f"{format_bytes(work.documents * SHUFFLE_BYTES_PER_DOCUMENT)} shuffled",
         serverless,
-        "EMR's fee on clusters: a quarter of the price on demand, the most that it is; EC2 prices from the catalogue",
+        _fee_line(catalog, region),
         "speed: 4 MB of text per vCPU and second and 75 CPU-microseconds a document, measured on 2 cores up to 1M "
         "documents; beyond that extrapolated, p90 1.8 times as slow",
     ]

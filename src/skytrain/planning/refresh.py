@@ -24,7 +24,7 @@ def refresh_catalog(
     clients: Clients | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Catalog:
-    """Fetch specifications, on-demand prices, current spot prices and SageMaker's prices of the families in `regions`.
+    """Fetch specifications, on-demand and current spot prices, SageMaker's prices and EMR's fees in `regions`.
 
     Needs ec2:DescribeInstanceTypes, ec2:DescribeSpotPriceHistory and pricing:GetProducts. A type that is not sold in a
     region has no price there.
@@ -33,6 +33,7 @@ def refresh_catalog(
     instances: dict[str, InstanceType] = {}
     prices: list[Price] = []
     sagemaker: list[Price] = []
+    fees: list[Price] = []
     with _aws_errors_for_people():
         clients = clients or _boto3_clients()
         pricing = clients("pricing", PRICING_REGION)
@@ -42,6 +43,7 @@ def refresh_catalog(
             instances |= sold
             prices += _spot_prices(ec2, region, list(sold), today)
             sagemaker += _sagemaker_prices(pricing, region, sold, today)
+            fees += _emr_fees(pricing, region, sold, today)
             for type in sold:
                 prices += _on_demand_price(pricing, region, type, today)
                 if progress:
@@ -55,7 +57,7 @@ def refresh_catalog(
         instances.values(), key=lambda instance: (families.index(instance.family), instance.gpus, instance.vcpus)
     )
     with_gpus, without = (tuple(one for one in order if bool(one.gpus) is wanted) for wanted in (True, False))
-    return Catalog(with_gpus, tuple(prices), "refreshed", without, tuple(sagemaker))
+    return Catalog(with_gpus, tuple(prices), "refreshed", without, tuple(sagemaker), tuple(fees))
 
 
 def _instance_types(ec2: Any, today: str) -> Iterator[InstanceType]:
@@ -143,6 +145,18 @@ def _sagemaker_prices(pricing: Any, region: str, sold: Mapping[str, InstanceType
                 found[type] = min([*usd, found.get(type, math.inf)])
     for type, price in found.items():
         yield Price(type, region, "on-demand", price, price, today, "Pricing GetProducts, SageMaker")
+
+
+def _emr_fees(pricing: Any, region: str, sold: Mapping[str, InstanceType], today: str) -> Iterator[Price]:
+    """Yield what EMR asks for an hour of each machine without GPUs, beside EC2's price of it."""
+    wanted = {"regionCode": region, "productFamily": "Elastic Map Reduce Instance", "softwareType": "EMR"}
+    filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+    for page in pricing.get_paginator("get_products").paginate(ServiceCode="ElasticMapReduce", Filters=filters):
+        for item in map(json.loads, page["PriceList"]):
+            type = item["product"]["attributes"].get("instanceType", "")
+            usd = [price for price in _usd(item) if price > 0]
+            if type in sold and not sold[type].gpus and usd:
+                yield Price(type, region, "on-demand", max(usd), max(usd), today, "Pricing GetProducts, EMR")
 
 
 def _usd(product: dict[str, Any]) -> Iterable[float]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..calls import Call
 from ..emr_jobs import job_runs_of
+from ..errors import CloudError
 from ..session import AwsSession
 from ._kind import CloudResource, ResourceKind, ours
 
@@ -14,11 +15,16 @@ ACTIVE_JOB = ("SUBMITTED", "PENDING", "SCHEDULED", "RUNNING", "QUEUED")
 
 
 def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
+    denied: CloudError | None = None
     for found in session.items(Call("emr-serverless", "ListApplications"), "applications", region):
         if found["state"] == "TERMINATED":
             continue
         call = Call("emr-serverless", "GetApplication", {"applicationId": found["id"]})
-        tags = ours(session.perform(call, region)["application"].get("tags"))
+        try:
+            tags = ours(session.perform(call, region)["application"].get("tags"))
+        except CloudError as error:  # gone by now, or somebody else's: ours are found all the same
+            denied = denied if error.code == "ResourceNotFoundException" else error
+            continue
         if tags is not None:
             cost = 0.0 if found["state"] in IDLE else None
             yield CloudResource(
@@ -31,6 +37,8 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
                 cost,
                 {"name": found.get("name"), "jobs": _running(session, found["id"], region)},
             )
+    if denied is not None:
+        raise denied
 
 
 def _running(session: AwsSession, application: str, region: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..calls import Call
+from ..errors import CloudError
 from ..session import AwsSession
 from ._kind import CloudResource, ResourceKind, ours
 
@@ -12,12 +13,19 @@ ALIVE = ["STARTING", "BOOTSTRAPPING", "RUNNING", "WAITING"]
 
 
 def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
+    denied: CloudError | None = None
     for found in session.items(Call("emr", "ListClusters", {"ClusterStates": ALIVE}), "Clusters", region):
-        cluster = session.perform(Call("emr", "DescribeCluster", {"ClusterId": found["Id"]}), region)["Cluster"]
+        try:
+            cluster = session.perform(Call("emr", "DescribeCluster", {"ClusterId": found["Id"]}), region)["Cluster"]
+        except CloudError as error:  # perhaps somebody else's: ours are found all the same
+            denied = error
+            continue
         tags = ours(cluster.get("Tags"))
         if tags is not None:
             created = found.get("Status", {}).get("Timeline", {}).get("CreationDateTime")
             yield CloudResource(KIND.name, found["Id"], region, tags, found["Status"]["State"], created)
+    if denied is not None:
+        raise denied
 
 
 def delete(resource: CloudResource) -> list[Call]:

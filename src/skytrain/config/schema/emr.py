@@ -12,7 +12,7 @@ from .kinds import Positive, Range, Seconds
 class EmrConfig:
     """EMR, for `launch prepare`; cloud=emr-serverless and cloud=emr."""
 
-    release: str = setting(EXECUTION, "Release of EMR, 7.x: its Spark 3.5 and its Python 3.11 run the job.")
+    release: str = setting(EXECUTION, "Release of EMR, 7.1 or later: its Spark 3.5 and its Python 3.11 run the job.")
     executors: Positive | None = setting(
         EXECUTION, "Most executors at a time; null: as many as the nodes of the cluster hold."
     )
@@ -20,7 +20,9 @@ class EmrConfig:
     executor_gb: Positive = setting(
         EXECUTION, "Memory of an executor and of the driver in GB, JVM and Python together: 2 or more for each core."
     )
-    disk_gb: Positive = setting(EXECUTION, "Disk of each executor (serverless: 20 to 200), or node, in GB.")
+    disk_gb: Positive = setting(
+        EXECUTION, "Disk of each executor (serverless: 20 to 200), or node (10 to 16384), in GB."
+    )
     timeout: Annotated[Seconds, Range(min=300, max=604800)] = setting(
         EXECUTION, "Longest time of an attempt; then it is ended, and the same command resumes."
     )
