@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from skytrain.config import ConfigError, MissingExtra, SkytrainError, SparkConfig, is_spark_submitted, set_default
+from skytrain.storage import ScratchFolder
 
 from ..progress import ShowProgress
 from .jobs import SparkJobs
@@ -27,15 +29,16 @@ RUNTIME = {
 @contextmanager
 def open_jobs(settings: SparkConfig, progress: ShowProgress | None = None) -> Iterator[SparkJobs]:
     """Run jobs on the session of this process, or on a new one that ends with them."""
-    session, is_new = _open_session(settings)
-    try:
-        yield SparkJobs(session, progress, settings.partitions, settings.split_bytes)
-    finally:
-        if is_new:
-            session.stop()
+    with ScratchFolder("skytrain-spark") as scratch:
+        session, is_new = _open_session(settings, scratch)
+        try:
+            yield SparkJobs(session, progress, settings.partitions, settings.split_bytes)
+        finally:
+            if is_new:
+                session.stop()
 
 
-def _open_session(settings: SparkConfig) -> tuple[Any, bool]:
+def _open_session(settings: SparkConfig, scratch: Path) -> tuple[Any, bool]:
     """Return a session and whether it is new. What spark-submit or a notebook has set already stays as it is."""
     try:
         from pyspark import SparkConf, SparkContext
@@ -52,15 +55,18 @@ def _open_session(settings: SparkConfig) -> tuple[Any, bool]:
     if is_spark_submitted():
         SparkContext._ensure_initialized()  # else SparkConf does not see what spark-submit has set, its master first
     given = SparkConf()
-    builder = SparkSession.builder.appName("skytrain prepare")
-    if settings.master is not None:
-        builder = builder.master(settings.master)
-    elif not given.contains("spark.master"):
-        builder = builder.master("local[*]")
+    builder, defaults = SparkSession.builder.appName("skytrain prepare"), {**DEFAULTS, **RUNTIME}
+    master = settings.master or given.get("spark.master", "local[*]")
+    if settings.master is not None or not given.contains("spark.master"):
+        builder = builder.master(master)
+    if str(master).startswith("local"):
+        # Shuffled data of a driver that was killed would stay: the next one removes this folder. A cluster's workers
+        # clean up themselves.
+        defaults["spark.local.dir"] = str(scratch)
     for name in settings.conf:
         if not name.startswith("spark."):
             raise ConfigError("spark.conf", f"{name!r} is no property of Spark", hint="{spark.executor.memory: 2g}")
-    for name, value in {**DEFAULTS, **RUNTIME, **settings.conf}.items():
+    for name, value in {**defaults, **settings.conf}.items():
         if name in settings.conf or not given.contains(name):
             builder = builder.config(name, value)
     try:
