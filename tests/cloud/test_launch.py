@@ -85,6 +85,37 @@ def groups_of(ground: Ground) -> dict[str, int]:
     return {group["AutoScalingGroupName"]: len(group["Instances"]) for group in found}
 
 
+def test_a_run_with_a_job_on_another_target_is_launched_when_that_is_over(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    store = launching.open_store(s3_root)
+    for number, target in enumerate(("eks", "slurm"), 1):
+        group = LaunchedGroup("job", "", "node", target, 2, 0.0, "", False)
+        record = LaunchRecord(
+            f"{number:05d}",
+            RUN,
+            "train",
+            "2026-11-16T00:00:00+00:00",
+            "ada",
+            "",
+            "",
+            9.0,
+            "",
+            "",
+            "",
+            [],
+            [group],
+            target=target,
+        )
+        create_launch(store, record)
+        with pytest.raises(
+            SkytrainError, match=f"by ada with cloud={target}, .*\n.* skytrain stop {RUN} cloud={target}"
+        ):
+            prepared(ground, stubbed, s3_root)
+        stopping.mark_stopped(config_of(ground, s3_root), RUN)
+    assert prepared(ground, stubbed, s3_root).record.id == "00003"
+
+
 @pytest.mark.usefixtures("without_packages")
 def test_a_launch_starts_the_first_offer_and_gives_everything_back(
     ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch

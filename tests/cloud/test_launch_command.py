@@ -119,6 +119,8 @@ def test_a_dry_run_prints_the_requests_and_yes_makes_them(
     assert "skytrain stop gpt2-typed cloud=ec2" in said
     [group] = groups(ground)
     assert (group["AutoScalingGroupName"], group["DesiredCapacity"]) == ("skytrain-demo-gpt2-typed-00001-0", 1)
+    log = Ec2Launcher().job_log(compose(["cloud=ec2"]).config, "gpt2-typed", None)
+    assert log is not None and "1 x g5.xlarge (spot)" in log.lines[0] and not log.ended
 
 
 def test_one_machine_without_gpus_prepares_data_with_a_role_that_may_write_it(

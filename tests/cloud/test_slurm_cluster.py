@@ -15,6 +15,8 @@ from skytrain.cloud.slurm_cluster import seconds_of
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent, read_metrics
 from skytrain.storage import open_store
+from skytrain.tuning import SweepStore
+from tests.pipelines.test_tune import SWEEP
 from tests.support.slurm import slurm_cluster
 from tests.support.tiny import TINY, tiny_config
 
@@ -150,6 +152,49 @@ def test_stop_saves_and_ends_the_job_and_the_same_launch_resumes(lab):
     assert "Restarts=0" in lab.ask("scontrol", "show", "job", job)
     again = launch(lab, "stopped")
     assert skytrain(lab, "stop", "stopped", "cloud=slurm", "store.root=store", "--force").returncode == 0
+    until(lambda: state(lab, again) in ("COMPLETED", "CANCELLED"), lambda: lab.ask("squeue"))
+
+
+def test_a_sweep_is_a_job_array_whose_tasks_share_it(lab):
+    words = ["launch", "tune", *TINY, *SWEEP, "trainer.device=cpu", "budget.usd=2", "tune.machines=2"]
+    words += ["cloud=slurm", "cloud.slurm.time=1h", "store.root=store", "--yes"]
+    done = skytrain(lab, *words)
+    assert done.returncode == 0, done.stderr
+    array = re.search(r"submitted job array (\d+): sweep s\b", done.stdout)[1]
+    folder, store = lab.work / "slurm/s", open_store(str(lab.work / "store"))
+
+    def logs():
+        return "".join(path.read_text()[-3000:] for path in sorted(folder.glob("*.log"))) + lab.ask("squeue", "--array")
+
+    twice = skytrain(lab, *words)
+    assert twice.returncode == 3 and f"is job {array} already" in twice.stderr
+    until(lambda: len(list(folder.glob("*.code"))) == 2, logs)
+    assert {path.name: path.read_text() for path in folder.glob("*.code")} == {"0.code": "0\n", "1.code": "0\n"}, logs()
+    sweep = SweepStore(store, "s")
+    state = sweep.state()
+    assert sweep.answer() is not None and set(state.history) == {one.number for one in state.decisions}
+    assert {claim.worker.rpartition("-")[0] for claim in state.claims} == {"s-machine-1", "s-machine-2"}
+    shown = skytrain(lab, "status", "s", "cloud=slurm", "store.root=store")
+    assert shown.returncode == 0 and "s: answered" in shown.stdout, shown.stdout + shown.stderr
+
+
+def test_a_job_that_its_partition_cancels_for_another_says_so_and_the_same_launch_resumes(lab):
+    store, low = open_store(str(lab.work / "store")), "cloud.slurm.partition=low"
+    done = skytrain(lab, "launch", "train", *SETTINGS, "store.root=store", "run=preempted", low, "--yes")
+    assert "partition low cancels jobs that it preempts" in done.stderr, done.stderr
+    job = re.search(r"submitted job (\d+)", done.stdout)[1]
+    until(lambda: committed_steps(store, "preempted"), lambda: log(lab, "preempted", job)[-3000:])
+    first = lab.ask(
+        "sbatch", "--parsable", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true"
+    ).strip()  # fmt: skip
+    until(lambda: state(lab, first) == "COMPLETED", lambda: lab.ask("squeue"))
+    assert state(lab, job) == "PREEMPTED"
+    shown = skytrain(lab, "status", "preempted", "cloud=slurm", "store.root=store")
+    assert f"job {job} was preempted and cancelled by its partition" in shown.stdout, shown.stdout + shown.stderr
+    saved = max(committed_steps(store, "preempted"))
+    again = launch(lab, "preempted")
+    until(lambda: max(committed_steps(store, "preempted")) > saved, lambda: log(lab, "preempted", again)[-3000:])
+    assert skytrain(lab, "stop", "preempted", "cloud=slurm", "store.root=store", "--force").returncode == 0
     until(lambda: state(lab, again) in ("COMPLETED", "CANCELLED"), lambda: lab.ask("squeue"))
 
 

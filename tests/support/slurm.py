@@ -50,7 +50,11 @@ MessageTimeout=90
 AccountingStorageType=accounting_storage/none
 JobAcctGatherType=jobacct_gather/none
 {nodes}
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 PartitionName=spot Nodes={names} Default=YES MaxTime=2:00:00 State=UP
+PartitionName=low Nodes={names} MaxTime=2:00:00 PreemptMode=CANCEL PriorityTier=1 State=UP
+PartitionName=high Nodes={names} MaxTime=2:00:00 PriorityTier=9 State=UP
 """
 
 

@@ -46,6 +46,9 @@ def logs(
     Of a sweep, it prints the log of the newest trial. Every rank writes its log to the store every few seconds,
     with warnings of libraries and the traceback of an error. So it can be read from any machine, while the run lasts and after its machines are gone.
 
+    Before a launched run has such a log, it prints what its job wrote where it was launched; --follow then goes on with
+    the run's own.
+
     \b
     Examples:
       skytrain logs my-run --follow

@@ -128,6 +128,7 @@ from .launches import (
     stopped_key as stopped_key,
     withdraw_launch as withdraw_launch,
 )
+from .log_streams import stream_lines as stream_lines
 from .market import offered_zones as offered_zones, quoted as quoted
 from .offers_in_turn import (
     current_offer as current_offer,

@@ -100,6 +100,7 @@ COMMAND_ACTIONS: dict[str, tuple[str, ...]] = {
     "catalog refresh": ("ec2:DescribeInstanceTypes", "ec2:DescribeSpotPriceHistory", "pricing:GetProducts"),
     "store copy": (*STORE_READS, *STORE_WRITES),
     "logs": STORE_READS,
+    "logs cloud=ec2": (*STORE_READS, "autoscaling:DescribeAutoScalingGroups", "logs:FilterLogEvents"),
     "status": (*FOLLOW, *STORE_READS),
     "stop": (
         *ACCOUNT,

@@ -11,6 +11,7 @@ from typing import Any
 from .calls import Call
 from .errors import CloudError
 from .launches import LaunchRecord
+from .log_streams import stream_lines
 from .session import AwsSession
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
@@ -127,13 +128,4 @@ def _hourly(product: dict[str, Any]) -> Iterator[float]:
 
 def job_log_lines(session: AwsSession, name: str, lines: int | None) -> list[str]:
     """Return the last lines that the job's containers wrote to CloudWatch, each with its host."""
-    wanted = {"logGroupName": LOG_GROUP, "logStreamNamePrefix": f"{name}/"}
-    try:
-        events = list(session.items(Call("logs", "FilterLogEvents", wanted), "events"))
-    except CloudError as error:
-        if error.code == "ResourceNotFoundException":  # no job has written anything yet
-            return []
-        raise
-    events.sort(key=lambda event: event["timestamp"])
-    found = [f"[{event['logStreamName'].removeprefix(f'{name}/')}] {event['message'].rstrip()}" for event in events]
-    return found[-lines:] if lines else found
+    return stream_lines(session, LOG_GROUP, f"{name}/", lines)

@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from ...cloud import Ec2Machines, Finding, Preflight, open_session, read_launch, render_calls
+from ...cloud import (
+    Ec2Machines,
+    Finding,
+    Preflight,
+    launches_of,
+    open_session,
+    read_launch,
+    render_calls,
+    stream_lines,
+)
 from ...config import Config
 from ...planning import JobKind
-from ...runs import EXIT_CODES, UNCOMMITTED, Reporter, find_metadata
+from ...runs import EXIT_CODES, UNCOMMITTED, Reporter, find_metadata, log_destination
 from ...storage import open_store
 from ..follow import RunFollower
 from ..launch import PlannedJob, PreparedLaunch, prepare_launch, start_launch
+from ..launch_limits import ask_account, live_launch
 from ..launch_plan import planned_job
 from ..launch_smoke import smoke_job, smoke_text, wait_for_start
 from ..launch_tune import SweepLaunch, plan_sweep_launch
 from ..plan import compose_plan
-from .base import LaunchRequest, LaunchTarget, ReadyJob, ShowRun
+from .base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, ShowRun
 
 if TYPE_CHECKING:
     from ...jobs import NodeRequest, RentedMachines
@@ -60,6 +71,20 @@ class Ec2Launcher(LaunchTarget):
             before=lambda show, tell: _follow_smoke(job, prepared, show, tell),
             next_words=WORDS,
         )
+
+    def job_log(self, config: Config, run: str, lines: int | None) -> JobLog | None:
+        """What the agents of the machines sent to CloudWatch; a run has no other log before its first attempt."""
+        store = open_store(config.store)
+        launches = launches_of(store, run) if config.cloud.target == self.name else []
+        if not launches:
+            return None
+        record, session = launches[-1], open_session(config.cloud.region, config.cloud.account)
+        live = live_launch([record], store, datetime.now(UTC), ask_account(session, store)) is not None
+        state = "no machine has begun to work on it" if live else "it has no machines any more"
+        said = [f"{run}: launched at {record.launched_at}, {record.groups[0].text}; {state}"]
+        if (place := log_destination(config, run, on_ec2=True)) is not None:
+            said = [*stream_lines(session, place.group, place.prefix, lines), *said]
+        return JobLog(said, ended=not live)
 
     def instance(self, config: Config, request: NodeRequest) -> str | None:
         metadata = find_metadata() if request.launch and config.cloud.target == self.name else None
