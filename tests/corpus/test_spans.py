@@ -196,6 +196,69 @@ def test_a_bad_record_stops_a_shared_file_where_it_stops_one_reader(data: Any, t
     assert str(shared.value) == str(one.value)
 
 
+def test_odd_files_are_told_alike_by_both_engines(data: Any, tmp_path: Path) -> None:
+    folder, line = tmp_path / "in", b'{"text": "one two three"}\n'
+    folder.mkdir()
+    gzip_, zstd = (lambda body, codec=codec: pa.Codec(codec).compress(body, asbytes=True) for codec in ("gzip", "zstd"))
+    bodies = {
+        "members.jsonl.gz": gzip_(line) + gzip_(b"") + gzip_(line),
+        "garbage.jsonl.gz": gzip_(line) + b"no gzip",
+        "cut.jsonl.zst": zstd(line * 500)[:-5],
+        "frames.jsonl.zst": zstd(line) + zstd(line),
+        "crlf.jsonl": line.replace(b"\n", b"\r\n") * 400,
+        "zeros.jsonl": line + b"\0" * 5000 + b"\n" + line,
+        "long.jsonl": b'{"text": "' + b"word " * 50_000 + b'"}\n' + line,
+        "empty lines.jsonl": b"\n\r\n" * 2000,
+    }
+    for name, body in bodies.items():
+        (folder / name).write_bytes(body)
+    source = JsonLines([f"{folder}/*", f"{folder}/crlf.jsonl", f"{folder}/../in/crlf.jsonl"])  # one file thrice
+    assert len(source.pieces()) == len(bodies)
+    alone = cleaned_locally(tmp_path / "alone", data, source)
+    store = open_store(str(tmp_path / "shared"))
+    found, _ = SparkCleaning(TasksInOrder(1000), store, "c", data, source).until(float("inf"))
+    assert chunk_bodies(store) == alone
+    removed = [rule for chunk in found for rule in chunk.removed]
+    assert removed.count("bad_records.file") == 2 and removed.count("bad_records.json") == 1
+    assert sum(chunk.documents for chunk in found) == 2 + 2 + 400 + 2 + 2
+
+
+def test_a_parquet_file_without_rows_is_a_file_without_documents(data: Any, tmp_path: Path) -> None:
+    kinds = pa.schema([("text", pa.string())])
+    pq.write_table(kinds.empty_table(), tmp_path / "empty.parquet")
+    pq.ParquetWriter(tmp_path / "groupless.parquet", kinds).close()
+    store, source = open_store(str(tmp_path / "store")), ParquetFiles(f"{tmp_path}/*.parquet")
+    found, is_complete = SparkCleaning(TasksInOrder(10), store, "c", data, source).until(float("inf"))
+    assert is_complete and [chunk.documents_read for chunk in found] == [0, 0]
+    assert chunk_bodies(store) == cleaned_locally(tmp_path / "alone", data, source)
+
+
+def test_a_file_that_is_gone_since_it_was_listed_is_named(data: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n' * 9)
+    source = JsonLines(f"{tmp_path}/*.jsonl")
+    listed = source.pieces()
+    (tmp_path / "a.jsonl").unlink()
+    for size in (20, 10**6):
+        cleaning = SparkCleaning(TasksInOrder(size), open_store(str(tmp_path / "s")), "c", data, Listed(source, listed))
+        with pytest.raises(SkytrainError, match=r"a\.jsonl is gone since the files were listed"):
+            cleaning.until(float("inf"))
+    with pytest.raises(SkytrainError, match=r"a\.jsonl is gone since the files were listed"):
+        cleaned_locally(tmp_path / "alone", data, Listed(source, listed))
+
+
+class Listed:
+    """A source whose files were listed before."""
+
+    def __init__(self, source: SpannedSource, files: list[Any]) -> None:
+        self.source, self.files = source, files
+
+    def pieces(self) -> list[Any]:
+        return self.files
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.source, name)
+
+
 def test_damage_inside_a_shared_parquet_file_ends_it_at_the_same_row(data: Any, tmp_path: Path) -> None:
     source = parquet(tmp_path / "file", random.Random(4))
     path = tmp_path / "file"

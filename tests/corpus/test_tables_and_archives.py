@@ -97,6 +97,29 @@ def test_a_cut_warc_is_named_after_what_could_be_read(tmp_path: Path) -> None:
     assert "a.warc.gz" in found[-1].problem
 
 
+@pytest.mark.parametrize("charset", ["klingon", "idna", "undefined", "rot13", "zlib", "unicode_escape"])
+def test_a_page_whose_charset_is_no_text_encoding_is_read_by_its_bytes(tmp_path: Path, charset: str) -> None:
+    odd = PAGE.replace("1704", "1704 \\ud800").encode()
+    pages = [PAGE.encode(), odd, PAGE.encode()]
+    body = b"".join(response(i, page, kind=f"text/html; charset={charset}") for i, page in enumerate(pages))
+    (tmp_path / "a.warc").write_bytes(body)
+    documents = [each for each in WebArchive(str(tmp_path / "a.warc")).documents() if isinstance(each, Document)]
+    assert ["The bridge was built" in document.text for document in documents] == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    "middle", [b"GARBAGE\r\n\r\n", response(2, PAGE.encode()).replace(b"Content-Length: ", b"Content-Length: -", 1)]
+)
+def test_a_broken_record_of_a_warc_ends_the_file_with_one_bad_record(tmp_path: Path, middle: bytes) -> None:
+    whole = response(1, PAGE.encode())
+    (tmp_path / "a.warc").write_bytes(whole + middle + whole)
+    (tmp_path / "b.warc.gz").write_bytes(gzip.compress(whole) + gzip.compress(middle)[:-9] + gzip.compress(whole))
+    for name in ("a.warc", "b.warc.gz"):
+        first, last = WebArchive(str(tmp_path / name)).documents()
+        assert isinstance(first, Document) and isinstance(last, BadRecord)
+        assert last.kind == "file" and name in last.problem
+
+
 def test_parquet_rows_become_documents_with_the_other_columns_as_meta(tmp_path: Path) -> None:
     table = pa.table({"text": ["one", None, "three"], "id": ["a", "b", "c"], "score": [1.5, 2.5, 3.5]})
     pq.write_table(table, tmp_path / "a.parquet")

@@ -55,18 +55,29 @@ class WebArchive(UserFiles):
                     if text is not None:
                         meta = {"url": record.headers.get("WARC-Target-URI"), "date": record.headers.get("WARC-Date")}
                         yield Document(str(record.record_id).strip("<>"), text, "warc", meta)
-            except (StreamError, ValueError, EOFError) as error:
+            except (StreamError, OSError, ValueError, EOFError) as error:
                 raise UnreadableFile(f"{file.url}: not a whole WARC file: {error}") from None
 
     def _text(self, record: Any, body: bytes) -> str | None:
-        from resiliparse.parse.encoding import bytes_to_str, detect_encoding
-
         if record.http_headers is None:  # a conversion record: UTF-8 already
             return body.decode(errors="replace")
         if record.http_headers.status_code != 200 or "html" not in (record.http_content_type or ""):
             return None
-        html = bytes_to_str(body, record.http_charset or detect_encoding(body))
-        return EXTRACTIONS[self.extraction](html, self.main_content)
+        return EXTRACTIONS[self.extraction](_decoded(body, record.http_charset), self.main_content)
+
+
+def _decoded(body: bytes, charset: str | None) -> str:
+    """Decode a page as its server says, or by its bytes if that is no text encoding: headers hold anything."""
+    from resiliparse.parse.encoding import bytes_to_str, detect_encoding
+
+    if charset:
+        try:
+            text = str(bytes_to_str(body, charset))
+            text.encode()  # half of a surrogate pair, which some encodings can spell, is no text
+            return text
+        except (LookupError, ValueError):
+            pass
+    return str(bytes_to_str(body, detect_encoding(body)))
 
 
 def _by_resiliparse(html: str, main_content: bool) -> str:
