@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from skytrain.cloud import ENTRY, PLATFORMS, SPARK_PYTHON, BundleContents, ImagePython, environment_of, pack_environment
-from skytrain.cloud.environment import write_archive
-from skytrain.config import compose
+from skytrain.cloud.environment import _install, write_archive
+from skytrain.cloud.wheels import write_wheel
+from skytrain.config import SkytrainError, compose
 from skytrain.runs import Silent
 from skytrain.storage import Store, open_store
 from tests.pipelines.test_spark import contents, prepare, same, settings
@@ -52,6 +53,31 @@ def test_the_archive_has_a_python_that_finds_its_packages_wherever_it_is_unpacke
     assert said.split("\n")[0] == (
         f"7 {tmp_path}/else where/site/own/__init__.py {tmp_path}/skytrain-numba-{os.getuid()}"
     )
+
+
+@pytest.mark.slow
+def test_the_same_wheels_give_the_same_archive_wherever_they_are_unpacked(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        wheels, site = tmp_path / name / "wheels", tmp_path / name / "site"
+        wheels.mkdir(parents=True)
+        write_wheel(
+            wheels, "own", "1.0+ab", {"own.py": b"FOUND = 7"}, "Metadata-Version: 2.1\nName: own\nVersion: 1.0+ab\n"
+        )
+        _install(wheels, site, CONTENTS)
+        write_archive(site, tmp_path / f"{name}.tar.gz")
+    assert (tmp_path / "one.tar.gz").read_bytes() == (tmp_path / "two.tar.gz").read_bytes()
+    (tmp_path / "one/wheels/own-1.0+ab-py3-none-any.whl").write_bytes(b"cut")
+    with pytest.raises(SkytrainError, match="could not be resolved"):
+        _install(tmp_path / "one/wheels", tmp_path / "again", CONTENTS)
+
+
+def test_a_machine_without_the_python_says_so(tmp_path: Path) -> None:
+    write_archive(tmp_path / "none", tmp_path / "a.tar.gz")
+    with tarfile.open(tmp_path / "a.tar.gz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    nothing = {"PATH": "/usr/bin:/bin", "SKYTRAIN_PYTHON": "python9.9"}
+    done = subprocess.run([tmp_path / "bin/python", "-V"], env=nothing, capture_output=True, text=True, check=False)
+    assert done.returncode == 127 and "there is no python9.9 on" in done.stderr
 
 
 def test_the_name_of_an_environment_follows_from_its_contents() -> None:
