@@ -144,7 +144,10 @@ def run_pip(*words: str) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input"]
     done = subprocess.run([*pip, *words], capture_output=True, text=True)
     if done.returncode:
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or done.stderr.splitlines()
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        # "ERROR: Exception:" stands before a traceback of pip itself, whose last line says what happened.
+        told = [line for line in lines if line.startswith("ERROR") and line != "ERROR: Exception:"]
+        said = told or lines[-1:]
         raise SkytrainError(
             "the packages for the machines could not be resolved: "
             + "\n  ".join(said[-3:])
