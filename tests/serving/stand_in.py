@@ -22,6 +22,9 @@ if given.fail == "start":
 # As vLLM's engine: a process that outlives its parent.
 engine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
 print("engine", engine.pid, flush=True)
+# As vLLM's engine, too: its title overwrites its environment.
+worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], env={})
+print("worker", worker.pid, flush=True)
 count, lock = 0, threading.Lock()
 
 class Handler(BaseHTTPRequestHandler):

@@ -20,6 +20,7 @@ import pytest
 from skytrain.config import SkytrainError
 from skytrain.config.composition import compose
 from skytrain.export.sums import write_sums
+from skytrain.jobs.processes import descendants
 from skytrain.pipelines.serve import ServeJob, ServeRequest, serve, served_model
 from skytrain.runs import Silent
 from skytrain.serving import Endpoint, EndpointError
@@ -35,8 +36,8 @@ class Served:
     said: str
     log: Path
 
-    def engine(self) -> int:
-        found = re.search(r"engine (\d+)", self.log.read_text())
+    def engine(self, name: str = "engine") -> int:
+        found = re.search(rf"{name} (\d+)", self.log.read_text())
         assert found
         return int(found[1])
 
@@ -72,6 +73,10 @@ def served(words: list[str], tmp_path: Path) -> Iterator[Served]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def ended(pid: int, seconds: float = 30.0) -> bool:
@@ -113,6 +118,16 @@ def test_kill_of_the_command_ends_the_server_and_what_it_started(folder: Path, p
         assert ended(engine)
         with pytest.raises(EndpointError):
             Endpoint(server.url, server.key).models()
+
+
+def test_kill_of_the_keeper_ends_the_server_and_what_it_started(folder: Path, python: Path, tmp_path: Path) -> None:
+    with served([str(folder), f"serve.python={python}"], tmp_path) as server:
+        started = descendants(server.process.pid)
+        [keeper] = [pid for pid in started if parent_of(pid) == server.process.pid]
+        assert {server.engine(), server.engine("worker")} < set(started)
+        os.kill(keeper, signal.SIGKILL)
+        assert server.process.wait(30) == 1
+        assert all(ended(pid) for pid in started)
 
 
 @pytest.fixture(autouse=True)

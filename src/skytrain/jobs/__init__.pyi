@@ -12,7 +12,11 @@ from .machines import LocalMachines as LocalMachines, RentedMachines as RentedMa
 from .network import address_of as address_of, count_efa_devices as count_efa_devices
 from .node import NodeRequest as NodeRequest, run_node as run_node
 from .nodes import host_name as host_name, node_facts as node_facts
-from .processes import kill_descendants as kill_descendants, kill_processes_with as kill_processes_with
+from .processes import (
+    kill_descendants as kill_descendants,
+    kill_processes_with as kill_processes_with,
+    kill_session as kill_session,
+)
 from .ranks import JoinedJob as JoinedJob, LostRank as LostRank, Ranks as Ranks, ToldByFirstRank as ToldByFirstRank
 from .supervision import (
     ClaimedAttempt as ClaimedAttempt,

@@ -38,6 +38,24 @@ def kill_descendants() -> None:
     _kill_all(lambda: [pid for pid in descendants(os.getpid()) if lives(pid)])
 
 
+def kill_session(leader: int) -> None:
+    """Kills the processes of the session that a process began, also where it has ended: its number is then not reused.
+
+    Unlike their environment, a process that writes its own title (setproctitle) does not overwrite its session.
+    """
+
+    def members() -> list[int]:
+        found = []
+        for path in PROC.glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended since
+                state, _, _, session = read_stat(int(path.name))[:4]
+                if session == str(leader) and state != "Z":
+                    found.append(int(path.name))
+        return found
+
+    _kill_all(members)
+
+
 def processes_with(variable: str, value: str) -> list[int]:
     """All other living processes that inherited a variable of the environment with this value."""
     mark, found = f"{variable}={value}".encode(), []

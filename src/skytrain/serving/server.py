@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..config import SkytrainError, format_seconds
-from ..jobs import kill_processes_with
+from ..jobs import kill_processes_with, kill_session
 from .client import Endpoint, EndpointError
 from .engine import VllmEngine, clean_environment
 from .settings import ServerSettings
@@ -96,7 +96,9 @@ class VllmServer:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-            kill_processes_with(MARK_VARIABLE, self._mark)  # what has outlived a killed keeper
+            # What has outlived a killed keeper: vLLM's processes, whose titles overwrite their environment, and others.
+            kill_session(self._process.pid)
+            kill_processes_with(MARK_VARIABLE, self._mark)
 
     def last_line(self) -> str:
         lines = self._lines()
