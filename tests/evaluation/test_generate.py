@@ -205,3 +205,9 @@ def test_the_prompt_is_printed_only_when_there_is_something_to_follow_it(tmp_pat
     with pytest.raises(SkytrainError, match="no run 'nothing-here'"):
         command([f"store.root='{tmp_path}'"], prompt="Once upon", source="nothing-here", temperature=0.0)
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_model_that_predicts_no_numbers_is_told(temperature: float) -> None:
+    with pytest.raises(SkytrainError, match="its weights are damaged, or its training diverged"):
+        choose(torch.tensor([1.0, float("nan")]), Sampling(temperature), torch.Generator())

@@ -9,13 +9,13 @@ import pytest
 
 from skytrain.config import Composed, SkytrainError
 from skytrain.config.composition import compose
-from skytrain.merging import DomainsFile, read_domains
+from skytrain.merging import DomainsFile, MergeReport, ModelRow, judge, read_domains
 from skytrain.pipelines.branch import ExpertRun, branch
 from skytrain.pipelines.merge import MergeRequest, merge
 from skytrain.pipelines.merge_report import MergeReportRequest, report_merge
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
-from skytrain.report import merge_html, merge_table
+from skytrain.report import merge_html, merge_table, merge_tasks_table
 from skytrain.runs import Silent, load_run
 from skytrain.storage import open_store
 from tests.support.tiny import TINY, tiny_config
@@ -24,6 +24,11 @@ from .conftest import SHORT
 
 OTHER = ("data.name=other", "data.source.seed=5")
 DOMAINS = DomainsFile("seed@2", {"synthetic": (), "other": OTHER}, SHORT)
+
+
+class Unmeasured(Silent):
+    def progress(self, stage, done, total, detail="", seconds_left=None):
+        raise AssertionError("measured")
 
 
 class Notes(Silent):
@@ -94,6 +99,14 @@ def test_experts_branch_off_resume_and_are_compared_with_what_is_merged_of_them(
     assert len(report.verdicts) == 6 and report.verdicts[0].startswith("merged beats the seed on ")
     assert store.exists("runs/both/merge-report.json")
     assert len(merge_table(report)) == 7
+    assert [len(line) for line in merge_tasks_table(report)] == [7] * (1 + len(merged.tasks))
+    for request_, message in (
+        (dataclasses.replace(request, run="nobody"), "no run 'nobody'"),
+        (dataclasses.replace(request, run="seed"), "seed was trained, not merged"),
+        (dataclasses.replace(request, dense="nobody"), "no run 'nobody'"),
+    ):
+        with pytest.raises(SkytrainError, match=message):
+            report_merge(composed([]).config, request_, composed, Unmeasured())
     for row in report.rows:
         score = next(score for name, score in row.tasks.items() if name.startswith("hellaswag/"))
         assert score.items == 6 and score.stderr is not None and 0 <= score.value <= 1
@@ -151,3 +164,18 @@ def test_a_file_of_domains_is_read_and_its_mistakes_are_named(tmp_path):
             read_domains(path)
     with pytest.raises(SkytrainError, match="cannot be read"):
         read_domains(tmp_path / "none.yaml")
+
+
+def test_an_ensemble_is_judged_as_a_merged_model_is():
+    rows = [
+        ModelRow("seed", "seed", {"a": 3.0, "b": 3.0}),
+        ModelRow("expert", "one", {"a": 1.0, "b": 3.5}),
+        ModelRow("ensemble", "forest", {"a": 1.5, "b": 2.0}),
+        ModelRow("dense", "dense", {"a": 1.0, "b": 1.0}),
+    ]
+    lines = judge(MergeReport("forest", "ensemble", {"a": 10, "b": 10}, rows))
+    assert [line.partition(" (")[0] for line in lines] == [
+        "the ensemble beats the seed on 2 of 2 domains",
+        "the ensemble beats one on 1 of the 1 domains off its own",
+        "the dense run is no worse than the ensemble",
+    ]

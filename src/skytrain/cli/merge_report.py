@@ -62,7 +62,7 @@ def merge_report(
     """
     from ..merging import read_domains
     from ..pipelines.merge_report import MergeReportRequest, report_merge
-    from ..report import merge_html, merge_table
+    from ..report import merge_html, merge_table, merge_tasks_table
     from .console import print_table, reporter
 
     if out is not None:
@@ -81,6 +81,9 @@ def merge_report(
         print(json.dumps(found.to_json()))
         return
     print_table(merge_table(found))
+    if tasks := merge_tasks_table(found):
+        print()
+        print_table(tasks)
     print("\n".join(["", *found.verdicts]))
     if out is not None:
         print(f"page: {out}")

@@ -113,6 +113,8 @@ def generate_tokens(
 
 def choose(logits_v: Tensor, sampling: Sampling, generator: torch.Generator) -> int:
     """Returns one token id."""
+    if logits_v.isnan().any():
+        raise SkytrainError("the model predicts no numbers (NaN): its weights are damaged, or its training diverged")
     if sampling.temperature == 0:
         return int(logits_v.argmax())
     if sampling.top_k is not None and sampling.top_k < logits_v.numel():

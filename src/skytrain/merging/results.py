@@ -75,24 +75,26 @@ class MergeReport:
 def judge(report: MergeReport) -> list[str]:
     """One line for each comparison that a merge is made for, whichever way it ended."""
     lines: list[str] = []
-    merged, experts = report.row("merged"), [each for each in report.rows if each.role == "expert"]
+    merged, experts = report.row("merged") or report.row("ensemble"), [e for e in report.rows if e.role == "expert"]
     if merged is None:
         return lines
+    name_of = {"merged": "merged", "ensemble": "the ensemble", "dense": "the dense run"}
+    winner = name_of[merged.role]
     if seed := report.row("seed"):
         better = [name for name in merged.losses if merged.losses[name] < seed.losses[name]]
-        lines.append(f"merged beats the seed on {len(better)} of {len(merged.losses)} domains ({_gap(merged, seed)})")
+        lines.append(f"{winner} beats the seed on {len(better)} of {len(merged.losses)} domains ({_gap(merged, seed)})")
     for expert in experts:
         home = min(expert.losses, key=lambda name: expert.losses[name] - merged.losses[name])
         away = [name for name in expert.losses if name != home]
         won = [name for name in away if merged.losses[name] < expert.losses[name]]
         lines.append(
-            f"merged beats {expert.label} on {len(won)} of the {len(away)} domains off its own ({home}); "
+            f"{winner} beats {expert.label} on {len(won)} of the {len(away)} domains off its own ({home}); "
             f"on {home} it is {merged.losses[home] - expert.losses[home]:+.4f}"
         )
     for role in ("ensemble", "dense"):
-        if other := report.row(role):
+        if (other := report.row(role)) and other is not merged:
             verdict = "no worse than" if other.mean_loss <= merged.mean_loss else "worse than"
-            lines.append(f"the {role} is {verdict} merged ({_gap(other, merged)})")
+            lines.append(f"{name_of[role]} is {verdict} {winner} ({_gap(other, merged)})")
     if report.barrier is not None:
         height = report.barrier
         verdict = f"more than {BARRIER_WARNING}: their average is doubtful" if height > BARRIER_WARNING else "low"

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from ..checkpoints import find_run
 from ..config import Composed, Config, NamedTask, SkytrainError, find_tasks
 from ..evaluation import (
     EnsembleModel,
@@ -54,10 +55,14 @@ class MergeReportRequest:
 def report_merge(config: Config, request: MergeReportRequest, compose: Compose, reporter: Reporter) -> MergeReport:
     """Measures all models on the validation split of each domain, and keeps the report beside the merged run."""
     store = open_store(config.store)
-    made = read_provenance(store, request.run)
+    made = read_provenance(store, find_run(store, request.run).name)
     if made is None:
         raise SkytrainError(f"run {request.run} was trained, not merged\n  name the run that `skytrain merge` made")
     inputs = open_inputs(config, store, [each.source for each in made.inputs])
+    if request.dense is not None:  # before the others are measured
+        [dense] = open_inputs(config, store, [request.dense])
+        if dense.tokenizer.hash != inputs[0].tokenizer.hash:
+            raise SkytrainError(f"--dense {request.dense}: its tokenizer is not the experts', and losses are per token")
     texts = _open_texts(request, compose, store, inputs[0])
     measure = _Measure(config, store, texts, reporter)
     rows = list(_rows(measure, request, made))

@@ -13,20 +13,23 @@ CONFIDENCE_95 = 1.96  # standard errors on each side
 
 
 def merge_table(report: MergeReport) -> list[tuple[str, ...]]:
-    """One row for each model, one column for each domain and task."""
-    domains, tasks = list(report.tokens), _tasks(report)
-    head = ("MODEL", "", *(name.upper() for name in domains), "MEAN", *tasks, "DOLLARS")
-    return [head, *(_cells(row, domains, tasks) for row in report.rows)]
+    """One row for each model, one column for each domain."""
+    domains = list(report.tokens)
+    head = ("MODEL", "", *(name.upper() for name in domains), "MEAN", "DOLLARS")
+    return [head, *(_cells(row, domains) for row in report.rows)]
 
 
-def _tasks(report: MergeReport) -> list[str]:
-    return list(dict.fromkeys(name for row in report.rows for name in row.tasks))
+def merge_tasks_table(report: MergeReport) -> list[tuple[str, ...]]:
+    """One row for each scoring of a task, one column for each model; no rows where no task was measured."""
+    names = list(dict.fromkeys(name for row in report.rows for name in row.tasks))
+    head = ("SCORE ± 95% INTERVAL", *(row.role if row.role == "ensemble" else row.label for row in report.rows))
+    rows = [(name, *(_with_interval(row.tasks.get(name)) for row in report.rows)) for name in names]
+    return [head, *rows] if rows else []
 
 
-def _cells(row: ModelRow, domains: Sequence[str], tasks: Sequence[str]) -> tuple[str, ...]:
+def _cells(row: ModelRow, domains: Sequence[str]) -> tuple[str, ...]:
     losses = [f"{row.losses[name]:.4f}" for name in domains]
-    scores = [_with_interval(row.tasks.get(name)) for name in tasks]
-    return (row.role, row.label, *losses, f"{row.mean_loss:.4f}", *scores, "-" if row.usd is None else f"{row.usd:.2f}")
+    return (row.role, row.label, *losses, f"{row.mean_loss:.4f}", "-" if row.usd is None else f"{row.usd:.2f}")
 
 
 def _with_interval(score: TaskScore | None) -> str:
@@ -46,9 +49,9 @@ def merge_html(report: MergeReport) -> str:
         [
             f"<p>Method: {escape(report.method)}. Nats per token on held-out text: {escape(texts)}.</p>",
             html_section("Models x domains", _table(report)),
-            '<p class="note">Green: the lowest loss of a column. Scores have 95% intervals. Dollars are those of each '
-            "model's own run.</p>",
+            '<p class="note">Green: the lowest loss of a column. Dollars are those of each model\'s own run.</p>',
             html_section("Findings", f"<ul>\n{verdicts}\n</ul>"),
+            _tasks(report),
             _path(report),
         ],
     )
@@ -63,13 +66,23 @@ def _path(report: MergeReport) -> str:
     return html_section(f"The path between {first} and {second}", f'{plot}\n<p class="note">{escape(note)}</p>')
 
 
+def _tasks(report: MergeReport) -> str:
+    head, *rows = merge_tasks_table(report) or [()]
+    if not rows:
+        return ""
+    lines = ["".join(f"<th>{escape(cell)}</th>" for cell in ("task/scoring", *head[1:]))]
+    lines += ["".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows]
+    table = "<table>\n" + "\n".join(f"<tr>{line}</tr>" for line in lines) + "\n</table>"
+    return html_section("Tasks", f'{table}\n<p class="note">Scores with 95% intervals.</p>')
+
+
 def _table(report: MergeReport) -> str:
-    domains, tasks = list(report.tokens), _tasks(report)
+    domains = list(report.tokens)
     best = {name: min(row.losses[name] for row in report.rows) for name in domains}
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("", "model", *domains, "mean", *tasks, "dollars"))
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("", "model", *domains, "mean", "dollars"))
     lines = [f"<tr>{head}</tr>"]
     for row in report.rows:
-        cells = _cells(row, domains, tasks)
+        cells = _cells(row, domains)
         marked = [row.losses[name] == best[name] for name in domains]
         flags = [False, False, *marked, *([False] * (len(cells) - 2 - len(marked)))]
         written = "".join(
