@@ -190,6 +190,17 @@ def test_a_metadata_service_that_fails_for_a_while_is_asked_again(watch, monkeyp
     watch.seen("spot")
 
 
+def test_the_slow_first_step_of_an_attempt_does_not_forbid_a_validation_at_its_end(monkeypatch):
+    clock = SimpleNamespace(seconds=0.0)
+    monkeypatch.setattr(meter, "boot_clock", lambda: clock.seconds)
+    monkeypatch.setattr("skytrain.training.interruptions.time", SimpleNamespace(monotonic=lambda: clock.seconds))
+    budget = BudgetWatch(Meter([MeteredMachine("a", "boot", 0.0, 0.0)], 3600.0), usd=100.0, margin_seconds=10.0)
+    for step, seconds in enumerate((8.0, 1.0, 1.0)):
+        clock.seconds += seconds
+        assert not budget.reached()
+        assert budget.allows(steps=30.0) == (step > 0)  # 30 steps of 1 s fit, 30 of 8 s do not
+
+
 def test_the_budget_stops_while_a_step_and_a_checkpoint_can_still_be_paid(monkeypatch):
     clock = SimpleNamespace(seconds=0.0)
     monkeypatch.setattr(meter, "boot_clock", lambda: clock.seconds)

@@ -123,12 +123,15 @@ class BudgetWatch:
     def __init__(self, meter: Meter, usd: float, margin_seconds: float) -> None:
         self._meter, self._usd, self._margin = meter, usd, margin_seconds
         self._step_began = time.monotonic()
-        self._longest_step = 0.0
+        self._steps, self._longest_step = 0, 0.0
 
     def reached(self) -> bool:
         """Called once after each step."""
         now = time.monotonic()
-        self._longest_step, self._step_began = max(self._longest_step, now - self._step_began), now
+        took, self._step_began = now - self._step_began, now
+        self._steps += 1
+        # The first step of an attempt waits for compilers and caches, and counts only until there is another.
+        self._longest_step = took if self._steps <= 2 else max(self._longest_step, took)
         return not self.allows()
 
     def allows(self, seconds: float = 0.0, steps: float = 0.0) -> bool:
