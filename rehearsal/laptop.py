@@ -109,6 +109,11 @@ class Laptop:
                 stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
             )  # fmt: skip
 
+    def launch_job(self, words: Sequence[str]) -> str:
+        """Run `skytrain launch --yes` of a job that needs no plan, to its end; return what it printed."""
+        self._upload_bundle(words)
+        return self.command(*words, "--yes").stdout
+
     def launch_words(self, wanted: Wanted) -> list[str]:
         version = f"{sys.version_info.major}.{sys.version_info.minor}"
         place = [f"cloud.python={self.image}", f"cloud.python_version='{version}'", f"cloud.patience={wanted.patience}"]

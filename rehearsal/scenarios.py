@@ -14,6 +14,7 @@ from .checks import check_generations, check_identical, check_nothing_left, chec
 from .interruptions import INTERRUPTIONS
 from .laptop import STEPS, Wanted
 from .phases import replacement_phases
+from .sweeps import sweep
 from .world import RehearsalFailed, RehearsedRun, World
 
 Scenario = Callable[[World], None]
@@ -151,6 +152,7 @@ SCENARIOS: dict[str, Scenario] = {
     "budget": budget,
     "kill": kill,
     "interruptions": interruptions,
+    "sweep": sweep,
 }
 
 
