@@ -55,7 +55,7 @@ from skytrain.tuning import (
 )
 
 USD_PER_HOUR = 3.6  # a tenth of a cent a second
-BUDGETS = (2.0, 4.0, 8.0)  # search budgets in target runs
+BUDGETS = (1.0, 2.0, 4.0, 8.0)  # search budgets in target runs
 NEAR = 1.8  # rates whose runs say how well the minimum is known
 TEXT_BYTES = 40_000_000
 HYBRIDS = ("early-stopping+ladder",)
@@ -205,16 +205,17 @@ def problem_of(found: dict[str, Any], config: Config, price: HourlyPrice) -> tup
     own = next((one.name for one in shapes if same_run(one, full)), None)
     rows = [{**row, "rung": own if row["rung"] == full.name else row["rung"]} for row in found["rows"]]
 
-    def usd(shape: RungShape) -> float:
+    def usd(shape: RungShape) -> tuple[float, float, float]:
         estimate = StepEstimate(**found["estimates"][shape.config.model.name])
-        return estimate.usd(shape.config, shape.parameters, price)
+        about = (shape.config, shape.parameters, price)
+        return estimate.usd(*about), *estimate.probable_usd(*about)
 
     rungs = []
     for shape in shapes:
         rates = sorted({row["rate"] for row in rows if row["rung"] == shape.name and row["seed"] == 0})
         if len(rates) >= 3:
-            rungs.append(replace(shape.rung(usd(shape)), rates=tuple(rates)))
-    return make_problem(config, full.rung(usd(full)), rungs), rows
+            rungs.append(replace(shape.rung(*usd(shape)), rates=tuple(rates)))
+    return make_problem(config, full.rung(*usd(full)), rungs), rows
 
 
 def play(found: dict[str, Any]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from skytrain.pipelines.train import train
 from skytrain.pipelines.tune import tune
 from skytrain.pipelines.tune_axes import tune_axes
 from skytrain.pipelines.tune_compare import compare_sweeps
+from skytrain.pipelines.tune_costs import priced_problem
 from skytrain.pipelines.tune_plan import plan_sweep
 from skytrain.runs import Silent, load_run, read_metrics
 from skytrain.storage import open_store
@@ -22,6 +23,7 @@ from skytrain.tuning import (
     Ledger,
     SweepStore,
     Trial,
+    target_shape,
     trial_config,
     trial_shapes,
 )
@@ -76,6 +78,10 @@ def test_a_killed_sweep_continues_with_the_same_command_and_pays_no_trial_twice(
     assert len(tuned.conclusion.lines()) == 3 and "optimizer.lr=" in tuned.final_words
     assert {one.strategy for one in tuned.others} >= {"ladder", "greedy", "tpe"}
     assert "answer" in compare_sweeps(config, "s", "s")
+    written = {stat.key: stat.modified for stat in store.list("sweeps/s/ledger/")}
+    again = tune(config, Silent())  # there is nothing left to buy: reading the answer is free
+    assert again.conclusion.answer == tuned.conclusion.answer and len(calls) == len(set(calls)) + 1
+    assert {stat.key: stat.modified for stat in store.list("sweeps/s/ledger/")} == written
 
 
 def test_a_trial_that_diverges_is_charged_and_ends_early(root):
@@ -150,7 +156,8 @@ def test_two_axes_share_a_budget_and_each_turn_starts_where_the_others_are(root,
         (("budget.usd=1", "tune.lowest=1", "tune.highest=0.1"), "tune.lowest: 1 is not below tune.highest=0.1"),
     ],
 )
-def test_bad_settings_are_one_message_before_anything_is_paid(root, words, message):
+def test_bad_settings_are_one_message_before_anything_is_paid(root, words, message, monkeypatch):
+    monkeypatch.setattr("skytrain.pipelines.tune_runner.dry_run", None)  # nothing is measured either
     config = tiny_config(root, *SWEEP, "tune.name=bad", *words)
     with pytest.raises(SkytrainError, match=message) as caught:
         tune(config, Silent())
@@ -165,6 +172,20 @@ def test_a_dry_run_lists_trials_within_the_budget_and_spends_nothing(root):
     assert not open_store(str(root)).list("sweeps/dry/")
     with pytest.raises(BudgetError, match="the least that works is budget"):
         plan_sweep(tiny_config(root, *SWEEP, "budget.usd=0.001"), Silent())
+
+
+def test_what_is_reserved_for_the_final_run_covers_what_its_budget_keeps_back_for_the_last_validation(root):
+    config = tiny_config(root, *SWEEP, "budget.usd=2", "trainer.validate_tokens=4K", "budget.margin=30s")
+    price, shape = HourlyPrice(3.6, 0.0), target_shape(config)
+    estimate = tune_runner.StepEstimate(step_seconds=0.05, first_seconds=0.2, start_seconds=10.0)
+    shapes = trial_shapes(config)
+    estimates = {f"{one.config.model.name}-{one.config.trainer.batch_tokens}": estimate for one in (*shapes, shape)}
+    _, final_usd = priced_problem(config, shapes, estimates, price)
+    run = estimate.seconds(config, shape.parameters)
+    held = 30 + 1.5 * (0.05 * 4096 / config.trainer.batch_tokens + 0.05 + 0.5)  # as BudgetWatch counts it
+    assert final_usd >= price.usd(run + held)
+    resumed = replace(config, tune=replace(config.tune, final_from_step=47))
+    assert price.usd(30 + 10) < priced_problem(resumed, shapes, estimates, price)[1] < final_usd  # starting is no less
 
 
 def test_an_instance_type_is_planned_for_by_the_planner(root):

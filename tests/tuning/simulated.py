@@ -64,6 +64,7 @@ class SimulatedRunner:
     kill_chance: float = 0.0
     bill: dict[int, float] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=dict)
+    stopped: set[int] = field(default_factory=set)  # by their limit
 
     def run(self, number: int, trial: Trial, limit_usd: float) -> TrialResult:
         rung = self.problem.rung(trial.rung)
@@ -80,8 +81,9 @@ class SimulatedRunner:
             raise Killed
         cost = max(before, min(whole, limit_usd))
         self.bill[number] = cost
-        stopped = whole > limit_usd
-        return TrialResult(None if stopped else loss, cost, cost * 3600, {})
+        if whole > limit_usd:
+            self.stopped.add(number)
+        return TrialResult(None if number in self.stopped else loss, cost, cost * 3600, {})
 
 
 class FailingStore:

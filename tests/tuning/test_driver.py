@@ -40,7 +40,7 @@ def random_sweep(number: int, folder, strategies) -> None:
     plain = SimulatedRunner(truth, problem, np.random.default_rng(number))
     quiet = run_sweep(setup_of(open_store(str(folder / "plain")), plain, strategy))
     store = open_store(str(folder / "killed"))
-    steady = SteadyTimes(truth, problem, plain.bill, np.random.default_rng(number + 10_000))
+    steady = SteadyTimes(plain, np.random.default_rng(number + 10_000))
     failing = FailingStore(store, np.random.default_rng(number + 20_000), 0.03)
     answer, _ = run_until_done(failing, steady, strategy)
     sweep = SweepStore(store, "s")
@@ -55,9 +55,9 @@ def random_sweep(number: int, folder, strategies) -> None:
 class SteadyTimes(SimulatedRunner):
     """Kills at random; a trial costs in the end what it costs without kills, as a resumed run does."""
 
-    def __init__(self, truth, problem, costs, rng) -> None:
-        super().__init__(truth, problem, rng, kill_chance=0.25)
-        self._costs = costs
+    def __init__(self, plain: SimulatedRunner, rng) -> None:
+        super().__init__(plain.truth, plain.problem, rng, kill_chance=0.25)
+        self._costs, self.stopped = plain.bill, plain.stopped
 
     def run(self, number, trial, limit_usd):
         if self.rng.random() < self.kill_chance:
@@ -68,9 +68,7 @@ class SteadyTimes(SimulatedRunner):
         result = known.run(number, trial, limit_usd)
         cost = self._costs.get(number, result.usd)
         self.bill[number] = cost
-        rung = self.problem.rung(trial.rung)
-        stopped = cost >= limit_usd - 1e-12 and cost > rung.usd
-        return type(result)(None if stopped else result.loss, cost, cost * 3600, {})
+        return type(result)(None if number in self.stopped else result.loss, cost, cost * 3600, {})
 
 
 class _Fixed:

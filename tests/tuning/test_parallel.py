@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -218,7 +220,25 @@ def test_a_session_is_alive_while_its_heart_beats_and_its_process_exists(tmp_pat
     os.utime(silent, (time.time() - 120, time.time() - 120))
     assert mine.others() == [] and not mine.is_alive(f"{elsewhere.name}/1")
     SweepHost(sweep, namesake).beat()
-    assert mine.twin() == namesake
+    assert SweepHost(sweep, namesake).twin() == mine.session and mine.twin() is None
+    mine.withdraw()  # it has ended
+    assert SweepHost(sweep, namesake).twin() is None and mine.twin() == namesake
+
+
+def test_of_processes_that_start_a_sweep_at_the_same_instant_one_runs_it_and_the_others_name_it(tmp_path):
+    sweep = SweepStore(open_store(str(tmp_path)), "s")
+    hosts = [SweepHost(sweep, TuneSession.here("a", 0.0, HourlyPrice(1.0, 0.1), 1)) for _ in range(8)]
+    barrier = threading.Barrier(len(hosts))
+
+    def start(host: SweepHost) -> TuneSession | None:
+        host.beat()
+        barrier.wait()
+        return host.twin()
+
+    with ThreadPoolExecutor(len(hosts)) as pool:
+        found = list(pool.map(start, hosts))
+    winners = [host.session for host, twin in zip(hosts, found, strict=True) if twin is None]
+    assert len(winners) == 1 and [twin for twin in found if twin is not None] == 7 * winners
 
 
 def test_an_idle_slot_is_reserved_while_the_slowest_trial_runs():

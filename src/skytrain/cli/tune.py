@@ -119,6 +119,11 @@ def _schedule_text(schedule: Schedule) -> str:
     lines.append(
         f"budget {_usd(schedule.budget_usd)}; step times {schedule.source}. Later trials depend on what earlier ones show."
     )
+    if schedule.axes:
+        turns = ", ".join(schedule.axes)
+        lines.append(
+            f"These are for {schedule.axes[0]}, the first of {turns}: each has its share of the search's dollars."
+        )
     return "\n".join(lines)
 
 
@@ -135,7 +140,7 @@ def _answer_text(tuned: TunedSweep, words: list[str], usd_per_hour: float | None
         *quoted,
         tuned.final_words,
         f"run={tuned.name}-final",
-        _final_budget(tuned.conclusion.final_usd, usd_per_hour),
+        _final_budget(tuned.conclusion.final_usd, usd_per_hour, tuned.rented),
         start,
     ]
     command = " ".join(part for part in parts if part)
@@ -158,12 +163,16 @@ def _answer_text(tuned: TunedSweep, words: list[str], usd_per_hour: float | None
     )
 
 
-def _final_budget(usd: float, usd_per_hour: float | None) -> str:
-    """What is reserved for the final run, rounded up, with the sweep's price: without one nothing is limited."""
+def _final_budget(usd: float, usd_per_hour: float | None, rented: bool) -> str:
+    """What is reserved for the final run, rounded up, with the sweep's price: without one nothing is limited.
+
+    A rented machine's hours until now are the search's.
+    """
     if usd == 0:
         return ""
     price = "" if usd_per_hour is None else f" budget.usd_per_hour={usd_per_hour:g}"
-    return f"budget.usd={math.ceil(1e4 * usd) / 1e4:.10g}{price}"
+    counted = " budget.whole_machine=false" if rented else ""
+    return f"budget.usd={math.ceil(1e4 * usd) / 1e4:.10g}{price}{counted}"
 
 
 @app.command("compare")

@@ -28,6 +28,7 @@ from .supervisor import (
     ProcessLayout as ProcessLayout,
     choose_processes as choose_processes,
     count_gpus as count_gpus,
+    describe_exit as describe_exit,
     restart_wait_seconds as restart_wait_seconds,
     supervise as supervise,
 )

@@ -29,6 +29,8 @@ QUIET_WARNINGS = (
     "dataloader is not resumable",
     "litlogger",
     "DeepSpeed handles gradient clipping internally",
+    "The `srun` command is available on your system but is not used",
+    "have no `val_dataloader`",  # evaluators run beside Lightning's own validation
 )
 
 

@@ -5,6 +5,7 @@ The same call again continues: decisions, trials and every dollar are in the sto
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,9 @@ from ..storage import Store, open_store
 from ..tokens import find_training_data
 from ..tuning import (
     BEAT_SECONDS,
+    FINAL,
     PRESENT_SECONDS,
+    BudgetError,
     Conclusion,
     Decision,
     Heartbeats,
@@ -35,11 +38,13 @@ from ..tuning import (
     SweepStore,
     TuneSession,
     begin_sweep,
+    check_range,
     conclude,
     conclusion_of,
     ended_sessions,
     find_strategy,
     fitted_curves,
+    is_over,
     live_sessions,
     other_answers,
     search_of,
@@ -72,6 +77,7 @@ class TunedSweep:
     final_words: str  # the settings of the final run that the sweep decided
     from_step: int  # of a model that exists, at which the final run starts
     turns: tuple[str, ...] = ()  # a line for each, where several axes were tuned
+    rented: bool = False  # the machine, which is counted from its launch unless a run says otherwise
 
 
 def tune(config: Config, reporter: Reporter, since: float | None = None) -> TunedSweep:
@@ -87,9 +93,11 @@ def tune(config: Config, reporter: Reporter, since: float | None = None) -> Tune
     machine = config.tune.host or (instance.id if instance is not None else None)
     session = TuneSession.here(machine, began, price, config.tune.parallel)
     host = SweepHost(sweep, session)
+    if instance is None and (over := _finished(config, sweep, host, price, reporter)) is not None:
+        return over
     with Heartbeats(host), signals_interrupt():
-        _check_alone(host)
-        estimates = _estimates(config, sweep, reporter)
+        _check_alone(host, sweep.name)
+        estimates = find_estimates(config, reporter)
         setup = _setup(config, sweep, host, estimates, price, reporter)
         host.settle(setup.ledger, sweep.state())
         table = LiveTable(reporter, setup.problem, sweep.history())
@@ -109,6 +117,36 @@ def tune(config: Config, reporter: Reporter, since: float | None = None) -> Tune
             host.leave(setup.ledger, sweep.state())
 
 
+def _finished(
+    config: Config, sweep: SweepStore, host: SweepHost, price: HourlyPrice, reporter: Reporter
+) -> TunedSweep | None:
+    """The answer of a sweep that has nothing left to buy: reading it takes no money from the final run.
+
+    None: there is something to do, and money to begin.
+    """
+    estimates = known_estimates(sweep)
+    if missing_estimates([*trial_shapes(config), target_shape(config)], estimates):
+        return None
+    setup = _setup(config, sweep, host, estimates, price, reporter)
+    if is_over(setup):
+        return _concluded(config, setup)
+    _check_start(setup, host)
+    return None
+
+
+def _check_start(setup: SweepSetup, host: SweepHost) -> None:
+    """Raises BudgetError where a sweep that is to be continued has less left than starting again costs."""
+    ledger, state = setup.ledger, setup.sweep.state()
+    host.settle(ledger, state)  # what a killed process had reserved is free again
+    usd = host.session.reserve_usd(state, host.clock())
+    if state.decisions and usd > ledger.left_usd:
+        least = math.ceil(1e4 * (ledger.budget_usd + usd - ledger.left_usd)) / 1e4
+        raise BudgetError(
+            f"the sweep {setup.sweep.name} has ${max(0.0, ledger.left_usd):.4f} left, and starting again takes "
+            f"${usd:.4f} of this machine\n  the least that continues it is budget.usd={least:g}"
+        )
+
+
 def work_in_slot(config: Config, session: TuneSession, slot: int, reporter: Reporter) -> None:
     """Runs trials in this process, as one of several slots of a machine."""
     sweep = _open_sweep(config)
@@ -117,10 +155,20 @@ def work_in_slot(config: Config, session: TuneSession, slot: int, reporter: Repo
     work(_setup(config, sweep, host, known_estimates(sweep), price, reporter))
 
 
-def save_estimates(config: Config, reporter: Reporter) -> dict[str, StepEstimate]:
-    """Measures what the sweep has no estimates of; of several machines, the first one's count for all."""
-    sweep = _open_sweep(config)
-    found = measure([*trial_shapes(config), target_shape(config)], known_estimates(sweep), reporter)
+def find_estimates(
+    config: Config, reporter: Reporter, known: Mapping[str, StepEstimate] | None = None
+) -> dict[str, StepEstimate]:
+    """The sweep's estimates, measured as its trials will run where there are none yet.
+
+    Of several machines, the first one's count for all. `known` are those of another sweep on this machine.
+    """
+    sweep, shapes = _open_sweep(config), [*trial_shapes(config), target_shape(config)]
+    found = {**(known or {}), **known_estimates(sweep)}
+    if missing_estimates(shapes, found) and config.tune.parallel > 1:
+        reporter.note(f"measuring 20 steps of each model on one of {config.tune.parallel} slots")
+        measure_in_slot(config)
+        return known_estimates(sweep)
+    found = measure(shapes, found, reporter)
     sweep.save("estimates", {name: estimate.to_json() for name, estimate in found.items()})
     return found
 
@@ -131,19 +179,10 @@ def _open_sweep(config: Config) -> SweepStore:
     prepared = find_training_data(store, config)
     if prepared.validation is None:
         raise ConfigError("data.validation_fraction", "there is no validation split to compare trials on")
-    trial_shapes(config)
+    check_range(config)
     sweep = SweepStore(store, sweep_name(config))
     sweep.open(sweep_spec(config, prepared.tokenizer_id), idle=not live_sessions(sweep))
     return sweep
-
-
-def _estimates(config: Config, sweep: SweepStore, reporter: Reporter) -> dict[str, StepEstimate]:
-    if config.tune.parallel == 1:
-        return save_estimates(config, reporter)
-    if missing_estimates([*trial_shapes(config), target_shape(config)], known_estimates(sweep)):
-        reporter.note(f"measuring 20 steps of each model on one of {config.tune.parallel} slots")
-        measure_in_slot(config)
-    return known_estimates(sweep)
 
 
 def _setup(
@@ -177,14 +216,16 @@ def _concluded(config: Config, setup: SweepSetup) -> TunedSweep:
     sweep, problem, ledger = setup.sweep, setup.problem, setup.ledger
     history = sweep.state().observed
     answer = conclude(setup, history)
-    conclusion = conclusion_of(problem, history, answer, config.tune.axis, (ledger.spent_usd, setup.final_usd))
+    final_usd = ledger.usd(FINAL) if ledger.has(FINAL) else setup.final_usd
+    conclusion = conclusion_of(problem, history, answer, config.tune.axis, (ledger.spent_usd, final_usd))
     others = other_answers(search_of(problem, history, ledger))
     curves = fitted_curves(problem, history)
     report = SweepReport(sweep.name, problem, history, conclusion, others, curves, _curves(sweep.store, history))
     _save_page(sweep.store, report)
     words = value_words(config, answer.rate)
     from_step = config.tune.final_from_step
-    return TunedSweep(sweep.name, sweep.url, problem, history, conclusion, others, words, from_step)
+    tuned = TunedSweep(sweep.name, sweep.url, problem, history, conclusion, others, words, from_step)
+    return replace(tuned, rented=find_instance() is not None)
 
 
 def _charged_from(sweep: SweepStore, instance: Ec2Instance | None, name: str | None) -> float:
@@ -199,7 +240,7 @@ def _charged_from(sweep: SweepStore, instance: Ec2Instance | None, name: str | N
     return max(earlier, default=now - this_machine(instance).age_seconds)
 
 
-def _check_alone(host: SweepHost) -> None:
+def _check_alone(host: SweepHost, sweep: str) -> None:
     """Raises where another process of this machine works on the sweep: the machine would be counted twice.
 
     Whether a process elsewhere that has this machine's name is alive shows within a minute.
@@ -211,7 +252,7 @@ def _check_alone(host: SweepHost) -> None:
             continue
         host.withdraw()
         raise SkytrainError(
-            f"another process of this machine ({twin.process}) works on the sweep\n"
+            f"process {twin.process.partition('-')[0]} of this machine ({twin.machine}) runs the sweep {sweep}\n"
             "  for several trials at the same time set tune.parallel; or give this process a tune.host of its own"
         )
 

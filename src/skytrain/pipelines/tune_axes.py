@@ -7,26 +7,28 @@ time around, a setting is searched where the others have moved to, so settings t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..config import Config, ConfigError
+from ..config import Config
 from ..runs import Reporter, boot_clock
-from ..storage import open_store
+from ..storage import Store, open_store
 from ..tuning import (
-    AXES,
     FINAL,
     Answer,
     BudgetError,
     HourlyPrice,
+    StepEstimate,
     SweepStore,
     axes_words,
+    check_axes,
     sweep_name,
     sweep_price,
     trial_shapes,
     with_value,
 )
-from .tune import TunedSweep, save_estimates, tune
+from .tune import TunedSweep, find_estimates, tune
 from .tune_costs import priced_problem
 from .tune_plan import find_instance
 
@@ -45,35 +47,47 @@ class AxisTurn:
 
 def tune_axes(config: Config, reporter: Reporter) -> TunedSweep:
     """Tunes each of `tune.axes` in turn. The same call again continues."""
-    axes = config.tune.axes or []
-    if config.tune.machines > 1:
-        raise ConfigError("tune.axes", "several axes are tuned by one machine", hint="leave out tune.machines")
-    if len(set(axes)) != len(axes):
-        raise ConfigError("tune.axes", f"{axes} names one twice")
-    if unknown := [axis for axis in axes if axis not in AXES]:
-        raise ConfigError("tune.axes", f"{unknown[0]!r} cannot be tuned", hint=f"one of {', '.join(AXES)}")
-    name, price = sweep_name(config), sweep_price(config, find_instance())
+    axes = check_axes(config)
+    name, price, store = sweep_name(config), sweep_price(config, find_instance()), open_store(config.store)
     turns: list[AxisTurn] = []
     spent, tuned, since = 0.0, None, None
+    known: dict[str, StepEstimate] = {}
     for number in range(MOST_ROUNDS * len(axes)):
-        axis: Any = axes[number % len(axes)]
-        turn = replace(config, tune=replace(config.tune, axis=axis, axes=None))
-        turn = replace(turn, tune=replace(turn.tune, name=f"{name}-{number + 1}-{turn.tune.axis}"))
-        shares = max(1, len(axes) - number)  # money is kept for axes that have had no turn yet
-        try:
-            found = _turn(turn, _budget(turn, price, spent, shares, reporter), since, reporter)
-        except BudgetError:
-            if number < len(axes):
-                raise
-            break  # what is left buys no further turn
-        tuned, since = found, boot_clock()
-        spent += _spent(turn)
-        config, moved = with_value(config, turn.tune.axis, found.conclusion.answer.rate)
-        turns.append(AxisTurn(turn.tune.axis, found.conclusion.answer, moved))
+        turn = turn_config(config, name, axes, number)
+        answer = _settled_answer(store, turn, turn_config(config, name, axes, number + 1))
+        if answer is None:
+            try:
+                known = find_estimates(turn, reporter, known)
+                # Money is kept for the axes that are still to come in this round.
+                tuned = _turn(turn, _budget(turn, known, price, spent, len(axes) - number % len(axes)), since, reporter)
+            except BudgetError:
+                if number < len(axes) or tuned is None:
+                    raise
+                break  # what is left buys no further turn
+            answer, since = tuned.conclusion.answer, boot_clock()
+        spent += _spent(store, turn)
+        config, moved = with_value(config, turn.tune.axis, answer.rate)
+        turns.append(AxisTurn(turn.tune.axis, answer, moved))
         if number >= len(axes) and all(abs(one.moved) < SETTLED for one in turns[-len(axes) :]):
             break
     assert tuned is not None
     return replace(tuned, name=name, final_words=axes_words(config, axes), turns=tuple(_lines(turns)))
+
+
+def turn_config(config: Config, name: str, axes: Sequence[str], number: int) -> Config:
+    """One turn's sweep, from the values that the turns before it have found."""
+    axis: Any = axes[number % len(axes)]
+    # A published law is where the first round starts. Later ones start from what was found.
+    expected = config.optimizer.lr if axis == "lr" and number >= len(axes) else None
+    tune = replace(config.tune, axis=axis, axes=None, name=f"{name}-{number + 1}-{axis}", expected=expected)
+    return replace(config, tune=tune)
+
+
+def _settled_answer(store: Store, turn: Config, following: Config) -> Answer | None:
+    """The answer that the following turn was begun with: it stays, also where there is money for another trial now."""
+    if not SweepStore(store, sweep_name(following)).decisions():
+        return None
+    return SweepStore(store, sweep_name(turn)).answer()
 
 
 def _turn(config: Config, budget_usd: float, since: float | None, reporter: Reporter) -> TunedSweep:
@@ -81,16 +95,15 @@ def _turn(config: Config, budget_usd: float, since: float | None, reporter: Repo
     return tune(replace(config, budget=replace(config.budget, usd=budget_usd)), reporter, since)
 
 
-def _budget(config: Config, price: HourlyPrice, spent: float, shares: int, reporter: Reporter) -> float:
+def _budget(config: Config, estimates: dict[str, StepEstimate], price: HourlyPrice, spent: float, shares: int) -> float:
     """This turn's sum: the final run, and its share of what is left for searching."""
-    estimates = save_estimates(config, reporter)
     final = priced_problem(config, trial_shapes(config), estimates, price)[1]
     assert config.budget.usd is not None
     return final + max(0.0, config.budget.usd - final - spent) / shares
 
 
-def _spent(config: Config) -> float:
-    sweep = SweepStore(open_store(config.store), sweep_name(config))
+def _spent(store: Store, config: Config) -> float:
+    sweep = SweepStore(store, sweep_name(config))
     return sum(entry.usd for entry in sweep.entries() if entry.what != FINAL)
 
 

@@ -19,7 +19,6 @@ from ..tuning import (
     target_shape,
 )
 
-FIRST_VALIDATION = 1.5  # batches of training that a batch of the first validation counts as
 CONTINGENCY = 0.05  # of the final run, on top of the margin
 
 
@@ -29,18 +28,25 @@ def priced_problem(
     """The search with its prices, and what the final run may cost."""
 
     def usd(shape: RungShape) -> float:
-        estimate, trainer = estimates[_key(shape)], shape.config.trainer
-        # A run validates for the first time only if as many steps of training could be paid: that must fit in too.
-        first = FIRST_VALIDATION * trainer.validate_tokens / trainer.batch_tokens * estimate.step_seconds
-        return estimate.usd(shape.config, shape.parameters, price) + price.usd(first)
+        estimate, about = estimates[_key(shape)], (shape.config, shape.parameters)
+        return price.usd(estimate.seconds(*about) + estimate.ending_seconds(*about))
 
     target = target_shape(config)
-    steps = total_steps(config)
-    if config.tune.final_from_step >= steps:
-        raise ConfigError("tune.final_from_step", f"{config.tune.final_from_step} is not below the run's {steps} steps")
-    final = usd(target) * (1 + CONTINGENCY) * (1 - config.tune.final_from_step / steps)
-    rungs = [shape.rung(usd(shape)) for shape in shapes]
+    # The last term is what a run of its own keeps back for its end.
+    final = usd(RungShape(target.name, final_run(config))) * (1 + CONTINGENCY) + price.usd(config.budget.margin)
+    rungs = [
+        shape.rung(usd(shape), *estimates[_key(shape)].probable_usd(shape.config, shape.parameters, price))
+        for shape in shapes
+    ]
     return make_problem(config, target.rung(final), rungs), final if config.tune.final else 0.0
+
+
+def final_run(config: Config) -> Config:
+    """The part of the target that the final run trains."""
+    steps, done = total_steps(config), config.tune.final_from_step
+    if done >= steps:
+        raise ConfigError("tune.final_from_step", f"{done} is not below the run's {steps} steps")
+    return replace(config, trainer=replace(config.trainer, steps=steps - done, tokens=None))
 
 
 def measure(shapes: Sequence[RungShape], known: dict[str, StepEstimate], reporter: Reporter) -> dict[str, StepEstimate]:

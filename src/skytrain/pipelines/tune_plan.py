@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ..config import Config
 from ..runs import Ec2Instance, Reporter, find_metadata
@@ -12,7 +13,9 @@ from ..tuning import (
     Observation,
     Problem,
     SweepStore,
+    check_axes,
     check_budget,
+    check_range,
     find_strategy,
     rehearse,
     sweep_name,
@@ -32,10 +35,16 @@ class Schedule:
     final_usd: float
     budget_usd: float
     source: str  # of the step times
+    axes: tuple[str, ...] = ()  # that are tuned in turn: the trials are those of the first
 
 
 def plan_sweep(config: Config, reporter: Reporter) -> Schedule:
     """The trials that the strategy would buy if published laws held, with their worst-case dollars."""
+    axes = check_axes(config)
+    if axes:
+        first: Any = axes[0]
+        config = replace(config, tune=replace(config.tune, axis=first))
+    check_range(config)
     shapes, target = trial_shapes(config), target_shape(config)
     if config.tune.instance is None:
         price = sweep_price(config, find_instance())
@@ -45,12 +54,12 @@ def plan_sweep(config: Config, reporter: Reporter) -> Schedule:
         source = f"predicted for {config.tune.instance}"
     problem, final_usd = priced_problem(config, shapes, estimates, price)
     assert config.budget.usd is not None
-    left = config.budget.usd - final_usd
+    left = (config.budget.usd - final_usd) / max(1, len(axes))
     if left < min(rung.usd for rung in problem.rungs):
         store = SweepStore(open_store(config.store), sweep_name(config))
         check_budget(problem, final_usd, Ledger(store.store, store.folder, config.budget.usd))
     trials = rehearse(problem, find_strategy(config.tune.strategy), left)
-    return Schedule(problem, trials, final_usd, config.budget.usd, source)
+    return Schedule(problem, trials, final_usd, config.budget.usd, source, tuple(axes))
 
 
 def find_instance() -> Ec2Instance | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 
 from ..config import Config, ConfigError, SkytrainError, set_variables, visible_gpus
-from ..jobs import count_gpus, die_with_parent
+from ..jobs import count_gpus, describe_exit, die_with_parent
 from ..runs import EXIT_CODES, INTERRUPTED, Silent
 from ..tuning import TuneSession
 
@@ -63,14 +63,12 @@ def run_slots(config: Config, session: TuneSession, watch: Callable[[], None]) -
     finally:
         _stop(slots)
     watch()
-    codes = sorted({slot.exitcode or 0 for slot in slots} - {0})
+    codes = sorted({slot.exitcode or 0 for slot in slots} - {0}, key=abs)
     if not codes:
         return
     if EXIT_CODES[INTERRUPTED] in codes and len(codes) == 1:
         raise SlotsInterrupted("the trials were interrupted\n  the same command continues the sweep")
-    raise SkytrainError(
-        f"a slot of the sweep ended with exit code {codes[-1]}; its message is above\n  the same command continues the sweep"
-    )
+    raise SkytrainError(f"a slot of the sweep {_ending(codes[-1])}\n  the same command continues the sweep")
 
 
 class SlotsInterrupted(SkytrainError):
@@ -84,7 +82,15 @@ def measure_in_slot(config: Config) -> None:
     child = _start(_measure, (config, SlotPlace(1, config.tune.parallel)))
     child.join()
     if child.exitcode:
-        raise SkytrainError(f"measuring 20 steps failed with exit code {child.exitcode}; its message is above")
+        raise SkytrainError(f"the process that measures 20 steps {_ending(child.exitcode)}")
+
+
+def _ending(code: int) -> str:
+    """How a process ended that has failed; one that was killed could not say why."""
+    if code >= 0:
+        return f"ended with {describe_exit(code)}; its message is above"
+    hint = ": is the machine's memory too small for it?" if code == -signal.SIGKILL else ""
+    return f"was killed by {describe_exit(code)}{hint}"
 
 
 def _start(target: Callable[..., None], arguments: tuple[object, ...]) -> BaseProcess:
@@ -125,6 +131,6 @@ def _work(config: Config, session: TuneSession, place: SlotPlace) -> None:
 
 def _measure(config: Config, place: SlotPlace) -> None:
     set_variables(place.variables(config))
-    from .tune import save_estimates
+    from .tune import find_estimates
 
-    save_estimates(replace(config, tune=replace(config.tune, parallel=1)), Silent())
+    find_estimates(replace(config, tune=replace(config.tune, parallel=1)), Silent())

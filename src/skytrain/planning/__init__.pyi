@@ -30,7 +30,12 @@ from .corpus_costs import (
     serverless_price as serverless_price,
     serverless_usd_per_hour as serverless_usd_per_hour,
 )
-from .costs import BOOT_SECONDS as BOOT_SECONDS, EVALUATION_COST as EVALUATION_COST, work_of as work_of
+from .costs import (
+    BOOT_SECONDS as BOOT_SECONDS,
+    EVALUATION_COST as EVALUATION_COST,
+    task_tokens as task_tokens,
+    work_of as work_of,
+)
 from .cpu_ranking import CpuMachine as CpuMachine, cpu_table as cpu_table, rank_cpu_machines as rank_cpu_machines
 from .experiments import (
     CostSheet as CostSheet,

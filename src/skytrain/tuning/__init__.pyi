@@ -17,6 +17,7 @@ from .driver import (
     begin_sweep as begin_sweep,
     check_budget as check_budget,
     conclude as conclude,
+    is_over as is_over,
     run_sweep as run_sweep,
     search_of as search_of,
     work as work,
@@ -60,6 +61,8 @@ from .problem import (
 )
 from .rehearsal import rehearse as rehearse
 from .setting_up import (
+    check_axes as check_axes,
+    check_range as check_range,
     make_problem as make_problem,
     sweep_name as sweep_name,
     sweep_price as sweep_price,

@@ -16,14 +16,13 @@ import numpy as np
 
 from .curve import Array, deviation, jump_deviation, u_shape, u_slope
 from .joint import LINE, SHARED, TrialData
-from .problem import Rung, Search, Trial
+from .problem import SPARE, Rung, Search, Trial
 
 OFFSETS = np.log(2.0) * np.array([-1.0, -0.5, 0.0, 0.5, 1.0])  # around a rung's expected optimum
 BUNDLE = 3  # trials looked ahead on a rung: one alone says nothing about the optimum of a new one
 FURTHEST = 8  # bundles in a plan: what comes later depends on what these show
 DULL = 0.01  # share of the variance: a bundle that removes less ends a plan
 AS_GOOD = 0.02  # share of the variance by which a dearer plan must be better
-LEAST_COST = 0.25  # of the estimate: trials have not cost less on average, whatever the first ones say
 
 
 @dataclass
@@ -85,7 +84,7 @@ class Menu:
 
     trials: tuple[Trial | None, ...]
     rows: Array  # trials x parameters
-    reserve_usd: Array  # of each rung: the most that a trial may cost
+    reserve_usd: Array  # of each rung: the most that its next trial may cost
     usd: Array  # what it will probably cost
 
     @classmethod
@@ -102,22 +101,13 @@ class Menu:
             for place, trial in enumerate(fresh, number * len(OFFSETS)):
                 trials[place] = trial
                 rows[place] = information.row(at, math.log(trial.rate))
-        reserve = np.array([rung.usd for rung in rungs])
-        return cls(tuple(trials), rows, reserve, reserve * cost_share(search))
+        reserve = np.array([search.reserve_usd(rung) for rung in rungs])
+        return cls(tuple(trials), rows, reserve, np.array([search.probable_usd(rung) for rung in rungs]))
 
     def affordable(self, left_usd: float) -> Array:
-        """How many trials of each rung can be bought one after another: each reserves its worst case."""
-        more = np.floor((left_usd - self.reserve_usd) / self.usd + 1e-9)
+        """How many trials of each rung can be bought one after another; as `Search.buys`, for a plan's own money."""
+        more = np.floor((left_usd - np.minimum(self.reserve_usd, SPARE * self.usd)) / self.usd + 1e-9)
         return np.where(left_usd < self.reserve_usd - 1e-9, 0, 1 + more)
-
-
-def cost_share(search: Search) -> float:
-    """What trials have cost so far over their estimates."""
-    done = [one for one in search.history if not one.diverged]  # a diverged trial ended early
-    if not done:
-        return 1.0
-    share = sum(one.usd for one in done) / sum(search.problem.rung(one.trial.rung).usd for one in done)
-    return min(1.0, max(LEAST_COST, share))
 
 
 @dataclass(frozen=True)

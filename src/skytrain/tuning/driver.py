@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..config import SkytrainError
@@ -194,6 +194,13 @@ def look(setup: SweepSetup) -> SweepState:
     return state
 
 
+def is_over(setup: SweepSetup) -> bool:
+    """Whether the sweep has trials, none of them runs, and none can be bought any more."""
+    setup.ledger.refresh()
+    state = setup.sweep.state()
+    return bool(state.history) and not state.running and propose(setup, state) is None
+
+
 def search_of(problem: Problem, history: Sequence[Observation], ledger: Ledger, open_usd: float = 0.0) -> Search:
     # The total leaves overheads out: it must not change in the course of a sweep, or strategies would change course.
     return Search(problem, tuple(history), ledger.left_usd + open_usd, ledger.budget_usd - ledger.usd(FINAL))
@@ -213,10 +220,11 @@ def propose(setup: SweepSetup, state: SweepState) -> Decision | None:
     # A running trial keeps more than its estimate. What it will probably give back is there for the strategy's plans.
     spare = sum(one.most_usd - one.usd for one in state.running)
     history = [seen[each] for each in sorted(seen)]
-    trial = setup.strategy.propose(search_of(setup.problem, history, setup.ledger, spare))
+    search = search_of(setup.problem, history, setup.ledger, spare)
+    trial = setup.strategy.propose(search)
     if trial is None:
         return None
-    usd = repriced(setup.problem, state.observed).rung(trial.rung).usd
+    usd = search.reserve_usd(setup.problem.rung(trial.rung))
     # A busy machine may be slower than its dry run. That is no reason to lose the trial while money is left.
     left = setup.ledger.left_usd - setup.host.cushion_usd()
     most = min(OVERRUN * usd, usd + max(0.0, left - usd) / setup.parallel)
@@ -234,21 +242,6 @@ def _more_overhead(setup: SweepSetup, state: SweepState, decision: Decision) -> 
         return 0.0
     session, now = setup.host.session, setup.host.clock()
     return session.reserve_usd(state.with_decision(decision), now) - setup.ledger.usd(setup.host.entry)
-
-
-def repriced(problem: Problem, history: Sequence[Observation]) -> Problem:
-    """The rungs with dearer estimates where trials of the same model have cost more than estimated."""
-    slower: dict[tuple[float, int, int], float] = {}
-    for one in history:
-        rung = problem.rung(one.trial.rung)
-        key = (rung.parameters, rung.layers, rung.width)
-        if not one.diverged:  # a diverged trial ended early
-            slower[key] = max(slower.get(key, 1.0), one.usd / rung.usd)
-    rungs = [
-        replace(rung, usd=rung.usd * slower.get((rung.parameters, rung.layers, rung.width), 1.0))
-        for rung in problem.rungs
-    ]
-    return replace(problem, rungs=tuple(rungs))
 
 
 def run_trial(setup: SweepSetup, decision: Decision) -> TrialResult:

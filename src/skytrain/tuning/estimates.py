@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..config import Config, Interval, total_steps
-from ..planning import EVALUATION_COST, warm_worst
+from ..planning import EVALUATION_COST, task_tokens, warm_worst
 from .ledger import HourlyPrice
 
 SAVE_BYTES_PER_SECOND = 100e6  # a slow disk or a shared network
 STATE_BYTES = 16  # of a parameter and its optimizer state in a checkpoint, at most
 EVALUATION_SLACK = 2.0  # validation starts cold, and its loader is made anew
 LEAST_START_SECONDS = 2.0
+AHEAD = 1.5  # of a step, a save and a first validation, that a run's budget looks ahead before each of them
 
 
 @dataclass(frozen=True)
@@ -32,21 +33,45 @@ class StepEstimate:
 
     def seconds(self, config: Config, parameters: float) -> float:
         """The longest that a run of this configuration takes, from its start to its last checkpoint."""
+        training, evaluating, saving = self._parts(config, parameters)
+        # A run stops a step and a save before its limit, so both must fit in once more.
+        around = 2 * self.start_seconds + 2 * self.first_seconds
+        return around + training + EVALUATION_SLACK * evaluating + saving
+
+    def probable_seconds(self, config: Config, parameters: float) -> tuple[float, float]:
+        """What the steps of such a run will probably take, and all that comes with them."""
+        training, evaluating, saving = self._parts(config, parameters)
+        return training, self.start_seconds + self.first_seconds + evaluating + saving
+
+    def _parts(self, config: Config, parameters: float) -> tuple[float, float, float]:
+        """Seconds of training, of evaluating and of saving."""
         trainer, steps = config.trainer, total_steps(config)
         training = steps * self.step_seconds
         evaluations = 1 + (steps // trainer.validate_every if trainer.validate_every else 0)
         batches = math.ceil(trainer.validate_tokens / trainer.batch_tokens)
-        evaluating = EVALUATION_SLACK * evaluations * (batches * self.step_seconds * EVALUATION_COST + 0.2)
-        save = 0.5 + parameters * STATE_BYTES / SAVE_BYTES_PER_SECOND
-        saving = save * (2 + _saves(config, steps, training))
-        # A run stops a step and a save before its limit, so both must fit in once more.
-        return 2 * self.start_seconds + 2 * self.first_seconds + training + evaluating + saving
+        tasks = task_tokens(config.evaluation, steps) / trainer.batch_tokens * self.step_seconds * EVALUATION_COST
+        evaluating = evaluations * (batches * self.step_seconds * EVALUATION_COST + 0.2) + tasks
+        return training, evaluating, _save_seconds(parameters) * (2 + _saves(config, steps, training))
+
+    def ending_seconds(self, config: Config, parameters: float) -> float:
+        """What a run's own budget keeps back: without so much more it would leave out its last validation."""
+        trainer = config.trainer
+        steps = 1 + trainer.validate_tokens / trainer.batch_tokens
+        return AHEAD * (steps * self.step_seconds + _save_seconds(parameters))
 
     def usd(self, config: Config, parameters: float, price: HourlyPrice) -> float:
         return price.usd(self.seconds(config, parameters))
 
+    def probable_usd(self, config: Config, parameters: float, price: HourlyPrice) -> tuple[float, float]:
+        steps, around = self.probable_seconds(config, parameters)
+        return price.charged(steps), price.charged(around)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def _save_seconds(parameters: float) -> float:
+    return 0.5 + parameters * STATE_BYTES / SAVE_BYTES_PER_SECOND
 
 
 def _saves(config: Config, steps: int, training_seconds: float) -> int:

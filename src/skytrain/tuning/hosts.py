@@ -127,10 +127,24 @@ class SweepHost:
         return name == self.session.name or name in self.others()
 
     def twin(self) -> TuneSession | None:
-        """Another session of a machine of this name that is alive, or was heard within the last minute."""
-        records = [record for name in self.others() if (record := self._record(name))]
-        found = next((one for one in records if one["machine"] == self.session.machine), None)
-        return TuneSession(**{key: value for key, value in found.items() if key != "at"}) if found else None
+        """Another session of a machine of this name that is alive, or was heard within the last minute.
+
+        None: the machine is this session's. Of two that ask at the same time one creates the next claim, and the other
+        one finds it. A session has a heartbeat before it claims.
+        """
+        folder = f"{self._sweep.folder}/machines/{self._machine_key()}"
+        while True:
+            claims = sorted(stat.key for stat in self._sweep.store.list(f"{folder}/"))
+            holder = TuneSession(**read_object(self._sweep.store, claims[-1])) if claims else None
+            if holder is not None and (holder == self.session or holder.name in self.others()):
+                return None if holder == self.session else holder
+            turn = 1 + int(Path(claims[-1]).stem) if claims else 1
+            if self._sweep.store.create(f"{folder}/{turn:06d}.json", json.dumps(asdict(self.session)).encode()):
+                return None
+
+    def _machine_key(self) -> str:
+        """The machine's name, which may be any text, as a key."""
+        return hashlib.sha256(self.session.machine.encode()).hexdigest()[:16]
 
     def withdraw(self) -> None:
         """Takes the heartbeat back: this session does not work on the sweep."""

@@ -69,10 +69,12 @@ class JointFit:
         return float(np.mean(log_rate > self.optima + self.wall_gaps))
 
     def best_rate(self, divergence_nats: float = DIVERGED_NATS) -> float:
-        """The rate with the least expected loss, where a diverged run counts as so many nats."""
+        """The rate with the least expected loss. A diverged run counts as so many nats, and no other counts as more."""
         low, high = math.log(self.problem.lowest), math.log(self.problem.highest)
         grid = np.linspace(max(low, self.optima.min()), min(high, self.optima.max()) + 1e-9, 121)
-        costs = [self.regret(one) + divergence_nats * self.divergence(one) for one in grid]
+        distance = grid[:, None] - self.optima
+        losses = np.minimum(self.curvatures * u_shape(np.minimum(distance, 6.0)), divergence_nats)
+        costs = np.where(distance > self.wall_gaps, divergence_nats, losses).mean(1)
         return self.problem.clip(math.exp(grid[int(np.argmin(costs))]))
 
     def interval(self) -> tuple[float, float]:

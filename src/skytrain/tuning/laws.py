@@ -129,7 +129,9 @@ def law_named(name: str) -> PublishedLaw:
 def combined_law(target: Rung, *, width_free: bool = False) -> Law:
     """The shape of the batch-aware law, at the geometric mean of it and DeepSeek's.
 
-    `width_free` is for muP and CompleteP, under which the best rate does not depend on the model's size.
+    Only the level bends beyond the published runs: at a batch that is large for the horizon, every fit of the
+    exponent of the tokens is 0.25 to 0.31. `width_free` is for muP and CompleteP, under which the best rate does not
+    depend on the model's size.
     """
     levels = [PUBLISHED_CURVES(target), math.log(deepseek(target))]
     shift = sum(levels) / len(levels) - PUBLISHED_CURVES(target)
@@ -138,6 +140,8 @@ def combined_law(target: Rung, *, width_free: bool = False) -> Law:
     def law(rung: Rung) -> float:
         steps = _within(rung.parameters, FITTED_SIZES) - _within(target.parameters, FITTED_SIZES)
         extra = (size - PUBLISHED_CURVES.size) * steps
+        bent = _within(rung.tokens, FITTED_TOKENS) - _within(target.tokens, FITTED_TOKENS)
+        extra += PUBLISHED_CURVES.horizon * (math.log(rung.tokens / target.tokens) - bent)
         return PUBLISHED_CURVES(rung) + shift + extra
 
     return law

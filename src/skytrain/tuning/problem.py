@@ -12,6 +12,9 @@ from typing import Any
 
 RATES_PER_DOUBLING = 4  # nearer rates cannot be told apart, and a coarse grid is easier to read
 DIVERGED_NATS = 1.0  # a final loss so far above the best of its rung is a diverged run
+SPARE = 1.5  # of what the next trial will probably cost: reserved for it once trials of its model have been measured
+LEAST_COST = 0.25  # of what is expected: trials have not cost less on average, whatever the first ones say
+BELIEVED = "believed"  # marks an observation that was made up for a trial which still runs
 
 Law = Callable[["Rung"], float]
 """Maps a rung to the logarithm of its expected best rate."""
@@ -29,6 +32,17 @@ class Rung:
     rates: tuple[float, ...] = ()  # the values that exist, for a table of published runs; empty: any
     layers: int = 0
     width: int = 0
+    steps_usd: float | None = None  # what the steps of a trial will probably cost; None: `usd`, with all around them
+    around_usd: float = 0.0  # and what comes with every trial: start-up, validations, checkpoints
+
+    @property
+    def probable_usd(self) -> float:
+        return (self.usd if self.steps_usd is None else self.steps_usd) + self.around_usd
+
+    @property
+    def model(self) -> tuple[float, int, int]:
+        """What rungs that differ only in their horizon and batch have in common."""
+        return self.parameters, self.layers, self.width
 
     def snap(self, rate: float) -> float:
         """The value nearest to `rate` on the logarithmic axis that a trial can have."""
@@ -137,9 +151,48 @@ class Search:
     def tried(self, trial: Trial) -> bool:
         return any(one.trial.key == trial.key for one in self.history)
 
+    def _measured(self) -> list[tuple[Rung, float]]:
+        """What trials have cost. One that diverged ended early, and one that runs has no price yet."""
+        done = [one for one in self.history if not one.diverged and BELIEVED not in one.extra]
+        return [(self.problem.rung(one.trial.rung), one.usd) for one in done]
+
+    def reserve_usd(self, rung: Rung) -> float:
+        """The most that the next trial of a rung may cost: as estimated, until trials of its model have been measured."""
+        alike = [(other, usd) for other, usd in self._measured() if other.model == rung.model]
+        dearer = max((usd / other.usd for other, usd in alike), default=0.0)
+        if not alike or dearer >= 1:
+            return rung.usd * max(1.0, dearer)
+        worst = max(usd / self._measured_usd(other) for other, usd in alike)
+        return min(rung.usd, SPARE * max(1.0, worst) * self._measured_usd(rung))
+
+    def probable_usd(self, rung: Rung) -> float:
+        """What the next trial of a rung will probably cost."""
+        return min(self.reserve_usd(rung), self._measured_usd(rung))
+
+    def _measured_usd(self, rung: Rung) -> float:
+        """The cost of a trial with what others have shown about what comes with every trial; or about trials as such."""
+        measured = self._measured()
+        if not measured:
+            return rung.probable_usd
+        around = sum(other.around_usd for other, _ in measured)
+        spent = sum(usd for _, usd in measured)
+        expected = sum(other.probable_usd for other, _ in measured)
+        least = LEAST_COST * rung.probable_usd
+        if around == 0:
+            return max(least, rung.probable_usd * spent / expected)
+        share = max(0.0, 1 + (spent - expected) / around)
+        return max(least, rung.probable_usd + (share - 1) * rung.around_usd)
+
     def affordable(self, rung: Rung) -> int:
-        """How many trials of a rung the money left buys."""
-        return math.floor(self.left_usd / rung.usd + 1e-9)
+        """How many trials of a rung the money left buys, if each costs all that is reserved for it."""
+        return math.floor(self.left_usd / self.reserve_usd(rung) + 1e-9)
+
+    def buys(self, rung: Rung) -> int:
+        """How many trials of a rung the money left probably buys, one after another."""
+        first, usd = self.reserve_usd(rung), self.probable_usd(rung)
+        if self.left_usd < first - 1e-9:
+            return 0
+        return 1 + math.floor((self.left_usd - min(first, SPARE * usd)) / usd + 1e-9)
 
     def best(self, rung: str) -> Observation | None:
         """The trial with the lowest loss on a rung."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .curve import u_shape
-from .problem import Observation, Problem, Search, Trial
+from .problem import BELIEVED, Observation, Problem, Search, Trial
 from .strategies.base import Strategy
 
 MOST_TRIALS = 200
@@ -33,7 +33,7 @@ def believed(problem: Problem, history: Sequence[Observation], trial: Trial) -> 
     known = [one for one in history if one.trial.rung == trial.rung and one.finite]
     gaps = [one.loss - expected_loss(problem, one.trial) for one in known]
     loss = expected_loss(problem, trial) + (sum(gaps) / len(gaps) if gaps else 0.0)
-    return Observation(trial, loss, problem.rung(trial.rung).usd)
+    return Observation(trial, loss, problem.rung(trial.rung).usd, extra={BELIEVED: True})
 
 
 def expected_loss(problem: Problem, trial: Trial) -> float:

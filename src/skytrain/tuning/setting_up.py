@@ -15,9 +15,9 @@ from ..runs import Ec2Instance, machine_price, plain
 from .laws import centred_law, combined_law, priors_for
 from .ledger import HourlyPrice
 from .problem import Priors, Problem, Rung
-from .trials import configured_value
+from .trials import AXES, configured_value, target_shape, trial_shapes
 
-HIGHEST = {"lr": 0.5, "warmup": 0.9}  # where nothing else is set
+HIGHEST_RATE, HIGHEST_WARMUP = 0.5, 0.9  # where nothing else is set
 WHERE = ("name", "axes", "host", "parallel", "machines")  # settings that decide nothing but where and how fast
 NEWER = {"trunk": False}  # settings that sweeps of earlier versions lack, with the value that they had in effect
 MOST_NAME = 100  # characters of a sweep's name
@@ -57,11 +57,49 @@ def make_problem(config: Config, target: Rung, rungs: Sequence[Rung]) -> Problem
     if config.tune.expected is not None:
         problem = problem.around(config.tune.expected)
     expected = [problem.expected_rate(rung) for rung in (target, *rungs)]
-    lowest = config.tune.lowest or min(expected) / RANGE
-    highest = config.tune.highest or min(max(expected) * RANGE, HIGHEST.get(config.tune.axis, math.inf))
+    least, most = sensible_range(config, rungs)
+    lowest = config.tune.lowest or max(min(expected) / RANGE, least)
+    highest = config.tune.highest or min(max(expected) * RANGE, most)
     if lowest >= highest:
         raise ConfigError("tune.lowest", f"{lowest:g} is not below tune.highest={highest:g}")
     return replace(problem, lowest=lowest, highest=highest)
+
+
+def sensible_range(config: Config, rungs: Sequence[Rung]) -> tuple[float, float]:
+    """The values of the axis beyond which another one is the same run, or none that means anything."""
+    trainer, longest = config.trainer, max((rung.tokens for rung in rungs), default=math.inf)
+    if config.tune.axis == "lr":
+        return 0.0, HIGHEST_RATE
+    if config.tune.axis == "warmup":
+        return trainer.batch_tokens / longest, HIGHEST_WARMUP  # at least a step
+    if config.tune.axis == "batch_tokens":
+        unit = trainer.sequence_length * (trainer.micro_batch or 1)
+        return float(unit), max(2.0 * unit, longest / config.tune.shortest)
+    return 0.0, math.inf
+
+
+def check_range(config: Config) -> None:
+    """Raises ConfigError for trials and limits that mean nothing, before anything is measured."""
+    make_problem(config, target_shape(config).rung(1.0), [shape.rung(1.0) for shape in trial_shapes(config)])
+
+
+def check_axes(config: Config) -> list[str]:
+    """The axes that are tuned in turn; raises ConfigError for what cannot be."""
+    axes = config.tune.axes or []
+    if not axes:
+        return []
+    if config.tune.machines > 1:
+        raise ConfigError("tune.axes", "several axes are tuned by one machine", hint="leave out tune.machines")
+    if len(set(axes)) != len(axes):
+        raise ConfigError("tune.axes", f"{axes} names one twice")
+    if unknown := [axis for axis in axes if axis not in AXES]:
+        raise ConfigError("tune.axes", f"{unknown[0]!r} cannot be tuned", hint=f"one of {', '.join(AXES)}")
+    for name in ("expected", "lowest", "highest"):
+        if getattr(config.tune, name) is not None:
+            raise ConfigError(
+                f"tune.{name}", "is a value of one axis, and tune.axes names several", hint="leave it out"
+            )
+    return axes
 
 
 def beliefs(config: Config, target: Rung) -> Priors:

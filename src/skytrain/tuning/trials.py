@@ -40,11 +40,12 @@ class RungShape:
         positions = model.max_length * model.width if model.positions == "learned" else 0
         return float(size.parameters - tables - positions)
 
-    def rung(self, usd: float) -> Rung:
+    def rung(self, usd: float, steps_usd: float | None = None, around_usd: float = 0.0) -> Rung:
+        """With what a trial costs at most, and what its steps and all around them will probably cost."""
         trainer, model = self.config.trainer, self.config.model
         shape = (model.layers, model.width) if isinstance(model, DecoderConfig) else (0, 0)
         tokens = total_steps(self.config) * trainer.batch_tokens
-        return Rung(self.name, self.parameters, tokens, trainer.batch_tokens, usd, (), *shape)
+        return Rung(self.name, self.parameters, tokens, trainer.batch_tokens, usd, (), *shape, steps_usd, around_usd)
 
 
 def target_shape(config: Config) -> RungShape:

@@ -13,7 +13,7 @@ from ...config import plural
 from ..design import Information, best_plan
 from ..joint import fit_jointly
 from ..problem import Answer, Rung, Search, Trial
-from .base import FACTOR, bracket_problem, smaller_rungs
+from .base import FACTOR, bracket_problem, fallback, smaller_rungs
 
 WORTHWHILE = 0.05  # of the expected regret: a plan that saves less is not begun
 BRACKET_AFTER = 3  # trials on a rung
@@ -37,7 +37,7 @@ class Ladder:
         if begun in rungs and (rest := best_plan(search, information, [begun])) is not None:
             return rest.first
         # Two rates on a rung leave its optimum open to both sides.
-        whole = [rung for rung in rungs if search.affordable(rung) + len(search.of_rung(rung.name)) >= POINTS]
+        whole = [rung for rung in rungs if search.buys(rung) + len(search.of_rung(rung.name)) >= POINTS]
         plan = best_plan(search, information, whole or rungs)
         if plan is None or plan.saved < WORTHWHILE * information.variance:
             return None
@@ -65,13 +65,13 @@ class Ladder:
         return None if search.tried(trial) else trial
 
     def answer(self, search: Search) -> Answer:
+        if not any(one.finite or one.diverged for one in search.history):
+            return fallback(search, "no trial was bought; this is the rate that is expected without any")
         fit = fit_jointly(search.problem, search.history)
         rate = fit.best_rate()
         low, high = fit.interval()
         place = math.log(rate)
-        rungs = len(fit.curves)
-        trials = plural(len(search.history), "trial")
-        why = f"joint fit of {trials} on {plural(rungs, 'rung')}" if rungs else "prior only"
+        why = f"joint fit of {plural(len(search.history), 'trial')} on {plural(len(fit.curves), 'rung')}"
         return Answer(rate, low, high, fit.regret(place), fit.divergence(place), why, doubts(search, rate, (low, high)))
 
 
