@@ -8,7 +8,7 @@ from pathlib import Path
 from skytrain.config import Config
 from skytrain.pipelines.launch_targets.base import JobLog, LaunchRequest, LaunchTarget, ReadyJob
 from skytrain.pipelines.logs import EarlyLog, has_log
-from skytrain.runs import claim_attempt
+from skytrain.runs import attempt_key, claim_attempt
 from skytrain.storage import open_store
 from tests.support.tiny import tiny_config
 
@@ -36,11 +36,15 @@ def look(*lines: str, ended: bool = False) -> JobLog:
 def followed(root: Path, target: Told, last: int | None = None, starts_after: int = 99) -> Sequence[str]:
     """The lines of the target's log; the run begins to write its own after so many looks."""
     config, waits = tiny_config(root), list[float]()
+    store = open_store(config.store)
+    claim_attempt(store, "a")  # which has written nothing yet
 
     def wait(seconds: float) -> None:
         waits.append(seconds)
+        assert len(waits) < 9, "it must have ended"
         if len(waits) == starts_after:
-            claim_attempt(open_store(config.store), "a")
+            attempt = claim_attempt(store, "a")
+            store.write(f"{attempt_key('a', attempt)}/logs/0-00000.jsonl", b"{}")
 
     assert not has_log(config, "a")
     return list(EarlyLog(target, config, "a").lines(last, follow=True, wait=wait))

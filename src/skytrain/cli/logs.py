@@ -63,7 +63,7 @@ def logs(
     run = newest_trial_run(config, run) or run  # of a sweep
     selection = _selection(attempt, rank, node)
     several = selection.node is not None or selection.ranks is None or len(selection.ranks) > 1
-    if not has_log(config, run):
+    if attempt is None and not has_log(config, run):
         early = EarlyLog(target_of(config), config, run)
         for text in early.lines(lines or None, follow=follow):
             print(json.dumps({"text": text}) if as_json else text, flush=follow)

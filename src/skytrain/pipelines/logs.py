@@ -12,6 +12,7 @@ from ..runs import (
     LogLine,
     LogSelection,
     RunLogs,
+    attempt_key,
     attempt_numbers,
     job_log_key,
     load_run,
@@ -27,9 +28,10 @@ FOLLOWED_LINES = 10_000  # that are asked for again and again; a job writes few 
 
 
 def has_log(config: Config, run: str) -> bool:
-    """Whether the run has written a log to the store."""
+    """Whether the newest attempt of the run, or its job without attempts, has written a log to the store."""
     store = open_store(config.store)
-    return bool(attempt_numbers(store, run)) or bool(store.list(job_log_key(run)))
+    newest = attempt_numbers(store, run)[-1:]
+    return any(store.list(f"{attempt_key(run, one)}/logs") for one in newest) or bool(store.list(job_log_key(run)))
 
 
 class EarlyLog:
