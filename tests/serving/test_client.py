@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 
 from skytrain.cli.main import app
 from skytrain.config import SkytrainError
-from skytrain.pipelines.bench_serve import LoadTest, choose_prompts
+from skytrain.pipelines.bench_serve import LoadTest, bench_serve, choose_prompts
+from skytrain.pipelines.chat import ChatSettings, EndpointModel
+from skytrain.runs import Silent
 from skytrain.serving import Endpoint, EndpointError
 
 GOOD = '{"choices": [{"text": "word"}]}'
@@ -90,3 +92,26 @@ def test_folder_that_cannot_be_written_is_found_before_the_sweep(endpoint: Endpo
     assert done.exception is not None
     assert "cannot be written" in str(done.exception) + done.output
     assert "at once" not in done.output
+
+
+def test_server_without_conversations_has_a_base_model_and_its_errors_are_read(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Odd) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_error(404)
+
+    answer = Odd.do_POST
+    monkeypatch.setattr(Odd, "do_POST", refuse)
+    model = EndpointModel(endpoint, None, ChatSettings())
+    assert model.base_model
+    monkeypatch.setattr(Odd, "do_POST", answer)
+    Odd.event = '{"error": {"message": "engine died", "code": 500}}'
+    with pytest.raises(EndpointError, match=r"^the server reported an error: engine died$"):
+        list(model.continue_text("word"))
+
+
+def test_answer_without_tokens_is_an_error_of_a_load_test(endpoint: Endpoint) -> None:
+    Odd.event = '{"choices": [], "usage": {"completion_tokens": 0}}'
+    [level] = bench_serve(endpoint, LoadTest((1,), 2, 4), Silent()).levels
+    assert level.errors == {"an empty answer": 2}

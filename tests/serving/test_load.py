@@ -90,7 +90,7 @@ def test_prompts_of_a_file_and_their_order_follow_the_seed(tmp_path: Path) -> No
 
 
 def test_level_without_tokens_is_left_out_of_the_plot() -> None:
-    """As of a server whose answers are empty: a logarithmic axis has no zero."""
+    """A logarithmic axis has no zero."""
     times = dict.fromkeys((50, 95, 99), 0.5)
     assert "<svg" in load_svg("empty", [LoadLevel(1, 1.0, 4, {}, 0, 12, times, {}, times)])
 

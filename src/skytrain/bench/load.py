@@ -156,10 +156,10 @@ def _ask(endpoint: Endpoint, settings: LoadSettings, numbered: tuple[int, str]) 
         if error.status:
             return TimedAnswer(error=f"HTTP {error.status}", detail=said[:MOST_DETAIL])
         return TimedAnswer(error=said or "no answer")
-    if not times:
+    tokens = usage.get("completion_tokens", len(times))
+    if not times or not tokens:
         return TimedAnswer(error="an empty answer")
     gaps = [after - before for before, after in pairwise(times)]
-    tokens = usage.get("completion_tokens", len(times))
     return TimedAnswer(times[0], times[-1], tokens, usage.get("prompt_tokens", 0), gaps)
 
 

@@ -97,5 +97,5 @@ def bench_serve(
         print(f"{results.model} at {results.url}: {requests} requests a level, {max_tokens} tokens an answer")
         print_table(pipeline.load_rows(results))
         if out is not None:
-            print(f"results and plot: {out}")
+            print(f"results: {out / 'results.json'}" + (", load.svg" if (out / "load.svg").is_file() else ""))
     raise SystemExit(1 if results.failed else 0)

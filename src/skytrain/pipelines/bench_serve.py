@@ -58,8 +58,10 @@ class LoadResults:
 def bench_serve(endpoint: Endpoint, test: LoadTest, reporter: Reporter) -> LoadResults:
     """Run the sweep. The same seed sends the same prompts in the same order."""
     names = [str(each["id"]) for each in endpoint.models()]
-    if not names or (test.model is not None and test.model not in names):
-        raise SkytrainError(f"{endpoint.base} has no model {test.model or ''}\n  one of {', '.join(names) or 'none'}")
+    if not names:
+        raise SkytrainError(f"{endpoint.base} has no model")
+    if test.model is not None and test.model not in names:
+        raise SkytrainError(f"{endpoint.base} has no model {test.model!r}\n  one of {', '.join(names)}")
     name = test.model or names[0]
     prompts = choose_prompts(test)
     settings = LoadSettings(name, test.concurrencies, test.requests, test.max_tokens, test.seed, test.ignore_eos)
@@ -77,9 +79,10 @@ def make_folder(folder: Path) -> None:
 
 
 def write_results(results: LoadResults, folder: Path) -> None:
-    """Write results.json and load.svg into a folder that exists."""
+    """Write results.json into a folder that exists, and load.svg where a request succeeded."""
     (folder / "results.json").write_text(json.dumps(results.to_json(), indent=1) + "\n", encoding="utf-8")
     title = f"{results.model}, {results.test.max_tokens} tokens an answer"
+    (folder / "load.svg").unlink(missing_ok=True)  # of an earlier sweep
     if svg := load_svg(title, results.levels):
         (folder / "load.svg").write_text(svg, encoding="utf-8")
 

@@ -11,6 +11,7 @@ from ..serving import Endpoint, EndpointError
 from ..tokens import Message
 
 NO_TEMPLATE = ("chat template", "chat_template")  # in the refusal of a server whose model has none
+NO_CHAT = (404, 405, 501)  # of a server that has no conversations at all
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,8 @@ class EndpointModel:
         try:
             self._endpoint.post("/v1/chat/completions", probe)
         except EndpointError as error:
-            if error.status != 400 or not any(word in str(error) for word in NO_TEMPLATE):
+            refused = error.status == 400 and any(word in str(error) for word in NO_TEMPLATE)
+            if not refused and error.status not in NO_CHAT:
                 raise
             self.base_model = True
 

@@ -147,7 +147,9 @@ def _event(data: Any) -> StreamEvent:
     if not isinstance(data, dict):
         raise ValueError(f"{data!r:.80} is no object")
     if "error" in data:
-        raise EndpointError(f"the server reported an error: {data['error']}")
+        said = data["error"]
+        message = said.get("message", said) if isinstance(said, dict) else said
+        raise EndpointError(f"the server reported an error: {message}")
     choices, usage = data.get("choices") or [{}], data.get("usage")
     first = choices[0] if isinstance(choices, list) else None
     delta = first.get("delta") or {} if isinstance(first, dict) else None
