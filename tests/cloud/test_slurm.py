@@ -10,7 +10,7 @@ from skytrain.cloud.slurm_cluster import SlurmJob, seconds_of
 from skytrain.config import SkytrainError
 from skytrain.config.composition import compose
 from skytrain.pipelines.launch_slurm import filesystem_of, prepare_slurm_launch
-from skytrain.pipelines.slurm_jobs import resiliency_lines
+from skytrain.pipelines.launch_targets import slurm as target
 from tests.support.tiny import TINY
 
 WORDS = (
@@ -140,8 +140,25 @@ def test_on_hyperpod_the_agents_resume_by_themselves_and_its_log_is_told(shared,
     log = shared / "slurm-7.log"
     log.write_text("step 10\n[Auto Resume] Info: JobID: 7 StepID: 0 Initiating communication\nstep 20\n")
     job = SlurmJob("7", "RUNNING", "n1", "1:00", "2:00", 0, "", str(log))
-    assert resiliency_lines([job]) == ["[Auto Resume] Info: JobID: 7 StepID: 0 Initiating communication"]
-    assert resiliency_lines([replace(job, log=str(shared / "gone"))]) == []
+    assert target.resiliency_lines([job]) == ["[Auto Resume] Info: JobID: 7 StepID: 0 Initiating communication"]
+    assert target.resiliency_lines([replace(job, log=str(shared / "gone"))]) == []
+
+
+def test_logs_and_status_say_what_became_of_a_job_that_wrote_nothing_or_was_preempted(shared, monkeypatch):
+    found = []
+    monkeypatch.setattr(target, "slurm_jobs", lambda run: found)
+    config = composed().config
+    with pytest.raises(SkytrainError, match="nor a job of Slurm"):
+        target.TARGET.job_log(config, "one", 5)
+    found[:] = [SlurmJob("8", "PENDING", "2 wanted", "0:00", "2:00", 0, "Resources", str(shared / "slurm-8.log"))]
+    log = target.TARGET.job_log(config, "one", 5)
+    assert (log.lines, log.ended) == (["job 8: pending (Resources); it has written nothing"], False)
+    (shared / "slurm-8.log").write_text("a\nb\nc\n")
+    found[:] = [replace(found[0], state="PREEMPTED", reason="None")]
+    log = target.TARGET.job_log(config, "one", 2)
+    assert (log.lines, log.ended) == (["b", "c"], True)
+    shown = target.TARGET.run_jobs(config, "one")
+    assert shown.tables[0][1][1] == "preempted" and "launch one again, and it resumes" in shown.lines[0]
 
 
 def test_a_job_that_fails_again_and_again_is_given_up(shared):

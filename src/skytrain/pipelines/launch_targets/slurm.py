@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...cloud import SlurmMachines, array_tasks, slurm_jobs, stop_tasks, submit_array
-from ...config import Composed, Config, format_seconds
+from ...cloud import (
+    AUTO_RESUME,
+    SlurmJob,
+    SlurmMachines,
+    array_tasks,
+    cancel_jobs,
+    slurm_jobs,
+    stop_tasks,
+    submit_array,
+)
+from ...config import Composed, Config, SkytrainError, format_seconds
 from ...planning import JobKind, read_plan
 from ...runs import Reporter
 from ..launch_slurm import SlurmLaunch, prepare_slurm_launch, start_slurm_launch
 from ..launch_slurm_tune import prepare_sweep_array
-from ..slurm_jobs import active_slurm_jobs, job_log, job_rows, preemption_lines, resiliency_lines
-from ..stop import PlannedStop, stop_with_jobs
-from .base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs
+from ..stop import ActiveJob, PlannedStop, stop_with_jobs
+from .base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, Rows, RunJobs
 
 if TYPE_CHECKING:
     from ...jobs import NodeRequest, RentedMachines
@@ -52,15 +60,23 @@ class SlurmLauncher(LaunchTarget):
 
     def run_jobs(self, config: Config, run: str | None) -> RunJobs:
         jobs = slurm_jobs(run) if run else []
-        lines = [*preemption_lines(str(run), jobs), *resiliency_lines(jobs)]
-        return RunJobs([job_rows(jobs)] if jobs else [], [asdict(job) for job in jobs], lines)
+        lines = [*_preemption_lines(str(run), jobs), *resiliency_lines(jobs)]
+        return RunJobs([_job_rows(jobs)] if jobs else [], [asdict(job) for job in jobs], lines)
 
     def job_log(self, config: Config, run: str, lines: int | None) -> JobLog:
-        return job_log(run, lines)
+        """The end of what the newest job of a run wrote: its batch script, and its agents."""
+        jobs = slurm_jobs(run)
+        if not jobs:
+            raise SkytrainError(f"run {run} has neither a log in the store nor a job of Slurm")
+        job = jobs[0]
+        text = [f"job {job.id}: {job.state.lower()}{_reason(job)}; it has written nothing"]
+        if job.log is not None and (path := Path(job.log)).exists():
+            text = path.read_text(errors="replace").splitlines()
+        return JobLog(text[-lines:] if lines else text, job.has_ended)
 
     def plan_stop(self, config: Config, run: str, tell: Callable[[str], None]) -> PlannedStop:
-        planned = stop_with_jobs(config, run, lambda: active_slurm_jobs(config, run))
-        commands = [["scancel", job.name] for job in active_slurm_jobs(config, run)]
+        planned = stop_with_jobs(config, run, lambda: _active_jobs(run))
+        commands = [["scancel", job.name] for job in _active_jobs(run)]
         return replace(planned, requests=lambda: json.dumps(commands))
 
     def end_sweep(self, config: Config, name: str) -> None:
@@ -75,6 +91,42 @@ class SlurmLauncher(LaunchTarget):
 
 
 TARGET = SlurmLauncher()
+
+
+def _job_rows(jobs: Sequence[SlurmJob]) -> Rows:
+    rows: Rows = [("JOB", "STATE", "NODES", "TIME", "LIMIT", "RESTARTS", "REASON")]
+    for job in jobs:
+        restarts, reason = "-" if job.restarts is None else str(job.restarts), job.reason.replace("None", "") or "-"
+        rows.append((job.id, job.state.lower(), job.nodes, job.elapsed, job.limit, restarts, reason))
+    return rows
+
+
+def _reason(job: SlurmJob) -> str:
+    return f" ({job.reason})" if job.reason not in ("", "None") else ""
+
+
+def _preemption_lines(run: str, jobs: Sequence[SlurmJob]) -> list[str]:
+    """What to do after the newest job was preempted, and not requeued."""
+    if not jobs or not jobs[0].state.startswith("PREEMPTED"):
+        return []
+    return [
+        f"job {jobs[0].id} was preempted and cancelled by its partition: launch {run} again, and it resumes from its "
+        "last commit"
+    ]
+
+
+def resiliency_lines(jobs: Sequence[SlurmJob], most: int = 5) -> list[str]:
+    """The last lines that HyperPod's resiliency wrote into the log of the newest job: faulty nodes, replacements, restarts."""
+    if not jobs or jobs[0].log is None or not (path := Path(jobs[0].log)).exists():
+        return []
+    return [line.strip() for line in path.read_text(errors="replace").splitlines() if AUTO_RESUME in line][-most:]
+
+
+def _active_jobs(run: str) -> list[ActiveJob]:
+    def active(job: SlurmJob) -> ActiveJob:
+        return ActiveJob(job.id, job.state != "PENDING", lambda: cancel_jobs([job]), "cancelled")
+
+    return [active(job) for job in slurm_jobs(run) if not job.has_ended]
 
 
 def _options(request: LaunchRequest) -> list[str]:
