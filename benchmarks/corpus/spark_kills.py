@@ -1,10 +1,11 @@
 """Kills the driver and executors of `prepare engine=spark` at random moments, and starts it again until it is done.
 
-    python benchmarks/corpus/spark_kills.py [KILLS [SEED]] | tee benchmarks/corpus/spark_kills.log
+    python benchmarks/corpus/spark_kills.py [KILLS [SEED [cluster]]] | tee benchmarks/corpus/spark_kills.log
 
-A standalone cluster of two workers with one core each; one file is large enough to be shared by tasks. After every
-finished run the store must have the files and bytes of a run that was never interrupted, and nothing else; then the
-next run begins with an empty store, until there were KILLS kills (20). The moment is drawn anew for each kill.
+On local[2], where a kill takes the driver and its workers at once; with `cluster` on a standalone cluster of two
+workers, where it takes the driver or an executor. One file is large enough to be shared by tasks. After every finished
+run the store must have the files and bytes of a run that was never interrupted, and nothing else; then the next run
+begins with an empty store, until there were KILLS kills (20). The moment is drawn anew for each kill.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 from tests.pipelines.test_spark import SMALL_CHUNKS, SMALL_EXECUTORS, contents, settings  # noqa: E402
 from tests.support.spark import SparkCluster, prepare_command, spark_cluster, spark_environment, write_documents  # noqa: E402
 
-DOCUMENTS = 6000
+DOCUMENTS = 3000
 STAGES = [
     "spans",
     "count",
@@ -43,7 +45,7 @@ STAGES = [
     "tokenize",
     "shards",
 ]
-LONGEST_WAIT = 20.0  # seconds from the first stage of an attempt, or from the kill before, to a kill
+LONGEST_WAIT = 30.0  # seconds from the first stage of an attempt, or from the kill before, to a kill
 
 
 class Attempt:
@@ -89,10 +91,10 @@ class Attempt:
         self._reader.join()
 
 
-def main(kills: int, seed: int) -> None:
+def main(kills: int = 20, seed: int = 7, where: str = "local[2]") -> None:
     generator = random.Random(seed)
     print(
-        f"{platform.machine()}, load {os.getloadavg()[0]:.1f}, {DOCUMENTS} documents, {kills} kills, seed {seed}",
+        f"{platform.machine()}, load {os.getloadavg()[0]:.1f}, {DOCUMENTS} documents, {kills} kills, seed {seed}, {where}",
         flush=True,
     )
     with tempfile.TemporaryDirectory() as name:
@@ -109,7 +111,7 @@ def main(kills: int, seed: int) -> None:
             command(documents, reference, "data.workers=1"), env=environment, check=True, capture_output=True
         )
         expected = contents(reference)
-        with spark_cluster(folder) as cluster:
+        with spark_cluster(folder) if where == "cluster" else nullcontext() as cluster:
             total = runs = 0
             while total < kills:
                 total += one_run(documents, folder / "store", expected, cluster, environment, generator, kills - total)
@@ -125,11 +127,12 @@ def command(documents: Path, store: Path, *words: str) -> list[str]:
 
 
 def one_run(
-    documents: Path, store: Path, expected: dict[str, bytes], cluster: SparkCluster, environment: dict[str, str],
+    documents: Path, store: Path, expected: dict[str, bytes], cluster: SparkCluster | None, environment: dict[str, str],
     generator: random.Random, most: int,
 ) -> int:  # fmt: skip
     """Prepare until it is done, killing at most so many times on the way; returns how often."""
-    words = ["engine=spark", f"spark.master={cluster.url}", "spark.split_bytes=200KB", SMALL_EXECUTORS]
+    words = ["engine=spark", f"spark.master={cluster.url if cluster else 'local[2]'}", "spark.split_bytes=200KB"]
+    words += [SMALL_EXECUTORS] if cluster else []
     killed, begun = 0, time.monotonic()
     attempt = Attempt(command(documents, store, *words), environment)
     while True:
@@ -138,9 +141,9 @@ def one_run(
             attempt.process.wait()
         if attempt.wait(generator.uniform(0.0, LONGEST_WAIT)):
             break
-        victim = "driver" if generator.random() < 0.6 else "executor"
+        victim = "driver" if cluster is None or generator.random() < 0.4 else "executor"
         stage = attempt.stages[-1] if attempt.stages else "start"
-        if victim == "executor":
+        if cluster is not None and victim == "executor":
             found = cluster.executors()
             if not found:
                 continue
@@ -163,4 +166,4 @@ def one_run(
 
 
 if __name__ == "__main__":
-    main(*(int(word) for word in (sys.argv[1:] + ["20", "7"][len(sys.argv) - 1 :])))
+    main(*(int(word) if word.isdecimal() else word for word in sys.argv[1:]))
