@@ -145,6 +145,7 @@ def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) ->
         if session is not None and machines and not left:
             # Those of now: a group may have replaced some during the wait, and others have ended by themselves.
             end_machines(session, account_machines(config, [run], tell)[1] if stopped.asked else machines, reporter)
+        if session is not None and not left:
             mark_stopped(config, run)
         warning = (
             f"its machines still run: they end by themselves when it has saved; run this again, or add --force\n"
@@ -209,9 +210,9 @@ def stop_whole_sweep(
 
 
 def mark_stopped(config: Config, run: str) -> None:
-    """Note that people have ended the run's newest launch: the run may be launched elsewhere."""
-    store = open_store(config.store)
-    if launches := launches_of(store, run):
+    """Note that people have ended the target's newest launch of the run, which may then be launched elsewhere."""
+    store, target = open_store(config.store), config.cloud.target or "ec2"
+    if launches := [record for record in launches_of(store, run) if record.target == target]:
         store.write(stopped_key(launches[-1]), b"{}")
 
 
