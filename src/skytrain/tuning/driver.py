@@ -272,9 +272,10 @@ def check_budget(problem: Problem, final_usd: float, ledger: Ledger) -> None:
     if needed <= ledger.budget_usd + 1e-9 or any(entry.what.startswith(TRIAL) for entry in ledger.entries):
         return
     least = math.ceil(100 * needed) / 100
+    spent = f", and ${ledger.spent_usd:.2f} are spent or reserved" if ledger.spent_usd >= 0.005 else ""
     raise BudgetError(
         f"budget.usd={ledger.budget_usd:g} buys no search: the final run may cost ${final_usd:.2f} "
-        f"and the cheapest trial ${cheapest:.2f}\n"
+        f"and the cheapest trial ${cheapest:.2f}{spent}\n"
         f"  the least that works is budget.usd={least:.2f}; or shorten the target, or add smaller trials (tune.sizes, "
         "tune.horizons)"
     )
