@@ -114,7 +114,7 @@ def test_a_sweep_that_cannot_pay_its_own_restart_says_what_is_missing_and_charge
     left = SweepStore(store, "poor").decisions()[-1]
     store.delete(f"sweeps/poor/trials/{left.number:03d}.json")  # as if it had been killed in its last trial
     ledger = Ledger(store, "sweeps/poor", 2.0)
-    ledger.charge("overhead-lost", ledger.left_usd)
+    ledger.charge("overhead-lost", ledger.left_usd + left.most_usd - left.usd)  # nor has the trial's limit room for it
     spent = Ledger(store, "sweeps/poor", 2.0).spent_usd
     with pytest.raises(
         BudgetError, match=r"has \$0.0000 left, and starting again takes .*\n.*continues it is budget.usd=2"

@@ -9,6 +9,7 @@ import pytest
 
 from skytrain.storage import open_store
 from skytrain.tuning import BudgetError, Decision, Ledger, SweepSetup, SweepStore, Trial, find_strategy, run_sweep
+from skytrain.tuning.driver import begin_sweep, run_trial, take
 from tests.tuning.simulated import FailingStore, Killed, SimulatedRunner, Truth, make_problem
 
 BUDGET, FINAL = 2.0, 1.1
@@ -159,6 +160,18 @@ def test_a_reserve_without_a_decision_is_taken_back_by_the_next_start(tmp_path):
     run_sweep(setup)
     assert len(runner.bill) >= 5
     assert setup.ledger.spent_usd == pytest.approx(sum(runner.bill.values()))
+
+
+def test_a_restart_that_nothing_was_left_for_is_paid_from_the_limit_of_the_trial_that_it_resumes(tmp_path, monkeypatch):
+    runner = SimulatedRunner(Truth(), make_problem(), np.random.default_rng(0))
+    setup, limits = setup_of(open_store(str(tmp_path)), runner), []
+    monkeypatch.setattr(runner, "run", lambda number, trial, limit_usd: limits.append(limit_usd))
+    begin_sweep(setup)
+    taken = take(setup)
+    run_trial(setup, taken)
+    setup.ledger.charge("overhead-again", setup.ledger.left_usd + 0.01)
+    run_trial(setup, taken)
+    assert limits == [pytest.approx(taken.most_usd), pytest.approx(taken.most_usd - 0.01)]
 
 
 def test_of_two_workers_that_decide_a_number_the_first_has_decided_it(tmp_path):

@@ -130,19 +130,24 @@ def _finished(
     setup = _setup(config, sweep, host, estimates, price, reporter)
     if is_over(setup):
         return _concluded(config, setup)
-    _check_start(setup, host)
+    if not live_sessions(sweep):
+        _check_start(setup, host)
     return None
 
 
 def _check_start(setup: SweepSetup, host: SweepHost) -> None:
-    """Raises BudgetError where a sweep that is to be continued has less left than starting again costs."""
+    """Raises BudgetError where a sweep that is to be continued has less left than starting again costs.
+
+    A trial that was interrupted has a limit above its estimate, which may pay for it.
+    """
     ledger, state = setup.ledger, setup.sweep.state()
     host.settle(ledger, state)  # what a killed process had reserved is free again
     usd = host.session.reserve_usd(state, host.clock())
-    if state.decisions and usd > ledger.left_usd:
-        least = math.ceil(1e4 * (ledger.budget_usd + usd - ledger.left_usd)) / 1e4
+    left = ledger.left_usd + sum(one.most_usd - one.usd for one in state.running)
+    if state.decisions and usd > left:
+        least = math.ceil(1e4 * (ledger.budget_usd + usd - left)) / 1e4
         raise BudgetError(
-            f"the sweep {setup.sweep.name} has ${max(0.0, ledger.left_usd):.4f} left, and starting again takes "
+            f"the sweep {setup.sweep.name} has ${max(0.0, left):.4f} left, and starting again takes "
             f"${usd:.4f} of this machine\n  the least that continues it is budget.usd={least:g}"
         )
 

@@ -246,7 +246,9 @@ def _more_overhead(setup: SweepSetup, state: SweepState, decision: Decision) -> 
 
 def run_trial(setup: SweepSetup, decision: Decision) -> TrialResult:
     setup.announce(decision)
-    return setup.runner.run(decision.number, decision.trial, decision.most_usd)
+    # Starting again after a kill may have cost more than was left: then the trial's own limit pays for it.
+    limit_usd = decision.most_usd + min(0.0, setup.ledger.left_usd)
+    return setup.runner.run(decision.number, decision.trial, limit_usd)
 
 
 def finish(setup: SweepSetup, decision: Decision, result: TrialResult) -> None:
