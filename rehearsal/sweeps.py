@@ -13,14 +13,14 @@ from skytrain.tuning import FINAL, Ledger, SweepStore
 from .checks import check_nothing_left
 from .hypervisor import Life
 from .laptop import FIRST, Wanted
-from .world import RehearsalFailed, RehearsedRun, World
+from .world import PATIENCE_SECONDS, RehearsalFailed, RehearsedRun, World
 
 SWEEP, BUDGET_USD = "sweep", 6.0
 SETTINGS = (
     *TINY,
     f"budget.usd={BUDGET_USD}",
-    "trainer.steps=2400",
-    "trainer.checkpoint_every=10",  # something to resume from, wherever a machine is lost
+    "trainer.steps=800",
+    "trainer.checkpoint_every=20",  # something to resume from, wherever a machine is lost
     f"tune.name={SWEEP}",
     "tune.strategy=grid",
     "tune.horizons=[0.25]",
@@ -42,7 +42,7 @@ def sweep(world: World) -> None:
     world.hypervisor.lose(lost, "was lost")
     world.say(f"  {lost.facts.id} is lost in trial {number}")
     found = SweepStore(world.store, SWEEP)
-    run.until(lambda: found.answer() is not None, "the sweep has an answer")
+    run.until(lambda: found.answer() is not None, "the sweep has an answer", 2 * PATIENCE_SECONDS)
     run.wait_until_nothing_is_left()
     world.say(f"  {check_trials(run, number)}")
     world.say(f"  {check_money(run)}")
