@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-pytest_plugins = ["tests.support.s3"]
+pytest_plugins = ["tests.support.s3", "tests.support.cluster"]
 
 
 @pytest.fixture(autouse=True, scope="session")

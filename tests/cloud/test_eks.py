@@ -25,7 +25,7 @@ FILES = {"cloud/aws.yaml": "project: pile\n", "recipe/mine.yaml": "# @package _g
 PLANS: dict[str, tuple[PodSize, dict[str, Any]]] = {
     "one-g6e": (offer_size(offer("g6e.xlarge", 1, "on-demand")), {}),
     "two-p4d-efa": (offer_size(offer("p4d.24xlarge", 2, "on-demand")), {"volumes": {"fsx": "/fsx"}}),
-    "four-p5": (offer_size(offer("p5.48xlarge", 4, "on-demand")), {"priority_class": "training"}),
+    "four-p5": (offer_size(offer("p5.48xlarge", 4, "on-demand")), {"priority_class": "skytrain-training"}),
     "spot": (offer_size(offer("g5.12xlarge", 2, "spot")), {"environment": {"NCCL_DEBUG": "INFO"}}),
     "trainjob": (offer_size(offer("p4d.24xlarge", 2, "on-demand")), {}),
     "cpu-smoke": (smoke_size(2, 4), {"node_labels": {"skytrain/pool": "system"}}),

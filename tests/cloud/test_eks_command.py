@@ -166,11 +166,32 @@ def test_a_final_exit_code_ends_the_job_with_its_reason(typed: TypedEks, capsys:
     typed.put_job()
     typed.cluster.run_pods()
     message = "starting\nerror: no such dataset\n  run `skytrain prepare`\n"
-    typed.cluster.end_pod(typed.cluster.pods()[0], 2, message)
+    first, second = typed.cluster.pods()
+    typed.cluster.end_pod(first, 2, message)
     capsys.readouterr()
     assert typed.verb("status") == 0
     said = capsys.readouterr().out
+    assert "failing" in said and "it is being ended" in said  # the other pod still saves
+    typed.cluster.end_pod(second, 7)
+    assert typed.verb("status") == 0
+    said = capsys.readouterr().out
     assert "PodFailurePolicy" in said and "exit code 2 (Error): error: no such dataset run `skytrain prepare`" in said
+    assert "failed" in said and len(typed.cluster.pods()) == 2
+
+
+def test_a_pod_whose_node_is_gone_does_not_hide_the_logs_of_the_others(
+    typed: TypedEks, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed.put_job()
+    typed.cluster.run_pods()
+    names = [pod["metadata"]["name"] for pod in typed.cluster.pods()]
+    typed.cluster.logs = {names[1]: "line 1\n"}
+    typed.cluster.faults.lost_logs = {names[0]}
+    capsys.readouterr()
+    assert typed.verb("logs") == 0
+    said = capsys.readouterr().out
+    assert f"[{names[0]}] its log cannot be read; is its node gone?" in said and f"[{names[1]}] line 1" in said
+    assert typed.cluster.requests.count(f"GET /api/v1/namespaces/{NAMESPACE}/pods/{names[0]}/log") == 1
 
 
 def test_why_pods_wait_is_told(typed: TypedEks, capsys: pytest.CaptureFixture[str]) -> None:

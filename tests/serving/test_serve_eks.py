@@ -16,6 +16,7 @@ from skytrain.cli.main import main
 from skytrain.cloud import cloud_files, open_cluster
 from skytrain.config import SkytrainError, compose
 from skytrain.config.schema.eks import NO_EKS
+from skytrain.pipelines.eks_jobs import cluster_of
 from skytrain.pipelines.serve_targets import eks
 from skytrain.pipelines.serve_targets.base import ServeJob, ServeRequest
 from skytrain.runs import Silent
@@ -86,6 +87,11 @@ def test_a_model_is_uploaded_named_and_rolled_out_shown_and_stopped(
     assert template["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "2"
     assert template["spec"]["containers"][0]["startupProbe"]  # the rest is as it was
     assert "port-forward service/vllm" in said.notes[-1]
+    manifests = yaml.safe_load_all(eks.keep_served(MANIFEST.read_text(), cluster_of(job.config)))
+    kept = {each["kind"]: each for each in manifests}  # as they are applied again while the model is served
+    assert kept["ConfigMap"]["data"] == config_map["data"] and kept["Deployment"]["spec"]["replicas"] == 1
+    [container] = kept["Deployment"]["spec"]["template"]["spec"]["containers"]
+    assert {each["nvidia.com/gpu"] for each in container["resources"].values()} == {"2"}
 
     words = ["cloud=eks", "cloud.eks.kubeconfig=kubeconfig"]
     assert typed(monkeypatch, "status", "vllm", *words) == 0

@@ -79,6 +79,7 @@ class Faults:
     cut_watches: int = 0
     gone_watches: int = 0
     lost_answers: set[str] = field(default_factory=set)  # kinds that are created without an answer
+    lost_logs: set[str] = field(default_factory=set)  # pods whose node does not answer
 
 
 class LocalCluster:
@@ -174,21 +175,37 @@ class LocalCluster:
         owner, namespace = pod["metadata"]["ownerReferences"][0]["name"], pod["metadata"]["namespace"]
         job = self.objects["jobs", namespace, owner]
         status, spec = job["status"], job["spec"]
+        if _target(status):
+            self._end_failing(job)
+            return
         if exit_code == 0:
             status["succeeded"] = status.get("succeeded", 0) + 1
             if status["succeeded"] == spec["completions"]:
                 status["conditions"] = [{"type": "Complete", "status": "True"}]
             return
         action = _action(spec["podFailurePolicy"]["rules"], exit_code, disrupted)
-        status["failed"] = status.get("failed", 0) + 1
-        if action == "Count":
-            status["counted"] = status.get("counted", 0) + 1
-        if action == "FailJob" or status.get("counted", 0) > spec["backoffLimit"]:
+        if action != "Ignore":
+            status["failed"] = status.get("failed", 0) + 1
+        if action == "FailJob" or status.get("failed", 0) > spec["backoffLimit"]:
             reason = "PodFailurePolicy" if action == "FailJob" else "BackoffLimitExceeded"
             said = f"Container agent for pod {namespace}/{pod['metadata']['name']} failed with exit code {exit_code}"
-            status["conditions"] = [{"type": "Failed", "status": "True", "reason": reason, "message": said}]
+            status["conditions"] = [{"type": "FailureTarget", "status": "True", "reason": reason, "message": said}]
+            self._end_failing(job)
             return
         self._add_pod(job, int(pod["metadata"]["annotations"][INDEX]))
+
+    def _end_failing(self, job: KubeObject) -> None:
+        """A job that fails deletes its other pods, and has failed when the last of them has ended."""
+        running = self.pods("Running")
+        for pod in running:
+            pod["metadata"]["deletionTimestamp"] = datetime.now(UTC).isoformat(timespec="seconds")
+        if not running:
+            job["status"]["conditions"].append({**_target(job["status"]), "type": "Failed"})
+
+
+def _target(status: KubeObject) -> KubeObject:
+    found = [each for each in status.get("conditions", []) if each["type"] == "FailureTarget"]
+    return found[0] if found else {}
 
 
 def _action(rules: list[KubeObject], exit_code: int, disrupted: bool) -> str:
@@ -251,7 +268,7 @@ class _Handler(BaseHTTPRequestHandler):
         words = path.strip("/").split("/")
         while time.monotonic() < deadline:
             with self.cluster.lock:
-                found = self._list(words[-1], words[-2], {**query, "limit": "500"})[1]["items"]
+                found = self._selected(words[-1], words[-2], query)
                 texts = {item["metadata"]["name"]: json.dumps(item) for item in found}
             for name, text in texts.items():
                 if sent.get(name) != text:
@@ -279,12 +296,14 @@ class _Handler(BaseHTTPRequestHandler):
             return _status(401, "Unauthorized", "Unauthorized")
         words = path.strip("/").split("/")
         words = words[2:] if words[0] == "api" else words[3:]
-        if words[0] != "namespaces" or words[1] not in NAMESPACES:
-            return _status(404, "NotFound", f'namespaces "{words[1]}" not found')
         namespace, plural, name, *rest = [*words[1:], ""]
+        if namespace not in NAMESPACES and self.command == "POST":  # lists of a namespace that is not there are empty
+            return _status(404, "NotFound", f'namespaces "{namespace}" not found')
         if plural in faults.refused:
             who = 'User "ada" cannot {} resource "{}" in API group "" in the namespace "{}"'
             return _status(403, "Forbidden", who.format(self.command.lower(), plural, namespace))
+        if rest and rest[0] == "log" and name in faults.lost_logs:
+            return _status(500, "InternalError", "no preferred addresses found; known addresses: []")
         if rest and rest[0] == "log":
             return 200, self._log(name, query)
         if self.command == "POST":
@@ -324,7 +343,7 @@ class _Handler(BaseHTTPRequestHandler):
         made = self.cluster.add(plural, body)
         return None if plural in faults.lost_answers else (201, made)
 
-    def _list(self, plural: str, namespace: str, query: dict[str, str]) -> tuple[int, Any]:
+    def _selected(self, plural: str, namespace: str, query: dict[str, str]) -> list[KubeObject]:
         wanted = dict(word.split("=", 1) for word in query.get("labelSelector", "").split(",") if word)
         found = [
             item
@@ -333,14 +352,25 @@ class _Handler(BaseHTTPRequestHandler):
             and wanted.items() <= item["metadata"].get("labels", {}).items()
         ]
         fields = dict(word.split("=", 1) for word in query.get("fieldSelector", "").split(",") if word)
-        found = [item for item in found if all(_at(item, path) == value for path, value in fields.items())]
+        return [item for item in found if all(_at(item, path) == value for path, value in fields.items())]
+
+    def _list(self, plural: str, namespace: str, query: dict[str, str]) -> tuple[int, Any]:
+        found = self._selected(plural, namespace, query)
         start = int(query.get("continue", "0"))
         if start and self.cluster.faults.expired_lists:
             self.cluster.faults.expired_lists -= 1
             return _status(410, "Expired", "The provided continue parameter is too old")
         end = start + min(int(query["limit"]), self.cluster.faults.page)
         more = {"continue": str(end)} if end < len(found) else {}
-        return 200, {"kind": "List", "apiVersion": "v1", "metadata": more, "items": found[start:end]}
+        items = [_as_listed(item) for item in found[start:end]]
+        return 200, {"kind": "List", "apiVersion": "v1", "metadata": more, "items": items}
+
+
+def _as_listed(item: KubeObject) -> KubeObject:
+    """Objects of Kubernetes' own kinds have neither kind nor apiVersion in a list; custom ones do."""
+    if "." in item["apiVersion"].partition("/")[0]:
+        return item
+    return {name: value for name, value in item.items() if name not in ("kind", "apiVersion")}
 
 
 def _at(item: KubeObject, path: str) -> Any:

@@ -126,19 +126,37 @@ def cluster_config(
 Overlay = Annotated[Path, typer.Argument(metavar="OVERLAY", help="A folder of infra/kubernetes/overlays.")]
 
 
+KeepServed = Annotated[
+    bool,
+    typer.Option(
+        "--keep-served",
+        help="Take the served model, its GPUs and the replicas from the cluster (cloud=eks cloud.eks.cluster=NAME).",
+    ),
+]
+
+
 @app.command()
-def manifests(overlay: Overlay) -> None:
+def manifests(
+    overlay: Overlay, overrides: Overrides = None, keep_served: KeepServed = False, config_dir: ConfigDirs = None
+) -> None:
     """Print the Kubernetes objects of an overlay.
 
-    Every image in it must be named by digest.
+    Every image in it must be named by digest. Apply them again at any time: add --keep-served once a model is served.
 
     \b
-    Example:
+    Examples:
       skytrain cloud manifests infra/kubernetes/overlays/cluster | kubectl apply --server-side -f -
+      skytrain cloud manifests infra/kubernetes/overlays/cluster --keep-served cloud=eks cloud.eks.cluster=training
     """
     from ..cloud import render_manifests
 
-    print(render_manifests(overlay), end="")
+    text = render_manifests(overlay)
+    if keep_served:
+        from ..pipelines.eks_jobs import cluster_of
+        from ..pipelines.serve_targets.eks import keep_served as keep
+
+        text = keep(text, cluster_of(compose_overrides(overrides, config_dir).config))
+    print(text, end="")
 
 
 def _text(path: Path) -> str:

@@ -37,7 +37,7 @@ class EksJob:
 
     name: str
     kind: str  # Job, TrainJob
-    state: str  # waiting, running, complete, failed, suspended, deleting
+    state: str  # waiting, running, failing (its pods still end), complete, failed, suspended, deleting
     nodes: int
     failed_pods: int
     reason: str | None
@@ -79,7 +79,8 @@ def _no_pods(cluster: KubeCluster, cloud: CloudConfig, job: EksJob) -> str | Non
         return job.reason
     selector = f"involvedObject.name={job.name},reason=FailedCreate"
     events = cluster.items(KubeKind("v1", "Event", cloud.eks.namespace), fieldSelector=selector)
-    return str(events[-1].get("message", ""))[:MESSAGE_LENGTH] or None if events else None
+    newest = max(events, key=lambda event: str(event.get("lastTimestamp") or ""), default={})
+    return str(newest.get("message", ""))[:MESSAGE_LENGTH] or None
 
 
 def check_quota(cluster: KubeCluster, cloud: CloudConfig, gpus: int) -> None:
@@ -147,7 +148,9 @@ def _job(found: KubeObject, pods: Sequence[KubeObject]) -> EksJob:
     spec = found["spec"]
     nodes = spec.get("completions") or spec.get("trainer", {}).get("numNodes") or 1
     state, reason = _state(found, conditions, own)
-    return EksJob(metadata["name"], found["kind"], state, nodes, status.get("failed", 0), reason, own)
+    # Kubernetes does not count what the failure policy ignores: pods that were drained, preempted or interrupted.
+    failed = max(status.get("failed", 0), sum(pod.phase == "Failed" for pod in own))
+    return EksJob(metadata["name"], found["kind"], state, nodes, failed, reason, own)
 
 
 def _state(found: KubeObject, conditions: dict[str, Any], pods: Sequence[EksPod]) -> tuple[str, str | None]:
@@ -156,6 +159,8 @@ def _state(found: KubeObject, conditions: dict[str, Any], pods: Sequence[EksPod]
     for name in ENDED:
         if name in conditions:
             return name.lower(), _said(conditions[name]) if name == "Failed" else None
+    if "FailureTarget" in conditions:
+        return "failing", _said(conditions["FailureTarget"])
     if "Suspended" in conditions or found["spec"].get("suspend"):
         return "suspended", _said(conditions.get("Suspended", {}))
     if any(pod.phase == "Running" for pod in pods):
@@ -171,8 +176,10 @@ def _said(condition: dict[str, Any]) -> str | None:
 def _pod(found: KubeObject) -> EksPod:
     metadata, status = found["metadata"], found.get("status", {})
     index = metadata.get("annotations", {}).get("batch.kubernetes.io/job-completion-index", "-")
-    phase = status.get("phase", "Pending")
-    return EksPod(metadata["name"], index, phase, found["spec"].get("nodeName"), _reason(phase, found["spec"], status))
+    phase, reason = status.get("phase", "Pending"), pod_reason(found)
+    if phase == "Running" and "deletionTimestamp" in metadata:
+        reason = "it is being ended"
+    return EksPod(metadata["name"], index, phase, found["spec"].get("nodeName"), reason)
 
 
 def pod_reason(found: KubeObject) -> str | None:

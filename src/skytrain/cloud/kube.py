@@ -88,7 +88,8 @@ class KubeCluster:
                     raise
                 found, more = [], ""
                 continue
-            found += page["items"]
+            # Objects in a list do not say what they are: the list does.
+            found += [{"apiVersion": kind.version, "kind": kind.kind, **item} for item in page["items"]]
             more = page.get("metadata", {}).get("continue", "")
             if not more:
                 return found
@@ -114,7 +115,8 @@ class KubeCluster:
     def log(self, namespace: str, pod: str, lines: int | None) -> str:
         """Return the end of what a pod's container has written."""
         query = {"tailLines": str(lines)} if lines else {}
-        return self._text("GET", f"{KubeKind('v1', 'Pod', namespace).path(pod)}/log", query)
+        path = f"{KubeKind('v1', 'Pod', namespace).path(pod)}/log"
+        return self._once("GET", path, query, None, "")  # a failure is mostly the node's, which may be gone for good
 
     def watch_pods(self, namespace: str, selector: str, seconds: float) -> Iterator[KubeObject]:
         """Yield the pods of a selection, and each again whenever it changes, for so many seconds.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..cloud import EksJob, KubeCluster, jobs_in_cluster, open_cluster, open_session, remove_job
+from ..cloud import EksJob, KubeCluster, KubeError, jobs_in_cluster, open_cluster, open_session, remove_job
 from ..config import Config, SkytrainError
 from .launch_targets.base import JobLog
 from .stop import ActiveJob
@@ -65,6 +65,12 @@ def pod_log(config: Config, run: str, lines: int | None) -> JobLog:
         if pod.phase == "Pending":
             told.append(f"[{pod.name}] waits: {pod.reason or 'no reason is known yet'}")
             continue
-        text = cluster.log(config.cloud.eks.namespace, pod.name, lines or LOG_LINES)
+        try:
+            text = cluster.log(config.cloud.eks.namespace, pod.name, lines or LOG_LINES)
+        except KubeError as error:
+            if error.status in (401, 403):
+                raise
+            told.append(f"[{pod.name}] its log cannot be read; is its node gone? {error.problem}")
+            continue
         told += [f"[{pod.name}] {line}" for line in text.splitlines()]
     return JobLog(told or [f"{jobs[0].name}: {jobs[0].state}; it has no pods yet"], jobs[0].has_ended)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...cloud import KubeCluster, KubeKind, KubeObject, pod_reason
+from ...cloud import KubeCluster, KubeKind, KubeObject, pod_reason, to_yaml
 from ...config import Config, SkytrainError, format_seconds
 from ...runs import Reporter
 from ...serving import ServedModel
@@ -24,6 +24,7 @@ NAMESPACE, NAME = "skytrain-serving", "vllm"
 DEPLOYMENT, POD = KubeKind("apps/v1", "Deployment", NAMESPACE), KubeKind("v1", "Pod", NAMESPACE)
 CONFIG_MAP, CONFIG_NAME = KubeKind("v1", "ConfigMap", NAMESPACE), "vllm-model"
 SELECTOR = "app.kubernetes.io/name=skytrain,app.kubernetes.io/component=serving"
+GPU = "nvidia.com/gpu"
 POLL_SECONDS = 5.0
 
 
@@ -95,7 +96,7 @@ def deploy(cluster: KubeCluster, data: dict[str, str], sha256: str) -> None:
     containers = found["spec"]["template"]["spec"]["containers"]
     for each in containers:
         for kind in ("requests", "limits"):
-            each["resources"][kind]["nvidia.com/gpu"] = data["TENSOR_PARALLEL"]
+            each["resources"][kind][GPU] = data["TENSOR_PARALLEL"]
     # Pods read the ConfigMap when they start: the annotation makes new ones.
     version = {"skytrain/model": sha256, "skytrain/settings": ",".join(data.values())}
     template = {"metadata": {"annotations": version}, "spec": {"containers": containers}}
@@ -143,6 +144,29 @@ def stop_serving(config: Config) -> bool:
         return False
     cluster.patch(DEPLOYMENT, NAME, {"spec": {"replicas": 0}})
     return True
+
+
+def keep_served(manifests: str, cluster: KubeCluster) -> str:
+    """Return rendered manifests in which the model, its GPUs and the replicas are those that the cluster has.
+
+    `serve` and the autoscaler have set them. Server-side apply refuses an object that differs there, and would end the
+    model if it were forced.
+    """
+    import yaml  # type: ignore[import-untyped]
+
+    live, data = cluster.get(DEPLOYMENT, NAME), (cluster.get(CONFIG_MAP, CONFIG_NAME) or {}).get("data", {})
+    objects: list[KubeObject] = list(yaml.safe_load_all(manifests))
+    for each in objects:
+        what = each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]
+        if what == ("ConfigMap", NAMESPACE, CONFIG_NAME):
+            each["data"] |= {key: data[key] for key in each["data"] if key in data}
+        elif what == ("Deployment", NAMESPACE, NAME) and live is not None:
+            each["spec"]["replicas"] = live["spec"]["replicas"]
+            theirs = {one["name"]: one for one in live["spec"]["template"]["spec"]["containers"]}
+            for container in each["spec"]["template"]["spec"]["containers"]:
+                for kind, amounts in theirs.get(container["name"], {}).get("resources", {}).items():
+                    container["resources"][kind][GPU] = amounts[GPU]
+    return to_yaml(objects)
 
 
 def _deployment(cluster: KubeCluster) -> KubeObject:
