@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from ..config import Config
 from ..runs import (
@@ -20,7 +21,9 @@ from ..runs import (
     read_outcome,
 )
 from ..storage import Store, open_store
-from .launch_targets.base import LaunchTarget
+
+if TYPE_CHECKING:
+    from .launch_targets.base import LaunchTarget
 
 POLL_SECONDS = 2.0
 EARLY_POLL_SECONDS = 5.0

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from importlib import import_module
 from pkgutil import iter_modules
+from typing import TYPE_CHECKING
 
 from ..config import Config, ConfigError, SkytrainError, load_class, nearest
-from ..planning import JobKind
-from .launch_targets.base import LaunchRequest, LaunchTarget
+from .launch_targets.base import LaunchRequest, LaunchTarget, NoTarget
+
+if TYPE_CHECKING:
+    from ..planning import JobKind
 
 PACKAGE = f"{__name__.rpartition('.')[0]}.launch_targets"
-DEFAULT = "ec2"  # where cloud.target is not set: the machines of the account, if there is one
 WHAT: dict[JobKind, str] = {"train": "training runs", "prepare": "data is prepared", "tune": "sweeps run"}
 
 
@@ -22,7 +24,8 @@ def target_names() -> list[str]:
 
 def find_target(name: str | None) -> LaunchTarget:
     """The target of a name, or of the path of a class: my_target.MyTarget."""
-    name = name or DEFAULT
+    if name is None:
+        return NoTarget()
     if "." in name:
         made: LaunchTarget = load_class(name, "cloud.target")()
         return made

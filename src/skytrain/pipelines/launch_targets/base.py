@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...config import Composed, Config
-from ...planning import ClusterCosts, JobKind, Offer, Target
+from ...config import Composed, Config, SkytrainError
 from ...runs import Reporter
-from ..gc import GcRequest, Leftovers, account_leftovers
-from ..stop import PlannedStop, stop_with_machines
 
 if TYPE_CHECKING:
     from ...cloud import AwsSession, Finding
     from ...jobs import NodeRequest, RentedMachines
+    from ...planning import ClusterCosts, JobKind, Offer, Target
     from ..follow import RunEnd, RunFollower
+    from ..gc import GcRequest, Leftovers
     from ..serve_targets.eks import ServingState
+    from ..stop import PlannedStop
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,8 @@ class LaunchTarget(Protocol):
 
     def plan_stop(self, config: Config, run: str, tell: Callable[[str], None]) -> PlannedStop:
         """Find what `stop` ends besides the processes, which are asked through the store."""
+        from ..stop import stop_with_machines
+
         return stop_with_machines(config, run, tell)
 
     def end_sweep(self, config: Config, name: str) -> None:
@@ -126,6 +128,8 @@ class LaunchTarget(Protocol):
 
     def leftovers(self, config: Config, request: GcRequest, reporter: Reporter) -> Leftovers:
         """Find what is left of ended runs, for `gc`."""
+        from ..gc import account_leftovers
+
         return account_leftovers(config, request, reporter)
 
     def take_part(self, config: Config, request: NodeRequest, run: Callable[[Config, NodeRequest], int]) -> int:
@@ -145,3 +149,14 @@ class LaunchTarget(Protocol):
     def served(self, config: Config, name: str) -> ServingState | None:
         """Return what is served under a name that is no run's."""
         return None
+
+
+class NoTarget(LaunchTarget):
+    """Where cloud.target is not set: the runs of a store, and the machines of an account, if there is one."""
+
+    name = "none"
+    jobs: tuple[JobKind, ...] = ("train", "prepare", "tune")
+    can_smoke = True
+
+    def prepare(self, request: LaunchRequest) -> ReadyJob:
+        raise SkytrainError("cloud.target is not set\n  add cloud=ec2")

@@ -75,7 +75,7 @@ class Ec2Launcher(LaunchTarget):
     def job_log(self, config: Config, run: str, lines: int | None) -> JobLog | None:
         """What the agents of the machines sent to CloudWatch; a run has no other log before its first attempt."""
         store = open_store(config.store)
-        launches = launches_of(store, run) if config.cloud.target == self.name else []
+        launches = launches_of(store, run)
         if not launches:
             return None
         record, session = launches[-1], open_session(config.cloud.region, config.cloud.account)
@@ -87,7 +87,7 @@ class Ec2Launcher(LaunchTarget):
         return JobLog(said, ended=not live)
 
     def instance(self, config: Config, request: NodeRequest) -> str | None:
-        metadata = find_metadata() if request.launch and config.cloud.target == self.name else None
+        metadata = find_metadata() if request.launch else None
         found = metadata.instance() if metadata is not None else None
         return found.id if found is not None else None
 
