@@ -122,7 +122,7 @@ def test_a_job_from_its_objects_to_its_end(typed: TypedEks, capsys: pytest.Captu
     assert typed.launch("--yes") == 0
     said = capsys.readouterr().out
     assert "2 x g5.12xlarge (spot)" in said and f"launched gpt2-typed: job {JOB}" in said
-    assert "skytrain stop gpt2-typed cloud=eks" in said
+    assert "skytrain stop gpt2-typed cloud=eks cloud.eks.kubeconfig=kubeconfig\n" in said
     [job] = cluster.all("jobs")
     command = job["spec"]["template"]["spec"]["containers"][0]["args"]
     assert (

@@ -241,6 +241,19 @@ def test_operators_cannot_make_a_pod_that_reads_the_api_key(manifests: list[Mani
     assert not any("envFrom" in each for each in [*spec["containers"], *spec["initContainers"]])
 
 
+def test_operators_choose_neither_service_accounts_nor_addresses_in_training(manifests: list[Manifest]) -> None:
+    """They create no pods themselves; policies limit the pods of their jobs, and every Service."""
+    (role,) = [each for each in manifests if identity(each) == "Role skytrain-training/operator"]
+    pods = {verb for rule in role["rules"] if "pods" in rule["resources"] for verb in rule["verbs"]}
+    assert pods == {"get", "list", "watch", "delete"}
+    limited = set()
+    for name in ("skytrain-services", "skytrain-operator-jobs", "skytrain-operator-trainjobs"):
+        policy, binding = _admission(manifests, name)
+        assert policy["failurePolicy"] == "Fail" and binding["validationActions"] == ["Deny"]
+        limited |= {each for rule in policy["matchConstraints"]["resourceRules"] for each in rule["resources"]}
+    assert limited == {"services", "jobs", "trainingruntimes", "trainjobs"}
+
+
 def test_a_scheduled_launch_hands_its_own_image_to_the_pods(manifests: list[Manifest]) -> None:
     [container] = pod_templates(manifests)["CronJob skytrain-training/scheduled-training"]["spec"]["containers"]
     image = next(each["value"] for each in container["env"] if each["name"] == "IMAGE")
@@ -248,7 +261,7 @@ def test_a_scheduled_launch_hands_its_own_image_to_the_pods(manifests: list[Mani
 
 
 def test_the_api_server_refuses_images_without_a_digest(manifests: list[Manifest]) -> None:
-    """The expression is CEL, which nothing here evaluates: its pattern and its reach are checked."""
+    """Its pattern and its reach; test_api_server.py lets a real API server evaluate it."""
     policy, binding = _admission(manifests, "skytrain-images-by-digest")
     pattern = re.search(r"image\.matches\('(.*?)'\)", policy["validations"][0]["expression"])
     assert pattern and policy["failurePolicy"] == "Fail" and binding["validationActions"] == ["Deny"]

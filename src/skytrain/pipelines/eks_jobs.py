@@ -17,6 +17,13 @@ def cluster_of(config: Config) -> KubeCluster:
     return open_cluster(config.cloud.eks, lambda: open_session(config.cloud.region, config.cloud.account))
 
 
+def cluster_words(config: Config) -> list[str]:
+    """Return the settings by which other commands find the same cluster."""
+    eks = config.cloud.eks
+    named = {"cluster": eks.cluster, "kubeconfig": eks.kubeconfig, "context": eks.context}
+    return ["cloud=eks", *(f"cloud.eks.{name}={value}" for name, value in named.items() if value is not None)]
+
+
 def run_pods(config: Config, run: str) -> list[EksJob]:
     """The jobs of a run that the cluster has, newest first."""
     return jobs_in_cluster(cluster_of(config), config.cloud, run)

@@ -11,7 +11,7 @@ from ...cloud import AwsSession, open_session, read_pod, to_yaml
 from ...config import Config, format_seconds, plural
 from ...planning import ClusterCosts, ClusterMachines, Offer, Target, load_catalog, price_cluster
 from ...runs import Reporter
-from ..eks_jobs import active_eks_jobs, eks_job_tables, pod_log, run_pods
+from ..eks_jobs import active_eks_jobs, cluster_words, eks_job_tables, pod_log, run_pods
 from ..gc import GcRequest, Leftovers
 from ..gc_eks import cluster_leftovers
 from ..launch_eks import EksLaunch, EksRequest, prepare_eks_launch, start_eks_launch, wait_for_pods
@@ -59,7 +59,7 @@ class EksLauncher(LaunchTarget):
             start,
             notes=[ONE_KIND] if launch.plan is not None and launch.plan.offers[1:] else [],
             before=wait,
-            next_words=["cloud=eks"],
+            next_words=cluster_words(config),
         )
 
     def costs_around(self, config: Config, offer: Offer) -> ClusterCosts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from ...config import Config, SkytrainError, format_seconds
 from ...runs import Reporter
 from ...serving import ServedModel
 from ...storage import open_store
-from ..eks_jobs import cluster_of
+from ..eks_jobs import cluster_of, cluster_words
 from .base import EXPORTED, ServeJob
 from .upload import model_key, upload_model
 
@@ -74,7 +75,7 @@ class EksTarget:
         reporter.note(
             f"serving {model.name}; inside the cluster: http://{NAME}.{NAMESPACE}/v1; from here:\n"
             f"  kubectl -n {NAMESPACE} port-forward service/{NAME} 8000:80\n"
-            f"  the API key is in the Secret vllm-api-key; end it: skytrain stop {NAME} cloud=eks"
+            f"  the API key is in the Secret vllm-api-key; end it: skytrain stop {NAME} {shlex.join(cluster_words(job.config))}"
         )
         return 0
 
