@@ -123,11 +123,26 @@ def test_kill_of_the_command_ends_the_server_and_what_it_started(folder: Path, p
 def test_kill_of_the_keeper_ends_the_server_and_what_it_started(folder: Path, python: Path, tmp_path: Path) -> None:
     with served([str(folder), f"serve.python={python}"], tmp_path) as server:
         started = descendants(server.process.pid)
-        [keeper] = [pid for pid in started if parent_of(pid) == server.process.pid]
+        keeper = parent_of(parent_of(server.engine("worker")))
         assert {server.engine(), server.engine("worker")} < set(started)
         os.kill(keeper, signal.SIGKILL)
         assert server.process.wait(30) == 1
         assert all(ended(pid) for pid in started)
+
+
+def test_kill_of_the_command_and_the_keeper_ends_the_processes_of_their_group(
+    folder: Path, python: Path, tmp_path: Path
+) -> None:
+    with served([str(folder), f"serve.python={python}"], tmp_path) as server:
+        started = descendants(server.process.pid)
+        own = [pid for pid in started if parent_of(pid) == server.process.pid]
+        assert len(own) == 2  # the keeper, and the guard
+        keeper = min(own)
+        for pid in (server.process.pid, keeper):
+            os.kill(pid, signal.SIGKILL)
+        engine = server.engine()  # one with a session of its own is in no group that is known
+        assert all(ended(pid) for pid in started if pid != engine)
+        os.kill(engine, signal.SIGKILL)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from .axes import Plot, PlotLayer
 
 
 def load_svg(title: str, levels: Sequence[LoadLevel]) -> str:
-    """Tokens per second over the time to the first token: each point is a concurrency, and both should be small waits."""
+    """Tokens per second and the time to the first token, over the requests at once; empty where all have failed."""
     done = [level for level in levels if level.completed]
     layers = [
         PlotLayer("tokens/s", [(level.concurrency, level.tokens_per_s) for level in done], "line", 0),

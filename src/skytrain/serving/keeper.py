@@ -2,7 +2,8 @@
 
 The owner holds the other end of the pipe FD. The kernel closes it however the owner ends, kill -9 included; the keeper
 then ends the server. vLLM starts processes of its own, and some outlive it when it is killed. They become children of
-the keeper, which kills them last. If the keeper is killed instead, the owner kills what is left.
+the keeper, which kills them last. If the keeper is killed instead, the owner kills what is left; if both are killed, a
+shell that waits for that does.
 """
 
 from __future__ import annotations

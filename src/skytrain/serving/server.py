@@ -38,6 +38,8 @@ class VllmServer:
         self._settings, self._engine, self._key, self.log = settings, engine, key, log
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: int | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._alive = -1  # held by this process and the keeper as long as one of them lives
         self._mark = secrets.token_hex(8)
 
     def start(self) -> None:
@@ -46,15 +48,23 @@ class VllmServer:
         environment[KEY_VARIABLE] = self._key
         environment[MARK_VARIABLE] = self._mark
         reading, self._pipe = os.pipe()  # Python closes both in other children, so only this process holds the end
+        guarded, self._alive = os.pipe()
         keeper = [sys.executable, "-c", _KEEPER, str(reading), *self._settings.command]
         try:
             with self.log.open("wb") as output:
                 self._process = subprocess.Popen(
                     keeper, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment,
-                    pass_fds=(reading,), start_new_session=True, cwd=self.log.parent,
+                    pass_fds=(reading, self._alive), start_new_session=True, cwd=self.log.parent,
                 )  # fmt: skip
+            guard = ["/bin/sh", "-c", _GUARD, str(self._process.pid)]
+            self._guard = subprocess.Popen(
+                guard, stdin=guarded, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+            )
         finally:
             os.close(reading)
+            os.close(guarded)
+            if self._guard is None:
+                os.close(self._alive)
 
     def wait_until_ready(self, endpoint: Endpoint, limit_seconds: float, waited: Callable[[float, str], None]) -> None:
         """Return when the server answers with its models. Raises ServerEnded if it ends, or is not ready in time.
@@ -99,6 +109,11 @@ class VllmServer:
             # What has outlived a killed keeper: vLLM's processes, whose titles overwrite their environment, and others.
             kill_session(self._process.pid)
             kill_processes_with(MARK_VARIABLE, self._mark)
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.wait()
+            os.close(self._alive)
+            self._guard = None
 
     def last_line(self) -> str:
         lines = self._lines()
@@ -117,5 +132,7 @@ class VllmServer:
         return f"{lines}\n  the whole log: {self.log}"
 
 
+# Of the process group $0, which the keeper leads, where this process and the keeper were killed at the same time.
+_GUARD = "read -r _; kill -s KILL -- -$0"
 # By a path and not by -m: the keeper must find this Skytrain, whatever PYTHONPATH vLLM's environment leaves out.
 _KEEPER = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); from skytrain.serving.keeper import main; main()"
