@@ -28,7 +28,7 @@ from skytrain.tuning import (
     conclude,
     find_strategy,
 )
-from skytrain.tuning.driver import begin_sweep, finish, take
+from skytrain.tuning.driver import begin_sweep, finish, limit_of, take
 from tests.tuning.simulated import FailingStore, Killed, SimulatedRunner, Truth, loss_of, make_problem
 
 BUDGET, FINAL = 2.4, 1.1
@@ -130,8 +130,9 @@ class World:
         whole = setup.problem.rung(decision.trial.rung).usd * float(np.clip(rng.lognormal(-0.1, 0.3), 0.5, 3.0))
         whole *= 0.3 if math.isinf(loss) else 1.0
         before = self.spent.get(decision.number, 0.0)
-        usd = max(before, min(whole, decision.most_usd))
-        return TrialResult(None if whole > decision.most_usd else loss, usd, usd * 3600, {}, usd - before)
+        limit = limit_of(setup, decision)
+        usd = max(before, min(whole, limit))
+        return TrialResult(None if whole > limit else loss, usd, usd * 3600, {}, usd - before)
 
     def kill(self, name: str) -> None:
         """The machine is gone; what its trials have cost was recorded, and another machine may take its place."""

@@ -169,6 +169,7 @@ def take(setup: SweepSetup) -> Decision | OthersRun | None:
             turn = state.claim_of(decision.number).turn + 1
             claim = Claim(decision.number, turn, setup.host.worker, setup.host.clock())
             if setup.sweep.claim(claim) and not setup.sweep.is_finished(decision.number):
+                setup.host.reserve(setup.ledger, setup.sweep.state())  # idle slots beside it, and this machine's start
                 return decision
         if left:
             continue  # another worker was faster
@@ -246,9 +247,12 @@ def _more_overhead(setup: SweepSetup, state: SweepState, decision: Decision) -> 
 
 def run_trial(setup: SweepSetup, decision: Decision) -> TrialResult:
     setup.announce(decision)
-    # Starting again after a kill may have cost more than was left: then the trial's own limit pays for it.
-    limit_usd = decision.most_usd + min(0.0, setup.ledger.left_usd)
-    return setup.runner.run(decision.number, decision.trial, limit_usd)
+    return setup.runner.run(decision.number, decision.trial, limit_of(setup, decision))
+
+
+def limit_of(setup: SweepSetup, decision: Decision) -> float:
+    """The most that a trial may cost. Starting again after kills may have cost more than was left: it pays for that."""
+    return max(0.0, decision.most_usd + min(0.0, setup.ledger.left_usd))
 
 
 def finish(setup: SweepSetup, decision: Decision, result: TrialResult) -> None:
