@@ -53,7 +53,7 @@ class CountingTask:
     source: Any
     span_bytes: int
     pieces: tuple[tuple[int, Any], ...] = ()
-    todo: tuple[CountedSpan, ...] = ()
+    uncounted: tuple[CountedSpan, ...] = ()
 
 
 @dataclass
@@ -98,14 +98,14 @@ class FileSpans:
 
     def _count(self, pieces: list[tuple[int, Any]]) -> None:
         done = {stat.key for stat in self.task.store.list(self.task.folder)}
-        todo = [
+        uncounted = [
             CountedSpan(number, piece, place, span)
             for number, piece in pieces
             for place, span in enumerate(self._spans[number][: self._used[number]])
             if _key(self.task, number, place) not in done
         ]
-        shared = self.jobs.share(replace(self.task, todo=tuple(todo)))
-        for _ in raised(self.jobs.results("count", _count_span, shared, len(todo))):
+        shared = self.jobs.share(replace(self.task, uncounted=tuple(uncounted)))
+        for _ in raised(self.jobs.results("count", _count_span, shared, len(uncounted))):
             pass
 
     def _runs(self, number: int) -> Iterator[ChunkRun]:
@@ -136,7 +136,7 @@ def _spans_of(task: CountingTask, number: int) -> list[FileSpan]:
 
 def _count_span(task: CountingTask, number: int) -> None:
     """Store how many lines or rows a span has, and the characters of each of its records; 0 of a bad one."""
-    piece_number, piece, place, span = task.todo[number]
+    piece_number, piece, place, span = task.uncounted[number]
     numbers, is_end, chars = 0, False, []
     for record in task.source.read_span(piece, span, min(place, 1)):  # only the first line of a file is special
         numbers += 1
