@@ -193,6 +193,7 @@ REFUSED = {
     "launch prepare makes its plan itself": ["prepare", "--plan", "plan.json", "cloud=ec2"],
     "gone.json is not a plan": ["--plan", "gone.json", "cloud=ec2"],
     "--replan needs --plan": ["--replan", "cloud=ec2"],
+    "--replan: cloud=slurm takes a plan as it is": ["--plan", "plan.json", "--replan", "cloud=slurm"],
     "budget.usd=0: rented machines cost money": ["--plan", "plan.json", "cloud=ec2", "budget.usd=0"],
     "for example: --smoke 20M": ["--plan", "plan.json", "cloud=ec2", "--smoke", ""],
     "put long ones into a file": ["--plan", "plan.json", "cloud=ec2", f"cloud.packages=[{'x' * 17000}]"],

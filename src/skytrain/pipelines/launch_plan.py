@@ -25,8 +25,6 @@ def planned_job(request: LaunchRequest, priced: Target = "ec2") -> tuple[Compose
     A dry run keeps no plan that it makes.
     """
     file = request.plan
-    if request.replan and file is None:
-        raise SkytrainError("--replan needs --plan FILE: the plan to make again")
     if request.job == "prepare":
         composed = compose_without_plan(request)
         return composed, plan_preparation(composed)

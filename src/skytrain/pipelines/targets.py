@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
@@ -27,8 +28,7 @@ def find_target(name: str | None) -> LaunchTarget:
     if name is None:
         return NoTarget()
     if "." in name:
-        made: LaunchTarget = load_class(name, "cloud.target")()
-        return made
+        return _own_target(name)
     known = target_names()
     if name not in known:
         guess = nearest(name, known)
@@ -40,6 +40,26 @@ def find_target(name: str | None) -> LaunchTarget:
         )
     found: LaunchTarget = import_module(f"{PACKAGE}.{name.replace('-', '_')}").TARGET
     return found
+
+
+def _own_target(path: str) -> LaunchTarget:
+    """An instance of the user's class; its name is its path unless it has another."""
+    found = load_class(path, "cloud.target")
+    base = f"{LaunchTarget.__module__}.{LaunchTarget.__name__}"
+    if LaunchTarget not in getattr(found, "__mro__", ()):
+        raise ConfigError("cloud.target", f"{path!r} is no launch target", hint=f"make it a subclass of {base}")
+    if found.prepare is LaunchTarget.prepare:
+        raise ConfigError(
+            "cloud.target", f"{path!r} has no method prepare", hint=f"write one; {base} says what it does"
+        )
+    try:
+        inspect.signature(found).bind()
+    except TypeError as error:
+        raise ConfigError("cloud.target", f"{path!r}: {error}", hint="it is created without arguments") from None
+    made: LaunchTarget = found()
+    if not hasattr(made, "name"):
+        made.name = path
+    return made
 
 
 def target_of(config: Config) -> LaunchTarget:
@@ -59,6 +79,12 @@ def check_request(target: LaunchTarget, request: LaunchRequest) -> None:
         others = ", ".join(f"cloud={name}" for name in target_names() if job in find_target(name).jobs)
         raise SkytrainError(
             f"launch {job} {where}: only {only} there\n  launch it with one of {others}; or run skytrain {job}"
+        )
+    if request.replan and request.plan is None:
+        raise SkytrainError("--replan needs --plan FILE: the plan to make again")
+    if request.replan and target.size_setting:
+        raise SkytrainError(
+            f"--replan: {where} takes a plan as it is\n  make one again: skytrain plan --out {request.plan}"
         )
     rented = request.smoke is not None or request.keep_seconds
     if job == "tune" and (rented or request.plan is not None):
