@@ -16,6 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import yaml
 
+from skytrain.cli import screen
 from skytrain.cli.main import main
 from skytrain.cloud import (
     AwsSession,
@@ -224,6 +225,30 @@ def test_a_launch_that_is_followed_tells_why_pods_wait_until_one_runs(typed: Typ
         f"WATCH /api/v1/namespaces/{NAMESPACE}/pods"
     ] * 3
     assert cluster.faults.cut_watches == cluster.faults.gone_watches == 0
+
+
+def test_who_watches_a_run_whose_pods_wait_needs_no_aws_account_and_learns_of_its_end(
+    typed: TypedEks, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looks = iter(range(100))
+
+    def pause(_: float) -> None:
+        if next(looks) == 3:  # more than GONE_LOOKS
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(screen, "pause", pause)
+    assert typed.launch("--yes", "--no-follow") == 0
+    assert typed.verb("status", "--watch") == 0
+    said = capsys.readouterr()
+    assert "launched: no machine has started" in said.out and said.err.strip() == "gpt2-typed goes on"
+    job = typed.cluster.objects.pop(("jobs", NAMESPACE, JOB))  # somebody else deletes it
+    assert typed.verb("status", "--watch") == 12
+    assert "its job has ended; see skytrain logs gpt2-typed cloud=eks (exit code 12)" in capsys.readouterr().out
+    typed.cluster.objects["jobs", NAMESPACE, JOB] = job
+    assert typed.verb("stop", "--yes") == 0
+    assert typed.verb("status", "--watch") == 0
+    assert "gpt2-typed: stopped before it began to train (exit code 0)" in capsys.readouterr().out
+    assert typed.launch("--yes", "--no-follow") == 0  # at once: a launch that was stopped is not under way
 
 
 def test_a_quota_of_gpus_is_told_before_the_launch_and_if_it_stops_pods_later(

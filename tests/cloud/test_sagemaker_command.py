@@ -315,7 +315,7 @@ def test_follow_watches_a_job_until_it_is_gone(
     monkeypatch.setattr(screen, "pause", lambda _: None)
     quota(stubbed, 1.0)
     assert typed.launch("--yes", "--follow") == 12  # moto completes the job at once, and nothing has trained
-    assert "no machine is left, and none is asked for (exit code 12)" in capsys.readouterr().out
+    assert "its job has ended; see skytrain logs gpt2-typed cloud=sagemaker (exit code 12)" in capsys.readouterr().out
 
 
 def test_a_machine_costs_what_the_pricing_api_says_for_training(ground: Ground) -> None:

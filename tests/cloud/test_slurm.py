@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from skytrain.cloud import LaunchedGroup, LaunchRecord, create_launch
 from skytrain.cloud.slurm import OVER, slurm_time
 from skytrain.cloud.slurm_cluster import SlurmJob, seconds_of
 from skytrain.config import SkytrainError
 from skytrain.config.composition import compose
+from skytrain.pipelines.follow import RunFollower
 from skytrain.pipelines.launch_slurm import filesystem_of, prepare_slurm_launch
 from skytrain.pipelines.launch_targets import slurm as target
+from skytrain.storage import open_store
 from tests.support.tiny import TINY
 
 WORDS = (
@@ -159,6 +162,23 @@ def test_logs_and_status_say_what_became_of_a_job_that_wrote_nothing_or_was_pree
     assert (log.lines, log.ended) == (["b", "c"], True)
     shown = target.TARGET.run_jobs(config, "one")
     assert shown.tables[0][1][1] == "preempted" and "launch one again, and it resumes" in shown.lines[0]
+
+
+def test_who_watches_a_run_that_waits_in_the_queue_goes_on_until_its_job_has_ended(shared, monkeypatch):
+    config = composed(f"store.root={shared}/store").config
+    group = LaunchedGroup("one", "", "node", "slurm", 2, 0.0, "", False)
+    at = "2026-11-16T00:00:00+00:00"
+    record = LaunchRecord("00001", "one", "train", at, "ada", "", "", 9.0, "", "", "", [], [group], target="slurm")
+    create_launch(open_store(config.store), record)
+    jobs = [SlurmJob("8", "PENDING", "2 wanted", "0:00", "2:00", 0, "Resources")]
+    monkeypatch.setattr(target, "slurm_jobs", lambda run: jobs)
+    follower = RunFollower(config, "one")
+    view = follower.look()
+    assert [follower.end_of(view) for _ in range(4)] == [None] * 4
+    jobs[:] = [replace(jobs[0], state="CANCELLED by 0")]
+    assert follower.end_of(view) is None  # a job that is requeued may be seen so for a moment
+    end = follower.end_of(view)
+    assert end.exit_code == 12 and end.reason == "its job has ended; see skytrain logs one cloud=slurm"
 
 
 def test_a_job_that_fails_again_and_again_is_given_up(shared):

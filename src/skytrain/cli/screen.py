@@ -98,7 +98,7 @@ def follow_launch(follower: RunFollower, words: Sequence[str] = ()) -> int:
     end = follow_run(follower, detached=f"detached: {_goes_on(record)}")
     if end is not None:
         print(f"{record.run}: {end.reason} (exit code {end.exit_code})")
-    print_next(record.run, words or [f"cloud={record.target}"])
+    print_next(record.run, words or [record.target_word])
     return 0 if end is None else end.exit_code
 
 

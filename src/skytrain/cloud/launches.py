@@ -73,6 +73,11 @@ class LaunchRecord:
         """When every group has been ended."""
         return max(datetime.fromisoformat(group.kill_at) if group.kill_at else NEVER for group in self.groups)
 
+    @property
+    def target_word(self) -> str:
+        """What people type to name the target."""
+        return f"cloud{'.target' if '.' in self.target else ''}={self.target}"
+
 
 def launch_folder(record: LaunchRecord) -> str:
     """Return the folder of what belongs to one launch: configuration, logs of failed boots, offers tried."""

@@ -12,6 +12,7 @@ from ..cloud import (
     AwsSession,
     CloudError,
     LaunchRecord,
+    SlurmError,
     current_offer,
     has_machines,
     launch_folder,
@@ -23,7 +24,9 @@ from ..config import Config
 from ..runs import EXIT_CODES, INTERRUPTED, UNCOMMITTED
 from ..storage import Store, StoreError, open_store
 from .account import AccountMachine, account_state
+from .launch_limits import ended_in_store
 from .run_view import RunView, RunWatch
+from .targets import target_of
 
 LOOK_SECONDS = 10.0
 TAGS_SECONDS = 30.0
@@ -85,7 +88,7 @@ class RunFollower:
                 if (tried := self._offers.check() if self._offers else None) is not None:
                     screen.note(tried)
                 told = ""
-            except (StoreError, CloudError) as error:
+            except (StoreError, CloudError, SlurmError) as error:
                 if str(error) != told:
                     told = str(error)
                     screen.note(f"warning: {error}\n  asking again every few seconds; the machines go on")
@@ -115,13 +118,24 @@ class RunFollower:
             return RunEnd(generation.exit_code, _with_cause(reason, view))
         if record is None or any(node.state != "silent" for node in view.nodes):
             return None
+        if view.status.state == "stopped" and not view.status.attempts:
+            return RunEnd(EXIT_CODES["done"], "stopped before it began to train")
         if datetime.now(UTC) > record.over_at + KILL_GRACE:
             return self._without_outcome(view, f"AWS ended its machines at the kill time, {record.over_at.isoformat()}")
-        if self._session is not None:
-            self._gone = self._gone + 1 if has_machines(self._session, record) is False else 0
-            if self._gone >= GONE_LOOKS:
-                return self._without_outcome(view, f"no machine is left, and none is asked for{self._boot_failures()}")
-        return None
+        self._gone = self._gone + 1 if self._has_machines(record) is False else 0
+        if self._gone < GONE_LOOKS:
+            return None
+        if record.target == "ec2":
+            return self._without_outcome(view, f"no machine is left, and none is asked for{self._boot_failures()}")
+        return self._without_outcome(view, f"its job has ended; see skytrain logs {record.run} {record.target_word}")
+
+    def _has_machines(self, record: LaunchRecord) -> bool | None:
+        """Whether the launch has machines or a job, or waits for some. None: neither AWS nor the target can tell."""
+        found = has_machines(self._session, record) if self._session is not None else None
+        target = target_of(self._config)
+        if found is None and target.name == record.target:
+            found = target.has_job(self._config, record.run)
+        return False if found is None and ended_in_store(record, self._store) else found
 
     def _without_outcome(self, view: RunView, reason: str) -> RunEnd:
         saved = view.status.checkpoint_step is not None
@@ -134,7 +148,7 @@ class RunFollower:
         return f"; {len(found)} failed to boot, see {self._store.url(folder)}" if found else ""
 
     def _read_machines(self) -> tuple[AccountMachine, ...]:
-        if self._session is None or self.record is None:
+        if self._session is None or self.record is None or self.record.target != "ec2":
             return ()
         if time.monotonic() >= self._tags_at:
             found = account_state(self._config, self._session, [self.run], self.run, [self.record.region])

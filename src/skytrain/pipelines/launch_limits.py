@@ -82,7 +82,7 @@ def check_alone(earlier: Sequence[LaunchRecord], store: Store, now: datetime, as
     if record is not None:
         state = "that launch may not be complete yet" if _begins(record, store, now) else "is not over"
         place = f" in {record.region}" if record.region else ""
-        where = f"cloud{'.target' if '.' in record.target else ''}={record.target}"
+        where = record.target_word
         raise SkytrainError(
             f"run {record.run} was launched{place} at {record.launched_at} by {record.launched_by} with {where}, "
             f"and {state}\n"
@@ -96,7 +96,7 @@ def live_launch(earlier: Sequence[LaunchRecord], store: Store, now: datetime, as
         if record.failed or record.over_at <= now:
             continue
         found = ask(record)
-        live = not _ended_in_store(record, store) if found is None else found or _begins(record, store, now)
+        live = not ended_in_store(record, store) if found is None else found or _begins(record, store, now)
         if live:
             return record
     return None
@@ -112,7 +112,7 @@ def ask_account(session: AwsSession, store: Store) -> Ask:
     return ask
 
 
-def _ended_in_store(record: LaunchRecord, store: Store) -> bool:
+def ended_in_store(record: LaunchRecord, store: Store) -> bool:
     """Whether people have ended the launch, or its hosts have recorded that the run is over."""
     if store.exists(stopped_key(record)):
         return True
@@ -123,7 +123,7 @@ def _ended_in_store(record: LaunchRecord, store: Store) -> bool:
 
 
 def _begins(record: LaunchRecord, store: Store, now: datetime) -> bool:
-    return now.timestamp() - recorded_at(store, record) < BEGIN_SECONDS
+    return now.timestamp() - recorded_at(store, record) < BEGIN_SECONDS and not store.exists(stopped_key(record))
 
 
 def _waits_for_machines(record: LaunchRecord, store: Store, session: AwsSession) -> bool | None:

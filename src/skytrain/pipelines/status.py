@@ -73,6 +73,8 @@ def _launched_status(store: Store, record: LaunchRecord) -> RunStatus:
     state, reason = ("launch failed" if record.failed else LAUNCHED), None
     if record.verb in JOBS_WITHOUT_ATTEMPTS and not record.failed:
         state, reason = _state_of_job(store, record)
+    elif not record.failed and store.exists(stopped_key(record)):
+        state = "stopped"
     usd = hosts_usd(store, record.run)
     return RunStatus(record.run, state, reason, since=record.launched_at, host=machines, usd=usd)
 

@@ -112,6 +112,10 @@ class LaunchTarget(Protocol):
         """Return the jobs of a run. None: it has machines of the account, which `status` finds by their tags."""
         return None
 
+    def has_job(self, config: Config, run: str) -> bool | None:
+        """Return whether a job of a run waits or runs, for who watches it. None: only the store tells."""
+        return None
+
     def job_log(self, config: Config, run: str, lines: int | None) -> JobLog | None:
         """Return the last lines that the jobs of a run wrote. None: they have no log but the run's."""
         return None

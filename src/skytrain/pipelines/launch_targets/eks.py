@@ -70,6 +70,9 @@ class EksLauncher(LaunchTarget):
         jobs = run_pods(config, run) if run else []
         return RunJobs(eks_job_tables(jobs) if jobs else [], [asdict(job) for job in jobs])
 
+    def has_job(self, config: Config, run: str) -> bool:
+        return bool(active_eks_jobs(config, run))
+
     def job_log(self, config: Config, run: str, lines: int | None) -> JobLog:
         return pod_log(config, run, lines)
 

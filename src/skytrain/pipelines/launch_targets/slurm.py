@@ -63,6 +63,9 @@ class SlurmLauncher(LaunchTarget):
         lines = [*_preemption_lines(str(run), jobs), *resiliency_lines(jobs)]
         return RunJobs([_job_rows(jobs)] if jobs else [], [asdict(job) for job in jobs], lines)
 
+    def has_job(self, config: Config, run: str) -> bool:
+        return bool(_active_jobs(run))
+
     def job_log(self, config: Config, run: str, lines: int | None) -> JobLog:
         """The end of what the newest job of a run wrote: its batch script, and its agents."""
         jobs = slurm_jobs(run)
