@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from dataclasses import replace
 
 import pytest
 
-from skytrain.config import Config, ConfigError
+from skytrain.config import Config, ConfigError, SkytrainError
 from skytrain.pipelines import tune_runner
 from skytrain.pipelines.tune import tune
 from skytrain.pipelines.tune_axes import tune_axes
 from skytrain.pipelines.tune_plan import plan_sweep
-from skytrain.runs import Silent
+from skytrain.runs import Silent, boot_clock, read_object
 from skytrain.storage import open_store
-from skytrain.tuning import BudgetError, Ledger, SweepStore, TrialResult, shape_named, trial_config
+from skytrain.tuning import BudgetError, Entry, Ledger, SweepStore, TrialResult, shape_named, trial_config
 from tests.pipelines.test_tune import SWEEP
 from tests.support.tiny import tiny_config
 
@@ -123,3 +125,46 @@ def test_a_sweep_that_cannot_pay_its_own_restart_says_what_is_missing_and_charge
     assert Ledger(store, "sweeps/poor", 2.0).spent_usd == pytest.approx(spent)
     more = tune(replace(config, budget=replace(config.budget, usd=5.0)), Silent())
     assert len(more.history) >= len(tuned.history)
+
+
+def test_the_least_that_a_refusal_names_works_and_asking_again_costs_nothing(root):
+    config = tiny_config(
+        root, *SWEEP, "tune.name=least", "tune.strategy=ladder", "tune.usd_per_hour=360", "budget.usd=1"
+    )
+    store = open_store(str(root))
+
+    def refused() -> float:
+        with pytest.raises(BudgetError, match="the least that works") as error:
+            tune(config, Silent(), since=boot_clock() - 5)
+        return float(re.search(r"budget.usd=([\d.]+);", str(error.value))[1])
+
+    refused()  # and charged for what it measured
+    spent = Ledger(store, "sweeps/least", 1.0).spent_usd
+    least = refused()
+    assert Ledger(store, "sweeps/least", 1.0).spent_usd == spent
+    enough = replace(config, budget=replace(config.budget, usd=least))
+    assert tune(enough, Silent(), since=boot_clock() - 5).history
+    assert sum(one.usd for one in Ledger(store, "sweeps/least", least).entries) <= least
+
+
+def test_what_a_killed_process_had_reserved_buys_trials_when_the_sweep_is_continued(root, monkeypatch):
+    config = tiny_config(root, *SWEEP, "tune.name=killed", "budget.usd=2")
+    store = open_store(str(root))
+
+    def killed(table, progress):
+        if progress.number == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("skytrain.pipelines.tune.LiveTable.finished", killed)
+        patch.setattr("skytrain.tuning.hosts.SweepHost.leave", lambda host, ledger, state: None)
+        with pytest.raises(SkytrainError, match="was interrupted"):
+            tune(config, Silent())
+    (beat,) = store.list("sweeps/killed/workers/")
+    session = read_object(store, beat.key)
+    store.write(beat.key, json.dumps({**session, "process": "999999999-1"}).encode())
+    ledger, entry = Ledger(store, "sweeps/killed", 2.0), f"overhead-{session['name']}"
+    ledger.replace(Entry(entry, ledger.usd(entry) + ledger.left_usd))  # as beside a long trial in another slot
+    assert len(tune(config, Silent()).history) > 2
+    assert Ledger(store, "sweeps/killed", 2.0).entry(entry).charged_usd is not None
+    assert not list(store.list("sweeps/killed/workers/"))

@@ -24,6 +24,7 @@ from ..tuning import (
     BudgetError,
     Conclusion,
     Decision,
+    Entry,
     Heartbeats,
     HourlyPrice,
     Ledger,
@@ -38,6 +39,7 @@ from ..tuning import (
     SweepStore,
     TuneSession,
     begin_sweep,
+    check_budget,
     check_range,
     conclude,
     conclusion_of,
@@ -97,7 +99,9 @@ def tune(config: Config, reporter: Reporter, since: float | None = None) -> Tune
         return over
     with Heartbeats(host), signals_interrupt():
         _check_alone(host, sweep.name)
+        measuring = host.clock()
         estimates = find_estimates(config, reporter)
+        host.measured_seconds = host.clock() - measuring
         setup = _setup(config, sweep, host, estimates, price, reporter)
         host.settle(setup.ledger, sweep.state())
         table = LiveTable(reporter, setup.problem, sweep.history())
@@ -110,6 +114,7 @@ def tune(config: Config, reporter: Reporter, since: float | None = None) -> Tune
             else:
                 run_slots(config, session, lambda: table.look(sweep.state(), setup.ledger))
             host.settle(setup.ledger, sweep.state())
+            host.count_spent(setup.ledger, sweep.state())
             return _concluded(config, setup)
         except KeyboardInterrupt:
             raise SweepInterrupted("the sweep was interrupted\n  the same command continues it") from None
@@ -128,6 +133,7 @@ def _finished(
     if missing_estimates([*trial_shapes(config), target_shape(config)], estimates):
         return None
     setup = _setup(config, sweep, host, estimates, price, reporter)
+    host.settle(setup.ledger, sweep.state())  # what a killed process had reserved is free again
     if is_over(setup):
         return _concluded(config, setup)
     if not live_sessions(sweep):
@@ -136,15 +142,18 @@ def _finished(
 
 
 def _check_start(setup: SweepSetup, host: SweepHost) -> None:
-    """Raises BudgetError where a sweep that is to be continued has less left than starting again costs.
+    """Raises BudgetError where a sweep has less left than starting costs; refusing it here costs nothing.
 
     A trial that was interrupted has a limit above its estimate, which may pay for it.
     """
     ledger, state = setup.ledger, setup.sweep.state()
-    host.settle(ledger, state)  # what a killed process had reserved is free again
     usd = host.session.reserve_usd(state, host.clock())
+    if not state.decisions:
+        ledger.count(Entry(host.entry, usd))
+        check_budget(setup.problem, setup.final_usd, ledger, host.start_usd())
+        return
     left = ledger.left_usd + sum(one.most_usd - one.usd for one in state.running)
-    if state.decisions and usd > left:
+    if usd > left:
         least = math.ceil(1e4 * (ledger.budget_usd + usd - left)) / 1e4
         raise BudgetError(
             f"the sweep {setup.sweep.name} has ${max(0.0, left):.4f} left, and starting again takes "

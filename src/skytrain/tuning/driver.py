@@ -70,6 +70,10 @@ class WorkerHost(Protocol):
     def clock(self) -> float: ...
     def is_alive(self, worker: str) -> bool: ...
     def cushion_usd(self) -> float: ...
+    def start_usd(self) -> float:
+        """What starting again would cost."""
+        ...
+
     def reserve(self, ledger: Ledger, state: SweepState) -> None:
         """Reserves what the machine costs beside its trials."""
 
@@ -89,6 +93,9 @@ class OnlyWorker:
         return False
 
     def cushion_usd(self) -> float:
+        return 0.0
+
+    def start_usd(self) -> float:
         return 0.0
 
     def reserve(self, ledger: Ledger, state: SweepState) -> None:
@@ -132,7 +139,7 @@ def run_sweep(setup: SweepSetup) -> Answer:
 def begin_sweep(setup: SweepSetup) -> None:
     """Reserves the final run, and puts the ledger in order after a kill."""
     sweep, ledger = setup.sweep, setup.ledger
-    check_budget(setup.problem, setup.final_usd, ledger)
+    check_budget(setup.problem, setup.final_usd, ledger, setup.host.start_usd())
     ledger.reserve(FINAL, setup.final_usd)
     ledger.refresh()  # before the decisions, which are written first
     state = sweep.state()
@@ -271,20 +278,30 @@ def trial_entry(number: int) -> str:
     return f"{TRIAL}{number:03d}"
 
 
-def check_budget(problem: Problem, final_usd: float, ledger: Ledger) -> None:
-    """Raises BudgetError with the least that works where the final run and one trial do not fit."""
+def check_budget(problem: Problem, final_usd: float, ledger: Ledger, again_usd: float = 0.0) -> None:
+    """Raises BudgetError with the least that works where the final run and one trial do not fit.
+
+    What was spent until here stays spent, so the next command needs `again_usd` for its own start as well.
+    """
     cheapest = min((rung.usd for rung in problem.rungs), default=0.0)
     needed = final_usd + cheapest + ledger.spent_usd
     if needed <= ledger.budget_usd + 1e-9 or any(entry.what.startswith(TRIAL) for entry in ledger.entries):
         return
-    least = math.ceil(100 * needed) / 100
-    spent = f", and ${ledger.spent_usd:.2f} are spent or reserved" if ledger.spent_usd >= 0.005 else ""
+    least = math.ceil(100 * (needed + again_usd)) / 100
+    parts = [f"the final run may cost {_dollars(final_usd)}", f"the cheapest trial {_dollars(cheapest)}"]
+    if ledger.spent_usd > 0:
+        parts.append(f"{_dollars(ledger.spent_usd)} are spent or reserved")
+    if again_usd > 0:
+        parts.append(f"starting again takes {_dollars(again_usd)}")
     raise BudgetError(
-        f"budget.usd={ledger.budget_usd:g} buys no search: the final run may cost ${final_usd:.2f} "
-        f"and the cheapest trial ${cheapest:.2f}{spent}\n"
+        f"budget.usd={ledger.budget_usd:g} buys no search: {', '.join(parts)}\n"
         f"  the least that works is budget.usd={least:.2f}; or shorten the target, or add smaller trials (tune.sizes, "
         "tune.horizons)"
     )
+
+
+def _dollars(usd: float) -> str:
+    return f"${usd:.2f}" if usd >= 0.1 else f"${usd:.4f}"
 
 
 def conclude(setup: SweepSetup, history: Sequence[Observation]) -> Answer:

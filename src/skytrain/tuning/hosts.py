@@ -97,6 +97,7 @@ class SweepHost:
     ) -> None:
         self._sweep, self.session, self._slot = sweep, session, slot
         self.clock = clock
+        self.measured_seconds = 0.0  # of this session, for estimates that the next one finds in the store
 
     @property
     def worker(self) -> str:
@@ -160,6 +161,14 @@ class SweepHost:
         """What other machines may add to their reserves while this one decides."""
         return len(self.others()) * self.session.usd_per_hour * ALLOWANCE_SECONDS / 3600
 
+    def start_usd(self) -> float:
+        """What starting again would cost, if it takes as long as it did until now.
+
+        Steps are not measured again, but part of their time was that of loading libraries.
+        """
+        seconds = self.clock() - self.session.began
+        return self.session.usd_per_hour * min(seconds, seconds - self.measured_seconds + ALLOWANCE_SECONDS) / 3600
+
     def _gone(self, name: str) -> bool:
         """Whether a session was a process of this machine that has ended."""
         record = self._record(name)
@@ -173,6 +182,12 @@ class SweepHost:
     def reserve(self, ledger: Ledger, state: SweepState) -> None:
         """Reserves what this machine costs beside the trials that run on it."""
         ledger.replace(Entry(self.entry, self.session.reserve_usd(state, self.clock())))
+
+    def count_spent(self, ledger: Ledger, state: SweepState) -> None:
+        """Counts what this machine has cost beside its trials until now in the place of its reserve."""
+        ledger.count(
+            Entry(self.entry, ledger.entry(self.entry).reserved_usd, self.session.spent_usd(state, self.clock()))
+        )
 
     def leave(self, ledger: Ledger, state: SweepState) -> None:
         """Charges what this machine has cost beside its trials, and ends the heartbeat."""
