@@ -37,6 +37,7 @@ from skytrain.pipelines import (
     stop as stopping,
 )
 from skytrain.pipelines.account import machines_of
+from skytrain.pipelines.follow import RunEnd, RunFollower
 from skytrain.pipelines.launch import PLATFORMS, PlannedJob, PreparedLaunch, prepare_launch, start_launch
 from skytrain.pipelines.launch_jobs import prepare_work
 from skytrain.pipelines.launch_smoke import smoke_job, smoke_text, wait_for_start
@@ -113,6 +114,9 @@ def test_a_run_with_a_job_on_another_target_is_launched_when_that_is_over(
         ):
             prepared(ground, stubbed, s3_root)
         config = config_of(ground, s3_root)
+        stopped = stopping.stop_with_machines(compose([f"store.root={s3_root}"]).config, RUN, print)
+        result = stopped.end(0.0, False, Silent())
+        assert result.exit_code == 3 and f"skytrain stop {RUN} cloud={target}" in str(result.warning)
         stopping.mark_stopped(config, RUN)  # of EC2's launches, of which there is none
         with pytest.raises(SkytrainError, match="may not be complete yet"):
             prepared(ground, stubbed, s3_root)
@@ -311,6 +315,8 @@ def test_a_run_starts_only_after_its_smoke_run_has_ended_well(
     own, smoke = record.groups[0].name, first.groups[0].name
     assert groups_of(ground) == {own: 0, smoke: 1}
     assert f", after {RUN}-smoke" in str(statuses.find_status(ready.store, RUN).host)
+    follower = RunFollower(config_of(ground, s3_root), RUN, ground.session)
+    assert [follower.end_of(follower.look()) for _ in range(3)] == [None] * 3  # who watches it waits for that one, too
     monkeypatch.setattr(launch_limits, "BEGIN_SECONDS", 0)
     with pytest.raises(SkytrainError, match="is not over"):  # though the run has no machine yet
         prepared(ground, stubbed, s3_root)
@@ -325,6 +331,7 @@ def test_a_run_starts_only_after_its_smoke_run_has_ended_well(
     else:
         assert groups_of(ground) == {smoke: 0} and not wait_for_start(ready.store, record)
         assert statuses.find_status(ready.store, RUN).state == "launch failed"
+        assert follower.end_of(follower.look()) == RunEnd(1, "launch failed: nothing of it is left")
 
 
 @pytest.mark.usefixtures("without_packages")

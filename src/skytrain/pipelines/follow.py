@@ -14,7 +14,6 @@ from ..cloud import (
     LaunchRecord,
     SlurmError,
     current_offer,
-    has_machines,
     launch_folder,
     launches_of,
     machines_in,
@@ -24,8 +23,9 @@ from ..config import Config
 from ..runs import EXIT_CODES, INTERRUPTED, UNCOMMITTED
 from ..storage import Store, StoreError, open_store
 from .account import AccountMachine, account_state
-from .launch_limits import ended_in_store
+from .launch_limits import ask_account, ended_in_store
 from .run_view import RunView, RunWatch
+from .status import LAUNCH_FAILED
 from .targets import target_of
 
 LOOK_SECONDS = 10.0
@@ -96,9 +96,11 @@ class RunFollower:
 
     def end_of(self, view: RunView) -> RunEnd | None:
         """How the run ended; None while it goes on."""
+        state, status = view.status.state, view.status
+        if state == LAUNCH_FAILED:
+            return RunEnd(FAILED_EXIT_CODE, f"{state}: nothing of it is left")
         if view.by_agents:
             return self._end_of_agents(view)
-        state, status = view.status.state, view.status
         if state in ENDED:
             return RunEnd(EXIT_CODES[ENDED[state]], _with_cause(state, view))
         if state != "failed":
@@ -131,7 +133,7 @@ class RunFollower:
 
     def _has_machines(self, record: LaunchRecord) -> bool | None:
         """Whether the launch has machines or a job, or waits for some. None: neither AWS nor the target can tell."""
-        found = has_machines(self._session, record) if self._session is not None else None
+        found = ask_account(self._session, self._store)(record) if self._session is not None else None
         target = target_of(self._config)
         if found is None and target.name == record.target:
             found = target.has_job(self._config, record.run)

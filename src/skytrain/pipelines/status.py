@@ -27,6 +27,7 @@ from ..storage import Store, open_store
 
 T = TypeVar("T")
 LAUNCHED = "launched"  # machines were asked for, and none has begun to train
+LAUNCH_FAILED = "launch failed"  # its requests were refused, and what it had created is removed
 PREPARING = "preparing"  # a rented machine prepares data
 TUNING = "tuning"  # a rented machine runs trials of a sweep
 SERVING = "serving"  # a rented machine serves a model, or starts to
@@ -70,10 +71,10 @@ def _launched_status(store: Store, record: LaunchRecord) -> RunStatus:
     machines = group.text
     if record.after is not None and launch_starts(store, record) is None:
         machines += f", after {record.after.run}"
-    state, reason = ("launch failed" if record.failed else LAUNCHED), None
+    state, reason = (LAUNCH_FAILED if record.failed else LAUNCHED), None
     if record.verb in JOBS_WITHOUT_ATTEMPTS and not record.failed:
         state, reason = _state_of_job(store, record)
-    elif not record.failed and store.exists(stopped_key(record)):
+    elif store.exists(stopped_key(record)):
         state = "stopped"
     usd = hosts_usd(store, record.run)
     return RunStatus(record.run, state, reason, since=record.launched_at, host=machines, usd=usd)

@@ -153,7 +153,7 @@ def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) ->
         )
         if machines and left:
             return StopResult(describe_stop(stopped), asdict(stopped), 3, warning)
-        return StopResult(describe_stop(stopped), asdict(stopped))
+        return _result_here(config, stopped)
 
     def requests() -> str:
         return json.dumps(planned_stop(config, run, machines), indent=1)
@@ -179,7 +179,7 @@ def stop_with_jobs(config: Config, run: str, active: Callable[[], Sequence[Activ
             mark_stopped(config, run)
         if stopped is None:
             return StopResult(f"{run}: it had not begun to train", {"run": run, "asked": False})
-        return StopResult(describe_stop(stopped), asdict(stopped), 3 if left else 0)
+        return StopResult(describe_stop(stopped), asdict(stopped), 3) if left else _result_here(config, stopped)
 
     return PlannedStop(lambda: json.dumps([{"end": job.name} for job in active()], indent=1), end)
 
@@ -207,6 +207,22 @@ def stop_whole_sweep(
     if not machines:
         return PlannedStop(requests, end)
     return PlannedStop(requests, end, _end_question(name, machines), session, _usd_per_hour(machines))
+
+
+def _result_here(config: Config, stopped: StoppedRun) -> StopResult:
+    """The result, with a warning if a job that has no processes to ask was launched where nobody was asked to end it."""
+    here = config.cloud.target or ("ec2" if config.cloud.project is not None else None)
+    text, facts = describe_stop(stopped), asdict(stopped)
+    if stopped.state not in (LAUNCHED, PREPARING, TUNING):
+        return StopResult(text, facts)
+    record = launches_of(open_store(config.store), stopped.run)[-1]
+    if record.failed or record.target == here:
+        return StopResult(text, facts)
+    warning = (
+        f"it was launched with {record.target_word}, where nothing was ended\n"
+        f"  skytrain stop {stopped.run} {record.target_word}"
+    )
+    return StopResult(text, facts, 3, warning)
 
 
 def mark_stopped(config: Config, run: str) -> None:
