@@ -124,6 +124,18 @@ def test_a_run_with_a_job_on_another_target_is_launched_when_that_is_over(
     assert prepared(ground, stubbed, s3_root).record.id == "00003"
 
 
+def test_a_launch_whose_run_is_over_after_a_moment_is_not_under_way(s3_root: str) -> None:
+    store, now = launching.open_store(s3_root), datetime.now(UTC)
+    group = LaunchedGroup("job", "", "node", "ec2", 1, 0.0, "", False)
+    at = now.isoformat()
+    record = LaunchRecord("00001", RUN, "train", at, "ada", "", "", 9.0, "", "", "", [], [group])
+    create_launch(store, record)
+    assert launch_limits.live_launch([record], store, now, lambda _: False) == record  # its requests may be under way
+    store.write(generation_key(RUN, 1), b'{"members": []}')
+    store.write(generation_key(RUN, 1, "over"), b'{"launch": "00001", "exit_code": 2, "reason": "settings"}')
+    assert launch_limits.live_launch([record], store, now, lambda _: False) is None
+
+
 @pytest.mark.usefixtures("without_packages")
 def test_a_launch_starts_the_first_offer_and_gives_everything_back(
     ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch

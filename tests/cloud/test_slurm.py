@@ -1,3 +1,4 @@
+import json
 import subprocess
 from dataclasses import replace
 from functools import cache
@@ -175,7 +176,10 @@ def test_who_watches_a_run_that_waits_in_the_queue_goes_on_until_its_job_has_end
     follower = RunFollower(config, "one")
     view = follower.look()
     assert [follower.end_of(view) for _ in range(4)] == [None] * 4
+    assert json.loads(target.TARGET.plan_stop(config, "one", print).requests()) == [["scancel", "8"]]
     jobs[:] = [replace(jobs[0], state="CANCELLED by 0")]
+    with pytest.raises(SkytrainError, match="no run 'another'"):  # in a dry run, too
+        target.TARGET.plan_stop(config, "another", print)
     assert follower.end_of(view) is None  # a job that is requeued may be seen so for a moment
     end = follower.end_of(view)
     assert end.exit_code == 12 and end.reason == "its job has ended; see skytrain logs one cloud=slurm"

@@ -123,7 +123,7 @@ def ended_in_store(record: LaunchRecord, store: Store) -> bool:
 
 
 def _begins(record: LaunchRecord, store: Store, now: datetime) -> bool:
-    return now.timestamp() - recorded_at(store, record) < BEGIN_SECONDS and not store.exists(stopped_key(record))
+    return now.timestamp() - recorded_at(store, record) < BEGIN_SECONDS and not ended_in_store(record, store)
 
 
 def _waits_for_machines(record: LaunchRecord, store: Store, session: AwsSession) -> bool | None:

@@ -166,6 +166,8 @@ def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) ->
 
 def stop_with_jobs(config: Config, run: str, active: Callable[[], Sequence[ActiveJob]]) -> PlannedStop:
     """Let a run save and stop, then end its jobs. Jobs that only wait are ended at once."""
+    if not active():
+        find_status(open_store(config.store), run)  # for its message, also in a dry run, if there is no such run
 
     def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
         jobs = active()
