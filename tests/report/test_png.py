@@ -33,3 +33,9 @@ def test_dashes_leave_gaps():
     blue = (0, 0x72, 0xB2)
     drawn = {kind: colours(Plot("", "", "", [PlotLayer("", points, kind, 0)]))[blue] for kind in ("line", "dashes")}
     assert 0.4 < drawn["dashes"] / drawn["line"] < 0.8
+
+
+def test_a_logarithmic_axis_of_a_narrow_range_has_labels():
+    svg = Plot("", "", "", [PlotLayer("", [(0.149, 1.0), (0.16, 2.0)])], log_x=True).svg()
+    assert ">0.15<" in svg
+    assert ">0.16<" in svg

@@ -137,7 +137,10 @@ def _ticks(low: float, high: float, log: bool) -> list[float]:
     if log:
         powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         found = [step * 10.0**power for power in powers for step in (1, 2, 5)]
-        return [value for value in found if low <= value <= high]
+        found = [value for value in found if low <= value <= high]
+        if len(found) > 1:
+            return found
+        # A narrow range, such as 0.14 to 0.17: evenly spaced labels say more than one or none.
     step = 10 ** math.floor(math.log10((high - low) / 4))
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (factor * step) <= 6)
     first = math.ceil(low / step)
