@@ -29,6 +29,8 @@ from skytrain.tuning import (
 )
 from tests.support.tiny import tiny_config
 
+pytestmark = pytest.mark.usefixtures("young_process")
+
 SWEEP = (
     "trainer.steps=48",
     "trainer.checkpoint_every=null",

@@ -20,6 +20,8 @@ from skytrain.tuning import BudgetError, Entry, Ledger, SweepStore, TrialResult,
 from tests.pipelines.test_tune import SWEEP
 from tests.support.tiny import tiny_config
 
+pytestmark = pytest.mark.usefixtures("young_process")
+
 BUDGET = 3.0
 ONE_AXIS = ("tune.expected=null", "optimizer.lr=0.01", "optimizer.weight_decay=0.1", f"budget.usd={BUDGET}")
 

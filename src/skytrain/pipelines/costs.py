@@ -168,7 +168,7 @@ def cost_notes(found: RunCosts) -> list[str]:
     if found.unread_jobs:
         jobs = plural(found.unread_jobs, "launch", "launches")
         lines.append(f"{jobs} on EMR: what they cost is told with cloud=emr-serverless or cloud=emr")
-    if not found.metered and found.machines:
+    if not found.metered and not found.jobs and not found.unread_jobs:
         lines.append("no attempt knew the price of its machine: set budget.usd_per_hour")
     stored = format_bytes(found.stored_bytes)
     lines.append(
