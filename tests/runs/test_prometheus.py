@@ -21,6 +21,7 @@ from skytrain.config import MetricsConfig
 from skytrain.pipelines.prepare import prepare
 from skytrain.pipelines.train import train
 from skytrain.runs import MetricsPage, Silent, metrics_served
+from tests.support.s3 import free_ports
 from tests.support.tiny import tiny_config
 
 SAMPLE = re.compile(r'(?P<name>[a-z_]+)\{run="(?P<run>(?:[^"\\]|\\.)*)",attempt="(?P<attempt>\d+)"\} (?P<value>\S+)')
@@ -38,12 +39,6 @@ def parse(text: str) -> dict[str, float]:
         assert about.startswith(f"# HELP {name} ") and kind in (f"# TYPE {name} gauge", f"# TYPE {name} counter")
         found[name] = float(match["value"])
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def get(url: str) -> str:
@@ -86,7 +81,7 @@ def test_a_port_in_use_is_told_and_training_goes_on() -> None:
 
 def test_only_the_page_is_served_and_at_the_pods_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POD_IP", "127.0.0.2")
-    with metrics_served(MetricsConfig(free_port(), None), MetricsPage("gpt2", 0), print) as url:
+    with metrics_served(MetricsConfig(free_ports(1)[0], None), MetricsPage("gpt2", 0), print) as url:
         assert url is not None and url.startswith("http://127.0.0.2:")
         assert parse(get(url))["skytrain_restarts_total"] == 0
         with pytest.raises(urllib.error.HTTPError, match="404"):
@@ -109,7 +104,7 @@ class Scraper(Silent):
 
 
 def test_rank_0_serves_the_metrics_of_a_run_and_of_its_resumption(tmp_path: Path) -> None:
-    port = free_port()
+    port = free_ports(1)[0]
     settings = (
         f"metrics.prometheus_port={port}", "run=seen", "trainer.steps=6", "trainer.checkpoint_every=3",
         "trainer.log_every=1", "trainer.validate_every=null", "budget.usd=5", "budget.usd_per_hour=36",
@@ -136,9 +131,9 @@ def test_rank_0_serves_the_metrics_of_a_run_and_of_its_resumption(tmp_path: Path
 def test_prometheus_itself_scrapes_the_page(tmp_path: Path) -> None:
     if shutil.which("prometheus") is None:
         pytest.skip("the Debian package prometheus is not installed")
-    page, listen = MetricsPage("gpt2", 1, usd=lambda: 2.5), free_port()
+    page, listen = MetricsPage("gpt2", 1, usd=lambda: 2.5), free_ports(1)[0]
     page.record(7, {"train/loss": 3.25, "perf/mfu": math.nan})
-    with metrics_served(MetricsConfig(free_port(), None), page, print) as url:
+    with metrics_served(MetricsConfig(free_ports(1)[0], None), page, print) as url:
         assert url is not None
         target = urllib.parse.urlsplit(url).netloc
         jobs = [{"job_name": "trainer", "scrape_interval": "1s", "static_configs": [{"targets": [target]}]}]

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,8 @@ from urllib.parse import urlencode
 
 import pytest
 import urllib3
+
+from .s3 import free_ports
 
 VARIABLE = "KUBEBUILDER_ASSETS"
 ADMISSION = "NodeRestriction,ExtendedResourceToleration"  # that EKS has on beside the defaults
@@ -163,7 +164,7 @@ def binaries() -> Path:
 def control_plane(folder: Path) -> Iterator[ControlPlane]:
     """A control plane of its own, empty; it ends with the block."""
     found = binaries()
-    plane = ControlPlane(folder, _free_port(), found)
+    plane = ControlPlane(folder, free_ports(1)[0], found)
     try:
         _start(plane)
         yield plane
@@ -174,7 +175,7 @@ def control_plane(folder: Path) -> Iterator[ControlPlane]:
 
 
 def _start(plane: ControlPlane) -> None:
-    folder, (client, peer) = plane.folder, (_free_port(), _free_port())
+    folder, (client, peer) = plane.folder, (free_ports(1)[0], free_ports(1)[0])
     urls = {"client": f"http://127.0.0.1:{client}", "peer": f"http://127.0.0.1:{peer}"}
     plane.start(
         "etcd", f"--data-dir={folder}/etcd", f"--listen-client-urls={urls['client']}", "--unsafe-no-fsync",
@@ -214,12 +215,6 @@ def _is_ready(plane: ControlPlane) -> bool:
         return ready and plane.request("GET", "/api/v1/namespaces/default").status == 200
     except urllib3.exceptions.HTTPError:
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def definition(path: Path) -> KubeObject:

@@ -134,6 +134,8 @@ def launch(
     _start(job, yes)
     if watch and job.follows:
         raise typer.Exit(_follow(job))
+    if follow:
+        print("--follow: this job cannot be watched from here; the commands below show it", file=sys.stderr)
     print("Next:")
     print_next(job.name, job.next_words, options=job.next_options)
 

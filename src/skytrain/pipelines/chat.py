@@ -143,11 +143,9 @@ class Conversation:
             raise
         finally:
             answer = "".join(said)
-            if failed:
-                pass
-            elif self._model.base_model:
+            if self._model.base_model and not failed:
                 self.text = prompt + answer
-            elif answer.strip():
+            elif answer.strip() and not failed:
                 self.messages = [*messages, {"role": "assistant", "content": answer}]
             close = getattr(pieces, "close", None)
             if close is not None:

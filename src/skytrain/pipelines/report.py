@@ -70,7 +70,7 @@ def run_page(config: Config, store: Store, name: str) -> RunPage:
         status=status_of(store, record),
         metrics=read_metrics(store, name),
         attempts=_attempts(store, name),
-        costs=cost_rows(found) if found.machines else (),
+        costs=_lower_head(cost_rows(found)) if found.machines else (),
         cost_notes=cost_notes(found),
         samples=_samples(store, name),
         merge=dataclasses.asdict(merged) if merged else {},
@@ -97,6 +97,11 @@ def _attempts(store: Store, name: str) -> list[tuple[str, ...]]:
             )
         )
     return rows
+
+
+def _lower_head(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """A table of the terminal with its header as pages have it."""
+    return [tuple(cell.lower() for cell in rows[0]), *rows[1:]]
 
 
 def _resumed_at(store: Store, name: str, attempt: int) -> str:
