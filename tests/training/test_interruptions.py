@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from skytrain.jobs import Ranks
+from skytrain.planning import Budget
 from skytrain.runs import Cause, Meter, Silent, StopRequest, Superseded, meter
 from skytrain.runs.imds import Metadata, Notice
 from skytrain.runs.meter import MeteredMachine
@@ -194,11 +195,11 @@ def test_the_slow_first_step_of_an_attempt_does_not_forbid_a_validation_at_its_e
     clock = SimpleNamespace(seconds=0.0)
     monkeypatch.setattr(meter, "boot_clock", lambda: clock.seconds)
     monkeypatch.setattr("skytrain.training.interruptions.time", SimpleNamespace(monotonic=lambda: clock.seconds))
-    budget = BudgetWatch(Meter([MeteredMachine("a", "boot", 0.0, 0.0)], 3600.0), usd=100.0, margin_seconds=10.0)
+    budget = BudgetWatch(Meter([MeteredMachine("a", "boot", 0.0, 0.0)], 3600.0), Budget(100.0, margin_seconds=10.0))
     for step, seconds in enumerate((8.0, 1.0, 1.0)):
         clock.seconds += seconds
-        assert not budget.reached()
-        assert budget.allows(steps=30.0) == (step > 0)  # 30 steps of 1 s fit, 30 of 8 s do not
+        assert not budget.must_stop_after_step()
+        assert budget.can_afford_evaluation(steps=30.0) == (step > 0)  # 30 steps of 1 s fit, 30 of 8 s do not
 
 
 def test_the_budget_stops_while_a_step_and_a_checkpoint_can_still_be_paid(monkeypatch):
@@ -207,7 +208,7 @@ def test_the_budget_stops_while_a_step_and_a_checkpoint_can_still_be_paid(monkey
     monkeypatch.setattr("skytrain.training.interruptions.time", SimpleNamespace(monotonic=lambda: clock.seconds))
     running = Meter([MeteredMachine("a", "boot", 0.0, 0.0)], 3600.0)  # a dollar a second
     running.note_save(10.0)
-    budget = BudgetWatch(running, usd=100.0, margin_seconds=20.0)
+    budget = BudgetWatch(running, Budget(100.0, margin_seconds=20.0))
     callback, reporter, trainer = interruptions(budget=budget)
     step = 0
     while not trainer.should_stop:

@@ -1,3 +1,4 @@
+from .budget import Budget as Budget, Spending as Spending
 from .catalog import (
     REGIONS as REGIONS,
     Catalog as Catalog,

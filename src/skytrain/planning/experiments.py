@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from skytrain.config import Config, SkytrainError, total_steps
 
+from .budget import Budget
 from .costs import BOOT_SECONDS, COMPILE_SECONDS, EVALUATION_COST, START_SECONDS, s3_seconds, work_of
 from .measurements import SIGMA
 from .offers import Offer
@@ -86,7 +87,7 @@ def cost_sheet(
     spent = 0.0
     for trial in trials:
         costed = cost_trial(trial, usd_per_hour, margin)
-        if spent + costed.usd > budget_usd:
+        if not Budget(budget_usd).covers(spent + costed.usd):
             names = f" (after {len(rows)} that cost ${spent:,.2f})" if rows else ""
             raise SkytrainError(
                 f"trial {trial.name!r} would cost ${costed.usd:,.2f}{names} and pass the budget of ${budget_usd:,.2f}: "

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from skytrain.config import ConfigError
 
+from .budget import Budget
 from .catalog import MARKETS, Catalog, InstanceType, Market, Price, Target
 from .communication import Node
 from .costs import BOOT_SECONDS, Estimate, estimate
@@ -36,6 +37,10 @@ class PlanRequest:
     market: Market | None = None
     target: Target | None = "ec2"  # None: all whose prices are known
     tokens_open: bool = False  # the question is how many tokens the budget buys, so dollars and hours are no limits yet
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.budget_usd)
 
     @property
     def longest_hours(self) -> float | None:
@@ -240,7 +245,7 @@ def _on_sagemaker(
 
 
 def _limit(found: Estimate, request: PlanRequest) -> str | None:
-    if request.budget_usd is not None and not request.tokens_open and found.usd_p90 > request.budget_usd:
+    if not request.tokens_open and not request.budget.covers(found.usd_p90):
         return f"over the budget at p90 (${found.usd_p90:,.0f})"
     if request.longest_hours is not None and found.hours_p90 > request.longest_hours:
         what = "past the deadline" if request.deadline_hours is not None else f"over {LONGEST_HOURS / 24:.0f} days"

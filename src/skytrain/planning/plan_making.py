@@ -33,7 +33,6 @@ EXPIRES_HOURS = 24  # spot prices move within a day
 PRICE_TOLERANCE = 1.2  # of the planned price, beyond which a plan must be made again
 FALLBACKS = 3  # offers after the choice
 SPARE_DISK = 1.2  # of the bytes that a machine keeps, where it has no NVMe to keep them on
-KILL_FACTOR, KILL_EXTRA_SECONDS = 2.0, 3600.0  # of the p90 duration, where no budget bounds it
 
 
 @dataclass(frozen=True)
@@ -104,16 +103,6 @@ def fallbacks(choice: Offer, found: Sequence[Offer]) -> list[Offer]:
     return following[:FALLBACKS]
 
 
-def kill_after_seconds(offer: Offer, bid: float, budget_usd: float | None) -> float:
-    """Return how long after the start AWS itself ends the offer's machines.
-
-    Late enough for a slow run, but machines that nobody watches cannot pass the budget, even at the highest bid.
-    """
-    assert offer.estimate
-    slow = offer.estimate.hours_p90 * 3600 * KILL_FACTOR + KILL_EXTRA_SECONDS
-    return slow if budget_usd is None else min(slow, budget_usd / (bid * offer.nodes) * 3600)
-
-
 def highest_bid(offer: Offer, catalog: Catalog) -> float:
     """Return the most that one machine may cost an hour: for spot, a fifth above the dearest zone, at most on demand.
 
@@ -165,7 +154,7 @@ def _planned(offer: Offer, material: PlanMaterial) -> PlannedOffer:
         ),
         memory_bytes_per_gpu=asdict(placement.memory) | {"total": placement.memory.total},
         cost=CostForecast(**asdict(offer.estimate)),
-        kill_after_seconds=kill_after_seconds(offer, bid, material.request.budget_usd),
+        kill_after_seconds=material.request.budget.kill_after_seconds(offer.estimate.hours_p90, bid * offer.nodes),
         zones=[],
         target=offer.target,
     )

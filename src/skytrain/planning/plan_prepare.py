@@ -14,7 +14,7 @@ from .catalog import MARKETS, Catalog, InstanceType, Price
 from .costs import BOOT_SECONDS, GP3_GB, GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH, INTERRUPTIONS_PER_HOUR, s3_seconds
 from .offers import PlanRequest
 from .plan_file import FORMAT, CostForecast, Plan, PlannedCode, PlannedData, PlannedOffer, QuotaNeed, timestamp
-from .plan_making import EXPIRES_HOURS, FALLBACKS, KILL_EXTRA_SECONDS, KILL_FACTOR, JobMaterial, bid_for
+from .plan_making import EXPIRES_HOURS, FALLBACKS, JobMaterial, bid_for
 
 TEXT_BYTES_PER_VCPU_SECOND = 4e6  # 6.1e6 measured per CPU-second; a vCPU is half a core: two thirds assumed
 SPREAD = 1.8  # p90 of the seconds over their median: rules, languages and file formats differ; assumed
@@ -93,13 +93,12 @@ def _chosen(offers: Sequence[PlannedOffer], request: PlanRequest) -> list[Planne
         raise SkytrainError(
             f"the catalogue has no machine without GPUs in {request.region}\n  try: skytrain catalog refresh"
         )
-    budget = request.budget_usd
-    affordable = [offer for offer in offers if budget is None or offer.cost.usd_p90 <= budget]
+    affordable = [offer for offer in offers if request.budget.covers(offer.cost.usd_p90)]
     if not affordable:
         least = min(offers, key=lambda offer: offer.cost.usd_p90)
         raise SkytrainError(
             f"preparing the data may cost ${least.cost.usd_p90:.2f} (p90, on {least.instance_type}, {least.market}), "
-            f"more than budget.usd={budget:g}\n  raise the budget, or prepare less: data.target_tokens"
+            f"more than budget.usd={request.budget_usd:g}\n  raise the budget, or prepare less: data.target_tokens"
         )
     limit = request.deadline_hours or LONGEST_HOURS
     in_time = [offer for offer in affordable if offer.cost.hours_p90 <= limit]
@@ -116,8 +115,6 @@ def _offer(
 ) -> PlannedOffer:
     cost = _cost(work, instance, price)
     bid = bid_for(price, instance.type, catalog)
-    slow = cost.hours_p90 * 3600 * KILL_FACTOR + KILL_EXTRA_SECONDS
-    budget = request.budget_usd
     return PlannedOffer(
         region=price.region,
         instance_type=instance.type,
@@ -137,7 +134,7 @@ def _offer(
         speed=None,
         memory_bytes_per_gpu={},
         cost=cost,
-        kill_after_seconds=slow if budget is None else min(slow, budget / bid * 3600),
+        kill_after_seconds=request.budget.kill_after_seconds(cost.hours_p90, bid),
         zones=[],
     )
 

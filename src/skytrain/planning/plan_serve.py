@@ -112,9 +112,9 @@ def _candidates(work: ServeWork, material: JobMaterial) -> list[tuple[InstanceTy
 
 def _offer(work: ServeWork, instance: InstanceType, price: Price, material: JobMaterial) -> PlannedOffer:
     bid = bid_for(price, instance.type, material.catalog)
-    budget = material.request.budget_usd
-    limits = [hours for hours in (work.hours, budget / bid if budget is not None else None) if hours is not None]
-    hours, disk_gb = min(limits), GP3_GB + math.ceil(2 * work.shape.weight_bytes / GB)
+    paid = material.request.budget.hours_at(bid)
+    hours = paid if work.hours is None else min(work.hours, paid)
+    disk_gb = GP3_GB + math.ceil(2 * work.shape.weight_bytes / GB)
     disk = disk_gb * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH
     least, most = hours * (price.usd_per_hour_min + disk), hours * (price.usd_per_hour_max + disk)
     cost = CostForecast(hours, hours, most, least, most, 0.0, {"machine": most - hours * disk, "disk": hours * disk})

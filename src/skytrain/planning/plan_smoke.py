@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .budget import Budget
 from .costs import BOOT_SECONDS, COMPILE_SECONDS, GP3_GB, GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH, START_SECONDS
 from .plan_file import CostForecast, Plan, PlannedOffer
-from .plan_making import KILL_EXTRA_SECONDS, KILL_FACTOR
 
 SLOW = 1.5  # p90 of the steps' seconds over the plan's
 
@@ -52,4 +52,4 @@ def _shortened(offer: PlannedOffer, steps: int) -> PlannedOffer:
         interruptions=0.0,
         parts_usd={"training": training / 3600 * (low + high) / 2},
     )
-    return replace(offer, cost=cost, kill_after_seconds=slow * 3600 * KILL_FACTOR + KILL_EXTRA_SECONDS)
+    return replace(offer, cost=cost, kill_after_seconds=Budget(None).kill_after_seconds(slow, high))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from skytrain.config import Config, SkytrainError, format_seconds
 
+from .budget import Budget
 from .communication import Node
 from .costs import Estimate, estimate, work_of
 from .host import disk_problem
@@ -33,7 +34,9 @@ def tokens_for_budget(config: Config, offer: Offer, budget_usd: float, deadline_
         if disk_problem(placement.job, placement.mesh, node, work_of(config, steps)):
             return False
         found = estimate_steps(config, offer, steps)
-        return found.usd_p90 <= budget_usd and (deadline_hours is None or found.hours_p90 <= deadline_hours)
+        return Budget(budget_usd).covers(found.usd_p90) and (
+            deadline_hours is None or found.hours_p90 <= deadline_hours
+        )
 
     if not fits(1):
         return 0
@@ -63,7 +66,7 @@ def most_tokens(
     def at_most(offer: Offer) -> float:
         """Return an upper bound of the tokens: no boot, restarts or storage, at the cheapest price."""
         assert offer.placement and offer.price
-        hours = budget_usd / (offer.nodes * offer.price.usd_per_hour_min)
+        hours = Budget(budget_usd).hours_at(offer.nodes * offer.price.usd_per_hour_min)
         return offer.placement.tokens_per_s * 3600 * min(hours, deadline_hours or math.inf)
 
     bought: list[Purchase] = []

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config import BudgetConfig, SkytrainError
-from ..planning import load_catalog
+from ..planning import Spending, load_catalog
 from ..storage import Store
 from .attempts import attempt_key, attempt_numbers, read_outcome
 from .imds import Ec2Instance
@@ -177,6 +177,12 @@ class Meter:
         waited = self._waiting * (boot_clock() - self._noted + in_seconds)
         ahead = (in_seconds * len(self._starts) + waited) * self._usd_per_second
         return sum(count.usd for count in self.counts().values()) + ahead
+
+    def spending(self) -> Spending:
+        """Return the cost of the run now and what an hour adds, for questions to its `Budget`."""
+        rented = len(self._starts) + self._waiting
+        price = None if self.usd_per_hour is None else self._usd_per_second * 3600 * rented
+        return Spending(self.usd(), price, self.save_seconds)
 
     def record(self, *, in_seconds: float = 0.0) -> dict[str, Any]:
         """Return a line of the attempt's spend stream: the counts of the whole run, so the newest line is enough."""

@@ -14,7 +14,7 @@ from ..checkpoints import Keep
 from ..config import Interval, find_tasks
 from ..evaluation import Samples, Sampling, TaskEvaluator, TaskSources, ValidationLoss, plugged_in_evaluator
 from ..models import flops_per_token
-from ..planning import device_peak
+from ..planning import Budget, device_peak
 from ..runs import plain, was_measured
 from .attempts import Attempt
 from .callbacks import DivergenceWatch, Profile, StepLog, StepSize
@@ -140,7 +140,7 @@ def _is_missing(attempt: Attempt, metric: str, every: int | None) -> bool:
 def make_save_policy(attempt: Attempt) -> SavePolicy:
     """When the run saves and what it keeps, by its configuration; and what is recorded with each checkpoint."""
     context, meter, services = attempt.context, attempt.services.meter, attempt.services
-    trainer, limit = context.config.trainer, context.config.budget.usd
+    trainer, budget = context.config.trainer, Budget.of(context.config.budget)
     between = None
     if trainer.checkpoint_every == Interval():  # adaptive
         between = context.ranks.first_does(lambda: seconds_between_interruptions(context.store, context.run))
@@ -152,7 +152,7 @@ def make_save_policy(attempt: Attempt) -> SavePolicy:
         spend=meter.record,
         note_save=meter.note_save,
         note_commit=services.page.committed if services.page is not None else lambda step: None,
-        affordable=lambda: limit is None or meter.usd_per_hour is None or meter.usd() < limit,
+        affordable=lambda: budget.can_afford_save(meter.spending()),
         seconds_between_interruptions=between or trainer.interrupted_every,
         before_commit=services.sync.flush_for_commit,
         patience_seconds=context.config.store.patience,
@@ -183,7 +183,7 @@ def make_interruptions(attempt: Attempt, save_soon: Callable[[], None]) -> Inter
         settle = torch.cuda.synchronize if plan.device == "cuda" else lambda: None
         overrun = OverrunWatch(services.meter, limits, plan.stop_step, settle)
         if limits.usd is not None:
-            budget = BudgetWatch(services.meter, limits.usd, limits.margin)
+            budget = BudgetWatch(services.meter, Budget.of(limits))
     sources = StopSources(
         context.signals,
         services.notices,

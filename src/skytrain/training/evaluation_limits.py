@@ -61,7 +61,7 @@ class EvaluationLimits:
     def _allowed(self, evaluator: Evaluator, steps: float) -> bool:
         """By what it took before. A task that runs for the first time stops itself; for others `steps` is the limit."""
         budget, known = self._interruptions.budget, self._seconds.get(evaluator.name)
-        fits = budget is None or budget.allows(1.5 * (known or 0.0), 0.0 if known else steps)
+        fits = budget is None or budget.can_afford_evaluation(known or 0.0, 0.0 if known else steps)
         if not self._ranks.any(not fits):
             return True
         took = f"it takes {format_seconds(known)}" if known else "it may take longer"

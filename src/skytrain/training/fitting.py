@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 
 from ..checkpoints import find_commit
 from ..evaluation import Evaluator, ValidationLoss
+from ..planning import Budget
 from ..runs import Cause
 from .attempts import Attempt, AttemptResult
 from .callbacks import StepLog
@@ -38,9 +39,9 @@ def fit(attempt: Attempt) -> AttemptResult:
     log = make_step_log(attempt)
     _note_resumed(attempt)
     services.start_heartbeat(lambda: {"step": max(step, module.global_step), **services.meter.record()})
-    if context.ranks.any(context.ranks.first and _is_budget_spent(attempt)):
-        spent = f"${services.meter.usd():.2f} of ${context.config.budget.usd:g}"
-        services.reporter.note(f"budget: {spent} spent already: nothing is trained")
+    budget, spending = Budget.of(context.config.budget), services.meter.spending()
+    if context.ranks.any(context.ranks.first and budget.is_spent(spending)):
+        services.reporter.note(f"budget: {budget.spent_text(spending)} spent already: nothing is trained")
         result = AttemptResult(step, "budget", Cause("budget.usd was spent before this attempt"))
     elif step >= context.plan.stop_step:
         # The attempt before this one was killed after it saved its last checkpoint.
@@ -107,10 +108,3 @@ def _evaluate_last_checkpoint(attempt: Attempt, module: CausalLM, log: StepLog) 
     trainer.limit_val_batches = 1  # Lightning calls no hook of a loop that has no batch at all
     trainer.validate(module, datamodule=data, ckpt_path=point.key, weights_only=True, verbose=False)
     return _result_at(attempt, point.step, interruptions, bool(stopped))
-
-
-def _is_budget_spent(attempt: Attempt) -> bool:
-    budget, meter = attempt.context.config.budget, attempt.services.meter
-    if budget.usd is None or meter.usd_per_hour is None:
-        return False
-    return meter.usd(in_seconds=budget.margin) >= budget.usd

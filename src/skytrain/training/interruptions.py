@@ -17,6 +17,7 @@ from typing import Any
 import lightning.pytorch as pl
 
 from ..jobs import Ranks, ToldByFirstRank, handled_signals
+from ..planning import Budget
 from ..runs import Cause, Metadata, Meter, Notice, Reporter, StopRequest, Superseded
 from ..storage import Patience, Retry
 from .callbacks import AtStep
@@ -118,34 +119,32 @@ class NoticeWatch:
 
 
 class BudgetWatch:
-    """Whether the budget allows one more step and the checkpoint after it."""
+    """The longest step of an attempt, by which its budget is asked what it can still afford."""
 
-    def __init__(self, meter: Meter, usd: float, margin_seconds: float) -> None:
-        self._meter, self._usd, self._margin = meter, usd, margin_seconds
+    def __init__(self, meter: Meter, budget: Budget) -> None:
+        self._meter, self._budget = meter, budget
         self._step_began = time.monotonic()
         self._steps, self._longest_step = 0, 0.0
 
-    def reached(self) -> bool:
-        """Called once after each step."""
+    def must_stop_after_step(self) -> bool:
+        """Time the step that has just ended, and return whether the budget cannot pay for another."""
         now = time.monotonic()
         took, self._step_began = now - self._step_began, now
         self._steps += 1
         # The first step of an attempt waits for compilers and caches, and counts only until there is another.
         self._longest_step = took if self._steps <= 2 else max(self._longest_step, took)
-        return not self.allows()
+        return not self._budget.can_afford_step(self._meter.spending(), self._longest_step)
 
-    def allows(self, seconds: float = 0.0, steps: float = 0.0) -> bool:
-        """Whether it allows so many seconds, and the time of so many steps, before one more step and its checkpoint."""
-        # 1.5 times the longest so far: a busy store may be slower.
-        ahead = 1.5 * ((1 + steps) * self._longest_step + self._meter.save_seconds) + seconds + self._margin
-        return self._meter.usd(in_seconds=ahead) < self._usd
+    def can_afford_evaluation(self, seconds: float = 0.0, steps: float = 0.0) -> bool:
+        """Return whether an evaluation of `seconds`, or of the time of `steps`, leaves enough for a step and its save."""
+        return self._budget.can_afford_evaluation(self._meter.spending(), self._longest_step, seconds, steps)
 
     def leave_out(self, seconds: float) -> None:
-        """Since the last step so many seconds passed with an evaluation, which is foreseen on its own."""
+        """Do not count the `seconds` of an evaluation since the last step as part of the next one."""
         self._step_began += seconds
 
     def message(self, step: int) -> str:
-        spent = f"${self._meter.usd():.2f} of ${self._usd:g}"
+        spent = self._budget.spent_text(self._meter.spending())
         return f"budget: {spent} spent: saving at step {step}, then stopping within the budget"
 
 
@@ -183,7 +182,7 @@ class Interruptions(AtStep):
     def must_stop(self, seconds: float) -> bool:
         """Whether this rank has a reason to stop now, rather than after another `seconds` between two steps."""
         budget = self._sources.budget
-        return self._demand() is not None or (budget is not None and not budget.allows(1.5 * seconds))
+        return self._demand() is not None or (budget is not None and not budget.can_afford_evaluation(seconds))
 
     @property
     def budget(self) -> BudgetWatch | None:
@@ -202,7 +201,7 @@ class Interruptions(AtStep):
 
     def _own_action(self) -> StepAction:
         """What this rank has a reason for."""
-        budget_reached = self._sources.budget is not None and self._sources.budget.reached()
+        budget_reached = self._sources.budget is not None and self._sources.budget.must_stop_after_step()
         if (demand := self._demand()) is not None:
             return demand
         if budget_reached:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..config import BudgetConfig, format_seconds
+from ..planning import Budget
 from ..runs import Meter
 
 FIRST, LAST = 10, 19  # steps of the attempt that are timed: those before them wait for compilers and caches
@@ -53,12 +54,13 @@ class OverrunWatch:
 
     def _judge(self, steps_left: int) -> OverrunVerdict | None:
         budget, slowest = self._budget, self._slowest
-        projected = self._meter.usd(in_seconds=steps_left * slowest)
+        spending, seconds_left = self._meter.spending(), steps_left * slowest
+        projected = spending.usd_in(seconds_left)
         planned = budget.planned_step_seconds
         compared = f" (planned {format_step(planned)})" if planned is not None else ""
         expected = f" (planned ${budget.planned_usd:.2f})" if budget.planned_usd is not None else ""
         sum_ = f"a step takes up to {format_step(slowest)}{compared}: the run will cost ${projected:.2f}{expected}"
-        if budget.usd is None or projected <= budget.usd or steps_left <= 0:
+        if steps_left <= 0 or not Budget.of(budget).will_overrun(spending, seconds_left):
             slower = planned is not None and slowest > SLOWER * planned
             within = f", within the budget of ${budget.usd:g}" if budget.usd is not None else ""
             return OverrunVerdict(f"warning: {sum_}{within}", stops=False) if slower and steps_left > 0 else None
