@@ -13,7 +13,7 @@ help:
 	@echo "make test        the tests"
 	@echo "make test-slow   the heavier tests"
 	@echo "make rehearse    skytrain launch on this machine, with interruptions; needs root. Some of it: ONLY=\"quota done\""
-	@echo "make lint        check formatting, lint, types, imports, sizes and names"
+	@echo "make lint        check formatting, lint, types, imports and names"
 	@echo "make format      fix formatting"
 	@echo "make bench       measure the figures of the documentation again; takes hours, some need a GPU"
 	@echo "make clean       remove .venv and the tools' caches; your data in skytrain-store stays"

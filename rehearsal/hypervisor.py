@@ -124,7 +124,7 @@ class Hypervisor:
         )  # fmt: skip
         host = Host(facts, data.decode(), self.network, self.parts)
         price = self.account.prices[facts.type, zone]
-        self.lives[facts.id] = Life(facts, group.name, began, price, host)
+        self.lives[facts.id] = Life(facts=facts, group=group.name, began=began, usd_per_hour=price, host=host)
         self.tell(f"EC2: {facts.id} starts in {zone} at {facts.address}")
 
     def _follow(self, life: Life, wanted: bool) -> None:

@@ -95,7 +95,17 @@ def world(seed: int, say: Callable[[str], None]) -> Iterator[World]:
         machines = MachineParts(folder / "machines", {**ways, "OMP_NUM_THREADS": "1"}, (ACCESS_KEY, SECRET_KEY))
         hypervisor = stack.enter_context(Hypervisor(aws, network, machines, lambda text: say(f"    {text}")))
         store = open_store(laptop.root)
-        yield World(folder, network, aws, proxy, laptop, hypervisor, store, random.Random(seed), say)
+        yield World(
+            folder=folder,
+            network=network,
+            account=aws,
+            proxy=proxy,
+            laptop=laptop,
+            hypervisor=hypervisor,
+            store=store,
+            random=random.Random(seed),
+            say=say,
+        )
 
 
 @dataclass

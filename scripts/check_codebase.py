@@ -2,8 +2,6 @@
 
 - A package is used through its public names (`__init__.pyi`). Only `pipelines` is imported by module.
 - A public name differs from the names of its package's modules.
-- A function has at most 60 lines and 6 parameters, except in `cli` and compiled kernels.
-- A source file has at most 350 lines.
 - A class name is used once in the project, and hides no name of the standard library.
 - Undocumented parts of Lightning are used in `parallel/lightning_internals.py` only.
 """
@@ -17,7 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "src" / "skytrain"
-MAX_FUNCTION_LINES, MAX_PARAMETERS, MAX_FILE_LINES = 60, 6, 350
 BY_MODULE = "pipelines"
 LIGHTNING_INTERNALS = SOURCE / "parallel" / "lightning_internals.py"
 LIGHTNING_MODULES = {  # documented, apart from names with a leading underscore
@@ -41,26 +38,11 @@ def main() -> None:
     problems = [
         problem
         for path, tree in trees.items()
-        for problem in (*long_parts(path, tree), *deep_imports(path, tree), *lightning_internals(path, tree))
+        for problem in (*deep_imports(path, tree), *lightning_internals(path, tree))
     ]
     problems += [*shared_class_names(trees), *hidden_public_names()]
     print("\n".join(problems) or f"{len(trees)} files, no violations")
     sys.exit(bool(problems))
-
-
-def long_parts(path: Path, tree: ast.Module) -> Iterator[str]:
-    lines = len(path.read_text().splitlines())
-    if lines > MAX_FILE_LINES:
-        yield f"{_place(path)}: {lines} lines; divide it, the limit is {MAX_FILE_LINES}"
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _is_kernel(path, node):
-            continue
-        length = (node.end_lineno or node.lineno) - node.lineno + 1
-        if length > MAX_FUNCTION_LINES:
-            yield f"{_place(path, node)}: {node.name} has {length} lines; the limit is {MAX_FUNCTION_LINES}"
-        count = len(_parameters(node.args))
-        if count > MAX_PARAMETERS and _package(path) != "cli":
-            yield f"{_place(path, node)}: {node.name} takes {count} parameters; the limit is {MAX_PARAMETERS}"
 
 
 def deep_imports(path: Path, tree: ast.Module) -> Iterator[str]:
@@ -132,15 +114,6 @@ def _target(path: Path, node: ast.ImportFrom) -> list[str] | None:
     folder = path.relative_to(SOURCE).parent.parts
     base = folder[: len(folder) - (node.level - 1)]
     return [*base, *(node.module.split(".") if node.module else [])] or None
-
-
-def _is_kernel(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return "kernels" in path.parts or any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
-
-
-def _parameters(arguments: ast.arguments) -> list[str]:
-    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
-    return names[1:] if names[:1] in (["self"], ["cls"], ["ctx"]) else names
 
 
 def _package(path: Path) -> str:

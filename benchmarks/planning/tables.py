@@ -103,9 +103,22 @@ def times(found: Row) -> Iterator[tuple[Row, dict[str, Prediction]]]:
 def measurement(row: Row, found: Row, seconds: float) -> Measurement:
     model = MODELS[row["model"]]
     return Measurement(
-        found["device"], 1, model.name, decoder_fields(model), row["length"], row["micro_batch"], 1, "single",
-        row["precision"], row["path"], row["checkpointing"], seconds, None, "", found["torch"],
-    )  # fmt: skip
+        device=found["device"],
+        gpus=1,
+        model=model.name,
+        decoder=decoder_fields(model),
+        sequence_length=row["length"],
+        micro_batch=row["micro_batch"],
+        accumulation=1,
+        preset="single",
+        precision=row["precision"],
+        path=row["path"],
+        checkpointing=row["checkpointing"],
+        step_seconds=seconds,
+        peak_bytes=None,
+        date="",
+        torch=found["torch"],
+    )
 
 
 def report(found: Row) -> str:

@@ -236,7 +236,14 @@ def play(found: dict[str, Any]) -> list[dict[str, Any]]:
                 store = open_store(config.store)
                 sweep = SweepStore(store, f"{name.replace('+', '-')}-{budget:g}")
                 ledger = Ledger(store, sweep.folder, budget * run_usd)
-                setup = SweepSetup(sweep, ledger, problem, find_strategy(name), Recorded(runs, price), 0.0)
+                setup = SweepSetup(
+                    sweep=sweep,
+                    ledger=ledger,
+                    problem=problem,
+                    strategy=find_strategy(name),
+                    runner=Recorded(runs, price),
+                    final_usd=0.0,
+                )
                 try:
                     answer = run_sweep(setup)
                 except ValueError as error:  # such as: the budget buys no trial
@@ -276,11 +283,24 @@ class Truth:
         sigma = math.sqrt(float(np.mean([np.var(losses, ddof=1) for losses in near])))
         target = replace(target_shape(configured("/nowhere", found["target"], found["small"])).rung(1.0), name="target")
         priors = Priors(lambda rung: math.log(best), offset=1.0, curvature=0.1, curvature_offset=1.5)
-        problem = Problem(target, (target,), rates[0] / 4, rates[-1] * 4, priors, max(sigma, 5e-4))
+        problem = Problem(
+            target=target,
+            rungs=(target,),
+            lowest=rates[0] / 4,
+            highest=rates[-1] * 4,
+            priors=priors,
+            noise=max(sigma, 5e-4),
+        )
         history = [Observation(Trial("target", row["rate"], row["seed"]), row["loss"], 0.0) for row in rows]
         curve = fit_jointly(problem, history).curves[0]
         error = sigma / math.sqrt(sum(map(len, near)))
-        return cls(by_rate, curve, sigma, error, float(np.mean([row["seconds"] for row in rows])))
+        return cls(
+            by_rate=by_rate,
+            curve=curve,
+            sigma=sigma,
+            error=error,
+            seconds=float(np.mean([row["seconds"] for row in rows])),
+        )
 
     @property
     def limit(self) -> float:

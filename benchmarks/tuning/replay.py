@@ -54,7 +54,7 @@ BUDGETS = (0.25, 0.5, 1.0)
 FITTED_HERE = ("step-law", "batch-aware")
 HYBRIDS = ("early-stopping+ladder", "model-scaling+greedy")
 VARIANT_STRIDE = 3  # every so many cases are played with other beliefs
-UNKNOWN = Rung("", 5e6, 2e7, 16384.0, 1.0)  # far from all published runs
+UNKNOWN = Rung(name="", parameters=5e6, tokens=2e7, batch_tokens=16384.0, usd=1.0)  # far from all published runs
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,13 @@ def cases(cells: Sequence[Cell]) -> Iterator[Case]:
 
 def play(strategy: Strategy, case: Case, priors: Priors) -> Played:
     rates = case.target.rates
-    problem = Problem(case.target.rung, tuple(cell.rung for cell in case.menu), rates[0], rates[-1], priors)
+    problem = Problem(
+        target=case.target.rung,
+        rungs=tuple(cell.rung for cell in case.menu),
+        lowest=rates[0],
+        highest=rates[-1],
+        priors=priors,
+    )
     by_name = {cell.rung.name: cell for cell in case.menu}
     history: list[Observation] = []
     left = case.usd

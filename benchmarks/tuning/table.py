@@ -67,7 +67,9 @@ def _cell(key: tuple[int, int, int], losses: dict[float, float]) -> Cell:
     size, tokens, batch = key
     rates = sorted(losses)
     name = f"{size / 1e6:.0f}M-{tokens / 1e9:.1f}B-{batch // 1024}k"
-    rung = Rung(name, size, tokens, batch, size * tokens / 1e18, tuple(rates))  # a dollar buys 6e18 FLOPs
+    rung = Rung(
+        name=name, parameters=size, tokens=tokens, batch_tokens=batch, usd=size * tokens / 1e18, rates=tuple(rates)
+    )  # a dollar buys 6e18 FLOPs
     return Cell(rung, np.array(rates), np.array([losses[rate] for rate in rates]))
 
 
@@ -105,7 +107,9 @@ def fit_law(cells: Sequence[Cell], optima: dict[str, float], without: Collection
 
 def law_of(theta: Iterable[float]) -> BatchAware:
     level, size, horizon, batch, knee, knee_horizon = map(float, theta)
-    return BatchAware(level, size, horizon, math.exp(batch), math.exp(knee), knee_horizon)
+    return BatchAware(
+        level=level, size=size, horizon=horizon, batch=math.exp(batch), knee=math.exp(knee), knee_horizon=knee_horizon
+    )
 
 
 def priors_without(cells: Sequence[Cell], optima: dict[str, float], without: Collection[Setting]) -> Priors:

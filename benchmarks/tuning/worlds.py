@@ -66,7 +66,13 @@ class World:
         least = SIZES[0] ** 0.7 * HORIZONS[0]
         fixed = self.start / (1 - self.start) * least
         return tuple(
-            Rung(f"n{size:.3g}-d{share:.3g}", size * 5e6, share * 2e7, 16384.0, fixed + size**0.7 * share)
+            Rung(
+                name=f"n{size:.3g}-d{share:.3g}",
+                parameters=size * 5e6,
+                tokens=share * 2e7,
+                batch_tokens=16384.0,
+                usd=fixed + size**0.7 * share,
+            )
             for size in SIZES
             for share in HORIZONS
         )
@@ -79,7 +85,7 @@ class World:
         def law(rung: Rung) -> float:
             return believed - 0.25 * math.log(rung.parameters / 5e6) + 0.1 * math.log(rung.tokens / 2e7)
 
-        return Problem(target, rungs, 1e-5, 0.3, wide(law), seed=self.seed)
+        return Problem(target=target, rungs=rungs, lowest=1e-5, highest=0.3, priors=wide(law), seed=self.seed)
 
     def optimum(self, rung: Rung) -> float:
         size, horizon = math.log(rung.parameters / 5e6), math.log(rung.tokens / 2e7)
@@ -111,7 +117,7 @@ def wide(law) -> Priors:  # type: ignore[no-untyped-def]
     """What is believed about a target that no published law was fitted near."""
     from skytrain.tuning import priors_for
 
-    return priors_for(Rung("", 5e6, 2e7, 16384.0, 1.0), law)
+    return priors_for(Rung(name="", parameters=5e6, tokens=2e7, batch_tokens=16384.0, usd=1.0), law)
 
 
 @dataclass(frozen=True)
@@ -140,7 +146,9 @@ def play(name: str, world: World, budget: float) -> Outcome:
     best = world.optimum(target)
     regret = world.clean(target, answer.rate) - world.clean(target, math.exp(best))
     covered = None if answer.low is None or answer.high is None else answer.low <= math.exp(best) <= answer.high
-    return Outcome(answer, regret, len(history), total - left, covered, tuple(history))
+    return Outcome(
+        answer=answer, regret=regret, trials=len(history), usd=total - left, covered=covered, history=tuple(history)
+    )
 
 
 def row(name: str, worlds: Sequence[World], outcomes: Sequence[Outcome]) -> str:

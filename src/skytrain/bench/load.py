@@ -160,21 +160,23 @@ def _ask(endpoint: Endpoint, settings: LoadSettings, numbered: tuple[int, str]) 
     if not times or not tokens:
         return TimedAnswer(error="an empty answer")
     gaps = [after - before for before, after in pairwise(times)]
-    return TimedAnswer(times[0], times[-1], tokens, usage.get("prompt_tokens", 0), gaps)
+    return TimedAnswer(
+        first_token=times[0], total=times[-1], tokens=tokens, prompt_tokens=usage.get("prompt_tokens", 0), gaps=gaps
+    )
 
 
 def _level(concurrency: int, seconds: float, answers: Sequence[TimedAnswer]) -> LoadLevel:
     good = [each for each in answers if each.error is None]
     return LoadLevel(
-        concurrency,
-        seconds,
-        len(good),
-        dict(Tally(each.error for each in answers if each.error is not None)),
-        sum(each.tokens for each in good),
-        sum(each.prompt_tokens for each in good),
-        percentiles([each.first_token for each in good]),
-        percentiles([gap for each in good for gap in each.gaps]),
-        percentiles([each.total for each in good]),
+        concurrency=concurrency,
+        seconds=seconds,
+        completed=len(good),
+        errors=dict(Tally(each.error for each in answers if each.error is not None)),
+        tokens=sum(each.tokens for each in good),
+        prompt_tokens=sum(each.prompt_tokens for each in good),
+        first_token=percentiles([each.first_token for each in good]),
+        between_tokens=percentiles([gap for each in good for gap in each.gaps]),
+        total=percentiles([each.total for each in good]),
     )
 
 

@@ -169,7 +169,12 @@ def _measure(
     batches = [base] if ranks == 1 else [base * ranks, base]
     with tempfile.TemporaryDirectory(prefix="skytrain-bench-") as scratch:
         task = BenchTask(
-            overrides, [str(folder) for folder in config_dirs], mode, batches, steps, str(Path(scratch) / "result.json")
+            overrides=overrides,
+            config_dirs=[str(folder) for folder in config_dirs],
+            preset=mode,
+            batch_tokens=batches,
+            steps=steps,
+            result=str(Path(scratch) / "result.json"),
         )
         written = Path(scratch) / "task.json"
         written.write_text(json.dumps(dataclasses.asdict(task)))
@@ -184,13 +189,13 @@ def _measure(
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return ModeRow(mode, ranks, None, None, f"not done after {LAUNCH_SECONDS} s")
+            return ModeRow(mode=mode, ranks=ranks, weak=None, strong=None, problem=f"not done after {LAUNCH_SECONDS} s")
         if done.returncode:
-            return ModeRow(mode, ranks, None, None, _error_line(done.stderr))
+            return ModeRow(mode=mode, ranks=ranks, weak=None, strong=None, problem=_error_line(done.stderr))
         found = json.loads(Path(task.result).read_text())
     problem = next((each["problem"].splitlines()[0] for each in found if "problem" in each), None)
     measured = [None if "problem" in each else Steps(**each) for each in found]
-    return ModeRow(mode, ranks, measured[0], measured[-1], problem)
+    return ModeRow(mode=mode, ranks=ranks, weak=measured[0], strong=measured[-1], problem=problem)
 
 
 def _error_line(stderr: str) -> str:

@@ -91,7 +91,14 @@ def bench_single(
     reporter.note(speed_line(bare))
     if peer:
         speeds += peer_speeds(config, steps, reporter)
-    return SingleBench(device_name(device), path, config.trainer.compute_precision, speeds, groups, cold_start)
+    return SingleBench(
+        device=device_name(device),
+        path=path,
+        precision=config.trainer.compute_precision,
+        speeds=speeds,
+        groups=groups,
+        cold_start_s=cold_start,
+    )
 
 
 def peer_speeds(config: Config, steps: int, reporter: Reporter) -> list[Speed]:
@@ -174,7 +181,7 @@ def bare_loop(config: Config, steps: int) -> tuple[Speed, list[GroupTime]]:
         with torch.autocast(device, torch.bfloat16, enabled=lowered):
             return path.loss(model, x, y)
 
-    loop = Loop(config, model, config.trainer.micro_sequences, loss_of, device)
+    loop = Loop(config=config, model=model, micro_batch=config.trainer.micro_sequences, loss_of=loss_of, device=device)
     speed, step = loop.timed("bare loop", steps, began, flops_per_token(model, config.trainer.sequence_length))
     gpu = find_gpu(torch.cuda.get_device_name()) if device == "cuda" else None
     if gpu is None or not isinstance(config.model, DecoderConfig):
@@ -210,7 +217,9 @@ def hugging_face(config: Config, micro_batch: int, steps: int, vocab_size: int) 
     compiled = torch.compile(loss, dynamic=False) if device == "cuda" else loss
     reference = step_flops_per_token(config)
     name = f"Hugging Face{', compiled' if device == 'cuda' else ''}, vocabulary of {vocab_size:,}"
-    return Loop(config, model, micro_batch, compiled, device).timed(name, steps, began, reference)[0]
+    return Loop(config=config, model=model, micro_batch=micro_batch, loss_of=compiled, device=device).timed(
+        name, steps, began, reference
+    )[0]
 
 
 @dataclass(frozen=True)
@@ -264,7 +273,15 @@ def _speed(name: str, config: Config, micro_batch: int, seconds: list[float], fi
     gpu = find_gpu(torch.cuda.get_device_name()) if cuda else None
     mfu = tokens_per_s * flops / gpu.peak_flops if gpu and gpu.peak_flops else None
     peak = torch.cuda.max_memory_allocated() / 1e9 if cuda else peak_resident_bytes() / 1e9
-    return Speed(name, micro_batch, tokens_per_s, step_seconds * 1e3, mfu, peak, first)
+    return Speed(
+        name=name,
+        micro_batch=micro_batch,
+        tokens_per_s=tokens_per_s,
+        step_ms=step_seconds * 1e3,
+        mfu=mfu,
+        peak_gb=peak,
+        first_step_s=first,
+    )
 
 
 def _fresh(work: Callable[[], Any]) -> Any:

@@ -143,7 +143,9 @@ class StoreWriter(StorageWriter):
         results = []
         for item, buffer, start, digest in zip(plan.items, buffers[1::2], starts, hashes, strict=True):
             offsets, sizes = (tuple(box) for box in (_chunk(item).offsets, _chunk(item).sizes))
-            piece = Piece(offsets, sizes, plan.storage_data, start, digest.result().hexdigest())
+            piece = Piece(
+                offsets=offsets, sizes=sizes, file=plan.storage_data, start=start, sha256=digest.result().hexdigest()
+            )
             results.append(WriteResult(item.index, buffer.nbytes, piece))
         done: Future[list[WriteResult]] = Future()
         done.set_result(results)

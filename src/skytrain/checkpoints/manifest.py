@@ -84,11 +84,11 @@ class CheckpointManifest:
         """All ranges of files that have a hash."""
         for name, file in self.files.items():
             if file.sha256 is not None:
-                yield HashedRange(name, 0, file.bytes, file.sha256, name)
+                yield HashedRange(file=name, start=0, end=file.bytes, sha256=file.sha256, name=name)
         for name, tensor in self.tensors.items():
             for piece in tensor.pieces:
                 end = piece.start + tensor.piece_bytes(piece)
-                yield HashedRange(piece.file, piece.start, end, piece.sha256, name)
+                yield HashedRange(file=piece.file, start=piece.start, end=end, sha256=piece.sha256, name=name)
 
     def to_bytes(self) -> bytes:
         files = list(self.files)
@@ -126,7 +126,9 @@ def parse_manifest(data: bytes, url: str) -> CheckpointManifest:
                 tensor["dtype"],
                 tuple(tensor["shape"]),
                 tuple(
-                    Piece(tuple(offsets), tuple(sizes), names[number], int(start), sha256)
+                    Piece(
+                        offsets=tuple(offsets), sizes=tuple(sizes), file=names[number], start=int(start), sha256=sha256
+                    )
                     for offsets, sizes, number, start, sha256 in tensor["pieces"]
                 ),
             )

@@ -151,7 +151,7 @@ class Saver:
         self._join_group()
         parts = self._copy.take(state.tensors)
         self._saves += 1
-        target = SaveTarget(self.store, key, self._saves, options, self._group)
+        target = SaveTarget(store=self.store, key=key, number=self._saves, options=options, group=self._group)
         data = RankData(parts, {"rest": state.rest}, state.share)
         self.pending = PendingSave(key, lambda: write_and_commit(target, data, self._tell), time.monotonic() - began)
         if not options.background:
@@ -184,5 +184,5 @@ class Saver:
 
 def write_checkpoint(store: Store, key: str, state: TrainingState, attempt: int = 0, number: int = 0) -> None:
     """Writes and commits a checkpoint from one process that holds all of it."""
-    target = SaveTarget(store, key, number, SaveOptions(attempt))
+    target = SaveTarget(store=store, key=key, number=number, options=SaveOptions(attempt))
     write_and_commit(target, RankData(cpu_parts(state.tensors), {"rest": state.rest}, state.share))

@@ -82,4 +82,6 @@ def _pieces(values: Tensor, data: memoryview, file: str, start: int) -> Iterator
             offsets[0], sizes[0] = first, count
         block = data[first * row_bytes : (first + count) * row_bytes]
         digest = hashlib.sha256(block).hexdigest()
-        yield Piece(tuple(offsets), tuple(sizes), file, start + first * row_bytes, digest)
+        yield Piece(
+            offsets=tuple(offsets), sizes=tuple(sizes), file=file, start=start + first * row_bytes, sha256=digest
+        )

@@ -83,7 +83,17 @@ def bench_serve(
     if usd_per_hour is None and instance is not None:
         usd_per_hour = pipeline.instance_price(instance, region, market)
     levels = pipeline.parse_concurrencies(concurrency)
-    test = pipeline.LoadTest(levels, requests, max_tokens, prompt_words, prompts, model, seed, usd_per_hour, ignore_eos)
+    test = pipeline.LoadTest(
+        concurrencies=levels,
+        requests=requests,
+        max_tokens=max_tokens,
+        prompt_words=prompt_words,
+        prompts=prompts,
+        model=model,
+        seed=seed,
+        usd_per_hour=usd_per_hour,
+        ignore_eos=ignore_eos,
+    )
     key = choose_api_key(api_key_file, new=False)
     if out is not None:
         pipeline.make_folder(out)

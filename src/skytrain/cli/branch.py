@@ -90,7 +90,7 @@ def _train_here(domains: DomainsFile, config_dir: list[Path] | None, processes: 
 
     def train_one(expert: ExpertRun) -> int:
         arguments = [*expert.words, *worker_options(config_dir or [], expert.start, allow_changes=False)]
-        layout = ProcessLayout(choose_processes(expert.config, processes))
+        layout = ProcessLayout(processes=choose_processes(expert.config, processes))
         return supervise(expert.config, arguments, layout, console.note)
 
     code, found = pipeline(domains, compose, train_one, console)

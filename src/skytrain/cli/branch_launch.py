@@ -27,13 +27,15 @@ def launch_experts(domains: DomainsFile, folders: list[Path], yes: bool, dry_run
         return compose_overrides(words, folders, domains.seed)
 
     config = compose([*domains.words(next(iter(domains.experts)))]).config
-    session, console = Preflight(config).session, reporter()
+    session, console = Preflight(config=config).session, reporter()
     experts = plan_experts(domains, compose, launching.open_store(config.store), session, console)
     if not experts:
         print("every expert is done or running")
         return
     prepared = [
-        launching.prepare_launch(one.job, Preflight(one.job.composed.config, one.job.plan), _show if not n else _quiet)
+        launching.prepare_launch(
+            one.job, Preflight(config=one.job.composed.config, plan=one.job.plan), _show if not n else _quiet
+        )
         for n, one in enumerate(experts)
     ]
     if dry_run:

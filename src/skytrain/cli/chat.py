@@ -87,7 +87,7 @@ def chat(
         raise SkytrainError(f"--url chats with an endpoint: leave out {' '.join(words)}, or --url")
     if len(sources) > 1:
         raise SkytrainError(f"give one model, not {len(sources)}: {', '.join(sources)}")
-    settings = ChatSettings(max_tokens, temperature, top_p, seed, system)
+    settings = ChatSettings(max_tokens=max_tokens, temperature=temperature, top_p=top_p, seed=seed, system=system)
     if url is not None:
         found: ChatModel = _endpoint(url, api_key_file, model, settings)
     else:

@@ -113,8 +113,15 @@ def cluster_config(
     config = compose_overrides(overrides, config_dir).config
     if config.cloud.project is None:
         raise SkytrainError("no account is set up in this configuration\n  add cloud=aws (docs/aws.md)")
-    tags = Tags(config.cloud.project, config.cloud.owner or "unknown", None)
-    spec = ClusterSpec(config.cloud, tags, config.store.root, head_type, fsx_gb, reservation)
+    tags = Tags(project=config.cloud.project, owner=config.cloud.owner or "unknown", run=None)
+    spec = ClusterSpec(
+        cloud=config.cloud,
+        tags=tags,
+        store=config.store.root,
+        head_type=head_type,
+        fsx_gb=fsx_gb,
+        reservation=reservation,
+    )
     text = yaml.safe_dump(make(spec, read_plan(plan).offers), sort_keys=False)
     if out is None:
         print(text, end="")

@@ -74,6 +74,8 @@ def export(
     from ..pipelines.export import ExportRequest, export as pipeline
     from .console import reporter
 
-    request = ExportRequest(source, out, to, dtype, names[0] if names else None, private=not public)
+    request = ExportRequest(
+        source=source, out=out, to=to, dtype=dtype, repository=names[0] if names else None, private=not public
+    )
     with reporter() as console:
         print(pipeline(config, request, console))

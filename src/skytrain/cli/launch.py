@@ -124,10 +124,19 @@ def launch(
     keep = seconds_of("--keep-on-failure", keep_on_failure)
     job = _prepared(
         LaunchRequest(
-            context.meta[JOB], words, folders, lambda words: compose_overrides(list(words), folders), show_finding,
-            plan, replan, only, smoke, keep, dry_run,
+            job=context.meta[JOB],
+            words=words,
+            folders=folders,
+            compose=lambda words: compose_overrides(list(words), folders),
+            tell=show_finding,
+            plan=plan,
+            replan=replan,
+            only=only,
+            smoke=smoke,
+            keep_seconds=keep,
+            dry_run=dry_run,
         )
-    )  # fmt: skip
+    )
     if dry_run:
         _describe(job, sys.stderr)
         return print(job.requests)

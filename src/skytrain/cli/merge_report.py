@@ -72,7 +72,7 @@ def merge_report(
     def compose(words: list[str]) -> Composed:
         return compose_overrides([*words, *given], config_dir)
 
-    request = MergeReportRequest(run, read_domains(domains), dense, points, tokens)
+    request = MergeReportRequest(run=run, domains=read_domains(domains), dense=dense, points=points, max_tokens=tokens)
     with reporter() as console:
         found = report_merge(compose([*request.domains.settings]).config, request, compose, console)
     if out is not None:

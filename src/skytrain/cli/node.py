@@ -90,16 +90,16 @@ def node(
     if job in ("train", "tune"):
         check_installed()
     request = NodeRequest(
-        run_name(composed.config, start),
-        [*(overrides or []), *worker_options(config_dir or [], start, allow_changes)],
-        nodes,
-        choose_processes(composed.config, processes) if job == "train" else (processes or 1),
-        name,
-        address,
-        launch,
-        job,
-        seconds_of("--keep-on-failure", keep_on_failure),
-        efa,
+        run=run_name(composed.config, start),
+        words=[*(overrides or []), *worker_options(config_dir or [], start, allow_changes)],
+        nodes=nodes,
+        processes=choose_processes(composed.config, processes) if job == "train" else (processes or 1),
+        name=name,
+        address=address,
+        launch=launch,
+        job=job,
+        keep_seconds=seconds_of("--keep-on-failure", keep_on_failure),
+        efa_devices=efa,
     )
     raise SystemExit(target_of(composed.config).take_part(composed.config, request, run_here))
 

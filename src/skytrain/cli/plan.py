@@ -158,7 +158,15 @@ def plan(
     if measure:
         _measure_here(composed)
     target = target or target_of(composed.config).priced
-    request = PlanRequest(composed.config.budget.usd, _hours(deadline), instance, nodes, region, market, target)
+    request = PlanRequest(
+        budget_usd=composed.config.budget.usd,
+        deadline_hours=_hours(deadline),
+        instance=instance,
+        nodes=nodes,
+        region=region,
+        market=market,
+        target=target,
+    )
     if how_many_tokens:
         wanted = replace(request, target=target or "ec2")
         return _print_tokens(composed, request, plan_tokens(composed, open_mesh, wanted, rows), as_json)

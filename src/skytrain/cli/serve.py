@@ -121,7 +121,17 @@ def serve(
         settings.insert(0, "cloud=ec2")
     composed = (compose_overrides if target in ("local", "ec2") else compose_cloud)(settings, config_dir)
     source = sources[0] if sources else None
-    request = ServeRequest(source, target, name, host, port, api_key_file, dry_run, hours, market)
+    request = ServeRequest(
+        source=source,
+        target=target,
+        name=name,
+        host=host,
+        port=port,
+        api_key_file=api_key_file,
+        dry_run=dry_run,
+        hours=hours,
+        market=market,
+    )
 
     def ask(session: AwsSession, question: str, usd_per_hour: float) -> None:
         confirm(session, question, usd_per_hour, yes)

@@ -120,7 +120,13 @@ def train(
     check_installed()
     arguments = [*(overrides or []), *worker_options(config_dir or [], start, allow_changes)]
     joined = JoinedGeneration.from_environment()
-    layout = ProcessLayout(choose_processes(config, processes), nodes, node_rank, rendezvous, joined)
+    layout = ProcessLayout(
+        processes=choose_processes(config, processes),
+        nodes=nodes,
+        node_rank=node_rank,
+        rendezvous=rendezvous,
+        generation=joined,
+    )
     raise SystemExit(supervise(config, arguments, layout, reporter().note))
 
 

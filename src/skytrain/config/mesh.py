@@ -137,7 +137,16 @@ def make_mesh(parallel: ParallelConfig, degrees: dict[str, int]) -> Mesh:
     pipeline, replicate, shard, context, tensor = (degrees[name] for name in DIMENSIONS)
     whole = math.prod(degrees.values()) == replicate
     alone = whole and any(getattr(parallel, name) == -1 for name in DIMENSIONS if name != "replicate")
-    mesh = Mesh(pipeline, replicate, shard, context, tensor, chunks=chunks, offload=parallel.cpu_offload, alone=alone)
+    mesh = Mesh(
+        pipeline=pipeline,
+        replicate=replicate,
+        shard=shard,
+        context=context,
+        tensor=tensor,
+        chunks=chunks,
+        offload=parallel.cpu_offload,
+        alone=alone,
+    )
     if parallel.name not in DEEPSPEED:
         return mesh
     shards = mesh.shard * mesh.replicate

@@ -165,7 +165,13 @@ def _parts(
         written += text_bytes
         if progress:
             progress("write", written / 1e6, total / 1e6, f"{plural(number + 1, 'part')}, {format_bytes(written)}")
-        yield CorpusPart(name, documents, text_bytes, len(body), hashlib.sha256(body).hexdigest())
+        yield CorpusPart(
+            name=name,
+            documents=documents,
+            text_bytes=text_bytes,
+            bytes=len(body),
+            sha256=hashlib.sha256(body).hexdigest(),
+        )
     if progress:
         progress("write", total / 1e6, total / 1e6, f"{format_bytes(written)} kept")
 

@@ -92,7 +92,11 @@ def _stages(data: DataConfig, chunks: list[Chunk], parts: list[CorpusPart]) -> l
     documents, size = sum(chunk.documents for chunk in chunks), sum(chunk.bytes for chunk in chunks)
     stages.append(
         StageTotals(
-            "dedup", documents, size, sum(part.documents for part in parts), sum(part.text_bytes for part in parts)
+            name="dedup",
+            documents_in=documents,
+            bytes_in=size,
+            documents_out=sum(part.documents for part in parts),
+            bytes_out=sum(part.text_bytes for part in parts),
         )
     )
     return stages

@@ -133,7 +133,15 @@ def pack(table: TokenTable, rows: Sequence[Sequence[Tree]], length: int, count: 
         each.reshape(count, length) for each in (tokens, trees, branches, places)
     )
     owners = np.repeat(numbers, scored)
-    return PackedRows(tokens_bt, trees_bt, branches_bt, places_bt, asked, table.tokens[target], owners)
+    return PackedRows(
+        tokens_bt=tokens_bt,
+        trees_bt=trees_bt,
+        branches_bt=branches_bt,
+        places_bt=places_bt,
+        asked_n=asked,
+        targets_n=table.tokens[target],
+        numbers_n=owners,
+    )
 
 
 @dataclass(frozen=True)
@@ -181,8 +189,15 @@ def _place(table: TokenTable, rows: Sequence[Sequence[Tree]], length: int) -> Pl
     zeros = np.zeros(len(held), np.int64)
     source = table.offsets_n[numbers]
     return PlacedTrees(
-        PlacedParts(at, trunk, source[first], zeros, index, zeros),
-        PlacedParts(trunk_at + trunk_of + in_tree, own, source + trunk_of, trunk_of, np.repeat(index, members), branch),
+        PlacedParts(at=at, size=trunk, source=source[first], place=zeros, tree=index, branch=zeros),
+        PlacedParts(
+            at=trunk_at + trunk_of + in_tree,
+            size=own,
+            source=source + trunk_of,
+            place=trunk_of,
+            tree=np.repeat(index, members),
+            branch=branch,
+        ),
         numbers,
         trunk_at,
     )

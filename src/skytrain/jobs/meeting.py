@@ -100,7 +100,11 @@ class MeetingStore:
         if number not in self._generations:
             body = json.loads(self._store.read(generation_key(self._identity.run, number)))
             self._generations[number] = JobGeneration(
-                number, tuple(body["members"]), body["address"], body["port"], body["rendezvous_id"]
+                number=number,
+                members=tuple(body["members"]),
+                address=body["address"],
+                port=body["port"],
+                rendezvous_id=body["rendezvous_id"],
             )
         return self._generations[number]
 

@@ -136,16 +136,16 @@ def _agent(config: Config, request: NodeRequest, store: Store, host: _Host, tell
     )
     identity = HostIdentity.create(run, host.machine, f"{request.nodes}x{request.processes}", request.launch)
     return NodeAgent(
-        identity,
-        request.address or host.address(),
-        MeetingStore(store, identity),
-        LocalMachines(tell),
-        services,
-        rules,
-        AgentLimits(
+        identity=identity,
+        address=request.address or host.address(),
+        meeting=MeetingStore(store, identity),
+        machines=LocalMachines(tell),
+        services=services,
+        rules=rules,
+        limits=AgentLimits(
             config.trainer.max_restarts, config.trainer.stop_within, config.store.patience, request.keep_seconds
         ),
-        tell,
+        tell=tell,
     )
 
 

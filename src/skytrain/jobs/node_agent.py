@@ -71,7 +71,7 @@ class NodeAgent:
     exit_code: int = field(default=EXIT_CODES[UNCOMMITTED], init=False)
 
     def __post_init__(self) -> None:
-        self.state = HostState(self.identity.host)
+        self.state = HostState(host=self.identity.host)
         self._running: RunningJob | None = None
         self._restarts = Restarts(self.limits.max_restarts)
         self._away_until = 0.0

@@ -68,7 +68,10 @@ class Watchdog:
         self._endpoint, self._parent = rendezvous_endpoint(), os.getppid()
         self._keys = [f"skytrain/beat/{rank}" for rank in range(ranks.world_size)]
         self._lock = threading.Lock()
-        self._mine, self._step = Beat(0, host_name(), os.getpid(), 0, "starting", ""), 0
+        self._mine, self._step = (
+            Beat(number=0, host=host_name(), process=os.getpid(), step=0, doing="starting", moved=""),
+            0,
+        )
         self._beats: dict[int, Beat] = {}
         self._closing, self._telling = threading.Event(), threading.Lock()
         self._explaining = False

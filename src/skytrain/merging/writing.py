@@ -54,7 +54,7 @@ def write_merged(
     with failures_recorded(store, run, attempt):
         record_resume(store, run, attempt, step)
         store.write(provenance_key(run), made.to_bytes())
-        target = SaveTarget(for_saves(store), step_key(run, step), 1, SaveOptions(attempt))
+        target = SaveTarget(store=for_saves(store), key=step_key(run, step), number=1, options=SaveOptions(attempt))
         tensors = ((f"model/{name}", tensor) for name, tensor in merged_tensors(plan, progress))
         write_streamed(target, tensors, _rest(record, attempt, made))
     write_outcome(store, run, attempt, "done", step)

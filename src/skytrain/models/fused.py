@@ -180,7 +180,13 @@ def attend(y_nd: Tensor, attention: Any, shared: FusedPass) -> Tensor:
         _low(qkv.weight, y_nd.dtype),
         qkv.bias,
         _low(qkv.bias, y_nd.dtype),
-        AttentionCall(batch, attention.head_size, attention.scale, kernels.attention, kernels.products),
+        AttentionCall(
+            batch=batch,
+            head_size=attention.head_size,
+            scale=attention.scale,
+            backend=kernels.attention,
+            tuned=kernels.products,
+        ),
     )
     return linear(mixed, out.weight, _low(out.weight, y_nd.dtype), kernels.products)
 

@@ -28,16 +28,16 @@ from ..planning import (
 
 # A CPU core as a device for the planner. It serves to order layouts; the speed of a CPU is not predicted.
 CORE = Gpu(
-    "cpu",
-    r"^cpu$",
-    100e9,
-    50e9,
-    Generation(gemm=0.5, attention=0.5, fused_attention=0.5, fp8=False),
-    1.0,
-    10e9,
-    "pcie",
-    5e9,
-    "assumed, for the order of layouts alone",
+    name="cpu",
+    device_pattern=r"^cpu$",
+    peak_flops=100e9,
+    fp32_flops=50e9,
+    generation=Generation(gemm=0.5, attention=0.5, fused_attention=0.5, fp8=False),
+    power=1.0,
+    memory_bytes_per_s=10e9,
+    link="pcie",
+    link_bytes_per_s=5e9,
+    source="assumed, for the order of layouts alone",
 )
 UNKNOWN_GPU = "a100"  # its speeds are used for a GPU that is not in the table
 NETWORK_BYTES_PER_S = 1.25e9  # between machines that are not in the catalogue: 10 Gbit/s
@@ -109,7 +109,7 @@ def this_machine(ranks: Ranks, device: str) -> LocalMachine:
     """The GPU or the CPU cores of this machine; the catalogue says how such machines are connected."""
     if device == "cpu":
         pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-        node = Node(CORE, ranks.local_size, NETWORK_BYTES_PER_S, efa=False)
+        node = Node(gpu=CORE, gpus=ranks.local_size, network_bytes_per_s=NETWORK_BYTES_PER_S, efa=False)
         return LocalMachine(node, pages * page_bytes / ranks.local_size, "cpu", fused=False)
     import torch
 
@@ -123,7 +123,12 @@ def this_machine(ranks: Ranks, device: str) -> LocalMachine:
         assert gpu is not None
     like = [one for one in load_catalog().instances if one.gpus >= ranks.local_size and one.device.name == gpu.name]
     if not like:
-        return LocalMachine(Node(gpu, ranks.local_size, NETWORK_BYTES_PER_S, efa=False), memory, name, fused)
+        return LocalMachine(
+            Node(gpu=gpu, gpus=ranks.local_size, network_bytes_per_s=NETWORK_BYTES_PER_S, efa=False),
+            memory,
+            name,
+            fused,
+        )
     nearest = Node.of(min(like, key=lambda one: one.gpus))
     return LocalMachine(replace(nearest, gpus=ranks.local_size), memory, name, fused)
 

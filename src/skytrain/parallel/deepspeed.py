@@ -262,7 +262,9 @@ class ZeroStrategy(DeepSpeedBase):
             self._check_room(Path(scratch))
             with self._engine_state():
                 self.deepspeed_engine.save_checkpoint(scratch, tag=TAG, save_latest=False)
-            target = SaveTarget(self._io.save_store, str(filepath), self._saves, options, self._group)
+            target = SaveTarget(
+                store=self._io.save_store, key=str(filepath), number=self._saves, options=options, group=self._group
+            )
             save_files(target, Path(scratch), rest, self._layout, rank_zero_warn)
 
     def _check_room(self, folder: Path) -> None:

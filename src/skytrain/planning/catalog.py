@@ -230,7 +230,14 @@ def _parse(files: Mapping[str, str], origin: Literal["packaged", "refreshed"]) -
     prices = [*_prices(files[PRICES]), *_prices(files[CPU_PRICES])]
     sagemaker, fees = (tuple(_prices(files.get(name, ""))) for name in (SAGEMAKER_PRICES, EMR_FEES))
     cpu = _instances(files[CPU_INSTANCES])
-    return Catalog(_instances(files[INSTANCES]), tuple(prices), origin, cpu, sagemaker, fees)
+    return Catalog(
+        instances=_instances(files[INSTANCES]),
+        prices=tuple(prices),
+        origin=origin,
+        cpu_instances=cpu,
+        sagemaker_prices=sagemaker,
+        emr_fees=fees,
+    )
 
 
 def _instances(text: str) -> tuple[InstanceType, ...]:
@@ -261,4 +268,12 @@ def _prices(text: str) -> Iterator[Price]:
         low, high = float(row["usd_per_hour_min"]), float(row["usd_per_hour_max"])
         if not 0 < low <= high:
             raise ValueError(f"{row['instance_type']} in {row['region']}: a price of {low} to {high}")
-        yield Price(row["instance_type"], row["region"], market, low, high, row["date"], row["source"])
+        yield Price(
+            type=row["instance_type"],
+            region=row["region"],
+            market=market,
+            usd_per_hour_min=low,
+            usd_per_hour_max=high,
+            date=row["date"],
+            source=row["source"],
+        )

@@ -27,5 +27,5 @@ class LossLaw:
         return (self.beta * self.b * parameters**self.alpha / (self.alpha * self.a)) ** (1 / self.beta)
 
 
-HOFFMANN = LossLaw("Hoffmann 2022", e=1.69, a=406.4, b=410.7, alpha=0.34, beta=0.28)
-BESIROGLU = LossLaw("Besiroglu 2024", e=1.8172, a=482.01, b=2085.43, alpha=0.3478, beta=0.3658)
+HOFFMANN = LossLaw(name="Hoffmann 2022", e=1.69, a=406.4, b=410.7, alpha=0.34, beta=0.28)
+BESIROGLU = LossLaw(name="Besiroglu 2024", e=1.8172, a=482.01, b=2085.43, alpha=0.3478, beta=0.3658)

@@ -40,19 +40,19 @@ class Node:
     @classmethod
     def of(cls, instance: InstanceType) -> Node:
         return cls(
-            instance.device,
-            instance.gpus,
-            instance.network_gbps * 1e9 / 8,
-            instance.efa_interfaces > 0,
-            instance.memory_gib * 2**30,
-            instance.nvme_gb * 1e9,
+            gpu=instance.device,
+            gpus=instance.gpus,
+            network_bytes_per_s=instance.network_gbps * 1e9 / 8,
+            efa=instance.efa_interfaces > 0,
+            memory_bytes=instance.memory_gib * 2**30,
+            disk_bytes=instance.nvme_gb * 1e9,
         )
 
     @classmethod
     def of_device(cls, device_name: str) -> Node | None:
         """Return a node with one GPU of this torch device name, or None if the GPU is not in the table."""
         gpu = find_gpu(device_name)
-        return cls(gpu, 1, 1.25e9, False) if gpu else None
+        return cls(gpu=gpu, gpus=1, network_bytes_per_s=1.25e9, efa=False) if gpu else None
 
     @property
     def network(self) -> str:
@@ -85,7 +85,17 @@ def exchanges(job: TrainingJob, mesh: Mesh, node: Node) -> list[Exchange]:
     def add(dimension: str, what: str, volume: float, calls: float, overlapped: bool, once: bool = False) -> None:
         link, bytes_per_s = _link(mesh, node, dimension)
         seconds = volume / bytes_per_s + calls * LINK_LATENCY_SECONDS[link]
-        found.append(Exchange(dimension, what, link, volume, seconds, overlapped, once))
+        found.append(
+            Exchange(
+                dimension=dimension,
+                what=what,
+                link=link,
+                bytes=volume,
+                seconds=seconds,
+                overlapped=overlapped,
+                once=once,
+            )
+        )
 
     if mesh.replicate > 1:
         volume = 2 * 4 * held / mesh.sharing * _share(mesh.replicate)
@@ -137,8 +147,24 @@ def _host_traffic(job: TrainingJob, mesh: Mesh, node: Node, held: float) -> list
     rate = DISK_BYTES_PER_S if job.offload_to_disk else HOST_UPDATE_BYTES_PER_S
     update = HOST_UPDATE_BYTES * held * ranks
     return [
-        Exchange("shard", "gradients to the host, weights back", "pcie", moved, moved / HOST_BYTES_PER_S, True, True),
-        Exchange("shard", "the update on the host", "pcie", 0.0, update / rate, overlapped=False, once=True),
+        Exchange(
+            dimension="shard",
+            what="gradients to the host, weights back",
+            link="pcie",
+            bytes=moved,
+            seconds=moved / HOST_BYTES_PER_S,
+            overlapped=True,
+            once=True,
+        ),
+        Exchange(
+            dimension="shard",
+            what="the update on the host",
+            link="pcie",
+            bytes=0.0,
+            seconds=update / rate,
+            overlapped=False,
+            once=True,
+        ),
     ]
 
 

@@ -91,11 +91,11 @@ def _serverless_prices() -> dict[str, ServerlessPrice]:
     text = (resources.files("skytrain.planning") / "data" / "emr_prices.csv").read_text()
     return {
         row["region"]: ServerlessPrice(
-            float(row["usd_per_vcpu_hour"]),
-            float(row["usd_per_gb_hour"]),
-            float(row["usd_per_disk_gb_hour"]),
-            row["date"],
-            row["source"],
+            usd_per_vcpu_hour=float(row["usd_per_vcpu_hour"]),
+            usd_per_gb_hour=float(row["usd_per_gb_hour"]),
+            usd_per_disk_gb_hour=float(row["usd_per_disk_gb_hour"]),
+            date=row["date"],
+            source=row["source"],
         )
         for row in csv.DictReader(text.splitlines())
     }
@@ -133,7 +133,16 @@ def serverless_offer(work: CorpusWork, wanted: EmrConfig, region: str) -> Corpus
     usd = serverless_usd_per_hour(wanted, executors, region)
     machines = f"up to {executors} executors of {wanted.executor_cores} vCPU, {wanted.executor_gb} GB"
     words = ("cloud=emr-serverless", f"cloud.emr.executors={executors}", f"cloud.emr.disk_gb={wanted.disk_gb}")
-    return CorpusOffer("emr-serverless", machines, hours, slow, hours * usd, slow * usd, hours * usd, words)
+    return CorpusOffer(
+        how="emr-serverless",
+        machines=machines,
+        hours=hours,
+        hours_p90=slow,
+        usd=hours * usd,
+        usd_p90=slow * usd,
+        fee_usd=hours * usd,
+        words=words,
+    )
 
 
 @dataclass(frozen=True)
@@ -212,7 +221,16 @@ def cluster_offer(work: CorpusWork, wanted: EmrConfig, catalog: Catalog, region:
         f"cloud.emr.task={wanted.task}", f"cloud.emr.task_nodes={wanted.task_nodes}",
         f"cloud.emr.disk_gb={wanted.disk_gb}",
     )  # fmt: skip
-    return CorpusOffer("emr", machines, hours, slow, hours * price.usd, slow * price.usd, hours * price.fee, words)
+    return CorpusOffer(
+        how="emr",
+        machines=machines,
+        hours=hours,
+        hours_p90=slow,
+        usd=hours * price.usd,
+        usd_p90=slow * price.usd,
+        fee_usd=hours * price.fee,
+        words=words,
+    )
 
 
 def sized_cluster(

@@ -73,7 +73,13 @@ def planned_trials(config: Config, offer: Offer, trials: int, trial_steps: int) 
             * EVALUATION_COST
         )
         saving = s3_seconds(work.checkpoint_bytes, offer.instance, offer.nodes)
-        return PlannedTrial(name, steps, worst, start + evaluation + saving, prediction.source)
+        return PlannedTrial(
+            name=name,
+            steps=steps,
+            step_seconds=worst,
+            overhead_seconds=start + evaluation + saving,
+            source=prediction.source,
+        )
 
     last = trial("the run", total_steps(config), once + restart)
     return [last, *(trial(f"trial {number + 1}", trial_steps, restart) for number in range(trials))]

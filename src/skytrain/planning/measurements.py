@@ -62,10 +62,10 @@ class Measurement:
         if self.decoder is None:
             return None
         return TrainingJob(
-            DecoderConfig(**self.decoder),
-            self.sequence_length,
-            self.micro_batch,
-            self.accumulation,
+            model=DecoderConfig(**self.decoder),
+            sequence_length=self.sequence_length,
+            micro_batch=self.micro_batch,
+            accumulation=self.accumulation,
             precision=self.precision,
             compiled=self.path == "compiled",
             fused=self.path == "fused",

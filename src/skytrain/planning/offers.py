@@ -205,7 +205,16 @@ def _priced(
     for region in [request.region] if request.region else catalog.regions:
         for market in [request.market] if request.market else MARKETS:
             price = catalog.price(instance.type, region, market)
-            offer = Offer(region, instance, nodes, market, price, None, None, None)
+            offer = Offer(
+                region=region,
+                instance=instance,
+                nodes=nodes,
+                market=market,
+                price=price,
+                placement=None,
+                estimate=None,
+                problem=None,
+            )
             if isinstance(placement, NoPlacement):
                 rows.append(replace(offer, problem=placement.reason))
             elif price is None:
@@ -225,10 +234,21 @@ def _on_sagemaker(
     request: PlanRequest,
 ) -> list[Offer]:
     """Return SageMaker's offers: on demand, and spot where it is asked for, at the most that it can cost."""
+    instance, nodes = machines
     market, rows = request.market or "on-demand", []
     for region in [request.region] if request.region else catalog.regions:
-        price = catalog.sagemaker_price(machines[0].type, region, market)
-        offer = Offer(region, *machines, market, price, None, None, None, "sagemaker")
+        price = catalog.sagemaker_price(instance.type, region, market)
+        offer = Offer(
+            region=region,
+            instance=instance,
+            nodes=nodes,
+            market=market,
+            price=price,
+            placement=None,
+            estimate=None,
+            problem=None,
+            target="sagemaker",
+        )
         if isinstance(placement, NoPlacement):
             if price is not None or request.target == "sagemaker":
                 rows.append(replace(offer, problem=placement.reason))

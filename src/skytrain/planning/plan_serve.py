@@ -117,7 +117,15 @@ def _offer(work: ServeWork, instance: InstanceType, price: Price, material: JobM
     disk_gb = GP3_GB + math.ceil(2 * work.shape.weight_bytes / GB)
     disk = disk_gb * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH
     least, most = hours * (price.usd_per_hour_min + disk), hours * (price.usd_per_hour_max + disk)
-    cost = CostForecast(hours, hours, most, least, most, 0.0, {"machine": most - hours * disk, "disk": hours * disk})
+    cost = CostForecast(
+        hours=hours,
+        hours_p90=hours,
+        usd=most,
+        usd_p10=least,
+        usd_p90=most,
+        interruptions=0.0,
+        parts_usd={"machine": most - hours * disk, "disk": hours * disk},
+    )
     return PlannedOffer(
         region=price.region,
         instance_type=instance.type,

@@ -78,7 +78,7 @@ def _mfu(type: str, catalog: Catalog, model: DecoderConfig) -> float | None:
     node, length = Node.of(instance), min(2048, model.max_length)
     batch_tokens = SEQUENCES_PER_GPU * instance.gpus * length
     found = best_placement(
-        TrainingJob(model, length, 1, compiled=True),
+        TrainingJob(model=model, sequence_length=length, micro_batch=1, compiled=True),
         Machines(node, instance.gpus, instance.gpu_memory_mib),
         batch_tokens,
     )

@@ -57,7 +57,14 @@ def refresh_catalog(
         instances.values(), key=lambda instance: (families.index(instance.family), instance.gpus, instance.vcpus)
     )
     with_gpus, without = (tuple(one for one in order if bool(one.gpus) is wanted) for wanted in (True, False))
-    return Catalog(with_gpus, tuple(prices), "refreshed", without, tuple(sagemaker), tuple(fees))
+    return Catalog(
+        instances=with_gpus,
+        prices=tuple(prices),
+        origin="refreshed",
+        cpu_instances=without,
+        sagemaker_prices=tuple(sagemaker),
+        emr_fees=tuple(fees),
+    )
 
 
 def _instance_types(ec2: Any, today: str) -> Iterator[InstanceType]:
@@ -107,7 +114,15 @@ def _spot_prices(ec2: Any, region: str, types: list[str], today: str) -> Iterato
         for item in page["SpotPriceHistory"]:
             found.setdefault(item["InstanceType"], []).append(float(item["SpotPrice"]))
     for type, by_zone in found.items():
-        yield Price(type, region, "spot", min(by_zone), max(by_zone), today, "DescribeSpotPriceHistory")
+        yield Price(
+            type=type,
+            region=region,
+            market="spot",
+            usd_per_hour_min=min(by_zone),
+            usd_per_hour_max=max(by_zone),
+            date=today,
+            source="DescribeSpotPriceHistory",
+        )
 
 
 def _on_demand_price(pricing: Any, region: str, type: str, today: str) -> Iterator[Price]:
@@ -129,7 +144,15 @@ def _on_demand_price(pricing: Any, region: str, type: str, today: str) -> Iterat
         price for item in answer["PriceList"] for price in _usd(json.loads(item)) if price > 0
     ]  # 0.00 marks reservations
     if usd:
-        yield Price(type, region, "on-demand", min(usd), min(usd), today, "Pricing GetProducts")
+        yield Price(
+            type=type,
+            region=region,
+            market="on-demand",
+            usd_per_hour_min=min(usd),
+            usd_per_hour_max=min(usd),
+            date=today,
+            source="Pricing GetProducts",
+        )
 
 
 def _sagemaker_prices(pricing: Any, region: str, sold: Mapping[str, InstanceType], today: str) -> Iterator[Price]:
@@ -144,7 +167,15 @@ def _sagemaker_prices(pricing: Any, region: str, sold: Mapping[str, InstanceType
             if type in sold and sold[type].gpus and usd:
                 found[type] = min([*usd, found.get(type, math.inf)])
     for type, price in found.items():
-        yield Price(type, region, "on-demand", price, price, today, "Pricing GetProducts, SageMaker")
+        yield Price(
+            type=type,
+            region=region,
+            market="on-demand",
+            usd_per_hour_min=price,
+            usd_per_hour_max=price,
+            date=today,
+            source="Pricing GetProducts, SageMaker",
+        )
 
 
 def _emr_fees(pricing: Any, region: str, sold: Mapping[str, InstanceType], today: str) -> Iterator[Price]:
@@ -156,7 +187,15 @@ def _emr_fees(pricing: Any, region: str, sold: Mapping[str, InstanceType], today
             type = item["product"]["attributes"].get("instanceType", "")
             usd = [price for price in _usd(item) if price > 0]
             if type in sold and not sold[type].gpus and usd:
-                yield Price(type, region, "on-demand", max(usd), max(usd), today, "Pricing GetProducts, EMR")
+                yield Price(
+                    type=type,
+                    region=region,
+                    market="on-demand",
+                    usd_per_hour_min=max(usd),
+                    usd_per_hour_max=max(usd),
+                    date=today,
+                    source="Pricing GetProducts, EMR",
+                )
 
 
 def _usd(product: dict[str, Any]) -> Iterable[float]:

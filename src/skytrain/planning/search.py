@@ -96,7 +96,9 @@ def best_placement(
 
     Micro-batch and accumulation of `job` are ignored. Layouts for which `problem` returns a reason are excluded.
     """
-    search = _Search(job, machines, batch_tokens, measurements, problem, fixed)
+    search = _Search(
+        job=job, machines=machines, batch_tokens=batch_tokens, measurements=measurements, problem=problem, fixed=fixed
+    )
     if fixed.mesh:
         return search.fastest([fixed.mesh])
     every = list(meshes(job, machines.gpus, machines.node.gpus))
@@ -184,7 +186,7 @@ def meshes(job: TrainingJob, gpus: int, gpus_per_node: int) -> Iterator[Mesh]:
                     continue
                 rest = gpus // tensor // pipeline // context
                 chunks = CHUNKS[job.schedule] if pipeline > 1 else 1
-                base = Mesh(pipeline, context=context, tensor=tensor, chunks=chunks, offload=job.offload)
+                base = Mesh(pipeline=pipeline, context=context, tensor=tensor, chunks=chunks, offload=job.offload)
                 yield from _data_meshes(base, rest, gpus_per_node)
 
 

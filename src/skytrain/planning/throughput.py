@@ -58,9 +58,9 @@ class Software:
 
 # Traffic: compiled, fitted on published runs (benchmarks/planning/published.log); eager and fused, on steps of our own on an H200
 # (benchmarks/planning/h200.md). Host: eager and fused as measured on the host of that H200, compiled assumed.
-EAGER = Software("torch-eager", gemm=1.0, traffic=5.0, host_seconds=0.00215)
-FUSED = Software("fused", gemm=1.0, traffic=0.8, host_seconds=0.0021)
-COMPILED = Software("torch-compile", gemm=1.0, traffic=1.04, host_seconds=0.00015)
+EAGER = Software(name="torch-eager", gemm=1.0, traffic=5.0, host_seconds=0.00215)
+FUSED = Software(name="fused", gemm=1.0, traffic=0.8, host_seconds=0.0021)
+COMPILED = Software(name="torch-compile", gemm=1.0, traffic=1.04, host_seconds=0.00015)
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,15 @@ def step_time(job: TrainingJob, mesh: Mesh, node: Node, software: Software | Non
     uncovered = _uncovered(exchanges(job, mesh, node), computing, job, software)
     waiting = bubble_fraction(job, mesh)
     bubble = (computing + uncovered) * waiting / (1 - waiting)
-    return StepTime(micro * products, micro * attention, micro * traffic, optimizer, host, uncovered, bubble)
+    return StepTime(
+        products=micro * products,
+        attention=micro * attention,
+        traffic=micro * traffic,
+        optimizer=optimizer,
+        host=host,
+        communication=uncovered,
+        bubble=bubble,
+    )
 
 
 def _update_flops(model: DecoderConfig, matrix_flops: Callable[[float, float], float]) -> float:

@@ -88,9 +88,9 @@ def job_of(config: Config) -> TrainingJob:
             hint="plan with the built-in decoder of a similar shape, or measure it here: skytrain plan --measure",
         )
     return TrainingJob(
-        model,
-        trainer.sequence_length,
-        trainer.micro_batch or 1,
+        model=model,
+        sequence_length=trainer.sequence_length,
+        micro_batch=trainer.micro_batch or 1,
         precision="bf16-mixed"
         if trainer.precision == "auto"
         else trainer.precision,  # as every GPU of the table has it

@@ -19,4 +19,6 @@ def load_svg(title: str, levels: Sequence[LoadLevel]) -> str:
         name = f"first token p{percentile}, ms"
         points = [(level.concurrency, 1000 * level.first_token[percentile]) for level in done]
         layers += [PlotLayer(name, points, "line", colour), PlotLayer(name, points, "dots", colour)]
-    return Plot(title, "requests at once", "tokens/s, milliseconds", layers, log_x=True, log_y=True).svg()
+    return Plot(
+        title=title, x_label="requests at once", y_label="tokens/s, milliseconds", layers=layers, log_x=True, log_y=True
+    ).svg()

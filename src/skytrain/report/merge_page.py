@@ -100,4 +100,4 @@ def path_plot(path: Sequence[PathPoint]) -> str:
         points = [(point.t, point.losses[name]) for point in path]
         layers += [PlotLayer(name, points, kind, colour) for kind in ("line", "dots")]
     layers.append(PlotLayer("mean", [(point.t, point.mean_loss) for point in path], "dashes", len(path[0].losses)))
-    return Plot("held-out loss", "t", "nats", layers).svg()
+    return Plot(title="held-out loss", x_label="t", y_label="nats", layers=layers).svg()

@@ -102,10 +102,17 @@ def _plots(run: RunPage) -> list[Plot]:
         "memory": ("perf/memory_gb", "GB"),
         "cost": ("cost/usd", "dollars"),
     }
-    plots = [Plot("loss", "step", "nats per token", losses, marks=lowest)]
+    plots = [Plot(title="loss", x_label="step", y_label="nats per token", layers=losses, marks=lowest)]
     for title, (metric, unit) in curves.items():
         points = _points(run, metric)
-        plots.append(Plot(title, "step", unit, [PlotLayer("", thinned(points), "line", 0)] if len(points) > 1 else []))
+        plots.append(
+            Plot(
+                title=title,
+                x_label="step",
+                y_label=unit,
+                layers=[PlotLayer("", thinned(points), "line", 0)] if len(points) > 1 else [],
+            )
+        )
     return [*plots, *_task_plots(run)]
 
 
@@ -117,7 +124,7 @@ def _task_plots(run: RunPage) -> list[Plot]:
         if len(points) > 1 and "stderr" not in metric:
             layers = tasks.setdefault(task, [])
             layers += [PlotLayer(metric, points, kind, len(layers) // 2) for kind in ("line", "dots")]
-    return [Plot(task, "step", "", layers) for task, layers in tasks.items()]
+    return [Plot(title=task, x_label="step", y_label="", layers=layers) for task, layers in tasks.items()]
 
 
 def _last_scores(run: RunPage) -> list[tuple[str, ...]]:

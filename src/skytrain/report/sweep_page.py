@@ -64,7 +64,7 @@ def _training(report: SweepReport, metric: str, title: str) -> Plot:
         if points:
             layers.append(PlotLayer(name, points, "line", colour))
             marks.append(min(points, key=lambda point: point[1]))
-    return Plot(f"{title} of the trials", "step", "nats", layers, marks=marks)
+    return Plot(title=f"{title} of the trials", x_label="step", y_label="nats", layers=layers, marks=marks)
 
 
 def _rates(report: SweepReport) -> Plot:
@@ -86,7 +86,14 @@ def _rates(report: SweepReport) -> Plot:
             line = [(float(x), float(y)) for x, y in zip(span, curve.loss(span), strict=True) if y <= top + 0.05]
             layers.append(PlotLayer("", line, "line", colour))
             marks.append((curve.optimum, curve.floor))
-    return Plot("loss over the tuned value", report.conclusion.axis, "nats", layers, log_x=True, marks=marks)
+    return Plot(
+        title="loss over the tuned value",
+        x_label=report.conclusion.axis,
+        y_label="nats",
+        layers=layers,
+        log_x=True,
+        marks=marks,
+    )
 
 
 def _optima(report: SweepReport, axis: str) -> Plot:
@@ -102,7 +109,14 @@ def _optima(report: SweepReport, axis: str) -> Plot:
     if answer.low is not None and answer.high is not None:
         layers.append(PlotLayer("80% interval", [(target, answer.low), (target, answer.high)], "line", 1))
     layers += _projection(report, axis)
-    return Plot(f"best value over {axis}", axis, report.conclusion.axis, layers, log_x=True, log_y=True)
+    return Plot(
+        title=f"best value over {axis}",
+        x_label=axis,
+        y_label=report.conclusion.axis,
+        layers=layers,
+        log_x=True,
+        log_y=True,
+    )
 
 
 def _projection(report: SweepReport, axis: str) -> list[PlotLayer]:
@@ -137,7 +151,12 @@ def _spend(report: SweepReport) -> Plot:
     hours = np.cumsum([one.seconds for one in report.history]) / 3600
     usd = np.cumsum([one.usd for one in report.history])
     points = [(0.0, 0.0), *((float(x), float(y)) for x, y in zip(hours, usd, strict=True))]
-    return Plot("spend of the trials", "hours", "dollars", [PlotLayer("trials", points, "line", 0)] if len(usd) else [])
+    return Plot(
+        title="spend of the trials",
+        x_label="hours",
+        y_label="dollars",
+        layers=[PlotLayer("trials", points, "line", 0)] if len(usd) else [],
+    )
 
 
 def _answers(report: SweepReport) -> Plot:
@@ -146,4 +165,6 @@ def _answers(report: SweepReport) -> Plot:
         PlotLayer(one.strategy, [(one.answer.rate, float(number))], "dots", number)
         for number, one in enumerate(report.others, 1)
     ]
-    return Plot("answers from the same trials", report.conclusion.axis, "", layers, log_x=True)
+    return Plot(
+        title="answers from the same trials", x_label=report.conclusion.axis, y_label="", layers=layers, log_x=True
+    )

@@ -90,7 +90,9 @@ def _parse(stats: Iterable[Stat], folder: str) -> MeetingObjects:
                 boots.append(HostRecord("away", "boot", name.removesuffix(".json"), stat))
     newest = max((number for number, kinds in ends.items() if "" in kinds), default=0)
     kinds = ends.get(newest, set())
-    return MeetingObjects(tuple(hosts), newest, "ended." in kinds, "over." in kinds, tuple(boots))
+    return MeetingObjects(
+        hosts=tuple(hosts), newest=newest, ended="ended." in kinds, over="over." in kinds, boots=tuple(boots)
+    )
 
 
 def check_generation(store: Store, run: str, number: int) -> None:
@@ -122,10 +124,16 @@ def read_generation(store: Store, run: str, found: MeetingObjects) -> Generation
     try:
         members = tuple(str(host) for host in read_object(store, key)["members"])
         if not found.ended and not found.over:
-            return GenerationRecord(found.newest, members)
+            return GenerationRecord(number=found.newest, members=members)
         key = generation_key(run, found.newest, "over" if found.over else "ended")
         end = read_object(store, key)
-        return GenerationRecord(found.newest, members, str(end["reason"]), end["exit_code"], end.get("launch"))
+        return GenerationRecord(
+            number=found.newest,
+            members=members,
+            end_reason=str(end["reason"]),
+            exit_code=end["exit_code"],
+            launch=end.get("launch"),
+        )
     except (KeyError, TypeError) as error:
         raise DamagedRecord(store, key, error) from None
 

@@ -77,12 +77,14 @@ def this_machine(instance: Ec2Instance | None) -> MeteredMachine:
     boot = boot_id()
     up = boot_clock()
     if instance is None:
-        return MeteredMachine(boot, boot, up, 0.0, rented=False)
+        return MeteredMachine(key=boot, boot=boot, boot_seconds=up, age_seconds=0.0, rented=False)
     if instance.launched_at is None or instance.read_at is None:
-        return MeteredMachine(instance.id, boot, up, up)
+        return MeteredMachine(key=instance.id, boot=boot, boot_seconds=up, age_seconds=up)
     # An instance's age is at least its uptime.
     age = (instance.read_at - instance.launched_at).total_seconds()
-    return MeteredMachine(f"{instance.id} {instance.launched_at.isoformat()}", boot, up, max(age, up))
+    return MeteredMachine(
+        key=f"{instance.id} {instance.launched_at.isoformat()}", boot=boot, boot_seconds=up, age_seconds=max(age, up)
+    )
 
 
 def machine_price(budget: BudgetConfig, instance: Ec2Instance | None) -> float | None:

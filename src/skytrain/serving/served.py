@@ -61,7 +61,15 @@ def open_served(folder: Path, name: str, progress: Progress = lambda done, total
             f"{folder} has no tokenizer: none of {', '.join(TOKENIZERS)}\n  export the model again, or save its tokenizer there"
         )
     parameters = sum(math.prod(each.shape) for each in tensors.values())
-    model = ServedModel(folder, name, _hash(folder, verified), verified, _has_template(folder), parameters, config)
+    model = ServedModel(
+        folder=folder,
+        name=name,
+        sha256=_hash(folder, verified),
+        verified=verified,
+        chat=_has_template(folder),
+        parameters=parameters,
+        config=config,
+    )
     model.shape("float32")  # says now what config.json lacks
     return model
 

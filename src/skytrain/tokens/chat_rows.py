@@ -103,7 +103,13 @@ class ChatRows:
     @classmethod
     def of(cls, source: ChatFiles, tokenizer: Any, stop_at_bad: bool = False) -> ChatRows:
         template = source.template_for(tokenizer)
-        return cls(source, tokenizer, template, ChatReport(source.max_tokens), stop_at_bad)
+        return cls(
+            source=source,
+            tokenizer=tokenizer,
+            template=template,
+            report=ChatReport(max_tokens=source.max_tokens),
+            stop_at_bad=stop_at_bad,
+        )
 
     def slices(self) -> Iterator[TokenizedSlice]:
         rows = self.source.chats()

@@ -54,7 +54,7 @@ def open_token_files(
             f"{pattern} names files of several types: {', '.join(sorted({file.dtype for file in files}))}"
         )
     shards = tuple(
-        Shard(file.key, file.tokens, count, file.bytes, file.sha256, "")
+        Shard(name=file.key, tokens=file.tokens, documents=count, bytes=file.bytes, sha256=file.sha256, index_sha256="")
         for file, count in zip(files, documents, strict=True)
     )
     manifest = Manifest(
@@ -114,16 +114,38 @@ def _describe(
         raise SkytrainError(
             f"{where} has {stat.size:,} bytes, which are not {promised}: it is truncated or of another making"
         )
-    return TokenFile(path, dtype, offset, tokens, stat.size, stat.key, name, "foreign"), documents
+    return TokenFile(
+        path=path, dtype=dtype, offset=offset, tokens=tokens, bytes=stat.size, key=stat.key, sha256=name, kind="foreign"
+    ), documents
 
 
 def _describe_tar(store: Store, stat: Stat, name: str, cache: ShardCache, tokenizer: TokenizerFacts) -> TokenFile:
     # Counting the tokens of a tar requires reading it, so it is first converted into a shard in the cache.
-    file = TokenFile(cache.path(name), "uint32", HEADER_BYTES, 0, 2 * stat.size, stat.key, name, "tar")
-    facts = Manifest("train", "uint32", tokenizer, 0, 0, 0, (), {})
+    file = TokenFile(
+        path=cache.path(name),
+        dtype="uint32",
+        offset=HEADER_BYTES,
+        tokens=0,
+        bytes=2 * stat.size,
+        key=stat.key,
+        sha256=name,
+        kind="tar",
+    )
+    facts = Manifest(
+        split="train", dtype="uint32", tokenizer=tokenizer, tokens=0, documents=0, text_bytes=0, shards=(), made_from={}
+    )
     pin = TokenSplit(facts, [file], store, cache).supply(0, wait=True)
     assert pin is not None
     with pin.path.open("rb") as opened:
         header = unpack_header(opened.read(HEADER_BYTES))
     assert header is not None
-    return TokenFile(file.path, "uint32", HEADER_BYTES, header[1], file.bytes, stat.key, name, "tar")
+    return TokenFile(
+        path=file.path,
+        dtype="uint32",
+        offset=HEADER_BYTES,
+        tokens=header[1],
+        bytes=file.bytes,
+        key=stat.key,
+        sha256=name,
+        kind="tar",
+    )

@@ -238,7 +238,9 @@ def _rules(loaded: Any, files: TokenizerFiles, vocab_size: int) -> TokenizerRule
         suffix = suffix[:-1]  # the next document's first token ends this one
     stop = {begin, *known[:1], *suffix[-1:], *_generation_stops(files.folder, vocab_size)}
     special = {name: str(token) for name, token in loaded.special_tokens_map.items() if isinstance(token, str)}
-    return TokenizerRules(begin, tuple(prefix), tuple(suffix), tuple(sorted(stop)), special)
+    return TokenizerRules(
+        begin=begin, prefix=tuple(prefix), suffix=tuple(suffix), stop=tuple(sorted(stop)), special_tokens=special
+    )
 
 
 def _generation_stops(folder: Path, vocab_size: int) -> list[int]:

@@ -47,7 +47,13 @@ def document_lengths(store: Store, prefix: str, manifest: Manifest) -> np.ndarra
 
 def length_statistics(lengths: np.ndarray) -> LengthStatistics:
     median, p95 = np.percentile(lengths, [50, 95], method="nearest")
-    return LengthStatistics(float(lengths.mean()), int(lengths.min()), int(median), int(p95), int(lengths.max()))
+    return LengthStatistics(
+        mean=float(lengths.mean()),
+        shortest=int(lengths.min()),
+        median=int(median),
+        p95=int(p95),
+        longest=int(lengths.max()),
+    )
 
 
 def sample_documents(

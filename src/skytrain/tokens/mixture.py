@@ -144,7 +144,9 @@ def _make_piece(
         mine = sources == j
         ranks[mine] = np.arange(mine.sum())
     per_period = np.bincount(sources[beginning:], minlength=len(rates))
-    return _Piece(start, counts.copy(), sources, ranks, beginning, per_period)
+    return _Piece(
+        start=start, base=counts.copy(), sources=sources, ranks=ranks, beginning=beginning, per_period=per_period
+    )
 
 
 def _one_period(rates: list[Fraction], shares: list[Fraction], have: list[int], period: int) -> list[int]:

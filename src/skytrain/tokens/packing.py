@@ -204,7 +204,7 @@ def pack_documents(ends: np.ndarray, sequence_length: int) -> Packing:
                     open_windows[room].append(window)
     by_window = np.argsort(window_of, kind="stable")
     bounds = np.searchsorted(window_of[by_window], np.arange(count + 1))
-    return Packing(bounds, starts[by_window], lengths[by_window], begins[by_window])
+    return Packing(first=bounds, starts=starts[by_window], lengths=lengths[by_window], begins=begins[by_window])
 
 
 def _pieces(ends: np.ndarray, sequence_length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -88,7 +88,17 @@ class TokenSplit:
         for shard in manifest.shards:
             key = f"{prefix}/{shard.name}.bin"
             path = store.local_path(key) or cache.path(shard.sha256)
-            files.append(TokenFile(path, manifest.dtype, HEADER_BYTES, shard.tokens, shard.bytes, key, shard.sha256))
+            files.append(
+                TokenFile(
+                    path=path,
+                    dtype=manifest.dtype,
+                    offset=HEADER_BYTES,
+                    tokens=shard.tokens,
+                    bytes=shard.bytes,
+                    key=key,
+                    sha256=shard.sha256,
+                )
+            )
         split = cls(manifest, files, store, cache)
         if supply:
             split.supply_all(range(len(files)))

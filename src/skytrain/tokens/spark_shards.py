@@ -124,7 +124,7 @@ def write_shards_on_spark(
 
 def _plan(work: SparkTokens, shard_tokens: int, target_tokens: int | None) -> list[SplitPlan]:
     """Assign documents to shards in order; this process reads 13 bytes for each document, part by part."""
-    train, validation = plans = [SplitPlan(split, shard_tokens) for split in SPLITS]
+    train, validation = plans = [SplitPlan(split=split, shard_tokens=shard_tokens) for split in SPLITS]
     for part in range(len(work.corpus.parts)):
         counted = _read_counted(work, part)
         if target_tokens:
@@ -202,7 +202,12 @@ def _write_shard(work: SparkTokens, number: int) -> dict[str, Any]:
     for part in body:
         digest.update(part)
     made = Shard(
-        name, tokens, len(index) // 8, sum(map(len, body)), digest.hexdigest(), hashlib.sha256(index).hexdigest()
+        name=name,
+        tokens=tokens,
+        documents=len(index) // 8,
+        bytes=sum(map(len, body)),
+        sha256=digest.hexdigest(),
+        index_sha256=hashlib.sha256(index).hexdigest(),
     )
     return shard_fields(made)
 
@@ -218,4 +223,11 @@ def _ranges(work: SparkTokens, split: Split, slice_: ShardSlice, width: int) -> 
 def spark_tokens(
     store: Store, corpus: CorpusManifest, settings: TokenizerConfig, tokenizer: Tokenizer, folder: str
 ) -> SparkTokens:
-    return SparkTokens(store, corpus, settings, tokenizer.id, folder, dtype_for(tokenizer.vocab_size))
+    return SparkTokens(
+        store=store,
+        corpus=corpus,
+        settings=settings,
+        tokenizer_id=tokenizer.id,
+        folder=folder,
+        dtype=dtype_for(tokenizer.vocab_size),
+    )

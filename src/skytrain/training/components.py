@@ -91,18 +91,22 @@ def make_evaluations(attempt: Attempt) -> list[Scheduled]:
         loss, missed = ValidationLoss(data.val_dataloader), is_validation_missing(attempt)
         # A token costs less than in training: there is no backward pass.
         steps = data.validation_windows * trainer.sequence_length / attempt.context.plan.batch_tokens
-        scheduled.append(Scheduled(loss, trainer.validate_every, at_end=True, at_start=missed, steps=steps))
+        scheduled.append(
+            Scheduled(evaluator=loss, every=trainer.validate_every, at_end=True, at_start=missed, steps=steps)
+        )
     if trainer.sample_every:
         sampling = Sampling(temperature=0.8, top_k=50, seed=config.seed)
         note = attempt.services.reporter.note
         samples = Samples(attempt.run.tokenizer, trainer.sample_prompt, sampling, trainer.sample_tokens, note)
-        scheduled.append(Scheduled(samples, trainer.sample_every))
+        scheduled.append(Scheduled(evaluator=samples, every=trainer.sample_every))
     for task in make_task_evaluators(attempt):
         missed = is_task_missing(attempt, task)
         # It stops itself after any pass, which has fewer tokens than a step.
-        scheduled.append(Scheduled(task, config.evaluation.every, at_end=True, at_start=missed, steps=1.0))
+        scheduled.append(
+            Scheduled(evaluator=task, every=config.evaluation.every, at_end=True, at_start=missed, steps=1.0)
+        )
     for each in trainer.evaluators:
-        scheduled.append(Scheduled(plugged_in_evaluator(each, attempt.run.tokenizer), each.every))
+        scheduled.append(Scheduled(evaluator=plugged_in_evaluator(each, attempt.run.tokenizer), every=each.every))
     return scheduled
 
 
@@ -145,10 +149,10 @@ def make_save_policy(attempt: Attempt) -> SavePolicy:
     if trainer.checkpoint_every == Interval():  # adaptive
         between = context.ranks.first_does(lambda: seconds_between_interruptions(context.store, context.run))
     return SavePolicy(
-        trainer.checkpoint_every,
-        Keep(trainer.keep_checkpoints, trainer.keep_every, trainer.keep_best),
-        attempt.claim.number,
-        _lineage(attempt),
+        every=trainer.checkpoint_every,
+        keep=Keep(trainer.keep_checkpoints, trainer.keep_every, trainer.keep_best),
+        attempt=attempt.claim.number,
+        lineage=_lineage(attempt),
         spend=meter.record,
         note_save=meter.note_save,
         note_commit=services.page.committed if services.page is not None else lambda step: None,
@@ -185,9 +189,9 @@ def make_interruptions(attempt: Attempt, save_soon: Callable[[], None]) -> Inter
         if limits.usd is not None:
             budget = BudgetWatch(services.meter, Budget.of(limits))
     sources = StopSources(
-        context.signals,
-        services.notices,
-        budget,
+        signals=context.signals,
+        notices=services.notices,
+        budget=budget,
         taken_over=lambda: services.takeover.found,
         stop_asked=lambda: services.stop.found,
         overrun=overrun,

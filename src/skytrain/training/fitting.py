@@ -42,7 +42,7 @@ def fit(attempt: Attempt) -> AttemptResult:
     budget, spending = Budget.of(context.config.budget), services.meter.spending()
     if context.ranks.any(context.ranks.first and budget.is_spent(spending)):
         services.reporter.note(f"budget: {budget.spent_text(spending)} spent already: nothing is trained")
-        result = AttemptResult(step, "budget", Cause("budget.usd was spent before this attempt"))
+        result = AttemptResult(step=step, outcome="budget", cause=Cause("budget.usd was spent before this attempt"))
     elif step >= context.plan.stop_step:
         # The attempt before this one was killed after it saved its last checkpoint.
         result = _evaluate_last_checkpoint(attempt, module, log)
@@ -82,9 +82,9 @@ def _result_at(attempt: Attempt, step: int, interruptions: Interruptions, evalua
     # After the last step a signal leaves an evaluation to the next attempt. Where no dollars are left, none will follow.
     resumes = evaluation_stopped and interruptions.outcome == "interrupted"
     if step >= context.plan.stop_step and not resumes:
-        return AttemptResult(step, context.outcome_at(step))
+        return AttemptResult(step=step, outcome=context.outcome_at(step))
     assert interruptions.outcome is not None, "training ended early without a reason"
-    return AttemptResult(step, interruptions.outcome, interruptions.cause)
+    return AttemptResult(step=step, outcome=interruptions.outcome, cause=interruptions.cause)
 
 
 def _evaluate_last_checkpoint(attempt: Attempt, module: CausalLM, log: StepLog) -> AttemptResult:
@@ -93,7 +93,7 @@ def _evaluate_last_checkpoint(attempt: Attempt, module: CausalLM, log: StepLog) 
     missing: list[Evaluator] = [ValidationLoss(data.val_dataloader)] if is_validation_missing(attempt) else []
     missing += [task for task in make_task_evaluators(attempt) if is_task_missing(attempt, task)]
     if not missing:
-        return AttemptResult(point.step, context.outcome_at(point.step))
+        return AttemptResult(step=point.step, outcome=context.outcome_at(point.step))
     interruptions, stopped = make_interruptions(attempt, lambda: None), []
 
     def end(trainer: pl.Trainer, module: CausalLM) -> None:

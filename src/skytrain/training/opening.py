@@ -57,7 +57,15 @@ def open_run(context: RunContext) -> OpenedRun:
     record = ranks.first_does(lambda: _make_record(context, sources, count_parameters(model), parent))
     at_end = resume.point.step >= context.plan.stop_step
     has_ended = at_end and ranks.first_does(lambda: _has_outcome(context))
-    return OpenedRun(record, prepared, tokenizer, data, model, resume, has_ended)
+    return OpenedRun(
+        record=record,
+        prepared=prepared,
+        tokenizer=tokenizer,
+        data=data,
+        model=model,
+        resume=resume,
+        has_ended=has_ended,
+    )
 
 
 def _make_data(

@@ -122,12 +122,12 @@ def find_resume_point(context: RunContext, checked: ResumePoint | None = None) -
     if own and start.fall_back:
         return _newest_whole(store, own, checked.commit if checked else None)
     if own:
-        return ResumePoint(own[-1].step, own[-1].key, own=True, label=f"step {own[-1].step}")
+        return ResumePoint(step=own[-1].step, key=own[-1].key, own=True, label=f"step {own[-1].step}")
     if start.source is None:
         return ResumePoint()
     if Path(start.source).is_file() or is_pretrained(start.source):
         # An llm.c file, a Hugging Face folder or a repository of its hub, which contain weights only.
-        return ResumePoint(start.at_step or 0, weights=start.source, label=start.label)
+        return ResumePoint(step=start.at_step or 0, weights=start.source, label=start.label)
     return _point_in_run(config, store, start, start.source)
 
 
@@ -137,7 +137,9 @@ def _newest_whole(store: Store, own: Sequence[Commit], known: Commit | None) -> 
     if damaged:
         lost = f"steps {step + 1} to {own[-1].step} are lost and will be trained again"
         warnings = [*damaged, f"--fall-back: resuming from step {step}, the newest whole checkpoint; {lost}"]
-    return ResumePoint(step, commit.key, own=True, label=f"step {step}", warnings=tuple(warnings), commit=commit)
+    return ResumePoint(
+        step=step, key=commit.key, own=True, label=f"step {step}", warnings=tuple(warnings), commit=commit
+    )
 
 
 def _point_in_run(config: Config, store: Store, start: Start, source: str) -> ResumePoint:
@@ -148,14 +150,16 @@ def _point_in_run(config: Config, store: Store, start: Start, source: str) -> Re
     step, label = commit.step, f"{name}@{commit.step}"
     elsewhere = other.root if other.root != store.root else None
     if start.weights_only or record.merged_from:  # a merged model has no optimizer state
-        return ResumePoint(start.at_step or 0, weights_key=commit.key, store_root=elsewhere, label=f"{label}, weights")
+        return ResumePoint(
+            step=start.at_step or 0, weights_key=commit.key, store_root=elsewhere, label=f"{label}, weights"
+        )
     if start.at_step is not None:
         raise SkytrainError(
             f"--at-step {start.at_step}: {label} knows its own step, {step}\n"
             "  add --weights-only to load its weights at another step"
         )
     changes = tuple(f"other than in {label}: {line}" for line in config_changes(record.config, plain(config)))
-    return ResumePoint(step, commit.key, store_root=elsewhere, label=label, changes=changes)
+    return ResumePoint(step=step, key=commit.key, store_root=elsewhere, label=label, changes=changes)
 
 
 def start_label(start: Start, point: ResumePoint) -> str | None:

@@ -230,7 +230,19 @@ def run_services(context: RunContext, attempt: int, host: Host, meter: Meter) ->
         sync.start()
         logged = LoggedReporter(reporter, write)
         page = stack.enter_context(_served_page(context, attempt, meter))
-        yield RunServices(logged, metrics, page, cloudwatch, notices, takeover, stop, tensorboard, sync, spend, meter)
+        yield RunServices(
+            reporter=logged,
+            metrics=metrics,
+            page=page,
+            cloudwatch=cloudwatch,
+            notices=notices,
+            takeover=takeover,
+            stop=stop,
+            tensorboard=tensorboard,
+            sync=sync,
+            spend=spend,
+            meter=meter,
+        )
         seconds = config.trainer.stop_within
 
 

@@ -70,7 +70,15 @@ def conclusion_of(
     if answer.regret_nats is not None:
         worth = final * (math.exp(answer.regret_nats / nats_per_log_token(problem, history)) - 1)
     warnings = (*answer.warnings, *edge_warnings(problem, history))
-    return Conclusion(answer, axis, len(history), spent, final, worth, warnings)
+    return Conclusion(
+        answer=answer,
+        axis=axis,
+        trials=len(history),
+        spent_usd=spent,
+        final_usd=final,
+        tokens_usd=worth,
+        warnings=warnings,
+    )
 
 
 def nats_per_log_token(problem: Problem, history: Sequence[Observation]) -> float:

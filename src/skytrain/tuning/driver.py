@@ -238,7 +238,9 @@ def propose(setup: SweepSetup, state: SweepState) -> Decision | None:
     most = min(OVERRUN * usd, usd + max(0.0, left - usd) / setup.parallel)
     for limit in (most, usd):
         worker, at = setup.host.worker, setup.host.clock()
-        decision = Decision(number, trial, usd, setup.strategy.name, limit, worker, at)
+        decision = Decision(
+            number=number, trial=trial, usd=usd, why=setup.strategy.name, limit_usd=limit, worker=worker, at=at
+        )
         if limit + _more_overhead(setup, state, decision) <= left + 1e-9:
             return decision
     return None
@@ -267,7 +269,7 @@ def finish(setup: SweepSetup, decision: Decision, result: TrialResult) -> None:
     number, loss = decision.number, math.nan if result.loss is None else result.loss
     here = result.usd if result.session_usd is None else result.session_usd
     extra = {**result.extra, "worker": setup.host.worker, "session_usd": here}
-    observation = Observation(decision.trial, loss, result.usd, result.seconds, extra)
+    observation = Observation(trial=decision.trial, loss=loss, usd=result.usd, seconds=result.seconds, extra=extra)
     if not setup.sweep.finish(number, observation):
         return  # another worker has; what was spent here is this machine's overhead
     setup.ledger.charge(trial_entry(number), result.usd)

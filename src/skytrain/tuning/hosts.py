@@ -47,7 +47,15 @@ class TuneSession:
         place, process = this_place(), identify(os.getpid())
         machine = machine or f"{platform.node() or 'host'}-{place}"
         name = "".join(one if one.isalnum() or one == "-" else "-" for one in f"{machine}-{secrets.token_hex(4)}")
-        return cls(name, machine, place, process, began, price.usd_per_hour, slots)
+        return cls(
+            name=name,
+            machine=machine,
+            place=place,
+            process=process,
+            began=began,
+            usd_per_hour=price.usd_per_hour,
+            slots=slots,
+        )
 
     @property
     def slot_usd_per_second(self) -> float:
@@ -242,7 +250,7 @@ def this_place() -> str:
 
 def live_sessions(sweep: SweepStore) -> list[str]:
     """The sessions that work on a sweep, as seen from a machine that may not be one of them."""
-    onlooker = TuneSession("", "", this_place(), "", 0.0, 0.0)
+    onlooker = TuneSession(name="", machine="", place=this_place(), process="", began=0.0, usd_per_hour=0.0)
     return SweepHost(sweep, onlooker).others(by_clock=True)
 
 

@@ -93,7 +93,14 @@ def fit_jointly(problem: Problem, history: Sequence[Observation], refits: int = 
     number = data.target_number
     middle = np.median(optima[:, number])
     spread = middle + WIDER * (optima[:, number] - middle)
-    return JointFit(problem, spread, data.curvatures(theta)[:, number], theta[:, 1:4], curves, gaps)
+    return JointFit(
+        problem=problem,
+        optima=spread,
+        curvatures=data.curvatures(theta)[:, number],
+        exponents=theta[:, 1:4],
+        curves=curves,
+        wall_gaps=gaps,
+    )
 
 
 @dataclass(frozen=True)
@@ -133,21 +140,21 @@ class TrialData:
         above = y - np.array([lowest[one.trial.rung] for one in finite])
         bests = [best[one.trial.rung] for one in finite]
         data = cls(
-            problem,
-            rungs,
-            np.array([names.index(one.trial.rung) for one in finite], dtype=np.int64),
-            np.log([one.trial.rate for one in finite]) if finite else np.empty(0),
-            y,
-            above,
-            np.array(
+            problem=problem,
+            rungs=rungs,
+            index=np.array([names.index(one.trial.rung) for one in finite], dtype=np.int64),
+            x=np.log([one.trial.rate for one in finite]) if finite else np.empty(0),
+            y=y,
+            above=above,
+            high=np.array(
                 [top is not None and one.trial.rate > top.trial.rate for one, top in zip(finite, bests, strict=True)],
                 dtype=bool,
             ),
-            np.empty(0),
-            np.array([names.index(one.trial.rung) for one in walls], dtype=np.int64),
-            np.log([one.trial.rate for one in walls]) if walls else np.empty(0),
-            _mixing(rungs, problem.priors.nugget),
-            NOISE_WEIGHT,
+            sigma=np.empty(0),
+            wall_index=np.array([names.index(one.trial.rung) for one in walls], dtype=np.int64),
+            wall_x=np.log([one.trial.rate for one in walls]) if walls else np.empty(0),
+            mixing=_mixing(rungs, problem.priors.nugget),
+            freedom=NOISE_WEIGHT,
         )
         return replace(data, sigma=data.deviations(np.full(len(rungs), problem.priors.curvature)))
 
@@ -303,7 +310,14 @@ class TrialData:
         low, high = np.exp(np.quantile(optima, [0.1, 0.9]))
         floor = float(theta[0, SHARED + len(self.rungs) + number])
         curvature = float(self.curvatures(theta)[0, number])
-        return RungCurve(self.rungs[number], math.exp(optima[0]), float(low), float(high), floor, curvature)
+        return RungCurve(
+            rung=self.rungs[number],
+            optimum=math.exp(optima[0]),
+            low=float(low),
+            high=float(high),
+            floor=floor,
+            curvature=curvature,
+        )
 
 
 def _mixing(rungs: Sequence[Rung], nugget: float) -> Array:

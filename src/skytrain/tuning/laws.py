@@ -64,7 +64,9 @@ class BatchAware:
 
 
 # Fitted on the 1,911 runs of step-law/steplaw; benchmarks/tuning/replay.py refits the form without each of its targets.
-PUBLISHED_CURVES = BatchAware(-5.6684, -0.6583, 0.2504, 1.473, 72_900.0, 0.6741)
+PUBLISHED_CURVES = BatchAware(
+    level=-5.6684, size=-0.6583, horizon=0.2504, batch=1.473, knee=72_900.0, knee_horizon=0.6741
+)
 
 
 def deepseek(rung: Rung) -> float:
@@ -156,10 +158,10 @@ def priors_for(target: Rung, law: Law) -> Priors:
     """Beliefs about a law's errors, wider the further the target is from the curves that the law was fitted on."""
     outside = _outside(target.parameters, FITTED_SIZES) + _outside(target.tokens, FITTED_TOKENS)
     if outside == 0:
-        return Priors(law)
+        return Priors(law=law)
     # The exponents are extrapolated too. The curves of short runs are steeper.
     return Priors(
-        law,
+        law=law,
         offset=math.hypot(0.45, 0.08 * outside),
         size=math.hypot(0.08, 0.025 * outside),
         horizon=math.hypot(0.08, 0.04 * outside),

@@ -24,7 +24,7 @@ def rehearse(problem: Problem, strategy: Strategy, usd: float) -> list[Observati
             break
         cost = problem.rung(trial.rung).usd
         left -= cost
-        history.append(Observation(trial, expected_loss(problem, trial), cost))
+        history.append(Observation(trial=trial, loss=expected_loss(problem, trial), usd=cost))
     return history
 
 
@@ -33,7 +33,7 @@ def believed(problem: Problem, history: Sequence[Observation], trial: Trial) -> 
     known = [one for one in history if one.trial.rung == trial.rung and one.finite]
     gaps = [one.loss - expected_loss(problem, one.trial) for one in known]
     loss = expected_loss(problem, trial) + (sum(gaps) / len(gaps) if gaps else 0.0)
-    return Observation(trial, loss, problem.rung(trial.rung).usd, extra={BELIEVED: True})
+    return Observation(trial=trial, loss=loss, usd=problem.rung(trial.rung).usd, extra={BELIEVED: True})
 
 
 def expected_loss(problem: Problem, trial: Trial) -> float:

@@ -53,7 +53,9 @@ def make_problem(config: Config, target: Rung, rungs: Sequence[Rung]) -> Problem
     """The search that the settings describe."""
     priors = beliefs(config, target)
     rungs = tuple(sorted(rungs, key=lambda rung: rung.usd))
-    problem = Problem(target, rungs, 1e-12, 1e12, priors, config.tune.noise, config.seed)
+    problem = Problem(
+        target=target, rungs=rungs, lowest=1e-12, highest=1e12, priors=priors, noise=config.tune.noise, seed=config.seed
+    )
     if config.tune.expected is not None:
         problem = problem.around(config.tune.expected)
     expected = [problem.expected_rate(rung) for rung in (target, *rungs)]
@@ -105,10 +107,10 @@ def check_axes(config: Config) -> list[str]:
 def beliefs(config: Config, target: Rung) -> Priors:
     """Published laws for the rate of AdamW on a decoder; for anything else the configured value, loosely."""
     if config.tune.axis != "lr":
-        return replace(Priors(centred_law(target, config.tune.expected or configured_value(config))), **OTHER_AXES)
+        return replace(Priors(law=centred_law(target, config.tune.expected or configured_value(config))), **OTHER_AXES)
     model = config.model
     if config.optimizer.name != "adamw" or not isinstance(model, DecoderConfig):
-        wide = Priors(centred_law(target, configured_value(config)), size=0.2, horizon=0.2, nugget=0.14)
+        wide = Priors(law=centred_law(target, configured_value(config)), size=0.2, horizon=0.2, nugget=0.14)
         return replace(wide, offset=0.8)
     width_free = model.parametrization != "standard"
     return priors_for(target, combined_law(target, width_free=width_free))

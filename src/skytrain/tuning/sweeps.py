@@ -207,7 +207,9 @@ def find_sweep(store: Store, name: str) -> SweepStore:
 
 def _observation(fields: Mapping[str, Any]) -> Observation:
     loss = {"diverged": math.inf, "stopped": math.nan}.get(fields["loss"], fields["loss"])
-    return Observation(Trial(**fields["trial"]), loss, fields["usd"], fields["seconds"], fields["extra"])
+    return Observation(
+        trial=Trial(**fields["trial"]), loss=loss, usd=fields["usd"], seconds=fields["seconds"], extra=fields["extra"]
+    )
 
 
 def _json(fields: Mapping[str, Any]) -> bytes:

@@ -43,9 +43,19 @@ class RungShape:
     def rung(self, usd: float, steps_usd: float | None = None, around_usd: float = 0.0) -> Rung:
         """With what a trial costs at most, and what its steps and all around them will probably cost."""
         trainer, model = self.config.trainer, self.config.model
-        shape = (model.layers, model.width) if isinstance(model, DecoderConfig) else (0, 0)
+        layers, width = (model.layers, model.width) if isinstance(model, DecoderConfig) else (0, 0)
         tokens = total_steps(self.config) * trainer.batch_tokens
-        return Rung(self.name, self.parameters, tokens, trainer.batch_tokens, usd, (), *shape, steps_usd, around_usd)
+        return Rung(
+            name=self.name,
+            parameters=self.parameters,
+            tokens=tokens,
+            batch_tokens=trainer.batch_tokens,
+            usd=usd,
+            layers=layers,
+            width=width,
+            steps_usd=steps_usd,
+            around_usd=around_usd,
+        )
 
 
 def target_shape(config: Config) -> RungShape:

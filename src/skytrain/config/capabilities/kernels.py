@@ -105,18 +105,18 @@ def _fp8_problem(config: Config, mesh: Mesh, device: Device | None) -> str | Non
 
 KERNEL_RULES = (
     Rule(
-        "fused-kernels",
-        "trainer.fused",
-        "`on` with anything but decoders of GPT-2's shape in bf16 on a GPU, whole layers and sequences, and a plain loss",
-        _fused_on,
-        "try trainer.fused=auto",
+        name="fused-kernels",
+        key="trainer.fused",
+        excludes="`on` with anything but decoders of GPT-2's shape in bf16 on a GPU, whole layers and sequences, and a plain loss",
+        problem=_fused_on,
+        fix="try trainer.fused=auto",
     ),
     Rule(
-        "fp8",
-        "trainer.fp8",
-        "several processes, plugged-in models, GPUs before Ada, `trainer.compile=false`, "
+        name="fp8",
+        key="trainer.fp8",
+        excludes="several processes, plugged-in models, GPUs before Ada, `trainer.compile=false`, "
         f"widths that are no multiple of {FP8_MULTIPLE}",
-        _fp8,
-        "try trainer.fp8=off",
+        problem=_fp8,
+        fix="try trainer.fp8=off",
     ),
 )

@@ -29,7 +29,13 @@ def fields_of(group: type) -> tuple[Field, ...]:
     """The fields of a group, in the order in which they are declared."""
     hints = typing.get_type_hints(group, include_extras=True)
     return tuple(
-        Field(each.name, hints[each.name], declared(each), groups_in(hints[each.name]), each.default)
+        Field(
+            name=each.name,
+            type=hints[each.name],
+            declared=declared(each),
+            groups=groups_in(hints[each.name]),
+            default=each.default,
+        )
         for each in dataclasses.fields(group)
     )
 

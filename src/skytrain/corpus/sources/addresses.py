@@ -65,7 +65,9 @@ class AddressLists(SpannedSource):
     def _hub(self) -> HubDataset:
         if "hub" not in self._cache:
             assert self.repo is not None
-            self._cache["hub"] = HubDataset(self.repo, self.lists, self.revision, endpoint=self.endpoint)
+            self._cache["hub"] = HubDataset(
+                repo=self.repo, files=self.lists, revision=self.revision, endpoint=self.endpoint
+            )
         return cast(HubDataset, self._cache["hub"])
 
     def _addresses(self) -> list[str]:
@@ -106,4 +108,11 @@ def _ask(address: str) -> InputFile:
         raise SkytrainError(
             f"{address}: there is no such file (from data.source.lists)\n  data.source.only leaves it out"
         )
-    return InputFile(f"{parts.netloc}/{key}", address, stat.size, _server(root, READ_SECONDS), key, stat.etag)
+    return InputFile(
+        name=f"{parts.netloc}/{key}",
+        url=address,
+        size=stat.size,
+        store=_server(root, READ_SECONDS),
+        key=key,
+        etag=stat.etag,
+    )

@@ -93,7 +93,7 @@ def _find_duplicates(
     equal = stages.table("equal", lambda: find_equal(jobs, jobs.share(place), data.exact_dedup))
     if not data.near_dedup.enabled:
         return (equal,), {"clusters": 0, "cluster_sizes": {}, "beyond": 0}
-    search = SimilarSearch(place, equal, data.near_dedup.min_similarity)
+    search = SimilarSearch(place=place, removed=equal, min_similarity=data.near_dedup.min_similarity)
     near, facts = find_similar(jobs, stages, search)
     return (equal, near), facts
 

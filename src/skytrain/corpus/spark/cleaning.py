@@ -92,8 +92,10 @@ class SparkCleaning:
             total = min(goal, sum(getattr(piece, "size", 0) for _, piece in self._pieces))
             share = max(SPAN_BYTES, int(total / self.jobs.cores / SPANS_PER_CORE))
             size = self.jobs.split_bytes or share
-            task = CountingTask(self.store, self._counts, self.data, self.source, size)
-            self._spans = FileSpans(self.jobs, task, chunk_files.CHUNK_CHARS)
+            task = CountingTask(
+                store=self.store, folder=self._counts, data=self.data, source=self.source, span_bytes=size
+            )
+            self._spans = FileSpans(jobs=self.jobs, task=task, chunk_chars=chunk_files.CHUNK_CHARS)
         return self._spans
 
     def examples(self, chunks: list[Chunk]) -> Examples:

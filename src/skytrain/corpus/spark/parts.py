@@ -118,7 +118,9 @@ def _write_part(plan: PartsPlan, number: int) -> CorpusPart:
     body, documents, text_bytes = assemble(place.store, place.clean, list(place.chunks), slices)
     name = f"part-{number:05d}.parquet"
     place.store.write(f"{plan.folder}/{name}", body)
-    return CorpusPart(name, documents, text_bytes, len(body), hashlib.sha256(body).hexdigest())
+    return CorpusPart(
+        name=name, documents=documents, text_bytes=text_bytes, bytes=len(body), sha256=hashlib.sha256(body).hexdigest()
+    )
 
 
 def sizes_key(place: CorpusPlace, block: int) -> str:

@@ -34,7 +34,7 @@ class CorpusPlace:
     def of(cls, store: Store, clean: str, work: str, chunks: list[Chunk], blocks: int) -> CorpusPlace:
         light = tuple(dataclasses.replace(chunk, tallies={}, removed={}, examples={}) for chunk in chunks)
         bounds = np.linspace(0, len(chunks), min(blocks, len(chunks)) + 1).astype(int)
-        return cls(store, clean, work, light, tuple(bounds.tolist()))
+        return cls(store=store, clean=clean, work=work, chunks=light, blocks=tuple(bounds.tolist()))
 
     @cached_property
     def firsts(self) -> np.ndarray:

@@ -32,7 +32,9 @@ def open_jobs(settings: SparkConfig, progress: ShowProgress | None = None) -> It
     with ScratchFolder("skytrain-spark") as scratch:
         session, is_new = _open_session(settings, scratch)
         try:
-            yield SparkJobs(session, progress, settings.partitions, settings.split_bytes)
+            yield SparkJobs(
+                session=session, progress=progress, partitions=settings.partitions, split_bytes=settings.split_bytes
+            )
         finally:
             if is_new:
                 session.stop()

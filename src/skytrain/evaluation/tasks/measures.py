@@ -124,7 +124,15 @@ def compare(first: TaskResult, second: TaskResult) -> list[PairedDifference]:
             low, high, p_value = difference - margin, difference + margin, _p_value(difference, error)
         found.append(
             PairedDifference(
-                first.task, scoring, one.value, two.value, difference, low, high, p_value, one.higher_is_better
+                task=first.task,
+                scoring=scoring,
+                first=one.value,
+                second=two.value,
+                difference=difference,
+                low=low,
+                high=high,
+                p_value=p_value,
+                higher_is_better=one.higher_is_better,
             )
         )
     return found

@@ -57,7 +57,14 @@ class MultipleChoiceItems:
         labels = np.array([question.label for question in self._questions])
         measures: dict[str, Measure] = {scoring: accuracy(found == labels) for scoring, found in chosen.items()}
         answers = [self._answer(number, places, scores, chosen) for number in range(self.count)]
-        return TaskResult(self.task, measures, self.count, self.available, requests.truncated, answers)
+        return TaskResult(
+            task=self.task,
+            measures=measures,
+            items=self.count,
+            available=self.available,
+            truncated=requests.truncated,
+            answers=answers,
+        )
 
     def encode(self, encoder: PairEncoder) -> ChoiceRequests:
         """What two conventions share is computed once."""

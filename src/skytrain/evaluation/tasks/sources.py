@@ -69,7 +69,7 @@ def _from_hub(task: NamedTask) -> list[DataFile]:
     """The files at one commit: a branch is resolved before anything is read."""
     config = task.config
     assert config.repo is not None
-    data = HubDataset(config.repo, config.files or "*", config.revision)
+    data = HubDataset(repo=config.repo, files=config.files or "*", revision=config.revision)
     found = []
     try:
         for piece in data.pieces():

@@ -65,7 +65,14 @@ class ClozeItems:
             {"item": int(index), "right": bool(right), "log_prob": float(log_prob)}
             for index, right, log_prob in zip(self._indices, scores.greedy, scores.log_probs, strict=True)
         ]
-        return TaskResult(self.task, measures, self.count, self.available, requests.truncated, answers)
+        return TaskResult(
+            task=self.task,
+            measures=measures,
+            items=self.count,
+            available=self.available,
+            truncated=requests.truncated,
+            answers=answers,
+        )
 
 
 class TextItems:
@@ -117,7 +124,9 @@ class TextItems:
              "tokens": int(tokens[n]), "words": int(words[n]), "bytes": int(sizes[n])}
             for n in range(self.count)
         ]  # fmt: skip
-        return TaskResult(self.task, measures, self.count, self.available, 0, answers)
+        return TaskResult(
+            task=self.task, measures=measures, items=self.count, available=self.available, truncated=0, answers=answers
+        )
 
 
 def undo_wikitext(text: str) -> str:

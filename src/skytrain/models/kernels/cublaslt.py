@@ -245,7 +245,18 @@ def shape_of(x: Tensor, y: Tensor, out_dtype: torch.dtype, epilogue: Epilogue, s
 
     rows, inner = x.shape
     device = x.device.index or 0
-    return Shape(rows, y.shape[1], inner, transposed(x), transposed(y), x.dtype, out_dtype, epilogue, device, scaled)
+    return Shape(
+        rows=rows,
+        columns=y.shape[1],
+        inner=inner,
+        x_transposed=transposed(x),
+        y_transposed=transposed(y),
+        dtype=x.dtype,
+        out_dtype=out_dtype,
+        epilogue=epilogue,
+        device=device,
+        scaled=scaled,
+    )
 
 
 def product(

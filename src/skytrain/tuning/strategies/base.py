@@ -120,7 +120,7 @@ def fallback(search: Search, why: str) -> Answer:
     problem = search.problem
     spread = 1.28 * math.hypot(problem.priors.offset, problem.priors.nugget)
     rate = problem.expected_rate(problem.target)
-    return Answer(rate, rate * math.exp(-spread), rate * math.exp(spread), why=why)
+    return Answer(rate=rate, low=rate * math.exp(-spread), high=rate * math.exp(spread), why=why)
 
 
 def best_observed(search: Search, rung: Rung, words: str) -> Answer:
@@ -128,4 +128,6 @@ def best_observed(search: Search, rung: Rung, words: str) -> Answer:
     best = search.best(rung.name)
     if best is None:
         return fallback(search, f"no trial on {rung.name} has a finite loss; this is the published law's rate")
-    return Answer(search.problem.clip(best.trial.rate), why=f"{words}: the best of {rung.name}, loss {best.loss:.4f}")
+    return Answer(
+        rate=search.problem.clip(best.trial.rate), why=f"{words}: the best of {rung.name}, loss {best.loss:.4f}"
+    )

@@ -72,7 +72,15 @@ class Ladder:
         low, high = fit.interval()
         place = math.log(rate)
         why = f"joint fit of {plural(len(search.history), 'trial')} on {plural(len(fit.curves), 'rung')}"
-        return Answer(rate, low, high, fit.regret(place), fit.divergence(place), why, doubts(search, rate, (low, high)))
+        return Answer(
+            rate=rate,
+            low=low,
+            high=high,
+            regret_nats=fit.regret(place),
+            divergence=fit.divergence(place),
+            why=why,
+            warnings=doubts(search, rate, (low, high)),
+        )
 
 
 def doubts(search: Search, rate: float, interval: tuple[float, float]) -> tuple[str, ...]:

@@ -44,10 +44,10 @@ class Projection:
             return fallback(search, f"the budget does not buy a ladder of {self._axis}")
         if len(points) == 1:
             return Answer(
-                problem.clip(math.exp(points[0][1])), why=f"one rung only: its best rate for any {self._axis}"
+                rate=problem.clip(math.exp(points[0][1])), why=f"one rung only: its best rate for any {self._axis}"
             )
         x, y = np.array(points).T
         slope, start = np.polyfit(x, y, 1)
         rate = math.exp(start + slope * math.log(getattr(problem.target, self._axis)))
         words = f"best rate ~ {self._axis}^{slope:+.2f} over {len(points)} rungs"
-        return Answer(problem.clip(rate), why=words)
+        return Answer(rate=problem.clip(rate), why=words)

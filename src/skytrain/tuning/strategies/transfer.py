@@ -23,7 +23,7 @@ class WidthTransfer:
         rate = vertex(search.of_rung(rung.name)) if rung else None
         if rung is None or rate is None:
             return fallback(search, "the budget does not buy a sweep of a smaller model")
-        return Answer(search.problem.clip(rate), why=f"the minimum of {rung.name}, transferred unchanged")
+        return Answer(rate=search.problem.clip(rate), why=f"the minimum of {rung.name}, transferred unchanged")
 
 
 STRATEGY = WidthTransfer()
