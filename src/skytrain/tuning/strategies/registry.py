@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from pkgutil import iter_modules
-
-from ...config import SkytrainError, nearest
+from ...config import SkytrainError, discover, nearest
 from .base import Strategy
 from .chain import Chain
 
 
 def all_strategies() -> dict[str, Strategy]:
-    """Every strategy by its name."""
-    package = __name__.rpartition(".")[0]
-    modules = [import_module(f"{package}.{module.name}") for module in iter_modules(import_module(package).__path__)]
-    found = [module.STRATEGY for module in modules if hasattr(module, "STRATEGY")]
-    return {one.name: one for one in found}
+    """Return every strategy by its name."""
+    strategies = discover(__name__.rpartition(".")[0], "STRATEGY").values()
+    return {strategy.name: strategy for strategy in strategies}
 
 
 def find_strategy(name: str) -> Strategy:
-    """The strategy of that name; names joined by `+` run one after another."""
+    """Return the strategy of that name; names joined by `+` run one after another."""
     known = all_strategies()
     parts = name.split("+")
     for part in parts:

@@ -27,3 +27,6 @@ class AdamWConfig(OptimizerConfig):
 
     def arguments(self) -> dict[str, Any]:
         return {"betas": (self.beta1, self.beta2), "eps": self.eps}
+
+
+OPTIMIZER = AdamWConfig

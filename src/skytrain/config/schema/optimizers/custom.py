@@ -30,3 +30,6 @@ class CustomOptimizerConfig(OptimizerConfig):
 
     def arguments(self) -> dict[str, Any]:
         return self.args
+
+
+OPTIMIZER = CustomOptimizerConfig

@@ -26,3 +26,6 @@ class LionConfig(OptimizerConfig):
 
     def arguments(self) -> dict[str, Any]:
         return {"betas": (self.beta1, self.beta2)}
+
+
+OPTIMIZER = LionConfig

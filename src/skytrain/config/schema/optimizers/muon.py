@@ -36,3 +36,6 @@ class MuonConfig(OptimizerConfig):
 
     def arguments(self) -> dict[str, Any]:
         return {"momentum": self.momentum, "betas": (self.beta1, self.beta2), "eps": self.eps}
+
+
+OPTIMIZER = MuonConfig
