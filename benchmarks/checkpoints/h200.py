@@ -93,7 +93,7 @@ def train(config: Config, folder: Path, steps: int, every: int) -> tuple[dict[st
     plan = plan_training(config, Ranks())
     store = open_store(str(folder))
     times = StepTimes()
-    saves = Stopwatch(store, "bench", Ranks(), SavePolicy(Interval(steps=every), Keep()), print)
+    saves = Stopwatch(store, "bench", Ranks(), SavePolicy(every=Interval(steps=every), keep=Keep()), print)
     trainer = make_trainer(config, plan, store, [saves, RandomState(Ranks()), times], [])
     module: CausalLM = make_module(config, plan, outline(config), print)
     length = config.trainer.sequence_length

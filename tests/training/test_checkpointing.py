@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -17,6 +18,7 @@ from skytrain.config import Interval, SkytrainError
 from skytrain.config.composition import compose
 from skytrain.config.units import parse_interval
 from skytrain.jobs import Ranks
+from skytrain.planning import Budget, Spending
 from skytrain.runs import claim_attempt, record_resume, write_outcome
 from skytrain.storage import AccessDenied, StoreError, StoreUnreachable, open_store
 from skytrain.storage.folder import FolderStore
@@ -40,7 +42,7 @@ SIX_STEPS = (
     "trainer.validate_every=null",
     "lr_schedule=constant",
 )
-EVERY_SECOND = SavePolicy(Interval(steps=2), Keep(last=10))
+EVERY_SECOND = SavePolicy(every=Interval(steps=2), keep=Keep(last=10))
 
 
 @pytest.fixture
@@ -67,12 +69,26 @@ class Watch(pl.Callback):
             self._at_step(trainer.global_step)
 
 
+def metered(usd: float) -> Any:
+    """The services of an attempt that has cost so much."""
+    meter = SimpleNamespace(
+        spending=lambda: Spending(usd=usd, usd_per_hour=1.0),
+        record=lambda: {"usd": usd},
+        note_save=lambda seconds: None,
+    )
+    return SimpleNamespace(meter=meter, page=None, sync=SimpleNamespace(flush_for_commit=lambda: None))
+
+
 def fit(
-    store, plan: SavePolicy = EVERY_SECOND, at_step: Any = None, made_here: list[Checkpoints] | None = None
+    store,
+    plan: SavePolicy = EVERY_SECOND,
+    at_step: Any = None,
+    made_here: list[Checkpoints] | None = None,
+    services: Any = None,
 ) -> tuple[Checkpoints, Watch, list[str]]:
     config = compose([*SIX_STEPS]).config
     sizes, said, watch = plan_training(config), [], Watch(at_step)
-    saves = Checkpoints(store, "r", Ranks(), plan, said.append)
+    saves = Checkpoints(store, "r", Ranks(), plan, said.append, services)
     if made_here is not None:
         made_here.append(saves)
     # What the watch does happens before the save of the same step.
@@ -89,7 +105,7 @@ def saved_weight(store, step: int) -> torch.Tensor:
 
 
 def test_saves_come_every_so_many_steps_and_at_the_end(store):
-    saves, watch, said = fit(store, SavePolicy(Interval(steps=4), Keep(last=10)))
+    saves, watch, said = fit(store, SavePolicy(every=Interval(steps=4), keep=Keep(last=10)))
     assert committed_steps(store, "r") == [4, 6]
     assert torch.equal(saved_weight(store, 6), watch.weights[6])
     assert (saves.last_saved, said) == (6, [])
@@ -129,7 +145,7 @@ def test_a_save_waits_for_the_one_before_it(store, monkeypatch):
         at_once[0] -= 1
 
     monkeypatch.setattr(FolderStore, "write_parts", counted)
-    fit(store, SavePolicy(Interval(steps=1), Keep(last=10)))
+    fit(store, SavePolicy(every=Interval(steps=1), keep=Keep(last=10)))
     assert committed_steps(store, "r") == [1, 2, 3, 4, 5, 6]
     assert most == [1]
 
@@ -145,7 +161,9 @@ def test_a_save_that_is_due_while_the_store_fails_the_one_before_it_is_postponed
 
     monkeypatch.setattr(FolderStore, "write_parts", retried)
     monkeypatch.setattr(FolderStore, "failing", property(lambda self: not works.is_set()), raising=False)
-    _, _, said = fit(store, SavePolicy(Interval(steps=1), Keep(last=10)), lambda step: step == 4 and works.set())
+    _, _, said = fit(
+        store, SavePolicy(every=Interval(steps=1), keep=Keep(last=10)), lambda step: step == 4 and works.set()
+    )
     assert said == []
     assert committed_steps(store, "r") == [1, 4, 5, 6]
 
@@ -175,7 +193,7 @@ def test_a_save_that_fails_is_said_and_made_up_for_while_training_goes_on(store,
 
 def test_the_last_save_is_tried_again_before_the_run_ends(store, monkeypatch):
     failing(monkeypatch, times=3)
-    _, _, said = fit(store, SavePolicy(None, Keep()))
+    _, _, said = fit(store, SavePolicy(every=None, keep=Keep()))
     assert len(said) == 4
     assert committed_steps(store, "r") == [6]
 
@@ -184,20 +202,20 @@ def test_the_last_save_is_tried_again_before_the_run_ends(store, monkeypatch):
 def test_a_store_that_stays_unwritable_stops_the_run_resumably_when_the_time_is_up(store, monkeypatch, kind, raised):
     failing(monkeypatch, times=1000, kind=kind)
     with pytest.raises(raised, match=r"no checkpoint could be saved for .*No space left(.|\n)*same command resumes"):
-        fit(store, SavePolicy(Interval(steps=2), Keep(last=10), patience_seconds=0.0))
+        fit(store, SavePolicy(every=Interval(steps=2), keep=Keep(last=10), patience_seconds=0.0))
     assert committed_steps(store, "r") == []
 
 
 def test_the_last_save_is_not_waited_for_beyond_the_budget(store, monkeypatch):
     failing(monkeypatch, times=1000)
     with pytest.raises(StoreUnreachable, match=r"the limit is budget\.usd"):
-        fit(store, SavePolicy(None, Keep(), affordable=lambda: False))
+        fit(store, SavePolicy(every=None, keep=Keep(), budget=Budget(usd=1.0)), services=metered(1.5))
 
 
 def test_training_reaches_its_last_step_in_an_outage_however_many_saves_fail(store, monkeypatch):
     reached: list[int] = []
     failing(monkeypatch, times=20)
-    _, watch, said = fit(store, SavePolicy(Interval(steps=1), Keep(last=10)), reached.append)
+    _, watch, said = fit(store, SavePolicy(every=Interval(steps=1), keep=Keep(last=10)), reached.append)
     assert reached == [1, 2, 3, 4, 5, 6]
     assert committed_steps(store, "r") == [6]
     assert torch.equal(saved_weight(store, 6), watch.weights[6])
@@ -215,18 +233,23 @@ def test_a_run_that_another_attempt_took_over_stops_at_its_next_save(store):
             record_resume(store, "r", claim_attempt(store, "r"), 2)
 
     with pytest.raises(TakenOver, match="attempt 1 on .* has taken over"):  # noqa: RUF043
-        fit(store, SavePolicy(Interval(steps=2), Keep(last=10), attempt), take_over)
+        fit(store, SavePolicy(every=Interval(steps=2), keep=Keep(last=10), attempt=attempt), take_over)
     assert committed_steps(store, "r") == [2]
 
 
 def test_what_was_asked_for_is_saved_after_the_step_in_hand(store):
     asked: list[Checkpoints] = []
-    fit(store, SavePolicy(None, Keep(last=10)), lambda step: asked[0].save_soon() if step == 3 else None, asked)
+    fit(
+        store,
+        SavePolicy(every=None, keep=Keep(last=10)),
+        lambda step: asked[0].save_soon() if step == 3 else None,
+        asked,
+    )
     assert committed_steps(store, "r") == [3, 6]
 
 
 def test_lineage_and_spend_are_part_of_a_checkpoint(store):
-    fit(store, SavePolicy(None, Keep(), 0, {"run": "r", "tokenizer": "bytes"}, lambda: {"usd": 1.5}))
+    fit(store, SavePolicy(every=None, keep=Keep(), lineage={"run": "r", "tokenizer": "bytes"}), services=metered(1.5))
     rest = open_checkpoint(store, step_key("r", 6)).rest()
     assert rest["lineage"] == {"run": "r", "tokenizer": "bytes"}
     assert rest["spend"] == {"usd": 1.5}
@@ -251,7 +274,7 @@ def test_the_interval_of_least_loss():
 def test_auto_saves_first_to_learn_what_a_save_takes(store, monkeypatch):
     assert parse_interval("auto") == Interval() and str(Interval()) == "auto"
     monkeypatch.setattr(checkpointing, "FIRST_SAVE_SECONDS", 0.0)
-    saves, _, _ = fit(store, SavePolicy(Interval(), Keep(last=10), seconds_between_interruptions=1e9))
+    saves, _, _ = fit(store, SavePolicy(every=Interval(), keep=Keep(last=10), seconds_between_interruptions=1e9))
     assert committed_steps(store, "r") == [1, 6]
     waits = saves._due_at() - saves._saved_at
     assert waits == pytest.approx(math.sqrt(2 * saves.save_seconds * 1e9))

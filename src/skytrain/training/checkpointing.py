@@ -25,10 +25,12 @@ from ..checkpoints import (
 from ..config import WEIGHTS, Interval, ModelConfig, SkytrainError, flatten, format_seconds, select
 from ..jobs import Ranks
 from ..parallel import StateByName, dump_checkpoint
+from ..planning import Budget
 from ..runs import INTERRUPTED, attempt_numbers, read_attempt, read_outcome
 from ..storage import AccessDenied, Patience, Retry, Store, StoreError, StoreUnreachable
 from .callbacks import AtStep, is_last
 from .module import CausalLM
+from .services import RunServices
 
 FIRST_SAVE_SECONDS = 60.0  # until the first save of an adaptive interval, which depends on how long a save takes
 # After a save has failed, while training continues.
@@ -36,6 +38,7 @@ FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 60.0
 POLL_SECONDS = 0.1  # while a save waits for the one before it
 FINAL_RETRY_SECONDS = 5.0  # after the last step, when nothing else is left to do
 ENOUGH_INTERRUPTIONS = 3  # to estimate how often a run is interrupted
+NO_LIMIT = Budget(usd=None)
 
 
 @dataclass(frozen=True)
@@ -46,13 +49,9 @@ class SavePolicy:
     keep: Keep
     attempt: int = 0
     lineage: Mapping[str, Any] = field(default_factory=dict)  # run, attempt, model, tokenizer, what it resumed from
-    spend: Callable[[], Mapping[str, Any]] = dict
     seconds_between_interruptions: float = math.inf
-    before_commit: Callable[[], object] = lambda: None  # on rank 0: writes what must be in the store by then
     patience_seconds: float = 1800.0  # for which saves may fail before training stops
-    note_save: Callable[[float], None] = lambda seconds: None  # called with the seconds that a save took
-    note_commit: Callable[[int], None] = lambda step: None  # called with the step of each checkpoint, once it counts
-    affordable: Callable[[], bool] = lambda: True  # on rank 0: whether the budget allows to wait for the last save
+    budget: Budget = NO_LIMIT  # once it is spent, the last save is not tried again
 
 
 def seconds_between_interruptions(store: Store, run: str) -> float | None:
@@ -74,10 +73,27 @@ def young_daly_seconds(save_seconds: float, seconds_between_interruptions: float
 
 
 class Checkpoints(AtStep):
-    """Saves every so many steps or seconds in the background, and after the last step in the foreground."""
+    """Saves every so many steps or seconds in the background, and after the last step in the foreground.
 
-    def __init__(self, store: Store, run: str, ranks: Ranks, policy: SavePolicy, tell: Callable[[str], None]) -> None:
-        self._store, self._run, self._ranks, self._policy, self._tell = for_saves(store), run, ranks, policy, tell
+    With the `services` of an attempt, each checkpoint records what the run has cost, and the meter, the page for
+    Prometheus and the synced streams follow it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        ranks: Ranks,
+        policy: SavePolicy,
+        tell: Callable[[str], None],
+        services: RunServices | None = None,
+    ) -> None:
+        self._store = for_saves(store)
+        self._run = run
+        self._ranks = ranks
+        self._policy = policy
+        self._tell = tell
+        self._services = services
         self._patience = Patience(Retry(policy.patience_seconds, FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS))
         self._saved_at = time.monotonic()
         self._soon = False
@@ -178,8 +194,13 @@ class Checkpoints(AtStep):
 
     def _start(self, trainer: pl.Trainer, step: int, *, background: bool) -> None:
         self._under_way = step
-        options = SaveOptions(self._policy.attempt, background, self._policy.before_commit, self._after_commit)
+        options = SaveOptions(self._policy.attempt, background, self._before_commit, self._after_commit)
         trainer.save_checkpoint(step_key(self._run, step), weights_only=False, storage_options=options)
+
+    def _before_commit(self) -> None:
+        """Write what must be in the store by then, on rank 0."""
+        if self._services is not None:
+            self._services.sync.flush_for_commit()
 
     def _after_commit(self) -> None:
         prune(self._store, self._run, self._policy.keep, attempt=self._policy.attempt)
@@ -214,15 +235,17 @@ class Checkpoints(AtStep):
         self._patience.recovered()
         self.last_saved = step
         self.save_seconds = max(self.save_seconds, seconds)
-        self._policy.note_save(seconds)
-        self._policy.note_commit(step)
+        if self._services is not None:
+            self._services.meter.note_save(seconds)
+            if self._services.page is not None:
+                self._services.page.committed(step)
 
     def _failed(self, step: int, error: SaveFailed, *, last: bool = False) -> None:
         """Reports it and schedules the next try; raises when saves have failed for too long. On all ranks alike."""
         self._under_way, self._soon = None, False  # the retry saves the weights of its own time
         wait = self._patience.failed()
         # Steps that are lost with the last save can be trained again; dollars beyond the budget are gone.
-        give_up = wait is None or (last and not self._policy.affordable())
+        give_up = wait is None or (last and not self._is_affordable())
         if self._ranks.any(self._ranks.first and give_up):
             raise self._gave_up(step, error, "store.patience" if wait is None else "budget.usd") from error
         self._retry_at = time.monotonic() + (wait or 0.0)
@@ -231,6 +254,10 @@ class Checkpoints(AtStep):
             f"warning: the checkpoint of step {step} was not saved: {error}\n"
             f"  training continues, and saving is tried again for up to {left} (store.patience)"
         )
+
+    def _is_affordable(self) -> bool:
+        """Whether the budget allows to wait for the last save; asked on rank 0."""
+        return self._services is None or self._policy.budget.can_afford_save(self._services.meter.spending())
 
     def _gave_up(self, step: int, error: SaveFailed, limit: str) -> StoreError:
         kind = AccessDenied if isinstance(error, SaveDenied) else StoreUnreachable
@@ -270,7 +297,7 @@ class Checkpoints(AtStep):
 
     def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         checkpoint["lineage"] = dict(self._policy.lineage)
-        checkpoint["spend"] = dict(self._policy.spend())
+        checkpoint["spend"] = dict(self._services.meter.record()) if self._services is not None else {}
 
     def on_load_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
         check_lineage(checkpoint.get("lineage", {}), self._policy.lineage)
