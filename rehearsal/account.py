@@ -110,14 +110,16 @@ class _Directed:
     """A boto3 session whose clients all speak to one endpoint."""
 
     def __init__(self, session: Any, endpoint: str) -> None:
-        self._session, self._endpoint = session, endpoint
+        self._session = session
+        self._endpoint = endpoint
 
     def client(self, service: str, **more: Any) -> Any:
         return self._session.client(service, endpoint_url=self._endpoint, **more)
 
 
 def _additions(made: Account) -> list[tuple[Any, str, Any]]:
-    launch, resize = FakeAutoScalingGroup.replace_autoscaling_group_instances, AutoScalingBackend.set_desired_capacity
+    launch = FakeAutoScalingGroup.replace_autoscaling_group_instances
+    resize = AutoScalingBackend.set_desired_capacity
 
     def launch_what_there_is(group: Any, count: int, tags: dict[str, str]) -> None:
         allowed = min(count, made.room(group.availability_zones[0]))

@@ -14,12 +14,15 @@ from .laptop import STEPS
 from .world import RehearsalFailed, RehearsedRun
 
 COMPARED = ("train/loss", "val/loss", "train/grad_norm")
-MOST_SECONDS_ABOVE, MOST_SHARE_ABOVE = 15.0, 0.02  # of a machine's life, by the meter; the larger one counts
+# of a machine's life, by the meter; the larger one counts
+MOST_SECONDS_ABOVE = 15.0
+MOST_SHARE_ABOVE = 0.02
 
 
 def check_identical(found: RehearsedRun, expected: RehearsedRun) -> str:
     """Losses, gradient norms and final weights, bit for bit."""
-    mine, theirs = numbers(found), numbers(expected)
+    mine = numbers(found)
+    theirs = numbers(expected)
     if mine != theirs:
         different = {
             key: (mine.get(key), theirs.get(key)) for key in {*mine, *theirs} if mine.get(key) != theirs.get(key)
@@ -46,7 +49,8 @@ def numbers(run: RehearsedRun) -> dict[tuple[int, str], float]:
 def check_spend(run: RehearsedRun) -> str:
     """The meter against the hypervisor's own count, for each machine."""
     counts = read_spend(run.store, run.run).counts
-    above, problems = [], []
+    above = []
+    problems = []
     for life in run.lives:
         found = [count for key, count in counts.items() if key.startswith(f"{life.facts.id} ")]
         counted = found[0].seconds if found else 0.0
@@ -58,7 +62,8 @@ def check_spend(run: RehearsedRun) -> str:
             )
         if over > max(MOST_SECONDS_ABOVE, MOST_SHARE_ABOVE * life.seconds):
             problems.append(f"{life.facts.id}: the meter is {over:.1f} s above its {life.seconds:.1f} s")
-    usd, true = sum(count.usd for count in counts.values()), sum(life.usd for life in run.lives)
+    usd = sum(count.usd for count in counts.values())
+    true = sum(life.usd for life in run.lives)
     if problems:
         raise RehearsalFailed("the meter is wrong:\n  " + "\n  ".join(problems))
     return (

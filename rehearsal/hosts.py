@@ -101,7 +101,8 @@ class Host:
     """One machine: powered on when made."""
 
     def __init__(self, facts: InstanceFacts, user_data: str, network: HostNetwork, parts: MachineParts) -> None:
-        self.facts, self.network = facts, network
+        self.facts = facts
+        self.network = network
         self.namespace = f"{network.bridge}-{facts.id[-6:]}"
         self.port = f"v{facts.id[-12:]}"
         self.folder = parts.folder / facts.id
@@ -111,7 +112,8 @@ class Host:
         self.process = self._power_on(user_data, parts)
 
     def _connect(self) -> None:
-        name, network = self.namespace, self.network
+        name = self.namespace
+        network = self.network
         ip("netns", "add", name)
         ip("link", "add", self.port, "type", "veth", "peer", "name", "eth0", "netns", name)
         ip("link", "set", self.port, "master", network.bridge, "up")

@@ -58,7 +58,8 @@ class Hypervisor:
     fired: list[str] = field(default_factory=list)  # groups whose scheduled action was executed
 
     def __post_init__(self) -> None:
-        self._stop, self._ask_at = threading.Event(), 0.0
+        self._stop = threading.Event()
+        self._ask_at = 0.0
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Hypervisor:
@@ -100,7 +101,8 @@ class Hypervisor:
             self._follow(life, states[life.facts.id].state == "running")
 
     def _fire_actions(self) -> None:
-        scaling, now = self.account.scaling, datetime.now(UTC)
+        scaling = self.account.scaling
+        now = datetime.now(UTC)
         for action in list(scaling.scheduled_actions.values()):
             starts = datetime.fromisoformat(str(action.start_time))
             group = scaling.autoscaling_groups.get(action.auto_scaling_group_name)
@@ -109,12 +111,14 @@ class Hypervisor:
             del scaling.scheduled_actions[action.scheduled_action_name]
             if group is not None:
                 self.tell(f"Auto Scaling: {action.scheduled_action_name} sets the group to {action.desired_capacity}")
-                group.min_size, group.max_size = action.min_size, action.max_size
+                group.min_size = action.min_size
+                group.max_size = action.max_size
                 group.set_desired_capacity(action.desired_capacity)
                 self.fired.append(group.name)
 
     def _start(self, instance: object) -> None:
-        found, began = instance, time.time()
+        found = instance
+        began = time.time()
         group = found.autoscaling_group  # type: ignore[attr-defined]
         zone = found.placement.zone  # type: ignore[attr-defined]
         data = found.user_data  # type: ignore[attr-defined]

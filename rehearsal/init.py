@@ -89,7 +89,8 @@ class Machine:
     def __init__(self, spec: dict[str, Any]) -> None:
         self.environment: dict[str, str] = {"PATH": PATH, "LANG": "C.UTF-8", **spec["environment"]}
         self.user_data: bytes = spec["user_data"].encode()
-        self.spec, self.events = spec, os.fdopen(spec["events"], "w", buffering=1)
+        self.spec = spec
+        self.events = os.fdopen(spec["events"], "w", buffering=1)
         self.script: subprocess.Popen[bytes] | None = None
         self.service: subprocess.Popen[bytes] | None = None
         self.unit = Unit()
@@ -190,7 +191,8 @@ def prepare_disk(spec: dict[str, Any]) -> None:
     """Give the machine folders of its own, its host name, its boot id and its firmware."""
     mount("-t", "tmpfs", "none", "/run")
     for folder in dict.fromkeys(os.path.realpath(path) for path in COPIED):
-        upper, work = Path(f"/run/disk{folder}"), Path(f"/run/work{folder}")
+        upper = Path(f"/run/disk{folder}")
+        work = Path(f"/run/work{folder}")
         upper.mkdir(parents=True)
         work.mkdir(parents=True)
         mount("-t", "overlay", "overlay", "-o", f"lowerdir={folder},upperdir={upper},workdir={work}", folder)

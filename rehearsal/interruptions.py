@@ -12,7 +12,8 @@ from skytrain.runs import list_meeting
 from .hypervisor import Life
 from .world import RehearsedRun
 
-NOTICE_SECONDS, SHORT_NOTICE_SECONDS = 120.0, 5.0
+NOTICE_SECONDS = 120.0
+SHORT_NOTICE_SECONDS = 5.0
 OUTAGE_SECONDS = 60.0
 PARTITION_SECONDS = 75.0  # longer than the silence after which a host counts as lost
 QUICK_SECONDS = 0.05  # between looks for a moment that is short
@@ -122,7 +123,8 @@ def lose_in_meeting(run: RehearsedRun) -> str:
 
 def partition(run: RehearsedRun) -> str:
     """The network is cut: one node from everything, or the two from each other; it comes back."""
-    first, second = node_of(run, 0), node_of(run, 1)
+    first = node_of(run, 0)
+    second = node_of(run, 1)
     if run.world.random.random() < 0.5:
         cut = run.world.random.choice([first, second])
         cut.host.cut_off(True)

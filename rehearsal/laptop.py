@@ -43,7 +43,8 @@ SETTINGS = (
     "parallel=fsdp",
     "parallel.timeout=20s",
 )
-FIRST, SECOND = "g5.12xlarge", "g6.12xlarge"
+FIRST = "g5.12xlarge"
+SECOND = "g6.12xlarge"
 PRICES = {
     (FIRST, "us-east-2a"): 2.2203,
     (FIRST, "us-east-2b"): 2.4310,
@@ -75,7 +76,8 @@ class Laptop:
     """The folder, and the environment that leads AWS's clients to the rehearsal."""
 
     def __init__(self, folder: Path, account: Account, bucket: str, environment: dict[str, str]) -> None:
-        self.folder, self.environment = folder, environment
+        self.folder = folder
+        self.environment = environment
         self.root = f"s3://{bucket}/demo"
         ground = account.ground
         outputs = {
@@ -136,7 +138,8 @@ class Laptop:
         script = base64.b64decode(template["LaunchTemplateData"]["UserData"]).decode()
         found = re.search(rf"--recursive {self.root}/(bundles/\w+) ", script)
         assert found is not None, script
-        store, key = open_store(self.root), found[1]
+        store = open_store(self.root)
+        key = found[1]
         if store.exists(f"{key}/SHA256SUMS"):
             return
         with tempfile.TemporaryDirectory(prefix="skytrain-bundle-") as name:

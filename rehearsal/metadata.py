@@ -22,7 +22,8 @@ from socketserver import TCPServer
 from typing import Any
 
 ADDRESS = ("169.254.169.254", 80)
-TOKEN, TOKEN_SECONDS = "X-aws-ec2-metadata-token", "X-aws-ec2-metadata-token-ttl-seconds"
+TOKEN = "X-aws-ec2-metadata-token"
+TOKEN_SECONDS = "X-aws-ec2-metadata-token-ttl-seconds"
 ROLE = "rehearsal-node"
 CLONE_NEWNET = 0x40000000
 
@@ -45,7 +46,8 @@ class MetadataService:
     """`tree` maps paths below /latest/ to their text."""
 
     def __init__(self, facts: InstanceFacts, credentials: tuple[str, str]) -> None:
-        self._credentials, self._tokens = credentials, dict[str, float]()
+        self._credentials = credentials
+        self._tokens = dict[str, float]()
         self._server: ThreadingHTTPServer | None = None
         region = facts.zone[:-1]
         identity = {
@@ -105,7 +107,8 @@ class MetadataService:
 
     def _listen(self) -> ThreadingHTTPServer:
         server = _Server(ADDRESS, type("Handler", (_Handler,), {"service": self}))
-        server.daemon_threads, server.block_on_close = True, False
+        server.daemon_threads = True
+        server.block_on_close = False
         return server
 
     def new_token(self, seconds: int) -> str:

@@ -58,7 +58,8 @@ def interruptions(world: World) -> None:
         if run.exit_code() is not None:
             raise RehearsalFailed(f"the run ended before interruption {number}\n{run.consoles()}")
         time.sleep(world.random.uniform(0, 1))
-        generation, step = list_meeting(run.store, run.run).newest, run.step()
+        generation = list_meeting(run.store, run.run).newest
+        step = run.step()
         what = interruption.act(run)
         world.say(f"  {number:2d}. {interruption.name}: generation {generation}, step {step}{what and f' ({what})'}")
     run.until(lambda: run.exit_code() is not None, "the run is over")

@@ -15,7 +15,8 @@ from .hypervisor import Life
 from .laptop import FIRST, Wanted
 from .world import PATIENCE_SECONDS, RehearsalFailed, RehearsedRun, World
 
-SWEEP, BUDGET_USD = "sweep", 6.0
+SWEEP = "sweep"
+BUDGET_USD = 6.0
 SETTINGS = (
     *TINY,
     f"budget.usd={BUDGET_USD}",

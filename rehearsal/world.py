@@ -116,7 +116,8 @@ class RehearsedRun:
     wanted: Wanted
 
     def __post_init__(self) -> None:
-        self.run, self.store = self.wanted.run, self.world.store
+        self.run = self.wanted.run
+        self.store = self.world.store
         self.log = self.world.folder / f"{self.run}.log"
         self.process: subprocess.Popen[bytes] | None = None
 

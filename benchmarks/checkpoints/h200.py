@@ -135,7 +135,9 @@ Way = tuple[Callable[[], Any], Callable[[], Any]]
 
 def ways(state: dict[str, torch.Tensor], targets: dict[str, torch.Tensor], folder: Path, device: str) -> dict[str, Way]:
     """By name, how to save the state below `folder`, and how to load it from there."""
-    store, file, plain = open_store(str(folder)), folder / "torch.pt", folder / "dcp"
+    store = open_store(str(folder))
+    file = folder / "torch.pt"
+    plain = folder / "dcp"
     empty = split_checkpoint({"state_dict": {}, "optimizer_states": []})
     whole = TrainingState(state, empty.rest, empty.share)
     saver = Saver(store)
@@ -183,7 +185,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--folder", type=Path, help="on the disk to measure; the system's temporary one otherwise")
     arguments = parser.parse_args()
-    device, steps, every = arguments.device, 60, 15
+    device = arguments.device
+    steps = 60
+    every = 15
     overrides = (
         *SETTINGS[device],
         f"trainer.steps={steps}",

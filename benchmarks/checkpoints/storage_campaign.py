@@ -93,7 +93,8 @@ class Faults:
     """Lets requests through a proxy meet faults at random; `on` says whether they do just now."""
 
     def __init__(self, proxy: FaultProxy, seed: int) -> None:
-        self._random, self.on = random.Random(seed), True
+        self._random = random.Random(seed)
+        self.on = True
         for kind in KINDS:
             proxy.inject(kind, when=lambda request, kind=kind: self._strikes(kind, request))  # type: ignore[misc]
 
@@ -193,7 +194,8 @@ def through(proxy: FaultProxy, server: S3Server, root: str) -> Store:
 
 def full_disk(folder: Path) -> list[str]:
     """No file may grow past a megabyte: to a writer, a disk that is full."""
-    store, saver = open_store(str(folder)), Saver(open_store(str(folder)))
+    store = open_store(str(folder))
+    saver = Saver(open_store(str(folder)))
     saver.save(step_key("disk", 1), some_state(1), SaveOptions())
     former = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -226,7 +228,9 @@ def revoked_rights(root: str) -> list[str]:
 
 def killed_server(process: Any, server: S3Server, root: str, folder: Path, wanted: int = 3) -> tuple[list[str], Any]:
     """The server dies in the middle of saves, and comes back with what it had on its disk."""
-    lines, step, seeds = [], 0, {}
+    lines = []
+    step = 0
+    seeds = {}
     saver = Saver(open_store(root, retry=FAST_RETRY))
     for turn in range(wanted):
         step += 1
@@ -265,7 +269,8 @@ def wait_until_back(process: Any, server: S3Server) -> None:
     """A PUT is the only true sign."""
     from botocore.exceptions import BotoCoreError, ClientError
 
-    client, deadline = server.client(), time.monotonic() + START_SECONDS
+    client = server.client()
+    deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline and process.poll() is None:
         try:
             client.put_object(Bucket=server.bucket, Key="started", Body=b"1")

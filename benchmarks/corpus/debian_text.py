@@ -72,7 +72,8 @@ PACKAGES = [
     "vim-doc",
     "zsh-doc",
 ]
-MIN_CHARS, MAX_CHARS = 1000, 200_000
+MIN_CHARS = 1000
+MAX_CHARS = 200_000
 MIN_PROSE_CHARS = 400
 MARKUP = re.compile(r"[{}\\\\<>=|_#*@~^]")
 

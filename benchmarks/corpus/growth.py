@@ -76,7 +76,8 @@ def write(origin: Path, target: Path, count: int) -> int:
 
 def run(source: Path, store: Path) -> tuple[float, float, int, int, int]:
     command = prepare_command("growth", source, store, WORKERS)
-    before, started = children_cpu(), time.monotonic()
+    before = children_cpu()
+    started = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     peaks = [0, 0]
     watching = threading.Thread(target=watch, args=(process.pid, peaks), daemon=True)
@@ -98,7 +99,8 @@ def watch(pid: int, peaks: list[int]) -> None:
 
 
 def family(pid: int) -> list[int]:
-    found, queue = [], [pid]
+    found = []
+    queue = [pid]
     while queue:
         member = queue.pop()
         found.append(member)

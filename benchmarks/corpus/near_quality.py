@@ -37,8 +37,10 @@ from skytrain.corpus.minhash import signatures
 from skytrain.corpus.near import NearInputs
 from skytrain.corpus.rules.reference import jaccard, shingles
 
-SAMPLE, PLANTED = 3000, 1500
-SHORTEST_WORDS, MOST_FILES = 60, 6000
+SAMPLE = 3000
+PLANTED = 1500
+SHORTEST_WORDS = 60
+MOST_FILES = 6000
 LIMIT = 0.8
 FREQUENT = 30  # documents that share a tuple, beyond which it is boilerplate and proposes no pair
 

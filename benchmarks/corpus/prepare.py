@@ -56,7 +56,8 @@ def main(folder: Path, peers: str | None) -> None:
         )
         print(f"skytrain {peer_size:.1f} MB, warm {warm:6.1f} CPU-seconds, start-up included", flush=True)
         gpt2().save(scratch / "tokenizer")
-        ours, theirs = [], {}
+        ours = []
+        theirs = {}
         for splitting in SPLITTINGS:  # in turns with ours, so that both see the same other work
             ours.append(run_ours(source, scratch / "store", 1))
             if peers:
@@ -76,7 +77,8 @@ def main(folder: Path, peers: str | None) -> None:
 
 
 def run_peer(python: str, sample: Path, scratch: Path, splitting: str) -> float:
-    script, tokenizer = HERE / "peers/peer_datatrove.py", scratch / "tokenizer/tokenizer.json"
+    script = HERE / "peers/peer_datatrove.py"
+    tokenizer = scratch / "tokenizer/tokenizer.json"
     command = [python, str(script), str(sample), str(scratch / splitting), str(tokenizer), splitting]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -90,7 +92,8 @@ def run_ours(source: Path, store: Path, workers: int, **environment: str) -> flo
     """CPU-seconds of the command as a user types it, start-up and compiled kernels' loading included."""
     command = [*prepare_command("debian", source, store, workers), "data.bad_records=skip"]
     shutil.rmtree(store, ignore_errors=True)
-    before, started = children_cpu(), time.monotonic()
+    before = children_cpu()
+    started = time.monotonic()
     subprocess.run(command, check=True, capture_output=True, env={**os.environ, **environment})
     seconds = children_cpu() - before
     print(

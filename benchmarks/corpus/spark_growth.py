@@ -37,12 +37,15 @@ def main(counts: list[int]) -> None:
         f"{platform.machine()}, load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}, {EXECUTORS}",
         flush=True,
     )
-    first, cost, shuffled = None, 0.0, 0.0
+    first = None
+    cost = 0.0
+    shuffled = 0.0
     for count in counts:
         with tempfile.TemporaryDirectory() as scratch:
             write(Path(scratch) / "documents", count)
             cpu, seconds, peaks, facts = run(Path(scratch))
-        cost, shuffled = cpu / count, facts["shuffle_bytes_per_document"]
+        cost = cpu / count
+        shuffled = facts["shuffle_bytes_per_document"]
         near = facts["near_duplicates"]
         print(
             f"{count:>9} documents: {cost * 1e6:6.1f} CPU-microseconds a document, {seconds:.0f} s on the clock, "
@@ -91,7 +94,8 @@ def run(folder: Path) -> tuple[float, float, dict[str, int], dict]:
     command += ["data.near_dedup.enabled=true", "data.part_bytes=16MB", "data.shard_tokens=5M", "tokenizer=gpt2"]
     command += [f"store.root={store}", "engine=spark", f"spark.master={EXECUTORS}"]
     command += ["spark.conf={spark.executor.memory: 1g, spark.driver.host: 127.0.0.1}"]
-    before, started = children_cpu(), time.monotonic()
+    before = children_cpu()
+    started = time.monotonic()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     peaks = {"executor": 0, "python": 0, "driver": 0}
     watching = threading.Thread(target=watch, args=(process.pid, peaks), daemon=True)
@@ -115,7 +119,8 @@ def watch(pid: int, peaks: dict[str, int]) -> None:
 
 def family(pid: int) -> list[int]:
     """The process and its descendants; a JVM starts processes from any of its threads."""
-    found, queue = [], [pid]
+    found = []
+    queue = [pid]
     while queue:
         member = queue.pop()
         found.append(member)

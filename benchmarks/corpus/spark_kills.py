@@ -133,7 +133,8 @@ def one_run(
     """Prepare until it is done, killing at most so many times on the way; returns how often."""
     words = ["engine=spark", f"spark.master={cluster.url if cluster else 'local[2]'}", "spark.split_bytes=200KB"]
     words += [SMALL_EXECUTORS] if cluster else []
-    killed, begun = 0, time.monotonic()
+    killed = 0
+    begun = time.monotonic()
     attempt = Attempt(command(documents, store, *words), environment)
     while True:
         attempt.began.wait()
@@ -156,7 +157,8 @@ def one_run(
     if attempt.process.returncode:
         sys.exit(f"it ended with {attempt.process.returncode}:\n{''.join(attempt.lines[-30:])}")
     made = contents(store)
-    more, less = sorted(made.keys() - expected.keys()), sorted(expected.keys() - made.keys())
+    more = sorted(made.keys() - expected.keys())
+    less = sorted(expected.keys() - made.keys())
     changed = [name for name in expected if made.get(name) != expected[name]]
     if more or less or changed:
         sys.exit(f"after {killed} kills: too much {more[:5]}, missing {less[:5]}, other bytes {changed[:5]}")

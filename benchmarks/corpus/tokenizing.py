@@ -50,7 +50,8 @@ class Comparison:
     def measure(self, name: str, texts: list[str]) -> None:
         spent = {"skytrain": 0.0, "tiktoken": 0.0}
         for i in range(0, len(texts), BATCH):
-            batch, found = texts[i : i + BATCH], {}
+            batch = texts[i : i + BATCH]
+            found = {}
             encoders = [("skytrain", self._ours.encode_batch), ("tiktoken", self._theirs)]
             self._pairs += 1
             for who, encode in encoders if self._pairs % 2 else reversed(encoders):

@@ -32,7 +32,9 @@ from skytrain.models import build_model, load_hf_folder, save_hf_folder
 MODEL = {"cuda": "gpt2-124m", "cpu": "gpt2-tiny"}
 PRECISION = {"cuda": "bf16-true", "cpu": "32-true"}
 BATCH_SIZES = {"cuda": (32, 64, 128, 256, 512, 1024), "cpu": (4, 16)}
-ITEMS, ENDINGS, REPEATS = 10_042, 4, 3
+ITEMS = 10_042
+ENDINGS = 4
+REPEATS = 3
 TRIAL_ROWS = 6000  # with which the harness's batch sizes are compared
 EXACT_ITEMS = 100  # compared in float32
 VOCABULARY = 50257
@@ -151,7 +153,8 @@ def main() -> None:
     device = options.device
     name = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or "cpu"
     items = make_items(options.items)
-    rows, tokens = len(items) * ENDINGS, sum(len(each.tokens) for item in items for each in item)
+    rows = len(items) * ENDINGS
+    tokens = sum(len(each.tokens) for item in items for each in item)
     print(f"{name}, torch {torch.__version__}: {rows} rows, {tokens} tokens, {PRECISION[device]}", flush=True)
     result: dict[str, Any] = {"device": name, "torch": torch.__version__, "rows": rows, "tokens": tokens}
     with tempfile.TemporaryDirectory() as scratch:

@@ -32,7 +32,9 @@ from skytrain.report import merge_html, merge_table
 from skytrain.runs import Silent
 from skytrain.storage import open_store
 
-SEED_STEPS, EXPERT_STEPS = 300, 600  # an expert ends at step 600, of which the seed trained the first 300
+# an expert ends at step 600, of which the seed trained the first 300
+SEED_STEPS = 300
+EXPERT_STEPS = 600
 DENSE_STEPS = SEED_STEPS + 2 * (EXPERT_STEPS - SEED_STEPS)
 HELD_OUT = "16K"  # bytes of each domain
 MODEL = (
@@ -76,7 +78,8 @@ class Lines(Silent):
 
 
 def main(folder: Path) -> None:
-    began, lines = time.monotonic(), Lines()
+    began = time.monotonic()
+    lines = Lines()
 
     def composed(words: list[str]) -> Composed:
         return compose([*MODEL, f"store.root='{folder.resolve()}'", *words])

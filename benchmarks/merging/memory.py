@@ -22,7 +22,9 @@ from skytrain.models import build_model
 from skytrain.tokens.byte_level import gpt2
 
 LAYERS = (4, 16)
-WIDTH, LENGTH, VOCABULARY = 512, 256, 50257
+WIDTH = 512
+LENGTH = 256
+VOCABULARY = 50257
 IMPORTS = "import torch, skytrain.pipelines.merge, skytrain.pipelines.merge_weights, skytrain.cli.main"
 
 

@@ -22,9 +22,16 @@ from skytrain.models import Decoder, build_model
 from skytrain.models.parametrization import update_scales
 from skytrain.models.sizes import size_config
 
-BASE_WIDTH, BASE_LAYERS, HEAD, VOCABULARY, LENGTH, BATCH = 32, 2, 16, 256, 32, 8
-RATE, STEPS = 4e-3, 8
-WIDTHS, DEPTHS = (32, 64, 128, 256), (2, 4, 8, 16)
+BASE_WIDTH = 32
+BASE_LAYERS = 2
+HEAD = 16
+VOCABULARY = 256
+LENGTH = 32
+BATCH = 8
+RATE = 4e-3
+STEPS = 8
+WIDTHS = (32, 64, 128, 256)
+DEPTHS = (2, 4, 8, 16)
 KINDS = ("standard", "mup", "completep")
 SEEDS = 2
 
@@ -79,8 +86,10 @@ def curve(kind: str, axis: str, sizes: tuple[int, ...], steps: int) -> dict[str,
 
 def slope(sizes: tuple[int, ...], values: list[float]) -> float:
     """Of a straight line through log(value) over log(size)."""
-    x, y = [math.log(size) for size in sizes], [math.log(value) for value in values]
-    mx, my = sum(x) / len(x), sum(y) / len(y)
+    x = [math.log(size) for size in sizes]
+    y = [math.log(value) for value in values]
+    mx = sum(x) / len(x)
+    my = sum(y) / len(y)
     return sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True)) / sum((a - mx) ** 2 for a in x)
 
 

@@ -7,7 +7,12 @@ from pathlib import Path
 
 Panel = tuple[str, tuple[int, ...], dict[str, list[float]]]
 COLOURS = ("#c0392b", "#2471a3", "#1e8449")
-WIDTH, HEIGHT, LEFT, TOP, INNER_WIDTH, INNER_HEIGHT = 300, 250, 48, 34, 230, 165
+WIDTH = 300
+HEIGHT = 250
+LEFT = 48
+TOP = 34
+INNER_WIDTH = 230
+INNER_HEIGHT = 165
 
 
 def draw(panels: list[Panel], path: Path) -> None:
@@ -20,7 +25,8 @@ def draw(panels: list[Panel], path: Path) -> None:
     for number, panel in enumerate(panels):
         parts.append(f'<g transform="translate({number * WIDTH + LEFT},{TOP})">{_panel(panel)}</g>')
     for number, kind in enumerate(kinds):
-        x, y = LEFT + 150 * number, HEIGHT + 8
+        x = LEFT + 150 * number
+        y = HEIGHT + 8
         parts.append(
             f'<circle cx="{x}" cy="{y}" r="5" fill="{COLOURS[number]}"/><text x="{x + 10}" y="{y + 4}">{kind}</text>'
         )

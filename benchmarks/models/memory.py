@@ -25,7 +25,9 @@ GPT2_124M = DecoderConfig(
     rope_theta=None, rope_scaling=None, window=None, window_every=1, attention_scale=None, attention_softcap=None,
     logit_softcap=None, scale_embedding=False,
 )  # fmt: skip
-BATCH, LENGTH, STEPS = 32, 1024, 5
+BATCH = 32
+LENGTH = 1024
+STEPS = 5
 CASES: list[tuple[Recompute, int | None]] = [
     ("none", None),
     ("selective", None),

@@ -130,7 +130,8 @@ def round_trip(ours: Decoder) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         save_hf_folder(ours, Path(folder))
         again = load_hf_folder(folder, pad_vocab_to=ours.config.pad_vocab_to)
-    mine, read = ours.state_dict(), again.state_dict()
+    mine = ours.state_dict()
+    read = again.state_dict()
     return mine.keys() == read.keys() and all(torch.equal(mine[name], read[name]) for name in mine)
 
 
@@ -158,7 +159,8 @@ def table(rows: list[Parity]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in rows:
-        tokens, trip = "equal" if row.same_tokens else "DIFFER", "bit-identical" if row.round_trip else "DIFFER"
+        tokens = "equal" if row.same_tokens else "DIFFER"
+        trip = "bit-identical" if row.round_trip else "DIFFER"
         lines.append(
             f"| {row.case} | {row.architecture} | {row.logits:.1e} | {row.gradients:.1e} | {row.worst_gradient:.1e} | {tokens} | {trip} |"
         )

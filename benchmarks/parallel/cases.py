@@ -8,7 +8,9 @@ from pathlib import Path
 
 from benchmarks.parallel.deepspeed_cases import CASES as DEEPSPEED
 
-STEPS, SEQUENCES, LENGTH = 5, 8, 32
+STEPS = 5
+SEQUENCES = 8
+LENGTH = 32
 LOSS = 5e-6  # the difference that is allowed
 MUON_LOSS = 1e-4  # its iteration rounds to bf16, where a gradient's last bit may become 2**-8
 MODELS = {

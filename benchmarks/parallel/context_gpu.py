@@ -44,7 +44,8 @@ class Rank:
     """What one of several ranks holds of whole sequences, and its share of their attention."""
 
     def __init__(self, rank: int, ranks: int, q: Tensor, kv: Tensor, kernel: Kernel) -> None:
-        self.rank, self.ranks = rank, ranks
+        self.rank = rank
+        self.ranks = ranks
         self.settings = AttentionSettings(q.size(3) ** -0.5, kernel)
         self.places = [places_of("ring", q.size(2), each, ranks).tensor(q.device) for each in range(ranks)]
         self.q = q[:, :, self.places[rank]]
@@ -82,7 +83,9 @@ class Rank:
 
 def in_pieces(q: Tensor, kv: Tensor, dout: Tensor, ranks: int, kernel: Kernel) -> tuple[Tensor, Tensor, Tensor]:
     """Output, and gradients of queries, and of keys and values, of whole sequences, as the ranks compute them."""
-    out, dq, dkv = torch.zeros_like(q), torch.zeros_like(q), torch.zeros(kv.shape, device=q.device)
+    out = torch.zeros_like(q)
+    dq = torch.zeros_like(q)
+    dkv = torch.zeros(kv.shape, device=q.device)
     for index in range(ranks):
         rank = Rank(index, ranks, q, kv, kernel)
         mine = rank.places[index]
@@ -190,7 +193,8 @@ def main() -> None:
     for title, shape in SHAPES.items():
         for kernel in (each for each in kernels if each != "plain"):
             seen_times = found[f"times, {title}, {kernel}"] = times(shape, length, given.device, kernel)
-            one, each = seen_times["one call / ranks"], seen_times["ranks"]
+            one = seen_times["one call / ranks"]
+            each = seen_times["ranks"]
             row = f"| {title} | {kernel} | {one:.2f} | {' '.join(f'{ms:.2f}' for ms in each)} | {max(each) / one:.2f} | {seen_times['ulysses rank']:.2f} |"
             lines.append(row)
             print(row, flush=True)

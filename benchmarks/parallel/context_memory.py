@@ -21,7 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # where this is run as a scr
 from benchmarks.parallel.document import insert
 from benchmarks.parallel.processes import run_ranks
 
-RANKS, LENGTH = 4, 512
+RANKS = 4
+LENGTH = 512
 SIZE = (
     "tokenizer=bytes",
     "model.layers=4",

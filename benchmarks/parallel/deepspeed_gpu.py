@@ -39,7 +39,8 @@ SIZE = {
         "trainer.batch_tokens=128",
     ),
 }
-STEPS, WARMUP = 20, 5
+STEPS = 20
+WARMUP = 5
 
 
 def measure(mode: str, device: str) -> dict[str, Any]:

@@ -79,7 +79,8 @@ def measure(preset: str) -> dict[str, int]:
     ranks = Ranks.from_environment()
     config = compose([*SIZE, f"parallel={preset}", f"trainer.batch_tokens={2 * 8 * ranks.world_size}"]).config
     plan = plan_training(config, ranks)
-    alive, seen = Alive(), {"forward": 0, "update": 0}
+    alive = Alive()
+    seen = {"forward": 0, "update": 0}
 
     def look(moment: str) -> None:
         gc.collect()

@@ -27,7 +27,9 @@ from benchmarks.parallel.deepspeed_cases import whole_gradient
 from benchmarks.parallel.document import insert
 from benchmarks.parallel.processes import alive, run_ranks
 
-GRADIENT, NORM = 1e-7, 1e-5  # the differences that are allowed; the last is relative
+# the differences that are allowed; the last is relative
+GRADIENT = 1e-7
+NORM = 1e-5
 
 
 @dataclass
@@ -137,7 +139,8 @@ def train(case: Case, *, evaluations: Literal["usual", "each step", "none"] = "u
                 outcome.norms.append(float(module.grad_norm))
 
     def loader() -> list[Any]:
-        rank, world = 0, 1
+        rank = 0
+        world = 1
         if trainer.distributed_sampler_kwargs:
             rank, world = (trainer.distributed_sampler_kwargs[key] for key in ("rank", "num_replicas"))
         size = plan.micro_batch
@@ -169,7 +172,8 @@ def train(case: Case, *, evaluations: Literal["usual", "each step", "none"] = "u
             scored = score_continuations(model, questions(config.model.vocab_size))
             if outcome.log_probs is not None:  # the later ones are there to disturb training if they can
                 return {}
-            outcome.choices, outcome.greedy = scored.log_probs.reshape(-1, 3), scored.greedy
+            outcome.choices = scored.log_probs.reshape(-1, 3)
+            outcome.greedy = scored.greedy
             made = torch.Generator().manual_seed(2)
             # Shorter than what the mesh was built for.
             rows = torch.randint(0, config.model.vocab_size, (3, LENGTH - 4), generator=made)

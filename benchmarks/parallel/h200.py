@@ -22,7 +22,8 @@ from typing import Any
 
 import torch
 
-COMPILED, FUSED = "single, compiled", "single, fused kernels"
+COMPILED = "single, compiled"
+FUSED = "single, fused kernels"
 MESHES = {
     "ddp": ("parallel=ddp",),
     "fsdp": ("parallel=fsdp",),
@@ -47,7 +48,9 @@ VARIANTS = {
     "fsdp, reduced each micro-batch": ("parallel=fsdp", "trainer.fused=off", "parallel.reduce_once=false"),
     "fsdp, state on the CPU": ("parallel=fsdp", "trainer.fused=off", "parallel.cpu_offload=true"),
 }
-WARM, TIMED = 3, 5  # steps
+# steps
+WARM = 3
+TIMED = 5
 REAL = ("model=gpt2-124m", "trainer.micro_batch=64", "trainer.batch_tokens=524288", "trainer.compile=true")
 TRIAL = (
     "model=gpt2-tiny",
@@ -88,7 +91,8 @@ def measure(overrides: tuple[str, ...], device: str) -> dict[str, Any]:
                 ends.append(time.perf_counter())
 
     made = torch.Generator().manual_seed(0)
-    length, vocabulary = config.trainer.sequence_length, config.model.vocab_size
+    length = config.trainer.sequence_length
+    vocabulary = config.model.vocab_size
     few = [torch.randint(0, vocabulary, (plan.micro_batch, length + 1), generator=made) for _ in range(4)]
     few = [batch.to(device) for batch in few]
     batches = [few[i % len(few)] for i in range(plan.micro_batches * steps)]

@@ -149,7 +149,8 @@ def planned_bytes(mode: str, memory: str, device: str, steps: int) -> float:
 
 def row(mode: str, memory: str, seen: dict[str, Any], base: dict[str, Any]) -> str:
     apart = max(abs(a - b) for a, b in zip(seen["losses"], base["losses"], strict=True))
-    peak, planned = seen["peak_bytes"], seen["planned_bytes"]
+    peak = seen["peak_bytes"]
+    planned = seen["planned_bytes"]
     measured = (
         f"{peak / GB:.2f} | {planned / GB:.2f} | {planned / peak - 1:+.1%}" if peak else f"- | {planned / GB:.4f} | -"
     )

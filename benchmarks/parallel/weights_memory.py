@@ -30,7 +30,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # where this is run as a scr
 
 from benchmarks.parallel.processes import run_ranks
 
-RANKS, TOLERANCE = 4, 1.3
+RANKS = 4
+TOLERANCE = 1.3
 MODES = {
     "fsdp": ("parallel=fsdp",),
     "hsdp": ("parallel=hsdp", "parallel.replicate=2", "parallel.shard=2"),
@@ -51,7 +52,8 @@ class Sampler(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.peak, self.done = anonymous_bytes(), threading.Event()
+        self.peak = anonymous_bytes()
+        self.done = threading.Event()
 
     def run(self) -> None:
         while not self.done.wait(0.005):

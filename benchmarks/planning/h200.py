@@ -42,7 +42,8 @@ LEAST_SECONDS = 6.0  # under which no probe is begun
 
 class Bench:
     def __init__(self, device: str, minutes: float, out: Path) -> None:
-        self.device, self.out = device, out
+        self.device = device
+        self.out = out
         self.ends_at = time.monotonic() + 60 * minutes
         self.found: Row = {"memory": [], "largest": [], "time": [], "left_out": []}
         self.processes: Any = multiprocessing.get_context("fork")

@@ -82,7 +82,8 @@ class Trained:
 
 def _fused() -> Any:
     """The path that the trainer takes for GPT-2's shape on a GPU, without graphs."""
-    hopper, lt = torch.cuda.get_device_capability() >= (9, 0), cublaslt.cublaslt_available()
+    hopper = torch.cuda.get_device_capability() >= (9, 0)
+    lt = cublaslt.cublaslt_available()
     kernels = Kernels(attention="cudnn" if hopper else "flash", products=lt, epilogue=lt and hopper)
     return lambda model, tokens, targets: fused_loss(model, tokens, targets, kernels)
 
@@ -160,7 +161,8 @@ def _held(device: str) -> Row:
     """Bytes at the peak, and what CUDA itself takes outside torch's allocator."""
     if device != "cuda":
         return {"allocated": None, "reserved": None, "outside": None, "retries": None, "grows": None}
-    stats, (free, total) = torch.cuda.memory_stats(), torch.cuda.mem_get_info()
+    stats = torch.cuda.memory_stats()
+    (free, total) = torch.cuda.mem_get_info()
     return {
         "allocated": torch.cuda.max_memory_allocated(),
         "reserved": torch.cuda.max_memory_reserved(),

@@ -141,7 +141,8 @@ def fit(rows: list[Run], models: dict[str, DecoderConfig]) -> dict[str, float]:
             math.log(values[name] / START[name]) ** 2 for name in START
         )
 
-    best, step = cost(fitted), 1.25
+    best = cost(fitted)
+    step = 1.25
     while step > 1.005:
         improved = False
         for name in START:
@@ -151,7 +152,9 @@ def fit(rows: list[Run], models: dict[str, DecoderConfig]) -> dict[str, float]:
                     all(tried[limited] <= most for limited, most in LIMITS.items())
                     and (found := cost(tried)) < best - 1e-9
                 ):
-                    fitted, best, improved = tried, found, True
+                    fitted = tried
+                    best = found
+                    improved = True
         if not improved:
             step = math.sqrt(step)
     return fitted
@@ -181,7 +184,8 @@ def summary(errors: list[float]) -> str:
 
 
 def report() -> str:
-    rows, models = runs(), shapes()
+    rows = runs()
+    models = shapes()
     fitting, holdout = halves(rows)
     fitted = fit(fitting, models)
     lines = ["fitted on half: " + _values(fitted), ""]

@@ -38,7 +38,8 @@ def plan_seconds() -> list[tuple[float, float]]:
     seconds = []
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(TIMES):
-            began, used = time.perf_counter(), _used()
+            began = time.perf_counter()
+            used = _used()
             subprocess.run(command, cwd=folder, check=True, capture_output=True)
             seconds.append((time.perf_counter() - began, _used() - used))
     return seconds

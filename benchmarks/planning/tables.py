@@ -143,7 +143,8 @@ def _memory_lines(found: Row) -> list[str]:
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for row in memory_rows(found):
-        error, predicted = memory_error(row), rank_memory(job_of(row), SINGLE).allocated / GIB
+        error = memory_error(row)
+        predicted = rank_memory(job_of(row), SINGLE).allocated / GIB
         cells = (
             [
                 f"{row['allocated'] / GIB:.2f}",

@@ -21,7 +21,9 @@ from skytrain.checkpoints.verification import verify
 from skytrain.runs import attempt_numbers, read_metrics, read_outcome
 from skytrain.storage import open_store
 
-STEPS, SAVE_EVERY, BLOWS_A_RUN = 10, 2, 5
+STEPS = 10
+SAVE_EVERY = 2
+BLOWS_A_RUN = 5
 # On top of the tests' tiny run.
 SETTINGS = (
     "model.layers=4",
@@ -59,7 +61,9 @@ class Campaign(ABC, Generic[Disturbance]):
     modes: tuple[str, ...]
 
     def __init__(self, root: Path, mode: str, seed: int, say: Callable[[str], None]) -> None:
-        self.root, self.mode, self.say = root, mode, say
+        self.root = root
+        self.mode = mode
+        self.say = say
         self.world, self.options = MODES[mode]
         self.generator = random.Random(f"{self.kind} {mode} {seed}")
         self.kills = self.runs = self.tries = 0

@@ -94,7 +94,8 @@ class JobCampaign(Jobs[JobKill]):
         return f"{disturbance.what} {moment}"
 
     def attempt(self, run: str, disturbance: JobKill | None) -> AttemptResult:
-        began, before = time.monotonic(), self.steps(run)
+        began = time.monotonic()
+        before = self.steps(run)
         job = self.start(run)
         supervisor = identify(job.pid)
         try:
@@ -129,7 +130,8 @@ class JobCampaign(Jobs[JobKill]):
 class SupervisorKills(JobCampaign):
     """The supervisor cannot do anything any more; its workers must end all the same, and claim no further attempt."""
 
-    kind, what = "supervisor", "killed the supervisor"
+    kind = "supervisor"
+    what = "killed the supervisor"
 
     def kill(self, job: subprocess.Popen[bytes], run: str) -> str:
         job.kill()
@@ -140,7 +142,8 @@ class SupervisorKills(JobCampaign):
 class GroupSignals(JobCampaign):
     """As systemd and Slurm stop a job: its supervisor, torchrun and every worker get the signal."""
 
-    kind, what = "group", "SIGTERM for every process"
+    kind = "group"
+    what = "SIGTERM for every process"
 
     def kill(self, job: subprocess.Popen[bytes], run: str) -> str:
         for pid in (*descendants(job.pid), job.pid):

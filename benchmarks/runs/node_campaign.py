@@ -69,7 +69,9 @@ SETTINGS = (
     "budget.usd_per_hour=1",
 )
 PATIENCE_SECONDS = 900
-PAUSE_SECONDS, OUTAGE_SECONDS, SHORT_SECONDS = 90, 60, 5
+PAUSE_SECONDS = 90
+OUTAGE_SECONDS = 60
+SHORT_SECONDS = 5
 KINDS = ("lost", "restart", "rank", "notice", "short", "both", "pause", "outage")
 MOMENTS = ("training", "commit", "meeting")
 
@@ -78,9 +80,13 @@ class NodeHost:
     """One machine: an agent, its metadata service, and how long it was rented."""
 
     def __init__(self, campaign: NodeCampaign, run: str, name: str, fake: FakeMetadata) -> None:
-        self.name, self.fake, self.log = name, fake, campaign.folder / f"{run}-{name}.log"
-        self._campaign, self._run = campaign, run
-        self.began, self.ended = boot_clock(), None
+        self.name = name
+        self.fake = fake
+        self.log = campaign.folder / f"{run}-{name}.log"
+        self._campaign = campaign
+        self._run = run
+        self.began = boot_clock()
+        self.ended = None
         self.start()
 
     def start(self) -> None:
@@ -125,8 +131,12 @@ class NodeCampaign:
     settings: tuple[str, ...] = SETTINGS
 
     def __init__(self, folder: Path, root: str, proxy: FaultProxy, seed: int, say: Callable[[str], None]) -> None:
-        self.folder, self.root, self.proxy, self.say = folder, root, proxy, say
-        self.generator, self.names = random.Random(seed), 0
+        self.folder = folder
+        self.root = root
+        self.proxy = proxy
+        self.say = say
+        self.generator = random.Random(seed)
+        self.names = 0
         self.store: Store = open_store(root)
         self.hosts: list[NodeHost] = []
         self.all_hosts: list[NodeHost] = []
@@ -153,7 +163,8 @@ class NodeCampaign:
         return any(host.agent.poll() == 0 for host in self.hosts)
 
     def run(self, run: str, blows: list[str]) -> None:
-        self.hosts, first = [self.new_host(run), self.new_host(run)], len(self.all_hosts) - 2
+        self.hosts = [self.new_host(run), self.new_host(run)]
+        first = len(self.all_hosts) - 2
         for number, kind in enumerate(blows):
             moment = self.generator.choice(MOMENTS)
             # Evenly over the run, so that each finds it under way.
@@ -283,7 +294,8 @@ class NodeCampaign:
         return found
 
     def compare(self, run: str, undisturbed: str) -> None:
-        expected, found = self.losses(undisturbed), self.losses(run)
+        expected = self.losses(undisturbed)
+        found = self.losses(run)
         assert found == expected, {
             key: (found.get(key), expected[key]) for key in expected if found.get(key) != expected[key]
         }

@@ -35,7 +35,8 @@ from skytrain.checkpoints.commits import committed, read_marker
 from skytrain.pipelines.prepare import prepare
 from skytrain.runs import Silent, attempt_numbers, list_meeting
 
-RUN, STEPS_BEFORE = "noticed", 3
+RUN = "noticed"
+STEPS_BEFORE = 3
 COMMON = ("trainer.steps=1000", "trainer.checkpoint_every=null", "trainer.validate_every=null")
 MODELS = {
     "10M": ("model.layers=8", "model.width=320", "model.heads=5"),
@@ -49,7 +50,9 @@ def measure(folder: Path, root: str, proxy: FaultProxy, model: tuple[str, ...]) 
     found.hosts = [found.new_host(RUN), found.new_host(RUN)]
     try:
         found.until(lambda: found.step(RUN) >= STEPS_BEFORE)
-        going, staying = found.hosts[1], found.hosts[0]  # node 1: the record is written on node 0
+        # node 1: the record is written on node 0
+        going = found.hosts[1]
+        staying = found.hosts[0]
         phases: dict[str, float] = {}
 
         def mark(name: str, done: Callable[[], bool]) -> None:

@@ -124,12 +124,15 @@ def main() -> None:
     print(lines[0], flush=True)
     with tempfile.TemporaryDirectory(prefix="skytrain-notice-") as folder, fake_metadata() as fake:
         for kind in given.stores.split(","):
-            place, environment, server = Path(folder) / kind, dict[str, str](), None
+            place = Path(folder) / kind
+            environment = dict[str, str]()
+            server = None
             place.mkdir()
             root = str(place / "store")
             if kind == "s3":
                 server, s3 = start_server(place)
-                root, environment = s3.new_root(), s3.environment()
+                root = s3.new_root()
+                environment = s3.environment()
             try:
                 found = measure(kind, root, fake, words, environment, place / "train.log")
             finally:

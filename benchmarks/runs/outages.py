@@ -22,7 +22,9 @@ from tests.support.s3 import start_server
 from skytrain.runs import attempt_numbers, read_outcome
 from skytrain.storage import open_store
 
-SHORTEST_SECONDS, LONGEST_SECONDS = 10.0, 180.0  # of an outage
+# of an outage
+SHORTEST_SECONDS = 10.0
+LONGEST_SECONDS = 180.0
 COMMITS = 4  # of a run, before its last: an outage begins right after one of them
 ANSWERS: dict[Kind, str] = {"slow_down": "503", "denied": "403"}
 # A denial is an outage only where the same was allowed before, so it never comes from the start.
@@ -54,8 +56,10 @@ class Window:
     """Decides for the proxy which requests meet the outage: it begins after the commit's marker has passed."""
 
     def __init__(self, outage: Outage) -> None:
-        self._outage, self._lock = outage, threading.Lock()
-        self._commits, self._began = 0, None if outage.commit else time.monotonic()
+        self._outage = outage
+        self._lock = threading.Lock()
+        self._commits = 0
+        self._began = None if outage.commit else time.monotonic()
         self.hits = 0
 
     def __call__(self, request: Request) -> bool:
@@ -91,7 +95,8 @@ class StoreOutages(Jobs[Outage]):
         super().__init__(root, mode, seed, say)
 
     def _copy_data(self, root: Path) -> None:
-        here, there = open_store(str(root)), open_store(self._store_root)
+        here = open_store(str(root))
+        there = open_store(self._store_root)
         for stat in (*here.list("tokens"), *here.list("tokenizers")):
             there.write(stat.key, here.read(stat.key))
 
@@ -111,7 +116,8 @@ class StoreOutages(Jobs[Outage]):
         return f"{disturbance.scope} answered {ANSWERS[disturbance.answer]}"
 
     def attempt(self, run: str, disturbance: Outage | None) -> AttemptResult:
-        began, window = time.monotonic(), Window(disturbance) if disturbance else None
+        began = time.monotonic()
+        window = Window(disturbance) if disturbance else None
         if disturbance and window:
             self._proxy.inject(disturbance.answer, when=window)
         job = self.start(run)
@@ -148,7 +154,8 @@ class MetadataFault:
 class MetadataFaults(Jobs[MetadataFault]):
     """The budget is watched all the same, and the notice is seen: exit 7, with a commit."""
 
-    kind, modes = "metadata", ("single", "fsdp")
+    kind = "metadata"
+    modes = ("single", "fsdp")
     # More micro-batches a step, so that a run lasts for several of the watch's polls.
     extra = ("trainer.batch_tokens=8192", "budget.usd=1e9")
     faults: tuple[tuple[Fault, str | None], ...] = (
@@ -176,7 +183,8 @@ class MetadataFaults(Jobs[MetadataFault]):
         return f"metadata {disturbance.fault}" + (" for tokens" if disturbance.method else "")
 
     def attempt(self, run: str, disturbance: MetadataFault | None) -> AttemptResult:
-        began, before = time.monotonic(), self.steps(run)
+        began = time.monotonic()
+        before = self.steps(run)
         with fake_metadata() as fake:
             self._url = fake.url
             if disturbance is not None:

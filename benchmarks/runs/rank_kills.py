@@ -64,7 +64,8 @@ def choose(
     generator: random.Random, world: int, seconds: float, number: int, places: list[tuple[str, str]]
 ) -> RankKill:
     """Every second disturbance in time; the others go through all phases and moments in turn."""
-    victims, rank = generator.choice(["one", "all"]), generator.randrange(world)
+    victims = generator.choice(["one", "all"])
+    rank = generator.randrange(world)
     if number % 2 == 0:
         return RankKill(victims, rank, seconds=generator.uniform(0.0, seconds))
     phase, moment = places[number // 2 % len(places)]
@@ -146,11 +147,14 @@ def run_attempt(config: Config, world: int, kill: RankKill | None, log: Path) ->
     began = time.monotonic()
     alive = {start_rank(config, rank, world, port, kill, log): rank for rank in range(world)}
     by_rank = {rank: pid for pid, rank in alive.items()}
-    happened, fell_at, by_themselves = False, 0.0, True
+    happened = False
+    fell_at = 0.0
+    by_themselves = True
     while alive:
         passed = time.monotonic() - began
         if kill is not None and kill.seconds is not None and not happened and passed >= kill.seconds:
-            happened, fell_at = True, passed
+            happened = True
+            fell_at = passed
             for rank in range(world) if kill.victims == "all" else [kill.rank]:
                 if by_rank[rank] in alive:
                     os.kill(by_rank[rank], signal.SIGKILL)
@@ -159,7 +163,8 @@ def run_attempt(config: Config, world: int, kill: RankKill | None, log: Path) ->
             rank = alive.pop(pid)
             died = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
             if died and not happened:
-                happened, fell_at = True, passed
+                happened = True
+                fell_at = passed
                 if kill is not None and kill.victims == "all":
                     for other in alive:
                         os.kill(other, signal.SIGKILL)

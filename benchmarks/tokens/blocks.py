@@ -25,7 +25,9 @@ sys.path.insert(0, str(ROOT))
 from skytrain.storage import Store, open_store  # noqa: E402
 from skytrain.tokens import BlockOrder, GlobalOrder, ShardWriter, TokenizerFacts, find_manifest  # noqa: E402
 
-T, SHARD_TOKENS, VOCAB = 1024, 2**18, 50257
+T = 1024
+SHARD_TOKENS = 2**18
+VOCAB = 50257
 CACHE_SHARDS = 40
 
 READ = """
@@ -81,7 +83,9 @@ def one_download(store: Store, folder: Path) -> float:
 
 def shuffle_quality() -> None:
     """If every shard were about something else: how far a batch's mean strays, in units of a perfect shuffle's."""
-    shards, windows, batch = 1000, 256, 512
+    shards = 1000
+    windows = 256
+    batch = 512
     print(
         f"\nshuffle of {shards} shards of {windows} windows, batches of {batch}, every shard with a value of its own:"
     )

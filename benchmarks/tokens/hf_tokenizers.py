@@ -38,7 +38,8 @@ TRAINING_BYTES = 1_000_000
 def main(megabytes: float) -> None:
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("fastokens", "tokenizers", "transformers"))
     print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}, {versions}, one thread")
-    texts, learned = mixed_text(int(megabytes * 1e6)), mixed_text(TRAINING_BYTES, spell_special=False)
+    texts = mixed_text(int(megabytes * 1e6))
+    learned = mixed_text(TRAINING_BYTES, spell_special=False)
     with tempfile.TemporaryDirectory() as scratch:
         for kind in KINDS:
             folder = make_tokenizer_folder(kind, Path(scratch) / kind, learned, VOCABULARY)
@@ -46,7 +47,8 @@ def main(megabytes: float) -> None:
 
 
 def measure(kind: str, folder: Path, texts: list[str]) -> None:
-    theirs, ours = AutoTokenizer.from_pretrained(folder), load_tokenizer_folder(folder)
+    theirs = AutoTokenizer.from_pretrained(folder)
+    ours = load_tokenizer_folder(folder)
     with warnings.catch_warnings(record=True) as fallback:
         warnings.simplefilter("always")
         ours.encode_batch(["compares the engines"])

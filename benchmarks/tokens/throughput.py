@@ -29,8 +29,11 @@ from skytrain.config import parse_count
 from skytrain.storage import open_store
 from skytrain.tokens import BatchSettings, Phase, ShardCache, ShardWriter, TokenDataModule, TokenizerFacts, TokenSplit
 
-T, BATCH, VOCAB = 1024, 8, 50257
-SECONDS, REPEATS = 1.5, 5
+T = 1024
+BATCH = 8
+VOCAB = 50257
+SECONDS = 1.5
+REPEATS = 5
 Batches = Iterator[torch.Tensor]
 
 
@@ -43,9 +46,11 @@ def measure(name: str, open_reader: Callable[[], Callable[[], Batches]]) -> floa
         return None
     rates = []
     for repeat in range(REPEATS + 1):
-        batches, tokens = reader(), 0
+        batches = reader()
+        tokens = 0
         assert next(batches).shape == (BATCH, T + 1)
-        began, wall = time.process_time(), time.monotonic()
+        began = time.process_time()
+        wall = time.monotonic()
         for batch in batches:
             assert batch.dtype == torch.int64
             tokens += len(batch) * T

@@ -24,7 +24,9 @@ from skytrain.tokens import TokenSplit, find_prepared, windows_at
 from skytrain.training.optimizers import make_optimizer
 from skytrain.training.schedules import learning_rate
 
-STEPS, WARM, ROUNDS = 14, 4, 3
+STEPS = 14
+WARM = 4
+ROUNDS = 3
 SIZE = [
     "model=gpt2-tiny",
     "model.width=256",
@@ -52,11 +54,14 @@ def bare(config: Config) -> tuple[list[float], list[float]]:
 
     store = open_store(config.store)
     split = TokenSplit.open(store, find_prepared(store, config.data, config.tokenizer).prefix("train"))
-    length, micro = config.trainer.sequence_length, config.trainer.micro_sequences
+    length = config.trainer.sequence_length
+    micro = config.trainer.micro_sequences
     accumulate = config.trainer.batch_tokens // (length * micro)
     model = build_model(config.model, seed=config.seed)
     optimizer = make_optimizer(model, config.optimizer, fused=False)
-    seconds, losses, position = [], [], 0
+    seconds = []
+    losses = []
+    position = 0
     for step in range(STEPS):
         began = time.perf_counter()
         for group in optimizer.param_groups:
@@ -95,7 +100,8 @@ def main() -> None:
             seconds, losses = product(config)
             ours += seconds
         apart = max(abs(a - b) for a, b in zip(losses, bare_losses, strict=True))
-    a, b = statistics.median(theirs), statistics.median(ours)
+    a = statistics.median(theirs)
+    b = statistics.median(ours)
     print(
         f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, torch {torch.__version__}, {torch.get_num_threads()} threads"
     )

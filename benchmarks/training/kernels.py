@@ -14,7 +14,12 @@ import triton.testing
 from skytrain.models.kernels import cross_entropy, gelu, norm, pack
 from skytrain.models.kernels.backend import Launch
 
-ROWS, WIDTH, HIDDEN, HEADS, VOCAB, PADDED = 64 * 1024, 768, 3072, 12, 50257, 50304
+ROWS = 64 * 1024
+WIDTH = 768
+HIDDEN = 3072
+HEADS = 12
+VOCAB = 50257
+PADDED = 50304
 
 
 def random(*shape: int) -> torch.Tensor:
@@ -80,7 +85,8 @@ def main() -> None:
     ):
         if not 8 <= tile * strip / (warps * 32) <= 32:
             continue
-        gelu.BACKWARD, gelu.STRIP = Launch(tile, warps, per, stages), strip
+        gelu.BACKWARD = Launch(tile, warps, per, stages)
+        gelu.STRIP = strip
         attempt(
             found,
             f"tile {tile} warps {warps} per SM {per} stages {stages} strip {strip}",
@@ -98,7 +104,8 @@ def main() -> None:
 
     logits = random(ROWS, PADDED)
     targets = torch.randint(0, VOCAB, (ROWS,), device="cuda")
-    losses, scale = torch.empty(ROWS, device="cuda"), torch.ones((), device="cuda")
+    losses = torch.empty(ROWS, device="cuda")
+    scale = torch.ones((), device="cuda")
     found = []
     for (tile, warps), stages in itertools.product(
         ((1024, 4), (2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 16), (8192, 32), (16384, 32)), (1, 2, 3)

@@ -23,7 +23,10 @@ from skytrain.training.losses import choose_loss
 from skytrain.training.optimizers import make_optimizer
 from skytrain.training.schedules import learning_rate
 
-STEPS, BATCH, LENGTH, LAST = 300, 32, 1024, 50
+STEPS = 300
+BATCH = 32
+LENGTH = 1024
+LAST = 50
 PATHS = {
     "eager": ["trainer.fused=off", "trainer.compile=false"],
     "fused": ["trainer.fused=on"],
@@ -62,7 +65,8 @@ def losses(tokens: np.ndarray, path: str, seed: int) -> list[float]:
 def gradient_errors(tokens: np.ndarray) -> None:
     """Of one small batch at the first step, against float32: how much each path rounds."""
     batch = torch.from_numpy(tokens[: 8 * (LENGTH + 1)].astype(np.int64).reshape(8, LENGTH + 1)).cuda()
-    x, y = batch[:, :-1], batch[:, 1:]
+    x = batch[:, :-1]
+    y = batch[:, 1:]
     model = build_model(compose_path("eager", 1).model, seed=1).cuda()
 
     def gradients(loss: torch.Tensor) -> dict[str, torch.Tensor]:

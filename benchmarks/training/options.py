@@ -26,8 +26,12 @@ from skytrain.runs import Silent
 from skytrain.training.losses import apply_fp8, choose_loss
 from skytrain.training.optimizers import make_optimizer
 
-ROWS, STEPS = {"cuda": 8, "cpu": 2}, {"cuda": 300, "cpu": 3}  # of fp8's runs
-WARM, LAST = 30, 50  # steps over which the learning rate rises, and over which losses are averaged
+# of fp8's runs
+ROWS = {"cuda": 8, "cpu": 2}
+STEPS = {"cuda": 300, "cpu": 3}
+# steps over which the learning rate rises, and over which losses are averaged
+WARM = 30
+LAST = 50
 SMALL = ["model.layers=1", "model.width=64", "model.heads=4", "trainer.device=cpu", "trainer.sequence_length=64"]
 
 
@@ -48,7 +52,8 @@ def documents(device: str) -> None:
     """GPT-2 124M with separate documents, against the plain decoder in float32 and against windows without masks."""
     options = ["model=gpt2-124m", "trainer.precision=bf16-mixed", "loader.separate_documents=true"]
     config = compose([*options, *(SMALL if device == "cpu" else [])]).config
-    length, rows = config.trainer.sequence_length, 2 if device == "cpu" else 32
+    length = config.trainer.sequence_length
+    rows = 2 if device == "cpu" else 32
     model = build_model(config.model, seed=0).to(device)
     separator = config.tokenizer.vocab_size - 1
     tokens = torch.randint(0, separator, (rows, length + 1), generator=torch.Generator().manual_seed(0)).to(device)
@@ -56,7 +61,8 @@ def documents(device: str) -> None:
         torch.rand(tokens.shape, generator=torch.Generator().manual_seed(1)).to(device) < 1 / 400
     )  # a document in 400 tokens
     tokens = tokens.masked_fill(begins, separator)
-    x, y = tokens[:, :-1], tokens[:, 1:]
+    x = tokens[:, :-1]
+    y = tokens[:, 1:]
     model.separator = separator
     path = choose_loss(config, device)
     compute = path.loss
@@ -123,7 +129,8 @@ def train(
     """Losses and seconds of a step for each batch."""
     optimizer = make_optimizer(model, config.optimizer, fused=device == "cuda")
     compute = torch.compile(lm_loss, dynamic=False) if config.trainer.compile else lm_loss
-    losses, seconds = [], []
+    losses = []
+    seconds = []
     for step, batch in enumerate(tokens):
         batch = batch.to(device)
         for group in optimizer.param_groups:
@@ -142,7 +149,8 @@ def train(
 
 def batches(text: Path | None, device: str, length: int) -> Iterator[torch.Tensor]:
     """The same ones for each run: pieces of the text in one order, or a walk that can be learned."""
-    rows, steps = ROWS[device], STEPS[device]
+    rows = ROWS[device]
+    steps = STEPS[device]
     if text is None:
         yield from (walk(step, rows, length) for step in range(steps))
         return

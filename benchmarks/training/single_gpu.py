@@ -40,7 +40,8 @@ def measure(name: str, micro_batch: int, steps: int, profile: bool) -> dict:
     config = compose(["model=gpt2-124m"]).config
     model = build_model(config.model, seed=0).cuda()
     optimizer = make_optimizer(model, config.optimizer, fused=True)
-    length, accumulate = 1024, 524288 // 1024 // micro_batch
+    length = 1024
+    accumulate = 524288 // 1024 // micro_batch
     tokens = torch.randint(0, 50257, (accumulate, micro_batch, length + 1), device="cuda")
 
     def autocast_loss(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

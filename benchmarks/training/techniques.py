@@ -28,7 +28,11 @@ from skytrain.models.kernels.cublaslt import Epilogue, Extras, Plan, shape_of
 from skytrain.training.graphs import GraphedLoss
 from skytrain.training.optimizers import make_optimizer
 
-TOKENS, WIDTH, HIDDEN, VOCAB, PADDED = 64 * 1024, 768, 3072, 50257, 50304
+TOKENS = 64 * 1024
+WIDTH = 768
+HIDDEN = 3072
+VOCAB = 50257
+PADDED = 50304
 
 
 def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
@@ -36,7 +40,8 @@ def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 
 def milliseconds(call: Callable[[], object], runs: int) -> float:
-    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
     call()
     start.record()
     for _ in range(runs):
@@ -56,7 +61,8 @@ def gelu(x: torch.Tensor) -> torch.Tensor:
 
 def products() -> None:
     """torch's algorithm against cuBLASLt's others, and with epilogues. The chip is kept busy, so at its power limit."""
-    f32, none = torch.float32, Epilogue.NONE
+    f32 = torch.float32
+    none = Epilogue.NONE
     forward = lambda k, m: (random(TOKENS, k), random(m, k).t())
     backward = lambda m, k: (random(TOKENS, m), random(m, k))
     weight = lambda m, k: (random(TOKENS, m).t(), random(TOKENS, k))
@@ -139,7 +145,8 @@ def one_product(
 def product_error(x: torch.Tensor, y: torch.Tensor, out: torch.Tensor, extras: Extras, epilogue: Epilogue) -> float:
     """Against float64, on the first rows."""
     rows = slice(0, 256)
-    expected, wrong = x[rows].double() @ y.double(), 0.0
+    expected = x[rows].double() @ y.double()
+    wrong = 0.0
     if epilogue in (Epilogue.BIAS, Epilogue.GELU_AUX_BIAS):
         expected = expected + extras.bias.double()
     if epilogue == Epilogue.GELU_AUX_BIAS:
@@ -277,7 +284,8 @@ def one_variant(
     worst = max(error(found, expected) for found, expected in zip(gradients, truth, strict=True))
     optimizer.zero_grad()
     step()
-    times, power = [], PowerMeter()
+    times = []
+    power = PowerMeter()
     for _ in range(5):
         torch.cuda.synchronize()
         began = time.perf_counter()
@@ -297,7 +305,8 @@ class PowerMeter:
     """The board's own count of energy, through NVML; reads only."""
 
     def __init__(self) -> None:
-        self._nvml, self._device = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
+        self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        self._device = ctypes.c_void_p()
         self._nvml.nvmlInit_v2()
         self._nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(self._device))
         self._began = self._millijoules()
@@ -308,7 +317,8 @@ class PowerMeter:
         return value.value
 
     def read(self, seconds: float) -> str:
-        joules, megahertz = (self._millijoules() - self._began) / 1e3, ctypes.c_uint()
+        joules = (self._millijoules() - self._began) / 1e3
+        megahertz = ctypes.c_uint()
         self._nvml.nvmlDeviceGetClockInfo(self._device, 1, ctypes.byref(megahertz))  # of the multiprocessors
         return f"{joules / seconds:.0f} W {megahertz.value} MHz"
 

@@ -136,7 +136,8 @@ def prepare_archive(corpus: Path, archive: Path) -> None:
 
 def rates_of(target: Target, shape: RungShape, config: Config) -> list[float]:
     """Two more low or high rates than at the target are left out for smaller models, whose optima lie higher."""
-    low, high = target.low, target.high
+    low = target.low
+    high = target.high
     if shape.config.model != config.model:
         low, high = low + 3, high + 1
     return [float(f"{1e-3 * 2 ** (step / 2):.4g}") for step in range(low, high + 1)]
@@ -164,7 +165,8 @@ def run_grid(config: Config, name: str, small: bool, limits: tuple[Path | None, 
     out, most_seconds = limits
     began = time.monotonic()
     target = TARGETS[name]
-    shapes, full = trial_shapes(config), target_shape(config)
+    shapes = trial_shapes(config)
+    full = target_shape(config)
     dry_run(full.config, Silent())  # the first run of a process loads the GPU's libraries
     estimates: dict[str, Any] = {}
     for shape in [*shapes, full]:
@@ -312,7 +314,8 @@ class Truth:
 
 def report(found: dict[str, Any], plots: Path | None) -> str:
     """The fitted U of the target, and each strategy's distance from its minimum."""
-    truth, played = Truth.of(found), play(found)
+    truth = Truth.of(found)
+    played = play(found)
     curve = truth.curve
     runs = sum(map(len, truth.by_rate.values()))
     lines = [f"{found['target']}: {len(found['rows'])} runs, {runs} of the target, {truth.seconds:.1f} s each"]

@@ -44,7 +44,8 @@ class Cell:
 
     def optimum(self) -> float:
         """ln of the minimum of the cubic through the rates around the best; no part of the strategies' own model."""
-        x, best = np.log(self.rates), math.log(self.rates[int(np.argmin(self.losses))])
+        x = np.log(self.rates)
+        best = math.log(self.rates[int(np.argmin(self.losses))])
         near = (abs(x - best) < AROUND) & (self.losses < self.losses.min() + DIVERGED_NATS)
         if near.sum() < 4:
             return best
@@ -78,7 +79,8 @@ def fit_law(cells: Sequence[Cell], optima: dict[str, float], without: Collection
     used = [cell for cell in cells if cell.setting not in without]
     rungs = [cell.rung for cell in used]
     y = np.array([optima[rung.name] for rung in rungs])
-    theta, damping = np.array([-5.9, -0.6, 0.28, 0.1, 11.4, 0.76]), 1e-2
+    theta = np.array([-5.9, -0.6, 0.28, 0.1, 11.4, 0.76])
+    damping = 1e-2
 
     def residuals(at: np.ndarray) -> np.ndarray:
         law = law_of(at)
@@ -93,7 +95,8 @@ def fit_law(cells: Sequence[Cell], optima: dict[str, float], without: Collection
         r = residuals(theta)
         jacobian = np.array([(residuals(theta + 1e-5 * unit) - r) / 1e-5 for unit in np.eye(6)]).T
         weight = np.minimum(1, 0.3 / np.maximum(abs(r), 1e-9))
-        normal, gradient = (jacobian.T * weight) @ jacobian, (jacobian.T * weight) @ r
+        normal = (jacobian.T * weight) @ jacobian
+        gradient = (jacobian.T * weight) @ r
         step = theta - np.linalg.solve(normal + np.diag(damping * np.diag(normal) + 1e-9), gradient)
         new = cost(step)
         if new < now:
@@ -119,7 +122,9 @@ def priors_without(cells: Sequence[Cell], optima: dict[str, float], without: Col
     miss is the offset's width, that of its batches around the mean the nugget's; exponents get the jackknife's.
     """
     settings = sorted({cell.setting for cell in cells} - set(without))
-    means, rests, exponents = [], [], []
+    means = []
+    rests = []
+    exponents = []
     for one in settings:
         law = fit_law(cells, optima, {*without, one})
         misses = [optima[cell.rung.name] - law(cell.rung) for cell in cells if cell.setting == one]

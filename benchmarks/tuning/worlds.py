@@ -21,7 +21,8 @@ import numpy as np
 from skytrain.tuning import Answer, Observation, Priors, Problem, Rung, Search, Trial, find_strategy, u_shape
 
 BUDGETS = (0.5, 1.0, 2.0, 4.0)  # in target runs
-SIZES, HORIZONS = (1 / 16, 1 / 4, 1.0), (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+SIZES = (1 / 16, 1 / 4, 1.0)
+HORIZONS = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 PEERS = ("literature", "early-stopping", "data-scaling", "model-scaling", "transfer", "greedy", "grid", "halving", "hyperband")  # fmt: skip
 
 
@@ -88,7 +89,8 @@ class World:
         return Problem(target=target, rungs=rungs, lowest=1e-5, highest=0.3, priors=wide(law), seed=self.seed)
 
     def optimum(self, rung: Rung) -> float:
-        size, horizon = math.log(rung.parameters / 5e6), math.log(rung.tokens / 2e7)
+        size = math.log(rung.parameters / 5e6)
+        horizon = math.log(rung.tokens / 2e7)
         own = np.random.default_rng([self.seed, round(rung.parameters), round(rung.tokens)]).normal()
         away = math.hypot(size, horizon)
         scatter = self.scatter * own * math.sqrt(1 - math.exp(-away))
@@ -131,7 +133,8 @@ class Outcome:
 
 
 def play(name: str, world: World, budget: float) -> Outcome:
-    problem, strategy = world.problem(), find_strategy(name)
+    problem = world.problem()
+    strategy = find_strategy(name)
     target = problem.target
     history: list[Observation] = []
     total = left = budget * target.usd

@@ -84,7 +84,8 @@ def run_load(endpoint: Endpoint, settings: LoadSettings, prompts: Sequence[str],
         answers = list(_answers(endpoint, settings, warm, concurrency))
         gone = _is_gone(endpoint, answers)  # so that a server that hangs is not waited for again and again
         if not gone:
-            began, answers = time.perf_counter(), []
+            began = time.perf_counter()
+            answers = []
             for answer in _answers(endpoint, settings, prompts[: settings.requests], concurrency):
                 answers.append(answer)
                 reporter.progress(f"{concurrency} at once", len(answers), settings.requests)

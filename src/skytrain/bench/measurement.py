@@ -109,7 +109,9 @@ class RandomTokens(IterableDataset[torch.Tensor]):
 
     def __init__(self, config: Config, count: int) -> None:
         self._shape = (config.trainer.micro_sequences, config.trainer.sequence_length + 1)
-        self._vocab_size, self._count, self._seed = config.model.vocab_size, count, config.seed
+        self._vocab_size = config.model.vocab_size
+        self._count = count
+        self._seed = config.seed
 
     def __iter__(self) -> Any:
         generator = torch.Generator().manual_seed(self._seed)

@@ -78,7 +78,8 @@ class ParallelBench:
 
     def efficiency(self, row: ModeRow, kind: str) -> float | None:
         """Tokens per second and rank, relative to one device alone."""
-        alone, mine = self.rows[0].tokens_per_s(kind), row.tokens_per_s(kind)
+        alone = self.rows[0].tokens_per_s(kind)
+        mine = row.tokens_per_s(kind)
         return mine / row.ranks / alone if alone and mine else None
 
 
@@ -97,7 +98,9 @@ def bench_parallel(
     here = torch.cuda.device_count() if device == "cuda" else len(os.sched_getaffinity(0))
     if largest and device == "cuda" and largest > here:
         raise SkytrainError(f"--processes {largest}: this machine has {here} GPU(s), and each process needs its own")
-    cases, machine, rows = list(mode_cases(largest or here, modes)), _machine(device), []
+    cases = list(mode_cases(largest or here, modes))
+    machine = _machine(device)
+    rows = []
     if text := busy(machine):
         reporter.note(text)
     for number, (mode, ranks) in enumerate(cases):
@@ -280,7 +283,8 @@ def _line(bench: ParallelBench, row: ModeRow) -> str:
         return start + (row.problem or "")
 
     def speed(kind: str) -> str:
-        rate, efficiency = row.tokens_per_s(kind), bench.efficiency(row, kind)
+        rate = row.tokens_per_s(kind)
+        efficiency = bench.efficiency(row, kind)
         steps: Steps | None = getattr(row, kind)
         if steps is None or rate is None or efficiency is None:
             return f"{'-':>10} {'-':>10} {'-':>8}"

@@ -30,7 +30,8 @@ from ..tokens import read_tokenizer_settings
 from ..training import choose_device, make_module, make_trainer, outline, peak_resident_bytes, plan_training
 from .measurement import RandomTokens, StepClock, shortened
 
-WARM_STEPS, PROFILED_STEPS = 2, 2
+WARM_STEPS = 2
+PROFILED_STEPS = 2
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ def measure_steps(config: Config, ranks: Ranks) -> Steps:
     before = _resident_bytes()
     torch.manual_seed(config.seed)
     module = make_module(config, plan, outline(config), lambda text: None)
-    clock, profile = StepClock(Silent()), Communication(plan.device == "cuda")
+    clock = StepClock(Silent())
+    profile = Communication(plan.device == "cuda")
     if plan.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     with tempfile.TemporaryDirectory(prefix="skytrain-bench-") as scratch:
@@ -101,7 +103,9 @@ class Communication(pl.Callback):
     def __init__(self, cuda: bool) -> None:
         activity = torch.profiler.ProfilerActivity
         self._profiler = torch.profiler.profile(activities=[activity.CPU, *([activity.CUDA] if cuda else [])])
-        self._cuda, self._began, self._running = cuda, 0.0, False
+        self._cuda = cuda
+        self._began = 0.0
+        self._running = False
         self.share = 0.0
 
     def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
@@ -129,7 +133,8 @@ class Communication(pl.Callback):
 
 def covered(spans: Iterable[tuple[float, float]]) -> float:
     """The length of the union of spans: collectives that overlap count once."""
-    total, reached = 0.0, float("-inf")
+    total = 0.0
+    reached = float("-inf")
     for start, end in sorted(spans):
         total += max(0.0, end - max(start, reached))
         reached = max(reached, end)

@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-WIDTH, HEIGHT = 760, 440
-LEFT, RIGHT, TOP, BOTTOM = 80, 190, 48, 56
+WIDTH = 760
+HEIGHT = 440
+LEFT = 80
+RIGHT = 190
+TOP = 48
+BOTTOM = 56
 # Okabe and Ito's colours, which most colour-blind people tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31", "#7F3C8D", "#666666")
 
@@ -23,7 +27,8 @@ class Series:
 def scaling_svg(title: str, alone: float, largest: int, series: Sequence[Series]) -> str:
     """Both axes are logarithmic, so that the ideal, `alone` times the ranks, is a straight line."""
     speeds = [speed for each in series for _, speed in each.points] + [alone, alone * largest]
-    low, high = min(speeds) * 0.8, max(speeds) * 1.2
+    low = min(speeds) * 0.8
+    high = max(speeds) * 1.2
 
     def x(ranks: float) -> float:
         return LEFT + (WIDTH - LEFT - RIGHT) * (math.log2(ranks) / math.log2(largest) if largest > 1 else 0.5)

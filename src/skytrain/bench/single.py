@@ -106,7 +106,8 @@ def peer_speeds(config: Config, steps: int, reporter: Reporter) -> list[Speed]:
     model = config.model
     if not isinstance(model, DecoderConfig):
         raise SkytrainError(f"model={model.name} has no counterpart at Hugging Face to compare with\n  add --no-peer")
-    length, batch_tokens = config.trainer.sequence_length, config.trainer.batch_tokens
+    length = config.trainer.sequence_length
+    batch_tokens = config.trainer.batch_tokens
     sizes = [size for size in PEER_BATCHES if batch_tokens % (size * length) == 0]
     best = []
     for vocab_size in sorted({model.vocab_size, model.padded_vocab}):

@@ -22,7 +22,8 @@ from ..storage import NotFound, Stat, Store
 from .errors import USE_ANOTHER, CheckpointError, DamagedCheckpoint, SaveFailed, TakenOver
 from .manifest import FORMAT, CheckpointManifest, check_format, parse_manifest
 
-MANIFEST, VALIDATION = "manifest.json", "validation.json"
+MANIFEST = "manifest.json"
+VALIDATION = "validation.json"
 _MARKER = re.compile(r"(?P<folder>.*)/COMMITTED\.(?P<attempt>\d+)")
 _STEP = re.compile(r"runs/(?P<run>[^/]+)/checkpoints/step-(?P<step>\d+)")
 

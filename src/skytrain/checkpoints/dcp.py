@@ -78,7 +78,8 @@ class PartsPlanner(DefaultSavePlanner):
         return plans, dataclasses.replace(metadata, planner_data=[plan.planner_data for plan in all_plans])
 
     def resolve_data(self, write_item: WriteItem) -> Tensor:
-        part, data = self.state_dict[write_item.index.fqn], write_item.tensor_data
+        part = self.state_dict[write_item.index.fqn]
+        data = write_item.tensor_data
         assert data is not None
         values = part.values
         for dim, (offset, size) in enumerate(zip(data.chunk.offsets, data.chunk.sizes, strict=True)):
@@ -88,14 +89,17 @@ class PartsPlanner(DefaultSavePlanner):
 
 def _write_items(name: str, part: TensorPart) -> list[WriteItem]:
     values = part.values
-    properties, whole = TensorProperties(dtype=values.dtype), torch.Size(part.shape)
+    properties = TensorProperties(dtype=values.dtype)
+    whole = torch.Size(part.shape)
     rows = values.size(0) if values.ndim else 1
     together = max(1, PIECE_BYTES * rows // (values.numel() * values.element_size()))
     items = []
     for row in range(0, rows, together):
-        offsets, sizes = list(part.offsets), list(values.shape)
+        offsets = list(part.offsets)
+        sizes = list(values.shape)
         if values.ndim:
-            offsets[0], sizes[0] = part.offsets[0] + row, min(together, rows - row)
+            offsets[0] = part.offsets[0] + row
+            sizes[0] = min(together, rows - row)
         chunk = ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
         data = TensorWriteData(chunk, properties, whole)
         items.append(WriteItem(MetadataIndex(name, chunk.offsets), WriteItemType.SHARD, tensor_data=data))
@@ -108,7 +112,10 @@ class StoreWriter(StorageWriter):
     def __init__(
         self, store: Store, folder: str, finish: Callable[[CheckpointManifest], None], state: Mapping[str, Any]
     ) -> None:
-        self._store, self._folder, self._finish, self._state = store, folder, finish, state
+        self._store = store
+        self._folder = folder
+        self._finish = finish
+        self._state = state
 
     def reset(self, checkpoint_id: Any = None) -> None:
         return
@@ -245,7 +252,9 @@ class StoreReader(StorageReader):
     """Reads only the pieces that a rank needs, and checks the hash of each."""
 
     def __init__(self, store: Store, folder: str, manifest: CheckpointManifest) -> None:
-        self._store, self._folder, self._manifest = store, folder, manifest
+        self._store = store
+        self._folder = folder
+        self._manifest = manifest
 
     def reset(self, checkpoint_id: Any = None) -> None:
         return
@@ -289,7 +298,8 @@ class StoreReader(StorageReader):
         start = span[0].start
         data = self._whole(span)
         for want in span:
-            piece, item = want.piece, want.item
+            piece = want.piece
+            item = want.item
             values = data[want.start - start : want.end - start]
             saved = torch.frombuffer(values, dtype=getattr(torch, want.tensor.dtype)).view(piece.sizes)
             for dim, (offset, length) in enumerate(zip(item.storage_offsets, item.lengths, strict=True)):
@@ -300,7 +310,9 @@ class StoreReader(StorageReader):
 
     def _whole(self, span: Sequence[_Wanted]) -> memoryview:
         """The bytes of a span, as committed. Bytes with a wrong hash are read again: the network may be at fault."""
-        key, start, end = f"{self._folder}/{span[0].file}", span[0].start, max(want.end for want in span)
+        key = f"{self._folder}/{span[0].file}"
+        start = span[0].start
+        end = max(want.end for want in span)
         for _ in range(READS):
             data = memoryview(read_exactly(self._store, key, start, end - start))
             altered = [

@@ -129,7 +129,8 @@ class DeepSpeedCheckpoint:
 
     def fetch(self, into: Path, rank: int | None = None) -> None:
         """Downloads and verifies the files that a rank reads, or all of them, under DeepSpeed's names."""
-        store, folder = self.saved.tensors.store, self.saved.tensors.folder
+        store = self.saved.tensors.store
+        folder = self.saved.tensors.folder
         for name, file in self.files.items():
             plain = name.removeprefix(f"{FILES}/")
             if rank is None or _is_for(plain, rank):
@@ -248,7 +249,8 @@ def _one(folder: Path, pattern: str) -> Any:
 
 def _cut_whole(partitions: Sequence[Tensor], shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
     """ZeRO-1 and -2: all parameters form one row, split into equal parts for the ranks. Padding is last."""
-    row, start = torch.cat([partition.detach().reshape(-1) for partition in partitions]), 0
+    row = torch.cat([partition.detach().reshape(-1) for partition in partitions])
+    start = 0
     for name, shape in shapes.items():
         yield name, row[start : start + shape.numel()].view(shape).clone()
         start += shape.numel()

@@ -14,7 +14,8 @@ from typing import Any
 from .errors import USE_ANOTHER, CheckpointError, DamagedCheckpoint
 
 FORMAT = 2
-NATIVE, DEEPSPEED = "skytrain", "deepspeed"
+NATIVE = "skytrain"
+DEEPSPEED = "deepspeed"
 ITEM_BYTES = {
     "float64": 8,
     "float32": 4,

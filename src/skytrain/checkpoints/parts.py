@@ -69,7 +69,8 @@ class HostCopy:
         self.reserve(tensors)
         assert self._block is not None
         taken: dict[str, TensorPart] = {}
-        start, device = 0, None
+        start = 0
+        device = None
         for name, tensor in tensors.items():
             part = part_of(tensor)
             if part is None:
@@ -89,7 +90,8 @@ class HostCopy:
         if self._pinned:
             assert self._block is not None
             torch.cuda.cudart().cudaHostUnregister(self._block.data_ptr())
-        self._block, self._pinned = None, False
+        self._block = None
+        self._pinned = False
 
 
 def _aligned(values: Tensor) -> int:

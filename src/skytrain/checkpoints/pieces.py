@@ -20,7 +20,8 @@ def read_tensor(store: Store, folder: str, name: str, saved: SavedTensor) -> Ten
     dtype: torch.dtype = getattr(torch, saved.dtype)
     target = torch.empty(saved.shape, dtype=dtype)
     for piece in saved.pieces:
-        key, size = f"{folder}/{piece.file}", saved.piece_bytes(piece)
+        key = f"{folder}/{piece.file}"
+        size = saved.piece_bytes(piece)
         for _ in range(READS):
             data = read_exactly(store, key, piece.start, size)
             if hashlib.sha256(data).hexdigest() == piece.sha256:

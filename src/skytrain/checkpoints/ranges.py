@@ -29,7 +29,8 @@ def spans(ranges: Iterable[R]) -> list[list[R]]:
     found: list[list[R]] = []
     for each in sorted(ranges, key=lambda each: (each.file, each.start)):
         if found:
-            first, last = found[-1][0], found[-1][-1]
+            first = found[-1][0]
+            last = found[-1][-1]
             near = each.file == first.file and each.start - last.end < ALIGNED_BYTES
             if near and each.end - first.start <= JOINED_BYTES:
                 found[-1].append(each)

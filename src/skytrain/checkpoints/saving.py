@@ -76,7 +76,8 @@ def write_and_commit(
     amend: Callable[[CheckpointManifest], CheckpointManifest] = lambda manifest: manifest,
 ) -> None:
     """Writes what every rank has, and commits it on rank 0 with the manifest that `amend` returns."""
-    options, made = target.options, False
+    options = target.options
+    made = False
 
     def finish(manifest: CheckpointManifest) -> None:
         nonlocal made
@@ -96,10 +97,12 @@ class PendingSave:
     """A running save, in a daemon thread: a dead peer must not keep the process alive."""
 
     def __init__(self, key: str, work: Callable[[], None], copy_seconds: float) -> None:
-        self.key, self.copy_seconds = key, copy_seconds
+        self.key = key
+        self.copy_seconds = copy_seconds
         self.seconds: float | None = None  # from the start of the save to the commit
         self.error: BaseException | None = None
-        self._work, self._began = work, time.monotonic() - copy_seconds
+        self._work = work
+        self._began = time.monotonic() - copy_seconds
         self._thread = threading.Thread(target=self._run, name=f"save {key}", daemon=True)
         self._thread.start()
 

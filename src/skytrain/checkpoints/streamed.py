@@ -55,7 +55,8 @@ def write_streamed(target: SaveTarget, tensors: Iterable[tuple[str, Tensor]], re
         if file.bytes and file.bytes + values.nbytes > FILE_BYTES:
             write()
         data = memoryview(values.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
-        start, dtype = file.add(data), str(values.dtype).removeprefix("torch.")
+        start = file.add(data)
+        dtype = str(values.dtype).removeprefix("torch.")
         pieces = tuple(_pieces(values, data, file.name, start))
         saved[name] = SavedTensor(dtype, tuple(values.shape), pieces)
         del values, data, tensor  # or the next one would be computed beside it
@@ -77,9 +78,11 @@ def _pieces(values: Tensor, data: memoryview, file: str, start: int) -> Iterator
     together = max(1, PIECE_BYTES // max(1, row_bytes))
     for first in range(0, rows, together):
         count = min(together, rows - first)
-        offsets, sizes = [0] * values.ndim, list(values.shape)
+        offsets = [0] * values.ndim
+        sizes = list(values.shape)
         if values.ndim:
-            offsets[0], sizes[0] = first, count
+            offsets[0] = first
+            sizes[0] = count
         block = data[first * row_bytes : (first + count) * row_bytes]
         digest = hashlib.sha256(block).hexdigest()
         yield Piece(

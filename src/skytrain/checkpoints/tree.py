@@ -6,7 +6,10 @@ from typing import Any
 
 import torch
 
-TENSOR, SAME, ITEMS, TUPLE = "$tensor", "$same", "$items", "$tuple"
+TENSOR = "$tensor"
+SAME = "$same"
+ITEMS = "$items"
+TUPLE = "$tuple"
 
 
 def split_tensors(tree: Any) -> tuple[Any, dict[str, torch.Tensor]]:

@@ -55,7 +55,8 @@ def single(
     )
     for speed in bench.speeds:
         print("  " + speed_line(speed))
-    trainer, bare = bench.speeds[0], bench.speeds[1]
+    trainer = bench.speeds[0]
+    bare = bench.speeds[1]
     print(f"  the trainer costs {1 - trainer.tokens_per_s / bare.tokens_per_s:.1%} over the bare loop")
     if len(bench.speeds) > 2:
         print(f"  {trainer.tokens_per_s / bench.speeds[2].tokens_per_s:.2f}x {bench.speeds[2].name}")

@@ -27,7 +27,8 @@ def launch_experts(domains: DomainsFile, folders: list[Path], yes: bool, dry_run
         return compose_overrides(words, folders, domains.seed)
 
     config = compose([*domains.words(next(iter(domains.experts)))]).config
-    session, console = Preflight(config=config).session, reporter()
+    session = Preflight(config=config).session
+    console = reporter()
     experts = plan_experts(domains, compose, launching.open_store(config.store), session, console)
     if not experts:
         print("every expert is done or running")
@@ -57,7 +58,8 @@ def launch_experts(domains: DomainsFile, folders: list[Path], yes: bool, dry_run
 def _rows(experts: list[ExpertLaunch], prepared: list[PreparedLaunch]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [("DOMAIN", "RUN", "MACHINES", "$/HOUR", "PLANNED", "AT MOST", "KILL TIME")]
     for one, launch in zip(experts, prepared, strict=True):
-        offer, first = launch.plan.choice, launch.record.groups[0]
+        offer = launch.plan.choice
+        first = launch.record.groups[0]
         share = "-" if one.share_usd is None else f"${one.share_usd:.2f}"
         machines = f"{offer.nodes} x {offer.instance_type} ({offer.market})"
         price = f"{launch.usd_per_hour:.2f}"

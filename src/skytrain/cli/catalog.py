@@ -54,10 +54,12 @@ def catalog(
     regions = region or loaded.regions
     if cpu:
         machines = rank_cpu_machines(loaded, market, regions)
-        rows, table = [asdict(row) for row in machines], cpu_table(machines)
+        rows = [asdict(row) for row in machines]
+        table = cpu_table(machines)
     else:
         ranked = rank_catalog(loaded, compose_overrides([f"model={model}"]).config.model, market, regions)
-        rows, table = [asdict(row) for row in ranked], catalog_table(ranked)
+        rows = [asdict(row) for row in ranked]
+        table = catalog_table(ranked)
     if as_json:
         print(json.dumps(rows, indent=1))
         return

@@ -61,7 +61,8 @@ def init(
 
     found = terraform_outputs(terraform) if outputs is None else read_outputs(_text(outputs), str(outputs))
     done = cloud_init(found, folder, owner, force)
-    cloud, root = done.config.cloud, done.config.store.root
+    cloud = done.config.cloud
+    root = done.config.store.root
     print(f"account {cloud.account}, region {cloud.region}, project {cloud.project}, store {root}")
     print(*(f"wrote {path}" for path in done.written), sep="\n")
     print("\nnext: skytrain doctor cloud=aws")

@@ -74,7 +74,8 @@ class Console:
             self._bars.start()
         if stage not in self._tasks:
             self._tasks[stage] = self._bars.add_task(stage, total=total, detail=detail, left="")
-        task, bars = self._tasks[stage], self._bars
+        task = self._tasks[stage]
+        bars = self._bars
         bars.update(task, completed=done, total=total, detail=detail)
         if seconds_left is None:
             seconds_left = next(each.time_remaining for each in bars.tasks if each.id == task)
@@ -85,7 +86,8 @@ class Console:
     def close(self) -> None:
         if self._bars:
             self._bars.stop()
-            self._bars, self._tasks = None, {}
+            self._bars = None
+            self._tasks = {}
 
     def __enter__(self) -> Console:
         return self
@@ -129,7 +131,8 @@ def print_table(rows: Sequence[tuple[str, ...]]) -> None:
 def pause(seconds: float) -> None:
     """Wait. Ends the command if whoever reads its output has gone: `status --watch | head`."""
     try:
-        poll, output = select.poll(), sys.stdout.fileno()
+        poll = select.poll()
+        output = sys.stdout.fileno()
     except (AttributeError, io.UnsupportedOperation):  # not on every system, and not where Python itself captures it
         time.sleep(seconds)
         return

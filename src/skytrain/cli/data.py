@@ -45,7 +45,8 @@ def list_(overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_js
         rows.append((each.dataset, each.version, each.tokenizer or "-", *counts, *sizes))
     tokenizers = [("TOKENIZER", "VOCABULARY", "SIZE", "USED BY")]
     for tokenizer in found.tokenizers:
-        size, used_by = format_bytes(tokenizer.bytes), ", ".join(tokenizer.used_by) or "-"
+        size = format_bytes(tokenizer.bytes)
+        used_by = ", ".join(tokenizer.used_by) or "-"
         tokenizers.append((tokenizer.id, f"{tokenizer.vocab_size:,}", size, used_by))
     if not found.datasets:
         print(f"no prepared data in {config.store.root} yet\n  make some: skytrain prepare", file=sys.stderr)

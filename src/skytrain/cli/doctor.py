@@ -55,7 +55,8 @@ def doctor(
     from ..config import plural
     from ..pipelines.doctor import doctor as pipeline, doctor_exit_code
 
-    findings, group = [], ""
+    findings = []
+    group = ""
     for finding in pipeline(compose_cloud(overrides, config_dir).config, plan):
         if not as_json:
             if finding.group != group:

@@ -79,7 +79,8 @@ def push(
     from .console import reporter
 
     config = compose_cloud(overrides, config_dir).config
-    repository, source = image_repository(config.cloud), find_source(context)
+    repository = image_repository(config.cloud)
+    source = find_source(context)
     session = open_session(repository.region, config.cloud.account)
     confirm(session, f"Push to {repository.url}?", 0.0, yes)
     with reporter() as console:

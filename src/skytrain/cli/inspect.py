@@ -48,7 +48,8 @@ def inspect(
 def _lines(found: Inspection) -> list[str]:
     from ..config import format_bytes, format_count, plural
 
-    manifest, tokenizer = found.manifest, found.manifest.tokenizer
+    manifest = found.manifest
+    tokenizer = found.manifest.tokenizer
     bytes_per_token = manifest.text_bytes / max(1, manifest.tokens - manifest.documents)
     made_from = ", ".join(
         f"{key} {value}" for key, value in sorted(manifest.made_from.items()) if isinstance(value, (str, int, float))

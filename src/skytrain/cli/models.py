@@ -46,7 +46,8 @@ def models(names: Names = None, length: Length = 1024, vocab_size: Vocabulary = 
     print(f"{titles}  {'FLOP/token':>10}  {'to train':>9}  {'longest':>7}")
     for row in rows:
         size = f"{row.name:<{width}}  {row.family:<7}  {row.vocab_size:>10,}  {row.parameters:>14,}"
-        flops, state = format_count(row.flops_per_token), format_bytes(row.state_bytes)
+        flops = format_count(row.flops_per_token)
+        state = format_bytes(row.state_bytes)
         print(f"{size}  {flops:>10}  {state:>9}  {row.max_length:>7}")
     print(f"""
 Choose a model with model=NAME.

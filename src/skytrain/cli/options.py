@@ -100,7 +100,8 @@ def compose_cloud(overrides: list[str] | None, config_dirs: list[Path] | None = 
     from ..cloud import CLOUD_FILE
     from ..config import compose
 
-    words, folders = list(overrides or []), config_dirs or []
+    words = list(overrides or [])
+    folders = config_dirs or []
     written = any((folder / CLOUD_FILE).is_file() for folder in [*folders, Path()])
     if written and not any(word.startswith("cloud=") for word in words):
         words.insert(0, "cloud=aws")

@@ -46,8 +46,10 @@ def list_(overrides: StoreOverrides = None, config_dir: ConfigDirs = None, as_js
     rows: list[tuple[str, ...]] = [("RUN", "STATE", "STEP", "VALIDATION", "CHECKPOINTS", "SIZE", "STARTED", "FROM")]
     for each in entries:
         loss = "-" if each.val_loss is None else f"{each.val_loss:.4f}"
-        step, size = f"{each.step}/{each.total_steps}", format_bytes(each.bytes)
-        started, source = each.started_at or "-", each.started_from or "-"
+        step = f"{each.step}/{each.total_steps}"
+        size = format_bytes(each.bytes)
+        started = each.started_at or "-"
+        source = each.started_from or "-"
         rows.append((each.run, each.state, step, loss, str(each.checkpoints), size, started, source))
     print_table(rows)
     for each in entries:

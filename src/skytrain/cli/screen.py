@@ -57,7 +57,8 @@ class PlainScreen:
         from ..pipelines.run_view import headline, view_line
 
         nodes = [(node.machine, node.state, node.rank) for node in view.nodes]
-        event, step = (headline(view), nodes, view.generation, view.launch), view.status.step
+        event = (headline(view), nodes, view.generation, view.launch)
+        step = view.status.step
         late = time.monotonic() - self._shown_at >= LINE_SECONDS
         if self._shown is None or self._shown[0] != event or (late and self._shown[1] != step):
             self._shown, self._shown_at = (event, step), time.monotonic()

@@ -120,11 +120,13 @@ def _status(config: Config, run: str | None, as_json: bool) -> str:
 
     jobs = target_of(config).run_jobs(config, run)
     try:
-        found, missing = pipeline(config, run), []
+        found = pipeline(config, run)
+        missing = []
     except SkytrainError as error:
         if not (jobs and jobs.facts) and not (isinstance(error, NoRuns) and config.cloud.project is not None):
             raise
-        found, missing = [], [str(error).partition("\n")[0]]
+        found = []
+        missing = [str(error).partition("\n")[0]]
     account = _account(config, run, [each.run for each in found]) if run is None or jobs is None else None
     if as_json:
         shown = [dataclasses.asdict(each) for each in found]

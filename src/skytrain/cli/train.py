@@ -152,7 +152,8 @@ def _work(composed: Composed, start: Start, allow_changes: bool) -> None:
     from ..jobs import Ranks, Supervision
     from .console import reporter
 
-    supervision, ranks = Supervision.from_environment(), Ranks.from_environment()
+    supervision = Supervision.from_environment()
+    ranks = Ranks.from_environment()
     _back_off()
     try:
         if ranks.first:  # rank 0 alone: if another rank failed first, torchrun would kill rank 0 before it prints

@@ -33,7 +33,8 @@ def check(config: Config, origins: Mapping[str, str]) -> None:
 
 def _check_sizes(config: Config, fail: Fail) -> None:
     """Check that sequence length, vocabulary and batch sizes are consistent."""
-    model, trainer = config.model, config.trainer
+    model = config.model
+    trainer = config.trainer
     if trainer.sequence_length > model.max_length:
         raise fail(
             "trainer.sequence_length",

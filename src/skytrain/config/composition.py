@@ -182,7 +182,8 @@ def _name(repository: Any, config_path: str) -> str:
 
 def _bad_choice(loader: Any, choices: list[Override], error: Exception, folders: list[Path]) -> SkytrainError:
     for choice in choices:
-        group, word = choice.key_or_group, str(choice.value())
+        group = choice.key_or_group
+        word = str(choice.value())
         options = {name for name in loader.get_group_options(group) if not name.startswith("_")}
         for folder in folders:
             options |= {path.stem for path in (folder / group).glob("*.yaml")}

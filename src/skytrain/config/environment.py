@@ -69,8 +69,10 @@ def torchrun_place() -> TorchrunPlace | None:
     """Return this process's rank information, or None if it was started without a rank."""
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
         return None
-    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    local_rank, local_size = os.environ.get("LOCAL_RANK", rank), os.environ.get("LOCAL_WORLD_SIZE", world)
+    rank = int(os.environ["RANK"])
+    world = int(os.environ["WORLD_SIZE"])
+    local_rank = os.environ.get("LOCAL_RANK", rank)
+    local_size = os.environ.get("LOCAL_WORLD_SIZE", world)
     return TorchrunPlace(rank, world, int(local_rank), int(local_size))
 
 

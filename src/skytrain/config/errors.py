@@ -16,7 +16,10 @@ class ConfigError(SkytrainError):
     """A setting that is unknown, of the wrong type or out of range."""
 
     def __init__(self, key: str, problem: str, *, origin: str | None = None, hint: str | None = None) -> None:
-        self.key, self.problem, self.origin, self.hint = key, problem, origin, hint
+        self.key = key
+        self.problem = problem
+        self.origin = origin
+        self.hint = hint
         message = f"{key}: {problem}"
         if origin:
             message += f" (from {origin})"

@@ -126,7 +126,8 @@ def group_choices(section: Section) -> list[str]:
 
 
 def _sections(group: type, key: str, variant: Variant | None) -> Iterator[Section]:
-    fields, prefix = fields_of(group), f"{key}." if key else ""
+    fields = fields_of(group)
+    prefix = f"{key}." if key else ""
     own = tuple(
         Explained(f"{prefix}{field.name}", field.declared, type_in_words(field.type), variant)
         for field in fields

@@ -86,7 +86,8 @@ def _clean_and_compare(
     needed = needed_text(data)
     goal = needed * TARGET_SLACK if needed else math.inf
     chunks: list[Chunk] = []
-    size, display = 0, CleaningProgress(progress, source, needed)
+    size = 0
+    display = CleaningProgress(progress, source, needed)
     stream = clean_source(store, folder, data, source, needed, display.show)
     try:
         while True:
@@ -191,7 +192,8 @@ def plan_parts(facts: Iterator[np.ndarray], part_bytes: int, fate: np.ndarray) -
             rows = rows[take:]
             if size >= part_bytes:
                 yield slices
-                slices, size = [], 0
+                slices = []
+                size = 0
     if slices:
         yield slices
 

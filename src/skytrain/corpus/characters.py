@@ -12,9 +12,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-SPACE, LETTER, WORD = 1, 2, 4  # str.isspace, str.isalpha, str.isalnum
-TERMINAL, SENTENCE, CLOSER = 8, 16, 32  # may end a line of prose; ends a sentence; may follow the end of a sentence
-MARK, ANCHOR = 64, 128  # counted individually; a letter at which a phrase search starts
+# str.isspace, str.isalpha, str.isalnum
+SPACE = 1
+LETTER = 2
+WORD = 4
+# may end a line of prose; ends a sentence; may follow the end of a sentence
+TERMINAL = 8
+SENTENCE = 16
+CLOSER = 32
+# counted individually; a letter at which a phrase search starts
+MARK = 64
+ANCHOR = 128
 SENTENCE_ENDS = ".!?…。！？"
 CLOSERS = "\"'”’»)]」』）"
 TERMINALS = ".?!\"'"  # C4's, and those that FineWeb was made with
@@ -90,7 +98,8 @@ def pack_groups(texts: list[str]) -> Iterator[tuple[list[int], Packed]]:
             size += len(text)
             if size >= GROUP_CHARS:
                 yield group, pack([texts[k] for k in group])
-                group, size = [], 0
+                group = []
+                size = 0
         if group:
             yield group, pack([texts[k] for k in group])
 

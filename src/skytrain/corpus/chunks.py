@@ -230,7 +230,8 @@ def setup_reader(
     data: DataConfig, examples: list[str], reader: tuple[Any, Store, str, set[str]], chunk_chars: int
 ) -> None:
     global _READER, CHUNK_CHARS
-    _READER, CHUNK_CHARS = reader, chunk_chars
+    _READER = reader
+    CHUNK_CHARS = chunk_chars
     _setup(data, examples)
 
 
@@ -262,7 +263,8 @@ def clean_run(task: tuple[int, Any], run: ChunkRun) -> Iterator[Stored]:
 
 def _setup(data: DataConfig, examples: list[str]) -> None:
     global _DATA, _DECONTAMINATOR
-    _DATA, _DECONTAMINATOR = data, None
+    _DATA = data
+    _DECONTAMINATOR = None
     if data.cleaning.decontaminate.enabled:
         from .decontaminate import Decontaminator
 

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from .characters import utf8_size
 from .rules.registry import CleaningRule, Reasons, RuleBatch, enabled_rules, find_rule
 
-MIN_CHARS, MIN_CHARS_AGAIN = "min_chars", "min_chars_again"
+MIN_CHARS = "min_chars"
+MIN_CHARS_AGAIN = "min_chars_again"
 
 
 class Tally(NamedTuple):
@@ -53,7 +54,8 @@ def clean(texts: list[str], urls: Reasons, data: Any, decontaminator: Any = None
     memory: dict[str, Any] = {}
     for stage in stages_of(data):
         before = [texts[i] for i in alive]
-        documents_in, bytes_in = len(alive), sum(sizes[i] for i in alive)
+        documents_in = len(alive)
+        bytes_in = sum(sizes[i] for i in alive)
         rule = _LENGTH if stage in (MIN_CHARS, MIN_CHARS_AGAIN) else find_rule(stage)
         scan = memory.get("scan")
         after, found = rule.apply(RuleBatch(before, alive, [urls[i] for i in alive], data, decontaminator, memory))

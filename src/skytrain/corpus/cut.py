@@ -27,7 +27,9 @@ def cut(
         record = limited(record, data)
         if chars >= chunk_chars or len(documents) + len(bad) >= CHUNK_DOCUMENTS:
             yield documents, bad, False
-            documents, bad, chars = [], [], 0
+            documents = []
+            bad = []
+            chars = 0
         if isinstance(record, BadRecord):
             if data.bad_records == "stop":
                 raise SkytrainError(f"{record.problem}\n  data.bad_records=skip counts such records and continues")
@@ -61,7 +63,9 @@ class CutPlan:
     def starts(self, chars: np.ndarray) -> list[int]:
         """Add the next records; returns the places among them where a chunk begins, but not that of the first chunk."""
         found: list[int] = []
-        ends, at, before = np.cumsum(chars, dtype=np.int64), 0, 0
+        ends = np.cumsum(chars, dtype=np.int64)
+        at = 0
+        before = 0
         while at < len(chars):
             if self._chars >= self.chunk_chars or self._records >= CHUNK_DOCUMENTS:
                 found.append(at)
@@ -70,7 +74,8 @@ class CutPlan:
             end = min(by_chars, at + CHUNK_DOCUMENTS - self._records, len(chars))
             self._chars += int(ends[end - 1]) - before
             self._records += end - at
-            before, at = int(ends[end - 1]), end
+            before = int(ends[end - 1])
+            at = end
         return found
 
 

@@ -56,7 +56,8 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _ngrams(texts: list[str], n: int) -> np.ndarray:
-    packed, tables = pack(texts), character_tables()
+    packed = pack(texts)
+    tables = character_tables()
     hashes = np.empty(len(packed.codes) // 2 + 1, np.uint64)
     count = _collect(packed.codes, packed.starts, tables.flags, tables.lower, n, hashes)
     return hashes[:count]

@@ -19,7 +19,10 @@ from .partitions import Partitions
 FACTS = np.dtype([("text", np.uint64, 2), ("id", np.uint64, 2), ("bytes", np.uint64)])
 HASHED = np.dtype([("hash", np.uint64), ("second", np.uint64), ("document", np.int64)])
 
-KEPT, EXACT, NEAR, SAME_ID = 0, 1, 2, 3
+KEPT = 0
+EXACT = 1
+NEAR = 2
+SAME_ID = 3
 
 
 class Duplicates(NamedTuple):
@@ -49,17 +52,21 @@ def find_duplicates(
     for partitions, verdict in ((same_id, SAME_ID), (same_text, EXACT)):
         for records in partitions.read(delete=True):
             mark_equal(records, fate, twin, verdict)
-    cluster, beyond = np.arange(documents, dtype=np.int64), 0
+    cluster = np.arange(documents, dtype=np.int64)
+    beyond = 0
     if near is not None:
         cluster, beyond = find_near_duplicates(near, fate == KEPT, scratch)
         similar = cluster != np.arange(documents)
-        fate[similar], twin[similar] = NEAR, cluster[similar]
+        fate[similar] = NEAR
+        twin[similar] = cluster[similar]
     return Duplicates(fate, twin, cluster, beyond)
 
 
 def _hashed(hashes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     records = np.empty(len(numbers), HASHED)
-    records["hash"], records["second"], records["document"] = hashes[:, 0], hashes[:, 1], numbers
+    records["hash"] = hashes[:, 0]
+    records["second"] = hashes[:, 1]
+    records["document"] = numbers
     return records
 
 

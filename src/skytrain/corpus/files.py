@@ -110,7 +110,9 @@ def buffered_ranges(read_range: Callable[[int, int], bytes], size: int) -> IO[by
 
 class _Ranges(io.RawIOBase):
     def __init__(self, read_range: Callable[[int, int], bytes], size: int) -> None:
-        self.read_range, self.size, self.position = read_range, size, 0
+        self.read_range = read_range
+        self.size = size
+        self.position = 0
 
     def readable(self) -> bool:
         return True

@@ -89,7 +89,8 @@ def _stages(data: DataConfig, chunks: list[Chunk], parts: list[CorpusPart]) -> l
             .sum(axis=0)
         )
         stages.append(StageTotals(name, *map(int, columns)))
-    documents, size = sum(chunk.documents for chunk in chunks), sum(chunk.bytes for chunk in chunks)
+    documents = sum(chunk.documents for chunk in chunks)
+    size = sum(chunk.bytes for chunk in chunks)
     stages.append(
         StageTotals(
             name="dedup",

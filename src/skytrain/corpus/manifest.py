@@ -83,7 +83,8 @@ def open_corpus(store: Store, dataset: str, version: str) -> CorpusManifest:
 
 def find_corpus(store: Store, data: DataConfig) -> CorpusManifest:
     """Find the corpus for these settings; of several versions, the one that matches the current sources."""
-    recipe, top = recipe_hash(data), f"corpora/{data.name}"
+    recipe = recipe_hash(data)
+    top = f"corpora/{data.name}"
     known = {}
     for version in store.folders(f"{top}/"):
         if data.version in (None, version) and store.exists(f"{corpus_folder(data.name, version)}/manifest.json"):

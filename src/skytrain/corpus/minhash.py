@@ -12,7 +12,8 @@ from numba import njit
 
 from .characters import WORD, character_tables, pack_groups
 
-BANDS, ROWS = 18, 6
+BANDS = 18
+ROWS = 6
 HASHES = BANDS * ROWS
 SHINGLE_WORDS = 5
 SEED = 1
@@ -44,7 +45,8 @@ def shingle_sets(texts: list[str]) -> list[np.ndarray]:
     flags, lower = character_tables()
     sets: list[np.ndarray] = [np.empty(0, np.uint64)] * len(texts)
     for places, (codes, starts, _) in pack_groups(texts):
-        hashes, ends = np.empty(len(codes), np.uint64), np.empty(len(places), np.int64)
+        hashes = np.empty(len(codes), np.uint64)
+        ends = np.empty(len(places), np.int64)
         _shingle_sets(codes, starts, flags, lower, hashes, ends)
         for place, found in zip(places, np.split(hashes[: ends[-1]], ends[:-1])):  # noqa: B905 - Python 3.9 on Spark
             sets[place] = found

@@ -86,14 +86,16 @@ def _spread_bands(signatures: Path, candidates: np.ndarray, scratch: Path) -> li
             hashes = band_hashes(rows[use])
             for band, partitions in enumerate(bands):
                 records = np.empty(len(use), BANDED)
-                records["hash"], records["document"] = hashes[:, band], first + use
+                records["hash"] = hashes[:, band]
+                records["document"] = first + use
                 partitions.append(records)
     return bands
 
 
 def _could_be_similar(bands: list[Partitions], inputs: NearInputs, documents: int) -> np.ndarray:
     """Return which documents have a pair whose signatures do not rule out that it is similar."""
-    needed, alone = np.zeros(documents, np.bool_), np.arange(documents, dtype=np.int64)
+    needed = np.zeros(documents, np.bool_)
+    alone = np.arange(documents, dtype=np.int64)
     least = least_equal(inputs.min_similarity)
     with inputs.signatures.open("rb") as rows:
         for pairs in _pairs(bands, needed, alone, marking=True):
@@ -118,7 +120,8 @@ def _pairs(
         for records in band.read(delete=delete):
             # Within a bucket the documents stay in order.
             records = records[np.argsort(records["hash"], kind="stable")]
-            hashes, documents = np.ascontiguousarray(records["hash"]), np.ascontiguousarray(records["document"])
+            hashes = np.ascontiguousarray(records["hash"])
+            documents = np.ascontiguousarray(records["document"])
             at = (0, 0, 0)
             while at[0] < len(hashes):
                 count, at = _candidates(hashes, documents, (needed, parent, marking), pairs, at)
@@ -136,7 +139,8 @@ class ShingleSets:
     """Sets of shingles of some documents, in a file."""
 
     def __init__(self, path: Path, documents: np.ndarray, ends: np.ndarray) -> None:
-        self._path, self._documents = path, documents
+        self._path = path
+        self._documents = documents
         self._ends = np.concatenate([np.zeros(1, np.int64), ends])  # in the file, by the document's place
         self._file = path.open("rb")
 
@@ -165,7 +169,8 @@ class ShingleSets:
         """Return the pairs as places, the sets one after another, and where each ends."""
         documents, places = _places(pairs)
         at = np.searchsorted(self._documents, documents)
-        starts, ends = 8 * self._ends[at], 8 * self._ends[at + 1]
+        starts = 8 * self._ends[at]
+        ends = 8 * self._ends[at + 1]
         read = b"".join(
             os.pread(self._file.fileno(), int(end - start), int(start)) for start, end in zip(starts, ends, strict=True)
         )

@@ -16,10 +16,13 @@ class Partitions:
 
     def __init__(self, folder: Path, name: str, dtype: np.dtype, expected: int, sharing: int = 1) -> None:
         """`sharing` is how many of these are written at the same time, and share the memory for buffers."""
-        self._folder, self._name, self._dtype = folder, name, dtype
+        self._folder = folder
+        self._name = name
+        self._dtype = dtype
         self._files = max(1, -(-expected // RECORDS_PER_FILE))
         self._buffer: list[np.ndarray] = []
-        self._buffered, self._most = 0, BUFFER_BYTES // sharing
+        self._buffered = 0
+        self._most = BUFFER_BYTES // sharing
 
     def append(self, records: np.ndarray) -> None:
         self._buffer.append(records)
@@ -39,7 +42,8 @@ class Partitions:
         if not self._buffer:
             return
         records = np.concatenate(self._buffer)
-        self._buffer, self._buffered = [], 0
+        self._buffer = []
+        self._buffered = 0
         targets = (records["hash"] >> np.uint64(40)) % np.uint64(self._files)
         order = np.argsort(targets, kind="stable")
         ends = np.searchsorted(targets[order], np.arange(1, self._files + 1))

@@ -75,7 +75,8 @@ def ordered_streams(
     as it is received, in any order.
     """
     context = _context()
-    processes, idle = [], []
+    processes = []
+    idle = []
     for _ in range(workers):
         ours, theirs = context.Pipe()
         process = context.Process(target=_serve, args=(theirs, function, *_for_start(setup, given)), daemon=True)

@@ -43,13 +43,16 @@ class CleaningProgress:
     """Progress in bytes of needed text, or of the source's files; the rate counts only work of this run."""
 
     def __init__(self, progress: ShowProgress | None, source: Any, needed_bytes: int | None) -> None:
-        self.progress, self.needed_bytes = progress, needed_bytes
+        self.progress = progress
+        self.needed_bytes = needed_bytes
         sizes = [getattr(piece, "size", 0) for piece in source.pieces()] if hasattr(source, "pieces") else []
         self.file_bytes = sum(sizes)
         self.positions: dict[int, int] = {}  # read position of each file; workers read several at a time
         self.documents = self.read_bytes = self.kept_bytes = self.done_bytes = 0
         self.any_new = False
-        self.pace, self.documents_pace, self.bytes_pace = Pace(), Pace(), Pace()
+        self.pace = Pace()
+        self.documents_pace = Pace()
+        self.bytes_pace = Pace()
 
     @property
     def total_bytes(self) -> int | None:
@@ -69,7 +72,8 @@ class CleaningProgress:
         else:
             self.done_bytes = self.kept_bytes
         detail = f"{plural(self.documents, 'document')}, {format_bytes(self.read_bytes)} read, {format_bytes(self.kept_bytes)} kept"
-        total, left = self.total_bytes, None
+        total = self.total_bytes
+        left = None
         self.any_new = self.any_new or stored.is_new
         if self.any_new:
             left = self.pace.seconds_left(self.done_bytes, total)
@@ -79,5 +83,6 @@ class CleaningProgress:
         self.progress("clean", self.done_bytes / 1e6, total / 1e6 if total else None, detail, left)
 
     def _speed(self) -> str:
-        documents, size = self.documents_pace.per_second(self.documents), self.bytes_pace.per_second(self.read_bytes)
+        documents = self.documents_pace.per_second(self.documents)
+        size = self.bytes_pace.per_second(self.read_bytes)
         return f" | {documents:,.0f} documents/s, {size / 1e6:.1f} MB/s" if documents and size else ""

@@ -69,7 +69,8 @@ class EnsembleModel:
 
     def __init__(self, experts: Sequence[WholeModel], prior: Sequence[float], *, updating: bool = False) -> None:
         assert len(experts) == len(prior) > 0
-        self.experts, self.config = list(experts), experts[0].config
+        self.experts = list(experts)
+        self.config = experts[0].config
         self.device = experts[0].device
         self._prior_k = torch.tensor(prior, dtype=torch.float64, device=self.device)
         self._updating = updating
@@ -80,12 +81,15 @@ class EnsembleModel:
 
     def mean_loss(self, batches: Iterable[Tensor]) -> float:
         """Windows in their order: an updating prior starts anew with each call."""
-        prior_k, nats, count = self._prior_k, 0.0, 0
+        prior_k = self._prior_k
+        nats = 0.0
+        count = 0
         for rows in batches:
             tokens, targets = inputs_and_targets(rows)
             following = torch.cat((tokens[:, 1:], targets[:, -1:].clamp(min=0)), dim=1)
             found = [each.log_probs(tokens, following).double() for each in self.experts]
-            probs_btk, counted = torch.stack(found, dim=-1), (targets >= 0).to(self.device)
+            probs_btk = torch.stack(found, dim=-1)
+            counted = (targets >= 0).to(self.device)
             for row, mask in zip(probs_btk, counted, strict=True):
                 mixed_t = _mix(prior_k.log(), row[None])[0]
                 nats, count = nats - float(mixed_t[mask].sum()), count + int(mask.sum())
@@ -111,14 +115,16 @@ class EnsembleModel:
         if cache is None:
             return self._mixture(torch.tensor([tokens]))[0, -1].float()
         assert isinstance(cache, EnsembleCache)
-        new, known = tokens[cache.length :], cache.predicted_kv
+        new = tokens[cache.length :]
+        known = cache.predicted_kv
         logits = [each.new_logits(tokens, one) for each, one in zip(self.experts, cache.caches, strict=True)]
         probs_tkv = torch.stack([each.double().log_softmax(-1) for each in logits], dim=1)
         before_tkv = probs_tkv[:-1] if known is None else torch.cat((known[None], probs_tkv[:-1]))
         read = torch.tensor(new if known is not None else new[1:], device=self.device, dtype=torch.long)
         evidence_k = before_tkv.gather(-1, read[:, None, None].expand(-1, len(self.experts), 1))[..., 0].sum(0)
         cache.evidence_k = evidence_k if cache.evidence_k is None else cache.evidence_k + evidence_k
-        cache.predicted_kv, cache.length = probs_tkv[-1], len(tokens)
+        cache.predicted_kv = probs_tkv[-1]
+        cache.length = len(tokens)
         weights_k = (self._prior_k.log() + cache.evidence_k).log_softmax(0)
         return (weights_k[:, None] + probs_tkv[-1]).logsumexp(0).float()
 

@@ -55,8 +55,11 @@ class Samples:
     def __init__(
         self, tokenizer: Tokenizer, prompt: str, sampling: Sampling, max_tokens: int, tell: Callable[[str], None]
     ) -> None:
-        self._tokenizer, self._prompt, self._sampling = tokenizer, prompt, sampling
-        self._max_tokens, self._tell = max_tokens, tell
+        self._tokenizer = tokenizer
+        self._prompt = prompt
+        self._sampling = sampling
+        self._max_tokens = max_tokens
+        self._tell = tell
 
     def prepare(self) -> None:
         return

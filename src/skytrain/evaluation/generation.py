@@ -83,7 +83,8 @@ def generate_tokens(
     sequence the window slides: the model sees the last `max_length` tokens, with positions counted from the first of
     them. The cache has other positions, so each such step is computed without it.
     """
-    vocab_size, window = model.config.vocab_size, model.window
+    vocab_size = model.config.vocab_size
+    window = model.window
     if max_tokens < 1:
         raise SkytrainError(f"max_tokens {max_tokens} must be at least 1")
     if not prompt:

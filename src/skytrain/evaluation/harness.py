@@ -34,7 +34,9 @@ class HarnessModel(TemplateLM):
     def __init__(self, model: Scorer, tokenizer: Tokenizer, progress: Progress | None = None) -> None:
         super().__init__()
         check_vocabulary(tokenizer, model.config.vocab_size)
-        self._model, self._tokenizer, self._progress = model, tokenizer, progress
+        self._model = model
+        self._tokenizer = tokenizer
+        self._progress = progress
 
     @property
     def eot_token_id(self) -> int:

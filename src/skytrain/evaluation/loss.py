@@ -49,7 +49,8 @@ class HeldOutLoss:
     name = "loss"
 
     def __init__(self, held_out: HeldOut, progress: Callable[[int, int], None] | None = None) -> None:
-        self._held_out, self._progress = held_out, progress
+        self._held_out = held_out
+        self._progress = progress
         self._byte_lengths: np.ndarray | None = None
         self._text_bytes = 0
         self.targets = 0
@@ -69,7 +70,9 @@ class HeldOutLoss:
         }
 
     def _batches(self) -> Iterator[Tensor]:
-        length, windows, batch = self._held_out.sequence_length, self._held_out.windows, self._held_out.batch
+        length = self._held_out.sequence_length
+        windows = self._held_out.windows
+        batch = self._held_out.batch
         for first in range(0, windows, batch):
             last = min(first + batch, windows)
             rows = self._held_out.split.batch(np.arange(first, last), length)

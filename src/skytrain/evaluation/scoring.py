@@ -119,7 +119,8 @@ def _plain_rows(flat: Sequence[Continuation], numbers: Sequence[int], length: in
     for row, number in enumerate(numbers):
         each = flat[number]
         held = len(each.inputs)
-        tokens[row, :held], targets[row, :held] = each.inputs, each.tokens[1:]
+        tokens[row, :held] = each.inputs
+        targets[row, :held] = each.tokens[1:]
         scored[row, each.start - 1 : held] = True
         owners.append(np.full(each.scored, number))
     return PlainRows(tokens, targets, scored, np.concatenate(owners))

@@ -67,7 +67,9 @@ class MeshModel:
     """A model distributed over a mesh. Every pass takes sequences of the length that the mesh was built for."""
 
     def __init__(self, strategy: MeshStrategy, config: Any, mean_loss: MeanLoss) -> None:
-        self.config, self._strategy, self._mean_loss = config, strategy, mean_loss
+        self.config = config
+        self._strategy = strategy
+        self._mean_loss = mean_loss
 
     @property
     def window(self) -> int:
@@ -80,7 +82,8 @@ class MeshModel:
         return self.target_scores(tokens_bt, targets_bt).log_probs
 
     def target_scores(self, tokens_bt: Tensor, targets_bt: Tensor) -> TargetScores:
-        length, device = targets_bt.size(1), self._strategy.root_device
+        length = targets_bt.size(1)
+        device = self._strategy.root_device
         tokens, targets = (padded(x, self.row_length(length)).to(device) for x in (tokens_bt, targets_bt))
         log_probs, below = self._strategy.target_scores(tokens, targets)[:, :, :length]
         return TargetScores(log_probs, below <= 0)
@@ -114,7 +117,8 @@ class MeshModel:
 
     def row_length(self, tokens: int) -> int:
         """Stages, parts of sequences and compiled blocks take no other length than the one they were made for."""
-        settings, spec = self._strategy.settings, self._strategy.spec
+        settings = self._strategy.settings
+        spec = self._strategy.spec
         fixed = spec.pipeline > 1 or spec.context > 1 or settings.compile_blocks or settings.kernels is not None
         return self.window if fixed else min(self.window, -(-tokens // ROW_STEP) * ROW_STEP)
 

@@ -58,7 +58,9 @@ class PackedRows:
 
 def common_prefix(texts: Sequence[tuple[int, ...]]) -> int:
     """The number of tokens with which all texts begin."""
-    first, last = min(texts), max(texts)  # in lexical order: what these share, all share
+    # in lexical order: what these share, all share
+    first = min(texts)
+    last = max(texts)
     for place, (a, b) in enumerate(zip(first, last, strict=False)):
         if a != b:
             return place
@@ -79,7 +81,8 @@ def grow_trees(group: Sequence[Continuation], first: int, longest: int) -> list[
         own = len(read) - trunk
         if held and length + own > longest:
             found.append(Tree(trunk, tuple(held), length))
-            held, length = [], trunk
+            held = []
+            length = trunk
         held.append(number)
         length += own
     return [*found, Tree(trunk, tuple(held), length)]
@@ -93,7 +96,8 @@ def fill_rows(trees: Sequence[Tree], length: int) -> list[list[Tree]]:
     for tree in sorted(trees, key=lambda tree: -tree.length):
         at = bisect_left(spaces, tree.length)
         if at == len(spaces):
-            row, space = len(rows), length
+            row = len(rows)
+            space = length
             rows.append([])
         else:
             space = spaces[at]
@@ -120,7 +124,8 @@ def pack(table: TokenTable, rows: Sequence[Sequence[Tree]], length: int, count: 
         places[into] = np.repeat(parts.place, parts.size) + within
         trees[into] = np.repeat(parts.tree, parts.size)
         branches[into] = np.repeat(parts.branch, parts.size)
-    numbers, own = placed.numbers, placed.branches
+    numbers = placed.numbers
+    own = placed.branches
     scored = table.sizes_n[numbers] - table.starts_n[numbers]
     target, within = _ranges(table.offsets_n[numbers] + table.starts_n[numbers], scored)
     # A token is predicted where the one before it stands: in the trunk, or in the branch.
@@ -185,7 +190,8 @@ def _place(table: TokenTable, rows: Sequence[Sequence[Tree]], length: int) -> Pl
     earlier = np.cumsum(own) - own
     in_tree = earlier - np.repeat(earlier[first], members)  # the branches before it
     branch = np.arange(len(numbers)) - np.repeat(first, members) + 1
-    trunk_at, trunk_of = np.repeat(at, members), np.repeat(trunk, members)
+    trunk_at = np.repeat(at, members)
+    trunk_of = np.repeat(trunk, members)
     zeros = np.zeros(len(held), np.int64)
     source = table.offsets_n[numbers]
     return PlacedTrees(

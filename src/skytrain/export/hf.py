@@ -44,7 +44,8 @@ def export_hf(model: nn.Module, tokenizer: Tokenizer, folder: str | Path, how: H
         raise SkytrainError(
             f"tokenizer {tokenizer.name} has {tokenizer.vocab_size} tokens, model {model.config.name} only {model.config.vocab_size}"
         )
-    target, ids = Path(folder), tokenizer.token_ids
+    target = Path(folder)
+    ids = tokenizer.token_ids
     with new_folder(target) as draft:
         if isinstance(model, Decoder):
             save_hf_folder(

@@ -44,7 +44,8 @@ def push_folder(folder: Path, name: str, *, private: bool, progress: Progress = 
     total = sum(path.stat().st_size for path in files)
     disable_progress_bars()  # for `progress`
     _patiently(name, lambda: api.create_repo(name, private=private, exist_ok=True))
-    additions, done = [], 0
+    additions = []
+    done = 0
     for path in files:
         addition = CommitOperationAdd(path.relative_to(folder).as_posix(), path)
         # Uploads large files only; what the hub has already, by its hash, is not sent again.

@@ -47,7 +47,8 @@ def check_sums(folder: Path, progress: Progress = lambda done, total: None) -> b
     unknown = sorted(each.name for each in folder.glob("*.safetensors") if each.name not in sums)
     if unknown:
         raise SkytrainError(f"{folder / unknown[0]} is not in {SUMS}\n  remove it, or export the model again")
-    total, done = sum((folder / name).stat().st_size for name in sums), 0
+    total = sum((folder / name).stat().st_size for name in sums)
+    done = 0
     for name, expected in sums.items():
         if hash_file(folder / name) != expected:
             raise SkytrainError(

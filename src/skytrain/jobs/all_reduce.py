@@ -16,9 +16,11 @@ def main(backend: str, seconds: float) -> None:
     import torch.distributed as dist
 
     dist.init_process_group(backend)
-    rank, world = dist.get_rank(), dist.get_world_size()
+    rank = dist.get_rank()
+    world = dist.get_world_size()
     device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
-    began, going = time.monotonic(), torch.ones(1, device=device)
+    began = time.monotonic()
+    going = torch.ones(1, device=device)
     # Rank 0's clock decides for all of them when it is enough.
     while going.item():
         values = torch.full((NUMBERS,), float(rank + 1), device=device)

@@ -238,7 +238,8 @@ def fresh_hosts(view: MeetingView, rules: MeetingRules, host: str) -> Sequence[s
         return []
     newest: dict[str, str] = {}
     for each in sorted(view.ready):
-        machine, beat = machine_of(each), view.ready[each]
+        machine = machine_of(each)
+        beat = view.ready[each]
         if own - beat <= rules.fresh_seconds and (machine not in newest or beat >= view.ready[newest[machine]]):
             newest[machine] = each
     return sorted(newest.values())

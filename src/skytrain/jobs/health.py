@@ -35,7 +35,8 @@ class HostNeeds:
 
 def find_problems(needs: HostNeeds, all_reduce_seconds: float = ALL_REDUCE_SECONDS) -> list[str]:
     """One line for each problem; none: the host is fit."""
-    gpus, efa = count_gpus(), needs.efa_devices
+    gpus = count_gpus()
+    efa = needs.efa_devices
     problems = [*_gpu_problems(gpus, needs.processes), *_efa_problems(efa), *_disk_problems(needs.cache_folder)]
     if not problems and gpus and (needs.processes > 1 or efa):
         problems += all_reduce_problems(needs.processes, "nccl", all_reduce_seconds, efa=efa > 0)

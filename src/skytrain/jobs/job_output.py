@@ -19,9 +19,11 @@ class JobOutput:
     """Reads a job's output in a thread, prints it, and writes the last lines to the run's folder."""
 
     def __init__(self, store: Store, run: str, name: str) -> None:
-        self._store, self._key = store, job_log_key(run, name)
+        self._store = store
+        self._key = job_log_key(run, name)
         self._lines: deque[bytes] = deque(maxlen=KEPT_LINES)
-        self._kept_at, self._kept = time.monotonic(), 0
+        self._kept_at = time.monotonic()
+        self._kept = 0
         self._count = 0
         self._thread: threading.Thread | None = None
 
@@ -42,7 +44,8 @@ class JobOutput:
             self._thread.join(5.0)  # a worker that outlives the job may hold the pipe
         if not ended and (time.monotonic() - self._kept_at < KEEP_SECONDS or self._count == self._kept):
             return
-        self._kept_at, count = time.monotonic(), self._count
+        self._kept_at = time.monotonic()
+        count = self._count
         try:
             self._store.write(self._key, b"".join(list(self._lines)))
             self._kept = count

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SUPERVISOR = "SKYTRAIN_SUPERVISOR"  # the supervisor, in the environment of all processes of a job
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def identify(pid: int) -> str:

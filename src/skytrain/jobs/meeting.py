@@ -32,7 +32,8 @@ class MeetingStore:
     """Reads and writes the meeting's objects. A look is one listing, and one read for each new generation or end."""
 
     def __init__(self, store: Store, identity: HostIdentity) -> None:
-        self._store, self._identity = store, identity
+        self._store = store
+        self._identity = identity
         self._presence: Presence | None = None
         self._generations: dict[int, JobGeneration] = {}
         self._ends: dict[tuple[int, str], tuple[GenerationEnd, str | None]] = {}
@@ -90,7 +91,8 @@ class MeetingStore:
 
     def end(self, action: EndGeneration) -> bool:
         """Whether this request ended the generation; False if it had ended before."""
-        end, kind = action.end, "ended" if action.end.exit_code is None else "over"
+        end = action.end
+        kind = "ended" if action.end.exit_code is None else "over"
         if (action.number, kind) in self._ends:
             return False
         body = {**asdict(end), "launch": self._identity.launch}

@@ -76,7 +76,8 @@ class NodeAgent:
         self._restarts = Restarts(self.limits.max_restarts)
         self._away_until = 0.0
         self._presence: Presence | None = None
-        self._beat, self._notice = RequestPace(self.rules.beat_seconds), RequestPace(NOTICE_SECONDS)
+        self._beat = RequestPace(self.rules.beat_seconds)
+        self._notice = RequestPace(NOTICE_SECONDS)
         # Started at different moments, so that hosts which boot together do not ask together.
         self._look = RequestPace(LOOK_SECONDS, time.monotonic() + random.uniform(0, LOOK_SECONDS))
         self._wait_check = RequestPace(WAIT_CHECK_SECONDS, time.monotonic() + WAIT_CHECK_SECONDS)
@@ -85,7 +86,8 @@ class NodeAgent:
         self._at_once = False  # a second Ctrl-C
         self._suspect = False  # a job has failed here: check the host's health
         self._lacking: tuple[int, bool] | None = None  # ready hosts, too few, and whether this one is the first of them
-        self._told_waiting, self._waits_since = (-1, -1), time.monotonic()
+        self._told_waiting = (-1, -1)
+        self._waits_since = time.monotonic()
         self._over = self._was_first_node = False  # the run is over; this host was node 0 of its last generation
 
     def run(self, dead: frozenset[str] = frozenset()) -> int:
@@ -192,7 +194,9 @@ class NodeAgent:
     def _start_job(self, generation: JobGeneration) -> None:
         rank = generation.members.index(self.identity.host)
         self.tell(f"generation {generation.number}: node {rank} of {len(generation.members)}, at {generation.address}")
-        self._told_waiting, self._was_first_node, self._lacking = (-1, -1), rank == 0, None
+        self._told_waiting = (-1, -1)
+        self._was_first_node = rank == 0
+        self._lacking = None
         self._running = RunningJob(self.services.start_job(generation, rank), generation)
 
     def _stop_job(self, action: StopJob) -> None:
@@ -206,7 +210,8 @@ class NodeAgent:
 
     def _leave(self, end: GenerationEnd) -> None:
         if end.exit_code is not None:
-            self.exit_code, self._over = end.exit_code, True
+            self.exit_code = end.exit_code
+            self._over = True
         self.tell(f"this node leaves: {end.reason}")
 
     # What happens on this host.
@@ -248,7 +253,8 @@ class NodeAgent:
         return self._count_crash(code)
 
     def _count_crash(self, code: int) -> GenerationEnd:
-        number, why = self._restarts.crashed(self._ask(self.services.resumed_step)), describe_exit(code)
+        number = self._restarts.crashed(self._ask(self.services.resumed_step))
+        why = describe_exit(code)
         if number is None:
             reason = f"the job failed ({why}) {self.limits.max_restarts + 1} times in a row without progress"
             return GenerationEnd(self.identity.host, reason, code)
@@ -289,9 +295,11 @@ class NodeAgent:
             self.state = dataclasses.replace(self.state, when_spare=notice.text)
 
     def _check_waiting(self) -> None:
-        reason, code = self._ask(self.services.stop_asked), EXIT_CODES[INTERRUPTED]
+        reason = self._ask(self.services.stop_asked)
+        code = EXIT_CODES[INTERRUPTED]
         if reason is None:
-            reason, code = self._ask(lambda: self.services.budget_spent(self.meeting.hosts)), EXIT_CODES["budget"]
+            reason = self._ask(lambda: self.services.budget_spent(self.meeting.hosts))
+            code = EXIT_CODES["budget"]
         if reason is not None:
             self._act(*must_go(self.state, GenerationEnd(self.identity.host, reason, code)))
         elif self._lacking is not None and self._lacking[1]:

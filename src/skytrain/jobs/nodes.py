@@ -77,7 +77,8 @@ def meet(ranks: Ranks, timeout_seconds: float = START_SECONDS) -> Store:
 
 
 def rendezvous_endpoint() -> str:
-    address, port = master_address(), master_port()
+    address = master_address()
+    port = master_port()
     missing = [name for name, value in (("MASTER_ADDR", address), ("MASTER_PORT", port)) if not value]
     if missing:
         raise SkytrainError(

@@ -13,7 +13,8 @@ from pathlib import Path
 from .lifeline import SUPERVISOR, is_alive, lives, read_stat
 
 KILL_SECONDS = 5.0  # for killed processes to end; one that waits for a device may take longer
-PROC, CONTROL_GROUPS = Path("/proc"), "skytrain-"
+PROC = Path("/proc")
+CONTROL_GROUPS = "skytrain-"
 
 
 def descendants(pid: int) -> list[int]:
@@ -58,7 +59,8 @@ def kill_session(leader: int) -> None:
 
 def processes_with(variable: str, value: str) -> list[int]:
     """All other living processes that inherited a variable of the environment with this value."""
-    mark, found = f"{variable}={value}".encode(), []
+    mark = f"{variable}={value}".encode()
+    found = []
     for path in PROC.glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):  # it has ended since, or belongs to another user
             if mark in path.read_bytes().split(b"\0"):

@@ -90,11 +90,14 @@ class Ranks:
         if dist.is_initialized():  # by the caller, who also destroys it
             yield JoinedJob()
             return
-        backend, here, gpu = "gloo", None, None
+        backend = "gloo"
+        here = None
+        gpu = None
         if device == "cuda":
             here = torch.device("cuda", self.local_rank)
             torch.cuda.set_device(here)
-            backend, gpu = "cpu:gloo,cuda:nccl", torch.cuda.get_device_name()
+            backend = "cpu:gloo,cuda:nccl"
+            gpu = torch.cuda.get_device_name()
         network = set_environment(device, self.nodes, master_address(), gpu)
         store, watchdog = self._meet(timeout_seconds, facts or {})
         # The backend's own timeout is a fallback, later than the watchdog's, whose message says more.

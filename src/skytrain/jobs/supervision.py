@@ -84,7 +84,8 @@ class Supervision:
     @classmethod
     def from_environment(cls) -> Supervision | None:
         """Called in a worker; None without a supervisor."""
-        folder, supervisor = variable(VARIABLE), variable(SUPERVISOR)
+        folder = variable(VARIABLE)
+        supervisor = variable(SUPERVISOR)
         return cls(Path(folder), supervisor) if folder and supervisor else None
 
     def environment(self) -> dict[str, str]:

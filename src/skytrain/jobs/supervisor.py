@@ -103,7 +103,8 @@ def supervise(config: Config, words: Sequence[str], layout: ProcessLayout, tell:
             lambda: was_asked_to_stop(config.store, supervision.claim(), tell),
         )
         supervisor = Supervisor(command, supervision, tell, limits, layout.processes, layout.rendezvous)
-        code, claim = supervisor.run(), supervision.claim()
+        code = supervisor.run()
+        claim = supervision.claim()
         if code == EXIT_CODES[UNCOMMITTED] and claim is not None:
             record_interruption(config.store, claim, supervisor.interruption, tell)
         return code
@@ -154,7 +155,9 @@ class Restarts:
     """Counts the crashes of a job since its last progress: a restart that resumed from a newer commit."""
 
     def __init__(self, allowed: int) -> None:
-        self._allowed, self._failures, self._progress = allowed, 0, ResumeProgress()
+        self._allowed = allowed
+        self._failures = 0
+        self._progress = ResumeProgress()
 
     def crashed(self, resumed_step: int | None) -> int | None:
         """The number of the next restart; None when none is left. The attempt resumed from `resumed_step`."""
@@ -178,8 +181,11 @@ class Supervisor:
         processes: int = 1,
         rendezvous: str | None = None,
     ) -> None:
-        self._command, self._supervision, self._tell = [sys.executable, *command], supervision, tell
-        self._limits, self._processes = limits, processes
+        self._command = [sys.executable, *command]
+        self._supervision = supervision
+        self._tell = tell
+        self._limits = limits
+        self._processes = processes
         self._group = ControlGroup.create(supervision.supervisor)
         self._asked: signal.Signals | None = None  # to stop
         self.interruption = ""  # which signal was received, and whether the workers were killed after it
@@ -243,7 +249,8 @@ class Supervisor:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self._asked is not None and number == signal.SIGINT:
-            self._at_once, self.interruption = True, "SIGINT received twice: killed without a save"
+            self._at_once = True
+            self.interruption = "SIGINT received twice: killed without a save"
         if self._asked is None:
             self._asked = signal.Signals(number)
             self.interruption = f"{self._asked.name} received"

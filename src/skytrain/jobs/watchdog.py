@@ -59,21 +59,22 @@ class Watchdog:
     ) -> None:
         # Its own connection: a connection serves one request at a time, and some take long.
         self._store: Store = store.clone()  # type: ignore[attr-defined]  # not in torch's type stubs
-        self._ranks, self._timeout = ranks, timeout_seconds
+        self._ranks = ranks
+        self._timeout = timeout_seconds
         self._end_process = end_process
         # A lost rank is named before the ranks that wait for it reach their timeout.
         self.silent_seconds = min(SILENT_SECONDS, timeout_seconds / 2)
         self._grace_seconds = min(GRACE_SECONDS, timeout_seconds / 2)
         self._interval = min(self.silent_seconds / 10, max(1.0, ranks.world_size / RANKS_A_SECOND))
-        self._endpoint, self._parent = rendezvous_endpoint(), os.getppid()
+        self._endpoint = rendezvous_endpoint()
+        self._parent = os.getppid()
         self._keys = [f"skytrain/beat/{rank}" for rank in range(ranks.world_size)]
         self._lock = threading.Lock()
-        self._mine, self._step = (
-            Beat(number=0, host=host_name(), process=os.getpid(), step=0, doing="starting", moved=""),
-            0,
-        )
+        self._mine = Beat(number=0, host=host_name(), process=os.getpid(), step=0, doing="starting", moved="")
+        self._step = 0
         self._beats: dict[int, Beat] = {}
-        self._closing, self._telling = threading.Event(), threading.Lock()
+        self._closing = threading.Event()
+        self._telling = threading.Lock()
         self._explaining = False
         self._tell()
 
@@ -127,11 +128,13 @@ class Watchdog:
     # The first thread exchanges beats with the store.
 
     def _exchange_beats(self) -> None:
-        told_step, told_at = 0, time.monotonic()
+        told_step = 0
+        told_at = time.monotonic()
         while not self._closing.wait(self._interval / 5):
             if self._step == told_step and time.monotonic() - told_at < self._interval:
                 continue
-            told_step, told_at = self._step, time.monotonic()
+            told_step = self._step
+            told_at = time.monotonic()
             moved, doing = flight_recorder.observe(self._mine.moved)
             doing = self._mine.doing if self._explaining else doing  # keep what it did when it failed
             try:
@@ -152,7 +155,8 @@ class Watchdog:
         with self._lock:
             self._answered_at = now
             for rank, text in enumerate(texts):
-                beat, before = Beat(**json.loads(text)), self._beats.get(rank)
+                beat = Beat(**json.loads(text))
+                before = self._beats.get(rank)
                 if before is None or beat.number != before.number or beat.ended:
                     self._changed_at[rank] = now
                 if beat.ended:

@@ -56,7 +56,8 @@ def _check_tensors(first: MergeInput, other: MergeInput) -> None:
 
 def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """The settings of two models that decide what their weights mean, where they differ."""
-    one, two = _decisive(ours), _decisive(theirs)
+    one = _decisive(ours)
+    two = _decisive(theirs)
     if one.get("family") != two.get("family"):
         return [("model.family", one.get("family"), two.get("family"))]
     return [

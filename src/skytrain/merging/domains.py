@@ -50,7 +50,8 @@ def read_domains(path: Path) -> DomainsFile:
         raise SkytrainError(f"{path}: `experts` must name two domains or more, each with its settings")
     if not isinstance(found.get("seed"), str):
         raise SkytrainError(f"{path}: `seed` must be RUN@STEP, a folder or a file, not {found.get('seed')!r}")
-    weights_only, at_step = found.get("weights_only", False), found.get("at_step")
+    weights_only = found.get("weights_only", False)
+    at_step = found.get("at_step")
     if not isinstance(weights_only, bool):
         raise SkytrainError(f"{path}: `weights_only` must be true or false, not {weights_only!r}")
     if at_step is not None and (not isinstance(at_step, int) or isinstance(at_step, bool) or at_step < 0):

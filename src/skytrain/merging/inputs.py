@@ -85,7 +85,8 @@ def _open_run(store: Store, source: str) -> MergeInput:
 
 
 def _open_folder(source: str, padding: int) -> MergeInput:
-    folder, decoder = find_weights(source), read_hf_decoder(source, pad_vocab_to=padding)
+    folder = find_weights(source)
+    decoder = read_hf_decoder(source, pad_vocab_to=padding)
     weights = FolderWeights(decoder, folder)
     check_sums(folder)
     return MergeInput(

@@ -134,7 +134,8 @@ def _drop(difference: Tensor, method: MergeMethod, name: str) -> Tensor:
 def _agreeing(differences: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     """The weighted mean of the values whose sign is that of the weighted sum; values of zero have no say."""
     sign = _average(differences, weights).sign()
-    total, share = torch.zeros_like(sign), torch.zeros_like(sign)
+    total = torch.zeros_like(sign)
+    share = torch.zeros_like(sign)
     for difference, weight in zip(differences, weights, strict=True):
         agrees = (difference.sign() * (1 if weight >= 0 else -1) == sign) & (difference != 0)
         total.add_(difference * agrees, alpha=weight)

@@ -62,7 +62,8 @@ class MergeReport:
         """The largest rise of the mean loss over the chord between the ends of the path (at least 0)."""
         if not self.path:
             return None
-        first, last = self.path[0].mean_loss, self.path[-1].mean_loss
+        first = self.path[0].mean_loss
+        last = self.path[-1].mean_loss
         return max(point.mean_loss - ((1 - point.t) * first + point.t * last) for point in self.path)
 
     def row(self, role: str) -> ModelRow | None:
@@ -75,7 +76,8 @@ class MergeReport:
 def judge(report: MergeReport) -> list[str]:
     """One line for each comparison that a merge is made for, whichever way it ended."""
     lines: list[str] = []
-    merged, experts = report.row("merged") or report.row("ensemble"), [e for e in report.rows if e.role == "expert"]
+    merged = report.row("merged") or report.row("ensemble")
+    experts = [e for e in report.rows if e.role == "expert"]
     if merged is None:
         return lines
     name_of = {"merged": "merged", "ensemble": "the ensemble", "dense": "the dense run"}

@@ -38,7 +38,8 @@ def greedy_soup(labels: Sequence[str], loss_of: Callable[[tuple[float, ...]], fl
 
     alone = {number: loss_of(average([number])) for number in range(len(labels))}
     order = sorted(alone, key=lambda number: math.inf if math.isnan(alone[number]) else alone[number])
-    members, best = [order[0]], alone[order[0]]
+    members = [order[0]]
+    best = alone[order[0]]
     if not math.isfinite(best):
         raise SkytrainError("the held-out loss of every model is not a number: there is nothing to make a soup of")
     notes = [f"{labels[order[0]]} alone: loss {best:.4f}"]

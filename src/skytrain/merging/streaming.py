@@ -34,7 +34,8 @@ class MergePlan:
         So a method that looks at a whole tensor sees neither fused projections nor the padding of the vocabulary, and merges
         of runs, of their exports and of other tools agree.
         """
-        names, decoder = list(self.inputs[0].tensors), self.decoder()
+        names = list(self.inputs[0].tensors)
+        decoder = self.decoder()
         try:
             yield from list(weight_pairs(decoder, names)) if decoder else []
         except KeyError:  # a decoder with parts that its family has not
@@ -48,13 +49,15 @@ class MergePlan:
 
     def merge_unit(self, unit: WeightPair) -> dict[str, Tensor]:
         """Merged tensors by name. A model with weight 0 is not read."""
-        method, decoder = self.method, self.decoder()
+        method = self.method
+        decoder = self.decoder()
         kept = [number for number, weight in enumerate(method.weights) if weight or method.name == "slerp"]
         models = [self.inputs[number] for number in kept]
         bases = [self.base] if self.base is not None and method.needs_base else []
         parts = [_parts(each, unit, decoder) for each in (*models, *bases)]
         names = list(parts[0])
-        chosen, merged = method.choose(kept), {}
+        chosen = method.choose(kept)
+        merged = {}
         for name in names:
             values = [each.pop(name) for each in parts]
             merged[name] = combine(chosen, name, values[: len(models)], values[len(models)] if bases else None)

@@ -47,7 +47,8 @@ def write_merged(
     store: Store, record: RunRecord, plan: MergePlan, made: Provenance, progress: Progress
 ) -> tuple[str, int]:
     """Writes record, provenance and checkpoint; returns the run and its step. A merge that was cut starts over."""
-    run, step = record.name, record.step
+    run = record.name
+    step = record.step
     if not create_run(store, record):
         record = load_run(store, run)
     attempt = claim_attempt(store, run, world_size=1, merge=made.method)

@@ -126,7 +126,8 @@ def check_model(config: ModelConfig, start: str | None = None) -> None:
 
 def check_agreement(config: DecoderConfig, found: DecoderConfig, source: str) -> None:
     """Raise ConfigError, with one line per field, if the configuration does not match that of the weights."""
-    wanted, there = explicit(config), explicit(found)
+    wanted = explicit(config)
+    there = explicit(found)
     # With rotary positions max_length only limits the sequence length; no weight depends on it.
     free = {*NOT_COMPARED, *(() if found.positions == "learned" else ("max_length",))}
     lines = [

@@ -69,7 +69,8 @@ class Attention(nn.Module):
         each = self.queries_per_group
         qkv = self.qkv(x_btd).view(batch, length, -1, each + 2, self.head_size)
         q_bthq = qkv[..., :each, :].flatten(2, 3)
-        k_btgq, v_btgq = qkv[..., each, :], qkv[..., each + 1, :]
+        k_btgq = qkv[..., each, :]
+        v_btgq = qkv[..., each + 1, :]
         if self.q_norm is not None and self.k_norm is not None:
             q_bthq, k_btgq = self._normalize(self.q_norm, q_bthq), self._normalize(self.k_norm, k_btgq)
         q, k, v = (x.transpose(1, 2) for x in (q_bthq, k_btgq, v_btgq))
@@ -86,7 +87,8 @@ class Attention(nn.Module):
         return norm(x_bthq.flatten(2)).unflatten(2, (-1, self.head_size))
 
     def attend(self, q_bhtq: Tensor, k_bgsq: Tensor, v_bgsq: Tensor, documents: Documents | None = None) -> Tensor:
-        queries, keys = q_bhtq.size(2), k_bgsq.size(2)
+        queries = q_bhtq.size(2)
+        keys = k_bgsq.size(2)
         dropout = self.dropout if self.training else 0.0
         windowed = self.window is not None and keys > self.window
         # Without a mask tensor SDPA may choose a flash kernel. Its is_causal aligns the first query with the first key,

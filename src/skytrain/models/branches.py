@@ -32,7 +32,8 @@ class BranchingDocuments(Documents):
     places_bt: Tensor
 
     def visible(self, window: int | None) -> Tensor:
-        branch_q, branch_k = self.branches_bt[:, None, :, None], self.branches_bt[:, None, None, :]
+        branch_q = self.branches_bt[:, None, :, None]
+        branch_k = self.branches_bt[:, None, None, :]
         distance = self.places_bt[:, None, :, None] - self.places_bt[:, None, None, :]
         near = distance >= 0 if window is None else (distance >= 0) & (distance < window)
         same_tree = self.ids_bt[:, None, :, None] == self.ids_bt[:, None, None, :]
@@ -41,7 +42,9 @@ class BranchingDocuments(Documents):
 
 def branching_documents(branches: Branches, windows: Sequence[int | None], head_size: int) -> BranchingDocuments:
     """Build the masks, once per forward pass for all layers."""
-    trees, ids, places = branches.trees_bt, branches.branches_bt, branches.places_bt
+    trees = branches.trees_bt
+    ids = branches.branches_bt
+    places = branches.places_bt
     if not trees.is_cuda or head_size < SMALLEST_HEAD:
         return BranchingDocuments(trees, {}, ids, places)
     from .flex import branch_block_masks  # imports the compiler, which takes seconds

@@ -49,7 +49,9 @@ class Embedding(nn.Module):
 class MLP(nn.Module):
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        width, hidden, bias = config.width, config.hidden_width, config.bias == "all"
+        width = config.width
+        hidden = config.hidden_width
+        bias = config.bias == "all"
         self.activation = config.activation
         self.gate = nn.Linear(width, hidden, bias=bias) if config.gated_mlp else None
         self.up = nn.Linear(width, hidden, bias=bias)
@@ -106,7 +108,8 @@ class Head(nn.Module):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.vocab_size, self.softcap = config.vocab_size, config.logit_softcap
+        self.vocab_size = config.vocab_size
+        self.softcap = config.logit_softcap
         self.scale = multipliers(config).logits
         self.norm = make_norm(config, config.width)
         self.projection = nn.Linear(config.width, config.padded_vocab, bias=False)
@@ -166,16 +169,19 @@ class Decoder(nn.Module):
 
     def stream(self, tokens_bt: Tensor, cache: KVCache | None = None, *, branches: Branches | None = None) -> Tensor:
         """What the head reads: the residual stream after the last block."""
-        start, length = (cache.length if cache else 0), tokens_bt.size(1)
+        start = cache.length if cache else 0
+        length = tokens_bt.size(1)
         documents: Documents | None = None
         places_bt: Tensor | None = None
         if branches is not None:
-            documents, places_bt = self._branching(branches), branches.places_bt
+            documents = self._branching(branches)
+            places_bt = branches.places_bt
         elif self.separator is not None and cache is None:
             tokens_bt, ids_bt, places_bt = documents_of(tokens_bt, self.separator)
             documents = self.documents(ids_bt)
         if self.places is not None and cache is None:
-            length, places_bt = self.places.length, self.places.tensor(tokens_bt.device)[None]
+            length = self.places.length
+            places_bt = self.places.tensor(tokens_bt.device)[None]
         x_btd = self.embedding(tokens_bt, start, places_bt)
         turn = rotation(self.config, start, length, tokens_bt.device) if self.config.positions == "rope" else None
         if turn is not None and places_bt is not None:
@@ -223,7 +229,8 @@ def check_tokens(tokens_bt: Tensor, config: DecoderConfig, start: int = 0) -> No
     # On an accelerator this would stop the host at each step; there the shards' own check and the loss (inf for a target
     # in the padding) stand in.
     if tokens_bt.device.type == "cpu" and not torch.compiler.is_compiling() and tokens_bt.numel():
-        low, high = int(tokens_bt.min()), int(tokens_bt.max())
+        low = int(tokens_bt.min())
+        high = int(tokens_bt.max())
         if low < 0 or high >= config.vocab_size:
             raise SkytrainError(
                 f"token id {low if low < 0 else high} is outside the vocabulary of {config.vocab_size} of model {config.name}"

@@ -85,7 +85,8 @@ def fused_loss(
     run = run or fused_block
     positions = model.embedding.positions
     assert positions is not None
-    documents, places_bt = None, None
+    documents = None
+    places_bt = None
     if model.separator is not None:
         tokens_bt, ids_bt, places_bt = documents_of(tokens_bt, model.separator)
         documents = model.documents(ids_bt)
@@ -98,7 +99,8 @@ def fused_loss(
         assert isinstance(block, Block)
         x, branch, bias = run(block, x, branch, bias, shared)
     x, y = _norm(kernels, model.head.norm, x, branch, bias)
-    weight, vocab = model.head.projection.weight, model.config.vocab_size
+    weight = model.head.projection.weight
+    vocab = model.config.vocab_size
     if targets_bt is None:
         return F.linear(y, _low(weight, y.dtype)).unflatten(0, tokens_bt.shape)[..., :vocab]
     targets = targets_bt.flatten()
@@ -153,8 +155,10 @@ def _low(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _mlp(y_nd: Tensor, mlp: Any, kernels: Kernels) -> Tensor:
-    up, down = mlp.up, mlp.down
-    up_low, down_low = _low(up.weight, y_nd.dtype), _low(down.weight, y_nd.dtype)
+    up = mlp.up
+    down = mlp.down
+    up_low = _low(up.weight, y_nd.dtype)
+    down_low = _low(down.weight, y_nd.dtype)
     if kernels.epilogue and y_nd.is_cuda:
         bias_low = _low(up.bias, y_nd.dtype)
         return EpilogueMLP.apply(y_nd, up.weight, up_low, up.bias, bias_low, down.weight, down_low)
@@ -165,7 +169,10 @@ def _mlp(y_nd: Tensor, mlp: Any, kernels: Kernels) -> Tensor:
 
 def attend(y_nd: Tensor, attention: Any, shared: FusedPass) -> Tensor:
     """The output of attention, without its bias."""
-    qkv, out, kernels, batch = attention.qkv, attention.out, shared.kernels, shared.batch
+    qkv = attention.qkv
+    out = attention.out
+    kernels = shared.kernels
+    batch = shared.batch
     if shared.documents is not None:
         packed = linear(y_nd, qkv.weight, _low(qkv.weight, y_nd.dtype), kernels.products)
         packed = add_bias(packed, qkv.bias).view(
@@ -208,11 +215,15 @@ class QKVAttention(torch.autograd.Function):
         bias_low: Tensor,
         call: AttentionCall,
     ) -> Tensor:
-        size, scale, backend = call.head_size, call.scale, call.backend
+        size = call.head_size
+        scale = call.scale
+        backend = call.backend
         packed = product(x_nd, low.t(), call.tuned, bias_low)
         q, k, v = packed.view(call.batch, -1, packed.shape[1] // (3 * size), 3, size).unbind(3)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-        ctx.backend, ctx.scale, ctx.tuned = backend, scale, call.tuned
+        ctx.backend = backend
+        ctx.scale = scale
+        ctx.tuned = call.tuned
         wants = any(ctx.needs_input_grad)
         if backend == "cudnn":
             results = torch.ops.aten._scaled_dot_product_cudnn_attention(
@@ -277,7 +288,8 @@ class QKVAttention(torch.autograd.Function):
                     scale=ctx.scale,
                 )
         dpacked, dbias = pack_qkv(*(part.transpose(1, 2) for part in (dq, dk, dv)))
-        dx, dweight = product(dpacked, low, ctx.tuned), product_fp32(dpacked.t(), x_nd, ctx.tuned)
+        dx = product(dpacked, low, ctx.tuned)
+        dweight = product_fp32(dpacked.t(), x_nd, ctx.tuned)
         return dx, dweight, None, dbias, None, None
 
 

@@ -81,13 +81,15 @@ class HFCausalLM(nn.Module):
 
         Chunks need logits that are exactly the output layer applied to the last hidden state, and no router loss.
         """
-        tokens, problem = torch.arange(CHECKED_TOKENS)[None], None
+        tokens = torch.arange(CHECKED_TOKENS)[None]
+        problem = None
         body, head = self._body_and_head()
         if self.router_loss_weight:
             problem = "adds the loss of its routers, which only a pass over the whole model gives"
         else:
             with _without_dropout(self):
-                whole, hidden = self(tokens), body(input_ids=tokens, use_cache=False).last_hidden_state
+                whole = self(tokens)
+                hidden = body(input_ids=tokens, use_cache=False).last_hidden_state
                 if head is None or not _close(whole, head(hidden)):
                     problem = "does more to its logits than its output layer does"
         if problem:
@@ -107,7 +109,8 @@ class HFCausalLM(nn.Module):
         document = torch.arange(CHECKED_TOKENS)[None]
         document[:, 0] = self.separator
         with _without_dropout(self):
-            both, alone = self(torch.cat([document, document], dim=1)), self(document)
+            both = self(torch.cat([document, document], dim=1))
+            alone = self(document)
         if not _close(both[:, CHECKED_TOKENS:], alone):
             raise ConfigError(
                 "loader.separate_documents",

@@ -17,7 +17,8 @@ from .initialise import VOCABULARY
 from .parametrization import folded, folded_config
 from .sizes import model_file
 
-MAGIC, HEADER_INTS = 20240326, 256
+MAGIC = 20240326
+HEADER_INTS = 256
 VERSIONS = {3: torch.float32, 5: torch.bfloat16}  # both with the vocabulary padded
 PADDING = 128  # rows of the vocabulary come in multiples of this
 ORDER = (
@@ -56,7 +57,8 @@ class LlmcWeights:
 
     def __init__(self, path: Path, config: DecoderConfig | None = None) -> None:
         """`config` is that of the decoder they are for, where its padding of the vocabulary is not llm.c's."""
-        self._path, self._header = path, read_llmc_header(path)
+        self._path = path
+        self._header = read_llmc_header(path)
         self.config = config or self._header.config
         with torch.device("meta"):
             parameters = dict(Decoder(self.config).named_parameters())
@@ -72,7 +74,9 @@ class LlmcWeights:
 
     def read(self, name: str) -> Tensor:
         """One parameter, in the type of the file."""
-        config, header, stored = self.config, self._header, self._stored(name)
+        config = self.config
+        header = self._header
+        stored = self._stored(name)
         with self._path.open("rb") as file:
             file.seek(self._starts[name])
             value = _read(file.read(stored.numel() * header.dtype.itemsize), header.dtype, stored)

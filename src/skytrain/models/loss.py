@@ -56,7 +56,8 @@ def chunked_loss(
         return _summed_loss(head(x_nd[None])[0], targets_n, z_loss)
 
     total = x_btd.new_zeros((), dtype=torch.float32)
-    rows, targets = x_btd.flatten(0, 1), targets_bt.flatten()
+    rows = x_btd.flatten(0, 1)
+    targets = targets_bt.flatten()
     for x_nd, targets_n in zip(rows.split(chunk_tokens), targets.split(chunk_tokens), strict=True):
         total = total + checkpoint(chunk, x_nd, targets_n, use_reentrant=False)
     return total / count_targets(targets).clamp(min=1)

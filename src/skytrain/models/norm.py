@@ -14,7 +14,8 @@ class RMSNorm(nn.Module):
 
     def __init__(self, size: int, eps: float, plus_one: bool) -> None:
         super().__init__()
-        self.eps, self.plus_one = eps, plus_one
+        self.eps = eps
+        self.plus_one = plus_one
         self.weight = nn.Parameter(torch.empty(size))
 
     def forward(self, x: Tensor) -> Tensor:

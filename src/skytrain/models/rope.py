@@ -49,7 +49,9 @@ def stable_length(config: DecoderConfig) -> int:
 def _frequencies(config: DecoderConfig, length: int, device: torch.device) -> tuple[Tensor, float]:
     """Radians per position of each pair, and a factor on cos and sin."""
     assert config.rope_theta is not None
-    size, theta, scaling = config.head_width, config.rope_theta, config.rope_scaling
+    size = config.head_width
+    theta = config.rope_theta
+    scaling = config.rope_scaling
     if isinstance(scaling, DynamicRope) and length > scaling.original_length:
         stretch = scaling.factor * length / scaling.original_length - (scaling.factor - 1)
         theta *= stretch ** (size / (size - 2))

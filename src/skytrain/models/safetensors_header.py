@@ -13,7 +13,8 @@ from typing import Any
 
 from ..config import SkytrainError
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100 * 2**20  # the format's own limit
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")

@@ -20,7 +20,8 @@ class DecoderStage(nn.Module):
 
     def __init__(self, model: Decoder, layers: range, length: int, *, first: bool, last: bool) -> None:
         super().__init__()
-        self.config, self.length = model.config, length
+        self.config = model.config
+        self.length = length
         self.places: Places | None = None  # as in Decoder
         # Copied, so that stages on one device share no parameters: each is wrapped separately.
         self.embedding = copy.deepcopy(model.embedding) if first else None
@@ -47,7 +48,8 @@ def stage_layers(layers: int, stages: int) -> list[range]:
     assert 1 <= stages <= layers
     each, more = divmod(layers, stages)
     begin = (stages - more + 1) // 2  # stages with one extra layer are in the middle
-    found, start = [], 0
+    found = []
+    start = 0
     for stage in range(stages):
         stop = start + each + (begin <= stage < begin + more)
         found.append(range(start, stop))

@@ -47,8 +47,10 @@ def choose_kernel(q_bhtq: Tensor) -> Kernel:
 def attend_part(q_bhtq: Tensor, kv_2bgsq: Tensor, settings: AttentionSettings, *, causal: bool) -> AttentionPart:
     """Attention of all queries to the given keys. `causal` needs as many keys as queries, at the same positions."""
     assert not causal or q_bhtq.size(2) == kv_2bgsq.size(3)
-    scale, kernel = settings.scale, settings.kernel
-    q, (k, v) = q_bhtq, _for_each_query(kv_2bgsq, q_bhtq)
+    scale = settings.scale
+    kernel = settings.kernel
+    q = q_bhtq
+    (k, v) = _for_each_query(kv_2bgsq, q_bhtq)
     if kernel == "cpu":
         out, log_sum = _ATEN._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale)
         return AttentionPart(out, log_sum)
@@ -73,8 +75,10 @@ def attend_part_backward(
     causal: bool,
 ) -> tuple[Tensor, Tensor]:
     """This part's gradients of queries, and of keys and values. `whole` is the attention to all keys."""
-    scale, kernel = settings.scale, settings.kernel
-    q, (k, v) = q_bhtq.contiguous(), _for_each_query(kv_2bgsq, q_bhtq)
+    scale = settings.scale
+    kernel = settings.kernel
+    q = q_bhtq.contiguous()
+    (k, v) = _for_each_query(kv_2bgsq, q_bhtq)
     dout, out, log_sum = (x.contiguous() for x in (dout_bhtq, whole.out_bhtq, whole.log_sum_bht))
     if kernel == "cpu":
         dq, dk, dv = _ATEN._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -100,12 +104,15 @@ class Together:
     """Combines parts in float32, each weighted by its keys' share of the softmax's sum."""
 
     def __init__(self, first: AttentionPart) -> None:
-        self._out, self._log_sum = first.out_bhtq.float(), first.log_sum_bht.float().contiguous()
-        self._dtype, self._rest = first.out_bhtq.dtype, first.rest
+        self._out = first.out_bhtq.float()
+        self._log_sum = first.log_sum_bht.float().contiguous()
+        self._dtype = first.out_bhtq.dtype
+        self._rest = first.rest
 
     def add(self, rows: slice, part: AttentionPart) -> None:
         """Adds a part for some of the queries."""
-        before, new = self._log_sum[:, :, rows], part.log_sum_bht.float()
+        before = self._log_sum[:, :, rows]
+        new = part.log_sum_bht.float()
         both = torch.logaddexp(before, new)
         out = self._out[:, :, rows]
         out.mul_((before - both).exp()[..., None]).add_(part.out_bhtq * (new - both).exp()[..., None])

@@ -86,7 +86,8 @@ def choose_layout(
 
 def laid_out(config: Config, placement: Placement) -> Config:
     """The configuration for this placement."""
-    job, mesh = placement.job, placement.mesh
+    job = placement.job
+    mesh = placement.mesh
     degrees: dict[str, Any] = parallel_settings(mesh)
     recompute = "full" if job.checkpointing else config.trainer.activation_checkpointing
     return replace(
@@ -108,7 +109,8 @@ def problem_of(config: Config, world_size: int) -> str | None:
 def this_machine(ranks: Ranks, device: str) -> LocalMachine:
     """The GPU or the CPU cores of this machine; the catalogue says how such machines are connected."""
     if device == "cpu":
-        pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        pages = os.sysconf("SC_PHYS_PAGES")
+        page_bytes = os.sysconf("SC_PAGE_SIZE")
         node = Node(gpu=CORE, gpus=ranks.local_size, network_bytes_per_s=NETWORK_BYTES_PER_S, efa=False)
         return LocalMachine(node, pages * page_bytes / ranks.local_size, "cpu", fused=False)
     import torch
@@ -116,7 +118,8 @@ def this_machine(ranks: Ranks, device: str) -> LocalMachine:
     from ..models import kernels_available
 
     fused = kernels_available(torch.device(device))
-    name, memory = torch.cuda.get_device_name(), torch.cuda.get_device_properties(ranks.local_rank).total_memory
+    name = torch.cuda.get_device_name()
+    memory = torch.cuda.get_device_properties(ranks.local_rank).total_memory
     gpu = find_gpu(name)
     if gpu is None or gpu.peak_flops is None:
         gpu = find_gpu(UNKNOWN_GPU)
@@ -134,9 +137,11 @@ def this_machine(ranks: Ranks, device: str) -> LocalMachine:
 
 
 def _sentence(placement: Placement, machine: LocalMachine, ranks: Ranks) -> str:
-    job, mesh = placement.job, placement.mesh
+    job = placement.job
+    mesh = placement.mesh
     again = "blocks computed again" if job.checkpointing else "nothing computed again"
-    needs, has = format_bytes(placement.memory.total), format_bytes(machine.memory_bytes)
+    needs = format_bytes(placement.memory.total)
+    has = format_bytes(machine.memory_bytes)
     speed = f"{format_count(placement.tokens_per_s)} tokens/s ({placement.prediction.source}), "
     return (
         f"parallel=auto: {mesh}, micro-batch {job.micro_batch}, {again}; the fastest layout by prediction on "

@@ -41,7 +41,8 @@ class StateByName(Strategy):
         """Whether this rank saves its part of a tensor, rather than another rank that holds a copy."""
         if not isinstance(tensor, DTensor):
             return True
-        mesh, choice = tensor.device_mesh, zlib.crc32(name.encode())
+        mesh = tensor.device_mesh
+        choice = zlib.crc32(name.encode())
         copies = [axis for axis, placement in enumerate(tensor.placements) if placement.is_replicate()]
         return all(mesh.get_local_rank(axis) == choice % mesh.size(axis) for axis in copies)
 
@@ -70,7 +71,8 @@ class StateByName(Strategy):
         return {"state": state.unflatten_slots(self._mine(flat)), "param_groups": named["param_groups"]}
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        tied, named = self._same_names(), dict(self._network().named_parameters())
+        tied = self._same_names()
+        named = dict(self._network().named_parameters())
         for optimizer, saved in zip(self.optimizers, checkpoint["optimizer_states"], strict=True):
             own = [{key: group.get(key) for key in OWN_SETTINGS if key in group} for group in optimizer.param_groups]
             groups = state.names_in_groups(optimizer, named)

@@ -64,7 +64,8 @@ class Context:
         Ranks may have different numbers of targets that count, or none.
         """
         part = self.places.cut(targets_bt)
-        mine, everyone = count_targets(part), count_targets(targets_bt)
+        mine = count_targets(part)
+        everyone = count_targets(targets_bt)
         return weighted(compute(part), mine * self.size / everyone.clamp(min=1), part)
 
 
@@ -97,7 +98,8 @@ def spread_context(part: nn.Module, context: Context) -> None:
 
 
 def _attend(attention: Attention, context: Context) -> Callable[..., Tensor]:
-    alone, scale = attention.attend, attention.scale
+    alone = attention.attend
+    scale = attention.scale
 
     # Communication stays outside compiled code.
     @torch.compiler.disable
@@ -114,7 +116,8 @@ def _attend(attention: Attention, context: Context) -> Callable[..., Tensor]:
 
 def rows_and_keys(rank: int, source: int, length: int) -> tuple[slice, slice]:
     """Which of a rank's queries attend to which of another rank's keys; each rank holds `length` of both."""
-    half, whole = length // 2, slice(0, length)
+    half = length // 2
+    whole = slice(0, length)
     return (whole, slice(0, half)) if source < rank else (slice(half, length), whole)
 
 
@@ -176,7 +179,8 @@ Pieces = Iterator[tuple[int, Tensor]]  # the rank they belong to, and its keys a
 
 
 def _around(kv: Tensor, group: dist.ProcessGroup) -> Pieces:
-    rank, size = group.rank(), group.size()
+    rank = group.rank()
+    size = group.size()
     for step in range(size):
         coming = _Hop(kv, group, tag=0) if step + 1 < size else None
         yield (rank - step) % size, kv
@@ -185,7 +189,8 @@ def _around(kv: Tensor, group: dist.ProcessGroup) -> Pieces:
 
 
 def _gathered(kv: Tensor, group: dist.ProcessGroup) -> Pieces:
-    rank, size = group.rank(), group.size()
+    rank = group.rank()
+    size = group.size()
     everyone = kv.new_empty(size, *kv.shape)
     coming = _all_gather(everyone.flatten(0, 1), kv, group=group, async_op=True)
     yield rank, kv
@@ -232,9 +237,12 @@ class _Hop:
     """Sends a tensor to the next rank while receiving the previous rank's."""
 
     def __init__(self, sent: Tensor, group: dist.ProcessGroup, tag: int) -> None:
-        rank, size = group.rank(), group.size()
+        rank = group.rank()
+        size = group.size()
         to, source = (dist.get_global_rank(group, (rank + i) % size) for i in (1, -1))
-        self._sent, self._received = sent, torch.empty_like(sent)  # both are kept until the exchange ends
+        # both are kept until the exchange ends
+        self._sent = sent
+        self._received = torch.empty_like(sent)
         self._works = dist.batch_isend_irecv(
             [
                 dist.P2POp(dist.isend, sent, to, group, tag),

@@ -193,7 +193,8 @@ class ZeroStrategy(DeepSpeedBase):
         for group, names in zip(outline.param_groups, groups, strict=True):
             group["params"] = [named[name] for name in names]
             if fused and "fused" in group:
-                group["fused"], group["foreach"] = True, False
+                group["fused"] = True
+                group["foreach"] = False
         if not self.settings.cpu_offload:
             return outline
         kept = [{key: group[key] for key in ("params", *ADAM_SETTINGS)} for group in outline.param_groups]
@@ -271,7 +272,8 @@ class ZeroStrategy(DeepSpeedBase):
         """Raises on all ranks if one has too little disk space: if it failed later, the others would wait for ever."""
         held = sum(partition_sizes(self.deepspeed_engine.optimizer, self.settings.stage))
         weights = sum(parameter.numel() * parameter.element_size() for parameter in self.deepspeed_engine.parameters())
-        needed, free = 12 * held + weights, shutil.disk_usage(folder).free
+        needed = 12 * held + weights
+        free = shutil.disk_usage(folder).free
         short = torch.tensor(int(free < needed))
         dist.all_reduce(short, op=dist.ReduceOp.MAX, group=self._group)
         if short:

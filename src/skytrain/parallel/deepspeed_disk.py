@@ -38,7 +38,8 @@ def _read(zero: Any, state: dict[str, Any]) -> dict[str, Any]:
     flats = list(state["fp32_flat_groups"])
     slots = dict(state["optimizer_state_dict"]["state"])
     for number in _on_disk(zero):
-        name, size = flats[number].ds_id, zero.fp16_partitioned_groups_flat_numel[number]
+        name = flats[number].ds_id
+        size = zero.fp16_partitioned_groups_flat_numel[number]
         flats[number] = _mapped(folder / f"{name}.tensor.swp", size)
         slots[number] = {
             slot: _mapped(folder / f"{slot}-{name}.tensor.swp", size) if isinstance(value, Tensor) else value
@@ -58,7 +59,8 @@ def _mapped(path: Path, elements: int) -> Tensor:
 @torch.no_grad()
 def _write(zero: Any, state: Mapping[str, Any], with_optimizer: bool) -> None:
     """Loads weights and optimizer from `state`, and writes those that belong on the disk."""
-    zero.loss_scaler, zero.overflow = state["loss_scaler"], state["overflow"]
+    zero.loss_scaler = state["loss_scaler"]
+    zero.overflow = state["overflow"]
     saved = state["optimizer_state_dict"]
     if with_optimizer:
         for group, settings in zip(zero.optimizer.param_groups, saved["param_groups"], strict=True):

@@ -33,7 +33,8 @@ def read_named_state(model: nn.Module, weights: SavedTensors, optimizers: list[d
 
     def reader(saved: SavedTensors, slot: str = "") -> Read:
         def read(name: str, shape: torch.Size) -> Tensor:
-            plain, found = name.removeprefix(MODULE), torch.empty(shape)
+            plain = name.removeprefix(MODULE)
+            found = torch.empty(shape)
             saved.read_into([(tied.get(plain, plain) + slot, found)])
             return found
 
@@ -75,7 +76,8 @@ class _Share:
                 yield name, shape, slice(self.rank * each, min(count, (self.rank + 1) * each)), start
                 start += each
             else:
-                first, last = max(start, self.rank * size), min(start + count, (self.rank + 1) * size)
+                first = max(start, self.rank * size)
+                last = min(start + count, (self.rank + 1) * size)
                 if first < last:
                     yield name, shape, slice(first - start, last - start), first - self.rank * size
                 start += count
@@ -94,7 +96,8 @@ def put_state(engine: Any, stage: int, named: NamedState, *, plain_steps: bool) 
 
     One whole tensor is in memory at a time. `plain_steps`: the optimizer's step count is a number, not a tensor.
     """
-    zero, key = engine.optimizer, "optimizer_state_dict" if stage == 3 else "base_optimizer_state"
+    zero = engine.optimizer
+    key = "optimizer_state_dict" if stage == 3 else "base_optimizer_state"
     share = _Share(engine.global_rank, engine.world_size, stage == 3)
     shapes = engine._get_zero_param_shapes()  # as written into its own checkpoints
     saved = zero.state_dict()

@@ -82,10 +82,14 @@ class Pipeline:
         device: torch.device,
         loss: Callable[..., Tensor],
     ) -> None:
-        self._group, self._settings = mesh["pipeline"].get_group(), settings
-        ranks, rank, tensor = mesh["pipeline"].size(), mesh["pipeline"].get_local_rank(), mesh["tensor"].size()
+        self._group = mesh["pipeline"].get_group()
+        self._settings = settings
+        ranks = mesh["pipeline"].size()
+        rank = mesh["pipeline"].get_local_rank()
+        tensor = mesh["tensor"].size()
         indices, count = stages_of_rank(settings.schedule, ranks, rank)
-        self._first, self._last = 0 in indices, count - 1 in indices
+        self._first = 0 in indices
+        self._last = count - 1 in indices
         self._loss = loss
         self._weight: float | Tensor = 1.0  # of a micro-batch's mean loss, or of each of its targets
         self._between = (settings.part_length // tensor, _width(stages[0]))
@@ -142,7 +146,8 @@ class Pipeline:
 
     def logits(self, rows: Tensor) -> Tensor | None:
         """The forward pass of at most one micro-batch through all ranks; None on ranks without the last stage."""
-        x, logits = rows, None
+        x = rows
+        logits = None
         for stage in self._stages:
             if not stage.is_first and not self._holds(stage.stage_index - 1):
                 shape = (len(rows), *self._between)
@@ -200,7 +205,8 @@ class TiedWeights:
     def __init__(
         self, original: nn.Parameter | None, copy: nn.Parameter | None, mesh: DeviceMesh, schedule: str
     ) -> None:
-        self.original, self.copy = original, copy
+        self.original = original
+        self.copy = copy
         self._group = None
         if schedule == "zbv":
             return  # one rank holds both

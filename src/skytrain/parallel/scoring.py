@@ -57,7 +57,8 @@ class SharedScores:
         return whole
 
     def _divided_scores(self, part: VocabularyPart, targets_bt: Tensor) -> Tensor:
-        group, logits = self.mesh["tensor"].get_group(), part.logits_btv.float()
+        group = self.mesh["tensor"].get_group()
+        logits = part.logits_btv.float()
         peak = logits.amax(-1)
         dist.all_reduce(peak, dist.ReduceOp.MAX, group=group)
         total = (logits - peak[..., None]).exp().sum(-1)

@@ -51,7 +51,8 @@ class MeshStrategy(StateByName, ParallelStrategy):
 
     def __init__(self, mesh: Mesh, settings: Settings) -> None:
         super().__init__()
-        self.spec, self.settings = mesh, settings
+        self.spec = mesh
+        self.settings = settings
         self.pipeline: Pipeline | None = None
         self.context: Context | None = None
         self._parts: list[nn.Module] = []
@@ -80,7 +81,8 @@ class MeshStrategy(StateByName, ParallelStrategy):
     def setup_environment(self) -> None:
         super().setup_environment()
         set_rank_zero(self.global_rank)
-        spec, settings = self.spec, self.settings
+        spec = self.spec
+        settings = self.settings
         degrees = (spec.pipeline, spec.replicate, spec.shard * spec.context, spec.tensor)
         self.mesh: DeviceMesh = init_device_mesh(self.root_device.type, degrees, mesh_dim_names=DIMENSIONS)
         if spec.context > 1:
@@ -210,7 +212,8 @@ class MeshStrategy(StateByName, ParallelStrategy):
             tokens_bt = self.context.places.cut(tokens_bt)
         if self.pipeline is not None:
             return self.pipeline.logits(tokens_bt)
-        model, fused = self._module.model, self.settings.kernels is not None
+        model = self._module.model
+        fused = self.settings.kernels is not None
         logits: Tensor = model(tokens_bt, None) if fused else model(tokens_bt)
         return logits
 

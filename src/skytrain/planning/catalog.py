@@ -22,10 +22,14 @@ MARKETS: tuple[Market, ...] = ("on-demand", "spot")
 FAMILIES = ("g5", "g6", "g6e", "g7e", "p4d", "p4de", "p5", "p5e", "p5en", "p6-b200", "p6-b300")
 CPU_FAMILIES = ("c7i", "m7i", "r7i", "r5")  # for preparing data: 2, 4, 8 and 8 GiB of memory per vCPU
 REGIONS = ("us-east-1", "us-east-2", "us-west-2")
-INSTANCES, PRICES, CPU_INSTANCES, CPU_PRICES = "instances.csv", "prices.csv", "cpu_instances.csv", "cpu_prices.csv"
+INSTANCES = "instances.csv"
+PRICES = "prices.csv"
+CPU_INSTANCES = "cpu_instances.csv"
+CPU_PRICES = "cpu_prices.csv"
 FILES = (INSTANCES, PRICES, CPU_INSTANCES, CPU_PRICES)
 # Only of a refreshed catalogue: no public source lists them.
-SAGEMAKER_PRICES, EMR_FEES = "sagemaker_prices.csv", "emr_fees.csv"
+SAGEMAKER_PRICES = "sagemaker_prices.csv"
+EMR_FEES = "emr_fees.csv"
 STALE_DAYS = 30  # spot prices drift within weeks; beyond this age every plan states the age of its prices
 
 # Service Quotas count vCPUs by family and market. Public sources do not agree on a code for P6 spot.
@@ -265,7 +269,8 @@ def _prices(text: str) -> Iterator[Price]:
         market = row["market"]
         if market not in MARKETS:
             raise ValueError(f"{market!r} is not a market")
-        low, high = float(row["usd_per_hour_min"]), float(row["usd_per_hour_max"])
+        low = float(row["usd_per_hour_min"])
+        high = float(row["usd_per_hour_max"])
         if not 0 < low <= high:
             raise ValueError(f"{row['instance_type']} in {row['region']}: a price of {low} to {high}")
         yield Price(

@@ -16,10 +16,17 @@ from .catalog import Catalog, Market
 from .costs import HOURS_PER_MONTH
 from .tables import text_table
 
-SYSTEM_TYPE, SYSTEM_NODES, SYSTEM_DISK_GB = "m7i.large", 2, 50
-PROMETHEUS_DISK_GB, GPU_DISK_GB, FSX_GB = 50, 200, 1200
-BASE_ENDPOINTS, CLUSTER_ENDPOINTS = 11, 4
-NIGHTS_HOURS, WEEK_HOURS = 5 * 10, 7 * 24  # Monday to Friday, 20:00 to 06:00: the schedule of the examples
+SYSTEM_TYPE = "m7i.large"
+SYSTEM_NODES = 2
+SYSTEM_DISK_GB = 50
+PROMETHEUS_DISK_GB = 50
+GPU_DISK_GB = 200
+FSX_GB = 1200
+BASE_ENDPOINTS = 11
+CLUSTER_ENDPOINTS = 4
+# Monday to Friday, 20:00 to 06:00: the schedule of the examples
+NIGHTS_HOURS = 5 * 10
+WEEK_HOURS = 7 * 24
 
 
 @dataclass(frozen=True)

@@ -170,7 +170,9 @@ def _host_traffic(job: TrainingJob, mesh: Mesh, node: Node, held: float) -> list
 
 def _context_traffic(job: TrainingJob, mesh: Mesh, narrow: int) -> tuple[str, float, float, bool]:
     """Return a description, bytes per token of a rank, messages per layer and micro-batch, and whether it overlaps."""
-    others, passes = mesh.context - 1, 2 if job.checkpointing else 1  # forward pass, and its recomputation
+    # forward pass, and its recomputation
+    others = mesh.context - 1
+    passes = 2 if job.checkpointing else 1
     queries = job.model.heads * job.model.head_width / mesh.tensor
     keys = 2 * job.model.groups * job.model.head_width / mesh.tensor
     if job.context_method == "ulysses":

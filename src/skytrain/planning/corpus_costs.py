@@ -117,7 +117,8 @@ def serverless_price(region: str) -> ServerlessPrice:
 
 def serverless_usd_per_hour(wanted: EmrConfig, executors: int, region: str) -> float:
     """Return what an hour of all executors and the driver costs."""
-    price, workers = serverless_price(region), executors + 1
+    price = serverless_price(region)
+    workers = executors + 1
     disk = max(0, wanted.disk_gb - FREE_DISK_GB) * price.usd_per_disk_gb_hour
     return workers * (
         wanted.executor_cores * price.usd_per_vcpu_hour + wanted.executor_gb * price.usd_per_gb_hour + disk
@@ -127,7 +128,8 @@ def serverless_usd_per_hour(wanted: EmrConfig, executors: int, region: str) -> f
 def serverless_offer(work: CorpusWork, wanted: EmrConfig, region: str) -> CorpusOffer:
     """Return the offer of EMR Serverless with the settings' executors. Executors that wait are given back."""
     executors = wanted.executors or 16
-    seconds, vcpus = work.vcpu_seconds + SPARK_START_CPU_SECONDS, executors * wanted.executor_cores
+    seconds = work.vcpu_seconds + SPARK_START_CPU_SECONDS
+    vcpus = executors * wanted.executor_cores
     hours = (SERVERLESS_START_SECONDS + seconds / vcpus / BUSY) / 3600
     slow = (SERVERLESS_START_SECONDS + SPREAD * seconds / vcpus / BUSY) / 3600
     usd = serverless_usd_per_hour(wanted, executors, region)
@@ -172,7 +174,8 @@ class NodePrice:
 
 def node_price(kind: str, region: str, market: Market, catalog: Catalog) -> NodePrice | None:
     """Return the price of a node; None if the catalogue lacks it. EMR's fee is assumed where it is not known."""
-    price, listed = catalog.price(kind, region, market), catalog.price(kind, region, "on-demand")
+    price = catalog.price(kind, region, market)
+    listed = catalog.price(kind, region, "on-demand")
     if price is None or listed is None:
         return None
     known = catalog.emr_fee(kind, region)

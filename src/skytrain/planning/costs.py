@@ -29,7 +29,8 @@ S3_FRACTION = 0.5  # of a machine's network rate, reached by S3 transfers
 S3_BYTES_PER_S_MOST = 2e9
 UNKNOWN_ITEMS = 1000  # of a task whose file does not say how many it has
 EVALUATION_COST = 1 / 3  # of a training token: forward only
-GP3_GB, GP3_USD_PER_GB_MONTH = 200, 0.08
+GP3_GB = 200
+GP3_USD_PER_GB_MONTH = 0.08
 S3_USD_PER_GB_MONTH = 0.023
 S3_USD_PER_1000_WRITES = 0.005
 S3_PART_BYTES = 64 * 2**20
@@ -80,7 +81,8 @@ class Estimate:
 
 def work_of(config: Config, steps: int | None = None) -> RunWork:
     """Return the data traffic and evaluations of a configuration over `steps`, by default its own number of steps."""
-    trainer, model = config.trainer, config.model
+    trainer = config.trainer
+    model = config.model
     assert isinstance(model, DecoderConfig)
     steps = steps or min(total_steps(config), trainer.stop_at_step or total_steps(config))
     tokens = steps * trainer.batch_tokens

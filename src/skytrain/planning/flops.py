@@ -18,7 +18,9 @@ class DecoderSize:
 
 def decoder_size(config: DecoderConfig) -> DecoderSize:
     """Count the parameters of a decoder without building it."""
-    width, head, mlp = config.width, config.head_width, config.hidden_width
+    width = config.width
+    head = config.head_width
+    mlp = config.hidden_width
     qkv_rows = (config.heads + 2 * config.groups) * head
     attention = width * qkv_rows + config.heads * head * width
     ups = 2 if config.gated_mlp else 1

@@ -46,13 +46,15 @@ def disk_bytes(job: TrainingJob, mesh: Mesh, node: Node, work: RunWork) -> float
 
 def host_problem(job: TrainingJob, mesh: Mesh, node: Node) -> str | None:
     """Return why the machine's memory is insufficient, or None."""
-    needed, there = host_bytes(job, mesh, node), USABLE * node.memory_bytes
+    needed = host_bytes(job, mesh, node)
+    there = USABLE * node.memory_bytes
     return f"needs {format_bytes(needed)} of host memory, of {format_bytes(there)}" if needed > there else None
 
 
 def disk_problem(job: TrainingJob, mesh: Mesh, node: Node, work: RunWork) -> str | None:
     """Return why the machine's disks are insufficient, or None."""
-    needed, there = disk_bytes(job, mesh, node, work), USABLE * node.disk_bytes
+    needed = disk_bytes(job, mesh, node, work)
+    there = USABLE * node.disk_bytes
     if needed <= there:
         return None
     blocks = "; loader.shuffle=blocks does with less" if work.local_data_bytes > there else ""

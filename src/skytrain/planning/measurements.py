@@ -136,15 +136,18 @@ def predict(job: TrainingJob, mesh: Mesh, node: Node, measurements: Sequence[Mea
     if not any(_distance(known[0], job, mesh)):
         return Prediction(step, step.seconds * known[0].step_seconds / then[0][0].seconds, "measured", _what(known[0]))
 
-    device, launch = step.device, launch_seconds(job, mesh)
+    device = step.device
+    launch = launch_seconds(job, mesh)
     by_device = by_host = None
     for one, (step_then, launch_then) in reversed(
         list(zip(known, then, strict=True))
     ):  # the nearest comes last and wins
         if step_then.device >= launch_then:
-            device, by_device = step.device * _slower(one.step_seconds, step_then.device, launch_then), one
+            device = step.device * _slower(one.step_seconds, step_then.device, launch_then)
+            by_device = one
         else:
-            launch, by_host = launch_seconds(job, mesh) * _slower(one.step_seconds, launch_then, step_then.device), one
+            launch = launch_seconds(job, mesh) * _slower(one.step_seconds, launch_then, step_then.device)
+            by_host = one
     limit, side = (by_device, "device") if device >= launch else (by_host, "host")
     seconds = together(device, launch)
     if limit is None:
@@ -188,7 +191,8 @@ def is_of_gpu(one: Measurement, node: Node) -> bool:
 
 def _arithmetic(one: Measurement, node: Node) -> tuple[StepTime, float]:
     """Return the roofline's prediction for the measured job: its step time and the host's launch time."""
-    then, mesh = one.job(), Mesh(replicate=one.gpus)
+    then = one.job()
+    mesh = Mesh(replicate=one.gpus)
     assert then is not None
     return step_time(then, mesh, node), launch_seconds(then, mesh)
 

@@ -134,8 +134,13 @@ def activation_bytes_on(path: KernelPath, job: TrainingJob, mesh: Mesh) -> float
     mixed = job.precision in ("bf16-mixed", "16-mixed")
     wide = 4 if job.precision == "32-true" or (mixed and not mesh.divides and path != "fused") else 2
     narrow = narrow_bytes(job.precision)
-    width, heads, groups, head, mlp = model.width, model.heads, model.groups, model.head_width, model.hidden_width
-    queries, keys = heads * head, groups * head
+    width = model.width
+    heads = model.heads
+    groups = model.groups
+    head = model.head_width
+    mlp = model.hidden_width
+    queries = heads * head
+    keys = groups * head
 
     norms = wide * width * (2 * model.pre_norms + 2 * model.post_norms)  # their inputs
     # Autocast casts the input of each product, so gate and up save a copy each; otherwise they share one.
@@ -162,8 +167,10 @@ def activation_bytes_on(path: KernelPath, job: TrainingJob, mesh: Mesh) -> float
 
 def selective_activation_bytes(job: TrainingJob, mesh: Mesh) -> float:
     """Return the bytes that one block saves under selective recomputation: input, product and attention outputs."""
-    model, narrow = job.model, narrow_bytes(job.precision)
-    queries, keys = model.heads * model.head_width, model.groups * model.head_width
+    model = job.model
+    narrow = narrow_bytes(job.precision)
+    queries = model.heads * model.head_width
+    keys = model.groups * model.head_width
     products = (queries + 2 * keys) + 2 * model.width + model.hidden_width * (2 if model.gated_mlp else 1)
     attention = narrow * queries + 4 * model.heads
     tokens = job.micro_batch * job.sequence_length / mesh.context
@@ -270,7 +277,8 @@ class RankBuffers:
 
 def rank_buffers(job: TrainingJob, mesh: Mesh, held: float, table: float, block: float) -> RankBuffers:
     """Return a rank's buffers, given the parameters of the rank, of an embedding table and of one block."""
-    size, fused = decoder_size(job.model), path_of(job, mesh) == "fused"
+    size = decoder_size(job.model)
+    fused = path_of(job, mesh) == "fused"
     fixed = WORKSPACE_BYTES + context_bytes(job, mesh)
     if mesh.deepspeed:
         fixed += DEEPSPEED_BUCKET_BYTES * min(block, DEEPSPEED_BUCKET)
@@ -294,20 +302,24 @@ def gathers_weights(mesh: Mesh) -> bool:
 
 def rank_memory(job: TrainingJob, mesh: Mesh) -> Memory:
     """Return the peak memory of the fullest rank: in the loss, the first block's backward pass, or the update."""
-    size, width = decoder_size(job.model), job.model.width
+    size = decoder_size(job.model)
+    width = job.model.width
     table = job.model.padded_vocab * width / mesh.tensor  # the embedding, and the head where it is not tied
     padding = (job.model.padded_vocab - job.model.vocab_size) * width * (1 if job.model.tied_head else 2)
     held = (size.parameters + padding) / mesh.tensor / mesh.pipeline
     block_weights = (size.matmul_parameters - job.model.vocab_size * width) / job.model.layers / mesh.tensor
-    state, buffers = training_state(job, mesh, held), rank_buffers(job, mesh, held, table, block_weights)
-    gradients, copies = state.gradients, buffers.copies
+    state = training_state(job, mesh, held)
+    buffers = rank_buffers(job, mesh, held, table, block_weights)
+    gradients = state.gradients
+    copies = buffers.copies
     whole_until_reduced = job.accumulation > 1 and (job.reduce_once or mesh.pipeline > 1) and not mesh.deepspeed
     if gathers_weights(mesh) and whole_until_reduced:
         gradients = 4 * held
 
     # Gradients of earlier micro-batches exist during this one; with one micro-batch per step there are none yet.
     waiting = gradients if job.accumulation > 1 or mesh.gpus > 1 else 0.0
-    kept, logits = kept_activation_bytes(job, mesh), logit_bytes(job, mesh)
+    kept = kept_activation_bytes(job, mesh)
+    logits = logit_bytes(job, mesh)
     last_kept = kept if job.schedule == "gpipe" else kept / in_flight(job, mesh)
     block = block_activation_bytes(job, mesh)
     table_gradient = (2 if job.precision == "bf16-true" else 4) * table

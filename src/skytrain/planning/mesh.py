@@ -69,7 +69,8 @@ def near_meshes(parallel: ParallelConfig, gpus: int, nodes: int) -> Iterator[tup
     used = [name for name in DIMENSIONS if degrees[name] > 1]
     if len(used) != 1 or parallel.name in DEEPSPEED:
         return
-    wanted, rest = used[0], "replicate" if used[0] == "shard" else "shard"
+    wanted = used[0]
+    rest = "replicate" if used[0] == "shard" else "shard"
     whole = [degree for degree in range(1, gpus + 1) if gpus % degree == 0]
     for degree in sorted(whole, key=lambda degree: abs(degree - degrees[wanted])):
         yield f"{wanted}={degree},{rest}=-1", make_mesh(parallel, degrees | {wanted: degree, rest: gpus // degree})

@@ -20,7 +20,9 @@ from .workload import Workload
 
 NODES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # that are tried unless the request names a number
 SMALL_NODES_MOST = 4  # machines with fewer GPUs than this are tried up to this many of them
-SLOW_NETWORK_MOST, FAST_NETWORK_GBPS = 64, 400  # machines with a slower network than this are tried up to so many
+# machines with a slower network than this are tried up to so many
+SLOW_NETWORK_MOST = 64
+FAST_NETWORK_GBPS = 400
 SHORTEST_SECONDS = 600.0  # of perfect computing, below which more machines boot longer than they save
 LONGEST_HOURS = 90 * 24.0  # of a run that is offered where no deadline and no number of nodes is given
 
@@ -139,7 +141,8 @@ def node_counts(workload: Workload, instance: InstanceType) -> Iterator[int]:
 
 def place(workload: Workload, instance: InstanceType, nodes: int) -> Placement | NoPlacement:
     """Return the layout that `train` would use on these machines, or the fastest one if the mesh is open."""
-    node, gpus = Node.of(instance), nodes * instance.gpus
+    node = Node.of(instance)
+    gpus = nodes * instance.gpus
     mesh: Mesh | None = None
     if workload.parallel is not None:
         try:
@@ -235,7 +238,8 @@ def _on_sagemaker(
 ) -> list[Offer]:
     """Return SageMaker's offers: on demand, and spot where it is asked for, at the most that it can cost."""
     instance, nodes = machines
-    market, rows = request.market or "on-demand", []
+    market = request.market or "on-demand"
+    rows = []
     for region in [request.region] if request.region else catalog.regions:
         price = catalog.sagemaker_price(instance.type, region, market)
         offer = Offer(

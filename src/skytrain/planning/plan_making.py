@@ -61,7 +61,8 @@ class PlanMaterial:
 
 def make_plan(offers: Sequence[Offer], why: str, material: PlanMaterial) -> Plan:
     """Make a plan of the chosen offer, which is `offers[0]`, and its fallbacks."""
-    values, now = material.values, material.now
+    values = material.values
+    now = material.now
     planned = [_planned(offer, material) for offer in offers]
     if (reservation := values["cloud"].get("reservation")) is not None:
         # A block is paid for: no other machines. It has a placement of its own.
@@ -126,8 +127,11 @@ def bid_for(price: Price, instance_type: str, catalog: Catalog) -> float:
 
 def _planned(offer: Offer, material: PlanMaterial) -> PlannedOffer:
     assert offer.placement and offer.estimate and offer.price
-    instance, price, placement = offer.instance, offer.price, offer.placement
-    prediction, several = placement.prediction, offer.nodes > 1
+    instance = offer.instance
+    price = offer.price
+    placement = offer.placement
+    prediction = placement.prediction
+    several = offer.nodes > 1
     bid = highest_bid(offer, material.catalog)
     return PlannedOffer(
         region=offer.region,
@@ -166,7 +170,8 @@ def _disk_gb(nvme_gb: int, local_bytes: float) -> int:
 
 def _layout(offer: Offer) -> Layout:
     assert offer.placement
-    job, mesh = offer.placement.job, offer.placement.mesh
+    job = offer.placement.job
+    mesh = offer.placement.mesh
     return Layout(
         mesh={name: getattr(mesh, name) for name in DIMENSIONS},
         preset=mesh.preset,

@@ -54,7 +54,9 @@ def prepare_plan(work: PrepareWork, material: JobMaterial) -> Plan:
 
     Raises SkytrainError if none is sold in the region, or none is within the budget.
     """
-    request, values, now = material.request, material.values, material.now
+    request = material.request
+    values = material.values
+    now = material.now
     assert request.region is not None
     material.catalog.check_region(request.region)
     offers = [
@@ -104,7 +106,8 @@ def _chosen(offers: Sequence[PlannedOffer], request: PlanRequest) -> list[Planne
     in_time = [offer for offer in affordable if offer.cost.hours_p90 <= limit]
     by_cost = sorted(in_time, key=lambda offer: (round(offer.cost.usd, 2), offer.cost.hours))
     ranked = by_cost or sorted(affordable, key=lambda offer: (offer.cost.hours_p90, offer.cost.usd))
-    first, last = ranked[:FALLBACKS], ranked[FALLBACKS : FALLBACKS + 1]
+    first = ranked[:FALLBACKS]
+    last = ranked[FALLBACKS : FALLBACKS + 1]
     if all(offer.market == "spot" for offer in first):  # in a shortage of spot machines, one that is certain
         last = [offer for offer in ranked[FALLBACKS:] if offer.market == "on-demand"][:1] or last
     return [*first, *last]
@@ -143,7 +146,8 @@ def _cost(work: PrepareWork, instance: InstanceType, price: Price) -> CostForeca
     boot = sum(BOOT_SECONDS) / 2
     seconds = work.text_bytes / (TEXT_BYTES_PER_VCPU_SECOND * instance.vcpus)
     reading = s3_seconds(work.stored_bytes, instance)
-    hours, slow = (boot + max(seconds, reading)) / 3600, (max(BOOT_SECONDS) + SPREAD * max(seconds, reading)) / 3600
+    hours = (boot + max(seconds, reading)) / 3600
+    slow = (max(BOOT_SECONDS) + SPREAD * max(seconds, reading)) / 3600
     interruptions = INTERRUPTIONS_PER_HOUR * hours if price.market == "spot" else 0.0
     hours += interruptions * boot / 3600
     disk = work.disk_gb * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH

@@ -30,7 +30,9 @@ def offer_rows(found: Sequence[Offer]) -> list[dict[str, Any]]:
     """Return the table of offers as JSON rows."""
     rows = []
     for offer in found:
-        placement, estimate, price = offer.placement, offer.estimate, offer.price
+        placement = offer.placement
+        estimate = offer.estimate
+        price = offer.price
         rows.append({
             "target": offer.target,
             "region": offer.region,

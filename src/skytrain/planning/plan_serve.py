@@ -41,7 +41,9 @@ def serve_plan(work: ServeWork, material: JobMaterial) -> Plan:
 
     Raises SkytrainError if the model is too large for every machine of the region, or neither hours nor dollars are given.
     """
-    request, values, now = material.request, material.values, material.now
+    request = material.request
+    values = material.values
+    now = material.now
     assert request.region is not None
     material.catalog.check_region(request.region)
     if work.hours is None and request.budget_usd is None:
@@ -85,7 +87,8 @@ def _room(work: ServeWork, instance: InstanceType) -> float:
 
 def _candidates(work: ServeWork, material: JobMaterial) -> list[tuple[InstanceType, Price]]:
     """Return the machines that are sold and have room. Raises SkytrainError by how much the largest lacks it."""
-    request, catalog = material.request, material.catalog
+    request = material.request
+    catalog = material.catalog
     assert request.region is not None
     wanted = [catalog.instance(request.instance)] if request.instance else catalog.instances
     sold = [
@@ -116,7 +119,8 @@ def _offer(work: ServeWork, instance: InstanceType, price: Price, material: JobM
     hours = paid if work.hours is None else min(work.hours, paid)
     disk_gb = GP3_GB + math.ceil(2 * work.shape.weight_bytes / GB)
     disk = disk_gb * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH
-    least, most = hours * (price.usd_per_hour_min + disk), hours * (price.usd_per_hour_max + disk)
+    least = hours * (price.usd_per_hour_min + disk)
+    most = hours * (price.usd_per_hour_max + disk)
     cost = CostForecast(
         hours=hours,
         hours_p90=hours,

@@ -40,7 +40,8 @@ def _shortened(offer: PlannedOffer, steps: int) -> PlannedOffer:
     compiling = COMPILE_SECONDS if offer.layout is not None and offer.layout.compile else (0.0, 0.0)
     least, most = (BOOT_SECONDS[end] + START_SECONDS[end] + compiling[end] for end in (0, 1))
     training = steps * offer.speed.step_seconds
-    hours, slow = ((least + most) / 2 + training) / 3600, (most + SLOW * training) / 3600
+    hours = ((least + most) / 2 + training) / 3600
+    slow = (most + SLOW * training) / 3600
     disk = GP3_GB * GP3_USD_PER_GB_MONTH / HOURS_PER_MONTH
     low, high = (offer.nodes * (usd + disk) for usd in offer.usd_per_hour_each)
     cost = CostForecast(

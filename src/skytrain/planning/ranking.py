@@ -75,7 +75,8 @@ def rank_catalog(catalog: Catalog, model: ModelConfig, market: Market, regions: 
 def _mfu(type: str, catalog: Catalog, model: DecoderConfig) -> float | None:
     """Return the predicted MFU of the model, compiled and in bfloat16; None if it does not fit."""
     instance = catalog.instance(type)
-    node, length = Node.of(instance), min(2048, model.max_length)
+    node = Node.of(instance)
+    length = min(2048, model.max_length)
     batch_tokens = SEQUENCES_PER_GPU * instance.gpus * length
     found = best_placement(
         TrainingJob(model=model, sequence_length=length, micro_batch=1, compiled=True),

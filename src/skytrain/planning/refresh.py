@@ -74,7 +74,8 @@ def _instance_types(ec2: Any, today: str) -> Iterator[InstanceType]:
             if ".metal" in item["InstanceType"]:  # boots for many minutes and costs no less
                 continue
             gpus = item.get("GpuInfo", {}).get("Gpus", [{"Count": 0, "MemoryInfo": {"SizeInMiB": 0}}])
-            memory_mib, network = gpus[0]["MemoryInfo"]["SizeInMiB"], item["NetworkInfo"]
+            memory_mib = gpus[0]["MemoryInfo"]["SizeInMiB"]
+            network = item["NetworkInfo"]
             yield InstanceType(
                 type=item["InstanceType"],
                 gpu=_gpu_name(gpus[0]["Name"], memory_mib) if "Name" in gpus[0] else "",

@@ -72,7 +72,8 @@ def largest_micro_batch(job: TrainingJob, mesh: Mesh, limit_bytes: float) -> int
 
     if not fits(1):
         return 0
-    low, high = 1, 2
+    low = 1
+    high = 2
     while fits(high):
         low, high = high, high * 2
         if high > 1 << 20:
@@ -121,9 +122,11 @@ class _Search:
     fixed: Fixed
 
     def fastest(self, layouts: Sequence[Mesh]) -> Placement | NoPlacement:
-        node, limit = self.machines.node, usable_bytes(self.machines.gpu_memory_mib)
+        node = self.machines.node
+        limit = usable_bytes(self.machines.gpu_memory_mib)
         best: Placement | None = None
-        best_rate, least = 0.0, float("inf")
+        best_rate = 0.0
+        least = float("inf")
         reason: str | None = None  # that something which fits a GPU still cannot be
         for tried, layout, memory in self._candidates(layouts):
             if memory.total > limit:
@@ -139,7 +142,8 @@ class _Search:
                 if refused := self.problem(found):
                     reason = reason or refused
                 else:
-                    best, best_rate = found, rate
+                    best = found
+                    best_rate = rate
         if best:
             return best
         if reason or least < float("inf"):

@@ -37,7 +37,8 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], left: frozens
 def run_lines(config: Config) -> list[str]:
     """Describe the planned training and its compute-optimal number of tokens."""
     job = job_of(config)
-    size, steps = decoder_size(job.model), total_steps(config)
+    size = decoder_size(job.model)
+    steps = total_steps(config)
     tokens = steps * config.trainer.batch_tokens
     per_token = decoder_flops_per_token(job.model, job.sequence_length)
     optimal = ", ".join(
@@ -76,7 +77,9 @@ def offers_table(found: Sequence[Offer], choice: Offer | None) -> str:
 
 
 def _offer_row(offer: Offer, chosen: bool) -> list[str]:
-    placement, estimate, price = offer.placement, offer.estimate, offer.price
+    placement = offer.placement
+    estimate = offer.estimate
+    price = offer.price
     per_hour = f"{price.usd_per_hour_min * offer.nodes:.2f}" if price else "-"
     if price and price.usd_per_hour_max > price.usd_per_hour_min:
         per_hour += f"-{price.usd_per_hour_max * offer.nodes:.2f}"
@@ -116,7 +119,8 @@ def _layout(placement: Placement) -> str:
 def choice_lines(choice: Offer) -> list[str]:
     """Describe the breakdown of the choice's dollars and memory, and the source of its speed."""
     assert choice.placement and choice.estimate
-    memory, prediction = choice.placement.memory, choice.placement.prediction
+    memory = choice.placement.memory
+    prediction = choice.placement.prediction
     dollars = ", ".join(f"{name} {usd:,.2f}" for name, usd in choice.estimate.parts_usd.items())
     parts = ("parameters", "gradients", "optimizer", "activations", "logits", "buffers", "fragmentation", "runtime")
     held = ", ".join(f"{name} {format_bytes(getattr(memory, name))}" for name in parts if getattr(memory, name))

@@ -101,7 +101,8 @@ def launch_seconds(job: TrainingJob, mesh: Mesh, software: Software | None = Non
 
 def together(device_seconds: float, host_seconds: float) -> float:
     """Return the time of a step from its device time and its host launch time."""
-    longer, shorter = max(device_seconds, host_seconds), min(device_seconds, host_seconds)
+    longer = max(device_seconds, host_seconds)
+    shorter = min(device_seconds, host_seconds)
     return longer * (1 + (shorter / longer) ** SHARPNESS) ** (1 / SHARPNESS)
 
 
@@ -111,7 +112,8 @@ def step_time(job: TrainingJob, mesh: Mesh, node: Node, software: Software | Non
     peak = node.gpu.fp32_flops if job.precision == "32-true" else node.gpu.peak_flops
     assert peak is not None, f"{node.gpu.name} has no peak"
     memory = node.gpu.memory_bytes_per_s * BANDWIDTH
-    micro, model = job.accumulation, job.model
+    micro = job.accumulation
+    model = job.model
     tokens = job.micro_batch * job.sequence_length / mesh.context
     layers = model.layers / mesh.pipeline
     product_rate = peak * node.gpu.gemm * software.gemm
@@ -195,7 +197,8 @@ def _uncovered(found: list[Exchange], computing: float, job: TrainingJob, softwa
 
 def _matrices(model: DecoderConfig, tensor: int) -> Iterator[tuple[float, float]]:
     """Yield (inputs, outputs) of a block's products on one rank; pairs are split by columns, then by rows."""
-    queries, keys = model.heads * model.head_width, model.groups * model.head_width
+    queries = model.heads * model.head_width
+    keys = model.groups * model.head_width
     yield model.width, (queries + 2 * keys) / tensor
     yield queries / tensor, model.width
     for _ in range(2 if model.gated_mlp else 1):
@@ -233,6 +236,7 @@ def _products(model: DecoderConfig, tokens: float, tensor: int, element: int) ->
 
 
 def _head(model: DecoderConfig, tokens: float, tensor: int) -> Products:
-    inputs, outputs = model.width, model.padded_vocab / tensor
+    inputs = model.width
+    outputs = model.padded_vocab / tensor
     moved = 6 * (tokens * inputs + inputs * outputs + tokens * outputs)
     return Products(6 * tokens * inputs * outputs, moved, inputs + outputs)

@@ -40,7 +40,8 @@ def tokens_for_budget(config: Config, offer: Offer, budget_usd: float, deadline_
 
     if not fits(1):
         return 0
-    low, high = 1, 2
+    low = 1
+    high = 2
     while fits(high):
         low, high = high, high * 2
     while high - low > max(1, low // 1000):

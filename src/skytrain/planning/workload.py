@@ -80,7 +80,9 @@ def fixed_of(config: Config, given: Collection[str]) -> Fixed:
 
 def job_of(config: Config) -> TrainingJob:
     """Return the training job of a configuration, for the memory and time models."""
-    model, trainer, parallel = config.model, config.trainer, config.parallel
+    model = config.model
+    trainer = config.trainer
+    parallel = config.parallel
     if not isinstance(model, DecoderConfig):
         raise ConfigError(
             "model.family",

@@ -9,9 +9,13 @@ from html import escape
 
 from ..config import format_count
 
-WIDTH, HEIGHT = 640, 400
-LEFT, TOP, BOTTOM = 76, 44, 52
-RIGHT, RIGHT_WITHOUT_LEGEND = 168, 24
+WIDTH = 640
+HEIGHT = 400
+LEFT = 76
+TOP = 44
+BOTTOM = 52
+RIGHT = 168
+RIGHT_WITHOUT_LEGEND = 24
 # Okabe and Ito's colours, which most colour-blind people tell apart.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31", "#7F3C8D")
 XY = tuple[float, float]
@@ -47,7 +51,8 @@ class Plot:
         end = WIDTH - (RIGHT if any(layer.name for layer in self.layers) else RIGHT_WITHOUT_LEGEND)
 
         def place(point: XY) -> XY:
-            x, y = _share(point[0], xs, self.log_x), _share(point[1], ys, self.log_y)
+            x = _share(point[0], xs, self.log_x)
+            y = _share(point[1], ys, self.log_y)
             return LEFT + (end - LEFT) * x, HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * y
 
         parts = [_text(LEFT, 18, self.title, 'font-weight="bold"')]
@@ -120,7 +125,8 @@ def _label(value: float) -> str:
 
 def _span(values: Sequence[float], log: bool) -> XY:
     """The range of an axis, with a little room at both ends."""
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     if log:
         room = max(1.05, (high / low) ** 0.06)
         return low / room, high * room

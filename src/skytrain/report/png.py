@@ -34,7 +34,8 @@ def png_of(svg: str) -> bytes:
 
 
 def _rect(draw: ImageDraw, element: Element) -> None:
-    x, y = _number(element, "x"), _number(element, "y")
+    x = _number(element, "x")
+    y = _number(element, "y")
     corner = (x + _number(element, "width"), y + _number(element, "height"))
     draw.rectangle([*_scaled((x, y)), *_scaled(corner)], fill=element.attrib["fill"])
 
@@ -55,7 +56,9 @@ def _text(draw: ImageDraw, element: Element) -> None:
 
 
 def _polyline(draw: ImageDraw, element: Element) -> None:
-    points, colour, width = _points(element), element.attrib["stroke"], round(1.5 * SCALE)
+    points = _points(element)
+    colour = element.attrib["stroke"]
+    width = round(1.5 * SCALE)
     dash = element.attrib.get("stroke-dasharray")
     if dash is None:
         draw.line([_scaled(one) for one in points], fill=colour, width=width, joint="curve")
@@ -67,7 +70,8 @@ def _polyline(draw: ImageDraw, element: Element) -> None:
 
 def _dashes(points: Sequence[XY], on: float, off: float) -> list[tuple[XY, XY]]:
     """The drawn pieces of a dashed line; the pattern goes on around corners."""
-    found, travelled = [], 0.0
+    found = []
+    travelled = 0.0
     for start, end in itertools.pairwise(points):
         length = ((end[0] - start[0]) ** 2 + (end[1] - start[1]) ** 2) ** 0.5
         done = 0.0
@@ -95,7 +99,8 @@ def _polygon(draw: ImageDraw, element: Element) -> None:
 
 
 def _circle(draw: ImageDraw, element: Element) -> None:
-    centre, fill = (_number(element, "cx"), _number(element, "cy")), element.attrib["fill"]
+    centre = (_number(element, "cx"), _number(element, "cy"))
+    fill = element.attrib["fill"]
     x, y = _scaled(centre)
     radius = _number(element, "r") * SCALE
     box = [x - radius, y - radius, x + radius, y + radius]

@@ -66,7 +66,8 @@ def _summary(run: RunPage) -> str:
 
 def _tiles(run: RunPage) -> str:
     """The numbers that are looked at first."""
-    found, record = run.status, run.record
+    found = run.status
+    record = run.record
     batch = record.config.get("trainer", {}).get("batch_tokens")
     lowest = min((value for _, value in _points(run, "val/loss")), default=None)
     tiles = [
@@ -90,7 +91,8 @@ def _tiles(run: RunPage) -> str:
 
 
 def _plots(run: RunPage) -> list[Plot]:
-    train, validation = _points(run, "train/loss"), _points(run, "val/loss")
+    train = _points(run, "train/loss")
+    validation = _points(run, "val/loss")
     lowest = [min(validation, key=lambda point: point[1])] if validation else []
     losses = [PlotLayer("training", thinned(train), "line", 0), PlotLayer("validation", validation, "dots", 1)]
     curves = {
@@ -120,7 +122,8 @@ def _task_plots(run: RunPage) -> list[Plot]:
     """One plot for each task that was measured more than once, with all its metrics but errors of the mean."""
     tasks: dict[str, list[PlotLayer]] = {}
     for name in _task_metrics(run):
-        points, (task, _, metric) = _points(run, name), name.partition("/")
+        points = _points(run, name)
+        (task, _, metric) = name.partition("/")
         if len(points) > 1 and "stderr" not in metric:
             layers = tasks.setdefault(task, [])
             layers += [PlotLayer(metric, points, kind, len(layers) // 2) for kind in ("line", "dots")]

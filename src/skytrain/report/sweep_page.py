@@ -57,7 +57,8 @@ def sweep_html(report: SweepReport) -> str:
 
 def _training(report: SweepReport, metric: str, title: str) -> Plot:
     """The curve of each trial over its steps, with its minimum marked."""
-    layers, marks = [], []
+    layers = []
+    marks = []
     for colour, (name, records) in enumerate(report.curves.items()):
         points = [(float(one["step"]), float(one[metric])) for one in records if metric in one]
         points = [point for point in points if math.isfinite(point[1])]
@@ -104,7 +105,8 @@ def _optima(report: SweepReport, axis: str) -> Plot:
         PlotLayer("", [(x, curve.low), (x, curve.high)], "line", 0)
         for (x, _), curve in zip(points, curves, strict=True)
     ]
-    answer, target = report.conclusion.answer, float(getattr(report.problem.target, axis))
+    answer = report.conclusion.answer
+    target = float(getattr(report.problem.target, axis))
     layers = [PlotLayer("rungs", points, "dots", 0), *bars, PlotLayer("answer", [(target, answer.rate)], "dots", 1)]
     if answer.low is not None and answer.high is not None:
         layers.append(PlotLayer("80% interval", [(target, answer.low), (target, answer.high)], "line", 1))
@@ -123,7 +125,8 @@ def _projection(report: SweepReport, axis: str) -> list[PlotLayer]:
     """The law as fitted, along one axis from the smallest rung to the target, with a band of 80% of the refits."""
     if report.fit is None or not report.fit.curves:
         return []
-    target, law = report.problem.target, report.problem.priors.law
+    target = report.problem.target
+    law = report.problem.priors.law
     lowest = min(float(getattr(curve.rung, axis)) for curve in report.fit.curves)
     goal = float(getattr(target, axis))
     if lowest >= goal:

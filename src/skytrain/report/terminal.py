@@ -17,13 +17,16 @@ def loss_curve(records: Iterable[Mapping[str, Any]], *, columns: int = 60, rows:
     The line is the mean of the losses that share a column of dots.
     """
     records = list(records)
-    train, validation = _points(records, "train/loss"), _points(records, "val/loss")
+    train = _points(records, "train/loss")
+    validation = _points(records, "val/loss")
     if len(train) < 2:
         return ""
     line = _column_means(train, columns * 2)
     values = [value for _, value in [*line, *validation]]
-    low, high = min(values), max(values)
-    first, last = train[0][0], train[-1][0]
+    low = min(values)
+    high = max(values)
+    first = train[0][0]
+    last = train[-1][0]
 
     def height(value: float, cells: int) -> int:
         return round((high - value) / ((high - low) or 1.0) * (cells - 1))
@@ -43,7 +46,10 @@ def metric_curve(points: Sequence[Point], title: str, *, columns: int = 60, rows
     """A metric over the steps at which it was measured."""
     points = sorted(points)
     values = [value for _, value in points]
-    low, high, first, last = min(values), max(values), points[0][0], points[-1][0]
+    low = min(values)
+    high = max(values)
+    first = points[0][0]
+    last = points[-1][0]
     dots = [
         (
             (step - first) * (columns * 2 - 1) // max(1, last - first),
@@ -64,7 +70,8 @@ def _points(records: Iterable[Mapping[str, Any]], name: str) -> list[Point]:
 
 
 def _column_means(points: Sequence[Point], columns: int) -> list[Point]:
-    first, last = points[0][0], points[-1][0]
+    first = points[0][0]
+    last = points[-1][0]
     held: dict[int, list[float]] = {}
     for step, value in points:
         held.setdefault((step - first) * (columns - 1) // max(1, last - first), []).append(value)
@@ -77,6 +84,7 @@ def _draw(dots: Sequence[tuple[int, int]], columns: int, rows: int) -> list[list
     for (x0, y0), (x1, y1) in zip(dots, [*dots[1:], dots[-1]], strict=True):
         steps = max(abs(x1 - x0), abs(y1 - y0), 1)
         for part in range(steps + 1):
-            x, y = x0 + (x1 - x0) * part // steps, y0 + (y1 - y0) * part // steps
+            x = x0 + (x1 - x0) * part // steps
+            y = y0 + (y1 - y0) * part // steps
             bits[y // 4][x // 2] |= DOT_BITS[x % 2][y % 4]
     return [[chr(BRAILLE + cell) if cell else " " for cell in row] for row in bits]

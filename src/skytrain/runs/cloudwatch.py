@@ -24,7 +24,10 @@ NAMESPACE = "Skytrain"
 TIMEOUT_SECONDS = 5.0
 CLOSE_SECONDS = 5.0  # for the last lines of a process
 # Limits of one PutLogEvents call: 10,000 events, 1 MiB, where each event counts 26 bytes more than its text, and 24 hours.
-MAX_EVENTS, MAX_BYTES, EVENT_BYTES, LINE_BYTES = 10_000, 1_000_000, 26, 250_000
+MAX_EVENTS = 10_000
+MAX_BYTES = 1_000_000
+EVENT_BYTES = 26
+LINE_BYTES = 250_000
 MAX_SPAN_MS = 23 * 3600 * 1000
 WAITING_BYTES = 8_000_000  # of lines that CloudWatch has not taken yet; beyond that the oldest are dropped
 AFTER_FAILURE = Retry(seconds=math.inf, first_wait_seconds=5.0, longest_wait_seconds=60.0)
@@ -45,7 +48,8 @@ class LogDestination:
 
 def log_destination(config: Config, run: str, *, on_ec2: bool) -> LogDestination | None:
     """Return where a run logs: the base's group on machines that `launch` rents; None: nowhere."""
-    cloud, plain = config.cloud, re.sub(r"[^A-Za-z0-9._/#-]", "_", run)
+    cloud = config.cloud
+    plain = re.sub(r"[^A-Za-z0-9._/#-]", "_", run)
     asked = "cloudwatch" in config.trainer.loggers
     group = cloud.log_groups.get("nodes")
     if group is not None and (asked or (cloud.cloudwatch and cloud.target == "ec2" and on_ec2)):
@@ -57,7 +61,8 @@ class CloudWatch:
     """One log stream. `flush` sends what waits, and raises SkytrainError if CloudWatch does not take it."""
 
     def __init__(self, destination: LogDestination, stream: str, run: str, client: Any | None = None) -> None:
-        self._destination, self._run = destination, run
+        self._destination = destination
+        self._run = run
         self._stream = destination.prefix + stream
         self._client = client or _client(destination.region)
         self._lock = threading.Lock()
@@ -65,7 +70,8 @@ class CloudWatch:
         self._bytes = self._dropped = 0
         self._made = False
         self._failure: SkytrainError | None = None  # the last one, until something is sent
-        self._patience, self._retry_at = Patience(AFTER_FAILURE), 0.0
+        self._patience = Patience(AFTER_FAILURE)
+        self._retry_at = 0.0
 
     def log(self, text: str) -> None:
         """Add a line; never waits."""
@@ -123,7 +129,10 @@ class CloudWatch:
                 text = f"{self._dropped} lines before this one were dropped: CloudWatch did not take them in time"
                 self._dropped = 0
                 self._append(text, len(text))
-            size, batch, oldest, newest = 0, list[tuple[int, str, int]](), math.inf, -math.inf
+            size = 0
+            batch = list[tuple[int, str, int]]()
+            oldest = math.inf
+            newest = -math.inf
             for line in self._waiting:
                 size, oldest, newest = size + line[2], min(oldest, line[0]), max(newest, line[0])
                 if batch and (size > MAX_BYTES or len(batch) >= MAX_EVENTS or newest - oldest > MAX_SPAN_MS):

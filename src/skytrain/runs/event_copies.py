@@ -19,7 +19,9 @@ class EventCopies:
     """Event files in `folder`. A part is only ever extended, so each refresh appends what has been added."""
 
     def __init__(self, store: Store, run: str, folder: Path) -> None:
-        self._store, self._key, self._folder = store, events_key(run), folder
+        self._store = store
+        self._key = events_key(run)
+        self._folder = folder
         self._copied: dict[str, int] = {}  # bytes of each part
 
     def refresh(self) -> int:
@@ -32,7 +34,8 @@ class EventCopies:
         return sum(self._extend(file, sorted(its)) for file, its in parts.items())
 
     def _extend(self, file: str, parts: list[tuple[int, str, int]]) -> int:
-        path, added = self._folder / file, 0
+        path = self._folder / file
+        added = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as copy:
             for _, key, size in parts:

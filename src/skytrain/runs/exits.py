@@ -18,7 +18,11 @@ class Exit:
     remedy: str = ""
 
 
-DONE, STOPPED, BUDGET, INTERRUPTED, UNCOMMITTED = "done", "stopped", "budget", "interrupted", "uncommitted"
+DONE = "done"
+STOPPED = "stopped"
+BUDGET = "budget"
+INTERRUPTED = "interrupted"
+UNCOMMITTED = "uncommitted"
 SUPERSEDED = "superseded"
 RESUME = "run the same command again: it resumes from the last commit"
 

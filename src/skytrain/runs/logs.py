@@ -17,7 +17,8 @@ class LoggedReporter:
     """A reporter that forwards everything to another reporter and writes it to the log."""
 
     def __init__(self, reporter: Reporter, write: Write) -> None:
-        self._reporter, self._write = reporter, write
+        self._reporter = reporter
+        self._write = write
 
     def note(self, text: str) -> None:
         self._write(text)

@@ -79,7 +79,9 @@ def list_meeting(store: Store, run: str) -> MeetingObjects:
 
 
 def _parse(stats: Iterable[Stat], folder: str) -> MeetingObjects:
-    hosts, boots, ends = [], [], dict[int, set[str]]()
+    hosts = []
+    boots = []
+    ends = dict[int, set[str]]()
     for stat in stats:
         match stat.key.removeprefix(folder).split("/"):
             case ["generations", name] if found := _GENERATION.fullmatch(name):
@@ -142,7 +144,8 @@ class HostHeartbeats:
     """The heartbeats of a run's hosts; reads only those that have changed since the last reading."""
 
     def __init__(self, store: Store, run: str) -> None:
-        self._store, self._run = store, run
+        self._store = store
+        self._run = run
         self._known: dict[str, tuple[str, dict[str, Any]]] = {}  # key -> etag, record
 
     def read(self, hosts: Iterable[HostRecord]) -> list[tuple[HostRecord, dict[str, Any]]]:
@@ -166,7 +169,9 @@ class HostSpends:
     """
 
     def __init__(self, store: Store, run: str, without: Collection[str] = ()) -> None:
-        self._store, self._run, self._without = store, run, frozenset(without)
+        self._store = store
+        self._run = run
+        self._without = frozenset(without)
         self._heartbeats = HostHeartbeats(store, run)
 
     def read(self) -> list[dict[str, Any]]:

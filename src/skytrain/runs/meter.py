@@ -118,7 +118,9 @@ class Meter:
         self.usd_per_hour = None if usd_per_hour is None else usd_per_hour * len(machines)
         self.idle_seconds = 0.0  # longest time that a machine was billed while the run was stopped
         self.save_seconds = before.save_seconds  # duration of the run's slowest save
-        self._waiting, self._noted = 0, self._began  # machines that wait, at the time of their last records
+        # machines that wait, at the time of their last records
+        self._waiting = 0
+        self._noted = self._began
         self._others = {key: count for key, count in before.counts.items() if key not in {m.key for m in machines}}
         self._starts = {machine.key: self._start(machine, before) for machine in machines}
 
@@ -136,7 +138,8 @@ class Meter:
             new = missed if same_boot else max(0.0, missed)
             if before.stopped:
                 self.idle_seconds = max(self.idle_seconds, new)
-        usd, seconds = known.usd + new * self._usd_per_second, known.seconds + new
+        usd = known.usd + new * self._usd_per_second
+        seconds = known.seconds + new
         return Count(usd, seconds, machine.boot, machine.boot_seconds)
 
     def note_others(self, spends: Iterable[Mapping[str, Any]]) -> None:

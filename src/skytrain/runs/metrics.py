@@ -35,7 +35,8 @@ def read_metrics(store: Store, run: str) -> list[dict[str, Any]]:
 
 def last_metrics(store: Store, run: str) -> dict[str, Any]:
     """Return the newest step and the newest value of each metric, reading only the last few parts."""
-    fence, last = read_fence(store, run), dict[str, Any]()
+    fence = read_fence(store, run)
+    last = dict[str, Any]()
     for number, key in reversed(_parts(store, run)[-LAST_PARTS:]):
         for record in reversed(read_lines(store, key)):
             if fence.admits(number, record["step"]):

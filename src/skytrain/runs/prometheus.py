@@ -65,7 +65,8 @@ class MetricsPage:
 
     def __init__(self, run: str, attempt: int, usd: Callable[[], float | None] = lambda: None) -> None:
         self._labels = {"run": run, "attempt": str(attempt)}
-        self._usd, self._lock = usd, threading.Lock()
+        self._usd = usd
+        self._lock = threading.Lock()
         self._values: dict[str, tuple[PrometheusSeries, float]] = {}
         self._set(OTHERS, {"restarts": attempt, "began_at": time.time()})
 

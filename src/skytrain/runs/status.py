@@ -53,7 +53,9 @@ class RunStatus:
 
 def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int, str] | None = None) -> RunStatus:
     """Return the status of a run. `checkpoint` is the step and commit time of the newest committed checkpoint."""
-    record, numbers, now = load_run(store, name), attempt_numbers(store, name), datetime.now(UTC)
+    record = load_run(store, name)
+    numbers = attempt_numbers(store, name)
+    now = datetime.now(UTC)
     outcomes = {number: read_outcome(store, name, number) for number in numbers}
     beats = last_records(store, name, "spend")
     newest = numbers[-1] if numbers else None
@@ -61,7 +63,8 @@ def run_status(store: Store, name: str, total_steps: int, checkpoint: tuple[int,
     failure = read_failure(store, name, newest) if newest is not None else None
     state, since = _state(newest, begun, outcomes.get(newest) if newest is not None else None, beats, now)
     if failure is not None:
-        state, since = "failed", failure.failed_at
+        state = "failed"
+        since = failure.failed_at
     metrics = last_metrics(store, name)
     step = max([metrics.get("step", 0), *([checkpoint[0]] if checkpoint else [])])
     beat = beats.get(newest, {}) if newest is not None else {}

@@ -32,10 +32,13 @@ class Lines:
     """A stream of JSON records in numbered parts `<prefix><part>.jsonl`."""
 
     def __init__(self, store: Store, prefix: str) -> None:
-        self._store, self._prefix = store, prefix
+        self._store = store
+        self._prefix = prefix
         self._lock = threading.Lock()
         self._sealed: list[tuple[int, bytes]] = []  # full parts that the store does not have yet
-        self._number, self._part, self._changed = 0, bytearray(), False
+        self._number = 0
+        self._part = bytearray()
+        self._changed = False
 
     def write(self, record: Mapping[str, Any]) -> None:
         line = json.dumps(record).encode() + b"\n"
@@ -66,7 +69,9 @@ class EventFiles:
     """TensorBoard event files of a local folder, uploaded in parts of whole records; readers merge the parts."""
 
     def __init__(self, store: Store, folder: Path, key: str) -> None:
-        self._store, self._folder, self._key = store, folder, key
+        self._store = store
+        self._folder = folder
+        self._key = key
         self._begun: dict[Path, tuple[int, int]] = {}  # current part, and its offset in the file
         self._sent: dict[Path, int] = {}  # bytes of the file that the store has
 
@@ -116,12 +121,16 @@ class Sync:
         to: str = "the store",
         keeps_all: bool = True,  # whatever happens; otherwise streams drop what they cannot hold
     ) -> None:
-        self._tell, self._every, self._to, self._keeps_all = tell, every_seconds, to, keeps_all
+        self._tell = tell
+        self._every = every_seconds
+        self._to = to
+        self._keeps_all = keeps_all
         self._streams: list[Stream] = []
         self._essential: list[Stream] = []
         self._before: list[Callable[[], None]] = []
         self._troubled: dict[int, Exception] = {}  # by the id of the stream, its last error
-        self._wake, self._closing = threading.Event(), False
+        self._wake = threading.Event()
+        self._closing = False
         self._flushing = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="skytrain-sync", daemon=True)
 

@@ -150,7 +150,8 @@ def _event(data: Any) -> StreamEvent:
         said = data["error"]
         message = said.get("message", said) if isinstance(said, dict) else said
         raise EndpointError(f"the server reported an error: {message}")
-    choices, usage = data.get("choices") or [{}], data.get("usage")
+    choices = data.get("choices") or [{}]
+    usage = data.get("usage")
     first = choices[0] if isinstance(choices, list) else None
     delta = first.get("delta") or {} if isinstance(first, dict) else None
     if not isinstance(first, dict) or not isinstance(delta, dict):

@@ -22,7 +22,8 @@ STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> None:
-    owner, command = int(sys.argv[1]), sys.argv[2:]
+    owner = int(sys.argv[1])
+    command = sys.argv[2:]
     adopt_orphans()
     awake, wake = os.pipe()
     for end in (awake, wake):

@@ -36,7 +36,8 @@ class ServedModel:
     def shape(self, dtype: str) -> ServedShape:
         """What decides its memory, served in `dtype`."""
         config = self.config
-        width, heads = _number(config, "hidden_size", "n_embd"), _number(config, "num_attention_heads", "n_head")
+        width = _number(config, "hidden_size", "n_embd")
+        heads = _number(config, "num_attention_heads", "n_head")
         return ServedShape(
             weight_bytes=float(self.parameters * BYTES[dtype]),
             value_bytes=BYTES[dtype],

@@ -35,7 +35,10 @@ class VllmServer:
     """One server. Its output goes to a log file; its key only to its environment, never to its command line."""
 
     def __init__(self, settings: ServerSettings, engine: VllmEngine, key: str, log: Path) -> None:
-        self._settings, self._engine, self._key, self.log = settings, engine, key, log
+        self._settings = settings
+        self._engine = engine
+        self._key = key
+        self.log = log
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: int | None = None
         self._guard: subprocess.Popen[bytes] | None = None

@@ -115,7 +115,8 @@ def _fit_cpu(shape: ServedShape, config: ServeConfig) -> ServingFit:
             f"the model's heads have {shape.head_size} numbers, and vLLM for CPUs serves only "
             f"{', '.join(map(str, CPU_HEAD_SIZES))}\n  `skytrain chat` and `skytrain generate` run it without vLLM"
         )
-    length, free = _length(shape, config) or shape.max_length, _free_bytes()
+    length = _length(shape, config) or shape.max_length
+    free = _free_bytes()
     needed = shape.weight_bytes + GIB
     if needed > free:
         raise ServeRefused(

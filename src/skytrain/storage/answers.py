@@ -38,7 +38,8 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
     from obstore import exceptions
 
     text = str(error).partition("\n\nDebug source")[0].strip()
-    code, status = _first(r"<Code>([^<]+)</Code>", text), _first(r"status code: (\d{3})", text)
+    code = _first(r"<Code>([^<]+)</Code>", text)
+    status = _first(r"status code: (\d{3})", text)
     # A bulk delete that failed for some objects: S3 responds with 200, and obstore puts the error code at the end.
     code = code or _first(r"DeleteObjects request failed .*\(code: (\w+)\)$", text)
     said = _said(error, code, text)

@@ -52,7 +52,8 @@ class BucketStore(Store):
         if not bucket:
             raise StoreError("open", root, "it names no bucket", hint="s3://bucket/project")
         self.root = f"s3://{bucket}/{check_prefix(root, prefix)}".rstrip("/")
-        self._retry, self._history = retry, ServerHistory()
+        self._retry = retry
+        self._history = ServerHistory()
         self._client = S3Store(bucket, prefix=prefix or None, **s3_arguments(self.root, retry, sse, kms_key))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -228,7 +229,8 @@ class BucketStore(Store):
         """
         check_key(self.root, key)
         chunks: builtins.list[bytes] = []
-        here, attempts = start, self._attempts(operation, key)
+        here = start
+        attempts = self._attempts(operation, key)
         while True:
             options: GetOptions = {"if_match": etag} if etag else {}
             if length is not None:
@@ -237,7 +239,8 @@ class BucketStore(Store):
                 options["range"] = {"offset": here}
             try:
                 answer = self._running_client().get(key, options=options)
-                etag, size = answer.meta["e_tag"], answer.meta["size"]
+                etag = answer.meta["e_tag"]
+                size = answer.meta["size"]
                 for chunk in answer.stream(min_chunk_size=CHUNK_BYTES):
                     chunks.append(chunk)
                     here += len(chunk)

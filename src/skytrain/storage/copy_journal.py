@@ -16,7 +16,8 @@ class CopyJournal:
     """The verified objects of one pair of stores: the etags of both sides, by key."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.Lock()
+        self._path = path
+        self._lock = threading.Lock()
         self._known: dict[str, tuple[str, str]] = {}
         if path.exists():
             for line in path.read_text().splitlines():

@@ -123,7 +123,8 @@ def completes(key: str) -> int:
 
 def check_apart(source: Store, target: Store) -> None:
     """Raise SkytrainError if one store is inside the other."""
-    here, there = f"{source.root}/", f"{target.root}/"
+    here = f"{source.root}/"
+    there = f"{target.root}/"
     if here.startswith(there) or there.startswith(here):
         raise SkytrainError(f"cannot copy {source.root} to {target.root}: one is inside the other")
 
@@ -193,7 +194,8 @@ def _file_sha256(path: Path) -> str:
 
 def total_progress(total: int, tell: Callable[[float, float, str], None]) -> Progress:
     """Return a `Progress` for concurrent transfers that reports the bytes done, of `total`."""
-    lock, done = threading.Lock(), 0.0
+    lock = threading.Lock()
+    done = 0.0
 
     def advance(key: str, amount: float) -> None:
         nonlocal done

@@ -13,7 +13,10 @@ class StoreError(SkytrainError):
     def __init__(
         self, operation: str, url: str, problem: str, *, hint: str | None = None, tried_seconds: float | None = None
     ) -> None:
-        self.operation, self.url, self.problem, self.hint = operation, url, problem, hint
+        self.operation = operation
+        self.url = url
+        self.problem = problem
+        self.hint = hint
         self.tried_seconds = tried_seconds  # None if the operation was not retried
         message = f"cannot {operation} {url}: {problem}"
         if tried_seconds is not None:

@@ -25,7 +25,8 @@ class FolderStore(Store):
     """A store whose objects are files below `folder`."""
 
     def __init__(self, folder: Path, patience_seconds: float = Retry().seconds) -> None:
-        self.folder, self.patience_seconds = folder, patience_seconds
+        self.folder = folder
+        self.patience_seconds = patience_seconds
         self.root = folder.as_uri()
 
     def url(self, key: str) -> str:
@@ -66,7 +67,8 @@ class FolderStore(Store):
             return True
 
     def list(self, prefix: str = "") -> list[Stat]:
-        top, found = self._path_of_prefix(prefix), []
+        top = self._path_of_prefix(prefix)
+        found = []
         with explained("list", self.url(prefix)):
             for folder, _, names in os.walk(top, onerror=_raise_unless_missing):
                 for name in names:
@@ -102,7 +104,8 @@ class FolderStore(Store):
             self._remove_empty(path.parent)
 
     def upload(self, path: Path | str, key: str, progress: Progress | None = None, sha256: str | None = None) -> str:
-        target, transfer = self._path(key), Transfer(key, progress)
+        target = self._path(key)
+        transfer = Transfer(key, progress)
 
         def publish(temporary: Path, name: Path) -> None:
             if sha256 is not None and transfer.sha256 != sha256:
@@ -114,14 +117,16 @@ class FolderStore(Store):
         return transfer.sha256
 
     def download(self, key: str, path: Path | str, sha256: str | None = None, progress: Progress | None = None) -> None:
-        source, transfer = self._path(key), Transfer(key, progress)
+        source = self._path(key)
+        transfer = Transfer(key, progress)
 
         def publish(temporary: Path, target: Path) -> None:
             if sha256 is not None and transfer.sha256 != sha256:
                 raise altered(self.url(key), sha256, transfer.sha256)
             temporary.replace(target)
 
-        url, target = self.url(key), Path(path)
+        url = self.url(key)
+        target = Path(path)
         with explained("download", url), source.open("rb") as file, explained("download", url, target):
             write_whole(target, transfer.through(file_chunks(file)), publish)
 

@@ -62,7 +62,9 @@ class Patience:
     """Counts consecutive failures of one task, and the time since the first of them."""
 
     def __init__(self, retry: Retry) -> None:
-        self._retry, self._failures, self._since = retry, 0, 0.0
+        self._retry = retry
+        self._failures = 0
+        self._since = 0.0
 
     @property
     def failing(self) -> bool:
@@ -112,8 +114,12 @@ class Attempts:
         history: ServerHistory,
         permission: str,
     ) -> None:
-        self._explain, self._history, self._permission = explain, history, permission
-        self._retry, self._patience, self._reported = retry, Patience(retry), False
+        self._explain = explain
+        self._history = history
+        self._permission = permission
+        self._retry = retry
+        self._patience = Patience(retry)
+        self._reported = False
 
     def succeeded(self) -> None:
         self._history.responded = True
@@ -129,7 +135,8 @@ class Attempts:
         self._history.failing.add(self._permission)
         limit_seconds = self._retry.seconds
         if not self._history.responded and limit_seconds > FIRST_RESPONSE_SECONDS:
-            limit_seconds, explained.hint = FIRST_RESPONSE_SECONDS, NEVER_RESPONDED_HINT
+            limit_seconds = FIRST_RESPONSE_SECONDS
+            explained.hint = NEVER_RESPONDED_HINT
         wait = self._patience.failed(limit_seconds)
         if wait is None:
             raise explained.after(self._patience.seconds) from error

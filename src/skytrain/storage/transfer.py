@@ -25,8 +25,10 @@ class Transfer:
     """Counts and hashes the bytes of one object. A second pass restarts the count and the hash."""
 
     def __init__(self, key: str, progress: Progress | None) -> None:
-        self._key, self._progress = key, progress
-        self.size, self._digest = 0, hashlib.sha256()
+        self._key = key
+        self._progress = progress
+        self.size = 0
+        self._digest = hashlib.sha256()
 
     @property
     def sha256(self) -> str:

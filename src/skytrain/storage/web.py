@@ -14,7 +14,8 @@ class WebFiles(BucketStore):
     def __init__(self, root: str, retry: Retry | None = None) -> None:
         from obstore.store import HTTPStore
 
-        self._retry, self._history = retry or Retry(), ServerHistory()
+        self._retry = retry or Retry()
+        self._history = ServerHistory()
         self._made_from = (root, self._retry)  # type: ignore[assignment]
         self.root = root.rstrip("/")
         plain: Any = {"allow_http": True} if root.startswith("http://") else {}

@@ -34,8 +34,11 @@ class Blend:
         block_shards: int = 8,
         phases: Sequence[Phase] = (),
     ) -> None:
-        self.names, self.splits = tuple(sources), tuple(sources.values())
-        self.sequence_length, self.shuffle, self.block_shards = sequence_length, shuffle, block_shards
+        self.names = tuple(sources)
+        self.splits = tuple(sources.values())
+        self.sequence_length = sequence_length
+        self.shuffle = shuffle
+        self.block_shards = block_shards
         counts = [
             _count_windows(name, split, sequence_length, alone=len(sources) == 1) for name, split in sources.items()
         ]

@@ -262,7 +262,8 @@ def _gpt2_file(name: str) -> bytes:
 
 
 def _sample(texts: Iterable[str], limit_bytes: int) -> Iterator[str]:
-    left, long_words_left = limit_bytes, LONG_WORDS_CHARS
+    left = limit_bytes
+    long_words_left = LONG_WORDS_CHARS
     for text in texts:
         for piece in cut_text(text, TRAINING_PIECE_CHARS):
             pieces = cut_long_words(piece, TRAINING_WORD_CHARS, keep=long_words_left > 0)

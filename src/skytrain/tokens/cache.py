@@ -47,7 +47,8 @@ class Pin:
     _all: ClassVar[weakref.WeakSet[Pin]] = weakref.WeakSet()
 
     def __init__(self, path: Path, lock: int) -> None:
-        self.path, self._lock = path, lock
+        self.path = path
+        self._lock = lock
         Pin._all.add(self)
 
     @classmethod
@@ -154,7 +155,8 @@ class ShardCache:
 
         If other processes hold too much, wait for them; returns False if waiting is not allowed.
         """
-        deadline, said = time.monotonic() + self.wait_seconds, False
+        deadline = time.monotonic() + self.wait_seconds
+        said = False
         while True:
             with self._folder_lock():
                 missing = self._missing_bytes(size)
@@ -194,7 +196,8 @@ class ShardCache:
         """Return the cache entries. The caller must hold the folder lock."""
         found = []
         for folder in self.folder.iterdir():
-            lock_path, path = folder / "lock", folder / "tokens.bin"
+            lock_path = folder / "lock"
+            path = folder / "tokens.bin"
             with suppress(FileNotFoundError):
                 if lock_path.exists():
                     # A download in progress counts as the bytes that it reserved.
@@ -246,7 +249,8 @@ class ShardCache:
                 ):
                     raise _unusable(self.folder, error.__cause__) from error
                 failures += 1
-                answers, wait = _answers(quick, key), patience.failed()
+                answers = _answers(quick, key)
+                wait = patience.failed()
                 if answers and failures >= DAMAGED_DOWNLOADS:
                     raise SkytrainError(
                         f"{store.url(key)} cannot be had as its manifest describes it: {error}"

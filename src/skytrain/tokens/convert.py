@@ -78,7 +78,8 @@ def _write_llmc(documents: Iterable[np.ndarray], target: Path, manifest: Manifes
         if file is None or total + len(ids) + 1 > MAX_SHARD_TOKENS:
             close()
             paths.append(target.with_name(f"{target.name}_{len(paths):06d}.bin"))
-            file, total = paths[-1].open("wb"), 0
+            file = paths[-1].open("wb")
+            total = 0
             file.write(bytes(HEADER_BYTES))
         file.write(np.concatenate([[manifest.tokenizer.eot], ids]).astype(manifest.dtype).tobytes())
         total += len(ids) + 1
@@ -97,7 +98,8 @@ def _write_nanogpt(documents: Iterable[np.ndarray], target: Path, manifest: Mani
 def _write_megatron(documents: Iterable[np.ndarray], target: Path, manifest: Manifest) -> list[Path]:
     dtype = "uint16" if manifest.tokenizer.vocab_size < MEGATRON_SMALL_VOCABULARY else "int32"
     code = next(number for number, name in MEGATRON_DTYPES.items() if name == dtype)
-    tokens, index = target.with_name(f"{target.name}.bin"), target.with_name(f"{target.name}.idx")
+    tokens = target.with_name(f"{target.name}.bin")
+    index = target.with_name(f"{target.name}.idx")
     lengths: list[int] = []
     with tokens.open("wb") as file:
         for ids in documents:

@@ -54,7 +54,9 @@ class TrainBatches(Sampler[np.ndarray]):
     """
 
     def __init__(self, module: TokenDataModule, rank: int, world: int) -> None:
-        self.module, self.rank, self.world = module, rank, world
+        self.module = module
+        self.rank = rank
+        self.world = world
 
     def __len__(self) -> int:
         # Counts the whole run, also on resume: Lightning treats the batches before the resume as already fetched.
@@ -63,8 +65,10 @@ class TrainBatches(Sampler[np.ndarray]):
     def __iter__(self) -> Iterator[np.ndarray]:
         # Read the position now, not in the constructor: Lightning may create the loader before it restores our state,
         # and starts another "epoch" if the checkpoint's batch count came from a different number of ranks.
-        module, stride = self.module, self.module.micro_batch * self.world
-        position, end = module.position_now, module.end_position
+        module = self.module
+        stride = self.module.micro_batch * self.world
+        position = module.position_now
+        end = module.end_position
         mine = np.arange(self.rank * module.micro_batch, (self.rank + 1) * module.micro_batch)
         batches_a_chunk = max(1, ORDER_CHUNK // module.micro_batch)
         with ExitStack() as stack:
@@ -86,7 +90,8 @@ class TrainBatches(Sampler[np.ndarray]):
                     yield batch
 
     def _stream(self, position: int, end: int) -> ShardStream | None:
-        module, blend = self.module, self.module.blend
+        module = self.module
+        blend = self.module.blend
         if blend.shuffle == "global":
             return None  # the whole split was made local when it was opened
 
@@ -110,7 +115,10 @@ class ValidationBatches(Sampler[np.ndarray]):
     """
 
     def __init__(self, windows: int, micro_batch: int, rank: int, world: int) -> None:
-        self.windows, self.micro_batch, self.rank, self.world = windows, micro_batch, rank, world
+        self.windows = windows
+        self.micro_batch = micro_batch
+        self.rank = rank
+        self.world = world
 
     def __len__(self) -> int:
         return -(-self.windows // (self.micro_batch * self.world))
@@ -155,7 +163,8 @@ class TokenDataModule(L.LightningDataModule):
     ) -> None:
         super().__init__()
         sources = {"train": train} if isinstance(train, TokenSplit) else train
-        sequence_length, self.seed = batches.sequence_length, batches.seed
+        sequence_length = batches.sequence_length
+        self.seed = batches.seed
         self.blend = Blend(
             sources,
             sequence_length,
@@ -164,8 +173,10 @@ class TokenDataModule(L.LightningDataModule):
             block_shards=batches.block_shards,
             phases=batches.phases,
         )
-        self.sequence_length, self.micro_batch = sequence_length, batches.micro_batch
-        self.batch_sequences, self.total_steps = batches.batch_sequences, batches.total_steps
+        self.sequence_length = sequence_length
+        self.micro_batch = batches.micro_batch
+        self.batch_sequences = batches.batch_sequences
+        self.total_steps = batches.total_steps
         self.workers = batches.workers
         self.validation_windows = 0
         if validation is not None and batches.validation_tokens:

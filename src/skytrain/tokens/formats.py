@@ -44,7 +44,8 @@ def open_token_files(
     """
     format = layout.format
     store, stats = find_token_files(pattern, "*.bin" if format == "megatron" else None, cache.wait_seconds)
-    files, documents = [], []
+    files = []
+    documents = []
     for stat in stats:
         file, count = _describe(store, stat, format, layout.dtype, cache, tokenizer)
         files.append(file)
@@ -93,10 +94,12 @@ def _describe(
     name = hashlib.sha256(
         f"{format} {tokenizer.eot} {store.url(stat.key)} {stat.size} {stat.etag}".encode()
     ).hexdigest()
-    path, where = store.local_path(stat.key) or cache.path(name), store.url(stat.key)
+    path = store.local_path(stat.key) or cache.path(name)
+    where = store.url(stat.key)
     if format == "webdataset":
         return _describe_tar(store, stat, name, cache, tokenizer), 0
-    offset, documents = 0, 0
+    offset = 0
+    documents = 0
     if format == "llmc":
         header = unpack_header(store.read_range(stat.key, 0, HEADER_BYTES))
         if header is None:
@@ -106,7 +109,9 @@ def _describe(
     elif format == "megatron":
         index_key = stat.key.removesuffix(".bin") + ".idx"
         index = parse_megatron_index(store.read(index_key), store.url(index_key))
-        dtype, claimed, documents = index.dtype, int(index.lengths.sum()), index.documents
+        dtype = index.dtype
+        claimed = int(index.lengths.sum())
+        documents = index.documents
     item_bytes = np.dtype(dtype).itemsize
     tokens, rest = divmod(stat.size - offset, item_bytes)
     if rest or (format != "nanogpt" and tokens != claimed):

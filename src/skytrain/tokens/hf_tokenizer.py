@@ -56,8 +56,11 @@ class HFTokenizer:
         *,
         text_may_be_special: bool = False,
     ) -> None:
-        self.id, self.name = id, id.rpartition("-")[0]
-        self.files, self.definition, self.rules = files, definition, rules
+        self.id = id
+        self.name = id.rpartition("-")[0]
+        self.files = files
+        self.definition = definition
+        self.rules = rules
         self.text_may_be_special = text_may_be_special
         self.eot = rules.begin
         self.stop_ids = frozenset(rules.stop)
@@ -127,7 +130,8 @@ class HFTokenizer:
         """The ids of bos_token, eos_token and pad_token, for Hugging Face's configuration files."""
         known = {token["content"]: token["id"] for token in self.definition["added_tokens"]}
         ids = {f"{name}_id": known[token] for name, token in self.special_tokens.items() if token in known}
-        bos, eos = ids.get("bos_token_id", self.eot), ids.get("eos_token_id", self.eot)
+        bos = ids.get("bos_token_id", self.eot)
+        eos = ids.get("eos_token_id", self.eot)
         return {"bos_token_id": bos, "eos_token_id": eos, "pad_token_id": ids.get("pad_token_id", eos)}
 
     def save(self, folder: str | Path) -> None:
@@ -225,7 +229,8 @@ def _rules(loaded: Any, files: TokenizerFiles, vocab_size: int) -> TokenizerRule
     engine = loaded.backend_tokenizer
     plain, ruled = (engine.encode("a", add_special_tokens=added).ids for added in (False, True))
     at = next(i for i in range(len(ruled) + 1) if ruled[i : i + len(plain)] == plain)
-    prefix, suffix = ruled[:at], ruled[at + len(plain) :]
+    prefix = ruled[:at]
+    suffix = ruled[at + len(plain) :]
     known = [id_ for id_ in (loaded.eos_token_id, loaded.bos_token_id) if id_ is not None and id_ < vocab_size]
     candidates = [*prefix[:1], *known, *suffix[-1:]]
     if not candidates:
@@ -271,11 +276,9 @@ def _identity(definition: dict[str, Any], rules: TokenizerRules, text_may_be_spe
 
 
 def _byte_lengths(definition: dict[str, Any], vocab_size: int) -> np.ndarray:
-    lengths, letters, byte_level = (
-        np.zeros(vocab_size, np.int64),
-        set(byte_letters().values()),
-        is_byte_level(definition),
-    )
+    lengths = np.zeros(vocab_size, np.int64)
+    letters = set(byte_letters().values())
+    byte_level = is_byte_level(definition)
     for piece, id_ in pieces_of(definition).items():
         if byte_level and letters.issuperset(piece):
             lengths[id_] = len(piece)

@@ -73,7 +73,8 @@ def sample_documents(
         name = manifest.shards[shard].name
         ends = _ends(store, prefix, name)
         number = document - int(bounds[shard])
-        start, end = int(ends[number - 1]) if number else 0, int(ends[number])
+        start = int(ends[number - 1]) if number else 0
+        end = int(ends[number])
         item = np.dtype(manifest.dtype).newbyteorder("<")
         shown = end - start if manifest.masked else min(end - start, SAMPLE_TOKENS + 1)
         data = store.read_range(f"{prefix}/{name}.bin", HEADER_BYTES + start * item.itemsize, shown * item.itemsize)
@@ -96,7 +97,9 @@ def check_hashes(
 ) -> list[str]:
     """Read every byte of the split and report each file that does not match the manifest."""
     files = [file for shard in manifest.shards for file in _files(prefix, shard)]
-    problems, done, total = [], 0, sum(size for _, size, _ in files)
+    problems = []
+    done = 0
+    total = sum(size for _, size, _ in files)
     for key, size, sha256 in files:
         problem = _check_object(store, key, size, sha256)
         if problem:
@@ -117,7 +120,8 @@ def _files(prefix: str, shard: Shard) -> list[tuple[str, int, str]]:
 
 
 def _check_object(store: Store, key: str, size: int, sha256: str) -> str | None:
-    digest, found = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    found = 0
     try:
         while chunk := store.read_range(key, found, READ_BYTES):
             digest.update(chunk)

@@ -65,7 +65,8 @@ def encode_in_pieces(encode: Encode, texts: list[str], dtype: type[np.unsignedin
 
 
 def _encode_long(encode: Encode, text: str, dtype: type[np.unsignedinteger[Any]]) -> np.ndarray:
-    pieces, encoded = cut_text(text), list[np.ndarray]()
+    pieces = cut_text(text)
+    encoded = list[np.ndarray]()
     while group := list(islice(pieces, PIECES_AT_ONCE)):
         encoded += [ids.astype(dtype) for ids in encode(group)]  # copies, so that the engine's buffers are freed
     return np.concatenate(encoded)

@@ -28,7 +28,8 @@ class LossMasks:
     """The masks of a split. They are memory-mapped when first used, so a copy for a data loader worker is small."""
 
     def __init__(self, paths: list[Path], tokens: list[int]) -> None:
-        self._paths, self._tokens = paths, tokens
+        self._paths = paths
+        self._tokens = tokens
         self._maps: dict[int, np.ndarray] = {}
 
     @classmethod
@@ -60,8 +61,11 @@ class LossMasks:
 
 
 def _supply(split: TokenSplit, number: int) -> Pin:
-    shard, file, store = split.manifest.shards[number], split.files[number], split.store
-    key, sha256 = file.key.removesuffix(".bin") + ".mask", shard.mask_sha256
+    shard = split.manifest.shards[number]
+    file = split.files[number]
+    store = split.store
+    key = file.key.removesuffix(".bin") + ".mask"
+    sha256 = shard.mask_sha256
     assert sha256 is not None
     path = store.local_path(key)
     if path is None:

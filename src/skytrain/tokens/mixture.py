@@ -34,7 +34,8 @@ class Mixture:
 
     def __init__(self, names: Sequence[str], phases: Sequence[Phase]) -> None:
         assert phases and phases[0].start == 0
-        self.names, self.phases = tuple(names), tuple(phases)
+        self.names = tuple(names)
+        self.phases = tuple(phases)
         shares = np.array([Fraction(0)] * len(names), dtype=object)
         counts = np.zeros(len(names), dtype=np.int64)
         self._pieces: list[_Piece] = []
@@ -56,7 +57,8 @@ class Mixture:
         positions = np.asarray(positions, dtype=np.int64)
         starts = np.array([piece.start for piece in self._pieces])
         which = np.searchsorted(starts, positions, side="right") - 1
-        sources, indices = np.empty_like(positions), np.empty_like(positions)
+        sources = np.empty_like(positions)
+        indices = np.empty_like(positions)
         for i in np.unique(which).tolist():
             here = which == i
             sources[here], indices[here] = self._pieces[i].at(positions[here])

@@ -92,7 +92,8 @@ class BlockOrder:
     """
 
     def __init__(self, seed: int | str, shard_windows: Sequence[int], block_shards: int) -> None:
-        self.seed, self.block_shards = seed, block_shards
+        self.seed = seed
+        self.block_shards = block_shards
         self.windows = sum(shard_windows)
         self._first_window = np.concatenate([[0], np.cumsum(shard_windows)])[:-1].astype(np.int64)
         self._shard_windows = np.asarray(shard_windows, dtype=np.int64)
@@ -115,7 +116,8 @@ class BlockOrder:
         shuffled = np.empty_like(places)
         for block in np.unique(blocks).tolist():
             here = blocks == block
-            start, end = int(block_starts[block]), int(block_starts[block + 1])
+            start = int(block_starts[block])
+            end = int(block_starts[block + 1])
             order = permutation(f"block-order/{self.seed}/{epoch}/{block}", end - start)
             shuffled[here] = start + order(places[here] - start)
         at = np.searchsorted(shard_starts, shuffled, side="right") - 1
@@ -131,7 +133,8 @@ class BlockOrder:
 
 def block_bounds(shards: int, block_shards: int) -> np.ndarray:
     """Return the starts of blocks of 1, 2, 4, ... up to `block_shards` shards, followed by the end of the last."""
-    bounds, size = [0], 1
+    bounds = [0]
+    size = 1
     while bounds[-1] < shards:
         bounds.append(min(shards, bounds[-1] + min(size, block_shards)))
         size *= 2

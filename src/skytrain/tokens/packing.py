@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     import torch
 
 IGNORED_TARGET = -100  # the default ignore_index of cross_entropy
-INSIDE, UNTRAINED = 1 << 40, 1 << 41  # above every token id
+# above every token id
+INSIDE = 1 << 40
+UNTRAINED = 1 << 41
 IDS = INSIDE - 1  # the bits of the id itself
 
 
@@ -92,7 +94,8 @@ class PackedSplit(TokenSplit):
     def _counted(masks: LossMasks, shard: int, packing: Packing) -> Packing:
         # The first token of a piece is not predicted; without it, pieces do not overlap.
         order = np.argsort(packing.starts)
-        starts, lengths = packing.starts[order], packing.lengths[order]
+        starts = packing.starts[order]
+        lengths = packing.lengths[order]
         trained = np.empty(len(order), dtype=np.int64)
         trained[order] = masks.count(shard, starts + 1, starts + lengths)
         return replace(packing, trained=trained)
@@ -112,9 +115,11 @@ class PackedSplit(TokenSplit):
 
     def targets(self, windows: np.ndarray, sequence_length: int) -> np.ndarray:
         bounds = self._bounds(sequence_length)
-        shards, found = np.searchsorted(bounds, windows, side="right") - 1, np.empty(len(windows), dtype=np.int64)
+        shards = np.searchsorted(bounds, windows, side="right") - 1
+        found = np.empty(len(windows), dtype=np.int64)
         for shard in np.unique(shards).tolist():
-            packing, here = self.packings(sequence_length)[shard], shards == shard
+            packing = self.packings(sequence_length)[shard]
+            here = shards == shard
             inside = windows[here] - bounds[shard]
             if packing.trained is not None:
                 found[here] = np.add.reduceat(packing.trained, packing.first[:-1])[inside]
@@ -125,12 +130,16 @@ class PackedSplit(TokenSplit):
         return found
 
     def fill(self, rows: Iterable[np.ndarray], windows: np.ndarray, sequence_length: int) -> None:
-        bounds, eot = self._bounds(sequence_length), self.manifest.tokenizer.eot
+        bounds = self._bounds(sequence_length)
+        eot = self.manifest.tokenizer.eot
         shards = np.searchsorted(bounds, windows, side="right") - 1
         for row, shard, window in zip(rows, shards.tolist(), (windows - bounds[shards]).tolist(), strict=True):
-            packing, tokens, at = self.packings(sequence_length)[shard], self._map(shard), 0
+            packing = self.packings(sequence_length)[shard]
+            tokens = self._map(shard)
+            at = 0
             for piece in range(packing.first[window], packing.first[window + 1]):
-                start, length = int(packing.starts[piece]), int(packing.lengths[piece])
+                start = int(packing.starts[piece])
+                length = int(packing.lengths[piece])
                 row[at : at + length] = tokens[start : start + length]
                 if self.masks is not None:
                     _mark(row[at : at + length], self.masks.trained(shard, start, length), eot)
@@ -153,7 +162,8 @@ def _mark(piece: np.ndarray, trained: np.ndarray, eot: int) -> None:
 
 
 def _document_ends(split: TokenSplit, number: int) -> np.ndarray:
-    file, shard = split.files[number], split.manifest.shards[number]
+    file = split.files[number]
+    shard = split.manifest.shards[number]
     if file.kind != "shard":
         raise SkytrainError(
             f"loader.packing=documents needs to know where documents end, and {split.store.url(file.key)} does not say\n  set loader.packing=windows"
@@ -223,7 +233,8 @@ def inputs_and_targets(batch_bt: torch.Tensor, *, keep_marks: bool = False) -> t
 
     `keep_marks` leaves what tells where documents begin, for models that separate them: `~token` and `INSIDE`.
     """
-    inputs, targets = batch_bt[:, :-1], batch_bt[:, 1:]
+    inputs = batch_bt[:, :-1]
+    targets = batch_bt[:, 1:]
     if keep_marks:
         inputs = inputs.where(inputs < 0, inputs & ~UNTRAINED)
     else:

@@ -128,8 +128,10 @@ def _checked(column: Any, vocab_size: int, where: str, first: int) -> tuple[np.n
     if column.null_count:
         refuse(int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0]), "null instead of token ids")
     column = column.cast(pa.large_list(column.type.value_type))
-    offsets, values = column.offsets.to_numpy(), column.values
-    start, end = int(offsets[0]), int(offsets[-1])
+    offsets = column.offsets.to_numpy()
+    values = column.values
+    start = int(offsets[0])
+    end = int(offsets[-1])
     values, offsets = values.slice(start, end - start), offsets - start
 
     def row_of(place: int) -> int:

@@ -61,7 +61,8 @@ def find_prepared_for(store: Store, data: DataConfig, tokenizer: Tokenizer, mode
 
 def _find_versions(store: Store, data: DataConfig, fits: Callable[[Prepared], bool]) -> dict[str, list[Prepared]]:
     """What was prepared by these settings, by version."""
-    recipe, top = recipe_hash(data), f"tokens/{data.name}"
+    recipe = recipe_hash(data)
+    top = f"tokens/{data.name}"
     found: dict[str, list[Prepared]] = {}
     for version in store.folders(f"{top}/"):
         if data.version and version != data.version:

@@ -52,8 +52,10 @@ class TokenSplit:
         most_maps: int | None = None,
         vocab_limit: int | None = None,
     ) -> None:
-        self.manifest, self.files = manifest, files
-        self.store, self.cache = store, cache
+        self.manifest = manifest
+        self.files = files
+        self.store = store
+        self.cache = cache
         # A stream needs few maps at once, and a shard that stays mapped would keep its disk space after eviction.
         self.most_maps = most_maps or len(files)
         self.vocab_limit = vocab_limit  # checked in every batch from another project's files
@@ -174,7 +176,8 @@ class TokenSplit:
 
     def fill(self, rows: Iterable[np.ndarray], windows: np.ndarray, sequence_length: int) -> None:
         """Copy the tokens of each window into its row."""
-        bounds, width = self._bounds(sequence_length), sequence_length + 1
+        bounds = self._bounds(sequence_length)
+        width = sequence_length + 1
         shards = np.searchsorted(bounds, windows, side="right") - 1
         starts = (windows - bounds[shards]) * sequence_length
         # Copying row by row beats one fancy index: rows are contiguous, and the copy casts to int64.

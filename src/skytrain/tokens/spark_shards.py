@@ -165,7 +165,8 @@ def _tokenize_part(shared: tuple[SparkTokens, float], part: int) -> int:
     counted: list[tuple[int, int, int]] = []
     for slice_ in slices_of(work.store, work.corpus, part):
         for document in tokenize_slice(tokenizer, slice_).documents():
-            split, length = split_of(document.id, validation_fraction), len(document.tokens) + 1
+            split = split_of(document.id, validation_fraction)
+            length = len(document.tokens) + 1
             _check(document.tokens, length, tokenizer)
             pieces[split] += [begin, document.tokens.astype(stored, copy=False)]
             counted.append((split == "validation", length, document.text_bytes))
@@ -185,7 +186,8 @@ def _check(ids: np.ndarray, length: int, tokenizer: Tokenizer) -> None:
 
 def _write_shard(work: SparkTokens, number: int) -> dict[str, Any]:
     shard = work.shards[number]
-    name, width = f"shard-{shard.number:05d}", np.dtype(work.dtype).itemsize
+    name = f"shard-{shard.number:05d}"
+    width = np.dtype(work.dtype).itemsize
     tokens = sum(slice_.end - slice_.start for slice_ in shard.slices)
     body = [pack_header(work.dtype, tokens)]
     lengths = [np.empty(0, np.uint64)]
@@ -213,7 +215,9 @@ def _write_shard(work: SparkTokens, number: int) -> dict[str, Any]:
 
 
 def _ranges(work: SparkTokens, split: Split, slice_: ShardSlice, width: int) -> Iterator[bytes]:
-    key, at, end = f"{work.work}/{slice_.part:05d}.{split}", slice_.start * width, slice_.end * width
+    key = f"{work.work}/{slice_.part:05d}.{split}"
+    at = slice_.start * width
+    end = slice_.end * width
     while at < end:
         size = min(COPY_BYTES, end - at)
         yield work.store.read_range(key, at, size)

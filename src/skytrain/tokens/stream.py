@@ -50,8 +50,12 @@ class ShardStream:
         space. `shards_of(start, end)` returns the shards of a range of positions in order of first use, none past
         the end of the run. `wait_seconds` limits the wait for other processes; `supply` itself waits for the store.
         """
-        self._supply, self._shards_of, self._bytes = supply, shards_of, shard_bytes
-        self._limit, self._chunk, self._wait_seconds = limit_bytes, chunk, wait_seconds
+        self._supply = supply
+        self._shards_of = shards_of
+        self._bytes = shard_bytes
+        self._limit = limit_bytes
+        self._chunk = chunk
+        self._wait_seconds = wait_seconds
         self._reader_waits = False
         self._stuck_since: float | None = None  # since when progress depends on other processes only
         self._planned: deque[tuple[int, list[int]]] = (

@@ -75,7 +75,8 @@ def read_tokenizer_settings(settings: Mapping[str, Any], store_settings: Mapping
     `tokenizer.name` is a folder, a tokenizer in the store, or a name on the hub, in this order. So a machine that
     lacks the folder finds what `prepare` has stored.
     """
-    name, special = str(settings["name"]), bool(settings.get("text_may_be_special", False))
+    name = str(settings["name"])
+    special = bool(settings.get("text_may_be_special", False))
     store = open_store(build(StoreConfig, store_settings, "store"))
     try:
         if not Path(name).expanduser().is_dir():

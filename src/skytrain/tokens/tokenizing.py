@@ -94,7 +94,10 @@ def slices_of(
         chars += len(texts[-1])
         if chars >= SLICE_CHARS:
             yield TextSlice(part, first, ids, texts)
-            ids, texts, chars, first = [], [], 0, number + 1
+            ids = []
+            texts = []
+            chars = 0
+            first = number + 1
     if ids:  # empty if the last document filled its slice
         yield TextSlice(part, first, ids, texts)
 

@@ -41,7 +41,10 @@ class ShardWriter:
 
     def __init__(self, store: Store, prefix: str, split: Split, tokenizer: TokenizerLike, shard_tokens: int) -> None:
         assert 0 < shard_tokens <= MAX_SHARD_TOKENS
-        self.store, self.prefix, self.split, self.shard_tokens = store, prefix, split, shard_tokens
+        self.store = store
+        self.prefix = prefix
+        self.split = split
+        self.shard_tokens = shard_tokens
         self.tokenizer = TokenizerFacts(tokenizer.name, tokenizer.hash, tokenizer.vocab_size, tokenizer.eot)
         self.dtype = dtype_for(tokenizer.vocab_size)
         self._stored = np.dtype(self.dtype).newbyteorder("<")
@@ -126,7 +129,8 @@ class ShardWriter:
             shards=tuple(self.shards),
             made_from=made_from,
         )
-        data, key = manifest.to_bytes(), manifest_key(self.prefix)
+        data = manifest.to_bytes()
+        key = manifest_key(self.prefix)
         if not self.store.create(key, data) and self.store.read(key) != data:
             raise self._other_content("its manifest.json differs from this work's")
         return manifest

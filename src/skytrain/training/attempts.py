@@ -68,7 +68,9 @@ def begin_attempt(context: RunContext, run: OpenedRun) -> Iterator[Attempt]:
 
     All ranks call this together; an error is recorded in the store.
     """
-    ranks, store, point = context.ranks, context.store, run.resume.point
+    ranks = context.ranks
+    store = context.store
+    point = run.resume.point
     host = find_host(ranks, context.reporter)
     spent = ranks.first_does(lambda: spent_before(store, context.run, point.key if point.own else None))
     meter = start_meter(context, host, spent)
@@ -88,14 +90,17 @@ def _claim(context: RunContext, run: OpenedRun) -> AttemptClaim:
 
     What an older attempt commits from here on does not count.
     """
-    store, record, plan = context.store, run.record, context.plan
+    store = context.store
+    record = run.record
+    plan = context.plan
     if not create_run(store, record):
         # Another process may have created it a moment ago with other settings: its attempt must not be taken over.
         find_changes(context, record.data)
     supervision = Supervision.from_environment()
     if supervision is not None:
         supervision.check()
-    changes, joined = run.resume.changes, JoinedGeneration.from_environment()
+    changes = run.resume.changes
+    joined = JoinedGeneration.from_environment()
     facts: dict[str, Any] = {
         "world_size": plan.ranks.world_size,
         "ranks_per_node": plan.ranks.local_size,
@@ -122,7 +127,9 @@ def _claim(context: RunContext, run: OpenedRun) -> AttemptClaim:
 
 def _announce(attempt: Attempt) -> None:
     """Prints the table of settings, warnings and changes."""
-    context, point, reporter = attempt.context, attempt.resume, attempt.services.reporter
+    context = attempt.context
+    point = attempt.resume
+    reporter = attempt.services.reporter
     rows = describe_run(context, attempt.run)
     if point.label:
         rows.append(("resumes", f"from {point.label}"))
@@ -136,7 +143,8 @@ def _announce(attempt: Attempt) -> None:
 
 def close_attempt(attempt: Attempt, result: AttemptResult) -> None:
     """Writes the attempt's outcome and the run's record, on rank 0."""
-    context, record = attempt.context, attempt.run.record
+    context = attempt.context
+    record = attempt.run.record
     if not context.ranks.first:
         return
     write_outcome(context.store, context.run, attempt.claim.number, result.outcome, result.step, result.cause)

@@ -69,15 +69,23 @@ class StepLog(AtStep):
         *,
         every: int,
     ) -> None:
-        self._reporter, self._write, self._meter = reporter, write, meter
-        self._size, self.every = size, every
-        self._logged_step, self._logged_seconds, self._logged_wait = 0, 0.0, 0.0
-        self._pace_step, self._pace_began = 0, 0.0  # after the first logged step, which waits for compilers and caches
+        self._reporter = reporter
+        self._write = write
+        self._meter = meter
+        self._size = size
+        self.every = every
+        self._logged_step = 0
+        self._logged_seconds = 0.0
+        self._logged_wait = 0.0
+        # after the first logged step, which waits for compilers and caches
+        self._pace_step = 0
+        self._pace_began = 0.0
         self.last: dict[str, float] = {}
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         super().on_train_start(trainer, module)
-        self._logged_step, self._logged_seconds = trainer.global_step, 0.0
+        self._logged_step = trainer.global_step
+        self._logged_seconds = 0.0
 
     def at_step(self, trainer: pl.Trainer, module: CausalLM, step: int) -> None:
         if step % self.every and not is_last(trainer, step):
@@ -88,7 +96,9 @@ class StepLog(AtStep):
         step_seconds = (seconds - self._logged_seconds) / steps
         wait_seconds = getattr(getattr(trainer, "datamodule", None), "waited_seconds", 0.0)
         wait_ms = (wait_seconds - self._logged_wait) / steps * 1e3
-        self._logged_step, self._logged_seconds, self._logged_wait = step, seconds, wait_seconds
+        self._logged_step = step
+        self._logged_seconds = seconds
+        self._logged_wait = wait_seconds
         tokens_per_s = self._size.batch_tokens / step_seconds
         assert module.grad_norm is not None
         record = {
@@ -115,7 +125,8 @@ class StepLog(AtStep):
         """The mean so far, evaluations and saves included; None after the first logged step."""
         now = time.monotonic()
         if not self._pace_step:
-            self._pace_step, self._pace_began = step, now
+            self._pace_step = step
+            self._pace_began = now
         done = step - self._pace_step
         return (now - self._pace_began) / done if done else None
 
@@ -171,7 +182,8 @@ class DivergenceWatch(AtStep):
     """Ends a run whose loss, smoothed over logged steps, is `nats` above its lowest."""
 
     def __init__(self, log: StepLog, nats: float) -> None:
-        self._log, self._nats = log, nats
+        self._log = log
+        self._nats = nats
         self._smooth: float | None = None
         self._lowest = math.inf
 
@@ -191,10 +203,14 @@ class DivergenceWatch(AtStep):
 class Profile(AtStep):
     """A trace of three steps for Perfetto and, on a GPU, a snapshot of its memory for pytorch.org/memory_viz."""
 
-    BEGIN, END = 3, 6  # steps, once compilation and allocation are done
+    # steps, once compilation and allocation are done
+    BEGIN = 3
+    END = 6
 
     def __init__(self, store: Store, run: str, reporter: Reporter) -> None:
-        self._store, self._run, self._reporter = store, run, reporter
+        self._store = store
+        self._run = run
+        self._reporter = reporter
         self._profiler: Any = None
         self._first_step = 0
 

@@ -34,7 +34,8 @@ from .services import RunServices
 
 FIRST_SAVE_SECONDS = 60.0  # until the first save of an adaptive interval, which depends on how long a save takes
 # After a save has failed, while training continues.
-FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS = 10.0, 60.0
+FIRST_RETRY_SECONDS = 10.0
+LONGEST_RETRY_SECONDS = 60.0
 POLL_SECONDS = 0.1  # while a save waits for the one before it
 FINAL_RETRY_SECONDS = 5.0  # after the last step, when nothing else is left to do
 ENOUGH_INTERRUPTIONS = 3  # to estimate how often a run is interrupted
@@ -177,7 +178,9 @@ class Checkpoints(AtStep):
                 self._tell(f"step {step} waited {waited:.1f} s for the checkpoint of step {before} to be written")
             if self._patience.failing:
                 return  # the back-off decides when it is tried again
-        self._soon, self._retry_at, self._saved_at = False, None, began
+        self._soon = False
+        self._retry_at = None
+        self._saved_at = began
         try:
             self._start(trainer, step, background=True)
         except SaveFailed as error:  # by a strategy that saves in the foreground
@@ -242,7 +245,9 @@ class Checkpoints(AtStep):
 
     def _failed(self, step: int, error: SaveFailed, *, last: bool = False) -> None:
         """Reports it and schedules the next try; raises when saves have failed for too long. On all ranks alike."""
-        self._under_way, self._soon = None, False  # the retry saves the weights of its own time
+        # the retry saves the weights of its own time
+        self._under_way = None
+        self._soon = False
         wait = self._patience.failed()
         # Steps that are lost with the last save can be trained again; dollars beyond the budget are gone.
         give_up = wait is None or (last and not self._is_affordable())

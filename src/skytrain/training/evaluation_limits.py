@@ -27,7 +27,9 @@ class EvaluationLimits:
     """
 
     def __init__(self, ranks: Ranks, interruptions: Interruptions, note: Callable[[str], None]) -> None:
-        self._ranks, self._interruptions, self._note = ranks, interruptions, note
+        self._ranks = ranks
+        self._interruptions = interruptions
+        self._note = note
         self._seconds: dict[str, float] = {}  # that each evaluator took, at most
 
     def receive_signals(self) -> None:
@@ -60,7 +62,8 @@ class EvaluationLimits:
 
     def _allowed(self, evaluator: Evaluator, steps: float) -> bool:
         """By what it took before. A task that runs for the first time stops itself; for others `steps` is the limit."""
-        budget, known = self._interruptions.budget, self._seconds.get(evaluator.name)
+        budget = self._interruptions.budget
+        known = self._seconds.get(evaluator.name)
         fits = budget is None or budget.can_afford_evaluation(known or 0.0, 0.0 if known else steps)
         if not self._ranks.any(not fits):
             return True
@@ -77,19 +80,24 @@ class StopCheck:
     """
 
     def __init__(self, ranks: Ranks, must_stop: Callable[[float], bool]) -> None:
-        self._ranks, self._must_stop = ranks, must_stop
-        self._passes, self._checked, self._next = 0, 0, 1
+        self._ranks = ranks
+        self._must_stop = must_stop
+        self._passes = 0
+        self._checked = 0
+        self._next = 1
         self._checked_at = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
         self._passes += 1
         if self._passes < self._next:
             return
-        now, passes = time.monotonic(), self._passes - self._checked
+        now = time.monotonic()
+        passes = self._passes - self._checked
         per_pass = max((now - self._checked_at) / passes, 1e-6)
         # At most twice as many as before: a GPU's first passes are queued before any is computed.
         mine = max(1, min(int(CHECK_SECONDS / per_pass), 2 * passes))
         if self._ranks.any(self._must_stop(mine * per_pass)):
             raise EvaluationStopped
         self._next = self._passes - self._ranks.largest(-mine)  # of the slowest rank
-        self._checked, self._checked_at = self._passes, now
+        self._checked = self._passes
+        self._checked_at = now

@@ -48,7 +48,10 @@ class Evaluations(AtStep):
         limits: EvaluationLimits,
         end: Callable[[pl.Trainer, CausalLM, int], None],
     ) -> None:
-        self._scheduled, self._listeners, self._limits, self._end = scheduled, listeners, limits, end
+        self._scheduled = scheduled
+        self._listeners = listeners
+        self._limits = limits
+        self._end = end
         self.stopped = False
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
@@ -90,7 +93,10 @@ class EvaluateRestored(pl.Callback):
         limits: EvaluationLimits,
         end: Callable[[pl.Trainer, CausalLM], None],
     ) -> None:
-        self._evaluators, self._listen, self._limits, self._end = evaluators, listen, limits, end
+        self._evaluators = evaluators
+        self._listen = listen
+        self._limits = limits
+        self._end = end
 
     def on_validation_start(self, trainer: pl.Trainer, module: Any) -> None:
         self._limits.receive_signals()
@@ -110,7 +116,8 @@ class EvaluateRestored(pl.Callback):
 @contextmanager
 def _undisturbed(trainer: pl.Trainer, module: CausalLM) -> Iterator[None]:
     """Without gradients and dropout. Restores random generators and training mode, and releases gathered weights."""
-    random, was_training = random_state(), module.training
+    random = random_state()
+    was_training = module.training
     module.eval()
     try:
         with torch.no_grad():  # not inference mode: a mesh may create here what it keeps between steps

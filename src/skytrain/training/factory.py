@@ -61,7 +61,8 @@ class TrainingPlan:
 
 def plan_training(config: Config, ranks: Ranks | None = None) -> TrainingPlan:
     trainer, ranks = config.trainer, ranks or Ranks()
-    steps, device = total_steps(config), choose_device(config)
+    steps = total_steps(config)
+    device = choose_device(config)
     if device == "cuda":
         grow_segments()  # before anything uses the GPU
     mesh = resolve_mesh(config, ranks.world_size, ranks.nodes, find_device(device))
@@ -165,7 +166,8 @@ def make_trainer(
     if store.root.startswith("s3://"):
         register_fsspec(config.store)  # for callbacks of users that give Lightning an s3:// path
     strategy = make_strategy(config, plan)
-    meshed, spread = isinstance(strategy, MeshStrategy), uses_mesh_strategy(config)
+    meshed = isinstance(strategy, MeshStrategy)
+    spread = uses_mesh_strategy(config)
     together = not isinstance(strategy, OneDevice)
     if config.trainer.deterministic and plan.device == "cuda":
         # Bit-identical steps on a GPU need torch's deterministic kernels; on a CPU all kernels are deterministic.

@@ -46,13 +46,16 @@ from .straggler import watch_ranks
 
 def fit(attempt: Attempt) -> AttemptResult:
     """Train to the last step, or until there is a reason to stop earlier. All ranks call this together."""
-    context, services, step = attempt.context, attempt.services, attempt.resume.step
+    context = attempt.context
+    services = attempt.services
+    step = attempt.resume.step
     run = attempt.run
     module = make_module(context.config, context.plan, run.model, services.reporter.note, run.tokenizer.eot)
     log = _step_log(attempt)
     _note_resumed(attempt)
     services.start_heartbeat(lambda: {"step": max(step, module.global_step), **services.meter.record()})
-    budget, spending = Budget.of(context.config.budget), services.meter.spending()
+    budget = Budget.of(context.config.budget)
+    spending = services.meter.spending()
     if context.ranks.any(context.ranks.first and budget.is_spent(spending)):
         services.reporter.note(f"budget: {budget.spent_text(spending)} spent already: nothing is trained")
         result = AttemptResult(step=step, outcome="budget", cause=Cause("budget.usd was spent before this attempt"))
@@ -65,8 +68,13 @@ def fit(attempt: Attempt) -> AttemptResult:
 
 
 def _train(attempt: Attempt, module: CausalLM, log: StepLog) -> AttemptResult:
-    context, services, point = attempt.context, attempt.services, attempt.resume
-    config, plan, store, ranks = context.config, context.plan, context.store, context.ranks
+    context = attempt.context
+    services = attempt.services
+    point = attempt.resume
+    config = context.config
+    plan = context.plan
+    store = context.store
+    ranks = context.ranks
     checkpoints = Checkpoints(store, context.run, ranks, _save_policy(attempt), services.reporter.note, services)
     interruptions = _interruptions(attempt, checkpoints.save_soon)
 
@@ -103,7 +111,9 @@ def _train(attempt: Attempt, module: CausalLM, log: StepLog) -> AttemptResult:
 
 def _evaluate_last_checkpoint(attempt: Attempt, module: CausalLM, log: StepLog) -> AttemptResult:
     """Make up for the evaluations that a killed attempt did not get to."""
-    context, data, point = attempt.context, attempt.run.data, attempt.resume
+    context = attempt.context
+    data = attempt.run.data
+    point = attempt.resume
     missing: list[Evaluator] = [ValidationLoss(data.val_dataloader)] if _is_validation_missing(attempt) else []
     missing += [task for task in _task_evaluators(attempt) if _is_task_missing(attempt, task)]
     if not missing:
@@ -136,8 +146,10 @@ def _result_at(attempt: Attempt, step: int, interruptions: Interruptions, evalua
 
 
 def _step_log(attempt: Attempt) -> StepLog:
-    context, services = attempt.context, attempt.services
-    trainer, plan = context.config.trainer, context.plan
+    context = attempt.context
+    services = attempt.services
+    trainer = context.config.trainer
+    plan = context.plan
     peak = device_peak(torch.cuda.get_device_name()) if plan.device == "cuda" else None
 
     def write(step: int, record: Mapping[str, float]) -> None:
@@ -158,7 +170,9 @@ def _step_log(attempt: Attempt) -> StepLog:
 
 def _note_resumed(attempt: Attempt) -> None:
     """Tell Prometheus how old the checkpoint is that the attempt resumes from."""
-    page, point, store = attempt.services.page, attempt.resume, attempt.context.store
+    page = attempt.services.page
+    point = attempt.resume
+    store = attempt.context.store
     if page is None or point.key is None or not point.own:
         return
     marker = store.stat(find_commit(store, point.key).marker_key)
@@ -186,7 +200,8 @@ def _save_policy(attempt: Attempt) -> SavePolicy:
 
 def _lineage(attempt: Attempt) -> dict[str, object]:
     """Return where a checkpoint of this attempt comes from."""
-    record, settings = attempt.run.record, plain(attempt.context.config)
+    record = attempt.run.record
+    settings = plain(attempt.context.config)
     return {
         "run": record.name,
         "attempt": attempt.claim.number,
@@ -201,9 +216,12 @@ def _lineage(attempt: Attempt) -> dict[str, object]:
 
 
 def _interruptions(attempt: Attempt, save_soon: Callable[[], None]) -> Interruptions:
-    context, services = attempt.context, attempt.services
-    budget, overrun = None, None
-    limits, plan = context.config.budget, context.plan
+    context = attempt.context
+    services = attempt.services
+    budget = None
+    overrun = None
+    limits = context.config.budget
+    plan = context.plan
     if services.meter.usd_per_hour is not None and context.ranks.first:
         settle = torch.cuda.synchronize if plan.device == "cuda" else lambda: None
         overrun = OverrunWatch(services.meter, limits, plan.stop_step, settle)
@@ -222,7 +240,9 @@ def _interruptions(attempt: Attempt, save_soon: Callable[[], None]) -> Interrupt
 
 def _scheduled(attempt: Attempt) -> list[Scheduled]:
     """Return what is measured during training, and when. A run with a validation split ends with a validation loss."""
-    config, data, scheduled = attempt.context.config, attempt.run.data, []
+    config = attempt.context.config
+    data = attempt.run.data
+    scheduled = []
     trainer = config.trainer
     if data.validation_windows:
         loss = ValidationLoss(data.val_dataloader)
@@ -250,7 +270,8 @@ def _scheduled(attempt: Attempt) -> list[Scheduled]:
 
 def _task_evaluators(attempt: Attempt) -> list[TaskEvaluator]:
     """Return the downstream tasks that are scored in training. Rank 0 fetches data that the store lacks."""
-    context, evaluation = attempt.context, attempt.context.config.evaluation
+    context = attempt.context
+    evaluation = attempt.context.config.evaluation
     if evaluation.every is None:
         return []
     sources = TaskSources(context.store, attempt.services.reporter.note, context.ranks.first_does)
@@ -272,7 +293,8 @@ def _is_task_missing(attempt: Attempt, task: TaskEvaluator) -> bool:
 
 def _is_missing(attempt: Attempt, metric: str, every: int | None) -> bool:
     """Whether the run was killed after it committed the checkpoint, and before what was due at the same step."""
-    context, point = attempt.context, attempt.resume
+    context = attempt.context
+    point = attempt.resume
     due = bool(every and point.step % every == 0) or point.step >= context.plan.stop_step
     if not (point.step and point.own and due):
         return False

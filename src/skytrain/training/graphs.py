@@ -21,7 +21,9 @@ class GraphedLoss:
     """
 
     def __init__(self, compute: Loss, model: nn.Module) -> None:
-        self._compute, self._model, self._parameters = compute, model, list(model.parameters())
+        self._compute = compute
+        self._model = model
+        self._parameters = list(model.parameters())
         self._gradients: list[Tensor] = []
         self._anchor = torch.zeros(
             (), requires_grad=True
@@ -54,7 +56,8 @@ class GraphedLoss:
         pool = self._forward.pool()
         with torch.cuda.graph(self._backward, pool=pool, stream=stream, capture_error_mode="thread_local"):
             loss.backward(self._dloss)
-        self._loss, self._gradients = loss.detach(), gradients
+        self._loss = loss.detach()
+        self._gradients = gradients
 
     def forward(self, tokens_bt: Tensor, targets_bt: Tensor) -> Tensor:
         self._tokens.copy_(tokens_bt)

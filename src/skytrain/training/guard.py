@@ -12,7 +12,9 @@ from torch.distributed.tensor import DTensor
 
 from ..config import SkytrainError, TrainerConfig
 
-HISTORY, ENOUGH = 128, 32  # steps that a spike is compared with, and how many there must be
+# steps that a spike is compared with, and how many there must be
+HISTORY = 128
+ENOUGH = 32
 PATIENCE = 20  # skips in a row after which a run will not recover by itself
 
 
@@ -31,7 +33,9 @@ class Guard:
         *,
         norm_may_overflow: bool = False,
     ) -> None:
-        self._action, self._zscore, self._note = action, spike_zscore, note
+        self._action = action
+        self._zscore = spike_zscore
+        self._note = note
         self._norm_may_overflow = norm_may_overflow
         self._history: dict[str, deque[float]] = {"loss": deque(maxlen=HISTORY), "gradient norm": deque(maxlen=HISTORY)}
         self.skipped_in_a_row = 0
@@ -91,7 +95,8 @@ class LateGuard:
     """
 
     def __init__(self, guard: Guard, optimizer: torch.optim.Optimizer) -> None:
-        self._guard, self._optimizer = guard, optimizer
+        self._guard = guard
+        self._optimizer = optimizer
         self._step: int | None = None  # that is not checked yet
         self._values = torch.zeros(2)
         self._copied: torch.cuda.Event | None = None

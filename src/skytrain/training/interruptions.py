@@ -77,8 +77,11 @@ class NoticeWatch:
     """Polls EC2 in a thread for a notice that this instance is about to be reclaimed or rebalanced."""
 
     def __init__(self, metadata: Metadata, tell: Callable[[str], None], poll_seconds: float = POLL_SECONDS) -> None:
-        self._metadata, self._tell, self._poll_seconds = metadata, tell, poll_seconds
-        self._patience, self._told = Patience(SILENCE), False
+        self._metadata = metadata
+        self._tell = tell
+        self._poll_seconds = poll_seconds
+        self._patience = Patience(SILENCE)
+        self._told = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="skytrain-notices", daemon=True)
         self.notice: Notice | None = None
@@ -122,9 +125,11 @@ class BudgetWatch:
     """The longest step of an attempt, by which its budget is asked what it can still afford."""
 
     def __init__(self, meter: Meter, budget: Budget) -> None:
-        self._meter, self._budget = meter, budget
+        self._meter = meter
+        self._budget = budget
         self._step_began = time.monotonic()
-        self._steps, self._longest_step = 0, 0.0
+        self._steps = 0
+        self._longest_step = 0.0
 
     def must_stop_after_step(self) -> bool:
         """Time the step that has just ended, and return whether the budget cannot pay for another."""
@@ -166,7 +171,10 @@ class Interruptions(AtStep):
     def __init__(
         self, reporter: Reporter, ranks: Ranks, sources: StopSources, save_soon: Callable[[], None] = lambda: None
     ) -> None:
-        self._reporter, self._ranks, self._sources, self._save_soon = reporter, ranks, sources, save_soon
+        self._reporter = reporter
+        self._ranks = ranks
+        self._sources = sources
+        self._save_soon = save_soon
         self._warned = False
         self._overrun: OverrunVerdict | None = None
         self.outcome: str | None = None

@@ -64,7 +64,8 @@ def _limits(model: DecoderConfig, gpu: Gpu, tokens: int, length: int) -> dict[st
     attention_flops = 12 * model.layers * model.heads * model.head_width * length / 2  # causal: half of the square
     all_flops = decoder_flops_per_token(model, length)
     product_flops = all_flops - 2 * attention_flops
-    ms_per_flop, ms_per_byte = 1e3 / gpu.peak_flops, 1e3 / gpu.memory_bytes_per_s
+    ms_per_flop = 1e3 / gpu.peak_flops
+    ms_per_byte = 1e3 / gpu.memory_bytes_per_s
     parameters = product_flops / 6
     norms = 2 * model.layers + 1
     return {

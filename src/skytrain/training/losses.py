@@ -85,7 +85,8 @@ class FusedLoss:
     """The loss of one model through the fused kernels, replayed from CUDA graphs where `graphs`."""
 
     def __init__(self, kernels: Kernels, graphs: bool) -> None:
-        self._kernels, self._graphs = kernels, graphs
+        self._kernels = kernels
+        self._graphs = graphs
         self._graphed: GraphedLoss | None = None
 
     def __call__(self, model: nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

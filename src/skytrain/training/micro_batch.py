@@ -100,7 +100,8 @@ def try_micro_batch(config: Config, device: str, size: int) -> MicroBatchTrial |
 
 
 def _timed(config: Config, device: str) -> MicroBatchTrial:
-    trainer, on_gpu = config.trainer, device == "cuda"
+    trainer = config.trainer
+    on_gpu = device == "cuda"
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
     model = _model(config, device)
@@ -123,7 +124,8 @@ def _timed(config: Config, device: str) -> MicroBatchTrial:
     optimizer.zero_grad()
 
     def per_second(at_least: float) -> float:
-        count, began = 0, time.perf_counter()
+        count = 0
+        began = time.perf_counter()
         while True:
             micro_batch()
             count += 1

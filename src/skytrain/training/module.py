@@ -65,9 +65,12 @@ class CausalLM(pl.LightningModule):
         self, model: nn.Module, optimization: Optimization, *, loss: Loss = lm_loss, guard: Guard | None = None
     ) -> None:
         super().__init__()
-        self.model, self.loss = model, loss
-        self._optimizer, self._schedule = optimization.optimizer, optimization.schedule
-        self._total_steps, self._clip_norm = optimization.total_steps, optimization.clip_norm
+        self.model = model
+        self.loss = loss
+        self._optimizer = optimization.optimizer
+        self._schedule = optimization.schedule
+        self._total_steps = optimization.total_steps
+        self._clip_norm = optimization.clip_norm
         self._guard = guard
         self._late_guard: LateGuard | None = None
         self.clock = Clock()

@@ -44,7 +44,9 @@ class OpenedRun:
 
 def open_run(context: RunContext) -> OpenedRun:
     """All ranks call this together. Raises where the run cannot be started or resumed as configured."""
-    config, store, ranks = context.config, context.store, context.ranks
+    config = context.config
+    store = context.store
+    ranks = context.ranks
     prepared = ranks.first_does(lambda: find_training_data(store, config))
     tokenizer = open_tokenizer(config.tokenizer, store, prepared.tokenizer_id)
     mixture = open_mixture(store, config.loader, prepared.tokenizer_id)
@@ -71,7 +73,9 @@ def open_run(context: RunContext) -> OpenedRun:
 def _make_data(
     context: RunContext, prepared: Prepared, mixture: Mapping[str, Prepared], tokenizer: Tokenizer
 ) -> TokenDataModule:
-    config, plan, store = context.config, context.plan, context.store
+    config = context.config
+    plan = context.plan
+    store = context.store
     if config.trainer.validate_every and prepared.validation is None:
         raise SkytrainError(
             f"{store.url(prepared.folder)} has no validation split to validate on\n"
@@ -102,7 +106,8 @@ def _make_data(
 
 def _make_record(context: RunContext, sources: list[Prepared], parameters: int, parent: str | None) -> RunRecord:
     """The record of the run with its present settings and hardware, or a new one."""
-    config, start = context.config, context.start
+    config = context.config
+    start = context.start
     hardware = {
         "device": device_name(context.plan.device),
         "torch": torch.__version__,

@@ -9,7 +9,9 @@ from ..config import BudgetConfig, format_seconds
 from ..planning import Budget
 from ..runs import Meter
 
-FIRST, LAST = 10, 19  # steps of the attempt that are timed: those before them wait for compilers and caches
+# steps of the attempt that are timed: those before them wait for compilers and caches
+FIRST = 10
+LAST = 19
 SLOWER = 1.1  # than planned, from which it is reported though the budget is enough
 
 
@@ -30,9 +32,13 @@ class OverrunWatch:
     def __init__(
         self, meter: Meter, budget: BudgetConfig, stop_step: int, settle: Callable[[], None] = lambda: None
     ) -> None:
-        self._meter, self._budget, self._stop_step, self._settle = meter, budget, stop_step, settle
+        self._meter = meter
+        self._budget = budget
+        self._stop_step = stop_step
+        self._settle = settle
         self._first_step: int | None = None
-        self._last_seconds, self._slowest = 0.0, 0.0
+        self._last_seconds = 0.0
+        self._slowest = 0.0
         self.verdict: OverrunVerdict | None = None
 
     def after_step(self, step: int, training_seconds: Callable[[], float]) -> OverrunVerdict | None:
@@ -53,8 +59,10 @@ class OverrunWatch:
         return None
 
     def _judge(self, steps_left: int) -> OverrunVerdict | None:
-        budget, slowest = self._budget, self._slowest
-        spending, seconds_left = self._meter.spending(), steps_left * slowest
+        budget = self._budget
+        slowest = self._slowest
+        spending = self._meter.spending()
+        seconds_left = steps_left * slowest
         projected = spending.usd_in(seconds_left)
         planned = budget.planned_step_seconds
         compared = f" (planned {format_step(planned)})" if planned is not None else ""

@@ -60,7 +60,8 @@ def _resolve_micro_batch(config: Config, start: Start, ranks: Ranks, reporter: R
         raise ConfigError(
             "trainer.micro_batch", "auto measures on one device", hint="with several processes, try parallel=auto"
         )
-    device, record = choose_device(config), _find_record(config, start)
+    device = choose_device(config)
+    record = _find_record(config, start)
     if record is not None and record.hardware["device"] == device_name(device):
         size: int = record.config["trainer"]["micro_batch"]
         reporter.note(f"micro-batch: {size}, as before")
@@ -69,5 +70,6 @@ def _resolve_micro_batch(config: Config, start: Start, ranks: Ranks, reporter: R
 
 
 def _find_record(config: Config, start: Start) -> RunRecord | None:
-    store, name = open_store(config.store).patient(config.store.patience), run_name(config, start)
+    store = open_store(config.store).patient(config.store.patience)
+    name = run_name(config, start)
     return load_run(store, name) if store.exists(f"runs/{name}/run.json") else None

@@ -82,11 +82,14 @@ def find_changes(context: RunContext, data: Mapping[str, str]) -> list[str]:
 
     Settings that decide the numbers may not change within a run, unless the request allows it.
     """
-    store, name, start = context.store, context.run, context.start
+    store = context.store
+    name = context.run
+    start = context.start
     if not store.exists(f"runs/{name}/run.json"):
         check_not_renamed(store, name)
         return []
-    record, now = load_run(store, name), plain(context.config)
+    record = load_run(store, name)
+    now = plain(context.config)
     if record.merged_from:
         raise SkytrainError(
             f"run {name!r} is a merge of {', '.join(record.merged_from)}, and is not trained itself\n"
@@ -117,7 +120,9 @@ def find_resume_point(context: RunContext, checked: ResumePoint | None = None) -
 
     `checked` is an earlier result of this function: its checkpoint is not verified a second time.
     """
-    config, store, start = context.config, context.store, context.start
+    config = context.config
+    store = context.store
+    start = context.start
     own = committed(store, context.run)
     if own and start.fall_back:
         return _newest_whole(store, own, checked.commit if checked else None)
@@ -133,7 +138,8 @@ def find_resume_point(context: RunContext, checked: ResumePoint | None = None) -
 
 def _newest_whole(store: Store, own: Sequence[Commit], known: Commit | None) -> ResumePoint:
     commit, damaged = newest_whole(store, own, known)
-    step, warnings = commit.step, damaged
+    step = commit.step
+    warnings = damaged
     if damaged:
         lost = f"steps {step + 1} to {own[-1].step} are lost and will be trained again"
         warnings = [*damaged, f"--fall-back: resuming from step {step}, the newest whole checkpoint; {lost}"]
@@ -147,7 +153,8 @@ def _point_in_run(config: Config, store: Store, start: Start, source: str) -> Re
     other, name, step_text = _parse_source(config, store, source)
     record = load_run(other, name)
     commit = choose_commit(other, record.name, step_text)
-    step, label = commit.step, f"{name}@{commit.step}"
+    step = commit.step
+    label = f"{name}@{commit.step}"
     elsewhere = other.root if other.root != store.root else None
     if start.weights_only or record.merged_from:  # a merged model has no optimizer state
         return ResumePoint(
@@ -221,7 +228,8 @@ def fetch_checkpoint(store: Store, run: str, point: ResumePoint) -> ResumePoint:
     """Copies a checkpoint of another store into the run's folder, so that the run depends on nothing elsewhere."""
     if point.key is None or point.store_root is None:
         return point
-    source, target = point.source(store), f"runs/{run}/start"
+    source = point.source(store)
+    target = f"runs/{run}/start"
     # Commit markers last, as when the checkpoint was written.
     stats = sorted(source.list(point.key), key=lambda stat: ("COMMITTED" in stat.key, stat.key))
     with tempfile.TemporaryDirectory(prefix="skytrain-start-") as scratch:

@@ -83,7 +83,9 @@ def find_host(ranks: Ranks, reporter: Reporter) -> Host:
 
 def start_meter(context: RunContext, host: Host, spent: Spend) -> Meter:
     """Counts all machines of the job at the price of rank 0's; all ranks call this together."""
-    budget, ranks, reporter = context.config.budget, context.ranks, context.reporter
+    budget = context.config.budget
+    ranks = context.ranks
+    reporter = context.reporter
     instance = host.instance if budget.whole_machine else None
     machines = [
         found
@@ -133,7 +135,9 @@ class TakeoverWatch:
     """Checks whether a newer attempt at the run has started; `found` says which."""
 
     def __init__(self, store: Store, run: str, attempt: int) -> None:
-        self._store, self._run, self._attempt = store, run, attempt
+        self._store = store
+        self._run = run
+        self._attempt = attempt
         self.found: Superseded | None = None
 
     def check(self) -> None:
@@ -147,7 +151,9 @@ class StopWatch:
     """Reads whether `skytrain stop` was asked for; `found` is the request."""
 
     def __init__(self, store: Store, run: str, attempt: int) -> None:
-        self._store, self._run, self._attempt = store, run, attempt
+        self._store = store
+        self._run = run
+        self._attempt = attempt
         self.found: StopRequest | None = None
 
     def check(self) -> None:
@@ -159,7 +165,9 @@ class WaitingHosts:
     """Adds the cost of hosts that wait to the meter of those that train."""
 
     def __init__(self, spends: HostSpends, meter: Meter) -> None:
-        self._spends, self._meter, self._due = spends, meter, 0.0
+        self._spends = spends
+        self._meter = meter
+        self._due = 0.0
 
     def check(self) -> None:
         if time.monotonic() >= self._due:
@@ -193,15 +201,21 @@ class RunServices:
 @contextmanager
 def run_services(context: RunContext, attempt: int, host: Host, meter: Meter) -> Iterator[RunServices]:
     """For the time of an attempt. At its end the last lines are synced to the store, with the traceback of an error."""
-    config, run, ranks, reporter = context.config, context.run, context.ranks, context.reporter
-    store, key = context.store.hurried(SYNC_SECONDS), attempt_key(run, attempt)
+    config = context.config
+    run = context.run
+    ranks = context.ranks
+    reporter = context.reporter
+    store = context.store.hurried(SYNC_SECONDS)
+    key = attempt_key(run, attempt)
     sync = Sync(reporter.note)
     log = Lines(store, f"{key}/logs/{ranks.rank}-")
     # Only local rank 0 of each machine asks the metadata service, and all machines of a job are alike.
     on_ec2 = config.cloud.cloudwatch and ranks.first_does(lambda: host.on_ec2)
-    destination, stream = log_destination(config, run, on_ec2=on_ec2), f"attempt-{attempt}/rank-{ranks.rank}"
+    destination = log_destination(config, run, on_ec2=on_ec2)
+    stream = f"attempt-{attempt}/rank-{ranks.rank}"
     metrics = MetricsWriter(store, run, attempt)
-    takeover, stop = TakeoverWatch(store, run, attempt), StopWatch(store, run, attempt)
+    takeover = TakeoverWatch(store, run, attempt)
+    stop = StopWatch(store, run, attempt)
     spend = Lines(store, f"{key}/spend/") if ranks.first else None
     # What a resumed run cannot produce again must be in the store before a checkpoint is committed.
     sync.add(metrics.lines, essential=True)
@@ -249,7 +263,8 @@ def run_services(context: RunContext, attempt: int, host: Host, meter: Meter) ->
 @contextmanager
 def _served_page(context: RunContext, attempt: int, meter: Meter) -> Iterator[MetricsPage | None]:
     """The page that Prometheus reads; None on other ranks than rank 0, and where no port is set."""
-    settings, reporter = context.config.metrics, context.reporter
+    settings = context.config.metrics
+    reporter = context.reporter
     if not context.ranks.first or settings.prometheus_port is None:
         yield None
         return

@@ -115,10 +115,16 @@ class Stragglers(AtStep):
     def __init__(
         self, ranks: Ranks, every: int, log: StepLog, reporter: Reporter, watchdog: Watchdog | None, *, timed: bool
     ) -> None:
-        self._ranks, self._every, self._log, self._reporter = ranks, every, log, reporter
-        self._watchdog, self._timed = watchdog, timed
-        self._in_a_row, self._waited = 0, 0.0
-        self._measured_at, self._measured_step = 0.0, 0
+        self._ranks = ranks
+        self._every = every
+        self._log = log
+        self._reporter = reporter
+        self._watchdog = watchdog
+        self._timed = timed
+        self._in_a_row = 0
+        self._waited = 0.0
+        self._measured_at = 0.0
+        self._measured_step = 0
         self._timer: BlockTimer | None = None
         self._hosts: list[str] = []
 
@@ -128,7 +134,8 @@ class Stragglers(AtStep):
         dist.all_gather_object(self._hosts, host_name())
         if self._timed:
             self._timer = BlockTimer(blocks_of(module.model), module.device)
-        self._measured_at, self._measured_step = time.perf_counter(), trainer.global_step
+        self._measured_at = time.perf_counter()
+        self._measured_step = trainer.global_step
         self._tell_watchdog(trainer.global_step)
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
@@ -144,10 +151,13 @@ class Stragglers(AtStep):
         if not self._timer or step % self._every:
             return
         waited = getattr(getattr(trainer, "datamodule", None), "waited_seconds", 0.0)
-        steps, now = step - self._measured_step, time.perf_counter()
+        steps = step - self._measured_step
+        now = time.perf_counter()
         step_ms = (now - self._measured_at) / steps * 1e3
         mine = RankTime((waited - self._waited) / steps * 1e3, *self._timer.take())
-        self._waited, self._measured_at, self._measured_step = waited, now, step
+        self._waited = waited
+        self._measured_at = now
+        self._measured_step = step
         found = find_straggler(self._gather(mine))
         if found is None:
             return

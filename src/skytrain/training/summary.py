@@ -17,8 +17,10 @@ def describe_run(context: RunContext, run: OpenedRun) -> list[Row]:
 
 
 def _model_and_data(context: RunContext, run: OpenedRun) -> list[Row]:
-    config, blend = context.config, run.data.blend
-    model, vocabulary = config.model, run.prepared.train.tokenizer.vocab_size
+    config = context.config
+    blend = run.data.blend
+    model = config.model
+    vocabulary = run.prepared.train.tokenizer.vocab_size
     sources = " + ".join(blend.names) if config.loader.mixture else config.data.name
     return [
         ("model", f"{model.name}, {run.record.parameters:,} parameters, vocabulary {model.vocab_size:,}"),
@@ -28,7 +30,9 @@ def _model_and_data(context: RunContext, run: OpenedRun) -> list[Row]:
 
 
 def _steps(context: RunContext, run: OpenedRun) -> list[Row]:
-    config, plan, trainer = context.config, context.plan, context.config.trainer
+    config = context.config
+    plan = context.plan
+    trainer = context.config.trainer
     stop = f", stopping at {plan.stop_step}" if plan.stop_step < plan.total_steps else ""
     devices = f"{plan.mesh.data} ranks x " if plan.mesh.data > 1 else ""
     through = f"{plan.micro_batch // trainer.micro_sequences} x " if plan.mesh.pipeline > 1 else ""
@@ -39,8 +43,10 @@ def _steps(context: RunContext, run: OpenedRun) -> list[Row]:
         for name, count in run.data.blend.epochs(plan.batch_sequences * plan.total_steps).items()
     )
     per_token = flops_per_token(run.model, trainer.sequence_length)
-    optimizer, schedule = config.optimizer, config.lr_schedule
-    warmup, configured = warmup_steps(schedule, plan.total_steps), schedule.warmup_steps
+    optimizer = config.optimizer
+    schedule = config.lr_schedule
+    warmup = warmup_steps(schedule, plan.total_steps)
+    configured = schedule.warmup_steps
     rates = f"lr {optimizer.lr:g} ({schedule.name}, {warmup} warmup)"
     rows = [
         ("steps", f"{plan.total_steps}{stop}"),
@@ -58,7 +64,9 @@ def _steps(context: RunContext, run: OpenedRun) -> list[Row]:
 
 
 def _hardware(context: RunContext, run: OpenedRun) -> list[Row]:
-    config, plan, network = context.config, context.plan, context.job.network
+    config = context.config
+    plan = context.plan
+    network = context.job.network
     compiled = ", compiled" if config.trainer.compile else ""
     mesh = f"{config.parallel.name} x {plan.ranks.world_size}" if uses_deepspeed(config) else str(plan.mesh)
     return [

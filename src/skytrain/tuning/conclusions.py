@@ -13,7 +13,8 @@ from .strategies.base import Strategy
 from .strategies.registry import all_strategies
 
 # Epoch AI's refit of Chinchilla's law (arXiv 2404.10102): loss = ... + B / D^beta.
-DATA_FACTOR, DATA_EXPONENT = 2085.43, 0.3658
+DATA_FACTOR = 2085.43
+DATA_EXPONENT = 0.3658
 
 
 @dataclass(frozen=True)

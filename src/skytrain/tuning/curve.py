@@ -11,7 +11,8 @@ SKEW = 0.7  # of the U: a rate far too high costs more than one as far too low (
 FAR = 0.2  # relative error of the U's shape away from the minimum, as a share of the loss above it
 # Before it diverges, training jumps and levels off: losses of high rates above the U say little where they are higher
 # than so many curvatures.
-UNSTABLE, CLIFF = 1.0, 0.5
+UNSTABLE = 1.0
+CLIFF = 0.5
 RELATIVE_NOISE = 0.12  # of seeds, per curvature: steep curves are noisy ones
 
 

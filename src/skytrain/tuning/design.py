@@ -64,10 +64,12 @@ class Information:
 
     def row(self, number: int, log_rate: float) -> Array:
         """The derivative of a trial's expected loss over its deviation."""
-        data, count = self.data, len(self.data.rungs)
+        data = self.data
+        count = len(self.data.rungs)
         a = data.curvatures(self.theta[None])[0, number]
         distance = np.clip(np.array(log_rate - self.optimum(number)), -4.0, 4.0)
-        above, slope = a * u_shape(distance), -a * u_slope(distance)
+        above = a * u_shape(distance)
+        slope = -a * u_slope(distance)
         row = np.zeros(len(self.theta))
         row[:LINE] = slope * data.places([data.rungs[number]])[0]
         row[LINE] = row[SHARED + 2 * count + number] = above
@@ -131,7 +133,8 @@ class Outlook:
     """The variance that further trials leave, and what is still for sale."""
 
     def __init__(self, menu: Menu, information: Information, left_usd: float) -> None:
-        self.menu, self.left_usd = menu, left_usd
+        self.menu = menu
+        self.left_usd = left_usd
         spread = menu.rows @ information.covariance
         self.overlap = spread @ menu.rows.T
         self.gain = spread @ information.contrast
@@ -146,7 +149,8 @@ class Outlook:
 
     def bundles(self) -> list[list[RateBundle]]:
         """For each rung its bundles of 1, 2 and 3 rates, each rate the most informative given those before."""
-        rungs, width = len(self.menu.usd), len(OFFSETS)
+        rungs = len(self.menu.usd)
+        width = len(OFFSETS)
         every = np.arange(rungs)
         gain = self.gain.reshape(rungs, width)
         overlap = self.overlap.reshape(rungs, width, rungs, width)[every, :, every, :]
@@ -158,7 +162,8 @@ class Outlook:
             worth = np.where(shut, -1.0, np.round(gain**2 / scale, 9))
             # Nothing is gained by the first rate of a new rung: then the one nearest to the optimum comes first.
             pick = worth.argmax(1)
-            column, by = overlap[every, :, pick], scale[every, pick][:, None]
+            column = overlap[every, :, pick]
+            by = scale[every, pick][:, None]
             gain = gain - column * gain[every, pick][:, None] / by
             overlap = overlap - column[:, :, None] * column[:, None, :] / by[:, :, None]
             for rung in np.flatnonzero((worth[every, pick] >= 0) & (most >= size)):

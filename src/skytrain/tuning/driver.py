@@ -138,7 +138,8 @@ def run_sweep(setup: SweepSetup) -> Answer:
 
 def begin_sweep(setup: SweepSetup) -> None:
     """Reserves the final run, and puts the ledger in order after a kill."""
-    sweep, ledger = setup.sweep, setup.ledger
+    sweep = setup.sweep
+    ledger = setup.ledger
     check_budget(setup.problem, setup.final_usd, ledger, setup.host.start_usd())
     ledger.reserve(FINAL, setup.final_usd)
     ledger.refresh()  # before the decisions, which are written first
@@ -237,7 +238,8 @@ def propose(setup: SweepSetup, state: SweepState) -> Decision | None:
     left = setup.ledger.left_usd - setup.host.cushion_usd()
     most = min(OVERRUN * usd, usd + max(0.0, left - usd) / setup.parallel)
     for limit in (most, usd):
-        worker, at = setup.host.worker, setup.host.clock()
+        worker = setup.host.worker
+        at = setup.host.clock()
         decision = Decision(
             number=number, trial=trial, usd=usd, why=setup.strategy.name, limit_usd=limit, worker=worker, at=at
         )
@@ -250,7 +252,8 @@ def _more_overhead(setup: SweepSetup, state: SweepState, decision: Decision) -> 
     """What this machine's idle slots would cost more while the trial runs."""
     if not isinstance(setup.host, SweepHost):
         return 0.0
-    session, now = setup.host.session, setup.host.clock()
+    session = setup.host.session
+    now = setup.host.clock()
     return session.reserve_usd(state.with_decision(decision), now) - setup.ledger.usd(setup.host.entry)
 
 
@@ -266,7 +269,8 @@ def limit_of(setup: SweepSetup, decision: Decision) -> float:
 
 def finish(setup: SweepSetup, decision: Decision, result: TrialResult) -> None:
     """Keeps a trial's result and charges what it came to."""
-    number, loss = decision.number, math.nan if result.loss is None else result.loss
+    number = decision.number
+    loss = math.nan if result.loss is None else result.loss
     here = result.usd if result.session_usd is None else result.session_usd
     extra = {**result.extra, "worker": setup.host.worker, "session_usd": here}
     observation = Observation(trial=decision.trial, loss=loss, usd=result.usd, seconds=result.seconds, extra=extra)

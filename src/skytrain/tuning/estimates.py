@@ -45,7 +45,8 @@ class StepEstimate:
 
     def _parts(self, config: Config, parameters: float) -> tuple[float, float, float]:
         """Seconds of training, of evaluating and of saving."""
-        trainer, steps = config.trainer, total_steps(config)
+        trainer = config.trainer
+        steps = total_steps(config)
         training = steps * self.step_seconds
         evaluations = 1 + (steps // trainer.validate_every if trainer.validate_every else 0)
         batches = math.ceil(trainer.validate_tokens / trainer.batch_tokens)

@@ -44,7 +44,8 @@ class TuneSession:
 
     @classmethod
     def here(cls, machine: str | None, began: float, price: HourlyPrice, slots: int) -> TuneSession:
-        place, process = this_place(), identify(os.getpid())
+        place = this_place()
+        process = identify(os.getpid())
         machine = machine or f"{platform.node() or 'host'}-{place}"
         name = "".join(one if one.isalnum() or one == "-" else "-" for one in f"{machine}-{secrets.token_hex(4)}")
         return cls(
@@ -103,7 +104,9 @@ class SweepHost:
     def __init__(
         self, sweep: SweepStore, session: TuneSession, slot: int = 1, clock: Callable[[], float] = boot_clock
     ) -> None:
-        self._sweep, self.session, self._slot = sweep, session, slot
+        self._sweep = sweep
+        self.session = session
+        self._slot = slot
         self.clock = clock
         self.measured_seconds = 0.0  # of this session, for estimates that the next one finds in the store
 
@@ -221,7 +224,8 @@ class Heartbeats:
     """Writes a host's heartbeat from a thread. A store that cannot be reached is tried again at the next beat."""
 
     def __init__(self, host: SweepHost) -> None:
-        self._host, self._stop = host, threading.Event()
+        self._host = host
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Heartbeats:

@@ -23,7 +23,9 @@ from .curve import Array, deviation, jump_deviation, u_shape, u_slope
 from .problem import DIVERGED_NATS, Observation, Problem, Rung
 
 REACH = 2.0  # ln: settings that are so far apart miss a law almost independently
-WALL_GAP, WALL_SOFTNESS = 0.8, 0.4  # a diverged rate is at least about so far above the optimum
+# a diverged rate is at least about so far above the optimum
+WALL_GAP = 0.8
+WALL_SOFTNESS = 0.4
 SURPRISE = 1.5  # deviations of the law beyond which a belief pulls no harder
 HUBER = 2.5  # residuals beyond so many deviations count linearly
 NOISE_WEIGHT = 1.0  # degrees of freedom that the expected noise counts as, beside those of the residuals
@@ -70,7 +72,8 @@ class JointFit:
 
     def best_rate(self, divergence_nats: float = DIVERGED_NATS) -> float:
         """The rate with the least expected loss. A diverged run counts as so many nats, and no other counts as more."""
-        low, high = math.log(self.problem.lowest), math.log(self.problem.highest)
+        low = math.log(self.problem.lowest)
+        high = math.log(self.problem.highest)
         grid = np.linspace(max(low, self.optima.min()), min(high, self.optima.max()) + 1e-9, 121)
         distance = grid[:, None] - self.optima
         losses = np.minimum(self.curvatures * u_shape(np.minimum(distance, 6.0)), divergence_nats)
@@ -222,8 +225,11 @@ class TrialData:
     def residuals(self, theta: Array, y: Array, sigma: Array | None = None) -> tuple[Array, Array]:
         """Weighted residuals of finite and diverged trials, and their derivatives."""
         sigma = self.sigma if sigma is None else sigma
-        refits, count, n = len(theta), len(self.rungs), len(self.x)
-        optima, places = self.optima(theta), self.places(self.rungs)
+        refits = len(theta)
+        count = len(self.rungs)
+        n = len(self.x)
+        optima = self.optima(theta)
+        places = self.places(self.rungs)
         distance = np.clip(self.x - optima[:, self.index], -6.0, 6.0)
         a = self.curvatures(theta)[:, self.index]
         floor = theta[:, SHARED + count : SHARED + 2 * count][:, self.index]

@@ -27,7 +27,8 @@ GPT3_TOKENS = 300e9
 HORIZON_EXPONENT = -0.32  # Bjorck et al. 2024, arXiv 2409.19913
 
 # Where the curves lie that the batch-aware law was fitted on.
-FITTED_SIZES, FITTED_TOKENS = (2.1e8, 1.1e9), (4e9, 1e11)
+FITTED_SIZES = (2.1e8, 1.1e9)
+FITTED_TOKENS = (4e9, 1e11)
 BENT = 0.4  # share of the exponents that is kept beyond them
 
 
@@ -82,7 +83,8 @@ def gpt3(rung: Rung) -> float:
     points = [(math.log(size), math.log(rate)) for size, rate in GPT3]
     x = math.log(rung.parameters)
     number = min(max(sum(x > size for size, _ in points), 1), len(points) - 1)
-    (x0, y0), (x1, y1) = points[number - 1], points[number]
+    (x0, y0) = points[number - 1]
+    (x1, y1) = points[number]
     return math.exp(y0 + (x - x0) * (y1 - y0) / (x1 - x0))
 
 

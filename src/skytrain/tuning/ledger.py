@@ -55,7 +55,8 @@ class Ledger:
     """The entries of one sweep, each an object in the store that one worker writes."""
 
     def __init__(self, store: Store, folder: str, budget_usd: float) -> None:
-        self._store, self._folder = store, f"{folder}/ledger"
+        self._store = store
+        self._folder = f"{folder}/ledger"
         self.budget_usd = budget_usd
         self._entries: dict[str, Entry] = {}
         self.refresh()

@@ -189,7 +189,8 @@ class Search:
 
     def buys(self, rung: Rung) -> int:
         """How many trials of a rung the money left probably buys, one after another."""
-        first, usd = self.reserve_usd(rung), self.probable_usd(rung)
+        first = self.reserve_usd(rung)
+        usd = self.probable_usd(rung)
         if self.left_usd < first - 1e-9:
             return 0
         return 1 + math.floor((self.left_usd - min(first, SPARE * usd)) / usd + 1e-9)

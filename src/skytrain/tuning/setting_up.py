@@ -17,7 +17,9 @@ from .ledger import HourlyPrice
 from .problem import Priors, Problem, Rung
 from .trials import AXES, configured_value, target_shape, trial_shapes
 
-HIGHEST_RATE, HIGHEST_WARMUP = 0.5, 0.9  # where nothing else is set
+# where nothing else is set
+HIGHEST_RATE = 0.5
+HIGHEST_WARMUP = 0.9
 WHERE = ("name", "axes", "host", "parallel", "machines")  # settings that decide nothing but where and how fast
 NEWER = {"trunk": False}  # settings that sweeps of earlier versions lack, with the value that they had in effect
 MOST_NAME = 100  # characters of a sweep's name
@@ -69,7 +71,8 @@ def make_problem(config: Config, target: Rung, rungs: Sequence[Rung]) -> Problem
 
 def sensible_range(config: Config, rungs: Sequence[Rung]) -> tuple[float, float]:
     """The values of the axis beyond which another one is the same run, or none that means anything."""
-    trainer, longest = config.trainer, max((rung.tokens for rung in rungs), default=math.inf)
+    trainer = config.trainer
+    longest = max((rung.tokens for rung in rungs), default=math.inf)
     if config.tune.axis == "lr":
         return 0.0, HIGHEST_RATE
     if config.tune.axis == "warmup":

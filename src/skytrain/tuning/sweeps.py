@@ -77,7 +77,8 @@ class SweepStore:
     """Reads and writes one sweep's folder."""
 
     def __init__(self, store: Store, name: str) -> None:
-        self.store, self.name = store, name
+        self.store = store
+        self.name = name
         self.folder = f"sweeps/{name}"
         self._read: dict[str, dict[str, Any]] = {}  # decisions, claims and trials never change
 
@@ -96,7 +97,8 @@ class SweepStore:
         text = json.dumps(spec, indent=1, sort_keys=True)
         if self.store.create(f"{self.folder}/spec.json", text.encode()):
             return
-        before, now = flatten(self.spec()), flatten(json.loads(text))
+        before = flatten(self.spec())
+        now = flatten(json.loads(text))
         changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
         if changed and idle and not self._keys("decisions") and self.answer() is None:
             # Estimates and the reserve are of the other target. What measuring them cost stays in the ledger.
@@ -136,7 +138,8 @@ class SweepStore:
 
     def state(self) -> SweepState:
         """Everything that was decided and observed; results are read first, so that none lacks its decision."""
-        history, decisions = self.history(), self.decisions()
+        history = self.history()
+        decisions = self.decisions()
         return SweepState(decisions, self.claims(decisions), history)
 
     def ask_stop(self, sessions: Sequence[str]) -> None:

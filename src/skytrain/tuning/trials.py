@@ -42,7 +42,8 @@ class RungShape:
 
     def rung(self, usd: float, steps_usd: float | None = None, around_usd: float = 0.0) -> Rung:
         """With what a trial costs at most, and what its steps and all around them will probably cost."""
-        trainer, model = self.config.trainer, self.config.model
+        trainer = self.config.trainer
+        model = self.config.model
         layers, width = (model.layers, model.width) if isinstance(model, DecoderConfig) else (0, 0)
         tokens = total_steps(self.config) * trainer.batch_tokens
         return Rung(
@@ -170,7 +171,8 @@ def at_value(config: Config, value: float) -> Config:
         return _with_optimizer(config, lr=value)
     if config.tune.axis == "weight_decay":
         return _with_optimizer(config, weight_decay=value)
-    steps, trainer = total_steps(config), config.trainer
+    steps = total_steps(config)
+    trainer = config.trainer
     if config.tune.axis == "warmup":
         return replace(config, lr_schedule=replace(config.lr_schedule, warmup_steps=max(1, round(value * steps))))
     unit = trainer.sequence_length * (trainer.micro_batch or 1)

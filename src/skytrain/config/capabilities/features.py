@@ -86,7 +86,8 @@ def _precision(setup: Setup) -> str | None:
 
 
 def _recomputation(setup: Setup) -> str | None:
-    wanted, model = setup.config.trainer.activation_checkpointing, setup.config.model
+    wanted = setup.config.trainer.activation_checkpointing
+    model = setup.config.model
     if setup.mesh.divides or wanted == "none" or isinstance(model, DecoderConfig):
         return None
     if wanted == "full" and not isinstance(model, CustomModelConfig):
@@ -108,7 +109,9 @@ def _sequence_cut(setup: Setup) -> str | None:
 
 def _context_attention(setup: Setup) -> str | None:
     """Ring and all-gather compute attention in pieces, each a call of a kernel that knows causal masks alone."""
-    config, model, method = setup.config, setup.config.model, setup.config.parallel.context_method
+    config = setup.config
+    model = setup.config.model
+    method = setup.config.parallel.context_method
     if setup.mesh.context == 1 or method == "ulysses" or not isinstance(model, DecoderConfig):
         return None
     length = config.trainer.sequence_length
@@ -150,7 +153,8 @@ def _offload_on_cpu(setup: Setup) -> str | None:
 
 
 def _offload_folder(setup: Setup) -> str | None:
-    folder, mesh = setup.config.parallel.offload_folder, setup.mesh
+    folder = setup.config.parallel.offload_folder
+    mesh = setup.mesh
     if not folder or (mesh.deepspeed and mesh.offload and mesh.zero == 3):
         return None
     return f"{folder!r}: only ZeRO-3 with offloading keeps state on a disk"

@@ -76,7 +76,8 @@ def _fused_on(setup: Setup) -> str | None:
 
 
 def _fp8(setup: Setup) -> str | None:
-    config, scaling = setup.config, setup.config.trainer.fp8
+    config = setup.config
+    scaling = setup.config.trainer.fp8
     if scaling == "off":
         return None
     problem = _fp8_problem(config, setup.mesh, setup.device)

@@ -16,7 +16,8 @@ def _processes(setup: Setup) -> str | None:
 
 
 def _layers(setup: Setup) -> str | None:
-    mesh, model = setup.mesh, setup.config.model
+    mesh = setup.mesh
+    model = setup.config.model
     stages = mesh.pipeline * mesh.chunks
     if mesh.pipeline == 1 or not isinstance(model, DecoderConfig) or model.layers >= stages:
         return None
@@ -25,12 +26,15 @@ def _layers(setup: Setup) -> str | None:
 
 
 def _pieces(setup: Setup) -> str | None:
-    config, ranks = setup.config, setup.mesh.context
-    length, method = config.trainer.sequence_length, config.parallel.context_method
+    config = setup.config
+    ranks = setup.mesh.context
+    length = config.trainer.sequence_length
+    method = config.parallel.context_method
     pieces = ranks * (1 if method == "ulysses" else 2)
     if ranks == 1 or length % pieces == 0:
         return None
-    below, above = length // pieces * pieces, -(-length // pieces) * pieces
+    below = length // pieces * pieces
+    above = -(-length // pieces) * pieces
     near = " or ".join(f"trainer.sequence_length={n}" for n in (below, above) if 0 < n <= config.model.max_length)
     twice = "" if method == "ulysses" else ", two for each so that all have the same to do"
     fix = f"; try {near}" if near else ""
@@ -38,7 +42,8 @@ def _pieces(setup: Setup) -> str | None:
 
 
 def _exchanged_heads(setup: Setup) -> str | None:
-    mesh, model = setup.mesh, setup.config.model
+    mesh = setup.mesh
+    model = setup.config.model
     ulysses = setup.config.parallel.context_method == "ulysses"
     if mesh.context == 1 or not ulysses or not isinstance(model, DecoderConfig):
         return None
@@ -50,7 +55,8 @@ def _exchanged_heads(setup: Setup) -> str | None:
 
 
 def _tensor(setup: Setup) -> str | None:
-    mesh, model = setup.mesh, setup.config.model
+    mesh = setup.mesh
+    model = setup.config.model
     if mesh.tensor == 1 or not isinstance(model, DecoderConfig):
         return None
     sizes = {
@@ -74,8 +80,10 @@ def _micro_batches(setup: Setup) -> int | None:
 def _batch(setup: Setup) -> str | None:
     if _micro_batches(setup) is not None:
         return None
-    trainer, ranks = setup.config.trainer, setup.mesh.data
-    sequences, together = trainer.batch_tokens // trainer.sequence_length, (trainer.micro_batch or 1) * ranks
+    trainer = setup.config.trainer
+    ranks = setup.mesh.data
+    sequences = trainer.batch_tokens // trainer.sequence_length
+    together = (trainer.micro_batch or 1) * ranks
     near = max(1, round(sequences / together)) * together * trainer.sequence_length
     return (
         f"{sequences} sequences a step do not divide over {ranks} data-parallel ranks x "
@@ -84,7 +92,9 @@ def _batch(setup: Setup) -> str | None:
 
 
 def _through_pipeline(setup: Setup) -> str | None:
-    mesh, parallel, count = setup.mesh, setup.config.parallel, _micro_batches(setup)
+    mesh = setup.mesh
+    parallel = setup.config.parallel
+    count = _micro_batches(setup)
     if mesh.pipeline == 1 or count is None:
         return None
     through = parallel.pipeline_micro_batches or count

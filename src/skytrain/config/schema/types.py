@@ -15,7 +15,8 @@ WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text
 
 def type_in_words(schema: Any) -> str:
     """`whole number, at least 1, or null` for `Positive | None`."""
-    origin, args = get_origin(schema), get_args(schema)
+    origin = get_origin(schema)
+    args = get_args(schema)
     if origin in (typing.Union, types.UnionType):
         return _union(args)
     if origin is Annotated:

@@ -10,7 +10,8 @@ from .registry import CleaningRule, Reasons, RuleBatch
 
 
 def gopher_quality(counts: Counts, settings: Any) -> Reasons:
-    real, words = counts["real_words"], counts["words"]
+    real = counts["real_words"]
+    words = counts["words"]
     mean = share(counts["real_word_chars"], real)
     checks = {
         "words": (real < settings.min_words) | (real > settings.max_words),

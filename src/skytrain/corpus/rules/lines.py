@@ -59,7 +59,8 @@ def join_lines(group: Group, wanted: np.ndarray, rule: LineRule, short_line_char
     codes = np.empty(size, group.packed.exact.dtype)
     starts = np.zeros(len(wanted) + 1, np.int64)
     counts = no_counts(len(wanted))
-    sentences, removed_by = np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.int64)
+    sentences = np.zeros(len(wanted), np.int64)
+    removed_by = np.zeros(len(wanted), np.int64)
     _join_lines(
         group.packed.exact,
         group.packed.starts,

@@ -134,7 +134,9 @@ def duplicate_ngram_chars(words: list[str], n: int) -> int:
 
 
 def gopher_repetition(text: str, settings: Any) -> str | None:
-    lines, paragraphs, words = lines_of(text), paragraphs_of(text), text.split()
+    lines = lines_of(text)
+    paragraphs = paragraphs_of(text)
+    words = text.split()
     line_count, line_chars = duplicates(lines)
     paragraph_count, paragraph_chars = duplicates(paragraphs)
     size = max(1, len(text))
@@ -156,7 +158,8 @@ def gopher_repetition(text: str, settings: Any) -> str | None:
 
 
 def gopher_quality(text: str, settings: Any) -> str | None:
-    words, lines = text.split(), lines_of(text)
+    words = text.split()
+    lines = lines_of(text)
     real = [word for word in words if any(map(str.isalnum, word))]
     if not settings.min_words <= len(real) <= settings.max_words:
         return "words"
@@ -190,7 +193,8 @@ def c4(text: str, settings: Any) -> tuple[str, str | None]:
 
     The checks are in the order of datatrove's: a line that is dropped removes no document.
     """
-    kept, sentences = [], 0
+    kept = []
+    sentences = 0
     for line in lines_of(text):
         if max(map(len, line.split())) > settings.max_word_chars or len(line.split()) < settings.min_words_per_line:
             continue
@@ -217,7 +221,8 @@ def ends_in_mark(line: str) -> bool:
 
 
 def fineweb(text: str, settings: Any) -> str | None:
-    lines, words = lines_of(text), text.split()
+    lines = lines_of(text)
+    words = text.split()
     if not lines:
         return "empty"
     if sum(line.endswith(tuple(TERMINALS)) for line in lines) / len(lines) < settings.min_terminal_lines:
@@ -246,7 +251,8 @@ def jaccard(a: set[tuple[str, ...]], b: set[tuple[str, ...]]) -> float:
 
 
 def _replace_each(text: str, end_of: Callable[[str, int], int], stand_in: str) -> str:
-    result, i = [], 0
+    result = []
+    i = 0
     while i < len(text):
         end = end_of(text, i)
         result.append(stand_in if end > i else text[i])
@@ -266,7 +272,8 @@ def _email_end(text: str, i: int) -> int:
     if at == i or text[at : at + 1] != "@":
         return i
     labels = text[at + 1 : _run(text, at + 1, LETTERS + DIGITS + "-.")].split(".")
-    best, end = i, at + 1
+    best = i
+    end = at + 1
     for number, label in enumerate(labels):
         if not label:
             break

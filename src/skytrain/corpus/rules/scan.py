@@ -53,8 +53,13 @@ from .reference import POLICY_PHRASES
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 PHRASES = ("lorem ipsum", "javascript", *POLICY_PHRASES)
-LOREM_IPSUM, JAVASCRIPT, POLICY = 1, 2, sum(4 << i for i in range(len(POLICY_PHRASES)))  # bits of the phrases
-CURLY_BRACKET, CITATION = 1 << 16, 1 << 17  # a citation perhaps: the expression decides
+# bits of the phrases
+LOREM_IPSUM = 1
+JAVASCRIPT = 2
+POLICY = sum(4 << i for i in range(len(POLICY_PHRASES)))
+# a citation perhaps: the expression decides
+CURLY_BRACKET = 1 << 16
+CITATION = 1 << 17
 DOT, NEWLINE, HASH, ELLIPSIS, CURLY = ord("."), ord("\n"), ord("#"), ord("…"), ord("{")
 BULLET, DASH, CLOSING, EDIT, CITE = ord("•"), ord("-"), ord("]"), ord("e"), ord("c")
 
@@ -70,7 +75,8 @@ def scan(texts: list[str], ngrams: bool, short_line_chars: int) -> Scan:
         _, words, lines = no_counts(len(places))
         bits = np.zeros(len(places), np.int64)
         room = int(np.count_nonzero(packed.codes == NEWLINE)) + len(places)
-        rows, hashes = np.empty((room, 7), np.int32), np.empty(room, np.uint64)
+        rows = np.empty((room, 7), np.int32)
+        hashes = np.empty(room, np.uint64)
         firsts = np.zeros(len(places) + 1, np.int64)
         phrases = _phrases()
         total = _scan(
@@ -89,7 +95,9 @@ def scan(texts: list[str], ngrams: bool, short_line_chars: int) -> Scan:
             hashes,
             firsts,
         )
-        counts.words[places], counts.lines[places], found[places] = words, lines, bits
+        counts.words[places] = words
+        counts.lines[places] = lines
+        found[places] = bits
         groups.append(Group(places, packed, rows[:total].copy(), hashes[:total].copy(), firsts))
     return Scan(counts, found, groups)
 

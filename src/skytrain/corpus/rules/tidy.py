@@ -11,7 +11,10 @@ from ..characters import TABLE_SIZE, character_tables, pack_groups
 from ..minhash import hash_words, longest_text
 from .reference import ENGLISH_WORDS, EXOTIC_SPACES, LANGUAGE_CHARS, is_control
 
-CHANGES, BLANK, LINE_FEED = 1, 2, 3  # a character that normalizing may change; space or tab; line feed
+# a character that normalizing may change; space or tab; line feed
+CHANGES = 1
+BLANK = 2
+LINE_FEED = 3
 # Composed and alone: no character in these ranges joins the one before it.
 NEVER_COMBINE = ((0, 0x300), (0x2010, 0x2028), (0x2030, 0x205F))
 

@@ -98,7 +98,8 @@ def _server(root: str, patience_seconds: float) -> Any:
 
 def _ask(address: str) -> InputFile:
     parts = urlsplit(address)
-    root, key = f"{parts.scheme}://{parts.netloc}", unquote(parts.path).lstrip("/")
+    root = f"{parts.scheme}://{parts.netloc}"
+    key = unquote(parts.path).lstrip("/")
     try:
         stat = _server(root, FIND_SECONDS).stat(key)
     except StoreError as error:

@@ -112,7 +112,8 @@ class HubDataset(SpannedSource):
             yield record if chosen else None
 
     def _read(self, file: InputFile, span: FileSpan, before: int) -> Iterator[Document | BadRecord | None]:
-        keys, kind = RecordKeys(self.text_key, self.id_key, self.repo), _kind(file)
+        keys = RecordKeys(self.text_key, self.id_key, self.repo)
+        kind = _kind(file)
         if kind == "parquet":
             return parquet_records(file, keys, span, before)
         if kind == "json":

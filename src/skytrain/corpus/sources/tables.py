@@ -43,7 +43,8 @@ def row_group_spans(file: InputFile, size: int) -> list[FileSpan]:
             sizes = [_stored_bytes(table.metadata.row_group(group)) for group in range(table.num_row_groups)]
     except UnreadableFile:
         return [WHOLE]  # whoever reads it says what is wrong
-    starts, filled = [0], 0
+    starts = [0]
+    filled = 0
     for group, stored in enumerate(sizes):
         if filled >= size:
             starts.append(group)
@@ -68,7 +69,8 @@ def parquet_records(
         for group in range(table.num_row_groups)[span.start : span.end]:
             for batch in table.iter_batches(ROWS_AT_ONCE, row_groups=[group]):
                 for record in batch.to_pylist():
-                    where, name = f"{file.url} row {number}", f"{file.name}:{number}"
+                    where = f"{file.url} row {number}"
+                    name = f"{file.name}:{number}"
                     yield record_to_document(record, where, name, keys)
                     number += 1
 

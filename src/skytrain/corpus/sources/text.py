@@ -58,7 +58,8 @@ def _split(stream: IO[bytes], separator: bytes, span: FileSpan) -> Iterator[tupl
     A span has the documents after the separators that begin in it, and the first span the first document.
     """
     lines: list[bytes] = []
-    start, is_inside = 0, span.start == 0
+    start = 0
+    is_inside = span.start == 0
     for position, line in lines_from(stream, span.start):
         is_beyond = span.end is not None and position > span.end
         if line.rstrip(LINE_ENDS) == separator:
@@ -66,7 +67,9 @@ def _split(stream: IO[bytes], separator: bytes, span: FileSpan) -> Iterator[tupl
                 yield start, _without_line_end(b"".join(lines))
             if is_beyond:
                 return
-            lines, start, is_inside = [], position + len(line), True
+            lines = []
+            start = position + len(line)
+            is_inside = True
         elif is_inside:
             lines.append(line)
         elif is_beyond:

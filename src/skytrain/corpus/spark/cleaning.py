@@ -43,8 +43,12 @@ class SparkCleaning:
     """The chunks of a source in order, cleaned as far as they are asked for."""
 
     def __init__(self, jobs: SparkJobs, store: Store, folder: str, data: DataConfig, source: Any) -> None:
-        self.jobs, self.store, self.data, self.source = jobs, store, data, source
-        self.folder, self._counts = f"{folder}/clean", f"{folder}/spark/counts"
+        self.jobs = jobs
+        self.store = store
+        self.data = data
+        self.source = source
+        self.folder = f"{folder}/clean"
+        self._counts = f"{folder}/spark/counts"
         pieces = list(source.pieces()) if hasattr(source, "pieces") else [None]
         self._pieces = list(enumerate(pieces))
         self._examples = evaluation_examples(data)
@@ -54,7 +58,8 @@ class SparkCleaning:
     def until(self, goal: float) -> tuple[list[Chunk], bool]:
         """Return the first chunks with `goal` bytes of text together, and whether these are all there are."""
         while True:
-            chunks, size = [], 0
+            chunks = []
+            size = 0
             for file in self._files:
                 for chunk in file.chunks:
                     chunks.append(chunk)
@@ -71,7 +76,8 @@ class SparkCleaning:
         """Clean the next files: all of them, or with a target only as many as are likely to be needed."""
         if self._files and not self._files[-1].whole:
             size -= sum(chunk.bytes for chunk in self._files.pop().chunks)
-        pieces, missing = self._pieces[len(self._files) :], goal - size
+        pieces = self._pieces[len(self._files) :]
+        missing = goal - size
         if math.isfinite(missing):
             pieces = pieces[: max(2 * self.jobs.cores, _files_for(pieces, missing))]
         done = finished_chunks(self.store, self.folder)

@@ -49,7 +49,8 @@ def _links_by_root(shared: tuple[CorpusPlace, RecordTable], task: int) -> Iterat
     place, links = shared
     only = RecordTable(links.name, (links.files[task],))
     for found in only.read(place, only.files[0][0], PAIR):
-        roots, documents = found["b"].copy(), found["a"].copy()
+        roots = found["b"].copy()
+        documents = found["a"].copy()
         yield batch(block=place.block_of(roots), a=roots, b=documents)
 
 

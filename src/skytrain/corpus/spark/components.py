@@ -63,7 +63,8 @@ def find_components(
     rounds = 1
     while len(files.groups) > 1 or rounds > 1:
         name = f"links-{rounds:02d}"
-        before, files = links, LinkFiles.of(place, name, links, links_per_task)
+        before = links
+        files = LinkFiles.of(place, name, links, links_per_task)
         links = stages.table(name, partial(_star_round, jobs, files))
         rounds += 1
         if (links.rows, links.total) == (before.rows, before.total):
@@ -93,7 +94,8 @@ def _contracted(files: LinkFiles, task: int) -> Iterator[Any]:
 
 def _both_ways(files: LinkFiles, task: int) -> Iterator[Any]:
     for links in files.read(task):
-        a, b = links["a"], links["b"]
+        a = links["a"]
+        b = links["b"]
         yield batch(node=np.concatenate([a, b]), neighbour=np.concatenate([b, a]))
 
 
@@ -107,9 +109,11 @@ def _stars(kind: type[LargeStars], batches: Iterable[Any]) -> Iterator[Any]:
 def _write_stars(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
     from pyspark import TaskContext
 
-    context, files = TaskContext.get(), shared.value
+    context = TaskContext.get()
+    files = shared.value
     assert context is not None
-    writer, stars = TableWriter(files.place, files.name, PAIR), SmallStars()
+    writer = TableWriter(files.place, files.name, PAIR)
+    stars = SmallStars()
     for nodes, neighbours in columns_of(batches, "node", "neighbour"):
         yield from _written(files, context.partitionId(), *stars.links(nodes, neighbours), writer, last=False)
     yield from writer.finish()

@@ -34,7 +34,8 @@ def find_equal(jobs: SparkJobs, shared: Any, exact: bool) -> RecordTable:
 def _hashed(place: CorpusPlace, block: int) -> Iterator[Any]:
     for i in place.chunks_of(block):
         facts = read_facts(place.store, place.clean, place.chunks[i])
-        ids, texts = facts["id"].view(np.int64), facts["text"].view(np.int64)
+        ids = facts["id"].view(np.int64)
+        texts = facts["text"].view(np.int64)
         numbers = place.firsts[i] + np.arange(len(facts))
         yield batch(id0=ids[:, 0], id1=ids[:, 1], text0=texts[:, 0], text1=texts[:, 1], number=numbers)
 

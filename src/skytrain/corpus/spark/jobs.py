@@ -137,7 +137,8 @@ class FinishedStages:
     """Notes of finished stages in a folder of the store: started again, the work continues after the last of them."""
 
     def __init__(self, store: Store, folder: str) -> None:
-        self.store, self.folder = store, folder
+        self.store = store
+        self.folder = folder
 
     def get(self, stage: str, make: Callable[[], Any]) -> Any:
         """Return what `make` returned when the stage was finished; it must be JSON."""
@@ -221,7 +222,9 @@ def _measured(context: Any, group: str) -> tuple[int, int]:
     """Return the bytes that a group's stages wrote for shuffles, and their number of tasks."""
     from py4j.protocol import Py4JJavaError
 
-    status, shuffled, tasks = context._jsc.sc().statusStore(), 0, 0
+    status = context._jsc.sc().statusStore()
+    shuffled = 0
+    tasks = 0
     tracker = context.statusTracker()
     for job in tracker.getJobIdsForGroup(group):
         info = tracker.getJobInfo(job)
@@ -240,7 +243,10 @@ class _Watcher(threading.Thread):
 
     def __init__(self, context: Any, group: str, stage: str, progress: ShowProgress | None) -> None:
         super().__init__(name="spark-progress", daemon=True)
-        self._tracker, self._group, self._stage, self._progress = context.statusTracker(), group, stage, progress
+        self._tracker = context.statusTracker()
+        self._group = group
+        self._stage = stage
+        self._progress = progress
         self._stopped = threading.Event()
 
     def run(self) -> None:

@@ -55,7 +55,8 @@ def _measure(plan: PartsPlan, block: int) -> tuple[Any, ...]:
     place = plan.place
     fates = fates_of(place, list(plan.removed), block)
     first = place.first_of(block)
-    sizes, kept = [np.empty(0, np.uint64)], []
+    sizes = [np.empty(0, np.uint64)]
+    kept = []
     for i in place.chunks_of(block):
         start = int(place.firsts[i]) - first
         rows = np.flatnonzero(fates[start : start + place.chunks[i].documents] == KEPT)
@@ -80,16 +81,19 @@ def plan_parts(place: CorpusPlace, blocks: list[BlockFacts], part_bytes: int) ->
     slices: list[PartSlice] = []
     size = 0
     for chunk, sizes in _sizes_by_chunk(place, blocks):
-        ends, start = np.cumsum(sizes, dtype=np.int64), 0
+        ends = np.cumsum(sizes, dtype=np.int64)
+        start = 0
         before = 0
         while start < len(sizes):
             end = min(int(np.searchsorted(ends, part_bytes - size + before)) + 1, len(sizes))
             slices.append(PartSlice(chunk, start, end))
             size += int(ends[end - 1]) - before
-            before, start = int(ends[end - 1]), end
+            before = int(ends[end - 1])
+            start = end
             if size >= part_bytes:
                 yield tuple(slices)
-                slices, size = [], 0
+                slices = []
+                size = 0
     if slices:
         yield tuple(slices)
 
@@ -107,11 +111,15 @@ def write_parts(jobs: SparkJobs, plan: PartsPlan) -> Iterable[CorpusPart]:
 
 
 def _write_part(plan: PartsPlan, number: int) -> CorpusPart:
-    place, slices, block, fates = plan.place, [], -1, np.empty(0, np.uint8)
+    place = plan.place
+    slices = []
+    block = -1
+    fates = np.empty(0, np.uint8)
     for chunk, start, end in plan.parts[number]:
         mine = int(np.searchsorted(place.blocks, chunk, side="right")) - 1
         if mine != block:
-            block, fates = mine, fates_of(place, list(plan.removed), mine)
+            block = mine
+            fates = fates_of(place, list(plan.removed), mine)
         first = int(place.firsts[chunk]) - place.first_of(block)
         rows = np.flatnonzero(fates[first : first + place.chunks[chunk].documents] == KEPT)
         slices.append(Slice(chunk, rows[start:end]))

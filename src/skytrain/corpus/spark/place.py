@@ -95,7 +95,8 @@ class DocumentReader:
         return self._kept[what][1]
 
     def _load(self, what: str, chunk: Chunk) -> Any:
-        store, folder = self.place.store, self.place.clean
+        store = self.place.store
+        folder = self.place.clean
         if what == "signatures":
             return np.frombuffer(read_signatures(store, folder, chunk), np.uint32).reshape(-1, HASHES)
         import pyarrow as pa

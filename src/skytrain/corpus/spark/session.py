@@ -57,7 +57,8 @@ def _open_session(settings: SparkConfig, scratch: Path) -> tuple[Any, bool]:
     if is_spark_submitted():
         SparkContext._ensure_initialized()  # else SparkConf does not see what spark-submit has set, its master first
     given = SparkConf()
-    builder, defaults = SparkSession.builder.appName("skytrain prepare"), {**DEFAULTS, **RUNTIME}
+    builder = SparkSession.builder.appName("skytrain prepare")
+    defaults = {**DEFAULTS, **RUNTIME}
     master = settings.master or given.get("spark.master", "local[*]")
     if settings.master is not None or not given.contains("spark.master"):
         builder = builder.master(master)

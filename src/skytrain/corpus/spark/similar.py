@@ -45,7 +45,8 @@ class SimilarSearch:
 
 def find_pairs(jobs: SparkJobs, search: SimilarSearch) -> RecordTable:
     """Write the pairs that share a bucket, each once, by the block of their first document."""
-    shared, place = jobs.share(search), search.place
+    shared = jobs.share(search)
+    place = search.place
     bands = jobs.tasks(_bands, shared, len(place.blocks) - 1, BANDED)
     buckets = jobs.sorted_by(bands, "hash", "hash", "band", "number")
     pairs = buckets.mapInArrow(partial(_bucket_pairs, shared), BY_BLOCK)
@@ -118,7 +119,8 @@ def fates_of(place: CorpusPlace, tables: list[RecordTable], block: int) -> np.nd
 def _bucket_pairs(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
     from .streams import BucketPairs
 
-    place, buckets = shared.value.place, BucketPairs()
+    place = shared.value.place
+    buckets = BucketPairs()
     for hashes, bands, numbers in columns_of(batches, "hash", "band", "number"):
         pairs = buckets.pairs(hashes, bands, numbers)
         if len(pairs):
@@ -131,13 +133,15 @@ def _pairs_of_block(
     number: int,
 ) -> Iterator[Any]:
     """Yield the pairs of a block with what `content_of` says of their first document, for the block of the second."""
-    place, block = search.place, search.pairs.blocks()[number]
+    place = search.place
+    block = search.pairs.blocks()[number]
     reader = DocumentReader(place)
     needed = search.needed.read_all(place, block, NUMBER)["number"] if search.needed else None
     for pairs in search.pairs.read(place, block, PAIR):
         if needed is not None:
             pairs = pairs[_among(pairs["a"], needed)]
-        a, b = np.ascontiguousarray(pairs["a"]), np.ascontiguousarray(pairs["b"])
+        a = np.ascontiguousarray(pairs["a"])
+        b = np.ascontiguousarray(pairs["b"])
         for part, contents in content_of(reader, a) if len(a) else ():
             size = max(1, max(map(len, contents)))
             step = max(1, BATCH_BYTES // size)
@@ -165,7 +169,8 @@ def _set_content(reader: DocumentReader, numbers: np.ndarray) -> Iterator[tuple[
 
 def _estimate(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
     search: SimilarSearch = shared.value
-    reader, least = DocumentReader(search.place), least_equal(search.min_similarity)
+    reader = DocumentReader(search.place)
+    least = least_equal(search.min_similarity)
     for each in batches:
         if not each.num_rows:
             continue
@@ -189,13 +194,15 @@ def _both_needed(search: SimilarSearch, batches: Iterable[Any]) -> Iterator[Any]
     import pyarrow as pa
 
     assert search.needed is not None
-    block, needed = -1, np.empty(0, np.int64)
+    block = -1
+    needed = np.empty(0, np.int64)
     for each in batches:
         keep = np.zeros(each.num_rows, np.bool_)
         for blocks, b in columns_of([each], "block", "b"):
             for i in np.unique(blocks).tolist():
                 if i != block:
-                    block, needed = i, search.needed.read_all(search.place, i, NUMBER)["number"]
+                    block = i
+                    needed = search.needed.read_all(search.place, i, NUMBER)["number"]
                 mine = blocks == i
                 keep[mine] = _among(b[mine], needed)
         yield each.filter(pa.array(keep))

@@ -92,7 +92,8 @@ class FileSpans:
         self._spans |= {number: each for (number, _), each in zip(pieces, spans, strict=True)}
 
     def _wanted(self, number: int, missing: float) -> int:
-        most, used = len(self._spans[number]), self._used.get(number, 0)
+        most = len(self._spans[number])
+        used = self._used.get(number, 0)
         first = math.ceil(missing / self.task.span_bytes) if math.isfinite(missing) else most
         return min(most, max(first, 2 * self.jobs.cores, 2 * used))
 
@@ -110,10 +111,12 @@ class FileSpans:
 
     def _runs(self, number: int) -> Iterator[ChunkRun]:
         """Plan the chunks of a piece as far as it was counted; one whose end is not known yet is left out."""
-        spans, plan = self._spans[number], CutPlan(self.chunk_chars)
+        spans = self._spans[number]
+        plan = CutPlan(self.chunk_chars)
         starts: list[list[int]] = [[] for _ in spans]  # of chunks, among the records of each span
         starts[0].append(0)
-        before, is_whole = [0], False
+        before = [0]
+        is_whole = False
         for place in range(self._used[number]):
             counted = np.frombuffer(self.task.store.read(_key(self.task, number, place)), np.int64)
             starts[place] += plan.starts(counted[HEAD:])
@@ -121,7 +124,8 @@ class FileSpans:
             is_whole = bool(counted[1]) or place == len(spans) - 1
             if is_whole:
                 break
-        first, known = 0, sum(map(len, starts)) - (0 if is_whole else 1)
+        first = 0
+        known = sum(map(len, starts)) - (0 if is_whole else 1)
         for place, mine in enumerate(starts):
             count = min(len(mine), known - first)
             if count:
@@ -137,7 +141,9 @@ def _spans_of(task: CountingTask, number: int) -> list[FileSpan]:
 def _count_span(task: CountingTask, number: int) -> None:
     """Store how many lines or rows a span has, and the characters of each of its records; 0 of a bad one."""
     piece_number, piece, place, span = task.uncounted[number]
-    numbers, is_end, chars = 0, False, []
+    numbers = 0
+    is_end = False
+    chars = []
     for record in task.source.read_span(piece, span, min(place, 1)):  # only the first line of a file is special
         numbers += 1
         if record is None:

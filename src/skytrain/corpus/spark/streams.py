@@ -29,7 +29,8 @@ class EqualKeys:
         begins[0] = self._key != (int(first[0]), int(second[0]))
         firsts = np.concatenate([[self._first], documents[begins]])
         of_group = firsts[np.cumsum(begins)]
-        self._key, self._first = (int(first[-1]), int(second[-1])), int(firsts[-1])
+        self._key = (int(first[-1]), int(second[-1]))
+        self._first = int(firsts[-1])
         return np.where(begins, -1, of_group)
 
 
@@ -38,7 +39,8 @@ class BucketPairs:
 
     def __init__(self) -> None:
         self._key = np.zeros(3, np.int64)  # hash and band of the bucket, and how many documents of it were seen
-        self._first, self._last = np.zeros(ALL_PAIRS, np.int64), np.zeros(NEIGHBOURS, np.int64)
+        self._first = np.zeros(ALL_PAIRS, np.int64)
+        self._last = np.zeros(NEIGHBOURS, np.int64)
 
     def pairs(self, hashes: np.ndarray, bands: np.ndarray, documents: np.ndarray) -> np.ndarray:
         """Sorted by hash, band and document."""
@@ -76,7 +78,8 @@ class SmallStars:
         again[1:] = (nodes[1:] == nodes[:-1]) & (neighbours[1:] == neighbours[:-1])
         again[0] = self._last == (int(nodes[0]), int(neighbours[0]))
         self._last = int(nodes[-1]), int(neighbours[-1])
-        first, others = ~again & (neighbours == least), ~again & (neighbours != least)
+        first = ~again & (neighbours == least)
+        others = ~again & (neighbours != least)
         return np.concatenate([nodes[first], neighbours[others]]), np.concatenate([least[first], least[others]])
 
 

@@ -54,15 +54,23 @@ class TableWriter:
     """Writes records of one block after another, in files of bounded size."""
 
     def __init__(self, place: CorpusPlace, name: str, dtype: np.dtype, *, unique: bool = False) -> None:
-        self.place, self.name, self.dtype, self.unique = place, name, dtype, unique
-        self._block, self._piece, self._buffer, self._bytes = -1, 0, [np.empty(0, dtype)], 0
+        self.place = place
+        self.name = name
+        self.dtype = dtype
+        self.unique = unique
+        self._block = -1
+        self._piece = 0
+        self._buffer = [np.empty(0, dtype)]
+        self._bytes = 0
         self._last: np.ndarray | None = None
 
     def add(self, block: int, records: np.ndarray, total: int = 0) -> Iterator[Any]:
         """Add records; yields a row for each file that was written."""
         if block != self._block:
             yield from self.finish()
-            self._block, self._piece, self._last = block, 0, None
+            self._block = block
+            self._piece = 0
+            self._last = None
         if self.unique and len(records):
             new = np.ones(len(records), np.bool_)
             new[1:] = records[1:] != records[:-1]
@@ -78,7 +86,8 @@ class TableWriter:
 
     def finish(self, total: int = 0) -> Iterator[Any]:
         records = np.concatenate(self._buffer)
-        self._buffer, self._bytes = [np.empty(0, self.dtype)], 0
+        self._buffer = [np.empty(0, self.dtype)]
+        self._bytes = 0
         if len(records) or total:
             if len(records):
                 self.place.store.write(_key(self.place, self.name, self._block, self._piece), records.tobytes())

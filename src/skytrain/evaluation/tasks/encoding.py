@@ -31,7 +31,8 @@ class PairEncoder:
     """Encodes pairs for a model that sees `window` tokens; `truncated` are the items of which a context had to be cut."""
 
     def __init__(self, tokenizer: Tokenizer, window: int) -> None:
-        self._tokenizer, self.window = tokenizer, window
+        self._tokenizer = tokenizer
+        self.window = window
         self._known: dict[str, tuple[int, ...]] = {}
         self.prefix = start_token(tokenizer)
         self.truncated: set[int] = set()

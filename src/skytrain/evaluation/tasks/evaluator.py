@@ -52,8 +52,11 @@ class TaskEvaluator:
     ) -> None:
         """`longest` is the most tokens of a text that the model may see, where that is less than it can."""
         self.name = task.name
-        self._task, self._tokenizer, self._sources = task, tokenizer, sources
-        self._limit, self._longest = limit, longest
+        self._task = task
+        self._tokenizer = tokenizer
+        self._sources = sources
+        self._limit = limit
+        self._longest = longest
         self._items: Items | None = None
         self._encoded: tuple[int, Any] | None = None  # the window that the items were encoded for, and the result
         self.result: TaskResult | None = None
@@ -118,7 +121,8 @@ def load_questions(task: NamedTask, files: Sequence[DataFile], tokenizer: Tokeni
 
 def _texts(task: NamedTask, file: DataFile, several: bool) -> list[TextItem]:
     """The texts of a file; of several text files each is a domain, named by its file."""
-    config, found = task.config, []
+    config = task.config
+    found = []
     for number, record in enumerate(read_records(file.name, file.content)):
         text: Any = record.get(config.text, record.get("text"))
         domain = record.get(config.domain) if config.domain else None

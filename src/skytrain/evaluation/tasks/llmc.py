@@ -16,7 +16,10 @@ from ...tokens import Tokenizer
 from .encoding import TextPair
 from .questions import Question
 
-MAGIC, VERSION, MARK, HEADER = 20240522, 1, 65535, 256
+MAGIC = 20240522
+VERSION = 1
+MARK = 65535
+HEADER = 256
 GPT2_VOCABULARY = 50257
 
 
@@ -36,13 +39,15 @@ def read_llmc(name: str, data: bytes) -> list[TokenItem]:
     if header[0] != MAGIC or header[1] != VERSION:
         raise SkytrainError(f"{name}: not an evaluation file of llm.c: its header is {header[:2].tolist()}")
     body = np.frombuffer(data[HEADER * 4 :], "<u2")
-    found, at = [], 0
+    found = []
+    at = 0
     for number in range(int(header[2])):
         mark = body[at : at + 5].tolist()
         if len(mark) < 5 or mark[0] != MARK or mark[2] != number or at + mark[1] // 2 > len(body):
             raise SkytrainError(f"{name}: damaged at item {number} of {int(header[2])}")
         held, at = body[at + 5 : at + mark[1] // 2].tolist(), at + mark[1] // 2
-        texts, place = [], 0
+        texts = []
+        place = 0
         while place < len(held):
             texts.append(tuple(held[place + 1 : place + 1 + held[place]]))
             place += 1 + held[place]
@@ -57,7 +62,8 @@ def read_llmc(name: str, data: bytes) -> list[TokenItem]:
 
 
 def write_llmc(items: Sequence[TokenItem]) -> bytes:
-    parts, longest = [], 0
+    parts = []
+    longest = 0
     for number, item in enumerate(items):
         texts = [value for text in (item.context, *item.completions) for value in (len(text), *text)]
         size = 2 * (5 + len(texts))

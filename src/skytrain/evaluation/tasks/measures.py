@@ -50,7 +50,8 @@ def accuracy(right: np.ndarray) -> Measure:
 
 
 def _ratio_error(amounts: np.ndarray, weights: np.ndarray) -> float:
-    count, total = len(amounts), float(weights.sum())
+    count = len(amounts)
+    total = float(weights.sum())
     if count < 2:
         return math.nan
     residuals = amounts - amounts.sum() / total * weights
@@ -121,7 +122,9 @@ def compare(first: TaskResult, second: TaskResult) -> list[PairedDifference]:
         else:
             error = _ratio_error(two.amounts - one.amounts, one.weights)
             margin = CONFIDENCE_95 * error
-            low, high, p_value = difference - margin, difference + margin, _p_value(difference, error)
+            low = difference - margin
+            high = difference + margin
+            p_value = _p_value(difference, error)
         found.append(
             PairedDifference(
                 task=first.task,
@@ -144,7 +147,9 @@ def _is_accuracy(measure: Measure) -> bool:
 
 def _paired_answers(changes: np.ndarray) -> tuple[float, float, float]:
     """The interval of a difference of accuracies (Agresti and Min 2005), and McNemar's exact p-value."""
-    gained, lost, count = int((changes > 0).sum()), int((changes < 0).sum()), len(changes) + 2
+    gained = int((changes > 0).sum())
+    lost = int((changes < 0).sum())
+    count = len(changes) + 2
     difference = (gained - lost) / count
     margin = CONFIDENCE_95 * math.sqrt(gained + lost + 1 - count * difference**2) / count
     return max(-1.0, difference - margin), min(1.0, difference + margin), _sign_test(gained, lost)
@@ -152,7 +157,8 @@ def _paired_answers(changes: np.ndarray) -> tuple[float, float, float]:
 
 def _sign_test(gained: int, lost: int) -> float:
     """Two-sided: how often as many of the changes, or more, go one way if each way is equally likely."""
-    changed, fewer = gained + lost, min(gained, lost)
+    changed = gained + lost
+    fewer = min(gained, lost)
     if changed == 0 or gained == lost:
         return 1.0
     logs = [math.lgamma(changed + 1) - math.lgamma(k + 1) - math.lgamma(changed - k + 1) for k in range(fewer + 1)]

@@ -39,8 +39,10 @@ class MultipleChoiceItems:
     """Questions of a task. `available` is their number before a limit."""
 
     def __init__(self, task: str, questions: Sequence[Question], indices: np.ndarray, available: int) -> None:
-        self.task, self.available = task, available
-        self._questions, self._indices = questions, indices
+        self.task = task
+        self.available = available
+        self._questions = questions
+        self._indices = indices
 
     @property
     def count(self) -> int:
@@ -96,7 +98,8 @@ class MultipleChoiceItems:
 
     def _choose(self, number: int, requests: ChoiceRequests, scores: ContinuationScores, scoring: str) -> int:
         convention, norm = SCORINGS[scoring]
-        where, question = requests.places[number, convention], self._questions[number]
+        where = requests.places[number, convention]
+        question = self._questions[number]
         sums = scores.log_probs[where]
         if norm == "tokens":
             sums = sums / requests.lengths[where]

@@ -52,7 +52,8 @@ def _hellaswag(record: Mapping[str, Any]) -> Question:
         raise SkytrainError(f"has {len(endings)} endings; HellaSwag has {HELLASWAG_ENDINGS}")
     label = _index(_field(record, "label"), endings)
     if "ctx_a" in record:
-        a, b = as_text(_field(record, "ctx_a"), "ctx_a"), as_text(record.get("ctx_b") or "", "ctx_b")
+        a = as_text(_field(record, "ctx_a"), "ctx_a")
+        b = as_text(record.get("ctx_b") or "", "ctx_b")
         activity = as_text(_field(record, "activity_label"), "activity_label")
         query = tidy_hellaswag(f"{activity}: {a} {b.capitalize()}")
         ctx = as_text(record.get("ctx") or f"{a} {b}".strip(), "ctx")

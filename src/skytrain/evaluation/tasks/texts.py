@@ -40,7 +40,10 @@ class ClozeItems:
     """The last word of each text, after the rest of it: as LAMBADA is scored."""
 
     def __init__(self, task: str, texts: Sequence[TextItem], indices: np.ndarray, available: int) -> None:
-        self.task, self.available, self._texts, self._indices = task, available, texts, indices
+        self.task = task
+        self.available = available
+        self._texts = texts
+        self._indices = indices
 
     @property
     def count(self) -> int:
@@ -82,7 +85,10 @@ class TextItems:
     """
 
     def __init__(self, task: str, texts: Sequence[TextItem], indices: np.ndarray, available: int) -> None:
-        self.task, self.available, self._texts, self._indices = task, available, texts, indices
+        self.task = task
+        self.available = available
+        self._texts = texts
+        self._indices = indices
 
     @property
     def count(self) -> int:
@@ -103,7 +109,8 @@ class TextItems:
         return TextRequests(windows, np.array(owners), tokens)
 
     def score(self, model: Scorer, requests: TextRequests, progress: Progress | None = None) -> TaskResult:
-        nats, tokens = np.zeros(self.count), requests.tokens
+        nats = np.zeros(self.count)
+        tokens = requests.tokens
         np.add.at(nats, requests.owners, -score_continuations(model, requests.groups, progress).log_probs)
         words = np.array([float(len(re.split(r"\s+", item.text))) for item in self._texts])
         sizes = np.array([float(len(item.text.encode())) for item in self._texts])

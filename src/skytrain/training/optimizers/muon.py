@@ -85,7 +85,8 @@ class MatrixMuon(torch.optim.Muon):
         return None
 
     def _step_in_parts(self, group: dict[str, Any], parameter: DTensor) -> None:
-        grad, kept = parameter.grad, self.state[parameter]
+        grad = parameter.grad
+        kept = self.state[parameter]
         assert grad is not None
         if "momentum_buffer" not in kept:
             kept["momentum_buffer"] = torch.zeros_like(grad, memory_format=torch.preserve_format)

@@ -94,7 +94,8 @@ def next_rate(search: Search, rung: Rung, points: int = POINTS) -> Trial | None:
 
 def bracket_problem(search: Search, rung: Rung) -> str | None:
     """`low` or `high` where the best rate of a rung is the lowest or highest tried, else None."""
-    best, seen = search.best(rung.name), search.of_rung(rung.name)
+    best = search.best(rung.name)
+    seen = search.of_rung(rung.name)
     if best is None:
         return "low"
     if all(one.trial.rate >= best.trial.rate for one in seen):

@@ -15,7 +15,8 @@ class Chain:
     def __init__(self, parts: Sequence[Strategy], share: float = 0.5) -> None:
         self.name = "+".join(part.name for part in parts)
         self.about = ", then ".join(part.about for part in parts)
-        self._first, self._rest = parts[0], parts[1:]
+        self._first = parts[0]
+        self._rest = parts[1:]
         self._share = share  # of the money left that the first part may spend
 
     def propose(self, search: Search) -> Trial | None:
@@ -30,7 +31,8 @@ class Chain:
         return self._rest[0] if len(self._rest) == 1 else Chain(self._rest, self._share)
 
     def _capped(self, search: Search) -> Search:
-        most, spent = self._share * search.total_usd, search.total_usd - search.left_usd
+        most = self._share * search.total_usd
+        spent = search.total_usd - search.left_usd
         return replace(search, left_usd=max(0.0, most - spent), total_usd=most)
 
     def _moved(self, search: Search) -> Search:

@@ -18,7 +18,8 @@ class Greedy:
         rung = self._rung(search)
         if rung is None or not search.affordable(rung):
             return None
-        problem, best = search.problem, search.best(rung.name)
+        problem = search.problem
+        best = search.best(rung.name)
         seen = search.of_rung(rung.name)
         if not seen:
             return Trial(rung.name, problem.place(rung, START * problem.expected_rate(rung)))

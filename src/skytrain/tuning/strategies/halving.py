@@ -35,7 +35,8 @@ def plan(total_usd: float, rungs: Sequence[Rung]) -> tuple[list[Rung], list[int]
 
 def first_rates(search: Search, rung: Rung, count: int) -> list[float]:
     """`count` rates around what is expected, sqrt(2) apart."""
-    problem, found = search.problem, list[float]()
+    problem = search.problem
+    found = list[float]()
     centre = problem.expected_rate(rung)
     for step in (side * k for k in range(60) for side in (1, -1)):
         rate = problem.place(rung, centre * 2 ** (step / 2))

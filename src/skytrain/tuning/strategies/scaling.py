@@ -27,7 +27,10 @@ class Projection:
     """Sweeps each rung of a ladder, and fits a straight line to the logarithms of optimum and size or horizon."""
 
     def __init__(self, name: str, about: str, rungs: Callable[[Problem], list[Rung]], axis: str) -> None:
-        self.name, self.about, self._rungs, self._axis = name, about, rungs, axis
+        self.name = name
+        self.about = about
+        self._rungs = rungs
+        self._axis = axis
 
     def propose(self, search: Search) -> Trial | None:
         for rung in ladder_of(search, self._rungs(search.problem)):

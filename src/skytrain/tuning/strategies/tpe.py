@@ -39,9 +39,11 @@ def _study(search: Search, rung: Rung) -> tuple[Any, dict[str, Any]]:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    problem, seen = search.problem, search.of_rung(rung.name)
+    problem = search.problem
+    seen = search.of_rung(rung.name)
     centre = problem.expected_rate(rung)
-    low, high = max(problem.lowest, centre / SPREAD), min(problem.highest, centre * SPREAD)
+    low = max(problem.lowest, centre / SPREAD)
+    high = min(problem.highest, centre * SPREAD)
     distributions: dict[str, Any] = {"rate": optuna.distributions.FloatDistribution(low, high, log=True)}
     sampler = optuna.samplers.TPESampler(seed=problem.seed + len(seen), n_startup_trials=STARTUP)
     study = optuna.create_study(sampler=sampler)
