@@ -32,10 +32,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # for tests.corpus
+
+from tests.corpus.reference import jaccard, shingles
+
 from skytrain.corpus.dedup import EXACT, FACTS, KEPT, Duplicates, find_duplicates
 from skytrain.corpus.minhash import signatures
 from skytrain.corpus.near import NearInputs
-from skytrain.corpus.rules.reference import jaccard, shingles
 
 SAMPLE = 3000
 PLANTED = 1500

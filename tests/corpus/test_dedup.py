@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.corpus.reference import jaccard, shingles, simple_lower, word_runs
 
 from skytrain.corpus import near, partitions
-from skytrain.corpus.characters import simple_lower
 from skytrain.corpus.decontaminate import Decontaminator, examples_in
 from skytrain.corpus.dedup import EXACT, FACTS, KEPT, NEAR, SAME_ID, Duplicates, find_duplicates
 from skytrain.corpus.minhash import (
@@ -23,7 +23,6 @@ from skytrain.corpus.minhash import (
     similarity,
 )
 from skytrain.corpus.near import NearInputs
-from skytrain.corpus.rules.reference import jaccard, shingles, word_runs
 
 MASK = 2**64 - 1
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from tests.corpus import reference
 
 from skytrain.config.composition import compose
 from skytrain.corpus.characters import TABLE_SIZE, character_tables
 from skytrain.corpus.clean import clean
-from skytrain.corpus.rules import reference
 from skytrain.corpus.rules.c4 import c4
 from skytrain.corpus.rules.counts import Counts
 from skytrain.corpus.rules.fineweb import fineweb

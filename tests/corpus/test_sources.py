@@ -152,7 +152,7 @@ def test_a_file_that_this_user_may_not_read_is_named(tmp_path: Path, monkeypatch
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "open", denied)
-    with pytest.raises(SkytrainError, match=r"a\.txt: Permission denied\n  give this user the right"):
+    with pytest.raises(SkytrainError, match=r"a\.txt: Permission denied\n  give this user permission"):
         TextFiles(str(tmp_path / "a.txt")).fingerprint()
 
 

@@ -240,9 +240,9 @@ def test_a_file_that_is_gone_since_it_was_listed_is_named(data: Any, tmp_path: P
     (tmp_path / "a.jsonl").unlink()
     for size in (20, 10**6):
         cleaning = SparkCleaning(TasksInOrder(size), open_store(str(tmp_path / "s")), "c", data, Listed(source, listed))
-        with pytest.raises(SkytrainError, match=r"a\.jsonl is gone since the files were listed"):
+        with pytest.raises(SkytrainError, match=r"a\.jsonl has disappeared since the files were listed"):
             cleaning.until(float("inf"))
-    with pytest.raises(SkytrainError, match=r"a\.jsonl is gone since the files were listed"):
+    with pytest.raises(SkytrainError, match=r"a\.jsonl has disappeared since the files were listed"):
         cleaned_locally(tmp_path / "alone", data, Listed(source, listed))
 
 

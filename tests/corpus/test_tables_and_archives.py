@@ -140,7 +140,7 @@ def test_a_missing_column_and_a_cut_parquet_file_are_named(tmp_path: Path) -> No
     (tmp_path / "a.parquet").write_bytes(body[: len(body) // 2])
     [bad] = ParquetFiles(str(tmp_path / "a.parquet"), text_key="txt").documents()
     assert isinstance(bad, BadRecord)
-    assert "not a whole parquet file" in bad.problem
+    assert "not a complete parquet file" in bad.problem
 
 
 def test_csv_rows_become_documents_and_a_wrong_byte_spoils_its_own_row(tmp_path: Path) -> None:

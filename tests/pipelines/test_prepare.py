@@ -123,7 +123,7 @@ def test_what_is_odd_about_a_corpus_is_told(tmp_path: Path) -> None:
     notes = Notes()
     prepare(text_config(tmp_path, "data.source.separator='<|endoftext|>'"), notes)
     text = "\n".join(notes.said)
-    assert "data.source.separator='<|endoftext|>' is on no line of its own in 1 file:" in text
+    assert "no line of 1 file is data.source.separator='<|endoftext|>':" in text
     assert "the text holds 2 NUL bytes" in text
     assert "no validation split: by chance, none of 1 document is in it" in text
     assert "read: 1 document, 23 B" in text

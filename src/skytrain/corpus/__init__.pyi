@@ -6,7 +6,6 @@ from .export import Compression as Compression, export_documents as export_docum
 from .files import InputFile as InputFile, find_files as find_files
 from .manifest import (
     CorpusManifest as CorpusManifest,
-    CorpusPart as CorpusPart,
     corpus_folder as corpus_folder,
     find_corpus as find_corpus,
     find_corpus_by_name as find_corpus_by_name,
@@ -26,6 +25,5 @@ from .versions import (
     corpus_version as corpus_version,
     fingerprint_of as fingerprint_of,
     recipe_hash as recipe_hash,
-    version_at_hand as version_at_hand,
 )
 from .warnings import corpus_warnings as corpus_warnings

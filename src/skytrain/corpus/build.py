@@ -1,4 +1,4 @@
-"""Builds a corpus from a source: clean in chunks, find duplicates across them, write the parts, then the manifest."""
+"""Builds a corpus from a source: cleans it in chunks, finds duplicates across them, writes the parts, then the manifest."""
 
 from __future__ import annotations
 
@@ -45,12 +45,9 @@ def write_corpus(
     folder = corpus_folder(data.name, version)
     workspace = ScratchFolder("skytrain-corpus")
     try:
-        chunks, duplicates, complete, examples = _clean_and_compare(
-            store, f"{folder}/clean", data, source, workspace, progress
-        )
-        cleaned = CleanedCorpus(chunks, summarize(duplicates), complete, examples)
+        cleaned, duplicates = _clean_and_compare(store, f"{folder}/clean", data, source, workspace, progress)
         check_documents(store, folder, data, cleaned)
-        parts = list(_parts(store, folder, data, chunks, duplicates, progress))
+        parts = list(_parts(store, folder, data, cleaned.chunks, duplicates, progress))
     except (StoreError, ScratchFull, WorkerLost):
         raise  # keep finished chunks for the next call
     except SkytrainError:
@@ -68,16 +65,9 @@ def needed_text(data: DataConfig) -> int | None:
     return math.ceil(data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token)
 
 
-class _Cleaned(NamedTuple):
-    chunks: list[Chunk]
-    duplicates: Duplicates
-    complete: bool
-    examples: Examples
-
-
 def _clean_and_compare(
     store: Store, folder: str, data: DataConfig, source: Any, workspace: ScratchFolder, progress: ShowProgress | None
-) -> _Cleaned:
+) -> tuple[CleanedCorpus, Duplicates]:
     """Clean chunks until the source ends or enough text remains after deduplication.
 
     The stopping point does not depend on timing.
@@ -86,6 +76,7 @@ def _clean_and_compare(
     needed = needed_text(data)
     goal = needed * TARGET_SLACK if needed else math.inf
     chunks: list[Chunk] = []
+    complete = False
     size = 0
     display = CleaningProgress(progress, source, needed)
     stream = clean_source(store, folder, data, source, needed, display.show)
@@ -98,12 +89,11 @@ def _clean_and_compare(
                 if size >= goal:
                     break
             else:
-                return _Cleaned(chunks, _duplicates(store, folder, data, chunks, workspace), True, examples)
+                complete = True
             duplicates = _duplicates(store, folder, data, chunks, workspace)
-            left = _kept_bytes(store, folder, chunks, duplicates)
-            if needed is None or left >= needed:
-                return _Cleaned(chunks, duplicates, False, examples)
-            goal = size * needed / max(1, left) * TARGET_SLACK
+            if complete or needed is None or (kept := _kept_bytes(store, folder, chunks, duplicates)) >= needed:
+                return CleanedCorpus(chunks, summarize(duplicates), complete, examples), duplicates
+            goal = size * needed / max(1, kept) * TARGET_SLACK
     finally:
         stream.close()  # type: ignore[attr-defined]
 
@@ -124,7 +114,7 @@ def _duplicates(
 
 
 def _scratch_room(documents: int, *, exact: bool, near: bool) -> str:
-    """Say what the search writes below its scratch folder at most, for an error when that is full."""
+    """Say how much the search may write to its scratch folder, for the error when the disk is full."""
     equal = (2 if exact else 1) * HASHED.itemsize
     size = documents * (max(ROW_BYTES + equal, SCRATCH_BYTES_PER_DOCUMENT) if near else equal)
     sets = f", and {SCRATCH_BYTES_PER_SHINGLE} bytes for each word of those with near-duplicates" if near else ""

@@ -106,8 +106,3 @@ def pack_groups(texts: list[str]) -> Iterator[tuple[list[int], Packed]]:
 
 def utf8_size(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode())
-
-
-def simple_lower(text: str) -> str:
-    """Lower-case a text without changing its length; this defines `CharacterTables.lower`."""
-    return "".join(low if len(low := letter.lower()) == 1 else letter for letter in text)

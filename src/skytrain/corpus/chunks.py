@@ -140,7 +140,7 @@ def read_texts(store: Store, folder: str, chunk: Chunk) -> bytes:
 def read_documents(
     store: Store, folder: str, chunks: list[Chunk], numbers: np.ndarray
 ) -> Iterator[tuple[np.ndarray, list[Document]]]:
-    """Yield documents by their number in the corpus, ascending; each chunk that has any is read once."""
+    """Yield documents by their number in the corpus, ascending; each chunk that contains any is read once."""
     for chunk, mine, rows in _chunks_of(chunks, numbers):
         yield mine, list(from_parquet(read_texts(store, folder, chunk), rows))
 
@@ -148,13 +148,13 @@ def read_documents(
 def read_document_texts(
     store: Store, folder: str, chunks: list[Chunk], numbers: np.ndarray
 ) -> Iterator[tuple[np.ndarray, list[str]]]:
-    """Like `read_documents`, but only their texts."""
+    """Yield only the texts of the documents that `read_documents` yields."""
     for chunk, mine, rows in _chunks_of(chunks, numbers):
         yield mine, texts_at(read_texts(store, folder, chunk), rows)
 
 
 def _chunks_of(chunks: list[Chunk], numbers: np.ndarray) -> Iterator[tuple[Chunk, np.ndarray, list[int]]]:
-    """Yield each chunk that has some of the numbered documents, those, and their rows in it."""
+    """Yield each chunk that contains some of the numbered documents, with their numbers and their rows in it."""
     first = 0
     for chunk in chunks:
         mine = numbers[np.searchsorted(numbers, first) : np.searchsorted(numbers, first + chunk.documents)]
@@ -236,7 +236,7 @@ def setup_reader(
 
 
 def clean_piece(task: tuple[int, Any]) -> Iterator[Stored]:
-    """Read, clean and store one piece; None for the whole of a source without pieces. Call `setup_reader` before."""
+    """Read, clean and store one piece; None stands for a whole source without pieces. Call `setup_reader` first."""
     source, store, folder, done = _READER
     number, piece = task
     if piece is None:
@@ -248,7 +248,7 @@ def clean_piece(task: tuple[int, Any]) -> Iterator[Stored]:
 
 
 def clean_run(task: tuple[int, Any], run: ChunkRun) -> Iterator[Stored]:
-    """Read, clean and store some chunks of a piece, as `clean_piece` would. Call `setup_reader` before."""
+    """Read, clean and store some chunks of a piece, as `clean_piece` would. Call `setup_reader` first."""
     source, store, folder, done = _READER
     number, piece = task
     names = run.finished(number, done)

@@ -1,4 +1,4 @@
-"""Cuts records into chunks. Where a chunk ends follows from the records alone, so every engine cuts alike."""
+"""Cuts records into chunks. Where a chunk ends depends only on the records, so every engine cuts at the same places."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from skytrain.config import DataConfig, SkytrainError
 from .documents import BadRecord, Document
 
 CHUNK_DOCUMENTS = 50_000
-SEPARATOR_HINT = "a file of many documents needs data.source.separator, a whole line between them"
+SEPARATOR_HINT = "a file of many documents needs data.source.separator, a line that stands between documents"
 
 
 def cut(
@@ -41,7 +41,7 @@ def cut(
 
 
 def limited(record: Document | BadRecord, data: DataConfig) -> Document | BadRecord:
-    """Return the record, or a bad one for a document that is too long."""
+    """Return the record, or a `BadRecord` in place of a document that is too long."""
     if isinstance(record, BadRecord) or len(record.text) <= data.max_document_bytes:
         return record
     return BadRecord(
@@ -54,14 +54,14 @@ def limited(record: Document | BadRecord, data: DataConfig) -> Document | BadRec
 
 @dataclass
 class CutPlan:
-    """Where `cut` begins its chunks, found from nothing but the characters of each record; 0 of a bad one."""
+    """The places where `cut` begins its chunks, found from only the characters of each record (0 for a bad one)."""
 
     chunk_chars: int
-    _chars: int = 0  # of the last chunk so far
-    _records: int = 0
+    _chars: int = 0  # in the last chunk so far
+    _records: int = 0  # likewise
 
     def starts(self, chars: np.ndarray) -> list[int]:
-        """Add the next records; returns the places among them where a chunk begins, but not that of the first chunk."""
+        """Add the next records and return the places among them where a chunk begins, except that of the first chunk."""
         found: list[int] = []
         ends = np.cumsum(chars, dtype=np.int64)
         at = 0
@@ -80,15 +80,15 @@ class CutPlan:
 
 
 class ChunkRun(NamedTuple):
-    """Consecutive chunks of a file that are read from a place in the middle of it."""
+    """Consecutive chunks of a file, read from a span in the middle of it."""
 
     start: int  # of the span to read from
-    before: int  # numbers of lines or rows before that span
-    skip: int  # its first records, which belong to the chunk before
+    before: int  # lines or rows before that span
+    skip: int  # records at its start that belong to the previous chunk
     first: int  # the number of the first chunk
     chunks: int
 
     def finished(self, piece: int, done: set[str]) -> list[str]:
-        """Return the names of those that are finished."""
+        """Return the names of the finished ones among these chunks."""
         names = (f"{piece:06d}-{number:06d}" for number in range(self.first, self.first + self.chunks))
-        return [found for name in names for found in (name, f"{name}-last") if found in done]
+        return [stored for name in names for stored in (name, f"{name}-last") if stored in done]

@@ -1,4 +1,4 @@
-"""Decontamination: removes documents that share a word n-gram with an evaluation set."""
+"""Decontamination: finds documents that share a word n-gram with an evaluation set."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILTER_BITS = 24  # a 2 MB bitmap rejects nearly every n-gram before the exact s
 
 
 class Decontaminator:
-    """The word n-grams of the examples, of `ngram_words` words each.
+    """The n-grams of `ngram_words` words that occur in the examples.
 
     A word is a sequence of letters and digits in lower case, as for near-duplicates.
     """
@@ -29,13 +29,13 @@ class Decontaminator:
 
     def hits(self, texts: list[str]) -> np.ndarray:
         """Return for each text whether it shares an n-gram with the examples."""
-        found = np.zeros(len(texts), np.bool_)
+        hits = np.zeros(len(texts), np.bool_)
         flags, lower = character_tables()
         for places, packed in pack_groups(texts):
             part = np.zeros(len(places), np.bool_)
             _find(packed.codes, packed.starts, flags, lower, self.ngram_words, self.known, self.filter, part)
-            found[places] = part
-        return found
+            hits[places] = part
+        return hits
 
 
 def examples_in(lines: Iterable[str]) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Deduplicates a whole corpus in bounded memory: records are spread over files on disk, each sorted separately.
+"""Deduplicates a corpus in bounded memory: records are spread over files on disk, each sorted separately.
 
-In this order: equal ids, equal texts, then near-duplicates. The first document of a group is kept, for any number of
-workers.
+Equal ids are removed first, then equal texts, then near-duplicates. The first document of a group is kept, whatever
+the number of workers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from .near import NearInputs, find_near_duplicates
 from .partitions import Partitions
 
-# Hashes of 128 bits, of which two are equal by chance among 10^9 documents with probability 10^-21; size of the text.
+# 128-bit hashes: among 10^9 documents, two are equal by chance with probability 10^-21. `bytes` is the size of the text.
 FACTS = np.dtype([("text", np.uint64, 2), ("id", np.uint64, 2), ("bytes", np.uint64)])
 HASHED = np.dtype([("hash", np.uint64), ("second", np.uint64), ("document", np.int64)])
 
@@ -31,7 +31,7 @@ class Duplicates(NamedTuple):
     fate: np.ndarray  # uint8: KEPT, EXACT, NEAR or SAME_ID
     twin: np.ndarray  # int64, -1 for a kept document
     cluster: np.ndarray  # int64: the first document of its near-duplicate cluster
-    beyond: int  # near-duplicates whose twin is less similar than the threshold, though others between them are not
+    beyond: int  # near-duplicates that are connected to their twin only through others, below the threshold themselves
 
 
 def find_duplicates(

@@ -14,7 +14,7 @@ from .manifest import CorpusManifest, CorpusPart, part_body
 from .progress import ShowProgress
 
 Compression = Literal["snappy", "zstd", "none"]
-STAMP = b"skytrain"  # key of what the file was made of, in its metadata
+STAMP = b"skytrain"  # metadata key under which a file says which part it was made from
 
 
 def export_documents(
@@ -26,10 +26,10 @@ def export_documents(
     overwrite: bool = False,
     progress: ShowProgress | None = None,
 ) -> Iterator[str]:
-    """Write columns id, text, source and meta (JSON) below `target`; yields the URL of each file.
+    """Write columns id, text, source and meta (JSON) below `target`, and yield the URL of each file.
 
-    Files are written whole, one part in memory at a time. Those that an interrupted call has finished are kept; any
-    other parquet there is an error, or deleted with `overwrite`.
+    One part is in memory at a time, and each file is written atomically. Files that an interrupted call finished are
+    kept; any other parquet file there is an error, or deleted with `overwrite`.
     """
     missing = _prepare_target(corpus, target, compression, overwrite)
     total = sum(part.text_bytes for part in corpus.parts) / 1e6
@@ -82,7 +82,7 @@ def _made_of(target: Store, key: str, size: int) -> tuple[bytes, str] | None:
 
 
 def _encode(body: bytes, compression: Compression, stamp: bytes) -> bytes:
-    """Compress a part anew, row group by row group."""
+    """Recompress a part, row group by row group."""
     try:
         import pyarrow
         import pyarrow.parquet

@@ -28,7 +28,7 @@ COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 
 
 class FileSpan(NamedTuple):
-    """A part of a file that can be read without what comes before: bytes of plain text, or row groups of parquet."""
+    """A part of a file that can be read without the parts before it: bytes of plain text, or row groups of parquet."""
 
     start: int
     end: int | None  # None: to the end of the file
@@ -86,7 +86,7 @@ class InputFile:
                 with pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, "r"), codec) as stream:
                     yield cast(IO[bytes], io.BufferedReader(stream, READ_BYTES))
             except OSError as error:
-                raise UnreadableFile(f"{self.url}: not a whole {codec} file: {error}") from None
+                raise UnreadableFile(f"{self.url}: not a complete {codec} file: {error}") from None
 
     @contextmanager
     def _tracked(self) -> Iterator[IO[bytes]]:
@@ -145,7 +145,7 @@ def byte_spans(file: InputFile, size: int) -> list[FileSpan]:
 
 
 def lines_from(stream: IO[bytes], start: int) -> Iterator[tuple[int, bytes]]:
-    """Yield each line that begins after byte `start`, or from the beginning of the file, with where it begins.
+    """Yield the position and content of each line that begins after byte `start`, or of every line if that is 0.
 
     The line that begins at `start` itself belongs to the span before, which reads the lines up to and including its end.
     """
@@ -205,12 +205,12 @@ def _open_file(path: str) -> io.BufferedReader:
         raise _no_right(error) from None
     except FileNotFoundError:
         raise SkytrainError(
-            f"{path} is gone since the files were listed\n  put it back, or run this again without it"
+            f"{path} has disappeared since the files were listed\n  put it back, or run this again without it"
         ) from None
 
 
 def _no_right(error: PermissionError) -> SkytrainError:
-    return SkytrainError(f"{error.filename}: {error.strerror}\n  give this user the right to read it")
+    return SkytrainError(f"{error.filename}: {error.strerror}\n  give this user permission to read it")
 
 
 def _in_store(pattern: str, key: str) -> list[InputFile]:
@@ -231,9 +231,9 @@ def _in_store(pattern: str, key: str) -> list[InputFile]:
 
 
 def _glob_to_regex(pattern: str) -> str:
-    words = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     pieces = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]*\])", pattern)
-    return "".join(words.get(piece, piece if piece.startswith("[") else re.escape(piece)) for piece in pieces)
+    return "".join(wildcards.get(piece, piece if piece.startswith("[") else re.escape(piece)) for piece in pieces)
 
 
 def _nothing_there(pattern: str) -> str:

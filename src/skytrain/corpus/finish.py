@@ -35,7 +35,7 @@ def check_documents(store: Store, folder: str, data: DataConfig, cleaned: Cleane
             store, f"{folder}/clean", cleaned.chunks, np.array(duplicates.first_same_id[:1])
         )
         raise SkytrainError(
-            f"data={data.name}: {plural(duplicates.same_id, 'document')} with the id of another one, the first is {document.id!r}\n  data.bad_records=skip keeps the first of each"
+            f"data={data.name}: {plural(duplicates.same_id, 'document')} with the id of another one, the first is {document.id!r}\n  data.bad_records=skip keeps the first document of each id"
         )
     if sum(chunk.documents for chunk in cleaned.chunks) > duplicates.same_id + duplicates.exact + duplicates.near:
         return
@@ -46,7 +46,7 @@ def check_documents(store: Store, folder: str, data: DataConfig, cleaned: Cleane
     hint = (
         "loosen that rule, for example data.min_chars=1"
         if data.min_chars > 1
-        else "check that data.source reads the text that you mean, or loosen that rule"
+        else "check that data.source reads the text you intend, or loosen that rule"
     )
     by_rule = ", ".join(f"{rule} removed {count}" for rule, count in _removed(data, cleaned).items() if count)
     raise SkytrainError(f"data={data.name}: nothing is left of {plural(read, 'document')}: {by_rule}\n  {hint}")

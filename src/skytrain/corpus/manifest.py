@@ -1,4 +1,4 @@
-"""The manifest of a corpus, `manifest.json`. It is written last: a corpus without one is unfinished."""
+"""The manifest of a corpus, `manifest.json`. It is written last: a corpus without a manifest is unfinished."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StageTotals:
 
 @dataclass(frozen=True)
 class CorpusManifest:
-    """The parts of a corpus and how they were made. Without timestamps, so the same work gives the same bytes."""
+    """The parts of a corpus and how they were made. It has no timestamps, so the same work gives the same bytes."""
 
     dataset: str
     version: str

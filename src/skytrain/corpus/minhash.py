@@ -83,7 +83,7 @@ def permutations() -> tuple[np.ndarray, np.ndarray]:
 
 @njit(cache=True, nogil=True, inline="always")
 def mix(value):  # type: ignore[no-untyped-def]
-    """SplitMix64's finish: every bit of the input moves every bit of the output."""
+    """Apply the finalizer of SplitMix64: every bit of the input affects every bit of the output."""
     value = (value ^ (value >> SHIFT_30)) * MIX_1
     value = (value ^ (value >> SHIFT_27)) * MIX_2
     return value ^ (value >> SHIFT_31)
@@ -91,7 +91,7 @@ def mix(value):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def longest_text(starts):  # type: ignore[no-untyped-def]
-    """Characters in the longest of the texts, of which half at most are words."""
+    """Return the characters of the longest text, which bounds its number of words: at most half as many."""
     longest = 0
     for d in range(len(starts) - 1):
         longest = max(longest, starts[d + 1] - starts[d])
@@ -100,7 +100,7 @@ def longest_text(starts):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def hash_words(codes, start, end, flags, lower, words):  # type: ignore[no-untyped-def]
-    """The hash of each word between `start` and `end`, into `words`; returns how many."""
+    """Write the hash of each word between `start` and `end` into `words`, and return how many there are."""
     count = 0
     value = FNV_OFFSET
     inside = False
@@ -122,7 +122,7 @@ def hash_words(codes, start, end, flags, lower, words):  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True)
 def _hash_shingles(words, count):  # type: ignore[no-untyped-def]
-    """Replace the hashes of words by those of the shingles that begin with them; returns how many there are."""
+    """Replace the hashes of words by those of the shingles that begin with them, and return how many there are."""
     width = min(SHINGLE_WORDS, count)
     number = count - width + 1
     for j in range(number):

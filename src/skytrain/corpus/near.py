@@ -1,6 +1,6 @@
-"""Near-duplicates in bounded memory: MinHash bands propose pairs, exact Jaccard similarity decides, clusters follow.
+"""Near-duplicates in bounded memory: MinHash bands propose pairs, exact Jaccard similarity decides which are similar.
 
-Only documents of a pair that could be similar are read again, for their sets of shingles. A cluster is a connected
+Only documents of pairs that could be similar are read again, for their sets of shingles. A cluster is a connected
 component of similar pairs, so it does not depend on the order in which pairs are compared.
 """
 
@@ -28,7 +28,7 @@ ALL_PAIRS = 32
 NEIGHBOURS = 8
 PAIRS_AT_ONCE = 1 << 16
 SET_BYTES_AT_ONCE = 64 << 20
-# On disk during the search. Sets of shingles come on top, for documents that could have a near-duplicate.
+# Disk space during the search. Sets of shingles come on top, for documents that could have a near-duplicate.
 SCRATCH_BYTES_PER_DOCUMENT = ROW_BYTES + BANDS * BANDED.itemsize
 SCRATCH_BYTES_PER_SHINGLE = 8
 # Signatures estimate similarity with a standard error of 0.038 at 0.8. A pair whose estimate is lower by this much is
@@ -41,7 +41,7 @@ ReadTexts = Callable[[np.ndarray], Iterator[tuple[np.ndarray, list[str]]]]
 
 @dataclass(frozen=True)
 class NearInputs:
-    """What the search reads: one row of minima per document in a file, and the texts of the few it asks for."""
+    """Inputs of the search: a file with one row of minima per document, and a reader for the few texts that it needs."""
 
     signatures: Path
     texts: ReadTexts
@@ -56,7 +56,7 @@ class NearDuplicates(NamedTuple):
 
 
 def find_near_duplicates(inputs: NearInputs, candidates: np.ndarray, scratch: Path) -> NearDuplicates:
-    """Cluster the documents for which `candidates` is true; all others stay alone."""
+    """Cluster the documents for which `candidates` is true; each other document is its own cluster."""
     bands = _spread_bands(inputs.signatures, candidates, scratch)
     needed = _could_be_similar(bands, inputs, len(candidates))
     sets = ShingleSets.write(scratch / "shingles", np.flatnonzero(needed), inputs.texts)
@@ -93,7 +93,7 @@ def _spread_bands(signatures: Path, candidates: np.ndarray, scratch: Path) -> li
 
 
 def _could_be_similar(bands: list[Partitions], inputs: NearInputs, documents: int) -> np.ndarray:
-    """Return which documents have a pair whose signatures do not rule out that it is similar."""
+    """Return which documents belong to a pair whose signatures do not rule out similarity."""
     needed = np.zeros(documents, np.bool_)
     alone = np.arange(documents, dtype=np.int64)
     least = least_equal(inputs.min_similarity)
@@ -114,7 +114,7 @@ def least_equal(min_similarity: float) -> int:
 def _pairs(
     bands: list[Partitions], needed: np.ndarray, parent: np.ndarray, *, marking: bool = False, delete: bool = False
 ) -> Iterator[np.ndarray]:
-    """Yield pairs of documents that share a bucket, without those that are already decided (see `_candidates`)."""
+    """Yield pairs of documents that share a bucket, except those that are already decided (see `_is_decided`)."""
     pairs = np.empty((PAIRS_AT_ONCE, 2), np.int64)
     for band in bands:
         for records in band.read(delete=delete):
@@ -130,7 +130,7 @@ def _pairs(
 
 
 def _places(pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the documents of the pairs, and the pairs as places among them."""
+    """Return the documents of the pairs, and the pairs as indices into them."""
     documents, places = np.unique(pairs, return_inverse=True)
     return documents, places.reshape(pairs.shape)
 
@@ -141,7 +141,7 @@ class ShingleSets:
     def __init__(self, path: Path, documents: np.ndarray, ends: np.ndarray) -> None:
         self._path = path
         self._documents = documents
-        self._ends = np.concatenate([np.zeros(1, np.int64), ends])  # in the file, by the document's place
+        self._ends = np.concatenate([np.zeros(1, np.int64), ends])  # in the file, by index of the document
         self._file = path.open("rb")
 
     @classmethod
@@ -157,7 +157,7 @@ class ShingleSets:
         return cls(path, documents, np.cumsum(np.array(sizes, np.int64)))
 
     def fitting(self, pairs: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the pairs in runs whose sets fit in memory together."""
+        """Yield the pairs in batches whose sets fit in memory together."""
         at = np.searchsorted(self._documents, pairs)
         sizes = 8 * (self._ends[at + 1] - self._ends[at]).sum(axis=1)
         first = 0
@@ -166,7 +166,7 @@ class ShingleSets:
             first = int(last) + 1
 
     def table(self, pairs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the pairs as places, the sets one after another, and where each ends."""
+        """Return the pairs as indices of sets, the concatenated sets, and their bounds."""
         documents, places = _places(pairs)
         at = np.searchsorted(self._documents, documents)
         starts = 8 * self._ends[at]
@@ -199,7 +199,7 @@ def _flatten(parent):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def _is_decided(state, a, b):  # type: ignore[no-untyped-def]
     needed, parent, marking = state
-    if marking:  # both are known to be needed
+    if marking:  # decided once both are known to be needed
         return needed[a] and needed[b]
     return not needed[a] or not needed[b] or _root(parent, a) == _root(parent, b)
 
@@ -208,7 +208,7 @@ def _is_decided(state, a, b):  # type: ignore[no-untyped-def]
 def _candidates(hashes, documents, state, pairs, at):  # type: ignore[no-untyped-def]
     """Fill `pairs` with undecided pairs of documents from the same bucket.
 
-    `at` is where to continue: the bucket's start, its member, the partner. The number of pairs looked at grows
+    `at` is where to continue: the bucket's start, its member, the partner. The number of pairs considered grows
     linearly with the size of a bucket.
     """
     count = 0

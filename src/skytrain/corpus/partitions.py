@@ -1,4 +1,4 @@
-"""Records spread over files by their hash, so that each file can be sorted in memory."""
+"""Files over which records are spread by their hash, so that each file can be sorted in memory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 
 RECORDS_PER_FILE = 1 << 20  # sorting a file of this many records takes about 60 MB
-BUFFER_BYTES = 128 << 20  # written together: a file is opened once for all of them, not once for each batch
+BUFFER_BYTES = 128 << 20  # collected before writing, so that a file is opened once per flush and not once per batch
 
 
 class Partitions:
     """Files `<name>-<number>` of records with a field `hash`; equal hashes are in the same file."""
 
     def __init__(self, folder: Path, name: str, dtype: np.dtype, expected: int, sharing: int = 1) -> None:
-        """`sharing` is how many of these are written at the same time, and share the memory for buffers."""
+        """Prepare the files. `sharing` is how many partitions are filled at the same time and share the buffer memory."""
         self._folder = folder
         self._name = name
         self._dtype = dtype

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 AHEAD = 2  # queued tasks beyond the running ones: enough to keep every process busy, with bounded memory
 LOST = (
     "a worker process was killed, most likely for lack of memory\n"
-    "  start again with fewer: data.workers=N; it continues where it was"
+    "  start again with fewer: data.workers=N; finished work is kept"
 )
 # Modules that every worker needs, imported once in the fork server.
 PRELOAD = ["skytrain.corpus.warm"]
@@ -189,7 +189,7 @@ def _end_with_parent() -> None:
 
 
 def ordered_threads(function: Callable[[Task], Result], tasks: Iterable[Task], at_once: int) -> Iterator[Result]:
-    """Like `ordered`, but in threads, for work that releases the GIL. `at_once` bounds the memory."""
+    """Yield results as `ordered` does, but from threads, for work that releases the GIL. `at_once` bounds the memory."""
     yield from _in_order(ThreadPoolExecutor(at_once), function, tasks, at_once)
 
 

@@ -10,7 +10,7 @@ from skytrain.config import format_bytes, plural
 
 from .chunks import Stored
 
-SETTLE_SECONDS = 2.0  # results of several workers arrive in bursts: a shorter time gives no useful rate
+SETTLE_SECONDS = 2.0  # results of several workers arrive in bursts: a rate over less time would mean nothing
 
 
 class ShowProgress(Protocol):

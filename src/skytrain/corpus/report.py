@@ -23,13 +23,13 @@ Examples = dict[str, list[dict[str, str]]]  # documents that a rule removed: id 
 
 
 def keep_examples(examples: Examples, more: Examples) -> None:
-    """Add later examples, up to a few per rule."""
-    for rule, found in more.items():
-        examples.setdefault(rule, []).extend(found[: EXAMPLES - len(examples.get(rule, []))])
+    """Add examples from a later chunk, up to EXAMPLES per rule."""
+    for rule, removed in more.items():
+        examples.setdefault(rule, []).extend(removed[: EXAMPLES - len(examples.get(rule, []))])
 
 
 class DuplicateSummary(NamedTuple):
-    """What the report says of the duplicates of a corpus. Documents are given by their number."""
+    """The duplicates of a corpus as the report describes them. Documents are given by their number."""
 
     same_id: int  # how many were removed for each reason
     exact: int
@@ -64,7 +64,7 @@ def summarize(duplicates: Duplicates) -> DuplicateSummary:
 
 
 def shown_places(near: int) -> np.ndarray:
-    """Return which of the near-duplicates are shown, by their place among all of them in order."""
+    """Return the indices of the near-duplicates to show, spread evenly over all of them."""
     return np.linspace(0, near - 1, min(SHOWN_PAIRS, near)).astype(np.int64)
 
 
@@ -114,6 +114,6 @@ def _fetch(store: Store, folder: str, chunks: list[Chunk], numbers: Sequence[Any
     wanted = np.unique(np.asarray(numbers, np.int64))
     return {
         int(number): document
-        for found, documents in read_documents(store, folder, chunks, wanted)
-        for number, document in zip(found, documents, strict=True)
+        for some, documents in read_documents(store, folder, chunks, wanted)
+        for number, document in zip(some, documents, strict=True)
     }

@@ -42,7 +42,7 @@ def fingerprint_of(data: DataConfig, source: Any) -> dict[str, Any]:
 
 
 def _code_revisions(data: DataConfig) -> dict[str, Any]:
-    """Return the revisions of all rules that are on, and of the libraries and character tables that they use."""
+    """Return the revisions of all enabled rules, and of the libraries and character tables that they use."""
     from .clean import stages_of
     from .rules.registry import find_rule
 
@@ -99,7 +99,7 @@ def choose_version(data: DataConfig, versions: Sequence[str], where: str) -> str
         wanted = version_at_hand(data)
         if wanted in versions:
             return wanted
-        problem = f"the sources as they are now are none of them: they would be {wanted}"
+        problem = f"the current sources match none of them: they would give version {wanted}"
     except (SkytrainError, OSError) as error:
         problem = f"the sources could not be compared with them: {str(error).partition(chr(10))[0]}"
     raise SkytrainError(
@@ -109,14 +109,14 @@ def choose_version(data: DataConfig, versions: Sequence[str], where: str) -> str
 
 
 def recipe_hash(data: DataConfig) -> str:
-    """Hash the settings alone, so that a machine without the sources can find data prepared from them."""
+    """Return a hash of only the settings, so that a machine without the sources can find data prepared from them."""
     return _digest({"recipe": _recipe(data)})
 
 
 def _recipe(data: DataConfig) -> dict[str, Any]:
     recipe = select(DataConfig, dataclasses.asdict(data), {DATA})
     if not data.near_dedup.enabled:
-        # Then it decides nothing, and counts as it did when it had another default: prepared data is still found.
+        # Unused, so it is hashed with its former default: data prepared before the default changed is still found.
         recipe["near_dedup"] = {**recipe["near_dedup"], "min_similarity": FORMER_MIN_SIMILARITY}
     return recipe
 

@@ -1,4 +1,4 @@
-"""Imported by the fork server: loads the compiled rules once, so that workers need not."""
+"""Loads the compiled rules once, in the fork server that imports this module, so that workers need not."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from .sources.text import has_separator_line
 
 
 def corpus_warnings(source: Any, corpus: CorpusManifest) -> list[str]:
-    """Return one line per suspicious finding, with what to do about it."""
-    found = [_separator_warning(source, corpus), _nul_warning(corpus)]
-    return [line for line in found if line]
+    """Return one warning per suspicious finding, with what to do about it."""
+    warnings = (_separator_warning(source, corpus), _nul_warning(corpus))
+    return [warning for warning in warnings if warning]
 
 
 def _separator_warning(source: Any, corpus: CorpusManifest) -> str | None:
@@ -25,8 +25,8 @@ def _separator_warning(source: Any, corpus: CorpusManifest) -> str | None:
     if corpus.documents_read > len(files) or any(has_separator_line(file, separator) for file in files):
         return None
     return (
-        f"data.source.separator={separator!r} is on no line of its own in {plural(len(files), 'file')}: each file is one document\n"
-        "  a separator is a whole line; set the one that the files have, or data.source.separator=null"
+        f"no line of {plural(len(files), 'file')} is data.source.separator={separator!r}: each file is one document\n"
+        "  a separator is an entire line; set the one that the files use, or data.source.separator=null"
     )
 
 

@@ -1,1 +1,4 @@
-"""Cleaning rules, one module each: pure functions over a batch of texts. `reference.py` defines them in plain Python."""
+"""Cleaning rules, one module each: pure functions over a batch of texts.
+
+`tests/corpus/reference.py` defines them in plain Python, and the tests compare the two.
+"""

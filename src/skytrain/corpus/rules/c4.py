@@ -1,6 +1,6 @@
-"""C4's rules: lines are removed from documents, then documents that have too little left.
+"""C4's rules: remove lines from documents, then documents that have too little left.
 
-Only a line that stays so far can remove its document, so `{` in a menu of two words does not.
+A line that an earlier check dropped cannot remove its document, so `{` in a menu of two words does not.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_LIMIT = 2**31 - 1
 
 
 class C4Result(NamedTuple):
-    """The texts without the removed lines, why each document is removed (or None), and the counts that FineWeb needs."""
+    """Texts without the removed lines, why each document is removed (or None), and the counts that FineWeb needs."""
 
     texts: list[str]
     reasons: Reasons
@@ -30,7 +30,7 @@ class C4Result(NamedTuple):
 
 
 def c4(texts: list[str], settings: Any, short_line_chars: int = 30, scanned: Scan | None = None) -> C4Result:
-    """Drop lines and documents. `scanned` is the scan of these texts, where another rule has made it."""
+    """Drop lines and documents. `scanned` is the scan of these texts, if another rule has made one."""
     from .scan import CITATION, scan  # loads numba
 
     scanned = scanned or scan(texts, False, short_line_chars)
@@ -41,7 +41,7 @@ def c4(texts: list[str], settings: Any, short_line_chars: int = 30, scanned: Sca
     whole = np.ones(len(texts), bool)
     whole[cited] = False
     _keep_lines(results, (scanned, whole, range(len(texts))), rule, settings.min_sentences, short_line_chars)
-    # Words are counted with the citations, all else without them.
+    # Words are counted with the citations, everything else without them.
     long_enough = _lines_by_words(scanned, ~whole, rule, short_line_chars)
     cut = scan([CITATIONS.sub("", long_enough[place]) for place in cited], False, short_line_chars)
     rule = rule._replace(min_words=0, max_word_chars=NO_LIMIT)
@@ -67,7 +67,7 @@ def _line_rule(settings: Any) -> LineRule:
 def _joined(
     scanned: Scan, wanted: np.ndarray, rule: LineRule, short_line_chars: int
 ) -> Iterator[tuple[Joined, list[int], list[int]]]:
-    """Yield each group's lines that stay, which of its texts are wanted, and their places among the scanned texts."""
+    """Yield each group's remaining lines, the indices of its wanted texts, and their places among the scanned texts."""
     from .lines import join_lines
 
     for group in scanned.groups:
@@ -78,7 +78,7 @@ def _joined(
 
 
 def _lines_by_words(scanned: Scan, wanted: np.ndarray, rule: LineRule, short_line_chars: int) -> dict[int, str]:
-    """The lines of each wanted text that have enough words and none that is too long."""
+    """Return for each wanted text its lines that have enough words and no overlong one."""
     rule = rule._replace(terminal=False, lorem_ipsum=0, javascript=0, curly_bracket=0, policy=0)
     texts: dict[int, str] = {}
     for joined, members, places in _joined(scanned, wanted, rule, short_line_chars):
@@ -89,7 +89,10 @@ def _lines_by_words(scanned: Scan, wanted: np.ndarray, rule: LineRule, short_lin
 def _keep_lines(
     results: C4Result, some: tuple[Scan, np.ndarray, Any], rule: LineRule, min_sentences: int, short_line_chars: int
 ) -> None:
-    """Put what is left of some texts into `results`: their scan, which of them to take, and their places there."""
+    """Put the remaining lines of `some` texts into `results`.
+
+    `some` is their scan, a mask of those to take, and their places in `results`.
+    """
     scanned, wanted, places_of = some
     reasons = {rule.lorem_ipsum: "lorem_ipsum", rule.curly_bracket: "curly_bracket"}
     for joined, members, places in _joined(scanned, wanted, rule, short_line_chars):
@@ -106,10 +109,10 @@ def _keep_lines(
 
 
 def apply(batch: RuleBatch) -> tuple[list[str], Reasons]:
-    found, rows = batch.scanned()
+    scanned, rows = batch.scanned()
     cleaning = batch.data.cleaning
-    result = c4(batch.texts, cleaning.c4, cleaning.fineweb.short_line_chars, found.of(rows))
-    batch.remember_scan(Scan(result.counts, found.found[rows], []))
+    result = c4(batch.texts, cleaning.c4, cleaning.fineweb.short_line_chars, scanned.of(rows))
+    batch.remember_scan(Scan(result.counts, scanned.found[rows], []))
     return result.texts, result.reasons
 
 

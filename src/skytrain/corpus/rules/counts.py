@@ -1,4 +1,4 @@
-"""The result of one scan of a batch, used by the quality rules: counts of each text, and its lines."""
+"""The result of one scan of a batch, shared by the quality rules: counts of each text, and its lines."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..characters import Packed
+from .registry import Reasons
 
 TOP_NGRAMS = (2, 3, 4)
 DUPLICATE_NGRAMS = (5, 6, 7, 8, 9, 10)
@@ -29,13 +30,13 @@ LINE_COUNTS = (
 )
 LINES, BULLETS, ELLIPSIS_LINES, TERMINAL_LINES, SHORT_LINES, SAME_LINES, SAME_LINE_CHARS = range(7)
 PARAGRAPHS, SAME_PARAGRAPHS, SAME_PARAGRAPH_CHARS, NEWLINES = range(7, 11)
-# Columns of a line: where it begins and ends in its text without the white space around it, its words, and so on.
-# IS_TERMINAL is 2, or 1 where the mark is the last of three dots, which C4 does not count; FOUND has bits.
+# Columns of a line. BEGIN and END are positions in its text, without the white space around it. IS_TERMINAL is 2, or 1
+# if the mark is the last of three dots, which C4 does not count. FOUND has the bits of phrases and marks.
 BEGIN, END, LINE_WORDS, LONGEST_WORD, IS_TERMINAL, SENTENCES, FOUND = range(7)
 
 
 class Group(NamedTuple):
-    """Texts that were scanned together, and every line of theirs that is not blank: rows and hashes, from `firsts[i]` on for text i."""
+    """Texts that were scanned together, and their lines that are not blank: those of text i begin at row `firsts[i]`."""
 
     places: list[int]  # in the batch; -1 for a text that was removed
     packed: Packed
@@ -63,12 +64,14 @@ class Counts(NamedTuple):
 
 
 class Scan(NamedTuple):
+    """The counts of a batch, the phrases found in it, and its lines."""
+
     counts: Counts
     found: np.ndarray  # phrases and marks in each text, as bits
     groups: list[Group]
 
     def of(self, rows: list[int]) -> Scan:
-        """The same of some of the texts, which then are numbered by their place in `rows`; all others are left out."""
+        """Return the scan of only the texts `rows`, which are then numbered by their place in `rows`."""
         place_of = np.full(len(self.found), -1)
         place_of[rows] = np.arange(len(rows))
         groups = [group._replace(places=place_of[group.places].tolist()) for group in self.groups]
@@ -78,3 +81,15 @@ class Scan(NamedTuple):
 def no_counts(texts: int) -> Counts:
     words = np.zeros((texts, len(WORD_COUNTS) + len(NGRAM_COUNTS)), np.int64)
     return Counts(np.zeros(texts, np.int64), words, np.zeros((texts, len(LINE_COUNTS)), np.int64))
+
+
+def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    return part / np.maximum(1, whole)
+
+
+def first_failed(checks: dict[str, np.ndarray], size: int) -> Reasons:
+    """Return for each text the first check that failed, or None."""
+    names = list(checks)
+    failed = np.stack(list(checks.values())) if size else np.zeros((len(names), 0), bool)
+    first = np.where(failed.any(axis=0), failed.argmax(axis=0), len(names))
+    return [[*names, None][i] for i in first.tolist()]

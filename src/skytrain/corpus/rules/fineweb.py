@@ -1,16 +1,15 @@
-"""FineWeb's own rules: line ends, short lines, repeated lines, lists."""
+"""FineWeb's additional rules: line ends, short lines, repeated lines, lists."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .checks import first_failed, share
-from .counts import Counts
+from .counts import Counts, first_failed, share
 from .registry import CleaningRule, Reasons, RuleBatch
 
 
 def fineweb(counts: Counts, settings: Any) -> Reasons:
-    """`counts` must have been made with this rule's short_line_chars."""
+    """Return the failed check of each text. `counts` must have been made with this rule's `short_line_chars`."""
     lines = counts["lines"]
     checks = {
         "empty": lines == 0,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .checks import first_failed, share
-from .counts import Counts
+from .counts import Counts, first_failed, share
 from .registry import CleaningRule, Reasons, RuleBatch
 
 

@@ -1,4 +1,4 @@
-"""Gopher's rules on repetition: lines, paragraphs and runs of words that occur again and again."""
+"""Gopher's rules on repetition: lines, paragraphs and n-grams that occur again and again."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .checks import first_failed, share
-from .counts import DUPLICATE_NGRAMS, TOP_NGRAMS, Counts
+from .counts import DUPLICATE_NGRAMS, TOP_NGRAMS, Counts, first_failed, share
 from .registry import CleaningRule, Reasons, RuleBatch
 
 

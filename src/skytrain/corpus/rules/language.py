@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from .reference import LANGUAGE_CHARS
 from .registry import CleaningRule, Reasons, RuleBatch
+
+LANGUAGE_CHARS = 2000  # enough to detect a language
 
 
 def language_reason(text: str, is_english: bool, settings: Any) -> str | None:
-    """`is_english` where the text's words say so already: the detector takes longer than all other rules together."""
+    """Return the text's language if that is not one to keep.
+
+    The detector takes longer than all other rules together, so it is skipped for a text known to be English.
+    """
     from resiliparse.parse.lang import detect_fast
 
     language = "en" if is_english else detect_fast(text[:LANGUAGE_CHARS], cutoff=settings.max_rank)[0]

@@ -1,4 +1,4 @@
-"""The lines of texts that C4 keeps, put together again, and what FineWeb counts of them, compiled."""
+"""Compiled: joins the lines of texts that C4 keeps, and counts in them what FineWeb needs."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from .scan import NEWLINE
 class LineRule(NamedTuple):
     """Which lines stay, and which remove their document: those with one of the bits `lorem_ipsum` or `curly_bracket`.
 
-    A line that an earlier check drops is not looked at by later ones. The order is that of datatrove's filter: words,
-    mark at the end, lorem ipsum, JavaScript, curly bracket, policy.
+    A line that one check drops is not seen by later ones. The order is that of datatrove's filter: words, mark at the
+    end, lorem ipsum, JavaScript, curly bracket, policy.
     """
 
     min_words: int
     max_word_chars: int
-    terminal: bool  # only lines that end in a mark, of which "..." is none
+    terminal: bool  # keep only lines that end in a mark; "..." is not one
     lorem_ipsum: int
     javascript: int
     curly_bracket: int
@@ -47,6 +47,8 @@ class LineRule(NamedTuple):
 
 
 class Joined(NamedTuple):
+    """Texts made of the lines that stay."""
+
     texts: list[str]
     sentences: np.ndarray
     removed_by: np.ndarray  # the bit of the line that removed the document, or 0
@@ -54,7 +56,7 @@ class Joined(NamedTuple):
 
 
 def join_lines(group: Group, wanted: np.ndarray, rule: LineRule, short_line_chars: int) -> Joined:
-    """The lines of each wanted text that stay, and an empty text for every other and for those that a line removes."""
+    """Join the lines of each wanted text that stay. Other texts, and those that a line removes, become empty."""
     size = int((np.diff(group.packed.starts) * wanted).sum())
     codes = np.empty(size, group.packed.exact.dtype)
     starts = np.zeros(len(wanted) + 1, np.int64)

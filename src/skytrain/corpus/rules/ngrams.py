@@ -1,4 +1,4 @@
-"""Runs of words that repeat, and the small hash tables that find them, compiled."""
+"""Compiled: finds repeated n-grams of words, with small hash tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def table_size(entries):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, inline="always")
 def slot_of(keys, mask, key):  # type: ignore[no-untyped-def]
-    """Where `key` is, or the empty place where it belongs."""
+    """Return the slot of `key`, or the empty slot where it belongs."""
     slot = np.int64(key & mask)
     while keys[slot] != EMPTY and keys[slot] != key:
         slot = (slot + 1) & np.int64(mask)
@@ -29,7 +29,7 @@ def slot_of(keys, mask, key):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def repeats(hashes, chars, count, keys):  # type: ignore[no-untyped-def]
-    """How many of `count` pieces were seen before, and their characters. `keys` is scratch space for a table."""
+    """Return how many of `count` pieces occurred before, and their characters. `keys` is scratch space for a table."""
     if count < 2:
         return 0, 0
     size = table_size(count)
@@ -49,14 +49,14 @@ def repeats(hashes, chars, count, keys):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def count_ngrams(hashes, ends, count, prefix, places, slots, keys, seen, firsts, row):  # type: ignore[no-untyped-def]
-    """Characters in the most frequent 2-, 3- and 4-gram and in repeated 5- to 10-grams, into `row`.
+    """Write into `row` the characters in the most frequent 2-, 3- and 4-gram and in repeated 5- to 10-grams.
 
-    `hashes` and `ends` (characters in the words so far) are of the words; all from `prefix` to `firsts` is scratch space.
+    `hashes` and `ends` (characters up to a word's end) have one entry per word; `prefix` to `firsts` are scratch space.
     """
     prefix[0] = 0
     for i in range(count):
         prefix[i + 1] = prefix[i] * COMBINE + mix(hashes[i])
-    # An n-gram can occur twice only where the shorter ones that it starts and ends with do, so each length has fewer candidates.
+    # An n-gram can repeat only if the shorter ones that it starts and ends with do, so each length has fewer candidates.
     candidates = count - 1
     for i in range(candidates):
         places[i] = i
@@ -78,7 +78,7 @@ def count_ngrams(hashes, ends, count, prefix, places, slots, keys, seen, firsts,
 
 @njit(cache=True, nogil=True)
 def _repeated(prefix, count, n, places, candidates, slots, keys, seen, firsts):  # type: ignore[no-untyped-def]
-    """Leaves in `places` the starts of n-grams that occur twice or more, with their slots in the table; returns how many."""
+    """Keep in `places` the starts of n-grams that occur more than once, with their `slots`, and return how many."""
     power = np.uint64(1)
     for _ in range(n):
         power = power * COMBINE
@@ -121,7 +121,7 @@ def _duplicate_ngrams(ends, n, places, candidates, slots, seen):  # type: ignore
         i, slot = places[c], slots[c]
         if i < free:
             continue
-        if seen[slot] == 0:  # met before
+        if seen[slot] == 0:  # it occurred before
             chars += ends[i + n] - ends[i]
             free = i + n
         else:

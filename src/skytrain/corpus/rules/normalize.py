@@ -6,14 +6,22 @@ import re
 import unicodedata
 from typing import Any
 
-from .reference import EXOTIC_SPACES
 from .registry import CleaningRule, Reasons, RuleBatch
 
+EXOTIC_SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\u200b\u00ad\ufffe\uffff]")
 BLANK_LINES = re.compile("\n{4,}")
 CONTROL_BYTES = bytes(byte for byte in range(32) if byte not in b"\t\n") + b"\x7f"
 UPPER_CONTROL = re.compile(b"\xc2[\x80-\x9f]")  # U+0080 to U+009F in UTF-8
 UNSEEN = ("\ufeff", "\u200b", "\u00ad", "\ufffe", "\uffff")
+
+
+def is_control(letter: str) -> bool:
+    """Return whether a character is a control character or invisible: byte order mark, zero-width space, soft hyphen.
+
+    Joiners are kept, because scripts and emoji need them.
+    """
+    return unicodedata.category(letter) == "Cc" or letter in "\ufeff\u200b\u00ad\ufffe\uffff"
 
 
 def normalize(text: str, settings: Any) -> str:
@@ -24,9 +32,8 @@ def normalize(text: str, settings: Any) -> str:
             text = text.replace("\r\n", "\n").replace("\r", "\n")
         if not text.isascii():
             text = text.replace("\u2028", "\n").replace("\u2029", "\n\n")
-            for space in (
-                EXOTIC_SPACES
-            ):  # each a quick search that mostly finds nothing; a set of characters is searched many times slower
+            # One quick search for each, which mostly finds nothing; searching for a set of characters is far slower.
+            for space in EXOTIC_SPACES:
                 text = text.replace(space, " ")
     if settings.control_characters and _has_control(text):
         text = CONTROL.sub("", text)
@@ -40,7 +47,7 @@ def normalize(text: str, settings: Any) -> str:
 
 
 def _has_control(text: str) -> bool:
-    """Return whether the text may have control characters; False is always correct.
+    """Return whether the text may have control characters. True may be wrong, False never is.
 
     Deleting from bytes is many times faster than searching a text for a set of characters.
     """

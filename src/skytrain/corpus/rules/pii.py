@@ -1,4 +1,4 @@
-"""Replaces personal data; no document is removed."""
+"""Replaces personal data; removes no document."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ IP_STAND_IN = "192.0.2.1"  # reserved for documentation
 
 
 def hide_personal(text: str, settings: Any) -> str:
-    """E-mail addresses and IPv4 addresses replaced by reserved ones."""
+    """Replace e-mail addresses and IPv4 addresses by reserved ones."""
     if settings.emails and "@" in text:
         text = "\n".join([EMAIL.sub(EMAIL_STAND_IN, line) if "@" in line else line for line in text.split("\n")])
     if settings.ips and IP_INSIDE.search(text):

@@ -1,7 +1,7 @@
 """How a cleaning rule is found and called: one module for each group of settings under `data.cleaning`.
 
 Rules run in the order in which `CleaningConfig` declares their settings. The module `rules/NAME.py` defines
-`RULE = CleaningRule(apply)`; it is imported when a preparation uses it, so what only one rule needs is loaded for it alone.
+`RULE = CleaningRule(apply)`. It is imported only when the rule is enabled, with the libraries that it needs.
 """
 
 from __future__ import annotations
@@ -10,42 +10,41 @@ from importlib import import_module
 from typing import Any, Callable, NamedTuple, Optional  # noqa: UP035
 
 Reasons = list[Optional[str]]  # noqa: UP045
-"""Text by text: the check that it failed ("" where the rule has only one), or None."""
+"""For each text, the check that it failed ("" if the rule has only one), or None."""
 
 
 class RuleBatch(NamedTuple):
     """The input of a rule: the remaining documents and the settings."""
 
     texts: list[str]
-    places: list[int]  # of the texts in the batch as it was read
+    places: list[int]  # positions of the texts in the batch as it was read
     urls: Reasons
     data: Any
     decontaminator: Any
     memory: dict[str, Any]  # what one rule computed and the next can use
 
     def scanned(self) -> tuple[Any, list[int]]:
-        """A Scan, and its rows for this batch's texts. One scan serves every rule until a rule changes the texts."""
+        """Return a Scan and its rows for this batch's texts. A scan serves every rule until one changes the texts."""
         from .scan import scan  # loads numba, which takes half a second
 
         if "scan" not in self.memory:
             cleaning = self.data.cleaning
-            found = scan(self.texts, cleaning.gopher_repetition.enabled, cleaning.fineweb.short_line_chars)
-            self.remember_scan(found)
-        found, row_of = self.memory["scan"]
-        return found, [row_of[place] for place in self.places]
+            self.remember_scan(scan(self.texts, cleaning.gopher_repetition.enabled, cleaning.fineweb.short_line_chars))
+        remembered, row_of = self.memory["scan"]
+        return remembered, [row_of[place] for place in self.places]
 
     def counts(self) -> Any:
-        """The Counts of this batch's texts."""
-        found, rows = self.scanned()
-        return found.counts.rows(rows)
+        """Return the Counts of this batch's texts."""
+        scanned, rows = self.scanned()
+        return scanned.counts.rows(rows)
 
-    def remember_scan(self, found: Any) -> None:
-        """Make `found`, with one row for each of this batch's texts, what later rules see."""
-        self.memory["scan"] = (found, {place: row for row, place in enumerate(self.places)})
+    def remember_scan(self, scanned: Any) -> None:
+        """Keep a scan, with one row for each of this batch's texts, for later rules."""
+        self.memory["scan"] = (scanned, {place: row for row, place in enumerate(self.places)})
 
 
 class CleaningRule(NamedTuple):
-    """`apply` returns the texts, changed or not, and why each one is removed, if it is."""
+    """A rule. `apply` returns the texts, changed or not, and for each one why it is removed, or None."""
 
     apply: Callable[[RuleBatch], tuple[list[str], Reasons]]
     changes_texts: bool = False
@@ -60,7 +59,7 @@ def find_rule(name: str) -> CleaningRule:
 
 
 def enabled_rules(cleaning: Any, until: str) -> tuple[list[str], list[str]]:
-    """Names of the rules that are on, in order: those up to the rule `until`, and those after it."""
+    """Return the names of the enabled rules in order: those up to the rule `until`, and those after it."""
     names = list(vars(cleaning))
     middle = names.index(until) + 1
     early, late = (
@@ -71,5 +70,5 @@ def enabled_rules(cleaning: Any, until: str) -> tuple[list[str], list[str]]:
 
 
 def _is_enabled(settings: dict[str, Any]) -> bool:
-    """Return whether `enabled` is set, or any switch if a rule has several."""
+    """Return whether `enabled` is set, or any switch of a rule that has several."""
     return bool(settings["enabled"]) if "enabled" in settings else any(settings.values())

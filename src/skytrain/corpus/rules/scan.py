@@ -1,6 +1,6 @@
 """The compiled scan of a batch: one pass over its characters finds the words, one over the words finds the lines.
 
-`reference.py` defines the same counts in plain Python.
+`tests/corpus/reference.py` defines the same counts in plain Python.
 """
 
 from __future__ import annotations
@@ -49,23 +49,22 @@ from .counts import (
     no_counts,
 )
 from .ngrams import count_ngrams, repeats, table_size
-from .reference import POLICY_PHRASES
 
 STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
+POLICY_PHRASES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 PHRASES = ("lorem ipsum", "javascript", *POLICY_PHRASES)
-# bits of the phrases
+# The bits of phrases and marks that a text or a line can have.
 LOREM_IPSUM = 1
 JAVASCRIPT = 2
 POLICY = sum(4 << i for i in range(len(POLICY_PHRASES)))
-# a citation perhaps: the expression decides
 CURLY_BRACKET = 1 << 16
-CITATION = 1 << 17
+CITATION = 1 << 17  # a possible one: the regular expression decides
 DOT, NEWLINE, HASH, ELLIPSIS, CURLY = ord("."), ord("\n"), ord("#"), ord("…"), ord("{")
 BULLET, DASH, CLOSING, EDIT, CITE = ord("•"), ord("-"), ord("]"), ord("e"), ord("c")
 
 
 def scan(texts: list[str], ngrams: bool, short_line_chars: int) -> Scan:
-    """Counts of each text (those of n-grams are zeros unless asked for), and its lines."""
+    """Return the counts of each text, those of n-grams only if asked for, and its lines."""
     counts = no_counts(len(texts))
     counts.chars[:] = np.fromiter(map(len, texts), np.int64, len(texts))
     found = np.zeros(len(texts), np.int64)
@@ -115,7 +114,7 @@ def _stop_hashes() -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def _phrases() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Their letters, their lengths, and where the letter is that each is looked for at."""
+    """Return each phrase's letters, length and anchor index."""
     letters = np.zeros((len(PHRASES), max(map(len, PHRASES))), np.uint32)
     for i, phrase in enumerate(PHRASES):
         letters[i, : len(phrase)] = [ord(letter) for letter in phrase]
@@ -125,7 +124,7 @@ def _phrases() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @njit(cache=True, nogil=True)
 def _phrases_at(codes, start, end, i, lower, phrases):  # type: ignore[no-untyped-def]
-    """The bits of the phrases that have their anchor at `i`."""
+    """Return the bits of the phrases whose anchor is at `i`."""
     letters, lengths, anchors = phrases
     bits = 0
     this = lower[codes[i]]
@@ -162,7 +161,7 @@ def _scan(  # type: ignore[no-untyped-def]
     firsts,
 ):
     most = longest_text(starts) // 2 + 2
-    # Of each word its hash, the characters in all up to it, where it begins, and what was found in it.
+    # For each word: its hash, the characters of all words up to it, where it begins, and the bits found in it.
     words = (np.empty(most, np.uint64), np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int32))
     room = table_size(most)
     prefix, places, slots = np.empty(most, np.uint64), np.empty(most, np.int64), np.empty(most, np.int32)
@@ -204,7 +203,7 @@ def _scan(  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _end_line(codes, start, flags, short_line_chars, row, line_row):  # type: ignore[no-untyped-def]
-    """What only the whole line tells; `row` has positions among the codes, and leaves with positions in the text."""
+    """Count what only a complete line shows, and turn `row`'s positions in `codes` into positions in the text."""
     first, last, size = np.int64(codes[row[BEGIN]]), np.int64(codes[row[END] - 1]), row[END] - row[BEGIN]
     dots = size >= 3 and last == DOT and codes[row[END] - 2] == DOT and codes[row[END] - 3] == DOT
     row[IS_TERMINAL] = 0 if not flags[last] & TERMINAL else 1 if dots else 2
@@ -218,7 +217,7 @@ def _end_line(codes, start, flags, short_line_chars, row, line_row):  # type: ig
 
 @njit(cache=True, nogil=True)
 def _scan_words(codes, start, end, flags, lower, stop_hashes, phrases, words, row):  # type: ignore[no-untyped-def]
-    """Fills `words` and their counts; returns their number and the bits of all that was found."""
+    """Fill `words` and the counts of `row`; return the number of words and the bits found in them."""
     hashes, ends, begins, found_in = words
     count = real_words = real_chars = number_signs = ellipses = letter_words = stops = dots = 0
     found = word_found = 0
@@ -275,7 +274,10 @@ def _scan_words(codes, start, end, flags, lower, stop_hashes, phrases, words, ro
 
 @njit(cache=True, nogil=True)
 def _bracket(codes, end, i, flags):  # type: ignore[no-untyped-def]
-    """The bit of the bracket at `i`, which is "{" or a "[" that may begin a citation: before a digit, "edit", "citation needed" or "]"."""
+    """Return the bit of the bracket at `i`.
+
+    It is "{", or a "[" that may begin a citation: before a digit, "edit", "citation needed" or "]".
+    """
     if codes[i] == CURLY:
         return CURLY_BRACKET
     if i + 1 == end:
@@ -287,7 +289,7 @@ def _bracket(codes, end, i, flags):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _ends_sentence(codes, begin, end, flags):  # type: ignore[no-untyped-def]
-    """Whether the word does, behind any quotes and brackets that it closes."""
+    """Return whether the word ends a sentence, ignoring quotes and brackets that it closes."""
     last = end - 1
     while last > begin and flags[codes[last]] & CLOSER:
         last -= 1
@@ -298,7 +300,7 @@ def _ends_sentence(codes, begin, end, flags):  # type: ignore[no-untyped-def]
 def _scan_lines(  # type: ignore[no-untyped-def]
     codes, start, end, flags, short_line_chars, words, count, paragraph_room, line_row, rows, line_hashes
 ):
-    """Puts the words together, with the white space between them, to lines and paragraphs: fills the last four."""
+    """Join words, with the white space between them, to lines and paragraphs. Fills the last four arguments."""
     hashes, ends, begins, found_in = words
     lines = line_words = line_begin = longest = sentences = tail = line_found = 0
     line_hash = kept_line_hash = np.uint64(0)

@@ -1,4 +1,4 @@
-"""Compiled checks of a whole batch that spare most texts the slow rules: would normalizing change it, is it English?"""
+"""Compiled checks of a batch that spare most texts the slow rules: would normalizing change it, is it English?"""
 
 from __future__ import annotations
 
@@ -9,35 +9,37 @@ from numba import njit
 
 from ..characters import TABLE_SIZE, character_tables, pack_groups
 from ..minhash import hash_words, longest_text
-from .reference import ENGLISH_WORDS, EXOTIC_SPACES, LANGUAGE_CHARS, is_control
+from .language import LANGUAGE_CHARS
+from .normalize import EXOTIC_SPACES, is_control
 
-# a character that normalizing may change; space or tab; line feed
-CHANGES = 1
-BLANK = 2
+CHANGES = 1  # a character that normalizing may change
+BLANK = 2  # space or tab
 LINE_FEED = 3
-# Composed and alone: no character in these ranges joins the one before it.
+# None of them is common in another language, as "of" is in Dutch, and "in" and "is" are in many.
+ENGLISH_WORDS = ("the", "and", "to", "that", "with", "this", "are", "from", "which", "have", "be", "you", "it", "for")
+# Characters in these ranges are composed, and none combines with the one before it.
 NEVER_COMBINE = ((0, 0x300), (0x2010, 0x2028), (0x2030, 0x205F))
 
 
 def untidy(texts: list[str]) -> np.ndarray:
-    """Return for each text whether normalizing could change it; False is always correct."""
-    found = np.zeros(len(texts), np.bool_)
+    """Return for each text whether normalizing could change it. True may be wrong, False never is."""
+    results = np.zeros(len(texts), np.bool_)
     for places, packed in pack_groups(texts):
         part = np.zeros(len(places), np.bool_)
         _untidy(packed.codes, packed.starts, _kinds(), part)
-        found[places] = part
-    return found
+        results[places] = part
+    return results
 
 
 def english(texts: list[str], share: float) -> np.ndarray:
-    """For each text, whether at least `share` of the words at its beginning are among the commonest English ones."""
-    found = np.zeros(len(texts), np.bool_)
+    """Return for each text whether at least `share` of the words at its beginning are very common English ones."""
+    results = np.zeros(len(texts), np.bool_)
     flags, lower = character_tables()
     for places, packed in pack_groups([text[:LANGUAGE_CHARS] for text in texts]):
         part = np.zeros(len(places), np.bool_)
         _english(packed.codes, packed.starts, flags, lower, _english_hashes(), share, part)
-        found[places] = part
-    return found
+        results[places] = part
+    return results
 
 
 @lru_cache(maxsize=1)

@@ -21,16 +21,16 @@ from .jsonl import json_records
 from .records import RecordKeys
 
 ASKED_AT_ONCE = 16
-# How long to keep trying: nothing is lost before the first byte, hours of work may be later.
+# How long to keep trying: a failure before the first byte loses nothing, a later one may lose hours of work.
 FIND_SECONDS = 5.0
 READ_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class AddressLists(SpannedSource):
-    """JSON lines (.gz, .zst) at the addresses in `lists`, one a line, streamed from where they are.
+    """JSON lines (.gz, .zst) at the addresses in `lists`, one per line, streamed from their servers.
 
-    `lists` are globs in the hub's data set `repo`, or without one the user's own files. `only` chooses addresses by a glob.
+    `lists` are globs in the hub's data set `repo`, or the user's files if there is none. `only` selects addresses by glob.
     """
 
     lists: str | Sequence[str]
@@ -58,7 +58,7 @@ class AddressLists(SpannedSource):
     def records_in(self, file: InputFile, span: FileSpan, before: int) -> Iterator[Document | BadRecord | None]:
         bare = file.name.removesuffix(".gz").removesuffix(".zst")
         if not bare.endswith((".json", ".jsonl")):
-            raise UnreadableFile(f"{file.url}: only .json and .jsonl, .gz and .zst too, are understood")
+            raise UnreadableFile(f"{file.url}: only .json and .jsonl can be read, plain or as .gz or .zst")
         return json_records(file, RecordKeys(self.text_key, self.id_key, self.repo or "addresses"), span, before)
 
     @property
@@ -71,20 +71,21 @@ class AddressLists(SpannedSource):
         return cast(HubDataset, self._cache["hub"])
 
     def _addresses(self) -> list[str]:
-        """In order of name, each once, so that neither lists nor their order decide more than which files are read."""
-        found: set[str] = set()
+        """Return the selected addresses, sorted and without repetitions, so that the order of the lists has no effect."""
+        listed_addresses: set[str] = set()
         for listed in self._hub.pieces() if self.repo else find_files(self.lists, "data.source.lists"):
             with listed.open() as stream:
-                found.update(line.strip() for line in stream.read().decode().splitlines())
-        found.discard("")
-        wrong = [address for address in found if not address.startswith(("https://", "http://"))]
+                listed_addresses.update(line.strip() for line in stream.read().decode().splitlines())
+        listed_addresses.discard("")
+        wrong = [address for address in listed_addresses if not address.startswith(("https://", "http://"))]
         if wrong:
             raise SkytrainError(f"data.source.lists: {wrong[0]!r} is not an address\n  each line is one https://...")
         globs = [self.only] if isinstance(self.only, str) else list(self.only)
-        chosen = sorted({address for glob in globs for address in fnmatch.filter(found, glob)})
+        chosen = sorted({address for glob in globs for address in fnmatch.filter(listed_addresses, glob)})
         if not chosen:
             raise ConfigError(
-                "data.source.only", f"none of {plural(len(found), 'address', 'addresses')} matches {', '.join(globs)}"
+                "data.source.only",
+                f"none of {plural(len(listed_addresses), 'address', 'addresses')} matches {', '.join(globs)}",
             )
         return chosen
 

@@ -1,4 +1,4 @@
-"""The base of file sources: each file is a piece that can be read, skipped or reported as broken on its own."""
+"""The base of file sources: each file is a piece that can be read, skipped or reported as broken separately."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FileSource(ABC):
 
 
 class SpannedSource(FileSource):
-    """Files that can be read from several places; where each document is numbered by its line, row or position."""
+    """Files that can be read from several places, whose documents are numbered by line, row or position."""
 
     @abstractmethod
     def spans(self, file: InputFile, size: int) -> list[FileSpan]:
@@ -44,13 +44,13 @@ class SpannedSource(FileSource):
 
     @abstractmethod
     def records_in(self, file: InputFile, span: FileSpan, before: int) -> Iterator[Document | BadRecord | None]:
-        """Yield one item for each number of a span, None where it has no document. `before` numbers precede it."""
+        """Yield one item for each line, row or position of a span, None if it has no document; `before` precede it."""
 
     def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
         return (record for record in self.records_in(file, WHOLE, 0) if record is not None)
 
     def read_span(self, file: InputFile, span: FileSpan, before: int) -> Iterator[Document | BadRecord | None]:
-        """Like `read`, for the items of a span."""
+        """Yield the items of a span; if the file is broken, those before the damage and then one bad record."""
         try:
             yield from self.records_in(file, span, before)
         except UnreadableFile as error:
@@ -59,7 +59,7 @@ class SpannedSource(FileSource):
 
 @dataclass(frozen=True)
 class UserFiles(FileSource):
-    """Files of the user's, by path or glob, in a folder or s3://."""
+    """The user's files, by path or glob, in a folder or s3://."""
 
     paths: str | Sequence[str]
 

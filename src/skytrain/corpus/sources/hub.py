@@ -53,9 +53,10 @@ class HubFile(InputFile):
 
 @dataclass(frozen=True)
 class HubDataset(SpannedSource):
-    """`files` are globs in the repository; .parquet, .jsonl and .json (.gz, .zst) and .txt are understood.
+    """A data set on the hub. `files` are globs in the repository: .parquet, .jsonl, .json (.gz, .zst) and .txt.
 
-    `components` chooses by the value at `component_key`: a list keeps those, a mapping keeps that share of each, by hash of the id.
+    `components` selects documents by the value at `component_key`: a list keeps the named components, a mapping keeps a
+    share of each, by the hash of the id.
     """
 
     repo: str
@@ -128,7 +129,7 @@ class HubDataset(SpannedSource):
         for name in cast(str, self.component_key).split("."):
             value = value.get(name) if isinstance(value, dict) else None
         share = self.shares.get(str(value), 0.0)
-        # Other bytes of the hash than those that split training from validation, so that the two choices are independent.
+        # Training and validation are split by other bytes of the hash, so the two choices are independent.
         return int.from_bytes(hashlib.sha256(document.id.encode()).digest()[8:16], "big") < share * 2**64
 
     def _find(self) -> list[InputFile]:
@@ -137,8 +138,8 @@ class HubDataset(SpannedSource):
             lambda hub: list(hub.list_repo_tree(self.repo, recursive=True, revision=self.commit, repo_type="dataset"))
         )
         sizes = {entry.path: entry for entry in tree if hasattr(entry, "size")}
-        found = sorted({path for glob in globs for path in fnmatch.filter(sizes, glob)})
-        if not found:
+        paths = sorted({path for glob in globs for path in fnmatch.filter(sizes, glob)})
+        if not paths:
             raise ConfigError(
                 "data.source.files", f"{self.repo} at {self.commit[:12]} has no file that matches {', '.join(globs)}"
             )
@@ -152,7 +153,7 @@ class HubDataset(SpannedSource):
                 blob=sizes[path].blob_id,
                 endpoint=self.endpoint,
             )
-            for path in found
+            for path in paths
         ]
 
     def _ask(self, question: Any) -> Any:
@@ -169,12 +170,12 @@ def _kind(file: InputFile) -> str:
     for kind, endings in KINDS.items():
         if bare.endswith(endings):
             return kind
-    raise SkytrainError(f"{file.url}: only .parquet, .jsonl, .json and .txt are understood")
+    raise SkytrainError(f"{file.url}: only .parquet, .jsonl, .json and .txt can be read")
 
 
 @contextmanager
 def reaching_hub(operation: str, url: str) -> Iterator[None]:
-    """Convert hub errors into ours. An OSError would be mistaken for a damaged file, which may be skipped."""
+    """Convert errors of the hub to StoreError: an OSError would be mistaken for a damaged file, which may be skipped."""
     from huggingface_hub.errors import HfHubHTTPError
 
     # The hub's HTTP library differs between its versions; the base class of the library's errors is always this one.

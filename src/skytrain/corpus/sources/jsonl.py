@@ -1,4 +1,4 @@
-"""JSON lines: one document a line."""
+"""JSON lines: one document per line."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .records import RecordKeys, record_to_document
 
 @dataclass(frozen=True)
 class JsonLines(UserFiles, SpannedSource):
-    """.jsonl, .jsonl.gz and .jsonl.zst.
+    """JSON lines: .jsonl, .jsonl.gz and .jsonl.zst.
 
-    Without `id_key` a document is named by its file and line. Other keys travel along as meta.
+    Without `id_key`, a document is named by its file and line. Other keys become meta.
     """
 
     text_key: str = "text"
@@ -32,7 +32,7 @@ class JsonLines(UserFiles, SpannedSource):
 def json_records(
     file: InputFile, keys: RecordKeys, span: FileSpan = WHOLE, before: int = 0
 ) -> Iterator[Document | BadRecord | None]:
-    """Yield one item for each line that begins in the span; None for an empty one."""
+    """Yield one item for each line that begins in the span; None for an empty line."""
     with file.open() as stream:
         for number, (position, line) in enumerate(lines_from(stream, span.start), start=before + 1):
             if span.end is not None and position > span.end:
@@ -49,7 +49,7 @@ def _document(file: InputFile, number: int, line: bytes, keys: RecordKeys) -> Do
     except json.JSONDecodeError as error:
         return BadRecord("json", f"{where}: not JSON: {error.msg} at column {error.colno}")
     except RecursionError:
-        return BadRecord("json", f"{where}: JSON nested too deep")
+        return BadRecord("json", f"{where}: JSON nested too deeply")
     if not isinstance(record, dict):
         return BadRecord(
             "json", f"{where}: a line must be an object such as {{{keys.text!r}: ...}}, not {type(record).__name__}"

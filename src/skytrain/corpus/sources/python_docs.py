@@ -1,4 +1,4 @@
-"""The running interpreter's own documentation: real English and code that every machine has offline."""
+"""The documentation of the running interpreter: real English and code that every machine has offline."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _modules(library: Path) -> Iterator[tuple[str, Path]]:
 
 def _parse(path: Path) -> ast.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SyntaxWarning)  # of the library's own spelling, nothing a user could mend
+        warnings.simplefilter("ignore", SyntaxWarning)  # about the library's code, which no user can change
         warnings.simplefilter("ignore", DeprecationWarning)
         return ast.parse(path.read_bytes(), filename=str(path))
 

@@ -10,7 +10,7 @@ from ..documents import BadRecord, Document
 
 
 class RecordKeys(NamedTuple):
-    """Which keys of a record are its text and id, and what its documents name as their source."""
+    """The keys of a record's text and id, and the source that its documents name."""
 
     text: str
     id: str | None
@@ -18,7 +18,10 @@ class RecordKeys(NamedTuple):
 
 
 def record_to_document(record: dict[str, Any], where: str, name: str, keys: RecordKeys) -> Document | BadRecord:
-    """`where` names the record in an error, `name` the document where there is no key of ids; other keys become meta."""
+    """Return the document of a record; keys other than those of its text and id become meta.
+
+    `where` names the record in an error; `name` is the document's id if there is no key for ids.
+    """
     text_key, id_key, source = keys
     is_null = text_key in record and record[text_key] is None
     text = record.pop(text_key, None)
@@ -29,7 +32,7 @@ def record_to_document(record: dict[str, Any], where: str, name: str, keys: Reco
         hint = f"did you mean data.source.text_key={guess}?" if guess else f"its keys: {', '.join(record)}"
         return BadRecord("text", f"{where}: {text_key!r} is not text\n  {hint}")
     if not _is_unicode(text):
-        return BadRecord("encoding", f"{where}: {text_key!r} holds half of a surrogate pair, which is not Unicode text")
+        return BadRecord("encoding", f"{where}: {text_key!r} has half of a surrogate pair, which is not Unicode text")
     if id_key is None:
         return Document(name, text, source, record)
     id_ = record.pop(id_key, None)

@@ -15,7 +15,7 @@ KEY = "data.source"
 
 @dataclass(frozen=True)
 class Synthetic:
-    """About `tokens` random tokens in documents of `document_tokens` on average; the same seed gives the same tokens."""
+    """Random tokens in documents of `document_tokens` on average; the same seed gives the same tokens."""
 
     tokens: int | str = "1M"
     document_tokens: int | str = 512
@@ -45,10 +45,10 @@ class Synthetic:
         }
 
     def documents(self) -> Iterator[Any]:
-        raise SkytrainError("data=synthetic has tokens and no text: ask it for token_documents(vocab_size)")
+        raise SkytrainError("data=synthetic has tokens but no text: call token_documents(vocab_size)")
 
     def token_documents(self, vocab_size: int) -> Iterator[np.ndarray]:
-        """Documents of ids below `vocab_size`, until exactly `tokens` have been given."""
+        """Yield documents of ids below `vocab_size`, `tokens` ids in total."""
         assert isinstance(self.tokens, int) and isinstance(self.document_tokens, int)
         generator = np.random.default_rng(self.seed)
         # Zipf's law with exponent 1 over the vocabulary, drawn by inverting its cumulative sum.

@@ -1,4 +1,4 @@
-"""Tables: parquet and CSV, one document a row."""
+"""Tables: parquet and CSV, one document per row."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS_AT_ONCE = 1024
 
 @dataclass(frozen=True)
 class ParquetFiles(UserFiles, SpannedSource):
-    """Parquet; without `id_key` a document is named by its file and row. Other columns travel along as meta."""
+    """Parquet files. Without `id_key`, a document is named by its file and row. Other columns become meta."""
 
     text_key: str = "text"
     id_key: str | None = None
@@ -35,14 +35,14 @@ class ParquetFiles(UserFiles, SpannedSource):
 
 
 def row_group_spans(file: InputFile, size: int) -> list[FileSpan]:
-    """Cut a file between row groups, once a span has `size` bytes as they are stored."""
+    """Cut a file between row groups into spans of at least `size` stored bytes."""
     if file.is_compressed or file.size <= size:
         return [WHOLE]
     try:
         with _open_parquet(file) as table:
             sizes = [_stored_bytes(table.metadata.row_group(group)) for group in range(table.num_row_groups)]
     except UnreadableFile:
-        return [WHOLE]  # whoever reads it says what is wrong
+        return [WHOLE]  # reading it reports what is wrong
     starts = [0]
     filled = 0
     for group, stored in enumerate(sizes):
@@ -60,7 +60,7 @@ def _stored_bytes(group: Any) -> int:
 def parquet_records(
     file: InputFile, keys: RecordKeys, span: FileSpan = WHOLE, before: int = 0
 ) -> Iterator[Document | BadRecord | None]:
-    """Yield one item for each row. Row groups are read one by one: rows before a damaged one are never lost with it."""
+    """Yield one item for each row. Row groups are read one by one, so that damage in one loses no rows before it."""
     with _open_parquet(file) as table:
         missing = _missing(table.schema_arrow.names, keys)
         if missing:
@@ -77,7 +77,7 @@ def parquet_records(
 
 @contextmanager
 def _open_parquet(file: InputFile) -> Iterator[Any]:
-    """Open a file; what is wrong with it is an error that names it, also later while it is read."""
+    """Open a file; damage, found now or while it is read, raises an error that names the file."""
     import pyarrow
     import pyarrow.parquet
 
@@ -85,7 +85,7 @@ def _open_parquet(file: InputFile) -> Iterator[Any]:
         try:
             yield pyarrow.parquet.ParquetFile(pyarrow.PythonFile(stream, "r"))
         except (pyarrow.ArrowException, OSError) as error:
-            raise UnreadableFile(f"{file.url}: not a whole parquet file: {error}") from None
+            raise UnreadableFile(f"{file.url}: not a complete parquet file: {error}") from None
 
 
 def _token_hint(schema: Any) -> str:
@@ -100,16 +100,16 @@ def _token_hint(schema: Any) -> str:
 
 @dataclass(frozen=True)
 class CsvFiles(UserFiles):
-    """CSV with a header line, .gz and .zst too."""
+    """CSV files with a header line, plain or as .gz or .zst."""
 
     text_key: str = "text"
     id_key: str | None = None
     delimiter: str = ","
 
     def documents_in(self, file: InputFile) -> Iterator[Document | BadRecord]:
-        csv.field_size_limit(sys.maxsize)  # a document is longer than what csv calls a field
+        csv.field_size_limit(sys.maxsize)  # documents are longer than the module's default limit
         with file.open() as stream:
-            # Bytes that are no UTF-8 pass as lone surrogates, so that they spoil their own row only.
+            # Bytes that are not UTF-8 become lone surrogates, so that they spoil only their row.
             lines = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
             rows = csv.DictReader(lines, delimiter=self.delimiter, strict=True)
             keys = RecordKeys(self.text_key, self.id_key, "csv")

@@ -1,4 +1,4 @@
-"""Plain text files: one document a file, or documents between separator lines."""
+"""Plain text files: one document per file, or documents between separator lines."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LINE_ENDS = b"\r\n"
 
 @dataclass(frozen=True)
 class TextFiles(UserFiles, SpannedSource):
-    """UTF-8 text, .gz and .zst too.
+    """UTF-8 text, plain or as .gz or .zst.
 
-    `separator` is a line that ends a document, as `<|endoftext|>` does in TinyStories V2; without one each file is a document.
+    `separator` is a line that ends a document, such as `<|endoftext|>` in TinyStories V2; without it each file is a document.
     """
 
     separator: str | None = None
@@ -53,9 +53,9 @@ def has_separator_line(file: InputFile, separator: str) -> bool:
 
 
 def _split(stream: IO[bytes], separator: bytes, span: FileSpan) -> Iterator[tuple[int, bytes]]:
-    """Each document with the byte at which it starts; the line end before a separator belongs to the separator.
+    """Yield the first byte and the content of each document; the line end before a separator belongs to the separator.
 
-    A span has the documents after the separators that begin in it, and the first span the first document.
+    A span has the documents after the separators that begin in it; the first span also has the first document.
     """
     lines: list[bytes] = []
     start = 0

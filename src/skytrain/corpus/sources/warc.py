@@ -1,4 +1,4 @@
-"""Common Crawl: pages as they were fetched (WARC), or the text that Common Crawl took from them (WET)."""
+"""Common Crawl: pages as they were fetched (WARC), or the text that Common Crawl extracted from them (WET)."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .base import UserFiles
 
 @dataclass(frozen=True)
 class WebArchive(UserFiles):
-    """.warc and .wet, .gz too, by path or glob; s3://commoncrawl/... works where the account may read it.
+    """Web archives (.warc and .wet, plain or as .gz) by path or glob; s3://commoncrawl/... if the account may read it.
 
-    Of a WARC the pages that were answered with 200 and HTML; `main_content` leaves out menus, headers and footers.
-    `extraction` is resiliparse, or trafilatura, which FineWeb used: slower, and better at telling text from the rest.
+    A WARC gives its responses with status 200 and HTML; `main_content` leaves out menus, headers and footers.
+    `extraction` is resiliparse, or trafilatura, which FineWeb used: slower, but better at telling text from the rest.
     """
 
     main_content: bool = True
@@ -34,7 +34,7 @@ class WebArchive(UserFiles):
             )
 
     def fingerprint(self) -> dict[str, Any]:
-        """Files, and the libraries that detect a page's encoding and extract its text: other releases may differ."""
+        """Return the files, and the versions of the libraries that decode pages and extract their text."""
         libraries = dict.fromkeys([self.extraction, "resiliparse"])
         return {**super().fingerprint(), "extraction": ", ".join(f"{name} {version(name)}" for name in libraries)}
 
@@ -49,14 +49,14 @@ class WebArchive(UserFiles):
             try:
                 for record in ArchiveIterator(stream, record_types=kinds, parse_http=True):
                     body = record.reader.read()
-                    if len(body) < record.content_length:  # fastwarc gives what there is
+                    if len(body) < record.content_length:  # fastwarc returns what there is
                         raise EOFError(f"it ends inside record {record.record_id}")
                     text = self._text(record, body)
                     if text is not None:
                         meta = {"url": record.headers.get("WARC-Target-URI"), "date": record.headers.get("WARC-Date")}
                         yield Document(str(record.record_id).strip("<>"), text, "warc", meta)
             except (StreamError, OSError, ValueError, EOFError) as error:
-                raise UnreadableFile(f"{file.url}: not a whole WARC file: {error}") from None
+                raise UnreadableFile(f"{file.url}: not a complete WARC file: {error}") from None
 
     def _text(self, record: Any, body: bytes) -> str | None:
         if record.http_headers is None:  # a conversion record: UTF-8 already
@@ -67,13 +67,13 @@ class WebArchive(UserFiles):
 
 
 def _decoded(body: bytes, charset: str | None) -> str:
-    """Decode a page as its server says, or by its bytes if that is no text encoding: headers hold anything."""
+    """Decode a page as its server says, or by its bytes if that is not a text encoding: headers can say anything."""
     from resiliparse.parse.encoding import bytes_to_str, detect_encoding
 
     if charset:
         try:
             text = str(bytes_to_str(body, charset))
-            text.encode()  # half of a surrogate pair, which some encodings can spell, is no text
+            text.encode()  # some encodings can spell half of a surrogate pair, which is not text
             return text
         except (LookupError, ValueError):
             pass
@@ -94,7 +94,7 @@ def _by_trafilatura(html: str, main_content: bool) -> str:
     text = trafilatura.extract(
         html, include_comments=False, favor_precision=main_content, favor_recall=not main_content
     )
-    return text or ""  # a page without text is a short document, which is counted
+    return text or ""  # a page without text counts as a short document
 
 
 EXTRACTIONS = {"resiliparse": _by_resiliparse, "trafilatura": _by_trafilatura}

@@ -1,5 +1,5 @@
-"""The Spark engine: the local engine's functions over batches, with Spark moving small records between them.
+"""The Spark engine: the local engine's functions over batches, between which Spark moves only small records.
 
-Texts stay in the chunk files of the store. Executors read and write them with the store's own client, so no Hadoop
-file system is needed.
+Texts stay in the chunk files of the store. Executors read and write them with Skytrain's client for the store, so no
+Hadoop file system is needed.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,11 @@ from ..finish import CleanedCorpus, check_documents, finish_corpus
 from ..manifest import CorpusManifest, CorpusPart, corpus_folder
 from ..report import DuplicateSummary, shown_places
 from .cleaning import SparkCleaning
-from .clusters import find_similar
 from .equal import find_equal
 from .jobs import FinishedStages, SparkFailure, SparkJobs
 from .parts import BlockFacts, PartsPlan, measure_blocks, plan_parts, write_parts
 from .place import CorpusPlace
-from .similar import SimilarSearch
+from .similar import SimilarSearch, find_similar
 from .tables import REMOVED, RecordTable
 
 BLOCKS_PER_PARTITION = 4  # blocks are spread over partitions by hash: several even out
@@ -67,7 +67,8 @@ def _clean_and_compare(
         stages = FinishedStages(store, place.work)
         removed, facts = _find_duplicates(jobs, stages, place, data)
         plan = PartsPlan(place, removed, folder)
-        blocks = _measure(jobs, stages, plan)
+        measured = stages.get("measure", partial(measure_blocks, jobs, plan))
+        blocks = [BlockFacts(*facts) for facts in measured]
         left = sum(block.kept_bytes for block in blocks)
         if complete or needed is None or left >= needed:
             summary = _summary(place, blocks, removed, facts)
@@ -76,12 +77,11 @@ def _clean_and_compare(
         goal = sum(chunk.bytes for chunk in chunks) * needed / max(1, left) * TARGET_SLACK
 
 
-def _measure(jobs: SparkJobs, stages: FinishedStages, plan: PartsPlan) -> list[BlockFacts]:
-    return [BlockFacts(*facts) for facts in stages.get("measure", lambda: measure_blocks(jobs, plan))]
-
-
 def _place(store: Store, folder: str, chunks: list[Chunk], jobs: SparkJobs) -> CorpusPlace:
-    """The work folder is named by the last chunk: with a target, the search may be repeated with more of them."""
+    """Return the place of a search, whose work folder is named by the number of chunks.
+
+    With a target, the search may be repeated over more chunks.
+    """
     jobs.shuffle_partitions = jobs.partitions_for(sum(chunk.documents for chunk in chunks))
     work = f"{folder}/spark/{len(chunks):06d}-{jobs.shuffle_partitions}"
     return CorpusPlace.of(store, f"{folder}/clean", work, chunks, BLOCKS_PER_PARTITION * jobs.shuffle_partitions)
@@ -129,7 +129,7 @@ def _shown_near(place: CorpusPlace, blocks: list[BlockFacts], near: RecordTable,
 
 
 def _facts(jobs: SparkJobs, plan: PartsPlan, found: dict[str, Any]) -> dict[str, Any]:
-    """What the work took in this session, for people: it is not part of the corpus."""
+    """Return what this session's work took. It is for people, and not part of the corpus."""
     documents = max(1, plan.place.documents)
     shuffled = sum(stage.shuffle_bytes for stage in jobs.facts.values())
     return {

@@ -1,4 +1,4 @@
-"""Cleans a source on Spark: tasks read, clean and store files in chunks, as local workers do; several a large file."""
+"""Cleans a source on Spark: tasks read, clean and store files in chunks, as local workers do; a large file has several."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .spans import SPAN_BYTES, SPANS_PER_CORE, CountingTask, FilePart, FileSpans
 
 
 class CleaningTask(NamedTuple):
-    """What tasks need to clean files. A task with a whole file stops once that has given `enough` bytes."""
+    """The inputs of cleaning tasks. A task that reads an entire file stops once it has `enough` bytes of text."""
 
     data: DataConfig
     examples: list[str]
@@ -35,12 +35,12 @@ class CleanedFile(NamedTuple):
     failed: FailedTask | None
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         return bool(self.chunks) and self.chunks[-1].name.endswith("-last")
 
 
 class SparkCleaning:
-    """The chunks of a source in order, cleaned as far as they are asked for."""
+    """The chunks of a source in order, cleaned only as far as they are asked for."""
 
     def __init__(self, jobs: SparkJobs, store: Store, folder: str, data: DataConfig, source: Any) -> None:
         self.jobs = jobs
@@ -66,15 +66,15 @@ class SparkCleaning:
                     size += chunk.bytes
                     if size >= goal:
                         return chunks, False
-                if file.failed is not None:  # only now: without the goal it would not have been read so far
+                if file.failed is not None:  # raised only here, because the goal may be reached before the error
                     raise file.failed.error()
-            if len(self._files) == len(self._pieces) and all(file.whole for file in self._files):
+            if len(self._files) == len(self._pieces) and all(file.is_complete for file in self._files):
                 return chunks, True
             self._clean_more(goal, size)
 
     def _clean_more(self, goal: float, size: int) -> None:
         """Clean the next files: all of them, or with a target only as many as are likely to be needed."""
-        if self._files and not self._files[-1].whole:
+        if self._files and not self._files[-1].is_complete:
             size -= sum(chunk.bytes for chunk in self._files.pop().chunks)
         pieces = self._pieces[len(self._files) :]
         missing = goal - size
@@ -85,13 +85,13 @@ class SparkCleaning:
         parts = self._divided(goal).parts(pieces, done, missing)
         task = CleaningTask(self.data, self._examples, reader, chunk_files.CHUNK_CHARS, parts, missing)
         cleaned = raised(self.jobs.results("clean", _clean_part, self.jobs.share(task), len(parts)))
-        found: dict[int, list[CleanedFile]] = {number: [] for number, _ in pieces}
+        by_file: dict[int, list[CleanedFile]] = {number: [] for number, _ in pieces}
         for part, each in zip(parts, cleaned, strict=True):
-            found[part.number].append(each)
-        for of_file in found.values():
+            by_file[part.number].append(each)
+        for of_file in by_file.values():
             self._files.append(_joined(of_file))
-            if not self._files[-1].whole:
-                break  # the files after it are read when it is
+            if not self._files[-1].is_complete:
+                break  # the files after it are read once it is complete
 
     def _divided(self, goal: float) -> FileSpans:
         if self._spans is None:
@@ -105,16 +105,16 @@ class SparkCleaning:
         return self._spans
 
     def examples(self, chunks: list[Chunk]) -> Examples:
-        """Return what the first few documents were that each rule removed, reading only the chunks that have them."""
-        found: Examples = {}
+        """Return the first few documents that each rule removed, reading only the chunks that have them."""
+        examples: Examples = {}
         for chunk in chunks:
-            if any(len(found.get(rule, [])) < EXAMPLES for rule in chunk.removed):
-                keep_examples(found, read_head(self.store, f"{self.folder}/{chunk.name}").examples)
-        return found
+            if any(len(examples.get(rule, [])) < EXAMPLES for rule in chunk.removed):
+                keep_examples(examples, read_head(self.store, f"{self.folder}/{chunk.name}").examples)
+        return examples
 
 
 def _files_for(pieces: list[tuple[int, Any]], missing: float) -> int:
-    """Return how many files hold `missing` bytes as they are stored: text may be more, and less of it may be kept."""
+    """Return how many files have `missing` stored bytes: a guess, since text expands and not all of it is kept."""
     size = 0
     for count, (_, piece) in enumerate(pieces, start=1):
         size += getattr(piece, "size", 0)

@@ -1,8 +1,8 @@
 """Connected components on Spark: large stars and small stars in turn, until no link changes.
 
-Few links are joined in one task. More of them are first joined within each task, which leaves one link for each
-document, and then linked to ever smaller documents, as in "Connected Components in MapReduce and Beyond" (Kiveris and
-others, 2014).
+A few links are joined in one task. Larger sets are first joined within each task, which leaves one link per document;
+then documents are linked to ever smaller ones, as in "Connected Components in MapReduce and Beyond" (Kiveris et al.,
+2014).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINKS = "node long, neighbour long"
 
 @dataclass(frozen=True)
 class LinkFiles:
-    """Links of a table as tasks read them: some files each."""
+    """The links of a table, grouped into the files that each task reads."""
 
     place: CorpusPlace
     name: str

@@ -1,4 +1,4 @@
-"""Documents with equal ids, then with equal texts: sorted by hash, each group as a stream."""
+"""Finds documents with equal ids, then with equal texts: sorted by hash, each group read as a stream."""
 
 from __future__ import annotations
 

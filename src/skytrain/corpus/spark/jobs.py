@@ -1,4 +1,4 @@
-"""Runs jobs on Spark: tasks by number, tables by block, progress by stage; a finished stage is never run again."""
+"""Runs jobs on Spark: tasks by number, tables by block, progress by stage. A finished stage is never run again."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ from skytrain.storage import NotFound, Store
 
 from ..pool import rebuild_error
 from ..progress import ShowProgress
-from .place import CorpusPlace
 from .tables import FILES, RecordTable, write_by_block
 
-DOCUMENTS_PER_PARTITION = 200_000  # some 18 band hashes of 32 bytes each: sorted in about 115 MB
+DOCUMENTS_PER_PARTITION = 200_000  # 18 band hashes of 32 bytes each: sorted in about 115 MB
 POLL_SECONDS = 0.5
 BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 RESULT = "task long, result binary"
@@ -32,7 +31,7 @@ TaskFunction = Callable[[Any, int], Iterable[Any]]
 
 @dataclass
 class StageFacts:
-    """What a stage took."""
+    """The cost of a stage."""
 
     seconds: float = 0.0
     shuffle_bytes: int = 0
@@ -41,14 +40,14 @@ class StageFacts:
 
 @dataclass
 class SparkJobs:
-    """A session, and what its jobs took so far."""
+    """A session, and what its jobs have cost so far."""
 
     session: Any
     progress: ShowProgress | None = None
     partitions: int | None = None
     split_bytes: int | None = None
     facts: dict[str, StageFacts] = field(default_factory=dict)
-    shuffle_partitions: int = 2  # of the jobs to come
+    shuffle_partitions: int = 2  # for later jobs
 
     @property
     def cores(self) -> int:
@@ -62,20 +61,20 @@ class SparkJobs:
         return self.session.sparkContext.broadcast(value)
 
     def tasks(self, function: TaskFunction, shared: Any, count: int, schema: str) -> Any:
-        """A frame of what `function(shared value, number)` yields for the numbers 0 to `count`, a partition each."""
+        """Return a frame of what `function(shared value, number)` yields for each number below `count`, a partition each."""
         frame = self.session.range(0, count, 1, max(1, count))
         return frame.mapInArrow(partial(_numbered, function, shared), schema)
 
     def results(self, stage: str, function: Callable[[Any, int], Any], shared: Any, count: int) -> list[Any]:
         """Return `function(shared value, number)` for each number, in order. Results must be small.
 
-        An error that a user can fix is a result too: whoever reads the results raises it when it is reached.
+        A SkytrainError is a result too: the reader of the results raises it on reaching it (see `raised`).
         """
         if not count:
             return []
         rows = self.run(stage, self.tasks(partial(_one_result, function), shared, count, RESULT))
-        found = {row["task"]: _unpickled(bytes(row["result"])) for row in rows}
-        return [found[number] for number in range(count)]
+        by_task = {row["task"]: pickle.loads(bytes(row["result"])) for row in rows}  # written by Skytrain's tasks
+        return [by_task[number] for number in range(count)]
 
     def table(self, stage: str, name: str, frame: Any) -> RecordTable:
         """Run a job whose tasks write a table, and return it."""
@@ -86,10 +85,10 @@ class SparkJobs:
     def table_by_block(
         self, stage: str, name: str, dtype: np.dtype, frame: Any, place: Any, unique: bool = False
     ) -> RecordTable:
-        """Sort a frame with a column `block` and write it; equal records are next to each other."""
+        """Sort a frame with a column `block` and write it, with `unique` without repeated records."""
         assert dtype.names is not None
         moved = self.sorted_by(frame, "block", "block", *dtype.names)
-        write = partial(_write_by_block, place, name, dtype, unique)
+        write = partial(write_by_block, place, name, dtype, unique)
         return self.table(stage, name, moved.mapInArrow(write, FILES))
 
     def sorted_by(self, frame: Any, key: str, *columns: str, partitions: int | None = None) -> Any:
@@ -99,7 +98,7 @@ class SparkJobs:
 
     @contextmanager
     def batch_rows(self, rows: int) -> Iterator[None]:
-        """Limit the rows that a task is given at once in the jobs that run meanwhile."""
+        """Limit the rows per batch of the jobs that run in this context."""
         conf = self.session.conf
         before = conf.get(BATCH_ROWS)
         conf.set(BATCH_ROWS, str(rows))
@@ -109,7 +108,7 @@ class SparkJobs:
             conf.set(BATCH_ROWS, before)
 
     def run(self, stage: str, frame: Any) -> list[Any]:
-        """Run a job and return its rows, which must be few: what tasks say of the files they wrote."""
+        """Run a job and return its rows, which must be few: what its tasks report about the files they wrote."""
         context = self.session.sparkContext
         group = f"{stage}-{time.monotonic_ns()}"
         context.setJobGroup(group, stage)
@@ -134,14 +133,14 @@ class SparkJobs:
 
 
 class FinishedStages:
-    """Notes of finished stages in a folder of the store: started again, the work continues after the last of them."""
+    """The results of finished stages, kept in a folder of the store so that work resumes after the last of them."""
 
     def __init__(self, store: Store, folder: str) -> None:
         self.store = store
         self.folder = folder
 
     def get(self, stage: str, make: Callable[[], Any]) -> Any:
-        """Return what `make` returned when the stage was finished; it must be JSON."""
+        """Return the stored result of the stage, or store that of `make`, which must be JSON."""
         key = f"{self.folder}/{stage}.json"
         try:
             return json.loads(self.store.read(key))
@@ -160,11 +159,6 @@ def _numbered(function: TaskFunction, shared: Any, batches: Iterable[Any]) -> It
             yield from function(shared.value, number)
 
 
-def _write_by_block(shared: Any, name: str, dtype: np.dtype, unique: bool, batches: Iterable[Any]) -> Iterator[Any]:
-    place: CorpusPlace = shared.value
-    yield from write_by_block(place, name, dtype, batches, unique)
-
-
 def _one_result(function: Callable[[Any, int], Any], shared: Any, number: int) -> Iterator[Any]:
     import pyarrow as pa
 
@@ -178,7 +172,7 @@ def _one_result(function: Callable[[Any, int], Any], shared: Any, number: int) -
 
 @dataclass(frozen=True)
 class FailedTask:
-    """An error that a user can fix, as a task found it."""
+    """A SkytrainError that a task raised."""
 
     kind: type[SkytrainError]
     args: tuple[Any, ...]
@@ -192,12 +186,8 @@ class FailedTask:
         return rebuild_error(self.kind, self.args, self.state)
 
 
-def _unpickled(data: bytes) -> Any:
-    return pickle.loads(data)  # written by our own tasks
-
-
 def raised(results: Iterable[Any]) -> Iterator[Any]:
-    """Yield the results; raises the first error among them when it is reached."""
+    """Yield the results, and raise the first error among them on reaching it."""
     for result in results:
         if isinstance(result, FailedTask):
             raise result.error()
@@ -210,16 +200,16 @@ class SparkFailure(SkytrainError):
 
 def _explained(stage: str, error: Exception) -> SparkFailure:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "Error" in line or "Exception" in line]
-    last = next((line for line in reversed(told) if not line.startswith(("at ", "File "))), lines[0] if lines else "")
-    hint = "start again to continue after the last finished stage; --debug prints all of it"
+    errors = [line for line in lines if "Error" in line or "Exception" in line]
+    last = next((line for line in reversed(errors) if not line.startswith(("at ", "File "))), lines[0] if lines else "")
+    hint = "run it again to resume after the last finished stage; --debug prints the whole error"
     if "ModuleNotFoundError" in last:
         hint = "executors need Python 3.11 with skytrain[spark]: set PYSPARK_PYTHON to it before Spark starts"
     return SparkFailure(f"Spark could not finish {stage}: {last}\n  {hint}")
 
 
 def _measured(context: Any, group: str) -> tuple[int, int]:
-    """Return the bytes that a group's stages wrote for shuffles, and their number of tasks."""
+    """Return the bytes that a job group's stages wrote for shuffles, and their number of tasks."""
     from py4j.protocol import Py4JJavaError
 
     status = context._jsc.sc().statusStore()

@@ -1,4 +1,4 @@
-"""Writes the kept documents on Spark: sizes by block, parts planned in order from them, each part by one task."""
+"""Writes the kept documents on Spark: measures each block, plans the parts in order, and writes each part in one task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .tables import RecordTable
 
 
 class BlockFacts(NamedTuple):
-    """What one block keeps and removes; the sizes of its kept documents are in a file."""
+    """The documents that one block keeps and removes; the sizes of those it keeps are in a file."""
 
     kept: list[int]  # documents, by chunk
     kept_bytes: int
@@ -29,7 +29,7 @@ class BlockFacts(NamedTuple):
 
 
 class PartSlice(NamedTuple):
-    """Kept documents of a chunk, from one place among them to another."""
+    """A range of the kept documents of a chunk."""
 
     chunk: int
     start: int
@@ -47,8 +47,8 @@ class PartsPlan:
 
 
 def measure_blocks(jobs: SparkJobs, plan: PartsPlan) -> list[BlockFacts]:
-    found = raised(jobs.results("measure", _measure, jobs.share(plan), len(plan.place.blocks) - 1))
-    return [BlockFacts(*facts) for facts in found]
+    measured = raised(jobs.results("measure", _measure, jobs.share(plan), len(plan.place.blocks) - 1))
+    return [BlockFacts(*facts) for facts in measured]
 
 
 def _measure(plan: PartsPlan, block: int) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""What every task of the Spark engine knows: the store, the chunks, and how documents are numbered."""
+"""What every task of the Spark engine needs: the store, the chunks, and how documents are numbered."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CorpusPlace:
 
     @cached_property
     def firsts(self) -> np.ndarray:
-        """The number of each chunk's first document, and the number of documents."""
+        """The number of each chunk's first document, and at the end the number of documents."""
         return np.concatenate([[0], np.cumsum([chunk.documents for chunk in self.chunks], dtype=np.int64)])
 
     @property
@@ -67,7 +67,7 @@ class DocumentReader:
         self._kept: dict[str, tuple[int, Any]] = {}
 
     def by_chunk(self, numbers: np.ndarray) -> Iterator[tuple[int, slice]]:
-        """Yield each chunk that has some of the ascending numbers, and where these are."""
+        """Yield each chunk that contains some of the ascending numbers, and the slice of those."""
         chunks = self.place.chunk_of(numbers)
         starts = np.flatnonzero(np.diff(chunks, prepend=-1))
         for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
@@ -85,8 +85,8 @@ class DocumentReader:
         import pyarrow as pa
 
         for chunk, part in self.by_chunk(numbers):
-            found, places = np.unique(numbers[part] - self.place.firsts[chunk], return_inverse=True)
-            sets = shingle_sets(self._read("texts", chunk).take(pa.array(found)).to_pylist())
+            rows, places = np.unique(numbers[part] - self.place.firsts[chunk], return_inverse=True)
+            sets = shingle_sets(self._read("texts", chunk).take(pa.array(rows)).to_pylist())
             yield part, [sets[i] for i in places]
 
     def _read(self, what: str, chunk: int) -> Any:

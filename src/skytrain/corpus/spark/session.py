@@ -1,4 +1,4 @@
-"""A Spark session with what the engine needs."""
+"""Opens a Spark session with the settings that the engine needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULTS = {
     "spark.ui.showConsoleProgress": "false",  # Skytrain shows its own
 }
 RUNTIME = {
-    # An adaptive plan would run every shuffle as a job of its own, and has nothing to decide here.
+    # An adaptive plan would run every shuffle as a separate job, and has nothing to decide here.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
 }
@@ -41,7 +41,7 @@ def open_jobs(settings: SparkConfig, progress: ShowProgress | None = None) -> It
 
 
 def _open_session(settings: SparkConfig, scratch: Path) -> tuple[Any, bool]:
-    """Return a session and whether it is new. What spark-submit or a notebook has set already stays as it is."""
+    """Return a session and whether it is new. Settings of spark-submit or a notebook are kept."""
     try:
         from pyspark import SparkConf, SparkContext
         from pyspark.errors import PySparkException
@@ -55,7 +55,7 @@ def _open_session(settings: SparkConfig, scratch: Path) -> tuple[Any, bool]:
             active.conf.set(name, value)
         return active, False
     if is_spark_submitted():
-        SparkContext._ensure_initialized()  # else SparkConf does not see what spark-submit has set, its master first
+        SparkContext._ensure_initialized()  # or SparkConf does not see what spark-submit set, above all the master
     given = SparkConf()
     builder = SparkSession.builder.appName("skytrain prepare")
     defaults = {**DEFAULTS, **RUNTIME}
@@ -63,12 +63,14 @@ def _open_session(settings: SparkConfig, scratch: Path) -> tuple[Any, bool]:
     if settings.master is not None or not given.contains("spark.master"):
         builder = builder.master(master)
     if str(master).startswith("local"):
-        # Shuffled data of a driver that was killed would stay: the next one removes this folder. A cluster's workers
-        # clean up themselves.
+        # A killed driver leaves its shuffled data behind; the next one removes this folder. A cluster's workers clean
+        # up after themselves.
         defaults["spark.local.dir"] = str(scratch)
     for name in settings.conf:
         if not name.startswith("spark."):
-            raise ConfigError("spark.conf", f"{name!r} is no property of Spark", hint="{spark.executor.memory: 2g}")
+            raise ConfigError(
+                "spark.conf", f"{name!r} is not a property of Spark", hint="for example {spark.executor.memory: 2g}"
+            )
     for name, value in {**defaults, **settings.conf}.items():
         if name in settings.conf or not given.contains(name):
             builder = builder.config(name, value)

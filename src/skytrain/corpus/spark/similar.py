@@ -1,25 +1,28 @@
-"""Similar pairs on Spark: bands propose pairs, signatures rule most out, the sets of shingles decide.
+"""Near-duplicates on Spark: bands propose pairs, signatures rule most out, sets of shingles decide, clusters follow.
 
-The same pairs as in the local engine: pairs of a bucket by rank; of these, the ones whose documents both have a
+The pairs are those of the local engine: pairs of a bucket by rank; of these, the ones whose documents both belong to a
 pair that the signatures do not rule out; of these, the ones whose Jaccard similarity reaches the threshold.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..chunks import read_signatures
-from ..dedup import KEPT
+from ..dedup import KEPT, NEAR
 from ..minhash import BANDS, HASHES, band_hashes, has_words, jaccard_of
 from ..near import least_equal
-from .jobs import SparkJobs
+from ..report import size_histogram
+from .components import find_components
+from .jobs import FinishedStages, SparkJobs, raised
 from .place import CorpusPlace, DocumentReader
-from .tables import FILES, NUMBER, PAIR, REMOVED, RecordTable, TableWriter, batch, columns_of, records_of
+from .tables import FILES, NUMBER, PAIR, REMOVED, RecordTable, TableWriter, batch, columns_of, records_of, runs
 
 BANDED = "hash long, band byte, number long"
 BY_BLOCK = "block int, a long, b long"
@@ -34,13 +37,29 @@ NO_TABLE = RecordTable("", ())
 
 @dataclass(frozen=True)
 class SimilarSearch:
-    """The tables of one search, as far as they are made."""
+    """The tables of one search that have been made so far."""
 
     place: CorpusPlace
     removed: RecordTable  # equal documents
     min_similarity: float
     pairs: RecordTable = NO_TABLE
     needed: RecordTable | None = None  # None: all documents
+
+
+def find_similar(jobs: SparkJobs, stages: FinishedStages, search: SimilarSearch) -> tuple[RecordTable, dict[str, Any]]:
+    """Write the removed near-duplicates; return their table and what the report says about their clusters."""
+    search = replace(search, pairs=stages.table("pairs", lambda: find_pairs(jobs, search)))
+    needed = stages.table("needed", lambda: find_needed(jobs, search))
+    with_needed = replace(search, needed=needed)
+    edges = stages.table("edges", lambda: find_edges(jobs, with_needed))
+    links, rounds = find_components(jobs, stages, search.place, edges)
+    # Pairs of a cluster's first document with each of its others, by the block of the first.
+    clusters = stages.table("clusters", lambda: _by_root(jobs, search.place, links))
+    of_clusters = replace(search, pairs=clusters)
+    near = stages.table("near", lambda: _remove(jobs, of_clusters))
+    sizes = stages.get("sizes", lambda: _sizes(jobs, of_clusters))
+    facts = {"pairs": search.pairs.rows, "compared": needed.rows, "similar": edges.rows, "rounds": rounds}
+    return near, {**facts, "clusters": sum(sizes.values()), "cluster_sizes": sizes, "beyond": near.total}
 
 
 def find_pairs(jobs: SparkJobs, search: SimilarSearch) -> RecordTable:
@@ -54,7 +73,7 @@ def find_pairs(jobs: SparkJobs, search: SimilarSearch) -> RecordTable:
 
 
 def find_needed(jobs: SparkJobs, search: SimilarSearch) -> RecordTable:
-    """Write the documents of pairs whose signatures do not rule out that they are similar."""
+    """Write the documents of pairs whose signatures do not rule out similarity."""
     shared = jobs.share(search)
     frame = jobs.tasks(partial(_pairs_of_block, _signature_content), shared, len(search.pairs.blocks()), WITH_CONTENT)
     compared = jobs.sorted_by(frame, "block", "block", "b", "a").mapInArrow(partial(_estimate, shared), NUMBERS)
@@ -72,13 +91,13 @@ def find_edges(jobs: SparkJobs, search: SimilarSearch) -> RecordTable:
 def compare_sets(
     jobs: SparkJobs, shared: Any, blocks: int, schema: str, compare: Callable[[Iterable[Any]], Iterator[Any]]
 ) -> Any:
-    """A frame of what `compare` yields for the pairs, each with the set of its first document, by the second's block."""
+    """Return a frame of what `compare` yields for pairs with the first document's set, by the second's block."""
     frame = jobs.tasks(partial(_pairs_of_block, _set_content), shared, blocks, WITH_CONTENT)
     return jobs.sorted_by(frame, "block", "block", "b", "a").mapInArrow(compare, schema)
 
 
 def similarities(place: CorpusPlace, batches: Iterable[Any]) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield blocks, a, b and the Jaccard similarity of each pair, sorted by b; `content` is the set of a."""
+    """Yield block, a, b and Jaccard similarity of each pair, as arrays sorted by b; `content` is the set of a."""
     reader = DocumentReader(place)
     for each in batches:
         if not each.num_rows:
@@ -132,7 +151,7 @@ def _pairs_of_block(
     search: SimilarSearch,
     number: int,
 ) -> Iterator[Any]:
-    """Yield the pairs of a block with what `content_of` says of their first document, for the block of the second."""
+    """Yield the pairs of a block with `content_of` their first document, for the block of the second."""
     place = search.place
     block = search.pairs.blocks()[number]
     reader = DocumentReader(place)
@@ -185,8 +204,8 @@ def _estimate(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
 def _similar(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
     search: SimilarSearch = shared.value
     place = search.place
-    for blocks, a, b, found in similarities(place, _both_needed(search, batches)):
-        close = found >= search.min_similarity
+    for blocks, a, b, similarity in similarities(place, _both_needed(search, batches)):
+        close = similarity >= search.min_similarity
         yield batch(block=blocks[close], a=a[close], b=b[close])
 
 
@@ -217,3 +236,56 @@ def _write_edges(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
     for a, b in columns_of(batches, "a", "b"):
         yield from writer.add(context.partitionId(), records_of(PAIR, a=a, b=b))
     yield from writer.finish()
+
+
+def _by_root(jobs: SparkJobs, place: CorpusPlace, links: RecordTable) -> RecordTable:
+    if not links.files:
+        return RecordTable("clusters", ())
+    shared = jobs.share((place, links))
+    frame = jobs.tasks(_links_by_root, shared, len(links.files), BY_BLOCK)
+    return jobs.table_by_block("clusters", "clusters", PAIR, frame, jobs.share(place), unique=True)
+
+
+def _links_by_root(shared: tuple[CorpusPlace, RecordTable], task: int) -> Iterator[Any]:
+    place, links = shared
+    only = RecordTable(links.name, (links.files[task],))
+    for pairs in only.read(place, only.files[0][0], PAIR):
+        roots = pairs["b"].copy()
+        yield batch(block=place.block_of(roots), a=roots, b=pairs["a"].copy())
+
+
+def _remove(jobs: SparkJobs, clusters: SimilarSearch) -> RecordTable:
+    if not clusters.pairs.files:
+        return RecordTable("near", ())
+    shared = jobs.share(clusters)
+    frame = compare_sets(jobs, shared, len(clusters.pairs.blocks()), FILES, partial(_write_removed, shared))
+    with jobs.batch_rows(SETS_PER_BATCH):
+        return jobs.table("remove", "near", frame)
+
+
+def _write_removed(shared: Any, batches: Iterable[Any]) -> Iterator[Any]:
+    clusters: SimilarSearch = shared.value
+    writer = TableWriter(clusters.place, "near", REMOVED)
+    for blocks, kept, removed, similarity in similarities(clusters.place, batches):
+        fates = np.full(len(removed), NEAR, np.uint8)
+        records = records_of(REMOVED, number=removed, fate=fates, twin=kept)
+        for block, part in runs(blocks):
+            yield from writer.add(block, records[part], int((similarity[part] < clusters.min_similarity).sum()))
+    yield from writer.finish()
+
+
+def _sizes(jobs: SparkJobs, clusters: SimilarSearch) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    shared = jobs.share(clusters)
+    for histogram in raised(jobs.results("sizes", _block_sizes, shared, len(clusters.pairs.blocks()))):
+        total.update(histogram)
+    return dict(total)
+
+
+def _block_sizes(clusters: SimilarSearch, task: int) -> dict[str, int]:
+    block = clusters.pairs.blocks()[task]
+    sizes: Counter[int] = Counter()  # of clusters, by their first document
+    for pairs in clusters.pairs.read(clusters.place, block, PAIR):
+        roots, counts = np.unique(pairs["a"], return_counts=True)
+        sizes.update(dict(zip(roots.tolist(), counts.tolist(), strict=True)))
+    return size_histogram(np.array(list(sizes.values()), np.int64) + 1)

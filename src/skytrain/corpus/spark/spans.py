@@ -1,8 +1,8 @@
 """Large files on Spark: several tasks read one file, and write the chunks that a single reader would write.
 
-Where a chunk begins follows from the sizes of all records before it. So a first job counts the characters of each
-record, span by span; this process plans the chunks from them; then each task cleans the chunks that begin in its span.
-Counting reads and parses, which is a small part of cleaning.
+Where a chunk begins depends on the sizes of all records before it. So a first job counts the characters of each
+record, span by span. From the counts this process plans the chunks, and each task cleans those that begin in its span.
+Counting only reads and parses, which is a small part of the work of cleaning.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ..files import FileSpan
 from .jobs import SparkJobs, raised
 
 SPAN_BYTES = 64 << 20
-SPANS_PER_CORE = 4  # with so many, every core has enough to do, and fewer files are read twice
-HEAD = 2  # numbers before the sizes in a file of counts: lines or rows, and whether the file ends here
+SPANS_PER_CORE = 4  # enough to keep every core busy, and few enough that not many files are read twice
+HEAD = 2  # numbers before the sizes in a file of counts: the lines or rows, and whether the file ends here
 
 
 class FilePart(NamedTuple):
-    """What one task cleans: a whole piece, or a run of its chunks."""
+    """The work of one cleaning task: an entire piece, or a run of its chunks."""
 
     number: int
     piece: Any
@@ -45,7 +45,7 @@ class CountedSpan(NamedTuple):
 
 @dataclass(frozen=True)
 class CountingTask:
-    """What tasks need to count records."""
+    """The inputs of counting tasks."""
 
     store: Store
     folder: str  # of the counts
@@ -63,14 +63,14 @@ class FileSpans:
     jobs: SparkJobs
     task: CountingTask
     chunk_chars: int
-    _spans: dict[int, list[FileSpan]] = field(default_factory=dict)  # one that is read as a whole has one
-    _used: dict[int, int] = field(default_factory=dict)  # spans of each piece that were counted so far
+    _spans: dict[int, list[FileSpan]] = field(default_factory=dict)  # of each piece; one span if it is not divided
+    _used: dict[int, int] = field(default_factory=dict)  # how many spans of each piece have been counted so far
 
     def parts(self, pieces: list[tuple[int, Any]], done: set[str], missing: float) -> list[FilePart]:
-        """Return the parts of some pieces; those that are `done` need no reading, and stay whole.
+        """Return the parts of some pieces; those that are `done` need no reading and are not divided.
 
-        With a target, only as much of a large piece as is likely to have `missing` bytes of text; asked again for the
-        same piece, twice as much.
+        With a target, only as much of a large piece is counted as is likely to have `missing` bytes of text, and twice
+        as much each time the same piece is asked for again.
         """
         large = [
             (number, piece) for number, piece in pieces if self._is_large(piece) and not finished_piece(number, done)
@@ -110,10 +110,10 @@ class FileSpans:
             pass
 
     def _runs(self, number: int) -> Iterator[ChunkRun]:
-        """Plan the chunks of a piece as far as it was counted; one whose end is not known yet is left out."""
+        """Plan the chunks of a piece as far as it has been counted, except a last one whose end is not known yet."""
         spans = self._spans[number]
         plan = CutPlan(self.chunk_chars)
-        starts: list[list[int]] = [[] for _ in spans]  # of chunks, among the records of each span
+        starts: list[list[int]] = [[] for _ in spans]  # where chunks begin among the records of each span
         starts[0].append(0)
         before = [0]
         is_whole = False
@@ -139,7 +139,7 @@ def _spans_of(task: CountingTask, number: int) -> list[FileSpan]:
 
 
 def _count_span(task: CountingTask, number: int) -> None:
-    """Store how many lines or rows a span has, and the characters of each of its records; 0 of a bad one."""
+    """Store how many lines or rows a span has, and the characters of each of its records, 0 for a bad one."""
     piece_number, piece, place, span = task.uncounted[number]
     numbers = 0
     is_end = False

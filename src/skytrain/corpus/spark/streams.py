@@ -1,7 +1,7 @@
-"""Sorted records as a stream of batches: groups of equal keys, buckets and stars, in memory that no group's size changes.
+"""Groups of equal keys, buckets and stars in a stream of sorted batches, in memory that does not grow with a group.
 
-Each class keeps what the next batch needs to know of the batches before. These are pure functions of the records and
-their order, so a task that runs again gives the same result.
+Each object keeps what the next batch needs to know about earlier ones. Results depend only on the records and their
+order, so a task that runs again gives the same result.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ from ..near import ALL_PAIRS, NEIGHBOURS
 
 
 class EqualKeys:
-    """For each record, the first document with the same key; -1 for that document itself."""
+    """Groups of records with the same key."""
 
     def __init__(self) -> None:
         self._key: tuple[int, int] | None = None
         self._first = -1
 
     def twins(self, first: np.ndarray, second: np.ndarray, documents: np.ndarray) -> np.ndarray:
-        """Sorted by key and document."""
+        """Return for each record the first document with its key, -1 for that document itself.
+
+        The key is (`first`, `second`); records are sorted by key and document.
+        """
         if not len(documents):
             return np.empty(0, np.int64)
         begins = np.ones(len(documents), np.bool_)
@@ -35,42 +38,42 @@ class EqualKeys:
 
 
 class BucketPairs:
-    """Pairs of documents of one bucket by their rank in it, as the local engine chooses them."""
+    """Pairs of documents in the same bucket, chosen by rank as in the local engine."""
 
     def __init__(self) -> None:
-        self._key = np.zeros(3, np.int64)  # hash and band of the bucket, and how many documents of it were seen
+        self._key = np.zeros(3, np.int64)  # hash and band of the current bucket, and its documents so far
         self._first = np.zeros(ALL_PAIRS, np.int64)
         self._last = np.zeros(NEIGHBOURS, np.int64)
 
     def pairs(self, hashes: np.ndarray, bands: np.ndarray, documents: np.ndarray) -> np.ndarray:
-        """Sorted by hash, band and document."""
-        found = np.empty((len(documents) * (ALL_PAIRS - 1), 2), np.int64)
-        count = _bucket_pairs(hashes, bands, documents, self._key, self._first, self._last, found)
-        return found[:count]
+        """Return the pairs of the next records, which are sorted by hash, band and document."""
+        pairs = np.empty((len(documents) * (ALL_PAIRS - 1), 2), np.int64)
+        count = _bucket_pairs(hashes, bands, documents, self._key, self._first, self._last, pairs)
+        return pairs[:count]
 
 
 class LargeStars:
-    """Links each node's larger neighbours to the smallest of its neighbours and itself."""
+    """Links from each node's larger neighbours to the smallest of its neighbours and itself."""
 
     def __init__(self) -> None:
         self._groups = EqualKeys()
 
     def links(self, nodes: np.ndarray, neighbours: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sorted by node and neighbour."""
+        """Return the links of the next records, which are sorted by node and neighbour."""
         least = np.minimum(_least(self._groups, nodes, neighbours), nodes)
         larger = neighbours > nodes
         return neighbours[larger], least[larger]
 
 
 class SmallStars:
-    """Links each node and its neighbours, which are all smaller, to the smallest of them."""
+    """Links from each node and its neighbours, which are all smaller, to the smallest of them."""
 
     def __init__(self) -> None:
         self._groups = EqualKeys()
         self._last = (-1, -1)
 
     def links(self, nodes: np.ndarray, neighbours: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Sorted by node and neighbour."""
+        """Return the links of the next records, which are sorted by node and neighbour."""
         if not len(nodes):
             return nodes, neighbours
         least = _least(self._groups, nodes, neighbours)
@@ -89,7 +92,7 @@ def _least(groups: EqualKeys, nodes: np.ndarray, neighbours: np.ndarray) -> np.n
 
 
 def contract(edges: np.ndarray) -> np.ndarray:
-    """Return (node, smallest node of its component) for all nodes of the edges but the smallest ones."""
+    """Return (node, smallest node of its component) for every node of the edges that is not itself the smallest."""
     nodes, places = np.unique(edges, return_inverse=True)
     roots = _components(len(nodes), places.reshape(-1, 2))
     others = np.flatnonzero(roots != np.arange(len(nodes)))
@@ -97,7 +100,7 @@ def contract(edges: np.ndarray) -> np.ndarray:
 
 
 def checksum(nodes: np.ndarray, roots: np.ndarray) -> int:
-    """A sum over all links that does not depend on their order."""
+    """Return a sum over all links that does not depend on their order."""
     return int(_checksum(nodes.view(np.uint64), roots.view(np.uint64)))
 
 

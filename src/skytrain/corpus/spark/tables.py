@@ -1,4 +1,4 @@
-"""Tables of small records in the store, written and read by tasks. A table is a list of files by block or partition."""
+"""Tables of small records in the store, written and read by tasks. A table is a list of files, by block or partition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from .place import CorpusPlace
 
 FILE_BYTES = 32 << 20
-# What a task that writes a table yields for each file.
+# The columns that a task yields for each file of a table that it writes.
 FILES = "block int, piece int, rows long, number long"
 
 REMOVED = np.dtype([("number", np.int64), ("fate", np.uint8), ("twin", np.int64)])
@@ -21,7 +21,7 @@ NUMBER = np.dtype([("number", np.int64)])
 
 @dataclass(frozen=True)
 class RecordTable:
-    """`files` are (block, piece, rows); the pieces of a block are in order. `total` is a sum that its writer made."""
+    """A table. `files` are (block, piece, rows), with the pieces of a block in order; `total` sums its writers' numbers."""
 
     name: str
     files: tuple[tuple[int, int, int], ...]
@@ -51,7 +51,7 @@ class RecordTable:
 
 
 class TableWriter:
-    """Writes records of one block after another, in files of bounded size."""
+    """A writer of records, one block after another, in files of bounded size."""
 
     def __init__(self, place: CorpusPlace, name: str, dtype: np.dtype, *, unique: bool = False) -> None:
         self.place = place
@@ -65,7 +65,7 @@ class TableWriter:
         self._last: np.ndarray | None = None
 
     def add(self, block: int, records: np.ndarray, total: int = 0) -> Iterator[Any]:
-        """Add records; yields a row for each file that was written."""
+        """Add records, and yield a row for each file that was written."""
         if block != self._block:
             yield from self.finish()
             self._block = block
@@ -96,7 +96,7 @@ class TableWriter:
 
 
 def file_row(block: int, piece: int, rows: int, number: int) -> Any:
-    """One row of FILES. A piece of -1 is no file, only a number to sum."""
+    """Return one row of FILES. A piece of -1 stands for a number to sum without a file."""
     import pyarrow as pa
 
     kinds = (pa.int32(), pa.int32(), pa.int64(), pa.int64())
@@ -105,7 +105,7 @@ def file_row(block: int, piece: int, rows: int, number: int) -> Any:
 
 
 def batch(**columns: Any) -> Any:
-    """A batch of equally long columns: numpy arrays, or lists of bytes."""
+    """Return a batch of equally long columns: numpy arrays, or lists of bytes."""
     import pyarrow as pa
 
     arrays = [
@@ -115,7 +115,7 @@ def batch(**columns: Any) -> Any:
 
 
 def columns_of(batches: Iterable[Any], *names: str) -> Iterator[list[np.ndarray]]:
-    """The columns of each batch as numpy arrays; empty batches are left out."""
+    """Yield the columns of each batch as numpy arrays; empty batches are left out."""
     for each in batches:
         if each.num_rows:
             yield [each.column(each.schema.get_field_index(name)).to_numpy(zero_copy_only=False) for name in names]
@@ -129,18 +129,16 @@ def records_of(dtype: np.dtype, **columns: np.ndarray) -> np.ndarray:
 
 
 def runs(values: np.ndarray) -> Iterator[tuple[int, slice]]:
-    """Yield each run of equal values and where it is."""
+    """Yield each run of equal values: the value and its slice."""
     starts = np.flatnonzero(np.diff(values, prepend=values[0] - 1))
     for start, end in zip(starts, [*starts[1:], len(values)], strict=True):
         yield int(values[start]), slice(int(start), int(end))
 
 
-def write_by_block(
-    place: CorpusPlace, name: str, dtype: np.dtype, batches: Iterable[Any], unique: bool = False
-) -> Iterator[Any]:
-    """Write records sorted by block; the fields of `dtype` are columns beside `block`."""
+def write_by_block(place: Any, name: str, dtype: np.dtype, unique: bool, batches: Iterable[Any]) -> Iterator[Any]:
+    """Write records sorted by block, as one task; the batches have a column `block` and one for each field of `dtype`."""
     assert dtype.names is not None
-    writer = TableWriter(place, name, dtype, unique=unique)
+    writer = TableWriter(place.value, name, dtype, unique=unique)
     for blocks, *columns in columns_of(batches, "block", *dtype.names):
         records = records_of(dtype, **dict(zip(dtype.names, columns, strict=True)))
         for block, part in runs(blocks):

@@ -9,19 +9,18 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Callable
 from string import ascii_letters as LETTERS, digits as DIGITS
-from typing import Any, Callable  # noqa: UP035
-from urllib.parse import urlsplit
+from typing import Any
 
-from ..characters import CLOSERS, SENTENCE_ENDS, TERMINALS, simple_lower
+from skytrain.corpus.characters import CLOSERS, SENTENCE_ENDS, TERMINALS
+from skytrain.corpus.rules.language import LANGUAGE_CHARS
+from skytrain.corpus.rules.normalize import is_control
+from skytrain.corpus.rules.scan import POLICY_PHRASES
+from skytrain.corpus.rules.tidy import ENGLISH_WORDS
+from skytrain.corpus.rules.urls import host_of
 
 STOP_WORDS = {"the", "be", "to", "of", "and", "that", "have", "with"}
-# None of them is a common word of another language ("of" is, in Dutch and its kin; "in" and "is" in many).
-ENGLISH_WORDS = ("the", "and", "to", "that", "with", "this", "are", "from", "which", "have", "be", "you", "it", "for")
-LANGUAGE_CHARS = 2000  # enough to tell a language by
-EXOTIC_SPACES = "\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
-SCHEME = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*:)?//")
-POLICY_PHRASES = ("terms of use", "privacy policy", "cookie policy", "uses cookies", "use of cookies", "use cookies")
 
 
 def normalize(text: str, settings: Any) -> str:
@@ -40,14 +39,6 @@ def normalize(text: str, settings: Any) -> str:
     return text
 
 
-def is_control(letter: str) -> bool:
-    """Return whether a character is a control character or invisible: byte order mark, zero-width space, soft hyphen.
-
-    Joiners are kept, because scripts and emoji need them.
-    """
-    return unicodedata.category(letter) == "Cc" or letter in "\ufeff\u200b\u00ad\ufffe\uffff"
-
-
 def english(text: str, share: float) -> bool:
     words = word_runs(text[:LANGUAGE_CHARS])
     return bool(words) and sum(word in ENGLISH_WORDS for word in words) >= share * len(words)
@@ -58,18 +49,10 @@ def language(text: str, settings: Any) -> str | None:
     from resiliparse.parse.lang import detect_fast
 
     if english(text, settings.english_words):
-        found = "en"
+        language = "en"
     else:
-        found, _ = detect_fast(text[:LANGUAGE_CHARS], cutoff=settings.max_rank)
-    return None if found in settings.keep else found
-
-
-def host_of(address: str) -> str:
-    """Return the host of a URL, which may lack its scheme; empty if it has none."""
-    try:
-        return (urlsplit(address if SCHEME.match(address) else "//" + address).hostname or "").lower()
-    except ValueError:  # brackets that are no IPv6 address
-        return ""
+        language, _ = detect_fast(text[:LANGUAGE_CHARS], cutoff=settings.max_rank)
+    return None if language in settings.keep else language
 
 
 def url(address: str | None, settings: Any) -> str | None:
@@ -84,7 +67,7 @@ def url(address: str | None, settings: Any) -> str | None:
 
 
 def hide_personal(text: str, settings: Any) -> str:
-    """Each e-mail address and IPv4 address, from left to right, replaced by a reserved one."""
+    """Replace each e-mail address and IPv4 address, from left to right, by a reserved one."""
     if settings.emails:
         text = _replace_each(text, _email_end, "email@example.com")
     return _replace_each(text, _ip_end, "192.0.2.1") if settings.ips else text
@@ -111,7 +94,7 @@ def duplicates(pieces: list[str]) -> tuple[int, int]:
 
 
 def top_ngram_chars(words: list[str], n: int) -> int:
-    """Characters of the n-gram that occurs most often, the earliest of several, where one occurs twice at all."""
+    """Return the characters of the most frequent n-gram, the earliest of several; 0 if none occurs twice."""
     grams = Counter(" ".join(words[i : i + n]) for i in range(len(words) - n + 1))
     if not grams:
         return 0
@@ -148,10 +131,10 @@ def gopher_repetition(text: str, settings: Any) -> str | None:
         return "duplicate_line_chars"
     if paragraph_chars / size > settings.max_duplicate_paragraph_chars:
         return "duplicate_paragraph_chars"
-    for n, limit in zip((2, 3, 4), settings.max_top_ngram_chars):  # noqa: B905
+    for n, limit in zip((2, 3, 4), settings.max_top_ngram_chars, strict=True):
         if top_ngram_chars(words, n) / size > limit:
             return f"top_{n}gram"
-    for n, limit in zip(range(5, 11), settings.max_duplicate_ngram_chars):  # noqa: B905
+    for n, limit in zip(range(5, 11), settings.max_duplicate_ngram_chars, strict=True):
         if duplicate_ngram_chars(words, n) / size > limit:
             return f"duplicate_{n}gram"
     return None
@@ -182,7 +165,7 @@ def gopher_quality(text: str, settings: Any) -> str | None:
 
 
 def sentences_in(line: str) -> int:
-    """Words that end a sentence, and one more for what follows the last of them."""
+    """Return the number of words that end a sentence, and one more if text follows the last of them."""
     ends = [word[:1] + word[1:].rstrip(CLOSERS) for word in line.split()]
     finished = [end.endswith(tuple(SENTENCE_ENDS)) for end in ends]
     return sum(finished) + (not finished[-1])
@@ -237,9 +220,14 @@ def fineweb(text: str, settings: Any) -> str | None:
 
 
 def shingles(text: str, width: int = 5) -> set[tuple[str, ...]]:
-    """What near-duplicates are compared by: runs of `width` words, where a word is letters and digits in lower case."""
+    """Return the shingles by which near-duplicates are compared: runs of `width` words of letters and digits."""
     words = word_runs(text)
     return {tuple(words[i : i + width]) for i in range(max(1, len(words) - width + 1))} if words else set()
+
+
+def simple_lower(text: str) -> str:
+    """Lower-case a text without changing its length; `CharacterTables.lower` must agree with it."""
+    return "".join(low if len(low := letter.lower()) == 1 else letter for letter in text)
 
 
 def word_runs(text: str) -> list[str]:
@@ -267,7 +255,10 @@ def _run(text: str, i: int, members: str) -> int:
 
 
 def _email_end(text: str, i: int) -> int:
-    """Where the address that begins at `i` ends, or `i`: letters, "@", labels with dots between them, the last of letters alone."""
+    """Return where the address that begins at `i` ends, or `i` if there is none.
+
+    It is letters, "@", and labels with dots between them, the last of only letters.
+    """
     at = _run(text, i, LETTERS + DIGITS + "._%+-")
     if at == i or text[at : at + 1] != "@":
         return i
@@ -285,7 +276,10 @@ def _email_end(text: str, i: int) -> int:
 
 
 def _ip_end(text: str, i: int) -> int:
-    """Where the address that begins at `i` ends, or `i`: four numbers up to 255 without leading zeros, not part of a longer row of them."""
+    """Return where the address that begins at `i` ends, or `i` if there is none.
+
+    It is four numbers up to 255 without leading zeros, and not part of a longer row of numbers.
+    """
     if i and (text[i - 1] == "." or text[i - 1].isdecimal()):
         return i
     end = i
