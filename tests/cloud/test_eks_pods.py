@@ -21,6 +21,8 @@ from tests.support.tiny import TINY
 
 from .test_eks import IMAGE
 
+pytestmark = pytest.mark.usefixtures("default_signals")
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 400
 OUTPUTS = {"project": "demo", "account_id": "123456789012", "region": "us-east-2", "bucket": "bucket"}

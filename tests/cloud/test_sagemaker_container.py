@@ -26,6 +26,8 @@ from skytrain.pipelines.launch import packed
 from tests.support.hosts import Host, two_hosts
 from tests.support.tiny import TINY
 
+pytestmark = pytest.mark.usefixtures("default_signals")
+
 OUTPUTS = {"project": "demo", "account_id": "123456789012", "region": "us-east-2", "bucket": "bucket"}
 CONFIG = {str(path): text.encode() for path, text in cloud_files(OUTPUTS, "ada").items()}
 PATIENCE_SECONDS = 600

@@ -15,6 +15,8 @@ from skytrain.config import SkytrainError
 from skytrain.config.schema.slurm import NO_SLURM
 from tests.support.slurm import slurm_cluster
 
+pytestmark = pytest.mark.usefixtures("default_signals")
+
 SETTINGS = replace(NO_SLURM, time=3600.0, save_before=60.0)
 
 

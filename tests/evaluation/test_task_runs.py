@@ -25,6 +25,8 @@ from skytrain.training.module import CausalLM
 from tests.support.questions import write_records
 from tests.support.tiny import TINY, tiny_config
 
+pytestmark = pytest.mark.usefixtures("default_signals")
+
 OPTIONS = ("trainer.steps=6", "trainer.validate_every=null", "trainer.device=cpu", "model.dropout=0.1",
            "model.max_length=256", "trainer.sequence_length=256", "trainer.batch_tokens=1024")  # fmt: skip
 TASKS = ("evaluation.tasks=[hellaswag,winogrande]", "evaluation.every=3", "evaluation.limit=20")

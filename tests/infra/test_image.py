@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("default_signals")
+
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "docker/Dockerfile"
 HADOLINT = Path(sys.executable).parent / "hadolint"

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,9 @@ from skytrain.jobs.supervision import ClaimedAttempt, Supervision
 from skytrain.jobs.supervisor import Limits, ProcessLayout, Restarts, Supervisor, choose_processes, count_gpus, torchrun
 from skytrain.runs import EXIT_CODES, UNCOMMITTED, ask_stop, read_outcome
 from skytrain.storage import open_store
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.usefixtures("default_signals")
 
 WORKER = """
 import os, signal, sys, time
@@ -41,8 +43,10 @@ for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
 starts = len(list(here.glob("start-*")))
 (here / f"start-{starts}").write_text(str(os.getpid()))
 supervision.arrive(0)
-def wait():
-    while not asked:
+def wait(done=lambda: asked):
+    deadline = time.monotonic() + 120
+    while not done():
+        assert time.monotonic() < deadline
         time.sleep(0.01)
 """
 
@@ -68,9 +72,7 @@ def supervised(tmp_path, monkeypatch):
 
 def when(path: Path, do) -> None:
     """Calls `do` with the text of a file as soon as there is one."""
-    deadline = time.monotonic() + 30
-    while not (path.exists() and path.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: path.exists() and path.read_text())
     do(path.read_text())
 
 
@@ -164,20 +166,32 @@ def test_a_signal_while_a_restart_is_waited_for_ends_the_job(supervised, monkeyp
     monkeypatch.setattr(module, "FIRST_WAIT_SECONDS", 600.0)
 
     def after_the_crash():
-        while not supervised.said:
-            time.sleep(0.01)
+        wait_until(lambda: supervised.said)
         os.kill(os.getpid(), signal.SIGTERM)
 
     assert supervised("sys.exit(1)", max_restarts=1, before=after_the_crash) == 12
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
-def test_a_signal_is_passed_on_once_and_the_worker_may_save(supervised, number):
+def test_a_signal_is_passed_on_once_and_the_worker_may_save(supervised, number, monkeypatch):
+    """The worker goes on when the supervisor has had two more rounds in which to send it again."""
     lines = """
     wait()
-    time.sleep(0.3)
+    (here / "asked").write_text("yes")
+    wait((here / "released").exists)
     supervision.report_outcome("interrupted" if asked == [NUMBER] else "done")
     """
+    workers = Supervision.workers
+    rounds: list[int] = []
+
+    def look(supervision: Supervision) -> set[int]:
+        if (supervised.folder / "asked").exists():
+            rounds.append(1)
+        if len(rounds) > 2:
+            (supervised.folder / "released").write_text("yes")
+        return workers(supervision)
+
+    monkeypatch.setattr(Supervision, "workers", look)
     send = lambda: when(supervised.folder / "supervision/pid-0", lambda _: os.kill(os.getpid(), number))  # noqa: E731
     assert supervised(lines.replace("NUMBER", str(int(number))), before=send) == 7
 
@@ -233,7 +247,7 @@ def test_a_worker_that_does_not_stop_in_time_is_killed(supervised):
 def test_a_second_interrupt_ends_it_at_once(supervised):
     def twice(_):
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.3)
+        wait_until(lambda: supervised.supervisor.interruption)  # two that come together are one
         os.kill(os.getpid(), signal.SIGINT)
 
     assert supervised("time.sleep(600)", before=lambda: when(supervised.folder / "supervision/pid-0", twice)) == 12
@@ -247,8 +261,7 @@ def test_a_cleaner_of_temporary_folders_neither_hides_workers_nor_loses_the_outc
     """
 
     def clean_then_stop(_):
-        while not supervised.supervisor._workers:  # a cleaner comes after days
-            time.sleep(0.01)
+        wait_until(lambda: supervised.supervisor._workers)  # a cleaner comes after days
         shutil.rmtree(supervised.folder / "supervision")
         os.kill(os.getpid(), signal.SIGTERM)
 
@@ -288,16 +301,9 @@ def kill_supervisor(folder: Path, moment: Path, *command: str) -> str:
     assert process.stdout is not None
     supervisor = process.stdout.readline().strip()
     when(moment, lambda _: process.kill())
-    process.wait()
+    process.wait(60)
     process.stdout.close()
     return supervisor
-
-
-def all_end(supervisor: str) -> bool:
-    deadline = time.monotonic() + 10
-    while supervised_by(supervisor) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not supervised_by(supervisor)
 
 
 def test_workers_die_with_a_supervisor_that_is_killed(tmp_path):
@@ -309,7 +315,7 @@ def test_workers_die_with_a_supervisor_that_is_killed(tmp_path):
         f"import subprocess, sys\nsubprocess.run([sys.executable, {str(script)!r}])\n"
     )
     supervisor = kill_supervisor(tmp_path / "supervision", tmp_path / "supervision/pid-0", str(between))
-    assert all_end(supervisor)
+    wait_until(lambda: not supervised_by(supervisor))
 
 
 def test_a_worker_that_starts_when_its_supervisor_is_gone_ends_before_it_imports_anything(tmp_path):
@@ -325,7 +331,8 @@ def test_a_worker_that_starts_when_its_supervisor_is_gone_ends_before_it_imports
         f"import subprocess, sys\nsubprocess.run([sys.executable, {str(script)!r}], start_new_session=True)\n"
     )
     supervisor = kill_supervisor(tmp_path / "supervision", tmp_path / "started", str(between))
-    assert all_end(supervisor) and not late.exists()
+    wait_until(lambda: not supervised_by(supervisor))
+    assert not late.exists()
 
 
 def test_processes_follow_the_gpus_where_work_is_shared(monkeypatch):

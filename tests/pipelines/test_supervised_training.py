@@ -18,6 +18,8 @@ from skytrain.runs import attempt_numbers, read_metrics, read_outcome
 from skytrain.storage import open_store
 from tests.support.tiny import TINY
 
+pytestmark = pytest.mark.usefixtures("default_signals")
+
 ROOT = Path(__file__).parents[2]
 LONG = ("trainer.steps=400", "trainer.validate_every=null", "trainer.checkpoint_every=2", "trainer.device=cpu")
 

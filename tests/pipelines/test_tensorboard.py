@@ -23,6 +23,8 @@ from skytrain.runs import EventCopies, EventFiles, events_key, new_record, save_
 from skytrain.storage import Store, open_store
 from tests.runs.test_sync import record
 
+pytestmark = pytest.mark.usefixtures("default_signals")
+
 
 def test_parts_are_joined_to_files_that_only_ever_grow(s3_store: Store, tmp_path, monkeypatch):
     monkeypatch.setattr(sync, "PART_BYTES", 60)

@@ -15,6 +15,8 @@ from skytrain.storage import open_store
 from skytrain.training.micro_batch import with_size
 from tests.support.tiny import tiny_config
 
+pytestmark = pytest.mark.usefixtures("default_signals")
+
 GOLDEN = Path(__file__).parent / "golden_losses.json"
 
 

@@ -36,6 +36,8 @@ from skytrain.training.services import spent_before, start_meter
 from tests.support.imds import fake_metadata
 from tests.support.tiny import tiny_config
 
+pytestmark = pytest.mark.usefixtures("default_signals")
+
 SHORT = ("trainer.steps=8", "trainer.validate_every=null", "trainer.checkpoint_every=2", "trainer.keep_checkpoints=9")
 
 

@@ -25,6 +25,8 @@ from skytrain.pipelines.serve import ServeJob, ServeRequest, serve, served_model
 from skytrain.runs import Silent
 from skytrain.serving import Endpoint, EndpointError
 
+pytestmark = pytest.mark.usefixtures("default_signals")
+
 SKYTRAIN = [sys.executable, "-m", "skytrain"]
 
 

@@ -14,6 +14,8 @@ from skytrain.storage import Patience, Retry
 from skytrain.training.interruptions import BudgetWatch, Interruptions, NoticeWatch, Signals, StepAction, StopSources
 from tests.support.imds import fake_metadata
 
+pytestmark = pytest.mark.usefixtures("default_signals")
+
 
 class Notes(Silent):
     def __init__(self) -> None:
