@@ -160,7 +160,7 @@ def test_an_object_replaced_during_a_download_is_noticed(
 ) -> None:
     direct_store.upload(large_file, "key")
     fault_proxy.inject("latency", when=replacing(direct_store, "key", b"b" * (12 << 20), on_request=2))
-    with pytest.raises(StoreError, match="another writer replaced it meanwhile"):
+    with pytest.raises(StoreError, match="another writer replaced it in the meantime"):
         faulty_store.download("key", tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
 
@@ -196,7 +196,7 @@ def test_wrong_bytes_that_stay_wrong_are_an_error(faulty_store: Store, fault_pro
     faulty_store.write("key", CONTENT)
     fault_proxy.inject("wrong_bytes", when=lambda request: request.method == "GET")
     with pytest.raises(
-        StoreError, match=r"cannot read .*/key: the bytes were damaged on their way .*\(tried for .* s\)"
+        StoreError, match=r"cannot read .*/key: the bytes were damaged in transit .*\(tried for .* s\)"
     ):
         faulty_store.patient(BRIEFLY).read("key")
     with pytest.raises(StoreError, match=r"cannot download .*/key: its sha256 is"):
@@ -230,7 +230,7 @@ def test_an_upload_that_fails_leaves_no_object_and_no_parts(
 ) -> None:
     fault_proxy.inject("damaged_request", when=lambda request: "partNumber=2" in request.path)
     with pytest.raises(
-        StoreError, match=r"cannot upload .*/large: the bytes were damaged on their way \(\w+\) \(tried for .* s\)"
+        StoreError, match=r"cannot upload .*/large: the bytes were damaged in transit \(\w+\) \(tried for .* s\)"
     ):
         faulty_store.patient(BRIEFLY).upload(large_file, "large")
     assert direct_store.list() == [] and unfinished_uploads(s3_server, direct_store) == []
@@ -260,7 +260,7 @@ def test_a_stored_size_that_is_not_the_sent_one_is_an_error(
 ) -> None:
     stat = type(s3_store).stat
     monkeypatch.setattr(type(s3_store), "stat", lambda self, key: dataclasses.replace(stat(self, key), size=3))
-    with pytest.raises(StoreError, match="12582912 bytes were sent, and 3 are there"):
+    with pytest.raises(StoreError, match="12582912 bytes were sent, but 3 arrived"):
         s3_store.upload(large_file, "key")
 
 
@@ -340,7 +340,7 @@ def test_a_request_that_is_never_answered_is_given_up_and_repeated(
 @pytest.mark.parametrize(
     ("kind", "error", "advice"),
     [
-        ("expired", AccessDenied, "the credentials have ended: sign in again"),
+        ("expired", AccessDenied, "the credentials have expired: sign in again"),
         ("skewed", AccessDenied, "this machine's clock is wrong: set it"),
         ("other_region", StoreError, "set AWS_REGION to the bucket's region"),
     ],

@@ -82,7 +82,7 @@ def test_a_full_disk_leaves_the_old_object_and_nothing_else(tmp_path: Path, smal
     store = open_store(str(tmp_path / "store"))
     store.write("key", b"old")
     for write in (store.write, store.create):
-        with pytest.raises(StoreError, match=r"File too large[^\n]*\n.*make room"):
+        with pytest.raises(StoreError, match=r"File too large[^\n]*\n.*free some space"):
             write("key" if write == store.write else "new", bytes(2 * MIB))
     assert store.read("key") == b"old" and everything_in(tmp_path) == ["key"]
 

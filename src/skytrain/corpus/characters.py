@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-# str.isspace, str.isalpha, str.isalnum
+# Flags of a character: str.isspace, str.isalpha, str.isalnum.
 SPACE = 1
 LETTER = 2
 WORD = 4
-# may end a line of prose; ends a sentence; may follow the end of a sentence
+# It may end a line of prose; it ends a sentence; it may follow the end of a sentence.
 TERMINAL = 8
 SENTENCE = 16
 CLOSER = 32
-# counted individually; a letter at which a phrase search starts
+# It is counted individually; it is a letter at which a phrase search starts.
 MARK = 64
 ANCHOR = 128
 SENTENCE_ENDS = ".!?…。！？"

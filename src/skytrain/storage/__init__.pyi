@@ -1,7 +1,7 @@
-from .aws import aws_client_config as aws_client_config
+from .aws import aws_client_config as aws_client_config, register_fsspec as register_fsspec
 from .base import Progress as Progress, Stat as Stat, Store as Store
-from .copy_journal import CopyJournal as CopyJournal
 from .copying import (
+    CopyJournal as CopyJournal,
     CopyPlan as CopyPlan,
     plan_copy as plan_copy,
     refuse_replacing as refuse_replacing,
@@ -14,7 +14,6 @@ from .errors import (
     StoreError as StoreError,
     StoreUnreachable as StoreUnreachable,
 )
-from .fsspec_face import register_fsspec as register_fsspec
 from .hub import is_hub_name as is_hub_name, resolve_hub_or_folder as resolve_hub_or_folder
 from .opening import open_store as open_store
 from .retry import Patience as Patience, Retry as Retry

@@ -1,4 +1,4 @@
-"""S3 connection settings: endpoint, region and credentials, resolved the way AWS's own tools do."""
+"""S3 connection settings: endpoint, region and credentials, resolved as AWS's tools do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from importlib.util import find_spec
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..config import MissingExtra, aws_region, has_aws_credentials, has_aws_profile, metadata_endpoint, s3_endpoint
+from ..config import (
+    MissingExtra,
+    StoreConfig,
+    aws_region,
+    has_aws_credentials,
+    has_aws_profile,
+    metadata_endpoint,
+    s3_endpoint,
+)
 from .errors import AccessDenied, StoreError
 from .retry import Retry
 
@@ -52,11 +60,35 @@ def s3_arguments(root: str, retry: Retry, sse: str | None = None, kms_key: str |
 
 
 def aws_client_config() -> Any:
-    """Return botocore's configuration for calls to AWS's control planes: its own retries, slower when throttled."""
+    """Return botocore's configuration for calls to AWS's control planes: botocore retries, slower when throttled."""
     from botocore.config import Config
 
     retries = {"mode": "adaptive", "total_max_attempts": CALL_ATTEMPTS}
     return Config(retries=retries, connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS)
+
+
+def register_fsspec(config: StoreConfig | None = None) -> None:
+    """Make `fsspec.open("s3://...")` reach the same endpoint with the same credentials and encryption as the store.
+
+    It serves libraries that open files through fsspec: Lightning's checkpoints and loggers, pandas, pyarrow.
+    """
+    if find_spec("fsspec") is None:
+        raise MissingExtra("fsspec", "train")
+    import fsspec
+    from obstore.fsspec import FsspecStore
+
+    if config is None:
+        arguments = s3_arguments("s3://", Retry())
+    else:
+        arguments = s3_arguments(config.root, Retry(), config.sse, config.kms_key)
+
+    class S3FileSystem(FsspecStore):
+        protocol = "s3"
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__("s3", *args, **{**arguments, **kwargs})
+
+    fsspec.register_implementation("s3", S3FileSystem, clobber=True)
 
 
 def _botocore_session(root: str) -> Any:
@@ -88,8 +120,9 @@ def _credential_provider(root: str, session: Any) -> Any:
 def _configured_endpoint(session: Any) -> str | None:
     from botocore.configprovider import ConfiguredEndpointProvider
 
-    found = ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), client_name="s3").provide()
-    return str(found) if found else None
+    provider = ConfiguredEndpointProvider(session.full_config, session.get_scoped_config(), client_name="s3")
+    endpoint = provider.provide()
+    return str(endpoint) if endpoint else None
 
 
 def _metadata_endpoint(root: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from .errors import StoreError
 
 Progress = Callable[[str, float], None]
-"""Called with a key and the bytes by which its transfer advanced (negative when a transfer starts over)."""
+"""A function that is called with a key and the bytes by which its transfer advanced (negative when it starts over)."""
 
 TEMPORARY_PREFIX = ".skytrain-"
 
@@ -23,7 +23,7 @@ class Stat:
     key: str
     size: int
     etag: str
-    modified: float = 0.0  # when it was last written, in seconds by the store's own clock
+    modified: float = 0.0  # when it was last written, in seconds by the store's clock
 
 
 class Store(ABC):
@@ -37,7 +37,7 @@ class Store(ABC):
 
     @property
     def failing(self) -> bool:
-        """Whether operations are currently failing and being retried."""
+        """Return whether operations are currently failing and being retried."""
         return False
 
     def url(self, key: str) -> str:
@@ -45,7 +45,7 @@ class Store(ABC):
 
     @abstractmethod
     def read(self, key: str) -> bytes:
-        """Return the whole object. Raises `NotFound` if it does not exist."""
+        """Return the object's bytes. Raises `NotFound` if it does not exist."""
 
     @abstractmethod
     def read_range(self, key: str, start: int, length: int) -> bytes:
@@ -90,8 +90,8 @@ class Store(ABC):
     def upload(self, path: Path | str, key: str, progress: Progress | None = None, sha256: str | None = None) -> str:
         """Copy a local file to `key` and return the sha256 of the stored bytes.
 
-        If `sha256` is given, a file with another hash is refused, and a bucket keeps it with the object: later
-        reads of the whole object are verified with it.
+        If `sha256` is given, a file with another hash is refused, and a bucket keeps the hash with the object to
+        verify later reads of all of it.
         """
 
     @abstractmethod
@@ -129,7 +129,7 @@ def check_key(root: str, key: str) -> str:
         )
     if any(part.startswith(TEMPORARY_PREFIX) for part in parts):
         raise StoreError(
-            "use", f"{root}/{key}", f"names that start with {TEMPORARY_PREFIX!r} are kept for files being written"
+            "use", f"{root}/{key}", f"names that start with {TEMPORARY_PREFIX!r} are reserved for files being written"
         )
     return key
 
@@ -141,6 +141,6 @@ def check_prefix(root: str, prefix: str) -> str:
 
 
 def refuse_root(root: str, prefix: str) -> None:
-    """Raise `StoreError` for an empty prefix, which would delete the whole store."""
+    """Raise `StoreError` for an empty prefix, which would delete the entire store."""
     if not check_prefix(root, prefix):
-        raise StoreError("delete", root, "that is the whole store", hint="name a folder below it")
+        raise StoreError("delete", root, "that is the entire store", hint="name a folder below it")

@@ -13,12 +13,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .answers import Contended, CutShort, Damaged, Replaced, explain
 from .aws import s3_arguments
 from .base import Progress, Stat, Store, check_key, check_prefix, refuse_root
 from .errors import StoreError
 from .folder import explained, source_opened
 from .retry import Attempts, Retry, ServerHistory
+from .s3_errors import Contended, CutShort, Damaged, Replaced, explain
 from .transfer import CHUNK_BYTES, Transfer, altered, changed, file_chunks, write_whole
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class BucketStore(Store):
         self._made_from = (root, retry, sse, kms_key)
         bucket, _, prefix = root.removeprefix("s3://").rstrip("/").partition("/")
         if not bucket:
-            raise StoreError("open", root, "it names no bucket", hint="s3://bucket/project")
+            raise StoreError("open", root, "it does not name a bucket", hint="for example s3://bucket/project")
         self.root = f"s3://{bucket}/{check_prefix(root, prefix)}".rstrip("/")
         self._retry = retry
         self._history = ServerHistory()
@@ -107,7 +107,7 @@ class BucketStore(Store):
             try:
                 client.put(check_key(self.root, key), data, mode="create", attributes=attributes)
             except AlreadyExistsError:
-                # It may be our own object: an earlier attempt stored it, but its response was lost.
+                # It may be this writer's object: an earlier attempt stored it, but its response was lost.
                 try:
                     return client.get(key).attributes.get(WRITER_NAME) == writer
                 except FileNotFoundError:
@@ -118,15 +118,15 @@ class BucketStore(Store):
 
     def list(self, prefix: str = "") -> list[Stat]:
         prefix = check_prefix(self.root, prefix)
-        found = self._call("list", prefix, lambda client: client.list(prefix or None).collect())
+        objects = self._call("list", prefix, lambda client: client.list(prefix or None).collect())
         # S3's console creates empty objects as folder markers: `a/`, which obstore lists as `a`.
-        folders = {str(folder) for meta in found for folder in PurePosixPath(meta["path"]).parents} | {prefix}
-        return sorted((_stat(meta) for meta in found if meta["path"] not in folders), key=lambda stat: stat.key)
+        folders = {str(folder) for meta in objects for folder in PurePosixPath(meta["path"]).parents} | {prefix}
+        return sorted((_stat(meta) for meta in objects if meta["path"] not in folders), key=lambda stat: stat.key)
 
     def folders(self, prefix: str = "") -> builtins.list[str]:
         prefix = check_prefix(self.root, prefix)
-        found = self._call("list", prefix, lambda client: client.list_with_delimiter(prefix or None))
-        return sorted(path.rpartition("/")[2] for path in found["common_prefixes"])
+        listing = self._call("list", prefix, lambda client: client.list_with_delimiter(prefix or None))
+        return sorted(path.rpartition("/")[2] for path in listing["common_prefixes"])
 
     def stat(self, key: str) -> Stat | None:
         check_key(self.root, key)
@@ -168,7 +168,7 @@ class BucketStore(Store):
             raise StoreError(
                 "upload",
                 self.url(key),
-                f"{transfer.size} bytes were sent, and {stored.size if stored else 'none'} are there",
+                f"{transfer.size} bytes were sent, but {stored.size if stored else 'none'} arrived",
             )
         return transfer.sha256
 
@@ -222,7 +222,7 @@ class BucketStore(Store):
     def _fetch(
         self, operation: str, key: str, start: int = 0, length: int | None = None, etag: str | None = None
     ) -> tuple[bytes, str | None]:
-        """Return bytes of one object, and its sha256 if stored as metadata.
+        """Return bytes of one object, and its sha256 if that is stored as metadata.
 
         An interrupted download resumes where it broke off. Each request after the first requires the same etag, so
         S3 rejects it if the object was replaced.
@@ -276,9 +276,9 @@ class BucketStore(Store):
         attempts = self._attempts(operation, key)
         while True:
             try:
-                found = action(self._running_client())
+                result = action(self._running_client())
                 attempts.succeeded()
-                return found
+                return result
             except StoreError:
                 raise
             except Exception as error:

@@ -1,13 +1,15 @@
-"""Copies objects from one store to another: verified, resumable, and never complete by looks before it is.
+"""Copies objects from one store to another: verified, resumable, and never looking complete before it is.
 
-The second run of a copy transfers only what is missing or differs. What a copy has verified is noted in the user's
-cache, with the etags of both objects, so that it need not be read again; without that note, objects of equal size are
-compared by their hashes.
+The second run of a copy transfers only what is missing or differs. The objects that a copy has verified are noted in
+the user's cache, with the etags of both sides, so that they need not be read again; without such a note, objects of
+equal size are compared by their hashes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import json
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
@@ -16,21 +18,51 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..config import SkytrainError, plural
+from ..config import SkytrainError, plural, skytrain_cache_folder
 from .base import Progress, Stat, Store
-from .copy_journal import CopyJournal
 from .errors import StoreError
 
-CONCURRENT_OBJECTS = 4  # each large object has concurrent parts of its own
+CONCURRENT_OBJECTS = 4  # the parts of each large object are concurrent too
 READ_BYTES = 8 << 20
 SHOWN = 5
 
 Action = Literal["copy", "replace", "keep"]
 
 
+class CopyJournal:
+    """The verified objects of one pair of stores, in the user's cache. Losing it costs time, never correctness."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[str, str]] = {}  # the etags of both sides, by key
+        if path.exists():
+            for line in path.read_text().splitlines():
+                with contextlib.suppress(ValueError, KeyError, TypeError):  # the last line of a killed process
+                    record = json.loads(line)
+                    self._known[record["key"]] = (record["source"], record["target"])
+
+    @classmethod
+    def of(cls, source: Store, target: Store) -> CopyJournal:
+        name = hashlib.sha256(f"{source.root}\n{target.root}".encode()).hexdigest()[:16]
+        return cls(skytrain_cache_folder() / "copies" / f"{name}.jsonl")
+
+    def knows(self, source: Stat, target: Stat) -> bool:
+        """Return whether these two objects were found to be equal, and neither has changed since."""
+        return self._known.get(source.key) == (source.etag, target.etag)
+
+    def note(self, source: Stat, target: Stat, sha256: str) -> None:
+        record = {"key": source.key, "source": source.etag, "target": target.etag, "sha256": sha256}
+        with self._lock:
+            self._known[source.key] = (source.etag, target.etag)
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+
+
 @dataclass(frozen=True)
 class CopyItem:
-    """One object of the source, and what is to be done about it at the target."""
+    """One object of the source, and what to do with it at the target."""
 
     source: Stat
     action: Action
@@ -38,7 +70,7 @@ class CopyItem:
 
 @dataclass(frozen=True)
 class CopyPlan:
-    """What a copy would do."""
+    """The objects that a copy would transfer, replace and keep."""
 
     source: Store
     target: Store
@@ -57,7 +89,7 @@ class CopyPlan:
 
 
 def plan_copy(source: Store, target: Store, journal: CopyJournal, progress: Progress | None = None) -> CopyPlan:
-    """Compare the two stores. `progress` hears of the bytes that had to be read for that."""
+    """Compare the two stores. `progress` is called with the bytes that have to be read for that."""
     check_apart(source, target)
     stats = source.list()
     if not stats:
@@ -98,10 +130,10 @@ def refuse_replacing(plan: CopyPlan) -> None:
 
 
 def run_copy(plan: CopyPlan, journal: CopyJournal, progress: Progress | None = None) -> None:
-    """Copy what the plan says.
+    """Carry out the plan.
 
-    Objects that declare others complete come last, in their order; those that are to be replaced are deleted first.
-    So a copy that is cut off, and a reader during it, never see a marker without what it stands for.
+    Objects that declare others complete are copied last, in the order of `completes`; those to be replaced are deleted
+    first. So neither an interrupted copy nor a reader during it sees a marker without the objects that it stands for.
     """
     for stat in plan.having("replace"):
         if completes(stat.key):
@@ -112,7 +144,7 @@ def run_copy(plan: CopyPlan, journal: CopyJournal, progress: Progress | None = N
 
 
 def completes(key: str) -> int:
-    """The order in which an object is copied: 0 for content, then what declares content complete."""
+    """Return the place of an object in the order of copying: 0 for content, more for what declares content complete."""
     name = key.rpartition("/")[2]
     if name == "manifest.json":
         return 1
@@ -144,7 +176,7 @@ def _copy_all(plan: CopyPlan, stats: Sequence[Stat], journal: CopyJournal, progr
                 )
             journal.note(stat, stored, sha256)
         except BaseException:
-            failed.set()  # the others finish the objects that they have begun
+            failed.set()  # other threads finish the object that they are copying
             raise
 
     with ThreadPoolExecutor(CONCURRENT_OBJECTS) as pool:
@@ -153,7 +185,7 @@ def _copy_all(plan: CopyPlan, stats: Sequence[Stat], journal: CopyJournal, progr
 
 
 def _copy_one(source: Store, target: Store, stat: Stat, progress: Progress | None) -> str:
-    """Copy one object and return its sha256. The bytes pass through a local file: both stores can verify that."""
+    """Copy one object and return its sha256. The bytes pass through a local file, which both stores can verify."""
     path = source.local_path(stat.key)
     if path is not None:
         return target.upload(path, stat.key, progress, sha256=_file_sha256(path))

@@ -189,8 +189,8 @@ def explained(operation: str, url: str, target: Path | None = None) -> Iterator[
         )
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
             raise AccessDenied(
-                operation, url, problem, hint=f"give this user the right to it, or {elsewhere}"
+                operation, url, problem, hint=f"give this user permission for it, or {elsewhere}"
             ) from error
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            elsewhere = f"make room on the disk, or {elsewhere}; nothing half-written was left"
+            elsewhere = f"free some space on the disk, or {elsewhere}; nothing half-written was left behind"
         raise StoreError(operation, url, problem, hint=elsewhere) from error

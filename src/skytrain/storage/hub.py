@@ -1,6 +1,6 @@
-"""Models and tokenizers by name: a folder on this machine, or a repository of the Hugging Face hub.
+"""Models and tokenizers by name: a folder on this machine, or a repository on the Hugging Face hub.
 
-Downloads go to the hub's own cache, so a second use is offline. The token is the hub's: its login, or HF_TOKEN.
+Downloads go to the hub's cache, so a second use is offline. The token is that of `hf auth login`, or HF_TOKEN.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?(@[\w./-]+)?")
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether `name` can be that of a repository: `owner/name` or `name`, with `@revision` if wanted."""
+    """Return whether `name` can name a repository: `owner/name` or `name`, optionally with `@revision`."""
     return HUB_NAME.fullmatch(name) is not None
 
 
 def resolve_hub_or_folder(name: str, patterns: Sequence[str]) -> Path:
     """Return the folder `name`, or a local copy of the files that match `patterns` from the hub's repository `name`.
 
-    `owner/name@revision` is a branch, a tag or a commit. Raises `SkytrainError` where neither exists, where the hub
-    cannot be reached, and where it asks for a token.
+    `owner/name@revision` names a branch, a tag or a commit. Raises `SkytrainError` if neither exists, if the hub cannot
+    be reached, or if it asks for a token.
     """
     if Path(name).expanduser().is_dir():
         return Path(name).expanduser()
@@ -56,7 +56,7 @@ def _explained(name: str, error: Exception) -> SkytrainError:
     cause = error.__cause__ if isinstance(error, LocalEntryNotFoundError) and error.__cause__ else error
     status = getattr(getattr(cause, "response", None), "status_code", None)
     login = "run `hf auth login`, or set HF_TOKEN to a token that may read it"
-    # The hub answers 401 for what does not exist as well as for what is private.
+    # The hub answers 401 both for what does not exist and for what is private.
     if isinstance(cause, GatedRepoError) or status == 403:
         return SkytrainError(
             f"{name}: the Hugging Face hub asks for a token with access\n"
@@ -66,7 +66,7 @@ def _explained(name: str, error: Exception) -> SkytrainError:
         return SkytrainError(f"{name}: the repository has no such revision\n  give a branch, a tag or a commit after @")
     if isinstance(cause, RepositoryNotFoundError) or status == 401:
         return SkytrainError(
-            f"{name}: neither a folder here nor a public repository of the Hugging Face hub\n"
+            f"{name}: neither a folder here nor a public repository on the Hugging Face hub\n"
             f"  correct the name; for a private repository, {login}"
         )
     if isinstance(error, LocalEntryNotFoundError | OfflineModeIsEnabled):

@@ -41,7 +41,7 @@ class Retry:
         return random.uniform(0, min(self.longest_wait_seconds, self.first_wait_seconds * 2 ** min(failures, 30)))
 
     def for_requests(self) -> RetryConfig:
-        """Return obstore's own quick retries, so that a brief failure of one part does not restart a whole upload.
+        """Return settings for obstore's quick retries, so that a brief failure of one part does not restart an upload.
 
         obstore draws each wait from [first wait, base x previous wait], however large `max_backoff` is: with
         base 2 the waits do not grow on average, and nine retries took 1.3 to 3.6 s. With base 4 they grow, to about
@@ -59,7 +59,7 @@ class Retry:
 
 
 class Patience:
-    """Counts consecutive failures of one task, and the time since the first of them."""
+    """The consecutive failures of one task, and the time since the first of them."""
 
     def __init__(self, retry: Retry) -> None:
         self._retry = retry
@@ -72,7 +72,7 @@ class Patience:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the first of the current consecutive failures; 0 if there are none."""
+        """The seconds since the first of the current consecutive failures; 0 if there are none."""
         return time.monotonic() - self._since if self.failing else 0.0
 
     def failed(self, limit_seconds: float | None = None) -> float | None:
@@ -92,7 +92,7 @@ class Patience:
 
 @dataclass
 class ServerHistory:
-    """Which operations a server has accepted so far; shared by views of a store and passed to spawned workers."""
+    """The operations that a server has accepted so far, shared by views of a store and passed to spawned workers."""
 
     responded: bool = False
     granted: set[str] = field(default_factory=set)  # permissions with at least one successful operation

@@ -18,7 +18,7 @@ LOCK = ".lock"  # held by the folder's process; the kernel releases it however t
 
 
 class ScratchFull(SkytrainError):
-    """The disk of the temporary files is full. What was stored so far is kept for the next call."""
+    """The disk of the temporary files is full. What was stored is kept for the next call."""
 
 
 class ScratchFolder:
@@ -40,7 +40,7 @@ class ScratchFolder:
 
     @contextmanager
     def needing(self, room: str) -> Iterator[None]:
-        """Raise `ScratchFull` if the disk fills up in this block; `room` says what is written here and its size."""
+        """Raise `ScratchFull` if the disk fills up in this block; `room` says how much is written, and for what."""
         try:
             yield
         except OSError as error:
@@ -48,7 +48,7 @@ class ScratchFolder:
                 raise
             raise ScratchFull(
                 f"no space is left on the disk of {self.path}\n  it takes {room}\n"
-                "  set TMPDIR to a folder with room for that and start again: what is finished is kept"
+                "  set TMPDIR to a folder with enough space and start again: finished work is kept"
             ) from None
 
 
@@ -58,7 +58,7 @@ def _locked_folder(name: str) -> tuple[Path, Any]:
         try:
             lock = (path / LOCK).open("w")
         except FileNotFoundError:
-            continue  # another process took it for a dead one's, before there was a lock
+            continue  # another process removed it as abandoned before there was a lock
         fcntl.flock(lock, fcntl.LOCK_EX)
         if (path / LOCK).exists():
             return path, lock
@@ -70,9 +70,9 @@ def _remove_dead(name: str) -> None:
         try:
             if folder.stat().st_uid != os.getuid():
                 continue
-            # Without its lock, a process was killed between making the two, or has not made it yet.
+            # A folder without a lock: its process was killed in between, or is about to create it.
             with (folder / LOCK).open("a") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(folder, ignore_errors=True)
-        except OSError:  # its process is alive, or another one removes it
+        except OSError:  # its process is alive, or another one is removing it
             continue

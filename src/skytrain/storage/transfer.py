@@ -22,7 +22,7 @@ DEAD_SECONDS = 24 * 3600.0  # like a bucket's lifecycle rule for incomplete uplo
 
 
 class Transfer:
-    """Counts and hashes the bytes of one object. A second pass restarts the count and the hash."""
+    """The count and the hash of one object's bytes. A second pass restarts both."""
 
     def __init__(self, key: str, progress: Progress | None) -> None:
         self._key = key
@@ -63,7 +63,7 @@ def write_whole(
                 file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
-            publish(temporary, path)  # while the file is locked: without its lock it would count as a dead writer's
+            publish(temporary, path)  # while locked: an unlocked file would be deleted as a killed writer's
     finally:
         temporary.unlink(missing_ok=True)
     _clear_dead(path.parent)
@@ -92,7 +92,7 @@ def _clear_dead(folder: Path) -> None:
 
 @functools.cache
 def _this_machine() -> str:
-    """Return a name of the running kernel, whose locks all its processes see; empty where it has none."""
+    """Return a name of the running kernel, whose locks all its processes see; empty if it has none."""
     try:
         return BOOT_ID.read_text().partition("-")[0]
     except OSError:
@@ -100,7 +100,7 @@ def _this_machine() -> str:
 
 
 def _open_temporary(path: Path) -> tuple[Path, BinaryIO]:
-    """Create a locked file beside `path`."""
+    """Create a locked temporary file in the folder of `path`."""
     while True:
         temporary = path.with_name(f"{TEMPORARY_PREFIX}{_this_machine()}-{secrets.token_hex(8)}")
         file = _open_new(temporary)
@@ -128,5 +128,5 @@ def altered(url: str, expected: str, actual: str) -> StoreError:
         "download",
         url,
         f"its sha256 is {actual}, but {expected} was expected",
-        hint="the object was altered or replaced: make it again",
+        hint="the object was altered or replaced: create it again",
     )

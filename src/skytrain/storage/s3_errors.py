@@ -14,7 +14,7 @@ MAY_PASS = {"InternalError", "NoSuchUpload", "OperationAborted", "RequestTimeout
 EXPIRED = {"ExpiredToken", "InvalidToken", "TokenRefreshRequired"}
 WRONG_KEYS = {"InvalidAccessKeyId", "SignatureDoesNotMatch"}
 
-TROUBLE_HINT = "the service or the network is in trouble: run it again later; every object there is whole or absent"
+TROUBLE_HINT = "the service or the network is in trouble: run it again later; every object there is complete or absent"
 
 
 class CutShort(Exception):
@@ -45,10 +45,12 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
     said = _said(error, code, text)
     bucket = url.removeprefix("s3://").partition("/")[0]
     if code == "NoSuchBucket":
-        return StoreError(operation, url, f"there is no bucket {bucket!r}", hint="create it, or mend store.root"), False
+        return StoreError(
+            operation, url, f"there is no bucket {bucket!r}", hint="create it, or correct store.root"
+        ), False
     if isinstance(error, FileNotFoundError) and code not in MAY_PASS:
         return NotFound(operation, url, "there is no such object"), False
-    # A key may contain any word, so match only the request's host or obstore's own phrase for credential errors.
+    # A key may contain any word, so match only the request's host or obstore's phrase for credential errors.
     if (
         re.search(r"Error performing \w+ \w+://[^/ ]+/latest/(api/token|meta-data)", text)
         or "credential provider: " in text
@@ -61,13 +63,13 @@ def explain(error: Exception, operation: str, url: str) -> tuple[StoreError, boo
     if denied or status in ("401", "403") or code in {"AccessDenied", *EXPIRED, *WRONG_KEYS}:
         return AccessDenied(operation, url, said, hint=_denied_hint(code, operation)), False
     if isinstance(error, exceptions.PreconditionError):
-        return Replaced(operation, url, "another writer replaced it meanwhile", hint="run it again"), False
+        return Replaced(operation, url, "another writer replaced it in the meantime", hint="run it again"), False
     if "redirect without LOCATION" in text:  # obstore hides S3's error code, PermanentRedirect
         return StoreError(
             operation, url, f"bucket {bucket!r} is in another region", hint="set AWS_REGION to the bucket's region"
         ), False
     if isinstance(error, Damaged) or code in DAMAGED:
-        problem = f"the bytes were damaged on their way ({code or 'another sha256'})"
+        problem = f"the bytes were damaged in transit ({code or 'another sha256'})"
         return StoreUnreachable(operation, url, problem, hint="check the network and any proxy"), True
     if status is None and not code and not isinstance(error, CutShort | Contended):
         return NoResponse(operation, url, said, hint=TROUBLE_HINT), True
@@ -84,7 +86,7 @@ def _said(error: Exception, code: str | None, text: str) -> str:
     if isinstance(error, CutShort):
         return "the connection was cut before the last byte"
     if isinstance(error, Contended):
-        return "other writers are at it"
+        return "other writers are creating it too"
     lines = text.splitlines() or ["no reason given"]
     reason = (
         lines[-1]
@@ -102,7 +104,7 @@ def _said(error: Exception, code: str | None, text: str) -> str:
 
 def _denied_hint(code: str | None, operation: str) -> str:
     if code in EXPIRED:
-        return "the credentials have ended: sign in again"
+        return "the credentials have expired: sign in again"
     if code == "RequestTimeTooSkewed":
         return "this machine's clock is wrong: set it"
     if code in WRONG_KEYS:
