@@ -481,7 +481,7 @@ def flip_a_byte(store: Store, run: str, step: int) -> None:
     store.write(file, bytes(data))
 
 
-def test_a_damaged_newest_checkpoint_stops_the_run_and_fall_back_resumes_from_the_newest_whole_one(root):
+def test_a_damaged_newest_checkpoint_stops_the_run_and_fall_back_resumes_from_the_newest_intact_one(root):
     store = stopped_at_six(root)
     flip_a_byte(store, "cut", 6)
     with pytest.raises(DamagedCheckpoint, match=r"was altered.*\n.*--fall-back") as caught:
@@ -491,7 +491,7 @@ def test_a_damaged_newest_checkpoint_stops_the_run_and_fall_back_resumes_from_th
     assert train(tiny_config(root, "run=cut", *SHORT), notes, Start(fall_back=True)).outcome == "done"
     told = "\n".join(notes.said)
     assert "step 6 is damaged: " in told
-    assert "resuming from step 4, the newest whole checkpoint; steps 5 to 6 are lost and will be trained again" in told
+    assert "resuming from step 4, the newest intact checkpoint; steps 5 to 6 are lost and will be trained again" in told
     assert losses(root, "cut") == losses(root, "whole")
     a, b = weights(root, "cut", 8), weights(root, "whole", 8)
     assert all(torch.equal(a[name], b[name]) for name in a)
@@ -503,7 +503,7 @@ def test_fall_back_without_a_whole_checkpoint_names_what_is_wrong_with_each(root
     for step in (2, 4, 6):
         flip_a_byte(store, "cut", step)
     with pytest.raises(
-        DamagedCheckpoint, match=r"no checkpoint of the run is whole:\n  step 6 is damaged(.|\n)*step 2 is damaged"
+        DamagedCheckpoint, match=r"no checkpoint of the run is intact:\n  step 6 is damaged(.|\n)*step 2 is damaged"
     ):
         train(tiny_config(root, "run=cut", *SHORT), Silent(), Start(fall_back=True))
 

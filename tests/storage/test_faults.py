@@ -195,9 +195,7 @@ def test_wrong_bytes_in_an_answer_are_fetched_again(
 def test_wrong_bytes_that_stay_wrong_are_an_error(faulty_store: Store, fault_proxy: FaultProxy, tmp_path: Path) -> None:
     faulty_store.write("key", CONTENT)
     fault_proxy.inject("wrong_bytes", when=lambda request: request.method == "GET")
-    with pytest.raises(
-        StoreError, match=r"cannot read .*/key: the bytes were damaged in transit .*\(tried for .* s\)"
-    ):
+    with pytest.raises(StoreError, match=r"cannot read .*/key: the bytes were damaged in transit .*\(tried for .* s\)"):
         faulty_store.patient(BRIEFLY).read("key")
     with pytest.raises(StoreError, match=r"cannot download .*/key: its sha256 is"):
         faulty_store.download("key", tmp_path / "copy", hashlib.sha256(CONTENT).hexdigest())

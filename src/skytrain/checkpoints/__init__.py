@@ -1,4 +1,4 @@
-"""Checkpoints in the store: tensors and JSON, never a pickle; sharded, verified, and committed last."""
+"""Checkpoints in the store: tensors and JSON, never a pickle; sharded, verified, committed last."""
 
 from ..lazy import public_names
 

@@ -40,11 +40,6 @@ from .loading import (
 from .manifest import NATIVE as NATIVE, SavedTensor as SavedTensor
 from .retention import Keep as Keep, Pruned as Pruned, prune as prune
 from .saved import Saved as Saved, SavedTensors as SavedTensors, open_checkpoint as open_checkpoint
-from .saving import (
-    SaveOptions as SaveOptions,
-    SaveTarget as SaveTarget,
-    for_saves as for_saves,
-    write_checkpoint as write_checkpoint,
-)
+from .saving import SaveOptions as SaveOptions, SaveTarget as SaveTarget, for_saves as for_saves
 from .streamed import write_streamed as write_streamed
-from .verification import newest_whole as newest_whole, verify as verify
+from .verification import newest_intact as newest_intact, verify as verify

@@ -35,7 +35,7 @@ class Marker:
     format: int
     step: int
     attempt: int
-    folder: str  # with the files, within the step's folder
+    folder: str  # the folder of its files, within the step's folder
     manifest_sha256: str
     bytes: int
     committed_at: str
@@ -45,7 +45,7 @@ class Marker:
 class Commit:
     """A committed checkpoint."""
 
-    key: str  # of the step's folder
+    key: str  # the step's folder
     step: int
     attempt: int
 
@@ -63,17 +63,17 @@ def marker_key(key: str, attempt: int) -> str:
 
 
 def committed(store: Store, run: str) -> list[Commit]:
-    """The run's checkpoints in order of step, one for each step."""
-    return _counting(store.list(_folder(run)), read_fence(store, run))
+    """Return the run's checkpoints in order of step, one for each step."""
+    return _valid_commits(store.list(_folder(run)), read_fence(store, run))
 
 
 def committed_steps(store: Store, run: str) -> list[int]:
-    """Steps with a committed checkpoint, in order."""
+    """Return the steps with a committed checkpoint, in order."""
     return [commit.step for commit in committed(store, run)]
 
 
 def find_run(store: Store, name: str | None) -> RunRecord:
-    """The named run, or the newest that has a checkpoint."""
+    """Return the named run, or the newest that has a checkpoint."""
     if name:
         return load_run(store, name)
     records = list_runs(store)
@@ -87,42 +87,42 @@ def find_run(store: Store, name: str | None) -> RunRecord:
 
 
 def choose_commit(store: Store, run: str, step: str) -> Commit:
-    """The run's checkpoint of that step, as the user typed it; the newest if `step` is empty."""
-    found = committed(store, run)
-    if not found:
+    """Return the run's checkpoint of a step, given as the user typed it; the newest if `step` is empty."""
+    commits = committed(store, run)
+    if not commits:
         raise CheckpointError(f"run {run!r} has no committed checkpoint yet")
-    chosen = [commit for commit in found if str(commit.step) == step] if step else found
+    chosen = [commit for commit in commits if str(commit.step) == step] if step else commits
     if not chosen:
-        steps = ", ".join(str(commit.step) for commit in found)
+        steps = ", ".join(str(commit.step) for commit in commits)
         raise CheckpointError(f"run {run!r} has no checkpoint at step {step!r}\n  it has {steps}")
     return chosen[-1]
 
 
 def find_commit(store: Store, key: str) -> Commit:
-    """The checkpoint in the folder `key`: a step of a run, or any other folder."""
+    """Return the checkpoint in the folder `key`: a step of a run, or any other folder."""
     step = _STEP.fullmatch(key)
     fence = read_fence(store, step["run"]) if step else Fence({})
-    found = _counting(store.list(key), fence)
-    if not found:
+    commits = _valid_commits(store.list(key), fence)
+    if not commits:
         raise CheckpointError(
             f"{store.url(key)} is not a committed checkpoint\n"
-            "  it may be half-written or being deleted: `skytrain checkpoints list` shows those that are whole"
+            "  it may be half-written or being deleted: `skytrain checkpoints list` shows the committed ones"
         )
-    return found[-1]
+    return commits[-1]
 
 
 def _folder(run: str) -> str:
     return f"runs/{run}/checkpoints/"
 
 
-def _counting(stats: Iterable[Stat], fence: Fence) -> list[Commit]:
-    """The newest attempt's commit in each folder, without those that a later attempt has discarded."""
-    found: dict[str, Commit] = {}
+def _valid_commits(stats: Iterable[Stat], fence: Fence) -> list[Commit]:
+    """Return the newest attempt's commit in each folder, without those that a later attempt has discarded."""
+    newest: dict[str, Commit] = {}
     for key, attempt in _markers(stats):
         step = int(key.rpartition("-")[2]) if _STEP.fullmatch(key) else 0
-        if fence.admits(attempt, step) and (key not in found or attempt > found[key].attempt):
-            found[key] = Commit(key, step, attempt)
-    return sorted(found.values(), key=lambda commit: (commit.step, commit.key))
+        if fence.admits(attempt, step) and (key not in newest or attempt > newest[key].attempt):
+            newest[key] = Commit(key, step, attempt)
+    return sorted(newest.values(), key=lambda commit: (commit.step, commit.key))
 
 
 def _markers(stats: Iterable[Stat]) -> Iterator[tuple[str, int]]:
@@ -147,7 +147,7 @@ def read_marker(store: Store, commit: Commit) -> Marker:
 
 
 def read_manifest(store: Store, commit: Commit) -> tuple[str, CheckpointManifest]:
-    """The key of the folder with the files, and its manifest."""
+    """Return the key of the folder with the checkpoint's files, and its manifest."""
     marker = read_marker(store, commit)
     folder = f"{commit.key}/{marker.folder}"
     url = store.url(f"{folder}/{MANIFEST}")
@@ -161,12 +161,12 @@ def read_manifest(store: Store, commit: Commit) -> tuple[str, CheckpointManifest
 
 
 def save_folder(attempt: int, number: int) -> str:
-    """The folder of a save's files, within the step's. `number` counts an attempt's saves, failed ones too."""
+    """Return the folder of a save's files, within the step's. `number` counts an attempt's saves, failed ones included."""
     return f"{attempt}.{number}"
 
 
 def commit(store: Store, key: str, attempt: int, folder: str, manifest: CheckpointManifest) -> Commit:
-    """Commits what was written; raises TakenOver if a newer attempt has taken over the run."""
+    """Commit what was written; raises TakenOver if a newer attempt has taken over the run."""
     run = _STEP.fullmatch(key)
     if run:
         _must_be_newest(store, run["run"], attempt)
@@ -187,10 +187,10 @@ def commit(store: Store, key: str, attempt: int, folder: str, manifest: Checkpoi
         bytes=manifest.total_bytes,
         committed_at=now(),
     )
-    # An earlier save of this attempt may be committed already, if the store's response was lost. It is as good.
+    # An earlier save of this attempt may be committed already, if the store's response was lost. It is just as good.
     store.create(marker_key(key, attempt), json.dumps(asdict(marker)).encode())
     if run:
-        # An attempt that claims the run from here on sees the marker. One that claimed it before may have missed it.
+        # An attempt that claims the run from now on sees the marker; one that claimed it before may have missed it.
         _must_be_newest(store, run["run"], attempt)
     return Commit(key, marker.step, attempt)
 
@@ -208,11 +208,11 @@ def write_validation(store: Store, run: str, step: int, loss: float) -> None:
 
 def read_validation(store: Store, commit: Commit) -> float | None:
     try:
-        found: Any = json.loads(store.read(f"{commit.key}/{VALIDATION}"))
-        return float(found["val/loss"])
+        measured: Any = json.loads(store.read(f"{commit.key}/{VALIDATION}"))
+        return float(measured["val/loss"])
     except NotFound:
         return None
     except (ValueError, KeyError, TypeError):
         raise DamagedCheckpoint(
-            f"{store.url(f'{commit.key}/{VALIDATION}')} does not hold a loss\n  delete it"
+            f"{store.url(f'{commit.key}/{VALIDATION}')} does not contain a loss\n  delete it"
         ) from None

@@ -1,8 +1,8 @@
 """torch.distributed.checkpoint over a store, without its pickles.
 
-DCP plans which rank writes and reads what, and reshards. Its own writer pickles the metadata, and its own planner every
-value that is not a tensor; loading unpickles both, which can execute code. Here tensors are raw bytes, and everything
-else is JSON in the manifest.
+DCP plans which rank writes and reads what, and reshards. DCP's writer pickles the metadata, and its planner pickles
+every value that is not a tensor; loading unpickles both, which can execute code. Here tensors are raw bytes, and
+everything else is JSON in the manifest.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from .ranges import ALIGNED_BYTES, read_exactly, spans
 
 PIECE_BYTES = 16 << 20  # each has a hash, so this much is read for any part of it
 THREADS = 8
-READS = 3  # of bytes with a wrong hash, before the store is blamed and not the network
+READS = 3  # of bytes with a wrong hash, before the stored bytes are blamed rather than the network
 
 # A single process reads and writes on purpose, and never writes to buffers that it has read.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
@@ -58,7 +58,7 @@ warnings.filterwarnings("ignore", message="The given buffer is not writable")
 
 
 class PartsPlanner(DefaultSavePlanner):
-    """Plans the parts that this rank has copied, in pieces. `share` is added to the manifest's state."""
+    """A planner that saves the parts that this rank has copied, in pieces. `share` is added to the manifest's state."""
 
     def __init__(self, share: Any) -> None:
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
@@ -107,7 +107,7 @@ def _write_items(name: str, part: TensorPart) -> list[WriteItem]:
 
 
 class StoreWriter(StorageWriter):
-    """Writes one file per rank below `folder`, then calls `finish` with the manifest on one rank."""
+    """A writer of one file per rank below `folder`, which then calls `finish` with the manifest on one rank."""
 
     def __init__(
         self, store: Store, folder: str, finish: Callable[[CheckpointManifest], None], state: Mapping[str, Any]
@@ -179,7 +179,7 @@ class StoreWriter(StorageWriter):
 
 @contextmanager
 def sendable_errors() -> Iterator[None]:
-    """Turns errors of the store into errors that can be sent to another rank."""
+    """Turn errors of the store into errors that can be sent to another rank."""
     try:
         yield
     except CheckpointError:
@@ -200,7 +200,7 @@ def _buffer(values: Any) -> memoryview:
 
 @dataclass(frozen=True)
 class RankData:
-    """What one rank saves. The manifest keeps rank 0's `state`, and under `shares` each distinct `share` once."""
+    """The data that one rank saves. The manifest keeps rank 0's `state`, and each distinct `share` once."""
 
     parts: Mapping[str, TensorPart]
     state: Mapping[str, Any]
@@ -210,7 +210,7 @@ class RankData:
 def save(
     store: Store, folder: str, data: RankData, finish: Callable[[CheckpointManifest], None], group: Any = None
 ) -> None:
-    """Writes every rank's parts to the store, then calls `finish` on rank 0. An error on any rank is raised on all."""
+    """Write every rank's parts to the store, then call `finish` on rank 0. An error on any rank is raised on all."""
     try:
         torch_dcp.save(
             dict(data.parts),
@@ -249,7 +249,7 @@ class _Wanted:
 
 
 class StoreReader(StorageReader):
-    """Reads only the pieces that a rank needs, and checks the hash of each."""
+    """A reader of only the pieces that a rank needs, which checks the hash of each."""
 
     def __init__(self, store: Store, folder: str, manifest: CheckpointManifest) -> None:
         self._store = store
@@ -296,7 +296,7 @@ class StoreReader(StorageReader):
 
     def _read(self, span: Sequence[_Wanted], planner: LoadPlanner) -> None:
         start = span[0].start
-        data = self._whole(span)
+        data = self._verified_bytes(span)
         for want in span:
             piece = want.piece
             item = want.item
@@ -308,8 +308,8 @@ class StoreReader(StorageReader):
             target.copy_(saved)
             planner.commit_tensor(item, target)
 
-    def _whole(self, span: Sequence[_Wanted]) -> memoryview:
-        """The bytes of a span, as committed. Bytes with a wrong hash are read again: the network may be at fault."""
+    def _verified_bytes(self, span: Sequence[_Wanted]) -> memoryview:
+        """Return the bytes of a span. Bytes with a wrong hash are read again: the network may be at fault."""
         key = f"{self._folder}/{span[0].file}"
         start = span[0].start
         end = max(want.end for want in span)
@@ -337,10 +337,10 @@ class _IntoTensors(DefaultLoadPlanner):
 
 
 def load(store: Store, folder: str, manifest: CheckpointManifest, targets: Mapping[str, Tensor]) -> None:
-    """Fills each target, a tensor or this rank's part, from the tensor of that name. Ranks do not wait for others."""
+    """Fill each target, a tensor or this rank's part, from the tensor of that name. Ranks do not wait for each other."""
     try:
         torch_dcp.load(
-            # Detached, since no_grad would apply to this thread only, and others read.
+            # Detached, because no_grad would apply only to this thread, and other threads read.
             {name: target.detach() for name, target in targets.items()},
             storage_reader=StoreReader(store, folder, manifest),
             planner=_IntoTensors(),

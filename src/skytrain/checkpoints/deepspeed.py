@@ -1,4 +1,4 @@
-"""Checkpoints in DeepSpeed's own format: commits, reading without executing pickles, conversion to Skytrain's.
+"""Checkpoints in DeepSpeed's format: commits, reading without executing pickles, conversion to Skytrain's format.
 
     step-000001000/3.7/deepspeed/mp_rank_00_model_states.pt                   and so on: DeepSpeed's files
     step-000001000/3.7/rank-00000.bin, manifest.json                          the trainer's state, as in Skytrain's checkpoints
@@ -47,7 +47,7 @@ CLASSES = (
 
 @dataclass(frozen=True)
 class ZeroLayout:
-    """How the state was sharded over the ranks that wrote a checkpoint."""
+    """The sharding of the state over the ranks that wrote a checkpoint."""
 
     stage: int
     world_size: int
@@ -60,7 +60,7 @@ class ZeroLayout:
 
 
 class _Ignored:
-    """Stands in for an object of DeepSpeed's that does not matter for weights or optimizer."""
+    """A stand-in for an object of DeepSpeed's that matters neither for weights nor for the optimizer."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         return
@@ -70,7 +70,7 @@ class _Ignored:
 
 
 def read_file(path: Path, classes: Mapping[str, Any] | None = None, *, mapped: bool = False) -> Any:
-    """Reads one of DeepSpeed's files. `classes` are by full name; without them stand-ins serve, without DeepSpeed.
+    """Read one of DeepSpeed's files. `classes` are by full name; a stand-in replaces each one that is not given.
 
     `mapped` leaves tensors in the file until they are read, for files that may not fit into memory.
     """
@@ -80,7 +80,7 @@ def read_file(path: Path, classes: Mapping[str, Any] | None = None, *, mapped: b
             return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     except pickle.UnpicklingError as error:
         raise DamagedCheckpoint(
-            f"{path.name} holds more than a DeepSpeed checkpoint does, and was not read: {str(error).splitlines()[0]}\n"
+            f"{path.name} has contents that no DeepSpeed checkpoint has, and was not read: {str(error).splitlines()[0]}\n"
             "  it was not made by Skytrain, or by a version of DeepSpeed that Skytrain does not support"
         ) from error
 
@@ -88,7 +88,7 @@ def read_file(path: Path, classes: Mapping[str, Any] | None = None, *, mapped: b
 def save_files(
     target: SaveTarget, files: Path, state: TrainingState, layout: ZeroLayout, tell: Callable[[str], None]
 ) -> None:
-    """Uploads what DeepSpeed wrote below `files` and saves the trainer's state; called on every rank."""
+    """Upload what DeepSpeed wrote below `files`, and save the trainer's state. Every rank must call this."""
     uploaded = _upload(target.store, target.folder, files, target.group)
 
     def amend(manifest: CheckpointManifest) -> CheckpointManifest:
@@ -99,7 +99,7 @@ def save_files(
 
 
 def _upload(store: Store, folder: str, files: Path, group: Any) -> dict[str, SavedFile]:
-    """Uploads this rank's files and returns those of all ranks. An error on one rank is raised on all."""
+    """Upload this rank's files and return those of all ranks. An error on one rank is raised on all."""
     mine: dict[str, SavedFile] = {}
     problem: SaveFailed | None = None
     try:
@@ -113,9 +113,9 @@ def _upload(store: Store, folder: str, files: Path, group: Any) -> dict[str, Sav
     if group is not None:
         everyone = [None] * dist.get_world_size(group)
         dist.all_gather_object(everyone, (mine, problem), group=group)
-    for rank, (_, found) in enumerate(everyone):
-        if found is not None:
-            raise type(found)(f"rank {rank}: {found}")
+    for rank, (_, failure) in enumerate(everyone):
+        if failure is not None:
+            raise type(failure)(f"rank {rank}: {failure}")
     return {name: file for listed, _ in everyone for name, file in listed.items()}
 
 
@@ -128,7 +128,7 @@ class DeepSpeedCheckpoint:
     files: Mapping[str, SavedFile]
 
     def fetch(self, into: Path, rank: int | None = None) -> None:
-        """Downloads and verifies the files that a rank reads, or all of them, under DeepSpeed's names."""
+        """Download and verify the files that a rank reads, or all of them, under DeepSpeed's names."""
         store = self.saved.tensors.store
         folder = self.saved.tensors.folder
         for name, file in self.files.items():
@@ -140,25 +140,25 @@ class DeepSpeedCheckpoint:
 
 
 def _is_for(name: str, rank: int) -> bool:
-    """Whether a rank reads the file: its own, or one that belongs to no rank."""
+    """Return whether a rank reads the file: its own, or one that belongs to no rank."""
     return "_pp_rank_" not in f"_{name}" or f"_rank_{rank}_" in name
 
 
 def open_deepspeed(store: Store, key: str) -> DeepSpeedCheckpoint | None:
-    """The checkpoint in the folder `key`; None if it is not in DeepSpeed's format."""
-    found = find_commit(store, key)
-    folder, manifest = read_manifest(store, found)
+    """Return the checkpoint in the folder `key`, or None if it is not in DeepSpeed's format."""
+    commit = find_commit(store, key)
+    folder, manifest = read_manifest(store, commit)
     if manifest.kind != DEEPSPEED:
         return None
     files = {name: file for name, file in manifest.files.items() if name.startswith(f"{FILES}/")}
-    saved = Saved(found, SavedTensors(store, folder, manifest, ""), manifest.state)
+    saved = Saved(commit, SavedTensors(store, folder, manifest, ""), manifest.state)
     return DeepSpeedCheckpoint(saved, ZeroLayout(**manifest.state["deepspeed"]), files)
 
 
 def convert_deepspeed(store: Store, key: str, target_key: str, *, attempt: int = 0) -> None:
-    """Converts the DeepSpeed checkpoint `key`: weights, optimizer, schedule, data position, random states.
+    """Convert the DeepSpeed checkpoint `key`: weights, optimizer, schedule, data position, random states.
 
-    Needs memory for the whole state, in one process, and no DeepSpeed.
+    It needs memory for the entire state, in one process, but not DeepSpeed.
     """
     opened = _convertible(store, key)
     with tempfile.TemporaryDirectory(prefix="skytrain-deepspeed-") as scratch:
@@ -175,9 +175,9 @@ def convert_deepspeed(store: Store, key: str, target_key: str, *, attempt: int =
 
 
 def convert_newest(store: Store, run: str) -> int:
-    """Converts the run's newest checkpoint from DeepSpeed's format in place, so that any mode can resume from it.
+    """Convert the run's newest checkpoint from DeepSpeed's format in place, so that any mode can resume from it.
 
-    The conversion claims an attempt: one that is still running can no longer commit. Returns the step.
+    The conversion claims an attempt, so that one still running can no longer commit. Returns the step.
     """
     steps = committed_steps(store, run)
     if not steps:
@@ -200,7 +200,7 @@ def _convertible(store: Store, key: str) -> DeepSpeedCheckpoint:
 
 @dataclass(frozen=True)
 class Named:
-    """Training state as whole tensors by parameter name."""
+    """Training state as unsharded tensors by parameter name."""
 
     weights: dict[str, Tensor]
     slots: dict[str, dict[str, Tensor]]
@@ -208,7 +208,7 @@ class Named:
 
 
 def merge(folder: Path, layout: ZeroLayout) -> Named:
-    """Merges DeepSpeed's flat partitions of all ranks into whole tensors by name."""
+    """Merge DeepSpeed's flat partitions of all ranks into unsharded tensors by name."""
     parts = [_one(folder, f"*zero_pp_rank_{rank}_mp_rank_00_optim_states.pt") for rank in range(layout.world_size)]
     model = _one(
         folder, "zero_pp_rank_0_mp_rank_00_model_states.pt" if layout.stage == 3 else "mp_rank_00_model_states.pt"
@@ -222,17 +222,17 @@ def merge(folder: Path, layout: ZeroLayout) -> Named:
     else:
         flat_weights = [state["single_partition_of_fp32_groups"] for state in states]
         optimizers = [state["base_optimizer_state"] for state in states]
-        cut = _cut_whole
+        cut = _cut_row
     named = Named({}, {}, [])
     for number, group in enumerate(shapes):
         named.weights.update(_named(cut([flats[number] for flats in flat_weights], group)))
         slots = [optimizer["state"].get(number, {}) for optimizer in optimizers]
         for slot, value in slots[0].items():
             if isinstance(value, Tensor) and value.ndim:
-                found = _named(cut([each[slot] for each in slots], group))
+                by_name = _named(cut([each[slot] for each in slots], group))
             else:
-                found = {_plain(name): torch.as_tensor(float(value)) for name in group}
-            for name, tensor in found.items():
+                by_name = {_plain(name): torch.as_tensor(float(value)) for name in group}
+            for name, tensor in by_name.items():
                 named.slots.setdefault(name, {})[slot] = tensor
     for settings in optimizers[0]["param_groups"]:
         names = [_plain(name) for number in settings["params"] for name in shapes[number]]
@@ -241,14 +241,14 @@ def merge(folder: Path, layout: ZeroLayout) -> Named:
 
 
 def _one(folder: Path, pattern: str) -> Any:
-    found = sorted(folder.glob(pattern))
-    if len(found) != 1:
-        raise DamagedCheckpoint(f"the checkpoint has {len(found)} files {pattern}, not one\n  use another checkpoint")
-    return read_file(found[0])
+    paths = sorted(folder.glob(pattern))
+    if len(paths) != 1:
+        raise DamagedCheckpoint(f"the checkpoint has {len(paths)} files {pattern}, not one\n  use another checkpoint")
+    return read_file(paths[0])
 
 
-def _cut_whole(partitions: Sequence[Tensor], shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
-    """ZeRO-1 and -2: all parameters form one row, split into equal parts for the ranks. Padding is last."""
+def _cut_row(partitions: Sequence[Tensor], shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors of ZeRO-1 or -2: all parameters form one row, split evenly over the ranks, padded at the end."""
     row = torch.cat([partition.detach().reshape(-1) for partition in partitions])
     start = 0
     for name, shape in shapes.items():
@@ -257,7 +257,7 @@ def _cut_whole(partitions: Sequence[Tensor], shapes: Mapping[str, torch.Size]) -
 
 
 def _cut_each(partitions: Sequence[Tensor], shapes: Mapping[str, torch.Size]) -> Iterator[tuple[str, Tensor]]:
-    """ZeRO-3: each parameter is split into equal parts for the ranks, the last one padded."""
+    """Yield the tensors of ZeRO-3: each parameter is split evenly over the ranks, its last part padded."""
     start = 0
     for name, shape in shapes.items():
         each = -(-shape.numel() // len(partitions))
@@ -266,8 +266,8 @@ def _cut_each(partitions: Sequence[Tensor], shapes: Mapping[str, torch.Size]) ->
         start += each
 
 
-def _named(found: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    return {_plain(name): tensor for name, tensor in found}
+def _named(pairs: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
+    return {_plain(name): tensor for name, tensor in pairs}
 
 
 def _plain(name: str) -> str:

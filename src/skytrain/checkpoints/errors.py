@@ -10,8 +10,8 @@ from ..runs import EXIT_CODES
 from ..storage import AccessDenied
 
 USE_ANOTHER = (
-    "\n  use another checkpoint: `skytrain checkpoints verify RUN` says which are whole; "
-    "`skytrain train ... --fall-back` resumes a run from its newest whole one"
+    "\n  use another checkpoint: `skytrain checkpoints verify RUN` says which are intact; "
+    "`skytrain train ... --fall-back` resumes a run from its newest intact one"
 )
 
 
@@ -38,7 +38,7 @@ class SaveDenied(SaveFailed):
 
 
 def save_failure(error: SkytrainError) -> SaveFailed:
-    """The store's error as one that can be sent to another rank."""
+    """Return the store's error as one that can be sent to another rank."""
     return (SaveDenied if isinstance(error, AccessDenied) else SaveFailed)(str(error))
 
 

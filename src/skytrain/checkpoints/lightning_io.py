@@ -16,10 +16,10 @@ from .tree import join_tensors, split_tensors
 
 
 class StoreCheckpointIO(CheckpointIO):
-    """Saves and loads under keys of a store (`runs/<run>/checkpoints/step-...`), on every rank.
+    """Lightning's way to save and load under keys of a store (`runs/<run>/checkpoints/step-...`), on every rank.
 
-    The strategy gives and takes tensors by name: `state_dict` maps names to tensors, `optimizer_states` names to slots.
-    `load_checkpoint` returns a `SavedTensors` in their place, from which each rank reads its parts.
+    A strategy passes tensors by name: `state_dict` maps names to tensors, `optimizer_states` names to slots.
+    `load_checkpoint` returns a `SavedTensors` in place of each, from which each rank reads its parts.
     """
 
     def __init__(self, store: Store, tell: Callable[[str], None] = lambda text: None) -> None:
@@ -32,7 +32,7 @@ class StoreCheckpointIO(CheckpointIO):
 
     @property
     def save_store(self) -> Store:
-        """The same store with less patience: a failed save is tried again while training continues."""
+        """The same store with less patience, because a failed save is tried again while training continues."""
         return self._saver.store
 
     @property
@@ -40,7 +40,7 @@ class StoreCheckpointIO(CheckpointIO):
         return self._saver.pending
 
     def reserve(self, checkpoint: dict[str, Any]) -> None:
-        """Reserves memory for saves of such a checkpoint, while training continues."""
+        """Reserve memory for saves of such a checkpoint, while training continues."""
         self._saver.reserve(split_checkpoint(checkpoint).tensors)
 
     def save_checkpoint(
@@ -74,7 +74,7 @@ class StoreCheckpointIO(CheckpointIO):
 
 
 def split_checkpoint(checkpoint: dict[str, Any]) -> TrainingState:
-    """Splits Lightning's dictionary into tensors by name and plain data."""
+    """Split Lightning's dictionary into tensors by name and plain data."""
     rest = dict(checkpoint)
     tensors: dict[str, torch.Tensor] = {f"model/{name}": tensor for name, tensor in rest.pop("state_dict").items()}
     groups = []
@@ -83,8 +83,8 @@ def split_checkpoint(checkpoint: dict[str, Any]) -> TrainingState:
         for name, slots in optimizer["state"].items():
             tensors.update({f"optimizer/{number}/{name}/{slot}": value for slot, value in slots.items()})
     tensors.update({f"random/{name}": tensor for name, tensor in rest.pop("random", {}).items()})
-    # Checked on every rank, so that all of them refuse what cannot be saved; saved by rank 0.
-    plain, found = split_tensors(rest)
+    # Rank 0 saves it, but every rank checks it, so that all of them refuse what cannot be saved.
+    plain, in_rest = split_tensors(rest)
     if not dist.is_initialized() or dist.get_rank() == 0:
-        tensors.update({f"state{name}": tensor for name, tensor in found.items()})
+        tensors.update({f"state{name}": tensor for name, tensor in in_rest.items()})
     return TrainingState(tensors, plain, {"groups": split_tensors(groups)[0]})

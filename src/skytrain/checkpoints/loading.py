@@ -26,10 +26,9 @@ class LoadedModel:
 
 
 def load_model(store: Store, source: str | None) -> LoadedModel:
-    """Loads a model and its tokenizer.
+    """Load a model and its tokenizer.
 
-    `source` is a run, `run@step`, a folder in Hugging Face's layout or a repository of its hub; without one, the newest
-    run is loaded.
+    `source` is a run, `run@step`, a folder in Hugging Face's layout or a repository on its hub; None is the newest run.
     """
     if source and is_pretrained(source):
         return LoadedModel(load_pretrained(source), load_tokenizer_folder(find_weights(source)), source, None)
@@ -44,24 +43,24 @@ def load_model(store: Store, source: str | None) -> LoadedModel:
 
 
 def choose_checkpoint(store: Store, source: str | None) -> tuple[RunRecord, int]:
-    """The run and the step that `run@step` names; by default the newest step, and the newest run."""
+    """Return the run and the step that `run@step` names; by default the newest run and its newest step."""
     name, _, step_text = (source or "").partition("@")
     record = find_run(store, name or None)
     if record.merged_from and not committed(store, record.name):
         if not store.exists(f"runs/{record.name}/ensemble.json"):
             raise SkytrainError(
                 f"run {record.name} is a merge of {', '.join(record.merged_from)} that was interrupted\n"
-                "  the same `skytrain merge` again completes it"
+                "  run the same `skytrain merge` again to complete it"
             )
         raise SkytrainError(
-            f"run {record.name} is an ensemble of {', '.join(record.merged_from)}, which has no weights of its own\n"
-            "  evaluate and generate take it; `skytrain merge` makes one model of its experts"
+            f"run {record.name} is an ensemble of {', '.join(record.merged_from)}, and has no weights itself\n"
+            "  evaluate and generate accept it; `skytrain merge` makes one model of its experts"
         )
     return record, choose_commit(store, record.name, step_text).step
 
 
 def load_weights(model: nn.Module, saved: SavedTensors) -> None:
-    """Fills a whole model. A tied weight is saved once and read once."""
+    """Fill an unsharded model. A tied weight is saved once and read once."""
     seen: set[int] = set()
     targets = []
     for name, tensor in model.state_dict(keep_vars=True).items():

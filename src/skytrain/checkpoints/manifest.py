@@ -45,6 +45,8 @@ class Piece:
 
 @dataclass(frozen=True)
 class SavedTensor:
+    """A tensor and the pieces in which it is stored."""
+
     dtype: str
     shape: tuple[int, ...]
     pieces: tuple[Piece, ...]
@@ -55,7 +57,7 @@ class SavedTensor:
 
 @dataclass(frozen=True)
 class SavedFile:
-    """`sha256` is None if the file consists of pieces, which have their own hashes."""
+    """A file of a checkpoint. `sha256` is None if it consists of pieces, each of which has a hash."""
 
     bytes: int
     sha256: str | None = None
@@ -63,15 +65,19 @@ class SavedFile:
 
 @dataclass(frozen=True)
 class HashedRange:
+    """A range of a file with the hash of its bytes."""
+
     file: str
     start: int
     end: int
     sha256: str
-    name: str  # of the tensor, or the file
+    name: str  # the tensor, or the file
 
 
 @dataclass(frozen=True)
 class CheckpointManifest:
+    """The contents of a checkpoint; `state` is everything that is not a tensor."""
+
     files: Mapping[str, SavedFile]
     tensors: Mapping[str, SavedTensor] = field(default_factory=dict)
     state: Mapping[str, Any] = field(default_factory=dict)
@@ -82,7 +88,7 @@ class CheckpointManifest:
         return sum(file.bytes for file in self.files.values())
 
     def ranges(self) -> Iterator[HashedRange]:
-        """All ranges of files that have a hash."""
+        """Yield every range of a file that has a hash."""
         for name, file in self.files.items():
             if file.sha256 is not None:
                 yield HashedRange(file=name, start=0, end=file.bytes, sha256=file.sha256, name=name)
@@ -149,13 +155,14 @@ def parse_manifest(data: bytes, url: str) -> CheckpointManifest:
         ) from error
 
 
-def check_format(found: object, url: str) -> None:
-    if not isinstance(found, int) or found < 1:
-        raise DamagedCheckpoint(f"{url} names no checkpoint format{USE_ANOTHER}")
-    if found > FORMAT:
-        raise CheckpointError(f"{url} has format {found}; this version reads {FORMAT}\n  use a newer Skytrain")
-    if found < FORMAT:
+def check_format(version: object, url: str) -> None:
+    """Raise CheckpointError unless `version` is the format that this version of Skytrain reads."""
+    if not isinstance(version, int) or version < 1:
+        raise DamagedCheckpoint(f"{url} does not name a checkpoint format{USE_ANOTHER}")
+    if version > FORMAT:
+        raise CheckpointError(f"{url} has format {version}; this version reads {FORMAT}\n  use a newer Skytrain")
+    if version < FORMAT:
         raise CheckpointError(
-            f"{url} has format {found}, of an older Skytrain; this version reads {FORMAT}\n"
+            f"{url} has format {version}, of an older Skytrain; this version reads {FORMAT}\n"
             "  export it with the version that made it, or train again"
         )

@@ -16,7 +16,7 @@ from .ranges import ALIGNED_BYTES
 
 @dataclass(frozen=True)
 class TensorPart:
-    """Values, their offsets in the whole tensor, and its shape."""
+    """A rank's part of a tensor: its values, their offsets in the full tensor, and the shape of that."""
 
     values: Tensor
     offsets: tuple[int, ...]
@@ -24,7 +24,7 @@ class TensorPart:
 
 
 def part_of(tensor: Tensor) -> TensorPart | None:
-    """This rank's part of a tensor; None if it holds none."""
+    """Return this rank's part of a tensor, or None if it has none."""
     tensor = tensor.detach()
     if isinstance(tensor, DTensor):
         _, offsets = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
@@ -34,7 +34,7 @@ def part_of(tensor: Tensor) -> TensorPart | None:
 
 
 def cpu_parts(tensors: Mapping[str, Tensor]) -> dict[str, TensorPart]:
-    """This rank's parts on the CPU, without those that are empty."""
+    """Return this rank's parts that are not empty, on the CPU."""
     return {name: part for name, tensor in tensors.items() if (part := part_of(tensor.cpu())) is not None}
 
 
@@ -50,7 +50,7 @@ class HostCopy:
         self._pinned = False
 
     def reserve(self, tensors: Mapping[str, Tensor]) -> None:
-        """Allocates enough memory for these tensors."""
+        """Allocate enough memory for these tensors."""
         parts = [part for tensor in tensors.values() if (part := part_of(tensor)) is not None]
         size = sum(_aligned(part.values) for part in parts)
         if self._block is not None and self._block.numel() >= size:
@@ -65,7 +65,7 @@ class HostCopy:
                 self._tell(f"checkpoints: {size} bytes of memory cannot be pinned, so copies from the GPU are slower")
 
     def take(self, tensors: Mapping[str, Tensor]) -> dict[str, TensorPart]:
-        """Copies this rank's parts. The copy is valid until the next call."""
+        """Copy this rank's parts. The copy is valid until the next call."""
         self.reserve(tensors)
         assert self._block is not None
         taken: dict[str, TensorPart] = {}

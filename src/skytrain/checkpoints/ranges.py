@@ -1,4 +1,4 @@
-"""Ranges of files: grouping them for reading, and reading one completely. Does not need torch."""
+"""Ranges of files: groups them for reading, and reads one completely. This module does not need torch."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ R = TypeVar("R", bound=FileRange)
 
 
 def spans(ranges: Iterable[R]) -> list[list[R]]:
-    """Groups adjacent ranges, since a request for each of a thousand scalars would take longer than everything else."""
-    found: list[list[R]] = []
+    """Group adjacent ranges: one request for each of a thousand scalars would take longer than everything else."""
+    groups: list[list[R]] = []
     for each in sorted(ranges, key=lambda each: (each.file, each.start)):
-        if found:
-            first = found[-1][0]
-            last = found[-1][-1]
+        if groups:
+            first = groups[-1][0]
+            last = groups[-1][-1]
             near = each.file == first.file and each.start - last.end < ALIGNED_BYTES
             if near and each.end - first.start <= JOINED_BYTES:
-                found[-1].append(each)
+                groups[-1].append(each)
                 continue
-        found.append([each])
-    return found
+        groups.append([each])
+    return groups
 
 
 def read_exactly(store: Store, key: str, start: int, length: int) -> bytes:

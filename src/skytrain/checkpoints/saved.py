@@ -1,7 +1,8 @@
-"""A committed checkpoint, opened: its state, and its tensors, which are read whole or in parts."""
+"""An opened checkpoint: its state, and its tensors, which can be read in full or in parts."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,10 +12,10 @@ from torch import Tensor
 
 from ..storage import Store
 from .commits import Commit, find_commit, read_manifest
-from .dcp import load
-from .errors import AnotherModel, CheckpointError
-from .manifest import NATIVE, CheckpointManifest, SavedTensor
-from .pieces import read_tensor
+from .dcp import READS, load
+from .errors import USE_ANOTHER, AnotherModel, CheckpointError, DamagedCheckpoint
+from .manifest import NATIVE, CheckpointManifest, Piece, SavedTensor
+from .ranges import read_exactly
 from .tree import join_tensors
 
 
@@ -42,7 +43,7 @@ class SavedTensors:
         }
 
     def read_into(self, targets: Iterable[tuple[str, Tensor]]) -> None:
-        """Fills tensors, or this rank's parts of them, in place. A name may occur more than once."""
+        """Fill tensors, or this rank's parts of them, in place. A name may occur more than once."""
         left = list(targets)
         self._check(left)
         while left:
@@ -50,24 +51,44 @@ class SavedTensors:
             load(self.store, self.folder, self.manifest, {self.prefix + name: target for name, target in now.items()})
 
     def read(self) -> dict[str, Tensor]:
-        """Reads all of them, whole, on the CPU."""
-        found = {
+        """Read all of them, in full, on the CPU."""
+        tensors = {
             name: torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype))
             for name, tensor in self.described().items()
         }
-        self.read_into(found.items())
-        return found
+        self.read_into(tensors.items())
+        return tensors
 
     def read_one(self, name: str) -> Tensor:
-        """Reads one of them, whole, on the CPU."""
-        return read_tensor(self.store, self.folder, self.prefix + name, self.manifest.tensors[self.prefix + name])
+        """Read one of them, in full, on the CPU, without the planning that a model on a mesh needs."""
+        name = self.prefix + name
+        saved = self.manifest.tensors[name]
+        dtype: torch.dtype = getattr(torch, saved.dtype)
+        target = torch.empty(saved.shape, dtype=dtype)
+        for piece in saved.pieces:
+            place = target
+            for dim, (offset, length) in enumerate(zip(piece.offsets, piece.sizes, strict=True)):
+                place = place.narrow(dim, offset, length)
+            data = self._read_piece(name, saved, piece)
+            place.copy_(torch.frombuffer(data, dtype=dtype).view(piece.sizes))
+        return target
+
+    def _read_piece(self, name: str, saved: SavedTensor, piece: Piece) -> bytes:
+        key = f"{self.folder}/{piece.file}"
+        for _ in range(READS):
+            data = read_exactly(self.store, key, piece.start, saved.piece_bytes(piece))
+            if hashlib.sha256(data).hexdigest() == piece.sha256:
+                return data
+        raise DamagedCheckpoint(
+            f"{self.store.url(key)} was altered: the bytes of {name} are not those committed{USE_ANOTHER}"
+        )
 
     def _check(self, targets: Sequence[tuple[str, Tensor]]) -> None:
         there = self.described()
         missing = [name for name, _ in targets if name not in there]
         if missing:
             raise AnotherModel(
-                f"{self.url} is of another model: it has no {missing[0]}"
+                f"{self.url} belongs to another model: it has no {missing[0]}"
                 + (f", nor {len(missing) - 1} others of {len(targets)}" if missing[1:] else "")
                 + "\n  use the model settings that it was made with"
             )
@@ -75,13 +96,13 @@ class SavedTensors:
             if there[name].shape != tuple(target.shape):
                 sizes = " x ".join(map(str, there[name].shape)), " x ".join(map(str, target.shape))
                 raise AnotherModel(
-                    f"{self.url} is of another model or vocabulary: {name} is {sizes[0]} there and {sizes[1]} here\n"
+                    f"{self.url} belongs to another model or vocabulary: {name} is {sizes[0]} there and {sizes[1]} here\n"
                     "  use the model and tokenizer settings that it was made with"
                 )
 
 
 def _later(pairs: Sequence[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-    """All pairs except the last of each name, which `dict` keeps."""
+    """Return all pairs except the last of each name, which `dict` keeps."""
     last = {name: index for index, (name, _) in enumerate(pairs)}
     return [pair for index, pair in enumerate(pairs) if last[pair[0]] != index]
 
@@ -106,18 +127,18 @@ class Saved:
         return self.tensors.below(f"optimizer/{number}/")
 
     def rest(self) -> dict[str, Any]:
-        """The trainer's other state: loops, schedules, callbacks, data position, lineage."""
+        """Return the trainer's other state: loops, schedules, callbacks, data position, lineage."""
         names = self.tensors.below("state")
         rest: dict[str, Any] = join_tensors(self.state["rest"], names.read())
         return rest
 
 
 def open_checkpoint(store: Store, key: str) -> Saved:
-    """The committed checkpoint in the folder `key` (`step_key(run, step)`)."""
+    """Open the committed checkpoint in the folder `key` (`step_key(run, step)`)."""
     commit = find_commit(store, key)
     folder, manifest = read_manifest(store, commit)
     if manifest.kind != NATIVE:
         raise CheckpointError(
-            f"{store.url(key)} is in {manifest.kind}'s own format\n  convert it first: skytrain checkpoints convert"
+            f"{store.url(key)} is in {manifest.kind}'s format\n  convert it first: skytrain checkpoints convert"
         )
     return Saved(commit, SavedTensors(store, folder, manifest, ""), manifest.state)

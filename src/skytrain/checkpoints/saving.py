@@ -1,4 +1,4 @@
-"""Saving: a rank's state is copied to the host, then written and committed while training continues."""
+"""Saves a checkpoint: each rank's state is copied to the host, then written and committed while training continues."""
 
 from __future__ import annotations
 
@@ -19,30 +19,31 @@ from .manifest import CheckpointManifest
 from .parts import HostCopy, cpu_parts
 
 GRACE_SECONDS = 30.0
-# How long one operation of a save is retried. A longer outage fails the save, which is tried again with newer weights.
+# How long one operation of a save is retried. A longer outage fails the save, and the next one has newer weights.
 SAVE_SECONDS = 60.0
 
 
 def for_saves(store: Store) -> Store:
-    """The same store, with the retries of a save."""
+    """Return the same store with the retries of a save."""
     return store.hurried(SAVE_SECONDS)
 
 
 @dataclass(frozen=True)
 class SaveOptions:
-    """How to save."""
+    """The options of a save.
+
+    The rank that commits calls `before_commit` when everything else is written, and `committed` after the commit.
+    """
 
     attempt: int = 0
     background: bool = False
-    before_commit: Callable[[], object] = lambda: (
-        None
-    )  # called on the rank that commits, when everything else is written
-    committed: Callable[[], None] = lambda: None  # called after the commit, on the rank that made it
+    before_commit: Callable[[], object] = lambda: None
+    committed: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What is saved: this rank's tensors by name, the rest (by rank 0), and each rank's share of the manifest."""
+    """The state to save: this rank's tensors by name, the rest (from rank 0), and each rank's share of the manifest."""
 
     tensors: Mapping[str, Tensor]
     rest: Mapping[str, Any] = field(default_factory=dict)
@@ -51,7 +52,7 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class SaveTarget:
-    """Where a save goes. `number` counts the saves of an attempt, and `group` holds its ranks, None for one process."""
+    """The destination of a save. `number` counts an attempt's saves; `group` has its ranks, None for one process."""
 
     store: Store
     key: str
@@ -61,7 +62,7 @@ class SaveTarget:
 
     @property
     def name(self) -> str:
-        """Of the folder with the files, within the step's."""
+        """The name of the folder with the files, within the step's folder."""
         return save_folder(self.options.attempt, self.number)
 
     @property
@@ -75,7 +76,7 @@ def write_and_commit(
     tell: Callable[[str], None] = lambda text: None,
     amend: Callable[[CheckpointManifest], CheckpointManifest] = lambda manifest: manifest,
 ) -> None:
-    """Writes what every rank has, and commits it on rank 0 with the manifest that `amend` returns."""
+    """Write what every rank has, and commit it on rank 0 with the manifest that `amend` returns."""
     options = target.options
     made = False
 
@@ -89,12 +90,12 @@ def write_and_commit(
     if made:
         try:
             options.committed()
-        except SkytrainError as error:  # the checkpoint is committed all the same
+        except SkytrainError as error:  # the checkpoint is committed nevertheless
             tell(f"after the checkpoint {target.key}: {error}")
 
 
 class PendingSave:
-    """A running save, in a daemon thread: a dead peer must not keep the process alive."""
+    """A save that runs in a daemon thread, so that a dead peer cannot keep the process alive."""
 
     def __init__(self, key: str, work: Callable[[], None], copy_seconds: float) -> None:
         self.key = key
@@ -122,14 +123,14 @@ class PendingSave:
         return self.done
 
     def wait(self) -> None:
-        """Returns when the checkpoint is committed; raises the save's error."""
+        """Wait until the checkpoint is committed; raises the save's error."""
         self._thread.join()
         if self.error is not None:
             raise self.error
 
 
 class Saver:
-    """Saves one checkpoint at a time; all ranks of a job call it together."""
+    """A saver of one checkpoint at a time, which all ranks of a job call together."""
 
     def __init__(self, store: Store, tell: Callable[[str], None] = lambda text: None) -> None:
         self.store = for_saves(store)
@@ -141,13 +142,13 @@ class Saver:
         self.pending: PendingSave | None = None
 
     def reserve(self, tensors: Mapping[str, Tensor]) -> None:
-        """Starts to reserve memory for the first save, while training continues."""
+        """Start to reserve memory for the first save, while training continues."""
         self._join()
         self._reserving = threading.Thread(target=self._copy.reserve, args=(dict(tensors),), daemon=True)
         self._reserving.start()
 
     def save(self, key: str, state: TrainingState, options: SaveOptions) -> PendingSave:
-        """Returns when the state is copied; without `options.background`, when it is committed."""
+        """Start a save, and return when the state is copied; without `options.background`, when it is committed."""
         self.wait()
         self._join()
         began = time.monotonic()
@@ -162,7 +163,7 @@ class Saver:
         return self.pending
 
     def wait(self) -> None:
-        """Waits for the running save, if any, and raises its error."""
+        """Wait for the running save, if there is one; raises its error."""
         pending = self.pending
         if pending is not None:
             self.pending = None
@@ -174,18 +175,18 @@ class Saver:
             self._reserving = None
 
     def _join_group(self) -> None:
-        """Creates a process group over the CPU, so that saves and training do not mix their collectives."""
+        """Create a process group over the CPU, so that saves and training do not mix their collectives."""
         if self._group is None and dist.is_initialized() and dist.get_world_size() > 1:
             self._group = dist.new_group(backend="gloo")
 
     def close(self) -> None:
-        """Called at the end, or after an error, when a save may be waiting for a lost rank."""
+        """Release the memory, at the end or after an error, unless a save is still waiting for a lost rank."""
         self._join()
         if self.pending is None or self.pending.ended_within(GRACE_SECONDS):
             self._copy.release()
 
 
 def write_checkpoint(store: Store, key: str, state: TrainingState, attempt: int = 0, number: int = 0) -> None:
-    """Writes and commits a checkpoint from one process that holds all of it."""
+    """Write and commit a checkpoint from one process that has all of it."""
     target = SaveTarget(store=store, key=key, number=number, options=SaveOptions(attempt))
     write_and_commit(target, RankData(cpu_parts(state.tensors), {"rest": state.rest}, state.share))

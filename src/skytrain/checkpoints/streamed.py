@@ -1,4 +1,4 @@
-"""A checkpoint written tensor by tensor, for weights that are computed one after another and never held together."""
+"""Writes a checkpoint tensor by tensor, for weights that are computed one after another and never all in memory."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .ranges import ALIGNED_BYTES
 from .saving import SaveTarget
 
 PIECE_BYTES = 16 << 20  # each has a hash, so this much is read for any part of it
-FILE_BYTES = 16 << 20  # small tensors share a file; a larger one has its own
+FILE_BYTES = 16 << 20  # small tensors share a file up to this size
 
 
 @dataclass
 class _OpenFile:
-    """Tensors that go into the same file; they are held until it is written."""
+    """Tensors that go into the same file; they stay in memory until it is written."""
 
     name: str
     buffers: list[memoryview] = field(default_factory=list)
     bytes: int = 0
 
     def add(self, data: memoryview) -> int:
-        """The position of the data within the file."""
+        """Add the data and return its position in the file."""
         padding = -self.bytes % ALIGNED_BYTES
         start = self.bytes + padding
         self.buffers += [memoryview(bytes(padding)), data]
@@ -36,11 +36,13 @@ class _OpenFile:
 
 
 def write_streamed(target: SaveTarget, tensors: Iterable[tuple[str, Tensor]], rest: dict[str, object]) -> Commit:
-    """Writes named tensors as they come, then commits them with the state `rest`.
+    """Write named tensors as they come, then commit them with the state `rest`.
 
-    Holds one tensor, or some small ones, at a time.
+    One tensor, or a few small ones, are in memory at a time.
     """
-    store, files, saved = target.store, dict[str, SavedFile](), dict[str, SavedTensor]()
+    store = target.store
+    files: dict[str, SavedFile] = {}
+    saved: dict[str, SavedTensor] = {}
     file = _OpenFile(_file_name(0))
 
     def write() -> None:
@@ -59,7 +61,7 @@ def write_streamed(target: SaveTarget, tensors: Iterable[tuple[str, Tensor]], re
         dtype = str(values.dtype).removeprefix("torch.")
         pieces = tuple(_pieces(values, data, file.name, start))
         saved[name] = SavedTensor(dtype, tuple(values.shape), pieces)
-        del values, data, tensor  # or the next one would be computed beside it
+        del values, data, tensor  # before the next one is computed
         if file.bytes > FILE_BYTES:
             write()
     write()
@@ -72,7 +74,7 @@ def _file_name(number: int) -> str:
 
 
 def _pieces(values: Tensor, data: memoryview, file: str, start: int) -> Iterator[Piece]:
-    """Blocks of rows, each with its hash."""
+    """Yield blocks of rows, each with its hash."""
     rows = values.size(0) if values.ndim else 1
     row_bytes = data.nbytes // rows
     together = max(1, PIECE_BYTES // max(1, row_bytes))

@@ -13,7 +13,7 @@ TUPLE = "$tuple"
 
 
 def split_tensors(tree: Any) -> tuple[Any, dict[str, torch.Tensor]]:
-    """The tree with each tensor replaced by its name, and the tensors. Tensors that share storage are kept once."""
+    """Return the tree with tensors replaced by names, and the tensors by name. Shared storage is kept once."""
     tensors: dict[str, torch.Tensor] = {}
     seen: dict[tuple[Any, ...], str] = {}
 
@@ -41,7 +41,7 @@ def split_tensors(tree: Any) -> tuple[Any, dict[str, torch.Tensor]]:
 
 
 def join_tensors(plain: Any, tensors: dict[str, torch.Tensor]) -> Any:
-    """The inverse of `split_tensors`."""
+    """Put the tensors back into a tree: the inverse of `split_tensors`."""
     if isinstance(plain, list):
         return [join_tensors(value, tensors) for value in plain]
     if not isinstance(plain, dict):

@@ -17,7 +17,7 @@ THREADS = 4
 
 
 def verify(store: Store, commit: Commit, progress: Callable[[float], None] | None = None) -> list[str]:
-    """The problems of a checkpoint, one line each; empty if every byte is as it was committed.
+    """Return the problems of a checkpoint, one line each; empty if every byte is as it was committed.
 
     `progress` is called with the number of bytes checked since the last call.
     """
@@ -30,8 +30,8 @@ def verify(store: Store, commit: Commit, progress: Callable[[float], None] | Non
     for name, file in manifest.files.items():
         size = there.get(f"{folder}/{name}")
         if size != file.bytes:
-            found = "is missing" if size is None else f"has {size} bytes"
-            problems.append(f"{store.url(f'{folder}/{name}')} {found}; {file.bytes} were committed")
+            problem = "is missing" if size is None else f"has {size} bytes"
+            problems.append(f"{store.url(f'{folder}/{name}')} {problem}; {file.bytes} were committed")
     if problems:
         return problems
 
@@ -45,10 +45,10 @@ def verify(store: Store, commit: Commit, progress: Callable[[float], None] | Non
         return [line for wrong in pool.map(check, spans(manifest.ranges())) for line in wrong]
 
 
-def newest_whole(store: Store, commits: Sequence[Commit], known: Commit | None = None) -> tuple[Commit, list[str]]:
-    """The newest undamaged checkpoint, and the problems of each newer one, one line each.
+def newest_intact(store: Store, commits: Sequence[Commit], known: Commit | None = None) -> tuple[Commit, list[str]]:
+    """Return the newest intact checkpoint, and the problems of each newer one, one line each.
 
-    `commits` are a run's, in order of step. `known` was verified just before, and is not read again.
+    `commits` are those of a run, in order of step. `known` was just verified, and is not read again.
     """
     damaged: list[str] = []
     for commit in reversed(commits):
@@ -58,12 +58,12 @@ def newest_whole(store: Store, commits: Sequence[Commit], known: Commit | None =
         damaged.append(f"step {commit.step} is damaged: {problems[0]}")
     lines = "".join(f"\n  {line}" for line in damaged)
     raise DamagedCheckpoint(
-        f"no checkpoint of the run is whole:{lines}\n  restore one from a backup, or start again under another name: run=NAME"
+        f"no checkpoint of the run is intact:{lines}\n  restore one from a backup, or start again under another name: run=NAME"
     )
 
 
 def _check(store: Store, folder: str, span: Sequence[HashedRange]) -> list[str]:
-    """The problems in one group of ranges. A large range, such as a whole file of DeepSpeed's, is read in blocks."""
+    """Return the problems in one group of ranges. A large range, such as a file of DeepSpeed's, is read in blocks."""
     key = f"{folder}/{span[0].file}"
     wrong = []
     try:

@@ -68,7 +68,7 @@ FallBack = Annotated[
     bool,
     typer.Option(
         "--fall-back",
-        help="If the newest checkpoint is damaged, resume from the newest whole one. Reads every byte of it first.",
+        help="If the newest checkpoint is damaged, resume from the newest intact one. Reads every byte of it first.",
     ),
 ]
 AllowChanges = Annotated[

@@ -17,7 +17,7 @@ from ..checkpoints import (
     committed,
     find_commit,
     load_weights,
-    newest_whole,
+    newest_intact,
     open_checkpoint,
     read_manifest,
 )
@@ -125,7 +125,7 @@ def find_resume_point(context: RunContext, checked: ResumePoint | None = None) -
     start = context.start
     own = committed(store, context.run)
     if own and start.fall_back:
-        return _newest_whole(store, own, checked.commit if checked else None)
+        return _newest_intact(store, own, checked.commit if checked else None)
     if own:
         return ResumePoint(step=own[-1].step, key=own[-1].key, own=True, label=f"step {own[-1].step}")
     if start.source is None:
@@ -136,13 +136,13 @@ def find_resume_point(context: RunContext, checked: ResumePoint | None = None) -
     return _point_in_run(config, store, start, start.source)
 
 
-def _newest_whole(store: Store, own: Sequence[Commit], known: Commit | None) -> ResumePoint:
-    commit, damaged = newest_whole(store, own, known)
+def _newest_intact(store: Store, own: Sequence[Commit], known: Commit | None) -> ResumePoint:
+    commit, damaged = newest_intact(store, own, known)
     step = commit.step
     warnings = damaged
     if damaged:
         lost = f"steps {step + 1} to {own[-1].step} are lost and will be trained again"
-        warnings = [*damaged, f"--fall-back: resuming from step {step}, the newest whole checkpoint; {lost}"]
+        warnings = [*damaged, f"--fall-back: resuming from step {step}, the newest intact checkpoint; {lost}"]
     return ResumePoint(
         step=step, key=commit.key, own=True, label=f"step {step}", warnings=tuple(warnings), commit=commit
     )
