@@ -14,7 +14,8 @@ GPT2 = DecoderConfig(
     vocab_size=50257, pad_vocab_to=128, max_length=4096, dropout=0.0, tied_head=True, norm="layernorm", norm_eps=1e-5,
     post_norms=False, qk_norm=False, activation="gelu_tanh", gated_mlp=False, bias="all", positions="learned",
     rope_theta=None, rope_scaling=None, window=None, window_every=1, attention_scale=None, attention_softcap=None,
-    logit_softcap=None, scale_embedding=False,
+    logit_softcap=None, scale_embedding=False, weights=None, parametrization="standard", base_width=None, base_layers=None,
+    pre_norms=True, qk_norm_scope="head",
 )  # fmt: skip
 MEDIUM = replace(GPT2, name="gpt2-355m", layers=24, width=1024, heads=16)
 LLAMA = replace(

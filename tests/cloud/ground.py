@@ -52,10 +52,11 @@ class Ground:
 
     def _roles(self) -> None:
         iam = self.session.client("iam")
-        self.roles = RolesConfig(*(
-            iam.create_role(RoleName=f"demo-{kind}", AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
+        arns = {
+            kind: iam.create_role(RoleName=f"demo-{kind}", AssumeRolePolicyDocument=TRUST)["Role"]["Arn"]
             for kind in ("operator", "node", "viewer")
-        ))  # fmt: skip
+        }
+        self.roles = RolesConfig(**arns, prepare=None, emr_service=None)
         iam.create_instance_profile(InstanceProfileName="demo-node")
         iam.add_role_to_instance_profile(InstanceProfileName="demo-node", RoleName="demo-node")
         for name in ("demo-prepare", "demo-serve"):

@@ -14,8 +14,8 @@ import yaml
 from skytrain.cloud import EksJobSpec, PodSize, kube_job_name, offer_size, read_pod, smoke_size, to_yaml
 from skytrain.cloud.eks import check_grace
 from skytrain.config import SkytrainError
-from skytrain.config.schema.eks import NO_EKS
 from tests.support.kubernetes import check_object
+from tests.support.settings import CLOUD_DEFAULTS
 
 from .plans import offer
 from .test_ec2 import GOLDEN, NOW, account
@@ -33,7 +33,7 @@ PLANS: dict[str, tuple[PodSize, dict[str, Any]]] = {
 
 
 def job_of(size: PodSize, kind: str = "job", files: dict[str, str] = FILES, **settings: Any) -> EksJobSpec:
-    eks = replace(NO_EKS, **{"image": IMAGE, "cluster": "training", **settings})
+    eks = replace(CLOUD_DEFAULTS.eks, **{"image": IMAGE, "cluster": "training", **settings})
     cloud: Any = replace(account(), eks=eks, kind=kind)
     words = ("node", "recipe=gpt2-124m-pile", "cloud=eks", "run=gpt2", "--nodes", str(size.nodes), "--launch", "00001")
     return EksJobSpec("gpt2", "00001", "pile", "ada", size, cloud, 36000.0, NOW, words, files)
@@ -128,7 +128,7 @@ def test_what_no_cluster_would_take_is_told_first(problem: str) -> None:
 
 def test_a_grace_period_that_is_shorter_than_a_save_is_refused() -> None:
     with pytest.raises(SkytrainError, match="a save may take"):
-        check_grace(replace(NO_EKS, grace=30.0), 100.0)
+        check_grace(replace(CLOUD_DEFAULTS.eks, grace=30.0), 100.0)
 
 
 def test_long_and_odd_run_names_give_valid_and_different_job_names() -> None:

@@ -30,12 +30,12 @@ from skytrain.cloud import (
 )
 from skytrain.cloud.kube import PLURALS, EksToken, eks_token
 from skytrain.config import SkytrainError, compose, source_hash
-from skytrain.config.schema.eks import NO_EKS
 from skytrain.pipelines import launch_eks
 from skytrain.planning import write_plan
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.storage import open_store
 from tests.support.kubernetes import NAMESPACES, TOKEN, LocalCluster, local_cluster, write_kubeconfig
+from tests.support.settings import CLOUD_DEFAULTS
 
 from .conftest import StubbedSession, use_store
 from .plans import offer, plan
@@ -408,7 +408,7 @@ def test_bad_settings_and_missing_things_have_clear_messages(
     }
     for said, settings in cases.items():
         with pytest.raises(SkytrainError, match=said):
-            open_cluster(replace(NO_EKS, **{"kubeconfig": "kubeconfig", **settings}), no_session)
+            open_cluster(replace(CLOUD_DEFAULTS.eks, **{"kubeconfig": "kubeconfig", **settings}), no_session)
     assert typed.launch("--yes", "cloud.eks.namespace=elsewhere") == 3
     assert 'namespaces "elsewhere" not found' in capsys.readouterr().err
     assert not typed.cluster.objects
@@ -452,7 +452,7 @@ def no_session() -> AwsSession:
 
 
 def cluster_client(typed: TypedEks) -> KubeCluster:
-    return open_cluster(replace(NO_EKS, kubeconfig="kubeconfig"), no_session)
+    return open_cluster(replace(CLOUD_DEFAULTS.eks, kubeconfig="kubeconfig"), no_session)
 
 
 def test_reads_outlive_cut_connections_and_expired_lists(typed: TypedEks) -> None:
@@ -502,7 +502,7 @@ def test_an_eks_cluster_is_reached_at_its_endpoint_with_such_a_token(
     certificate = base64.b64encode(b"certificate").decode()
     found = {"status": "ACTIVE", "endpoint": typed.cluster.address, "certificateAuthority": {"data": certificate}}
     stub.add_response("describe_cluster", {"cluster": found}, asked)
-    eks = replace(NO_EKS, cluster="training")
+    eks = replace(CLOUD_DEFAULTS.eks, cluster="training")
     assert open_cluster(eks, lambda: stubbed.session).items(KubeKind("batch/v1", "Job", NAMESPACE)) == []
     assert not list(temporary.iterdir())  # the certificate is handed over without a file
     stub.add_response("describe_cluster", {"cluster": {**found, "status": "CREATING"}}, asked)

@@ -16,12 +16,12 @@ import pytest
 
 from skytrain.cloud import KubeKind, offer_size, open_cluster
 from skytrain.config import SkytrainError
-from skytrain.config.schema.eks import NO_EKS
 from skytrain.pipelines.launch_eks import wait_for_pods
 from skytrain.storage import Retry
 from tests.support.control_plane import ControlPlane
 from tests.support.kubelet import INDEX, Kubelets
 from tests.support.kubernetes import LocalCluster
+from tests.support.settings import CLOUD_DEFAULTS
 
 from .conftest import StubbedSession
 from .plans import offer
@@ -305,13 +305,13 @@ def test_an_eks_cluster_is_reached_with_its_certificate_and_a_token(
     authority = {"data": base64.b64encode(typed.plane.certificate.read_bytes()).decode()}
     found = {"status": "ACTIVE", "endpoint": typed.plane.address, "certificateAuthority": authority}
     stubbed.stub("eks").add_response("describe_cluster", {"cluster": found}, {"name": "training"})
-    cluster = open_cluster(replace(NO_EKS, cluster="training"), lambda: stubbed.session)
+    cluster = open_cluster(replace(CLOUD_DEFAULTS.eks, cluster="training"), lambda: stubbed.session)
     assert cluster.items(KubeKind("batch/v1", "Job", NAMESPACE)) == []
 
     other = base64.b64encode(certificate(typed.folder)).decode()
     found = {**found, "certificateAuthority": {"data": other}}
     stubbed.stub("eks").add_response("describe_cluster", {"cluster": found}, {"name": "training"})
-    cluster = open_cluster(replace(NO_EKS, cluster="training"), lambda: stubbed.session)
+    cluster = open_cluster(replace(CLOUD_DEFAULTS.eks, cluster="training"), lambda: stubbed.session)
     monkeypatch.setattr("skytrain.cloud.kube.OUTAGE", Retry(seconds=0.0))
     with pytest.raises(SkytrainError, match="CERTIFICATE_VERIFY_FAILED"):
         cluster.items(KubeKind("batch/v1", "Job", NAMESPACE))

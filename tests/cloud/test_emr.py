@@ -25,7 +25,7 @@ from skytrain.cloud import (
 )
 from skytrain.cloud.emr_cluster import BOOTSTRAP, FOLDER, INSTANCE, submit_script
 from skytrain.config import SkytrainError
-from skytrain.config.schema.emr import NO_EMR
+from tests.support.settings import CLOUD_DEFAULTS
 
 from .test_ec2 import GOLDEN, NOW, account
 
@@ -44,7 +44,7 @@ def job_of(executors: int = 16, **settings: Any) -> EmrJobSpec:
     cloud = account()
     cloud = replace(
         cloud,
-        emr=replace(NO_EMR, **{"executors": executors, **settings}),
+        emr=replace(CLOUD_DEFAULTS.emr, **{"executors": executors, **settings}),
         roles=replace(cloud.roles, prepare=PREPARE, emr_service=SERVICE),
         prepare_profile="skytrain-pile-us-east-2-prepare",
         emr_service_group="sg-0emr",

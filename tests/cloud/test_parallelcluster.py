@@ -5,15 +5,16 @@ import pytest
 
 from skytrain.cloud import ClusterSpec, Tags, cluster_config
 from skytrain.config import SkytrainError
-from skytrain.config.schema.cloud import NO_CLOUD, SubnetsConfig
+from skytrain.config.schema.cloud import SubnetsConfig
 from skytrain.planning.plan_file import ZonePrice
 from tests.cloud.plans import offer
 from tests.support.parallelcluster import load_in_parallelcluster
+from tests.support.settings import CLOUD_DEFAULTS
 
 SUBNETS = SubnetsConfig(
     {"us-east-2a": "subnet-0aaaaaaaaaaaaaaaa", "us-east-2b": "subnet-0bbbbbbbbbbbbbbbb"}, {}, "private"
 )
-CLOUD = replace(NO_CLOUD, project="p", subnets=SUBNETS, kms_key="arn:aws:kms:us-east-2:123456789012:key/k")
+CLOUD = replace(CLOUD_DEFAULTS, project="p", subnets=SUBNETS, kms_key="arn:aws:kms:us-east-2:123456789012:key/k")
 SPEC = ClusterSpec(CLOUD, Tags("p", "ada", None), "s3://bucket/project")
 RESERVED = replace(SPEC, reservation="cr-0123456789abcdef0")
 PLANS = {
@@ -56,7 +57,7 @@ def test_a_plan_becomes_queues_with_what_its_machines_have():
     [
         (replace(SPEC, store="/data"), "linked to a bucket"),
         (replace(SPEC, fsx_gb=1000), "steps of 1200"),
-        (replace(SPEC, cloud=NO_CLOUD), "no subnets"),
+        (replace(SPEC, cloud=CLOUD_DEFAULTS), "no subnets"),
     ],
 )
 def test_a_cluster_that_cannot_be_is_refused(spec, message):

@@ -12,12 +12,12 @@ import pytest
 from skytrain.cloud import SlurmArray, array_tasks, requeue_task, stop_tasks, submit_array
 from skytrain.cloud.slurm_array import task_log
 from skytrain.config import SkytrainError
-from skytrain.config.schema.slurm import NO_SLURM
+from tests.support.settings import CLOUD_DEFAULTS
 from tests.support.slurm import slurm_cluster
 
 pytestmark = pytest.mark.usefixtures("default_signals")
 
-SETTINGS = replace(NO_SLURM, time=3600.0, save_before=60.0)
+SETTINGS = replace(CLOUD_DEFAULTS.slurm, time=3600.0, save_before=60.0)
 
 
 def array(folder, *commands, **changes):

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from skytrain.config import ConfigError, SkytrainError, TaskConfig, builtin_tasks, compose, find_tasks
+from skytrain.config import ConfigError, SkytrainError, builtin_tasks, compose, find_tasks
 from skytrain.evaluation import Measure, TaskEvaluator, TaskSources, WholeModel, compare
 from skytrain.evaluation.continuations import Continuation, rolling_windows
 from skytrain.evaluation.scoring import score_continuations
@@ -116,7 +116,8 @@ def test_the_completion_style_is_that_of_a_plain_reference(model, tmp_path):
 def test_llmc_s_file_is_written_and_read_and_scores_as_the_text_does(tmp_path):
     model, gpt2 = make_model("model.vocab_size=50257"), Gpt2Bytes()
     path = write_records(tmp_path, "hellaswag", 5)
-    questions = [question_of(json.loads(line), TaskConfig("multiple_choice", "hellaswag")) for line in path.open()]
+    [task] = find_tasks(compose(["evaluation.tasks=[hellaswag]"]).config.evaluation)
+    questions = [question_of(json.loads(line), task.config) for line in path.open()]
     items = encode_items(questions, gpt2)
     packed = tmp_path / "hellaswag_val.bin"
     packed.write_bytes(write_llmc(items))

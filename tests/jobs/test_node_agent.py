@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from skytrain.config import SkytrainError
-from skytrain.config.schema import BudgetConfig
+from skytrain.config import SkytrainError, compose
 from skytrain.jobs import host_services, node_agent, supervisor
 from skytrain.jobs.host_services import AgentLimits
 from skytrain.jobs.meeting import HostIdentity, MeetingStore
@@ -198,7 +197,9 @@ def test_a_run_whose_hosts_only_wait_ends_when_its_budget_is_spent(store, monkey
     seconds = 1000.0
     monkeypatch.setattr(meter, "boot_clock", lambda: seconds)
     own = Meter([meter.MeteredMachine("one", "boot", seconds, 0.0)], 3600.0)
-    waiting = WaitingBudget(store, "r", BudgetConfig(usd=100.0, usd_per_hour=3600.0, margin=5.0), own)
+    waiting = WaitingBudget(
+        store, "r", replace(compose().config.budget, usd=100.0, usd_per_hour=3600.0, margin=5.0), own
+    )
     assert waiting.spent(hosts=2) is None
     seconds += 40
     assert waiting.spent(hosts=2) is None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from skytrain.config.schema import BudgetConfig
+from skytrain.config import compose
 from skytrain.planning import Budget, Spending
 
 DOLLAR_A_SECOND = 3600.0
@@ -76,6 +76,6 @@ def test_a_limit_covers_what_costs_as_much_and_lasts_for_its_hours():
 
 
 def test_a_budget_is_made_of_the_settings_and_says_what_is_spent_of_it():
-    budget = Budget.of(BudgetConfig(usd=12.5, usd_per_hour=None, margin=30.0))
+    budget = Budget.of(compose(["budget.usd=12.5", "budget.margin=30s"]).config.budget)
     assert budget == Budget(12.5, margin_seconds=30.0)
     assert budget.spent_text(Spending(3.204, 1.0)) == "$3.20 of $12.5"

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from skytrain.config import SkytrainError
-from skytrain.config.schema.emr import NO_EMR
 from skytrain.corpus import near
 from skytrain.corpus.dedup import HASHED
 from skytrain.pipelines.plan_corpus import plan_corpus
@@ -23,6 +22,7 @@ from skytrain.planning.catalog import Price, packaged_catalog
 from skytrain.planning.corpus_costs import sized_cluster
 from skytrain.planning.plan_prepare import SCRATCH_BYTES_PER_DOCUMENT
 from tests.cloud.ground import CONFIG
+from tests.support.settings import CLOUD_DEFAULTS
 
 
 def test_one_machine_is_chosen_while_it_has_the_time_and_a_cluster_when_it_has_not() -> None:
@@ -37,7 +37,13 @@ def test_one_machine_is_chosen_while_it_has_the_time_and_a_cluster_when_it_has_n
 
 def test_the_price_of_a_cluster_counts_every_node_and_its_fee() -> None:
     wanted = replace(
-        NO_EMR, primary="m7i.xlarge", core="r5.xlarge", task="r5.xlarge", core_nodes=2, task_nodes=3, disk_gb=73
+        CLOUD_DEFAULTS.emr,
+        primary="m7i.xlarge",
+        core="r5.xlarge",
+        task="r5.xlarge",
+        core_nodes=2,
+        task_nodes=3,
+        disk_gb=73,
     )
     price = cluster_price(wanted, packaged_catalog(), "us-east-2")
     assert price.machines == pytest.approx(0.2016 + 2 * 0.252 + 3 * (0.066 + 0.0772) / 2)
@@ -46,7 +52,7 @@ def test_the_price_of_a_cluster_counts_every_node_and_its_fee() -> None:
 
 
 def test_an_hour_of_emr_serverless_is_its_vcpus_and_gigabytes() -> None:
-    wanted = replace(NO_EMR, executor_cores=4, executor_gb=16, disk_gb=120)
+    wanted = replace(CLOUD_DEFAULTS.emr, executor_cores=4, executor_gb=16, disk_gb=120)
     each = 4 * 0.052624 + 16 * 0.005786 + 100 * 0.000111
     assert serverless_usd_per_hour(wanted, 9, "us-east-2") == pytest.approx(10 * each)
     with pytest.raises(SkytrainError, match="no price of EMR Serverless is known for mars-1"):
@@ -55,11 +61,11 @@ def test_an_hour_of_emr_serverless_is_its_vcpus_and_gigabytes() -> None:
 
 def test_more_documents_cost_more_and_more_executors_are_faster() -> None:
     few, many = CorpusWork(1e12, 1e6), CorpusWork(1e12, 1e9)
-    wanted = replace(NO_EMR, executors=10)
+    wanted = replace(CLOUD_DEFAULTS.emr, executors=10)
     assert serverless_offer(many, wanted, "us-east-2").usd > serverless_offer(few, wanted, "us-east-2").usd
     faster = serverless_offer(few, replace(wanted, executors=40), "us-east-2")
     assert faster.hours < serverless_offer(few, wanted, "us-east-2").hours
-    cluster = sized_cluster(many, NO_EMR, "r5.xlarge", packaged_catalog(), 6.0)
+    cluster = sized_cluster(many, CLOUD_DEFAULTS.emr, "r5.xlarge", packaged_catalog(), 6.0)
     assert cluster.core_nodes + cluster.task_nodes > 2 and cluster.core == cluster.task == "r5.xlarge"
 
 
@@ -68,7 +74,7 @@ def test_disks_hold_what_de_duplication_writes_and_a_deadline_that_nothing_meets
     assert PrepareWork(1e9, 1e9, "tokens", 5e6).disk_gb == 200  # what every machine has
     assert PrepareWork(1e9, 1e9, "tokens", 1e9).disk_gb > 1000
     work = CorpusWork(1e11, 4e9)
-    cluster = sized_cluster(work, NO_EMR, "r5.4xlarge", packaged_catalog(), 6.0)
+    cluster = sized_cluster(work, CLOUD_DEFAULTS.emr, "r5.4xlarge", packaged_catalog(), 6.0)
     assert (cluster.core_nodes + cluster.task_nodes) * cluster.disk_gb * 1e9 > 4e9 * 383
     hopeless = plan_corpus(CONFIG(), "us-east-2", 0.01, None, 1e9)
     assert "Nothing is sure to be done within 36s" in hopeless.advice
@@ -87,7 +93,7 @@ def test_one_machine_that_is_late_is_offered_at_its_lower_price_and_regions_with
 
 
 def test_a_fee_that_was_read_takes_the_place_of_the_assumed_one() -> None:
-    catalog, wanted = packaged_catalog(), replace(NO_EMR, core_nodes=2, task_nodes=0)
+    catalog, wanted = packaged_catalog(), replace(CLOUD_DEFAULTS.emr, core_nodes=2, task_nodes=0)
     assumed = cluster_price(wanted, catalog, "us-east-2")
     fees = tuple(
         Price(kind, "us-east-2", "on-demand", usd, usd, "2026-11-16", "x")

@@ -4,8 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from skytrain.config import SkytrainError
-from skytrain.config.schema import BudgetConfig
+from skytrain.config import SkytrainError, compose
 from skytrain.runs import HostSpends, Meter, claim_attempt, host_key, meter, write_outcome
 from skytrain.runs.imds import Ec2Instance, Metadata
 from skytrain.runs.meter import Count, MeteredMachine, Spend, machine_price, read_spend, this_machine
@@ -13,7 +12,7 @@ from skytrain.runs.sync import Lines
 from skytrain.storage import open_store
 from tests.support.imds import fake_metadata
 
-NO_LIMIT = BudgetConfig(usd=None, usd_per_hour=None, margin=0.0)
+NO_LIMIT = compose(["budget.margin=0s"]).config.budget
 
 
 class Clock:

@@ -15,7 +15,6 @@ import yaml
 from skytrain.cli.main import main
 from skytrain.cloud import cloud_files, open_cluster
 from skytrain.config import SkytrainError, compose
-from skytrain.config.schema.eks import NO_EKS
 from skytrain.pipelines.eks_jobs import cluster_of
 from skytrain.pipelines.serve_targets import eks
 from skytrain.pipelines.serve_targets.base import ServeJob, ServeRequest
@@ -23,6 +22,7 @@ from skytrain.runs import Silent
 from skytrain.serving import open_served
 from skytrain.storage import open_store
 from tests.support.kubernetes import LocalCluster, local_cluster, write_kubeconfig
+from tests.support.settings import CLOUD_DEFAULTS
 
 MANIFEST = Path(__file__).parents[2] / "infra/kubernetes/base/serving.yaml"
 OUTPUTS = {"project": "demo", "account_id": "123456789012", "region": "us-east-2", "bucket": "bucket"}
@@ -119,7 +119,7 @@ def test_a_model_is_uploaded_named_and_rolled_out_shown_and_stopped(
 
 
 def test_a_model_that_does_not_start_is_told_with_the_reason(cluster: LocalCluster, folder: Path) -> None:
-    client = open_cluster(replace(NO_EKS, kubeconfig="kubeconfig"), lambda: pytest.fail("no AWS"))
+    client = open_cluster(replace(CLOUD_DEFAULTS.eks, kubeconfig="kubeconfig"), lambda: pytest.fail("no AWS"))
     cluster.faults.held_rollouts = True
     labels = {"app.kubernetes.io/name": "skytrain", "app.kubernetes.io/component": "serving"}
     condition = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available: no GPU"}

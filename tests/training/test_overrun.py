@@ -1,6 +1,8 @@
+from dataclasses import replace
+
 import pytest
 
-from skytrain.config.schema import BudgetConfig
+from skytrain.config import compose
 from skytrain.runs import Meter, meter
 from skytrain.runs.meter import MeteredMachine
 from skytrain.training.overrun import OverrunWatch, format_step
@@ -11,7 +13,7 @@ def verdicts(monkeypatch, steps, *, total=1000, first=1, spent=0.0, **changed):
     clock = [spent]
     monkeypatch.setattr(meter, "boot_clock", lambda: clock[0])
     running = Meter([MeteredMachine("a", "boot", 0.0, spent)], 3600.0)
-    budget = BudgetConfig(**{"usd": 1500.0, "usd_per_hour": 3600.0, "margin": 0.0, **changed})
+    budget = replace(compose().config.budget, **{"usd": 1500.0, "usd_per_hour": 3600.0, "margin": 0.0, **changed})
     watch, trained, found = OverrunWatch(running, budget, total), 0.0, []
     for step, seconds in enumerate(steps, first):
         clock[0] += seconds

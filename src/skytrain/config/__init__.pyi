@@ -138,3 +138,4 @@ from .units import (
     parse_seconds as parse_seconds,
     plural as plural,
 )
+from .upgrades import upgrade as upgrade

@@ -20,6 +20,7 @@ from yaml import YAMLError  # type: ignore[import-untyped]
 
 from .checks import check
 from .errors import ConfigError, SkytrainError, nearest
+from .group_files import GROUPS_MODULE, with_left_out
 from .overrides import parse_overrides
 from .schema import Config, flatten
 from .typed import build, is_text
@@ -42,7 +43,6 @@ GROUPS = (
     "tune",
     "serve",
 )
-GROUPS_MODULE = "skytrain.config.groups"
 # Arguments of a plugged-in class, which checks them itself, and names of tasks.
 FREE_KEYS = ("model.args", "data.source", "evaluation.data")
 OWN_SOURCES = "skytrain."  # built-in sources list all their keys in their files, so an unknown key is a typo
@@ -115,9 +115,10 @@ def compose(
         key = getattr(error, "full_key", None) or "?"
         raise ConfigError(str(key), str(error).splitlines()[0], origin=origins.get(str(key))) from None
     assert isinstance(values, dict)
-    config = build(Config, values, origins=origins)
+    settings_by_name = {str(key): value for key, value in values.items()}
+    config = build(Config, with_left_out(settings_by_name), origins=origins)
     check(config, origins)
-    return Composed(config, {str(key): value for key, value in values.items()}, origins, tuple(overrides))
+    return Composed(config, settings_by_name, origins, tuple(overrides))
 
 
 def _given(origins: Mapping[str, str]) -> frozenset[str]:

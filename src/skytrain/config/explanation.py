@@ -10,18 +10,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from typing import Any, get_type_hints
 
-from omegaconf import OmegaConf
-
-from .composition import FREE_KEYS, GROUPS, GROUPS_MODULE, compose
+from .composition import FREE_KEYS, GROUPS, compose
 from .errors import ConfigError, nearest
+from .group_files import GROUPS_MODULE, file_settings
 from .plugins import load_class
 from .schema import Config, Declared, fields_of, flatten, tag_of
 from .schema.types import type_in_words
-
-GLOBAL_PACKAGE = "# @package _global_"  # Hydra's directive for a file whose keys start at the root
 
 
 @dataclass(frozen=True)
@@ -169,21 +165,14 @@ def _defaults() -> tuple[Mapping[str, Any], Mapping[str, str]]:
 
 
 @cache
-def _group_files() -> dict[str, dict[str, Any]]:
+def _group_files() -> dict[str, Mapping[str, Any]]:
     """Return the settings of each built-in file by their full keys."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Mapping[str, Any]] = {}
     root = files(GROUPS_MODULE)
     for group in ("", *GROUPS):
         folder = root.joinpath(group) if group else root
         for file in sorted(folder.iterdir(), key=lambda file: file.name):
             if file.name.endswith(".yaml"):
-                found[f"{group}/{file.name}" if group else file.name] = _leaves_of(file, group.replace("/", "."))
+                name = f"{group}/{file.name}" if group else file.name
+                found[name] = file_settings(name)
     return found
-
-
-def _leaves_of(file: Traversable, package: str) -> dict[str, Any]:
-    text = file.read_text()
-    values = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
-    assert isinstance(values, dict)
-    values.pop("defaults", None)
-    return flatten(values, "" if GLOBAL_PACKAGE in text else package)

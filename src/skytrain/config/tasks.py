@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ from typing import Any
 import yaml  # type: ignore[import-untyped]
 
 from .errors import ConfigError, nearest
+from .group_files import GROUPS_MODULE, file_settings
 from .schema import EvaluationConfig, TaskConfig
 from .typed import build
 
-TASKS_MODULE = "skytrain.config.groups"
 TEXT_FILES = (".txt", ".md")
 RECORD_FILES = (".jsonl", ".json", ".parquet")
 LLMC_FILE = ".bin"
@@ -30,8 +30,12 @@ class NamedTask:
 
 
 def builtin_tasks() -> list[str]:
-    folder = files(TASKS_MODULE).joinpath("task")
-    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
+    folder = files(GROUPS_MODULE).joinpath("task")
+    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if _is_task(file.name))
+
+
+def _is_task(file: str) -> bool:
+    return file.endswith(".yaml") and not file.startswith("_")
 
 
 def find_tasks(evaluation: EvaluationConfig) -> list[NamedTask]:
@@ -61,7 +65,7 @@ def _find(entry: str, evaluation: EvaluationConfig) -> NamedTask:
                 return _from_file(own, entry, evaluation)
     data = evaluation.data.get(entry)
     if entry in builtin_tasks():
-        content = files(TASKS_MODULE).joinpath("task").joinpath(f"{entry}.yaml").read_text(encoding="utf-8")
+        content = files(GROUPS_MODULE).joinpath("task").joinpath(f"{entry}.yaml").read_text(encoding="utf-8")
         return NamedTask(entry, _parse(content, entry), data)
     if data is not None:
         return NamedTask(entry, _config_of_data(data), data)
@@ -84,7 +88,7 @@ def _config_of_data(data: str) -> TaskConfig:
     """What data without a task's file is: text, or multiple choice with the usual names of fields."""
     plain = not Path(data).suffix or Path(data).suffix in TEXT_FILES
     kind: Any = "language_modelling" if plain else "multiple_choice"
-    return TaskConfig(kind=kind)
+    return _build({"kind": kind}, data)
 
 
 def _parse(content: str, name: str) -> TaskConfig:
@@ -92,8 +96,18 @@ def _parse(content: str, name: str) -> TaskConfig:
         values = yaml.safe_load(content)
     except yaml.YAMLError as error:
         raise ConfigError(KEY, f"{name} cannot be read: {' '.join(str(error).split())}") from None
-    config: TaskConfig = build(TaskConfig, values, name)
-    return replace(config, choices=list(config.choices))
+    return _build(values, name)
+
+
+def _base() -> dict[str, Any]:
+    """Return the settings that a task's file may leave out."""
+    return {key.removeprefix("task."): value for key, value in file_settings("task/_base.yaml").items()}
+
+
+def _build(values: Any, name: str) -> TaskConfig:
+    given = {**_base(), **values} if isinstance(values, dict) else values
+    config: TaskConfig = build(TaskConfig, given, name)
+    return config
 
 
 def _hint(name: str, names: list[str]) -> str | None:

@@ -66,13 +66,10 @@ class _Builder:
         for name in value:
             if name not in hints:
                 raise self.unknown(_join(key, str(name)), str(name), hints)
-        # Records of earlier versions lack settings that were added later; those have defaults.
-        optional = {field.name for field in fields_of(schema) if field.default is not dataclasses.MISSING}
-        missing = [name for name in hints if name not in value and name not in optional]
+        missing = [name for name in hints if name not in value]
         if missing:
             raise self.fail(_join(key, missing[0]), "must be given", f"add {_join(key, missing[0])}=VALUE")
-        given = {name: hint for name, hint in hints.items() if name in value}
-        return schema(**{name: self.any(hint, value[name], _join(key, name)) for name, hint in given.items()})
+        return schema(**{name: self.any(hint, value[name], _join(key, name)) for name, hint in hints.items()})
 
     def unknown(self, key: str, name: str, known: Mapping[str, Any]) -> ConfigError:
         guess = nearest(name, known)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from ..bench import time_steps
 from ..checkpoints import committed_steps
-from ..config import BudgetConfig, Config, SkytrainError
+from ..config import Config, SkytrainError
 from ..jobs import handled_signals
 from ..runs import (
     EXIT_CODES,
@@ -146,7 +146,16 @@ class LocalRunner:
     def _limited(self, config: Config, limit_usd: float) -> Config:
         """The run stops by itself before it has used its reserve."""
         seconds = limit_usd / self._price.charged(1.0)
-        budget = BudgetConfig(limit_usd, self._price.usd_per_hour, margin=STOP_SHARE * seconds, whole_machine=False)
+        budget = dataclasses.replace(
+            config.budget,
+            usd=limit_usd,
+            usd_per_hour=self._price.usd_per_hour,
+            margin=STOP_SHARE * seconds,
+            overrun="stop",
+            whole_machine=False,
+            planned_usd=None,
+            planned_step_seconds=None,
+        )
         return dataclasses.replace(config, budget=budget)
 
     def _record_kill(self, run: str) -> None:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skytrain.config import DecoderConfig, SkytrainError, skytrain_cache_folder
+from skytrain.config import DecoderConfig, SkytrainError, skytrain_cache_folder, upgrade
 
 from .communication import Node
 from .hardware import find_gpu
@@ -62,7 +62,7 @@ class Measurement:
         if self.decoder is None:
             return None
         return TrainingJob(
-            model=DecoderConfig(**self.decoder),
+            model=DecoderConfig(**upgrade(DecoderConfig, self.decoder)),
             sequence_length=self.sequence_length,
             micro_batch=self.micro_batch,
             accumulation=self.accumulation,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..config import EXECUTION, RESULT, Config, SkytrainError, flatten, nearest, select
+from ..config import EXECUTION, RESULT, Config, SkytrainError, flatten, nearest, select, upgrade
 from ..storage import NotFound, Store
 from .attempts import now
 from .reading import DamagedRecord, read_object
@@ -164,7 +164,8 @@ def _to_bytes(record: RunRecord) -> bytes:
 
 def load_run(store: Store, name: str) -> RunRecord:
     try:
-        return RunRecord(**read_object(store, f"runs/{name}/run.json"))
+        record = RunRecord(**read_object(store, f"runs/{name}/run.json"))
+        return dataclasses.replace(record, config=upgrade(Config, record.config))
     except NotFound:
         raise SkytrainError(f"no run {name!r} in {store.root}\n  {_instead(store, name)}") from None
     except TypeError as error:

@@ -22,7 +22,7 @@ from ..checkpoints import (
     step_key,
     write_validation,
 )
-from ..config import WEIGHTS, Interval, ModelConfig, SkytrainError, flatten, format_seconds, select
+from ..config import WEIGHTS, Interval, ModelConfig, SkytrainError, flatten, format_seconds, select, upgrade
 from ..jobs import Ranks
 from ..parallel import StateByName, dump_checkpoint
 from ..planning import Budget
@@ -315,7 +315,8 @@ def check_lineage(saved: Mapping[str, Any], here: Mapping[str, Any]) -> None:
     """
     if saved.get("tokenizer") != here.get("tokenizer") and "tokenizer" in saved and "tokenizer" in here:
         raise _other_model(saved, "tokenizer", f"{saved['tokenizer']} there, {here['tokenizer']} here")
-    theirs, ours = (flatten(select(ModelConfig, of.get("model", {}), {WEIGHTS})) for of in (saved, here))
+    models = [upgrade(ModelConfig, lineage.get("model", {})) for lineage in (saved, here)]
+    theirs, ours = (flatten(select(ModelConfig, model, {WEIGHTS})) for model in models)
     for key in theirs:
         if key in ours and theirs[key] != ours[key]:
             raise _other_model(saved, "model", f"{key} is {theirs[key]!r} there, {ours[key]!r} here")

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Annotated, Literal
 
-from .cloud import NO_CLOUD, CloudConfig, RolesConfig, SubnetsConfig
-from .data import DEFAULT_SPARK, DataConfig, SourceConfig, SparkConfig
+from .cloud import CloudConfig, RolesConfig, SubnetsConfig
+from .data import DataConfig, SourceConfig, SparkConfig
 from .declare import DATA, EXECUTION, NUMBERS, RESULT, WEIGHTS, Decides, Declared, declared, setting, settings
 from .eks import EksConfig
 from .emr import EmrConfig
 from .evaluation import EvaluationConfig, TaskConfig
 from .kinds import NonNegative, OneOf, OtherKeys, Precision, Range, Seconds, Unit, Whole
-from .metrics import NO_METRICS, MetricsConfig
+from .metrics import MetricsConfig
 from .model import (
     CustomModelConfig,
     DecoderConfig,
@@ -25,7 +24,7 @@ from .model import (
 )
 from .optimizers import OPTIMIZERS, OptimizerConfig, OptimizerFacts
 from .sagemaker import SageMakerConfig
-from .serving import DEFAULT_SERVE, ServeConfig
+from .serving import ServeConfig
 from .slurm import SlurmConfig
 from .tokens import (
     BPETokenizerConfig,
@@ -45,8 +44,8 @@ from .training import (
     TrainerConfig,
     WSDScheduleConfig,
 )
-from .tuning import DEFAULT_TUNE, TuneConfig
-from .walk import Field, fields_of, flatten, groups_in, other_keys_of, select, tag_of
+from .tuning import TuneConfig
+from .walk import Field, fields_of, fill, flatten, groups_in, other_keys_of, select, tag_of
 
 __all__ = [
     "DATA",
@@ -107,6 +106,7 @@ __all__ = [
     "YarnRope",
     "declared",
     "fields_of",
+    "fill",
     "flatten",
     "groups_in",
     "other_keys_of",
@@ -142,24 +142,22 @@ class BudgetConfig:
         EXECUTION,
         "When the first 20 steps show that `usd` will not be enough: stop with a checkpoint (exit 6), or continue until "
         "it is spent.",
-        default="stop",
     )
     whole_machine: bool = setting(
         EXECUTION,
         "Count a rented machine from its launch; false: from the run's start, for a trial of a sweep that pays the rest.",
-        default=True,
     )
     planned_usd: NonNegative | None = setting(
-        EXECUTION, "What the plan expects the run to cost; `skytrain launch` sets it.", default=None
+        EXECUTION, "What the plan expects the run to cost; `skytrain launch` sets it."
     )
     planned_step_seconds: NonNegative | None = setting(
-        EXECUTION, "What the plan expects a step to take; `skytrain launch` sets it.", default=None
+        EXECUTION, "What the plan expects a step to take; `skytrain launch` sets it."
     )
 
 
 @settings
 class Config:
-    """One run, whole."""
+    """The complete configuration of a run."""
 
     run: str | None = setting(
         EXECUTION, "Name of the run; null: the model, the data and a hash of all settings that decide the result."
@@ -176,13 +174,12 @@ class Config:
     loader: LoaderConfig
     store: StoreConfig
     budget: BudgetConfig
-    cloud: CloudConfig = field(default=NO_CLOUD)
+    cloud: CloudConfig
     engine: Literal["local", "spark"] = setting(
         EXECUTION,
         "What prepares data: processes of this machine, or Spark. The result has the same bytes.",
-        default="local",
     )
-    spark: SparkConfig = field(default=DEFAULT_SPARK)
-    tune: TuneConfig = field(default=DEFAULT_TUNE)
-    metrics: MetricsConfig = field(default=NO_METRICS)
-    serve: ServeConfig = field(default=DEFAULT_SERVE)
+    spark: SparkConfig
+    tune: TuneConfig
+    metrics: MetricsConfig
+    serve: ServeConfig

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Literal
 
 from .declare import EXECUTION, setting, settings
-from .eks import NO_EKS, EksConfig
-from .emr import NO_EMR, EmrConfig
+from .eks import EksConfig
+from .emr import EmrConfig
 from .kinds import Seconds
-from .sagemaker import NO_SAGEMAKER, SageMakerConfig
-from .slurm import NO_SLURM, SlurmConfig
+from .sagemaker import SageMakerConfig
+from .slurm import SlurmConfig
 
 
 @settings
@@ -29,8 +28,8 @@ class RolesConfig:
     operator: str | None = setting(EXECUTION, "For people and programs that launch and stop machines.")
     node: str | None = setting(EXECUTION, "For the machines of a run.")
     viewer: str | None = setting(EXECUTION, "For reading only.")
-    prepare: str | None = setting(EXECUTION, "For machines and Spark jobs that prepare data.", default=None)
-    emr_service: str | None = setting(EXECUTION, "For EMR itself, which starts the nodes of a cluster.", default=None)
+    prepare: str | None = setting(EXECUTION, "For machines and Spark jobs that prepare data.")
+    emr_service: str | None = setting(EXECUTION, "For EMR itself, which starts the nodes of a cluster.")
 
 
 @settings
@@ -65,46 +64,25 @@ class CloudConfig:
     cloudwatch: bool = setting(
         EXECUTION,
         "Machines that `skytrain launch` rents send their logs and metrics to the log group log_groups.nodes.",
-        default=False,
     )
-    slurm: SlurmConfig = field(default=NO_SLURM)
-    sagemaker: SageMakerConfig = field(default=NO_SAGEMAKER)
-    emr: EmrConfig = field(default=NO_EMR)
+    slurm: SlurmConfig
+    sagemaker: SageMakerConfig
+    emr: EmrConfig
     emr_service_group: str | None = setting(
-        EXECUTION, "Security group through which EMR reaches clusters in private subnets.", default=None
+        EXECUTION, "Security group through which EMR reaches clusters in private subnets."
     )
-    emr_security: str | None = setting(
-        EXECUTION, "EMR security configuration of clusters: encrypted disks, IMDSv2.", default=None
-    )
-    eks: EksConfig = field(default=NO_EKS)
+    emr_security: str | None = setting(EXECUTION, "EMR security configuration of clusters: encrypted disks, IMDSv2.")
+    eks: EksConfig
     kind: Literal["job", "trainjob"] = setting(
         EXECUTION,
         "What a run is on Kubernetes: an Indexed Job, or a TrainJob of Kubeflow Trainer v2.",
-        default="job",
     )
     prepare_profile: str | None = setting(
-        EXECUTION, "Instance profile of machines that prepare data: they may write it.", default=None
+        EXECUTION, "Instance profile of machines that prepare data: they may write it."
     )
     serve_profile: str | None = setting(
-        EXECUTION, "Instance profile of machines that serve models: they read exported models only.", default=None
+        EXECUTION, "Instance profile of machines that serve models: they read exported models only."
     )
     reservation: str | None = setting(
-        EXECUTION, "A capacity block that you have bought, cr-...: its machines are used, and no others.", default=None
+        EXECUTION, "A capacity block that you have bought, cr-...: its machines are used, and no others."
     )
-
-
-NO_CLOUD = CloudConfig(
-    *(None,) * 7,
-    subnets=SubnetsConfig({}, {}, "private"),
-    closed_network=False,
-    security_group=None,
-    roles=RolesConfig(None, None, None),
-    instance_profile=None,
-    instance_families=[],
-    log_groups={},
-    target=None,
-    patience=900.0,
-    python="/opt/pytorch/bin/python",
-    python_version="3.12",
-    packages=[],
-)  # of records written before this group existed

@@ -202,6 +202,3 @@ class SparkConfig:
         "of each core's share of all files.",
     )
     conf: dict[str, str] = setting(EXECUTION, "Properties of Spark, such as {spark.executor.memory: 2g}.")
-
-
-DEFAULT_SPARK = SparkConfig(master=None, partitions=None, split_bytes=None, conf={})  # of records before this group

@@ -35,9 +35,9 @@ class Declared:
     meaning: str
 
 
-def setting(decides: Decides, meaning: str, *, default: Any = dataclasses.MISSING) -> Any:
-    """A field of a `settings` class. `default` is for settings that group files may leave out."""
-    return field(default=default, metadata={METADATA_KEY: Declared(decides, meaning)})
+def setting(decides: Decides, meaning: str) -> Any:
+    """Declare a field of a `settings` class. Its default is in a YAML file under `config/groups/`."""
+    return field(metadata={METADATA_KEY: Declared(decides, meaning)})
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(setting,))

@@ -34,8 +34,3 @@ class EksConfig:
         EXECUTION, "CPUs of a pod, for a smoke test without GPUs and without a plan; null: the plan's machines."
     )
     nodes: Positive = setting(EXECUTION, "Pods of such a smoke test.")
-
-
-NO_EKS = EksConfig(
-    None, None, None, "skytrain-training", "skytrain-train", None, 3600.0, 110.0, {}, {}, {}, None, None, None, 1
-)  # fmt: skip

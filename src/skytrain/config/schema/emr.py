@@ -35,6 +35,3 @@ class EmrConfig:
     core_nodes: Positive = setting(EXECUTION, "Number of core nodes.")
     task: str = setting(EXECUTION, "Type of its task nodes, on spot: losing one costs time, not results.")
     task_nodes: Annotated[int, Range(min=0)] = setting(EXECUTION, "Number of task nodes; 0: none.")
-
-
-NO_EMR = EmrConfig("emr-7.11.0", None, 4, 16, 100, 43200.0, 2, 600.0, "m7i.xlarge", "r7i.xlarge", 2, "r7i.xlarge", 4)

@@ -32,26 +32,20 @@ class TaskConfig:
 
     kind: Literal["multiple_choice", "cloze", "language_modelling"] = setting(EXECUTION, "What is scored.")
     form: Literal["fields", "hellaswag", "winogrande"] = setting(
-        EXECUTION, "How a record becomes a question; `fields`: by the settings below.", default="fields"
+        EXECUTION, "How a record becomes a question; `fields`: by the settings below."
     )
-    context: str = setting(
-        EXECUTION, "Text before the choices; {name} is a field, {name|lstrip} the same stripped.", default="{context}"
-    )
-    choices: list[str] = setting(
-        EXECUTION, "The field that lists the choices, or one field for each choice.", default=("choices",)
-    )
-    label: str | int = setting(EXECUTION, "The field that has the right choice, or its number.", default="label")
-    label_names: str | None = setting(
-        EXECUTION, "The field with the choices' names, where the label is one of them.", default=None
-    )
-    text: str = setting(EXECUTION, "The field that has the text, for cloze and language modelling.", default="text")
-    domain: str | None = setting(EXECUTION, "The field by which losses are also reported.", default=None)
+    context: str = setting(EXECUTION, "Text before the choices; {name} is a field, {name|lstrip} the same stripped.")
+    choices: list[str] = setting(EXECUTION, "The field that lists the choices, or one field for each choice.")
+    label: str | int = setting(EXECUTION, "The field that has the right choice, or its number.")
+    label_names: str | None = setting(EXECUTION, "The field with the choices' names, where the label is one of them.")
+    text: str = setting(EXECUTION, "The field that has the text, for cloze and language modelling.")
+    domain: str | None = setting(EXECUTION, "The field by which losses are also reported.")
     detokenize: Literal["none", "wikitext"] = setting(
-        EXECUTION, "Undo a data set's own tokenization before a text is scored.", default="none"
+        EXECUTION, "Undo a data set's own tokenization before a text is scored."
     )
-    data: str | None = setting(EXECUTION, "Where the data is, from the folder of this file.", default=None)
-    repo: str | None = setting(EXECUTION, "The data set on the Hugging Face hub.", default=None)
-    files: str | None = setting(EXECUTION, "The files of that repository; * matches.", default=None)
-    revision: str = setting(EXECUTION, "Its branch, tag or commit.", default="main")
-    items: Positive | None = setting(EXECUTION, "Items of the whole task, for `skytrain plan`.", default=None)
-    item_tokens: Positive = setting(EXECUTION, "Mean tokens that an item costs, for `skytrain plan`.", default=256)
+    data: str | None = setting(EXECUTION, "Where the data is, from the folder of this file.")
+    repo: str | None = setting(EXECUTION, "The data set on the Hugging Face hub.")
+    files: str | None = setting(EXECUTION, "The files of that repository; * matches.")
+    revision: str = setting(EXECUTION, "Its branch, tag or commit.")
+    items: Positive | None = setting(EXECUTION, "Items of the whole task, for `skytrain plan`.")
+    item_tokens: Positive = setting(EXECUTION, "Mean tokens that an item costs, for `skytrain plan`.")

@@ -20,6 +20,3 @@ class MetricsConfig:
     prometheus_address: str | None = setting(
         EXECUTION, "Address that it listens on; null: the pod's (POD_IP) in Kubernetes, otherwise 127.0.0.1."
     )
-
-
-NO_METRICS = MetricsConfig(None, None)  # of records written before this group existed

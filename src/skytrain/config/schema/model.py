@@ -110,25 +110,17 @@ class DecoderConfig:
         NUMBERS,
         "Weights to start from: a Hugging Face folder, OWNER/NAME[@REVISION] on its hub, or an llm.c file; "
         "null: new weights from the seed.",
-        default=None,
     )
     parametrization: Literal["standard", "mup", "completep"] = setting(
         WEIGHTS,
         "How initial weights, learning rates and multipliers follow the size, so that settings tuned at the base size hold here.",
-        default="standard",
     )
-    base_width: Positive | None = setting(
-        WEIGHTS, "Width at which the settings were tuned; for mup and completep.", default=None
-    )
-    base_layers: Positive | None = setting(
-        WEIGHTS, "Layers at which the settings were tuned; for completep.", default=None
-    )
+    base_width: Positive | None = setting(WEIGHTS, "Width at which the settings were tuned; for mup and completep.")
+    base_layers: Positive | None = setting(WEIGHTS, "Layers at which the settings were tuned; for completep.")
 
-    pre_norms: bool = setting(
-        WEIGHTS, "Normalize the inputs of attention and MLP; false needs `post_norms` (OLMo 2).", default=True
-    )
+    pre_norms: bool = setting(WEIGHTS, "Normalize the inputs of attention and MLP; false needs `post_norms` (OLMo 2).")
     qk_norm_scope: Literal["head", "projection"] = setting(
-        WEIGHTS, "What `qk_norm` normalizes over: each head, or all heads of a token together (OLMo 2).", default="head"
+        WEIGHTS, "What `qk_norm` normalizes over: each head, or all heads of a token together (OLMo 2)."
     )
 
     @property

@@ -38,8 +38,3 @@ class SageMakerConfig:
         EXECUTION, "What one machine costs; null: the Pricing API's price on demand, the most that spot costs."
     )
     root: str = setting(EXECUTION, "Folder of SageMaker's files in the container.")
-
-
-NO_SAGEMAKER = SageMakerConfig(
-    None, "python3", "3.12", "2.13.0", None, 10, 86400.0, None, 0.0, None, False, {}, None, "/opt/ml"
-)

@@ -31,21 +31,9 @@ class ServeConfig:
     start: Seconds = setting(EXECUTION, "How long the server may take until it answers.")
     arguments: list[str] = setting(EXECUTION, "Further arguments of vLLM, such as [--max-num-seqs=64].")
     source: str | None = setting(
-        EXECUTION, "What to serve where `skytrain serve` names nothing: a run, a folder, an s3:// URL.", default=None
+        EXECUTION, "What to serve where `skytrain serve` names nothing: a run, a folder, an s3:// URL."
     )
-    name: str | None = setting(EXECUTION, "The model's name in requests, as --name.", default=None)
+    name: str | None = setting(EXECUTION, "The model's name in requests, as --name.")
     key_parameter: str | None = setting(
-        EXECUTION, "Parameter of AWS Systems Manager that has the API key, for rented machines.", default=None
+        EXECUTION, "Parameter of AWS Systems Manager that has the API key, for rented machines."
     )
-
-
-DEFAULT_SERVE = ServeConfig(
-    python=None,
-    dtype=None,
-    max_length=None,
-    gpu_memory=0.9,
-    gpus=None,
-    cpu_cache_gib=None,
-    start=1200.0,
-    arguments=[],
-)  # of records written before this group existed

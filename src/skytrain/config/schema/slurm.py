@@ -34,6 +34,3 @@ class SlurmConfig:
     container_mounts: list[str] = setting(
         EXECUTION, "Further folders that the container sees, such as /scratch:/scratch."
     )
-
-
-NO_SLURM = SlurmConfig(1, None, None, None, None, None, 86400.0, 180.0, {}, "slurm", None, [], {}, [], None, [])

@@ -194,7 +194,7 @@ class TrainerConfig:
         EXECUTION, "Time to save and stop after being asked to; what has not stopped by then is killed."
     )
     diverged_nats: PositiveFloat | None = setting(
-        EXECUTION, "Stop when the smoothed loss is so far above its lowest; null: never.", default=None
+        EXECUTION, "Stop when the smoothed loss is so far above its lowest; null: never."
     )
 
     @property

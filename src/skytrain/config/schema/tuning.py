@@ -50,40 +50,14 @@ class TuneConfig:
     axes: list[str] | None = setting(
         EXECUTION,
         "Several axes, such as [lr, weight_decay]: one after another, then again while the budget lasts; null: `axis`.",
-        default=None,
     )
     trunk: bool = setting(
         EXECUTION,
         "With lr_schedule=wsd: a longer trial starts from the end of the constant part of a shorter one at the same value.",
-        default=False,
     )
     parallel: Count = setting(
         EXECUTION,
         "Trials at the same time on a machine, each on a GPU of its own, or on its share of the cores.",
-        default=1,
     )
-    host: str | None = setting(
-        EXECUTION, "Name of this machine among those that share a sweep; null: its own name.", default=None
-    )
-    machines: Count = setting(EXECUTION, "Machines that `launch tune` rents for the sweep.", default=1)
-
-
-DEFAULT_TUNE = TuneConfig(
-    name=None,
-    strategy="ladder",
-    axis="lr",
-    usd_per_hour=None,
-    instance=None,
-    margin=0.1,
-    final=True,
-    final_from_step=0,
-    lowest=None,
-    highest=None,
-    expected=None,
-    sizes=None,
-    horizons=[0.0625, 0.125, 0.25],
-    steps=None,
-    shortest=40,
-    noise=0.002,
-    diverged_nats=1.0,
-)  # of records written before this group existed
+    host: str | None = setting(EXECUTION, "Name of this machine among those that share a sweep; null: its own name.")
+    machines: Count = setting(EXECUTION, "Machines that `launch tune` rents for the sweep.")

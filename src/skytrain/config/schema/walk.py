@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from typing import Annotated, Any, Literal, get_args, get_origin
 
@@ -21,7 +21,6 @@ class Field:
     type: Any
     declared: Declared | None
     groups: tuple[type, ...]  # the groups that it may hold
-    default: Any  # dataclasses.MISSING for a field that must be given
 
 
 @cache
@@ -34,7 +33,6 @@ def fields_of(group: type) -> tuple[Field, ...]:
             type=hints[each.name],
             declared=declared(each),
             groups=groups_in(hints[each.name]),
-            default=each.default,
         )
         for each in dataclasses.fields(group)
     )
@@ -78,10 +76,9 @@ def flatten(values: Any, prefix: str = "") -> dict[str, Any]:
 def _select(groups: tuple[type, ...], values: Mapping[str, Any], what: Collection[Decides]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in _fields_for(groups, values):
-        # A mapping of an earlier version lacks settings that came later; their defaults keep its meaning.
-        value = values.get(field.name, field.default)
-        if value is dataclasses.MISSING:
+        if field.name not in values:
             continue
+        value = values[field.name]
         if field.groups and isinstance(value, Mapping):
             if inside := _select(field.groups, value, what):
                 found[field.name] = inside
@@ -91,13 +88,45 @@ def _select(groups: tuple[type, ...], values: Mapping[str, Any], what: Collectio
 
 
 def _fields_for(groups: tuple[type, ...], values: Mapping[str, Any]) -> Iterator[Field]:
-    """The fields of the variant that the values are of; of all variants, without defaults, where they do not say."""
-    if len(groups) > 1:
-        tagged = [(group, *tag_of(group)) for group in groups]
-        groups = tuple(group for group, name, words in tagged if values.get(name) in words) or groups
+    """Yield the fields of the variant that the values are of; of all variants where they do not say."""
     seen: set[str] = set()
-    for group in groups:
+    for group in _variants(groups, values):
         for field in fields_of(group):
             if field.name not in seen:
                 seen.add(field.name)
-                yield field if len(groups) == 1 else dataclasses.replace(field, default=dataclasses.MISSING)
+                yield field
+
+
+def _variants(groups: tuple[type, ...], values: Mapping[str, Any]) -> tuple[type, ...]:
+    """Return the variant that the values are of, or all of them where they do not say."""
+    if len(groups) <= 1:
+        return groups
+    tagged = [(group, *tag_of(group)) for group in groups]
+    return tuple(group for group, name, words in tagged if values.get(name) in words) or groups
+
+
+def fill(schema: Any, values: Mapping[str, Any], find: Callable[[type, str, str], Any]) -> dict[str, Any]:
+    """Return a plain mapping with values for settings that it lacks.
+
+    `find` gets the group, the field's name and its dotted key, and returns a value, or dataclasses.MISSING for none.
+    """
+    return _fill(groups_in(schema), values, find, "")
+
+
+def _fill(
+    groups: tuple[type, ...], values: Mapping[str, Any], find: Callable[[type, str, str], Any], prefix: str
+) -> dict[str, Any]:
+    filled = dict(values)
+    variants = _variants(groups, values)
+    if len(variants) != 1:
+        return filled
+    for field in fields_of(variants[0]):
+        key = f"{prefix}{field.name}"
+        if field.name not in filled:
+            value = find(variants[0], field.name, key)
+            if value is dataclasses.MISSING:
+                continue
+            filled[field.name] = value
+        if field.groups and isinstance(filled[field.name], Mapping):
+            filled[field.name] = _fill(field.groups, filled[field.name], find, f"{key}.")
+    return filled
