@@ -9,7 +9,7 @@ from importlib import import_module
 
 import pytest
 
-from skytrain.config import ConfigError, DecoderConfig, ModelConfig, build, select
+from skytrain.config import ConfigError, DecoderConfig, ModelConfig, build, select, upgrade
 from skytrain.config.composition import compose
 from skytrain.config.schema import WEIGHTS, tag_of
 from skytrain.models.families import FAMILIES
@@ -36,9 +36,10 @@ def test_a_block_has_norms():
         compose(["model=llama-tiny", "model.pre_norms=false"])
 
 
-def test_a_record_from_before_a_setting_was_added_means_its_default():
+def test_a_record_from_before_a_setting_was_added_keeps_its_meaning():
     config = compose(["model=gpt2-tiny"]).config.model
     saved = dataclasses.asdict(config)
     before = {name: value for name, value in saved.items() if name not in ("pre_norms", "qk_norm_scope")}
-    assert build(ModelConfig, before, "model") == config
-    assert select(ModelConfig, before, {WEIGHTS}) == select(ModelConfig, saved, {WEIGHTS})
+    read = upgrade(ModelConfig, before)
+    assert build(ModelConfig, read, "model") == config
+    assert select(ModelConfig, read, {WEIGHTS}) == select(ModelConfig, saved, {WEIGHTS})

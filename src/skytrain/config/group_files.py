@@ -19,7 +19,7 @@ GLOBAL_PACKAGE = "# @package _global_"  # Hydra's directive for a file whose key
 # Groups of your own (budget/mine.yaml) may be older than a setting, and cloud=ec2 says nothing of Slurm. Left out
 # settings have the values of these files.
 BASE_FILES = (
-    "model/_decoder.yaml",
+    "model/__decoder.yaml",
     "trainer/default.yaml",
     "budget/none.yaml",
     "cloud/none.yaml",

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     Family = str
 else:
     # Each family of the built-in decoder has a file with the settings that its sizes share: groups/model/_FAMILY.yaml.
-    _FILES = (Path(__file__).parent.parent / "groups" / "model").glob("_*.yaml")
+    _FILES = (Path(__file__).parent.parent / "groups" / "model").glob("_[!_]*.yaml")
     Family = Literal[tuple(sorted(path.stem.removeprefix("_") for path in _FILES))]
 
 
