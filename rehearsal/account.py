@@ -23,11 +23,11 @@ from moto.ec2.models import ec2_backends
 from moto.ec2.responses import EC2Response
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
 from moto.servicequotas.models import ServiceQuotasBackend
-from tests.cloud.ground import Ground
-from tests.cloud.seeding import group_item, response
+from tests.targets.ground import Ground
+from tests.targets.seeding import group_item, response
 from werkzeug.serving import make_server
 
-from skytrain.cloud import AwsSession
+from skytrain.aws import AwsSession
 
 REGION = "us-east-2"
 UNLIMITED = 1_000_000

@@ -19,15 +19,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.cloud.plans import offer, plan
 from tests.support.tiny import TINY
+from tests.targets.plans import offer, plan
 
-from skytrain.cloud import cloud_files
-from skytrain.cloud.wheels import skytrain_wheel
+from skytrain.aws import cloud_files
 from skytrain.config import compose, source_hash
 from skytrain.planning import PlannedOffer, write_plan
 from skytrain.planning.plan_file import PlannedCode
 from skytrain.storage import open_store
+from skytrain.targets.wheels import skytrain_wheel
 
 from .account import Account
 
@@ -168,7 +168,7 @@ def pip_wheel(folder: Path) -> Path:
     """Write a wheel of the pip that is installed here."""
     from importlib import metadata
 
-    from skytrain.cloud.wheels import write_wheel
+    from skytrain.targets.wheels import write_wheel
 
     found = metadata.distribution("pip")
     files = {

@@ -19,10 +19,9 @@ from tests.support.faults import FaultProxy
 from tests.support.s3 import ACCESS_KEY, SECRET_KEY, start_server
 
 from skytrain.checkpoints import committed_steps
-from skytrain.cloud import read_launch
 from skytrain.config import compose
 from skytrain.pipelines.prepare import prepare
-from skytrain.runs import Silent, list_meeting, read_metrics
+from skytrain.runs import Silent, list_meeting, read_launch, read_metrics
 from skytrain.runs.meetings import generation_key
 from skytrain.storage import NotFound, Store, open_store
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import typer
 
+from skytrain.aws.session import AwsIdentity
 from skytrain.cli.confirm import confirm
-from skytrain.cloud import AwsIdentity
 from skytrain.config import SkytrainError
 
 

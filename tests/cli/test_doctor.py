@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from skytrain.cli.main import app
-from skytrain.cloud import Finding
 from skytrain.pipelines.doctor import doctor_exit_code
+from skytrain.targets import Finding
 
 CLOUD = "# @package _global_\ndefaults:\n  - none@cloud\n  - _self_\ncloud:\n  project: demo\n  region: us-east-2\n"
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import typer
 
+from skytrain.aws import cloud_files
 from skytrain.cli.main import app
-from skytrain.cloud import cloud_files
 from skytrain.config.composition import AdoptedSettings, compose
 from skytrain.models.agreement import NOT_ADOPTED
 from skytrain.models.sizes import size_config

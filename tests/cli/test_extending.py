@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from skytrain.cli.main import main
-from skytrain.cloud import LaunchedGroup, LaunchRecord, create_launch
 from skytrain.corpus import open_corpus
 from skytrain.pipelines.prepare import prepare
-from skytrain.runs import Silent, generation_key, read_metrics
+from skytrain.runs import LaunchedGroup, LaunchRecord, Silent, create_launch, generation_key, read_metrics
 from skytrain.storage import open_store
 from tests.support.tiny import TINY, tiny_config
 

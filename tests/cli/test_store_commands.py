@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from skytrain.cli.main import app
 from skytrain.config import SkytrainError
-from skytrain.pipelines.gc import old_logs
 from skytrain.runs import Lines, attempt_key, claim_attempt, create_run, log_record, new_record
 from skytrain.storage import Store, open_store
+from skytrain.targets.leftovers import old_logs
 from tests.support.tiny import tiny_config
 
 

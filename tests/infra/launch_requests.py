@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from skytrain.cloud import Call, GroupSpec, LaunchedGroup, LaunchRecord, Tags
+from skytrain.aws import Call, Tags
 from skytrain.planning import PlannedOffer
-from tests.cloud.plans import cpu_offer, offer
-from tests.cloud.test_ec2 import group_of
+from skytrain.runs import LaunchedGroup, LaunchRecord
+from skytrain.targets.ec2.requests import GroupSpec
 from tests.infra.permissions import GROUP, KEY, PREPARE_PROFILE, PROFILE, PROJECT, existing
 from tests.support.iam.requests import Account
+from tests.targets.plans import cpu_offer, offer
+from tests.targets.test_ec2 import group_of
 
 OFFERS = {
     "spot": [offer("g5.12xlarge", 2, placement_group=False), offer("g6.xlarge", 1, "on-demand")],

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from skytrain.cloud import Call, Tags
+from skytrain.aws import Call, Tags
 from tests.support.iam.requests import Account
 
 OPERATOR, NODE, VIEWER = "operator", "node", "viewer"

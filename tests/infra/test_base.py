@@ -9,32 +9,19 @@ from pathlib import Path
 
 import pytest
 
-import skytrain.cloud
-from skytrain.cloud import (
-    Call,
-    Ec2Machines,
-    LaunchId,
-    Tags,
-    cluster_call,
-    create_launch,
-    delete_key,
-    key_parameter,
-    launch_calls,
-    put_key,
-    removal_calls,
-    serverless_calls,
-)
-from skytrain.cloud.actions import COMMAND_ACTIONS
-from skytrain.cloud.checks.check import Preflight
-from skytrain.cloud.checks.trial_launch import trial_call
-from skytrain.cloud.images import MachineImage
-from skytrain.cloud.offers_in_turn import set_sizes
-from skytrain.cloud.resources import KINDS, CloudResource, scale_to_zero
+import skytrain
+from skytrain.aws import KINDS, Call, CloudResource, MachineImage, Tags, scale_to_zero
 from skytrain.config import compose
+from skytrain.runs import LaunchId, create_launch
 from skytrain.storage import open_store
-from tests.cloud.plans import offer, plan
-from tests.cloud.test_emr import job_of as emr_job
-from tests.cloud.test_sagemaker import job_of
+from skytrain.targets import Preflight
+from skytrain.targets.checks.trial_launch import trial_call
+from skytrain.targets.ec2.fallback_offers import set_sizes
+from skytrain.targets.ec2.machines import Ec2Machines, removal_calls
+from skytrain.targets.ec2.requests import launch_calls
+from skytrain.targets.emr.cluster import cluster_call
+from skytrain.targets.emr.requests import serverless_calls
+from skytrain.targets.endpoint_keys import delete_key, key_parameter, put_key
 from tests.infra.conftest import ROLES, RenderedBase, TerraformTest
 from tests.infra.launch_requests import OFFERS, RecordingSession, account_with, groups_of, record_of
 from tests.infra.permissions import (
@@ -55,10 +42,14 @@ from tests.infra.permissions import (
     existing,
     job,
 )
+from tests.support.actions import COMMAND_ACTIONS
 from tests.support.iam.conditions import like
 from tests.support.iam.policy import Authorization, Caller, Decision, Policy, decide
 from tests.support.iam.requests import Account, authorizations
 from tests.support.terraform import BASE
+from tests.targets.plans import offer, plan
+from tests.targets.test_emr import job_of as emr_job
+from tests.targets.test_sagemaker import job_of
 
 
 def may(base: RenderedBase, role: str, call: Call, account: Account) -> bool:
@@ -479,7 +470,7 @@ def test_operators_may_use_every_command_and_viewers_those_that_only_look(
 
 
 def _actions_in_our_code() -> Iterator[str]:
-    folder = Path(skytrain.cloud.__file__).parent
+    folder = Path(skytrain.__file__).parent
     for path in folder.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Call" and len(node.args) >= 2:

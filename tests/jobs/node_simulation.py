@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from skytrain.aws import Notice
 from skytrain.jobs.generations import JobGeneration, MeetingRules
 from skytrain.jobs.host_services import AgentLimits, HostServices
 from skytrain.jobs.machines import LocalMachines
 from skytrain.jobs.meeting import HostIdentity, MeetingStore
 from skytrain.jobs.node_agent import NodeAgent
-from skytrain.runs import Notice, attempt_numbers, stop_asked
+from skytrain.runs import attempt_numbers, stop_asked
 from skytrain.storage import Store
 
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from skytrain.config import SkytrainError, compose
+from skytrain.aws import Notice
+from skytrain.config.schema import BudgetConfig
 from skytrain.jobs import host_services, node_agent, supervisor
 from skytrain.jobs.host_services import AgentLimits
 from skytrain.jobs.meeting import HostIdentity, MeetingStore
@@ -24,7 +26,6 @@ from skytrain.runs import (
     GenerationOver,
     LogSelection,
     Meter,
-    Notice,
     Silent,
     check_generation,
     claim_attempt,

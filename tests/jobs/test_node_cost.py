@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from skytrain.aws import Ec2Instance
 from skytrain.config import compose
 from skytrain.jobs.node import NodeRequest, _agent, _Host
 from skytrain.jobs.node_agent import NodeAgent
 from skytrain.runs import (
-    Ec2Instance,
     HostSpends,
     Lines,
     Meter,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from skytrain.cloud import CloudError
+from skytrain.aws import CloudError
 from skytrain.pipelines.costs import bill_call, cost_notes, cost_rows, costs, read_bill
 from skytrain.runs import Lines, attempt_key, claim_attempt, create_run, host_key, new_record
 from skytrain.storage import open_store

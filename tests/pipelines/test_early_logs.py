@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from skytrain.config import Config
-from skytrain.pipelines.launch_targets.base import JobLog, LaunchRequest, LaunchTarget, ReadyJob
 from skytrain.pipelines.logs import EarlyLog, has_log
 from skytrain.runs import attempt_key, claim_attempt
 from skytrain.storage import open_store
+from skytrain.targets import LaunchRequest, LaunchTarget, ReadyJob
+from skytrain.targets.base import JobLog
 from tests.support.tiny import tiny_config
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from skytrain.aws import Notice
 from skytrain.cli import console
 from skytrain.cli.main import main
 from skytrain.cli.options import seconds_of
@@ -20,14 +21,10 @@ from skytrain.cli.screen import LiveScreen, PlainScreen
 from skytrain.config import Config, SkytrainError
 from skytrain.config.composition import compose
 from skytrain.jobs import node_agent
-from skytrain.pipelines import follow as following
-from skytrain.pipelines.follow import RunFollower
-from skytrain.pipelines.run_view import RunView, view_rows
 from skytrain.runs import (
     Cause,
     Lines,
     MetricsWriter,
-    Notice,
     claim_attempt,
     list_meeting,
     new_record,
@@ -37,6 +34,7 @@ from skytrain.runs import (
     write_outcome,
 )
 from skytrain.storage import Store, StoreUnreachable, open_store
+from skytrain.targets import RunFollower, RunView, follow as following, view_rows
 from tests.jobs.node_simulation import SimulatedHost, simulated_host, until
 
 RUN = "simulated"
@@ -145,7 +143,7 @@ def test_a_host_whose_heartbeat_stays_away_is_silent(config, store, monkeypatch)
     hosts = [simulated_host(store, name, nodes=2, beat_seconds=0.05).start() for name in ("one", "two")]
     write_attempt(store, config, 20, generation=1)
     until(lambda: training(hosts, 1), 20)
-    monkeypatch.setattr("skytrain.pipelines.run_view.SILENT_SECONDS", 0.5)
+    monkeypatch.setattr("skytrain.targets.run_view.SILENT_SECONDS", 0.5)
     hosts[0].vanish()
     follower = RunFollower(config, RUN)
     until(lambda: ("one", "silent") in [state[:2] for state in states(follower.look())], 20)

@@ -6,10 +6,10 @@ import pytest
 
 from skytrain.checkpoints import committed_steps
 from skytrain.pipelines.logs import log_text, logs
-from skytrain.pipelines.stop import describe_stop, stop
 from skytrain.pipelines.train import train
 from skytrain.runs import LogSelection, Silent, Sync, attempt_numbers, read_outcome
 from skytrain.storage import open_store
+from skytrain.targets.stopping import describe_stop, stop
 from skytrain.training import services
 from tests.support.tiny import tiny_config
 

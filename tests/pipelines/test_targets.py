@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skytrain.config import ConfigError
-from skytrain.pipelines.launch_targets.base import LaunchRequest, LaunchTarget, ReadyJob
-from skytrain.pipelines.targets import find_target
+from skytrain.targets import LaunchRequest, LaunchTarget, ReadyJob, find_target
 
 
 class WithoutName(LaunchTarget):

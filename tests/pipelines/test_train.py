@@ -8,10 +8,10 @@ import torch
 
 from skytrain.checkpoints import committed_steps, load_model
 from skytrain.config import SkytrainError
-from skytrain.pipelines.status import status
 from skytrain.pipelines.train import train
 from skytrain.runs import Silent, load_run, read_metrics
 from skytrain.storage import open_store
+from skytrain.targets import status
 from skytrain.training.micro_batch import with_size
 from tests.support.tiny import tiny_config
 

@@ -22,7 +22,6 @@ from skytrain.runs import (
     Start,
     attempt_numbers,
     claim_attempt,
-    exit_code_of,
     load_run,
     read_metrics,
     read_outcome,
@@ -400,7 +399,7 @@ def test_a_budget_is_watched_though_the_metadata_service_failed_at_first(root, m
 
 
 def test_a_budget_on_an_instance_that_cannot_say_what_it_is_is_refused(root, monkeypatch):
-    monkeypatch.setattr("skytrain.runs.imds.START_RETRY", Retry(0.05, 0.001, 0.01))
+    monkeypatch.setattr("skytrain.aws.metadata.START_RETRY", Retry(0.05, 0.001, 0.01))
     with fake_metadata() as fake:
         monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", fake.url)
         fake.fail("busy")
@@ -486,7 +485,7 @@ def test_a_damaged_newest_checkpoint_stops_the_run_and_fall_back_resumes_from_th
     flip_a_byte(store, "cut", 6)
     with pytest.raises(DamagedCheckpoint, match=r"was altered.*\n.*--fall-back") as caught:
         train(tiny_config(root, "run=cut", *SHORT), Silent())
-    assert exit_code_of(caught.value) == 9
+    assert caught.value.exit_code == 9
     notes = Notes()
     assert train(tiny_config(root, "run=cut", *SHORT), notes, Start(fall_back=True)).outcome == "done"
     told = "\n".join(notes.said)
@@ -522,4 +521,4 @@ def test_damaged_spend_is_one_message_that_a_restart_would_only_repeat(root):
     store.write(spend, store.read(spend)[:-9])
     with pytest.raises(DamagedRecord, match=r"line \d+ of .*/spend/.* is damaged: .*\n  restore it") as caught:
         train(tiny_config(root, "run=cut", *SHORT), Silent())
-    assert exit_code_of(caught.value) == 9
+    assert caught.value.exit_code == 9

@@ -12,8 +12,6 @@ from skytrain.pipelines.train import train
 from skytrain.pipelines.tune import tune
 from skytrain.pipelines.tune_axes import tune_axes
 from skytrain.pipelines.tune_compare import compare_sweeps
-from skytrain.pipelines.tune_costs import priced_problem
-from skytrain.pipelines.tune_plan import plan_sweep
 from skytrain.runs import Silent, load_run, read_metrics
 from skytrain.storage import open_store
 from skytrain.tuning import (
@@ -23,6 +21,8 @@ from skytrain.tuning import (
     Ledger,
     SweepStore,
     Trial,
+    plan_sweep,
+    priced_problem,
     target_shape,
     trial_config,
     trial_shapes,
@@ -49,7 +49,7 @@ SWEEP = (
 def quick_estimates(monkeypatch):
     """Measuring twenty steps takes longer than the trials of these tests."""
     estimate = tune_runner.StepEstimate(step_seconds=0.05, first_seconds=0.2, start_seconds=10.0)
-    monkeypatch.setattr("skytrain.pipelines.tune_runner.dry_run", lambda config, reporter: estimate)
+    monkeypatch.setattr("skytrain.pipelines.tune.dry_run", lambda config, reporter: estimate)
 
 
 def test_a_killed_sweep_continues_with_the_same_command_and_pays_no_trial_twice(root, monkeypatch):
@@ -159,7 +159,7 @@ def test_two_axes_share_a_budget_and_each_turn_starts_where_the_others_are(root,
     ],
 )
 def test_bad_settings_are_one_message_before_anything_is_paid(root, words, message, monkeypatch):
-    monkeypatch.setattr("skytrain.pipelines.tune_runner.dry_run", None)  # nothing is measured either
+    monkeypatch.setattr("skytrain.pipelines.tune.dry_run", None)  # nothing is measured either
     config = tiny_config(root, *SWEEP, "tune.name=bad", *words)
     with pytest.raises(SkytrainError, match=message) as caught:
         tune(config, Silent())

@@ -13,10 +13,9 @@ from skytrain.config import Config, ConfigError, SkytrainError
 from skytrain.pipelines import tune_runner
 from skytrain.pipelines.tune import tune
 from skytrain.pipelines.tune_axes import tune_axes
-from skytrain.pipelines.tune_plan import plan_sweep
 from skytrain.runs import Silent, boot_clock, read_object
 from skytrain.storage import open_store
-from skytrain.tuning import BudgetError, Entry, Ledger, SweepStore, TrialResult, shape_named, trial_config
+from skytrain.tuning import BudgetError, Entry, Ledger, SweepStore, TrialResult, plan_sweep, shape_named, trial_config
 from tests.pipelines.test_tune import SWEEP
 from tests.support.tiny import tiny_config
 
@@ -55,7 +54,7 @@ class Landscape:
 @pytest.fixture(autouse=True)
 def landscape(monkeypatch):
     estimate = tune_runner.StepEstimate(step_seconds=0.05, first_seconds=0.2, start_seconds=10.0)
-    monkeypatch.setattr("skytrain.pipelines.tune_runner.dry_run", lambda config, reporter: estimate)
+    monkeypatch.setattr("skytrain.pipelines.tune.dry_run", lambda config, reporter: estimate)
     monkeypatch.setattr("skytrain.pipelines.tune.LocalRunner", Landscape)
     monkeypatch.setattr("skytrain.pipelines.tune._save_page", lambda store, report: None)  # of every turn
     Landscape.ran, Landscape.interrupted = [], ""

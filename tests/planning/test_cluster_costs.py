@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from skytrain.aws import cloud_files
 from skytrain.cli.main import app
-from skytrain.cloud import cloud_files
 from skytrain.planning import Catalog, ClusterMachines, cluster_table, load_catalog, price_cluster
 from skytrain.planning.cluster_costs import (
     BASE_ENDPOINTS,

@@ -21,8 +21,8 @@ from skytrain.planning import (
 from skytrain.planning.catalog import Price, packaged_catalog
 from skytrain.planning.corpus_costs import sized_cluster
 from skytrain.planning.plan_prepare import SCRATCH_BYTES_PER_DOCUMENT
-from tests.cloud.ground import CONFIG
 from tests.support.settings import CLOUD_DEFAULTS
+from tests.targets.ground import CONFIG
 
 
 def test_one_machine_is_chosen_while_it_has_the_time_and_a_cluster_when_it_has_not() -> None:

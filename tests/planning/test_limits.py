@@ -10,7 +10,6 @@ import pytest
 
 from skytrain.config import Config, SkytrainError
 from skytrain.config.composition import compose
-from skytrain.pipelines.plan import Trials, compose_plan, plan_run, plan_tokens, planned_workload
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.choice import choose, costly_settings, explain, refuse
 from skytrain.planning.communication import Node
@@ -23,6 +22,8 @@ from skytrain.planning.search import NoPlacement, Placement
 from skytrain.planning.tables import legend
 from skytrain.planning.throughput import step_time
 from skytrain.planning.workload import workload_of
+from skytrain.targets import Trials, compose_plan, plan_run, plan_tokens
+from skytrain.targets.plans import planned_workload
 
 CATALOG = packaged_catalog()
 GPT2 = ["model=gpt2-124m", "trainer.steps=4725", "trainer.precision=bf16-mixed"]

@@ -11,13 +11,14 @@ import pytest
 from skytrain.config import resolve_mesh
 from skytrain.config.composition import compose
 from skytrain.config.schema import ParallelConfig
-from skytrain.pipelines.plan import compose_plan, planned_workload
 from skytrain.planning.catalog import packaged_catalog
 from skytrain.planning.hardware import find_gpu
 from skytrain.planning.memory import in_flight
 from skytrain.planning.offers import PlanRequest, find_offers, place
 from skytrain.planning.plan_making import train_overrides
 from skytrain.planning.search import NoPlacement, Placement
+from skytrain.targets import compose_plan
+from skytrain.targets.plans import planned_workload
 
 CATALOG = packaged_catalog()
 PRESETS = [name for name in get_args(get_type_hints(ParallelConfig)["name"]) if name not in ("auto", "single")]

@@ -12,8 +12,8 @@ from rehearsal.hosts import missing
 from rehearsal.init import parse_unit
 from rehearsal.metadata import ROLE, InstanceFacts, MetadataService
 
-from skytrain.cloud.boot import STOP_SECONDS
-from tests.cloud.test_boot import in_an_hour, script
+from skytrain.targets.ec2.boot import STOP_SECONDS
+from tests.targets.test_boot import in_an_hour, script
 
 
 def test_the_unit_of_the_boot_script_is_read_as_systemd_reads_it() -> None:

@@ -5,7 +5,6 @@ import pytest
 
 from skytrain.checkpoints import TakenOver
 from skytrain.config.composition import compose
-from skytrain.pipelines.status import describe_status, failure_lines
 from skytrain.runs import (
     MetricsWriter,
     Superseded,
@@ -20,6 +19,7 @@ from skytrain.runs.record import new_record
 from skytrain.runs.status import run_status
 from skytrain.runs.sync import Lines
 from skytrain.storage import open_store
+from skytrain.targets import describe_status, failure_lines
 
 
 @pytest.fixture

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 import yaml
 
+from skytrain.aws import cloud_files
 from skytrain.cli.main import main
-from skytrain.cloud import cloud_files, open_cluster
 from skytrain.config import SkytrainError, compose
-from skytrain.pipelines.eks_jobs import cluster_of
-from skytrain.pipelines.serve_targets import eks
-from skytrain.pipelines.serve_targets.base import ServeJob, ServeRequest
+
 from skytrain.runs import Silent
 from skytrain.serving import open_served
 from skytrain.storage import open_store
+from skytrain.targets import ServeJob, ServeRequest, cluster_of
+from skytrain.targets.eks import serve as eks
+from skytrain.targets.eks.kube import open_cluster
 from tests.support.kubernetes import LocalCluster, local_cluster, write_kubeconfig
 from tests.support.settings import CLOUD_DEFAULTS
 

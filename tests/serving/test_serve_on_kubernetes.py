@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from skytrain.cloud import cloud_files
+from skytrain.aws import cloud_files
 from skytrain.config import compose
-from skytrain.pipelines.eks_jobs import cluster_of
-from skytrain.pipelines.serve_targets import eks
+from skytrain.targets import cluster_of
+from skytrain.targets.eks import serve as eks
 from tests.support.cluster import apply
 from tests.support.control_plane import ControlPlane
 from tests.support.kubelet import Kubelets

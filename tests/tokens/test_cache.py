@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from skytrain.config import SkytrainError
-from skytrain.runs import exit_code_of
 from skytrain.storage import Retry, Store, StoreUnreachable, open_store
 from skytrain.tokens import ShardCache, Waiting
 from skytrain.tokens.cache import Pin
@@ -228,7 +227,7 @@ def test_a_store_that_stays_away_is_waited_for_then_the_run_stops_resumably(
     with caplog.at_level(logging.WARNING), pytest.raises(StoreUnreachable, match="the same command resumes") as caught:
         cache.fetch(away, key, sha256, SIZE)
     assert "does not answer; trying again for up to" in caplog.text
-    assert exit_code_of(caught.value) == 10
+    assert caught.value.exit_code == 10
 
 
 def test_a_store_that_comes_back_is_read(s3_store: Store, fault_proxy: FaultProxy, tmp_path: Path) -> None:

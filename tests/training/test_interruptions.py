@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from skytrain.aws import Metadata, Notice
 from skytrain.jobs import Ranks
 from skytrain.planning import Budget
 from skytrain.runs import Cause, Meter, Silent, StopRequest, Superseded, meter
-from skytrain.runs.imds import Metadata, Notice
 from skytrain.runs.meter import MeteredMachine
 from skytrain.storage import Patience, Retry
 from skytrain.training.interruptions import BudgetWatch, Interruptions, NoticeWatch, Signals, StepAction, StopSources

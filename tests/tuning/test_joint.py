@@ -8,17 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from skytrain.tuning import (
-    Observation,
-    Priors,
-    Problem,
-    Rung,
-    Trial,
-    centred_law,
-    fit_jointly,
-    priors_for,
-    u_shape,
-)
+from skytrain.tuning import Observation, Priors, Problem, Rung, Trial, centred_law, fit_jointly, priors_for, u_shape
 from skytrain.tuning.curve import RELATIVE_NOISE
 from skytrain.tuning.joint import TrialData
 from tests.tuning.simulated import Truth, loss_of, make_problem

@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..config import SkytrainError
-from ..runs import STOPPED, Cause, claim_attempt, record_resume, write_outcome
+from ..config import STOPPED, SkytrainError
+from ..runs import Cause, claim_attempt, record_resume, write_outcome
 from ..storage import Store
 from .commits import committed_steps, find_commit, read_manifest, step_key
 from .dcp import RankData

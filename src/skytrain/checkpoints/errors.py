@@ -5,8 +5,7 @@ Each takes its text as its only argument, since an error on one rank is pickled 
 
 from __future__ import annotations
 
-from ..config import SkytrainError
-from ..runs import EXIT_CODES
+from ..config import EXIT_CODES, SkytrainError
 from ..storage import AccessDenied
 
 USE_ANOTHER = (

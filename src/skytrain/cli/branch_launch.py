@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from .options import compose_overrides
 
 if TYPE_CHECKING:
-    from ..cloud import Finding
     from ..config import Composed
     from ..merging import DomainsFile
     from ..pipelines.branch_launch import ExpertLaunch
-    from ..pipelines.launch import PreparedLaunch
+    from ..targets import Finding, PreparedLaunch
 
 
 def launch_experts(domains: DomainsFile, folders: list[Path], yes: bool, dry_run: bool) -> None:
     """Rent the machines of all experts that are neither done nor running, or print the requests for them."""
-    from ..cloud import Preflight, render_calls
-    from ..pipelines import launch as launching
+    from ..aws import render_calls
     from ..pipelines.branch_launch import plan_experts
+    from ..storage import open_store
+    from ..targets import Preflight, config_files, prepare_launch, start_launch
     from .confirm import confirm
     from .console import print_table, reporter
 
@@ -29,12 +29,12 @@ def launch_experts(domains: DomainsFile, folders: list[Path], yes: bool, dry_run
     config = compose([*domains.words(next(iter(domains.experts)))]).config
     session = Preflight(config=config).session
     console = reporter()
-    experts = plan_experts(domains, compose, launching.open_store(config.store), session, console)
+    experts = plan_experts(domains, compose, open_store(config.store), session, console)
     if not experts:
         print("every expert is done or running")
         return
     prepared = [
-        launching.prepare_launch(
+        prepare_launch(
             one.job, Preflight(config=one.job.composed.config, plan=one.job.plan), _show if not n else _quiet
         )
         for n, one in enumerate(experts)
@@ -46,7 +46,7 @@ def launch_experts(domains: DomainsFile, folders: list[Path], yes: bool, dry_run
     confirm(session, f"Launch {len(prepared)}?", sum(one.usd_per_hour for one in prepared), yes)
     with console:
         for one in prepared:  # one that fails leaves those before it running: the same command launches the others
-            launching.start_launch(one, launching.config_files([*folders, Path()]), console)
+            start_launch(one, config_files([*folders, Path()]), console)
             console.note(f"launched {one.run}")
     print("The machines need neither this terminal nor this computer.\n\nNext:")
     for one in prepared:

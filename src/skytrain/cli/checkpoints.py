@@ -64,9 +64,8 @@ def verify(
     Example: skytrain checkpoints verify my-run@5000
     """
     config = compose_overrides(overrides, config_dir).config
-    from ..config import format_bytes
+    from ..config import EXIT_CODES, format_bytes
     from ..pipelines.checkpoints import verify as pipeline
-    from ..runs import EXIT_CODES
     from .console import reporter
 
     with reporter() as console:

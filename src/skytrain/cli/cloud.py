@@ -56,7 +56,7 @@ def init(
       skytrain cloud init --terraform infra/terraform/base
       skytrain cloud init --from outputs.json --owner ada
     """
-    from ..cloud import read_outputs, terraform_outputs
+    from ..aws import read_outputs, terraform_outputs
     from ..pipelines.cloud_init import cloud_init
 
     found = terraform_outputs(terraform) if outputs is None else read_outputs(_text(outputs), str(outputs))
@@ -107,9 +107,10 @@ def cluster_config(
     """
     import yaml  # type: ignore[import-untyped]
 
-    from ..cloud import ClusterSpec, Tags, cluster_config as make
+    from ..aws import Tags
     from ..config import SkytrainError
     from ..planning import read_plan
+    from ..targets import ClusterSpec, cluster_config as make
 
     config = compose_overrides(overrides, config_dir).config
     if config.cloud.project is None:
@@ -156,12 +157,11 @@ def manifests(
       skytrain cloud manifests infra/kubernetes/overlays/cluster | kubectl apply --server-side -f -
       skytrain cloud manifests infra/kubernetes/overlays/cluster --keep-served cloud=eks cloud.eks.cluster=training
     """
-    from ..cloud import render_manifests
+    from ..aws import render_manifests
 
     text = render_manifests(overlay)
     if keep_served:
-        from ..pipelines.eks_jobs import cluster_of
-        from ..pipelines.serve_targets.eks import keep_served as keep
+        from ..targets import cluster_of, keep_served as keep
 
         text = keep(text, cluster_of(compose_overrides(overrides, config_dir).config))
     print(text, end="")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..cloud import AwsSession
+from ..aws import AwsSession
 from ..config import SkytrainError
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]

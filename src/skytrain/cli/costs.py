@@ -30,7 +30,7 @@ def costs(run: RunName, overrides: StoreOverrides = None, config_dir: ConfigDirs
     config = compose_overrides(overrides, config_dir).config
     session = None
     if config.cloud.project is not None:
-        from ..cloud import open_session
+        from ..aws import open_session
 
         session = open_session(config.cloud.region, config.cloud.account)
     found = pipeline(config, run, session)

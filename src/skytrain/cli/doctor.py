@@ -15,7 +15,7 @@ from ..config import variable
 from .options import ConfigDirs, Json, Overrides, compose_cloud
 
 if TYPE_CHECKING:
-    from ..cloud import Finding
+    from ..targets import Finding
 
 PlanFile = Annotated[
     Path | None,

@@ -13,7 +13,7 @@ from .console import print_table
 from .options import ConfigDirs, Json, StoreOverrides, compose_overrides
 
 if TYPE_CHECKING:
-    from ..pipelines.gc import Leftovers
+    from ..targets import Leftovers
 
 Regions = Annotated[
     list[str] | None,
@@ -67,10 +67,9 @@ def gc(
       skytrain gc cloud=aws --run my-run --delete --dry-run
       skytrain gc cloud=eks cloud.eks.cluster=training --delete
     """
-    from ..cloud import GcSelection
+    from ..aws import GcSelection
     from ..config import plural
-    from ..pipelines.gc import GcRequest
-    from ..pipelines.targets import target_of
+    from ..targets import GcRequest, target_of
     from .console import reporter
 
     config = compose_overrides(overrides, config_dir).config

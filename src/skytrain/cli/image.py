@@ -74,7 +74,7 @@ def push(
       skytrain image push
       skytrain image push cloud=aws --context ~/skytrain --yes
     """
-    from ..cloud import image_repository, open_session
+    from ..aws import image_repository, open_session
     from ..pipelines.image import find_source, push as pipeline
     from .console import reporter
 
@@ -115,7 +115,7 @@ def resolve(lock: Lock = LOCK, to_set: Set = None, offline: Offline = False, as_
       skytrain image resolve --set skytrain=$IMAGE
       skytrain image resolve --offline
     """
-    from ..cloud import read_lock, resolve_lock, tag_digest, write_lock
+    from ..aws import read_lock, resolve_lock, tag_digest, write_lock
     from ..config import SkytrainError
     from ..planning import text_table
 

@@ -15,10 +15,8 @@ from .plan import InstanceType, MarketOption, Nodes
 from .screen import follow_launch, follow_run, print_next
 
 if TYPE_CHECKING:
-    from ..cloud import Finding
-    from ..pipelines.follow import RunEnd, RunFollower
-    from ..pipelines.launch_targets.base import LaunchRequest, ReadyJob
     from ..planning import JobKind
+    from ..targets import Finding, LaunchRequest, ReadyJob, RunEnd, RunFollower
 
 JOB = "skytrain.job"
 JOBS: tuple[JobKind, ...] = ("train", "prepare", "tune")  # endpoints: `skytrain serve --target ec2`
@@ -117,7 +115,7 @@ def launch(
       skytrain launch train recipe=llama-3.1-8b-p4d cloud=sagemaker --instance p4d.24xlarge --nodes 1
       skytrain launch train --plan plan.json cloud=eks cloud.eks.cluster=training cloud.eks.image=$IMAGE --dry-run
     """
-    from ..pipelines.launch_targets.base import LaunchRequest
+    from ..targets import LaunchRequest
 
     folders, words, watch = config_dir or [], overrides or [], sys.stdout.isatty() if follow is None else follow
     only = {"instance": instance, "nodes": nodes, "market": market}
@@ -150,7 +148,7 @@ def launch(
 
 
 def _prepared(request: LaunchRequest) -> ReadyJob:
-    from ..pipelines.targets import check_request, find_target
+    from ..targets import check_request, find_target
 
     words = [word for word in request.words if word.startswith("cloud")]
     target = find_target(request.compose(words).config.cloud.target)
@@ -181,7 +179,7 @@ def _start(job: ReadyJob, yes: bool) -> None:
 
 def _follow(job: ReadyJob) -> int:
     """Follow the run, and what comes before it; returns the exit code."""
-    from ..pipelines.follow import RunFollower
+    from ..targets import RunFollower
     from .console import reporter
 
     if job.before is not None:

@@ -56,8 +56,8 @@ def logs(
       skytrain logs my-run --node 1 store.root=s3://bucket/project
     """
     from ..pipelines.logs import EarlyLog, has_log, log_text, logs as pipeline
-    from ..pipelines.sweep_state import newest_trial_run
-    from ..pipelines.targets import target_of
+    from ..targets import target_of
+    from ..tuning import newest_trial_run
 
     config = compose_overrides(overrides, config_dir).config
     run = newest_trial_run(config, run) or run  # of a sweep

@@ -14,9 +14,8 @@ import typer
 from typer.core import TyperGroup
 
 from .. import __version__
-from ..config import ConfigError, SkytrainError, naming_extras
+from ..config import EXIT_CODES, UNCOMMITTED, ConfigError, SkytrainError, exit_codes_text, naming_extras
 from ..jobs import Ranks, ToldByFirstRank
-from ..runs import EXIT_CODES, UNCOMMITTED, exit_code_of, exit_codes_text
 from . import (
     bench,
     branch,
@@ -158,7 +157,7 @@ def main() -> None:
             raise
         if first or not isinstance(error, (ConfigError, ToldByFirstRank)):  # these are the same on every rank
             print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(exit_code_of(error)) from None
+        raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise SystemExit(EXIT_CODES[UNCOMMITTED]) from None

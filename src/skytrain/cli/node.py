@@ -82,8 +82,8 @@ def node(
       skytrain node parallel=fsdp store.root=/shared/store --nodes 2 --name one --address 127.0.0.1
     """
     from ..jobs import NodeRequest, choose_processes
-    from ..pipelines.targets import target_of
     from ..runs import Start, run_name
+    from ..targets import target_of
 
     composed = compose_overrides(overrides, config_dir, source)
     start = Start(source, weights_only, at_step, fall_back)
@@ -106,9 +106,10 @@ def node(
 
 def run_here(config: Config, request: NodeRequest) -> int:
     """Take part in the run until it is over; returns the exit code."""
+    from ..aws import log_destination
     from ..jobs import run_node
-    from ..pipelines.targets import target_of
-    from ..runs import cloudwatch_stream, log_destination
+    from ..runs import cloudwatch_stream
+    from ..targets import target_of
     from .console import reporter
 
     note, target = reporter().note, target_of(config)

@@ -97,7 +97,7 @@ def compose_overrides(
 
 def compose_cloud(overrides: list[str] | None, config_dirs: list[Path] | None = None) -> Composed:
     """Composes the configuration of a command that works in AWS: cloud=aws where `skytrain cloud init` has written it."""
-    from ..cloud import CLOUD_FILE
+    from ..aws import CLOUD_FILE
     from ..config import compose
 
     words = list(overrides or [])

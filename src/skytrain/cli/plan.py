@@ -13,8 +13,8 @@ from .options import ConfigDirs, Json, compose_overrides
 
 if TYPE_CHECKING:
     from ..config import Composed
-    from ..pipelines.plan import Planned
     from ..planning import ClusterCosts, PlanRequest, Purchase
+    from ..targets import Planned
 
 InstanceType = Annotated[
     str | None,
@@ -146,9 +146,8 @@ def plan(
     """
     from dataclasses import replace
 
-    from ..pipelines.plan import Trials as TrialsWanted, compose_plan, plan_run, plan_tokens
-    from ..pipelines.targets import target_of
     from ..planning import PlanRequest
+    from ..targets import Trials as TrialsWanted, compose_plan, plan_run, plan_tokens, target_of
 
     words = list(overrides or [])
     if context.meta[WHAT] == "prepare":
@@ -226,7 +225,7 @@ def _plan_corpus(
 
 def _cluster_costs(composed: Composed, planned: Planned) -> ClusterCosts | None:
     """The bill of what is around the chosen machines: a cluster's."""
-    from ..pipelines.targets import target_of
+    from ..targets import target_of
 
     if planned.choice is None:
         return None

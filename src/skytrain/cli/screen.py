@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from .console import ended_by_reader, pause, table
 
 if TYPE_CHECKING:
-    from ..cloud import LaunchRecord
-    from ..pipelines.follow import RunEnd, RunFollower
-    from ..pipelines.run_view import RunView
+    from ..runs import LaunchRecord
+    from ..targets import RunEnd, RunFollower, RunView
 
 LINE_SECONDS = 60.0  # between two lines of a run of which only the step has changed
 
@@ -32,7 +31,7 @@ class LiveScreen:
     def show(self, view: RunView) -> None:
         from rich.text import Text
 
-        from ..pipelines.run_view import view_rows
+        from ..targets import view_rows
 
         if not self._live.is_started:
             self._live.start()
@@ -54,7 +53,7 @@ class PlainScreen:
         self._shown_at = 0.0
 
     def show(self, view: RunView) -> None:
-        from ..pipelines.run_view import headline, view_line
+        from ..targets import headline, view_line
 
         nodes = [(node.machine, node.state, node.rank) for node in view.nodes]
         event = (headline(view), nodes, view.generation, view.launch)

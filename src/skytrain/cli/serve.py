@@ -12,7 +12,7 @@ from .confirm import Yes, confirm
 from .options import ConfigDirs
 
 if TYPE_CHECKING:
-    from ..cloud import AwsSession
+    from ..aws import AwsSession
 
 Arguments = Annotated[
     list[str] | None,

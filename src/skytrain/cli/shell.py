@@ -50,9 +50,8 @@ def shell(
       skytrain shell my-run cloud=aws --node 1 --dry-run
       skytrain shell serve-my-run cloud=aws --forward 8000
     """
-    from ..cloud import open_session
-    from ..pipelines.account import machines_of
-    from ..pipelines.shell import check_tools, choose_machine
+    from ..aws import open_session
+    from ..targets import check_tools, choose_machine, machines_of
 
     config = compose_overrides(overrides, config_dir).config
     session = open_session(config.cloud.region, config.cloud.account)

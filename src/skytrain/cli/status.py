@@ -16,7 +16,7 @@ from .options import ConfigDirs, Json, compose_overrides
 
 if TYPE_CHECKING:
     from ..config import Config
-    from ..pipelines.account import AccountState
+    from ..targets import AccountState
 
 Words = Annotated[
     list[str] | None,
@@ -63,7 +63,7 @@ def status(words: Words = None, watch: Watch = False, config_dir: ConfigDirs = N
       skytrain status cloud=aws --watch
       skytrain status my-run cloud=ec2 --watch
     """
-    from ..pipelines.targets import target_of
+    from ..targets import target_of
 
     runs = [word for word in words or [] if "=" not in word]
     if len(runs) > 1:
@@ -90,8 +90,8 @@ def status(words: Words = None, watch: Watch = False, config_dir: ConfigDirs = N
 
 def _sweep(config: Config, name: str, as_json: bool) -> str | None:
     """A sweep of this name, with the machines that were launched for it."""
-    from ..pipelines.status import status as pipeline, status_rows
-    from ..pipelines.sweep_state import find_sweep_status, sweep_rows
+    from ..targets import status as pipeline, status_rows
+    from ..tuning import find_sweep_status, sweep_rows
 
     found = find_sweep_status(config, name)
     if found is None or as_json:
@@ -102,8 +102,8 @@ def _sweep(config: Config, name: str, as_json: bool) -> str | None:
 
 def _follow(config: Config, run: str, as_json: bool) -> int:
     """Follow one run; returns its exit code, or 0 after Ctrl-C."""
-    from ..cloud import open_session
-    from ..pipelines.follow import RunFollower
+    from ..aws import open_session
+    from ..targets import RunFollower
     from .screen import follow_run
 
     account = config.cloud.project is not None
@@ -115,8 +115,7 @@ def _follow(config: Config, run: str, as_json: bool) -> int:
 
 
 def _status(config: Config, run: str | None, as_json: bool) -> str:
-    from ..pipelines.status import describe_status, failure_lines, status as pipeline, status_rows
-    from ..pipelines.targets import target_of
+    from ..targets import describe_status, failure_lines, status as pipeline, status_rows, target_of
 
     jobs = target_of(config).run_jobs(config, run)
     try:
@@ -141,7 +140,7 @@ def _status(config: Config, run: str | None, as_json: bool) -> str:
         lines += jobs.lines
     lines += [] if run else failure_lines(found)
     if account is not None:
-        from ..pipelines.account import machine_notes, machine_rows
+        from ..targets import machine_notes, machine_rows
 
         rows = [table(machine_rows(account))] if account.machines else ["no machine runs in this account"]
         lines += ["", *rows, *machine_notes(account, found)]
@@ -152,7 +151,7 @@ def _account(config: Config, run: str | None, runs: list[str]) -> AccountState |
     """The machines, if the configuration names an AWS account."""
     if config.cloud.project is None:
         return None
-    from ..cloud import open_session
-    from ..pipelines.account import account_state
+    from ..aws import open_session
+    from ..targets import account_state
 
     return account_state(config, open_session(config.cloud.region, config.cloud.account), runs, run)

@@ -45,9 +45,8 @@ def stop(
       skytrain stop my-run store.root=s3://bucket/project --wait 0s
       skytrain stop my-run cloud=aws --dry-run
     """
-    from ..pipelines.stop import stop_whole_sweep
-    from ..pipelines.sweep_state import find_sweep_status
-    from ..pipelines.targets import target_of
+    from ..targets import stop_whole_sweep, target_of
+    from ..tuning import find_sweep_status
     from .console import reporter
 
     config, seconds = compose_overrides(overrides, config_dir).config, seconds_of("--wait", wait)

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ..runs import exit_codes_text
+from ..config import exit_codes_text
 from .options import ConfigDirs, Overrides, compose_overrides
 
 if TYPE_CHECKING:
     from ..config import Config
     from ..pipelines.tune import TunedSweep
-    from ..pipelines.tune_plan import Schedule
+    from ..runs import Reporter
+    from ..tuning import Schedule, StepEstimate
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the schedule of trials with their dollars; run none.")]
 
@@ -68,6 +69,12 @@ class TuneGroup(TyperGroup):
 app = typer.Typer(cls=TuneGroup, help=HELP, no_args_is_help=True, rich_markup_mode=None)
 
 
+def _measure_steps(config: Config, reporter: Reporter) -> StepEstimate:
+    from ..pipelines.tune_runner import dry_run  # loads torch
+
+    return dry_run(config, reporter)
+
+
 @app.command("run", help=HELP.replace("tune recipe", "tune run recipe"), epilog=exit_codes_text())
 def run_command(overrides: Overrides = None, config_dir: ConfigDirs = None, dry_run: DryRun = False) -> None:
     words = list(overrides or [])
@@ -75,10 +82,10 @@ def run_command(overrides: Overrides = None, config_dir: ConfigDirs = None, dry_
     from .console import reporter
 
     if dry_run:
-        from ..pipelines.tune_plan import plan_sweep
+        from ..tuning import plan_sweep
 
         with reporter() as console:
-            schedule = plan_sweep(composed.config, console)
+            schedule = plan_sweep(composed.config, console, _measure_steps)
         print(_schedule_text(schedule))
         return
     from ..tuning import SweepStopped

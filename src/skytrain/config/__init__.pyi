@@ -46,6 +46,16 @@ from .errors import (
     SkytrainError as SkytrainError,
     nearest as nearest,
 )
+from .exits import (
+    DONE as DONE,
+    EXIT_CODES as EXIT_CODES,
+    INTERRUPTED as INTERRUPTED,
+    OUTCOMES as OUTCOMES,
+    STOPPED as STOPPED,
+    SUPERSEDED as SUPERSEDED,
+    UNCOMMITTED as UNCOMMITTED,
+    exit_codes_text as exit_codes_text,
+)
 from .explanation import (
     Explained as Explained,
     Section as Section,

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skytrain.config import DataConfig, SkytrainError, format_bytes, plural
-from skytrain.storage import ScratchFolder, ScratchFull, Store, StoreError
-
+from ..config import DataConfig, SkytrainError, format_bytes, plural
+from ..storage import ScratchFolder, ScratchFull, Store, StoreError
 from .chunks import Chunk, clean_source, read_document_texts, read_facts, read_signatures, read_texts
 from .dedup import HASHED, KEPT, Duplicates, find_duplicates
 from .finish import CleanedCorpus, check_documents, finish_corpus

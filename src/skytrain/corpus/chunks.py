@@ -13,9 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skytrain.config import DataConfig
-from skytrain.storage import Store
-
+from ..config import DataConfig
+from ..storage import Store
 from .clean import Cleaned, Tally, clean
 from .cut import ChunkRun, cut
 from .documents import BadRecord, Document, from_parquet, texts_at, to_parquet

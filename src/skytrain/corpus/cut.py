@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from skytrain.config import DataConfig, SkytrainError
-
+from ..config import DataConfig, SkytrainError
 from .documents import BadRecord, Document
 
 CHUNK_DOCUMENTS = 50_000

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from skytrain.config import MissingExtra
+from ..config import MissingExtra
 
 ROWS_AT_ONCE = 1024
 

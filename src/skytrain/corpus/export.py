@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from skytrain.config import MissingExtra, SkytrainError, plural
-from skytrain.storage import Store
-
+from ..config import MissingExtra, SkytrainError, plural
+from ..storage import Store
 from .documents import tables_to_parquet
 from .files import buffered_ranges
 from .manifest import CorpusManifest, CorpusPart, part_body

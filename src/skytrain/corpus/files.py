@@ -16,10 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
-from skytrain.config import ConfigError, MissingExtra, SkytrainError
+from ..config import ConfigError, MissingExtra, SkytrainError
 
 if TYPE_CHECKING:
-    from skytrain.storage import Store
+    from ..storage import Store
 
 KEY = "data.source.paths"
 READ_BYTES = 8 << 20
@@ -214,7 +214,7 @@ def _no_right(error: PermissionError) -> SkytrainError:
 
 
 def _in_store(pattern: str, key: str) -> list[InputFile]:
-    from skytrain.storage import open_store
+    from ..storage import open_store
 
     bucket, _, path = pattern.removeprefix("s3://").partition("/")
     store = open_store(f"s3://{bucket}")

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skytrain.config import DataConfig, SkytrainError, plural
-from skytrain.storage import Store
-
+from ..config import DataConfig, SkytrainError, plural
+from ..storage import Store
 from .chunks import Chunk, read_documents
 from .clean import stages_of
 from .manifest import CorpusManifest, CorpusPart, StageTotals, corpus_folder, open_corpus

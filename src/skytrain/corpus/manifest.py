@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from skytrain.config import DataConfig, SkytrainError, nearest, plural
-
+from ..config import DataConfig, SkytrainError, nearest, plural
 from .documents import Document, from_parquet, texts_in_parquet
 from .versions import choose_version, recipe_hash
 
 if TYPE_CHECKING:
-    from skytrain.storage import Store
+    from ..storage import Store
 
 
 @dataclass(frozen=True)

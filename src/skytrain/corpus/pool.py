@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
 from typing import Any, TypeVar
 
-from skytrain.config import SkytrainError, child_environment, set_variables
+from ..config import SkytrainError, child_environment, set_variables
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")

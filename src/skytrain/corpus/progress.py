@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from skytrain.config import format_bytes, plural
-
+from ..config import format_bytes, plural
 from .chunks import Stored
 
 SETTLE_SECONDS = 2.0  # results of several workers arrive in bursts: a rate over less time would mean nothing

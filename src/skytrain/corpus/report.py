@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skytrain.config import DataConfig
-from skytrain.storage import Store
-
+from ..config import DataConfig
+from ..storage import Store
 from .chunks import EXAMPLE_CHARS, EXAMPLES, Chunk, read_documents
 from .dedup import EXACT, NEAR, SAME_ID, Duplicates
 from .documents import Document

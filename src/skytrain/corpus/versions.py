@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
-from skytrain.config import DATA, DataConfig, SkytrainError, make, plural, select
-
+from ..config import DATA, DataConfig, SkytrainError, make, plural, select
 from .files import InputFile, find_files
 
 VERSION_DIGITS = 12

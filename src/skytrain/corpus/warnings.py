@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from skytrain.config import plural
-
+from ..config import plural
 from .manifest import CorpusManifest
 from .sources.text import has_separator_line
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..runs import Notice
+from ..aws import Notice
 from .generations import JobGeneration
 from .node_job import NodeJob
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..config import SkytrainError, StoreConfig
-from ..runs import INTERRUPTED, Cause, last_metrics, read_outcome, stop_asked, write_outcome
+from ..config import INTERRUPTED, SkytrainError, StoreConfig
+from ..runs import Cause, last_metrics, read_outcome, stop_asked, write_outcome
 from ..storage import open_store
 from .supervision import ClaimedAttempt
 

@@ -13,19 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from ..aws import Ec2Instance, Metadata, find_metadata
 from ..config import Config, SkytrainError, check_job
-from ..runs import (
-    Ec2Instance,
-    Metadata,
-    Meter,
-    attempt_numbers,
-    find_metadata,
-    machine_price,
-    read_fence,
-    read_stop,
-    stop_asked,
-    this_machine,
-)
+from ..runs import Meter, attempt_numbers, machine_price, read_fence, read_stop, stop_asked, this_machine
 from ..storage import Store, open_store
 from .generations import MeetingRules
 from .health import HostNeeds, find_problems

@@ -17,8 +17,8 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from ..config import SkytrainError, format_seconds
-from ..runs import EXIT_CODES, INTERRUPTED, UNCOMMITTED, Presence, exit_code_of
+from ..config import EXIT_CODES, INTERRUPTED, UNCOMMITTED, SkytrainError, format_seconds
+from ..runs import Presence
 from ..storage import StoreError
 from .early_signals import handled_signals
 from .generations import (
@@ -167,7 +167,7 @@ class NodeAgent:
             if self._running is None and waited > self.limits.patience_seconds and self.state.phase != "gone":
                 self._leave(GenerationEnd(self.identity.host, f"the store does not answer: {error}"))
                 self.state = dataclasses.replace(self.state, phase="gone")
-                self.exit_code = exit_code_of(error)
+                self.exit_code = error.exit_code
 
     # What the protocol decides.
 

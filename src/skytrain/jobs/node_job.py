@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..config import child_environment
-from ..runs import EXIT_CODES, INTERRUPTED
+from ..config import EXIT_CODES, INTERRUPTED, child_environment
 from ..storage import Store
 from .generations import JobGeneration
 from .job_output import JobOutput

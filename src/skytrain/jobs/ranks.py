@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from ..config import SkytrainError, master_address, torchrun_place
-from ..runs import exit_code_of
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -138,7 +137,7 @@ class Ranks:
             try:
                 told[0] = work()
             except SkytrainError as error:
-                told[1] = (str(error), exit_code_of(error))
+                told[1] = (str(error), error.exit_code)
                 dist.broadcast_object_list(told, src=0, device=torch.device("cpu"))
                 raise
         dist.broadcast_object_list(told, src=0, device=torch.device("cpu"))

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..config import SkytrainError, variable
-from ..runs import exit_code_of
 from .lifeline import SUPERVISOR, identify, is_supervised
 
 VARIABLE = "SKYTRAIN_SUPERVISED"
@@ -115,7 +114,7 @@ class Supervision:
 
     def report_error(self, error: SkytrainError) -> None:
         """Reports an error that has its own exit code; a lost peer counts as a crash."""
-        code = exit_code_of(error)
+        code = error.exit_code
         if code != CRASH:
             self._put("error", json.dumps({"exit_code": code, "message": str(error)}))
 

@@ -19,6 +19,8 @@ from pathlib import Path
 from types import FrameType
 
 from ..config import (
+    EXIT_CODES,
+    UNCOMMITTED,
     Config,
     SkytrainError,
     check_job,
@@ -27,7 +29,6 @@ from ..config import (
     uses_process_group,
     visible_gpus,
 )
-from ..runs import EXIT_CODES, UNCOMMITTED
 from .early_signals import handled_signals
 from .killed_attempts import record_interruption, was_asked_to_stop
 from .lifeline import die_with_parent, lives

@@ -27,8 +27,4 @@ from .soups import (
     posterior_weights as posterior_weights,
 )
 from .streaming import MergePlan as MergePlan, load_merged as load_merged, merged_tensors as merged_tensors
-from .writing import (
-    is_written as is_written,
-    write_ensemble as write_ensemble,
-    write_merged as write_merged,
-)
+from .writing import is_written as is_written, write_ensemble as write_ensemble, write_merged as write_merged

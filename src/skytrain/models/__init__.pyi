@@ -1,15 +1,7 @@
-from .agreement import (
-    adopt_model as adopt_model,
-    check_model as check_model,
-    read_hf_decoder as read_hf_decoder,
-)
+from .agreement import adopt_model as adopt_model, check_model as check_model, read_hf_decoder as read_hf_decoder
 from .attention import Attention as Attention, KVCache as KVCache
 from .branches import Branches as Branches
-from .build import (
-    build_model as build_model,
-    count_parameters as count_parameters,
-    outline_model as outline_model,
-)
+from .build import build_model as build_model, count_parameters as count_parameters, outline_model as outline_model
 from .decoder import Decoder as Decoder, InitialValues as InitialValues
 from .device import (
     check_precision as check_precision,
@@ -21,12 +13,7 @@ from .fused import Backend as Backend, Kernels as Kernels, fuse as fuse, fused_l
 from .hf import FolderWeights as FolderWeights, load_hf_folder as load_hf_folder, save_hf_folder as save_hf_folder
 from .hf_causal_lm import HFCausalLM as HFCausalLM
 from .hf_form import explicit as explicit, hf_config as hf_config
-from .hf_weights import (
-    WeightPair as WeightPair,
-    from_hf as from_hf,
-    to_hf as to_hf,
-    weight_pairs as weight_pairs,
-)
+from .hf_weights import WeightPair as WeightPair, from_hf as from_hf, to_hf as to_hf, weight_pairs as weight_pairs
 from .initialise import VOCABULARY as VOCABULARY, initial_value as initial_value
 from .kernels import kernels_available as kernels_available
 from .kernels.cublaslt import cublaslt_available as cublaslt_available

@@ -7,19 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..checkpoints import committed_steps
-from ..config import Composed, Config, SkytrainError, total_steps
+from ..config import EXIT_CODES, Composed, Config, SkytrainError, total_steps
 from ..merging import DomainsFile
-from ..runs import (
-    EXIT_CODES,
-    Reporter,
-    RunRecord,
-    Start,
-    check_run_name,
-    config_changes,
-    load_run,
-    plain,
-    run_status,
-)
+from ..runs import Reporter, RunRecord, Start, check_run_name, config_changes, load_run, plain, run_status
 from ..storage import Store, open_store
 from ..tokens import find_training_data
 

@@ -8,16 +8,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ..cloud import AwsSession, LaunchRecord, launches_of
+from ..aws import AwsSession
 from ..config import Composed, SkytrainError, total_steps
 from ..merging import DomainsFile
 from ..planning import Plan, PlannedOffer, PlanRequest, leaves_mesh_open
-from ..runs import Reporter
+from ..runs import LaunchRecord, Reporter, launches_of
 from ..storage import Store
+from ..targets import PlannedJob, Trials, ask_account, live_launch, plan_run
 from .branch import Compose, expert_words, find_expert, is_done, spent_usd
-from .launch import PlannedJob
-from .launch_limits import ask_account, live_launch
-from .plan import Trials, plan_run
 
 
 @dataclass(frozen=True)

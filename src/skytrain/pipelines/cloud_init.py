@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..cloud import cloud_files
+from ..aws import cloud_files
 from ..config import Config, SkytrainError, compose
 
 

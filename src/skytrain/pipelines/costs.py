@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ..cloud import RUN, AwsSession, Call, CloudError
+from ..aws import RUN, AwsSession, Call, CloudError
 from ..config import Config, format_bytes, format_seconds, plural
 from ..runs import Count, HostSpends, last_records, load_run
 from ..storage import Store, open_store
-from .emr_jobs import JobCost, emr_costs, emr_launches
+from ..targets import JobCost, emr_costs, emr_launches
 
 # us-east-2. Rank 0 writes spend, metrics and log and lists the attempts every five seconds, and reads one small object.
 S3_USD_PER_GB_MONTH = 0.023

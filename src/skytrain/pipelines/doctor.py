@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ..cloud import CHECKS, Finding, Preflight, run_checks, sagemaker_checks
 from ..config import Config, SkytrainError
 from ..planning import read_plan
+from ..targets import CHECKS, Finding, Preflight, run_checks, sagemaker_checks
 
 # Of several failures the first of these decides: without credentials nothing else can be known.
 ORDER = ("credentials", "store", "preflight", "quota", "capacity")
@@ -27,7 +27,7 @@ def doctor(config: Config, plan: Path | None) -> Iterator[Finding]:
 
 
 def _with_recorded_image(config: Config) -> Config:
-    from .launch_sagemaker import in_private_subnets, with_recorded_image
+    from ..targets import in_private_subnets, with_recorded_image
 
     try:
         return in_private_subnets(with_recorded_image(config))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from .. import __version__
-from ..cloud import (
+from ..aws import (
     AwsSession,
     CloudError,
     ImageRepository,

@@ -23,7 +23,7 @@ from ..runs import (
 from ..storage import Store, open_store
 
 if TYPE_CHECKING:
-    from .launch_targets.base import LaunchTarget
+    from ..targets import LaunchTarget
 
 POLL_SECONDS = 2.0
 EARLY_POLL_SECONDS = 5.0

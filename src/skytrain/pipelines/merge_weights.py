@@ -11,15 +11,7 @@ from torch import Tensor
 
 from ..config import Config, ModelConfig, build
 from ..evaluation import HeldOut, WholeModel, evaluate_loss, window_log_likelihoods
-from ..merging import (
-    FoundWeights,
-    MergeInput,
-    MergeMethod,
-    MergePlan,
-    greedy_soup,
-    load_merged,
-    posterior_weights,
-)
+from ..merging import FoundWeights, MergeInput, MergeMethod, MergePlan, greedy_soup, load_merged, posterior_weights
 from ..models import build_model, choose_device_type
 from ..runs import Reporter
 from ..storage import Store

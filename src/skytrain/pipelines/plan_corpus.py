@@ -17,7 +17,7 @@ from ..planning import (
     load_catalog,
     prepare_plan,
 )
-from .launch_jobs import prepare_work
+from ..targets import prepare_work
 
 DEFAULT_REGION = "us-east-2"
 DEFAULT_HOURS = 6.0

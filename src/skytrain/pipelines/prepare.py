@@ -50,6 +50,7 @@ from ..tokens import (
     TokenizedSlice,
     Tokenizer,
     describe_begin,
+    has_tokens,
     open_prepared,
     open_tokenizer,
     spark_tokens,
@@ -113,11 +114,6 @@ def _prepare(work: Preparation) -> Prepared:
         documents = prepared.train.documents
         reporter.note(no_validation(work.data, work.source, documents, _document_ids(work, corpus, documents)))
     return prepared
-
-
-def has_tokens(source: Any) -> bool:
-    """Whether a source has no documents to make a corpus of."""
-    return hasattr(source, "token_documents") or isinstance(source, ChatFiles)
 
 
 def _start(config: Config, reporter: Reporter) -> Preparation:

@@ -23,9 +23,9 @@ from ..runs import (
     read_outcome,
 )
 from ..storage import NotFound, Store, open_store
+from ..targets import status_of
 from ..tuning import SweepStore
 from .costs import cost_notes, cost_rows, costs
-from .status import status_of
 
 SAMPLE = "sample: "  # how a log line of generated text begins
 SAMPLES, LOG_LINES = 5, 20_000

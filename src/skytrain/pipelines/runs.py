@@ -12,7 +12,7 @@ from ..checkpoints import committed_steps
 from ..config import Config, SkytrainError
 from ..runs import DamagedRecord, RunRecord, RunStatus, check_run_name, list_runs, load_run, run_names, save_run
 from ..storage import Stat, Store, open_store
-from .status import status_of
+from ..targets import status_of
 
 LIVE = ("running", "starting")
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
-from ..config import SkytrainError, StoreConfig, nearest, skytrain_cache_folder
+from ..config import SkytrainError, StoreConfig, skytrain_cache_folder
 from ..export import SUMS, read_sums
 from ..models import find_weights, is_pretrained
 from ..runs import Reporter
 from ..serving import ServedModel, open_served
 from ..storage import NotFound, Store, open_store
-from .serve_targets.base import ServeJob, ServeRequest, ServeTarget
+from ..targets import ServeJob, ServeRequest, find_serve_target
 
 if TYPE_CHECKING:
     from ..export import Dtype
@@ -24,26 +22,9 @@ if TYPE_CHECKING:
 REMOTE = ("s3://", "file://")
 
 
-def all_targets() -> dict[str, ServeTarget]:
-    """Every target by its name: a module of `serve_targets` with a `TARGET` is one."""
-    package = f"{__name__.rpartition('.')[0]}.serve_targets"
-    modules = [import_module(f"{package}.{each.name}") for each in iter_modules(import_module(package).__path__)]
-    found: list[ServeTarget] = [module.TARGET for module in modules if hasattr(module, "TARGET")]
-    return {each.name: each for each in found}
-
-
-def find_target(name: str) -> ServeTarget:
-    known = all_targets()
-    if name not in known:
-        guess = nearest(name, known)
-        hint = f"did you mean {guess}? " if guess else ""
-        raise SkytrainError(f"--target {name}: no such target\n  {hint}one of {', '.join(sorted(known))}")
-    return known[name]
-
-
 def serve(job: ServeJob, reporter: Reporter) -> int:
     """Check the target, find or export the model, verify it, and let the target serve it; returns the exit code."""
-    target = find_target(job.request.target)
+    target = find_serve_target(job.request.target)
     dtype = target.check(job)  # before an export, which may take minutes
     model = served_model(job, dtype, reporter)
     return target.serve(job, model, reporter)
@@ -170,4 +151,4 @@ def _cache() -> Path:
     return skytrain_cache_folder() / "serving"
 
 
-__all__ = ["ServeJob", "ServeRequest", "all_targets", "fetch_model", "find_target", "serve", "served_model"]
+__all__ = ["ServeJob", "ServeRequest", "fetch_model", "serve", "served_model"]

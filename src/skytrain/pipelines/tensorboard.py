@@ -15,7 +15,7 @@ from ..config import Config, MissingExtra, SkytrainError, child_environment
 from ..jobs import die_with_parent
 from ..runs import EventCopies, events_key
 from ..storage import StoreError, open_store
-from .status import find_status
+from ..targets import find_status
 
 PORT = 6006  # TensorBoard's own default
 REFRESH_SECONDS = 10.0

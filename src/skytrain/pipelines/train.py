@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from ..config import Config
+from ..config import EXIT_CODES, Config
 from ..jobs import Ranks
-from ..runs import EXIT_CODES, Reporter, Start
+from ..runs import Reporter, Start
 from ..training import (
     AttemptResult,
     RunContext,

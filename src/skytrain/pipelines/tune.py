@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..aws import Ec2Instance
 from ..config import Config, ConfigError, SkytrainError
 from ..report import SweepReport, png_of, sweep_html, sweep_plots
-from ..runs import Ec2Instance, Reporter, boot_clock, read_metrics, this_machine
+from ..runs import Reporter, boot_clock, read_metrics, this_machine
 from ..storage import Store, open_store
 from ..tokens import find_training_data
 from ..tuning import (
@@ -44,11 +45,16 @@ from ..tuning import (
     conclude,
     conclusion_of,
     ended_sessions,
+    find_instance,
     find_strategy,
     fitted_curves,
     is_over,
+    known_estimates,
     live_sessions,
+    measure,
+    missing_estimates,
     other_answers,
+    priced_problem,
     search_of,
     sweep_name,
     sweep_price,
@@ -58,9 +64,7 @@ from ..tuning import (
     value_words,
     work,
 )
-from .tune_costs import known_estimates, measure, missing_estimates, priced_problem
-from .tune_plan import find_instance
-from .tune_runner import LocalRunner, SweepInterrupted, signals_interrupt
+from .tune_runner import LocalRunner, SweepInterrupted, dry_run, signals_interrupt
 from .tune_slots import check_slots, measure_in_slot, run_slots
 
 WAIT_SECONDS = 10.0  # between two looks for results of other workers
@@ -182,7 +186,7 @@ def find_estimates(
         reporter.note(f"measuring 20 steps of each model on one of {config.tune.parallel} slots")
         measure_in_slot(config)
         return known_estimates(sweep)
-    found = measure(shapes, found, reporter)
+    found = measure(shapes, found, reporter, dry_run)
     sweep.save("estimates", {name: estimate.to_json() for name, estimate in found.items()})
     return found
 

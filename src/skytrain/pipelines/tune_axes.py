@@ -23,14 +23,14 @@ from ..tuning import (
     SweepStore,
     axes_words,
     check_axes,
+    find_instance,
+    priced_problem,
     sweep_name,
     sweep_price,
     trial_shapes,
     with_value,
 )
 from .tune import TunedSweep, find_estimates, tune
-from .tune_costs import priced_problem
-from .tune_plan import find_instance
 
 SETTLED = math.log(1.1)  # a turn that moves a value by less ends the search
 MOST_ROUNDS = 3

@@ -13,11 +13,9 @@ from contextlib import contextmanager
 
 from ..bench import time_steps
 from ..checkpoints import committed_steps
-from ..config import Config, SkytrainError
+from ..config import Config, SkytrainError, EXIT_CODES, INTERRUPTED, BudgetConfig
 from ..jobs import handled_signals
 from ..runs import (
-    EXIT_CODES,
-    INTERRUPTED,
     Cause,
     Reporter,
     Start,

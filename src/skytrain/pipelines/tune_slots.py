@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 
-from ..config import Config, ConfigError, SkytrainError, set_variables, visible_gpus
+from ..config import EXIT_CODES, INTERRUPTED, Config, ConfigError, SkytrainError, set_variables, visible_gpus
 from ..jobs import count_gpus, describe_exit, die_with_parent
-from ..runs import EXIT_CODES, INTERRUPTED, Silent
+from ..runs import Silent
 from ..tuning import TuneSession
 
 POLL_SECONDS = 1.0

@@ -95,11 +95,7 @@ from .plan_making import (
 )
 from .plan_prepare import PrepareWork as PrepareWork, prepare_plan as prepare_plan
 from .plan_rows import offer_rows as offer_rows, purchase_rows as purchase_rows
-from .plan_serve import (
-    ServeWork as ServeWork,
-    fit_instance as fit_instance,
-    serve_plan as serve_plan,
-)
+from .plan_serve import ServeWork as ServeWork, fit_instance as fit_instance, serve_plan as serve_plan
 from .plan_smoke import SmokeSettings as SmokeSettings, delayed_plan as delayed_plan, smoke_plan as smoke_plan
 from .ranking import catalog_table as catalog_table, rank_catalog as rank_catalog
 from .refresh import refresh_catalog as refresh_catalog

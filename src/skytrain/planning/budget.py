@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from skytrain.config import BudgetConfig
+from ..config import BudgetConfig
 
 SPARE_TIME = 1.5  # times the longest measured so far: a busy store or device may be slower next time
 KILL_FACTOR = 2.0  # times the p90 duration: late enough for a slow run

@@ -12,8 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal
 
-from skytrain.config import SkytrainError, nearest, skytrain_cache_folder
-
+from ..config import SkytrainError, nearest, skytrain_cache_folder
 from .hardware import Gpu, find_gpu
 
 Market = Literal["on-demand", "spot"]

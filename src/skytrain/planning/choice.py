@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from skytrain.config import Config, SkytrainError, format_seconds
-
+from ..config import Config, SkytrainError, format_seconds
 from .offers import LONGEST_HOURS, Offer, PlanRequest, estimate_offer, place
 from .search import Placement
 from .workload import Workload

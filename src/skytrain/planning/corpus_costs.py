@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 
-from skytrain.config import EmrConfig, SkytrainError, format_bytes, format_count
-
+from ..config import EmrConfig, SkytrainError, format_bytes, format_count
 from .catalog import Catalog, InstanceType, Market
 from .costs import GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH, INTERRUPTIONS_PER_HOUR
 from .plan_prepare import SPREAD, TEXT_BYTES_PER_VCPU_SECOND, PrepareWork

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from skytrain.config import Config, DecoderConfig, EvaluationConfig, Interval, find_tasks, total_steps
-
+from ..config import Config, DecoderConfig, EvaluationConfig, Interval, find_tasks, total_steps
 from .catalog import InstanceType, Price
 from .flops import decoder_size
 from .measurements import SIGMA

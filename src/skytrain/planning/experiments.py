@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from skytrain.config import Config, SkytrainError, total_steps
-
+from ..config import Config, SkytrainError, total_steps
 from .budget import Budget
 from .costs import BOOT_SECONDS, COMPILE_SECONDS, EVALUATION_COST, START_SECONDS, s3_seconds, work_of
 from .measurements import SIGMA

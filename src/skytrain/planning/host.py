@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from skytrain.config import format_bytes
-
+from ..config import format_bytes
 from .communication import Node
 from .costs import RunWork
 from .flops import decoder_size

@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skytrain.config import DecoderConfig, SkytrainError, skytrain_cache_folder, upgrade
-
+from ..config import DecoderConfig, SkytrainError, skytrain_cache_folder, upgrade
 from .communication import Node
 from .hardware import find_gpu
 from .memory import KernelPath, Precision, TrainingJob, path_of

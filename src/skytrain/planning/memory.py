@@ -12,8 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from skytrain.config import DecoderConfig, OptimizerFacts, Precision, fused_mesh_problem, fused_model_problem
-
+from ..config import DecoderConfig, OptimizerFacts, Precision, fused_mesh_problem, fused_model_problem
 from .flops import decoder_size
 from .mesh import Mesh
 

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 
-from skytrain.config import (
+from ..config import (
     CHUNKS,
     DEEPSPEED,
     DIMENSIONS,

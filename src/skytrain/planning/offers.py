@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from skytrain.config import ConfigError
-
+from ..config import ConfigError
 from .budget import Budget
 from .catalog import MARKETS, Catalog, InstanceType, Market, Price, Target
 from .communication import Node

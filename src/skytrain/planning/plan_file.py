@@ -10,8 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from skytrain.config import ConfigError, SkytrainError, build
-
+from ..config import ConfigError, SkytrainError, build
 from .catalog import Market, Target
 
 FORMAT = 3

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from skytrain import __version__
-from skytrain.config import source_hash
-
+from .. import __version__
+from ..config import source_hash
 from .catalog import Catalog, Price
 from .costs import ASSUMPTIONS, GP3_GB
 from .memory import TrainingJob, path_of

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 
-from skytrain import __version__
-from skytrain.config import SkytrainError, format_bytes, source_hash
-
+from .. import __version__
+from ..config import SkytrainError, format_bytes, source_hash
 from .catalog import MARKETS, Catalog, InstanceType, Price
 from .costs import BOOT_SECONDS, GP3_GB, GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH, INTERRUPTIONS_PER_HOUR, s3_seconds
 from .offers import PlanRequest

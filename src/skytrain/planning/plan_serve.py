@@ -6,9 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 
-from skytrain import __version__
-from skytrain.config import SkytrainError, source_hash
-
+from .. import __version__
+from ..config import SkytrainError, source_hash
 from .catalog import InstanceType, Price
 from .costs import GP3_GB, GP3_USD_PER_GB_MONTH, HOURS_PER_MONTH
 from .memory import usable_bytes

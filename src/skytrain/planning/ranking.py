@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from skytrain.config import DecoderConfig, ModelConfig, SkytrainError
-
+from ..config import DecoderConfig, ModelConfig, SkytrainError
 from .catalog import Catalog, Market
 from .communication import Node
 from .flops import decoder_flops_per_token

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from skytrain.config import MissingExtra, SkytrainError
-from skytrain.storage import aws_client_config
-
+from ..config import MissingExtra, SkytrainError
+from ..storage import aws_client_config
 from .catalog import CPU_FAMILIES, FAMILIES, REGIONS, Catalog, InstanceType, Price
 from .hardware import find_gpu
 

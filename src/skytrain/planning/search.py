@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
-from skytrain.config import format_bytes
-
+from ..config import format_bytes
 from .communication import Node
 from .flops import decoder_size
 from .host import host_problem

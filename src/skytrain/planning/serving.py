@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from skytrain.config import SkytrainError, format_bytes
-
+from ..config import SkytrainError, format_bytes
 from .memory import CONTEXT_BYTES, NCCL_BYTES
 
 BATCHED_TOKENS = 8192  # that vLLM computes at once while it reads prompts: its default on GPUs

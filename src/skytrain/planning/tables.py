@@ -5,8 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 
-from skytrain.config import Config, format_bytes, format_count, format_seconds, total_steps
-
+from ..config import Config, format_bytes, format_count, format_seconds, total_steps
 from .catalog import STALE_DAYS, Catalog
 from .chinchilla import BESIROGLU, HOFFMANN
 from .experiments import CostSheet

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from skytrain.config import DecoderConfig
-
+from ..config import DecoderConfig
 from .communication import Exchange, Node, bubble_fraction, exchanges
 from .flops import decoder_flops_per_token, decoder_size
 from .memory import Precision, TrainingJob, activation_bytes_on, narrow_bytes, path_of

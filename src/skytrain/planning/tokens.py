@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from skytrain.config import Config, SkytrainError, format_seconds
-
+from ..config import Config, SkytrainError, format_seconds
 from .budget import Budget
 from .communication import Node
 from .costs import Estimate, estimate, work_of

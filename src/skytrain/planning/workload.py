@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from skytrain.config import (
+from ..config import (
     Config,
     ConfigError,
     DecoderConfig,
@@ -14,7 +14,6 @@ from skytrain.config import (
     fused_settings_problem,
     model_size_problem,
 )
-
 from .costs import RunWork, work_of
 from .measurements import Measurement
 from .memory import TrainingJob

@@ -13,27 +13,24 @@ from .attempts import (
     record_resume as record_resume,
     write_outcome as write_outcome,
 )
-from .cloudwatch import (
-    CloudWatch as CloudWatch,
-    cloudwatch_stream as cloudwatch_stream,
-    log_destination as log_destination,
-)
 from .event_copies import EventCopies as EventCopies, events_key as events_key
-from .exits import (
-    EXIT_CODES as EXIT_CODES,
-    INTERRUPTED as INTERRUPTED,
-    STOPPED as STOPPED,
-    UNCOMMITTED as UNCOMMITTED,
-    exit_code_of as exit_code_of,
-    exit_codes_text as exit_codes_text,
-)
 from .failures import failures_recorded as failures_recorded, read_failure as read_failure
-from .imds import (
-    Ec2Instance as Ec2Instance,
-    Metadata as Metadata,
-    Notice as Notice,
-    find_metadata as find_metadata,
-    on_ec2 as on_ec2,
+from .launches import (
+    LaunchedGroup as LaunchedGroup,
+    LaunchId as LaunchId,
+    LaunchRecord as LaunchRecord,
+    create_launch as create_launch,
+    launch_folder as launch_folder,
+    launch_starts as launch_starts,
+    launched_runs as launched_runs,
+    launches_of as launches_of,
+    mark_failed as mark_failed,
+    next_launch as next_launch,
+    read_launch as read_launch,
+    recorded_at as recorded_at,
+    started_key as started_key,
+    stopped_key as stopped_key,
+    withdraw_launch as withdraw_launch,
 )
 from .log_reading import LogLine as LogLine, LogSelection as LogSelection, RunLogs as RunLogs
 from .logs import LoggedReporter as LoggedReporter, libraries_logged as libraries_logged, log_record as log_record
@@ -99,4 +96,4 @@ from .stopping import (
     stop_key as stop_key,
     user_name as user_name,
 )
-from .sync import EventFiles as EventFiles, Lines as Lines, Sync as Sync
+from .sync import EventFiles as EventFiles, Lines as Lines, Sync as Sync, cloudwatch_stream as cloudwatch_stream

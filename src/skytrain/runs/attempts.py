@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from ..config import SkytrainError
+from ..config import EXIT_CODES, OUTCOMES, SUPERSEDED, SkytrainError
 from ..storage import NotFound, Store
-from .exits import EXIT_CODES, OUTCOMES, SUPERSEDED
 from .reading import DamagedRecord, read_object
 
 

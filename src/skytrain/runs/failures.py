@@ -8,10 +8,9 @@ import platform
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from ..config import SkytrainError
+from ..config import EXIT_CODES, SUPERSEDED, SkytrainError
 from ..storage import NotFound, Store, StoreError, StoreUnreachable
 from .attempts import Cause, attempt_key, now, write_outcome
-from .exits import EXIT_CODES, SUPERSEDED, exit_code_of
 from .reading import DamagedRecord, read_object
 
 FAILURE_SECONDS = 5.0  # timeout of the write: the store itself may be the cause of the failure
@@ -37,7 +36,7 @@ def failures_recorded(store: Store, run: str, attempt: int) -> Iterator[None]:
         yield
     except Exception as error:
         # Noticed between two steps, or by the commit of a checkpoint, which raises an error of its own.
-        if isinstance(error, SkytrainError) and exit_code_of(error) == EXIT_CODES[SUPERSEDED]:
+        if isinstance(error, SkytrainError) and error.exit_code == EXIT_CODES[SUPERSEDED]:
             with contextlib.suppress(StoreError):
                 cause = Cause(str(error).partition("\n")[0])
                 write_outcome(store.hurried(FAILURE_SECONDS), run, attempt, SUPERSEDED, None, cause)

@@ -20,9 +20,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..config import SkytrainError
+from ..config import EXIT_CODES, SUPERSEDED, SkytrainError
 from ..storage import NotFound, Stat, Store
-from .exits import EXIT_CODES, SUPERSEDED
 from .reading import DamagedRecord, read_object
 
 Presence = Literal["ready", "away", "left"]

@@ -18,11 +18,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..aws import Ec2Instance
 from ..config import BudgetConfig, SkytrainError
 from ..planning import Spending, load_catalog
 from ..storage import Store
 from .attempts import attempt_key, attempt_numbers, read_outcome
-from .imds import Ec2Instance
 from .meetings import HostSpends
 from .reading import read_lines
 

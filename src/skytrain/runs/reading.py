@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ..config import SkytrainError
+from ..config import EXIT_CODES, SkytrainError
 from ..storage import Store
-from .exits import EXIT_CODES
 
 
 class DamagedRecord(SkytrainError):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from ..config import DONE, INTERRUPTED
 from ..storage import Store
 from .attempts import attempt_numbers, read_attempt, read_outcome
-from .exits import DONE, INTERRUPTED
 from .failures import read_failure
 from .meetings import HostSpends
 from .meter import Count, largest_counts, last_records

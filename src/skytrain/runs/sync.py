@@ -10,15 +10,18 @@ import json
 import struct
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from ..aws import CloudWatch, LogDestination
 from ..config import SkytrainError
 from ..storage import Store
 
 EVERY_SECONDS = 5.0
 PART_BYTES = 256 * 1024
+CLOUDWATCH_CLOSE_SECONDS = 5.0  # for the last lines of a process
 CLOSE_SECONDS = 60.0  # longest delay of the end by a store that does not respond
 
 
@@ -204,3 +207,28 @@ class Sync:
                 return
             self._wake.wait(min(1.0, self._every))
             self._wake.clear()
+
+
+@contextmanager
+def cloudwatch_stream(
+    destination: LogDestination | None, run: str, stream: str, tell: Callable[[str], None]
+) -> Iterator[CloudWatch | None]:
+    """Send lines in a thread for the time of this block; None without a destination. Problems are told, once."""
+    if destination is None:
+        yield None
+        return
+    try:
+        lines = CloudWatch(destination, stream, run)
+    except SkytrainError as error:
+        if destination.creates_group:  # a setting asked for it, and cannot be followed
+            raise
+        tell(f"warning: nothing goes to CloudWatch: {error}")
+        yield None
+        return
+    sync = Sync(tell, to="CloudWatch", keeps_all=False)
+    sync.add(lines)
+    sync.start()
+    try:
+        yield lines
+    finally:
+        sync.close(CLOUDWATCH_CLOSE_SECONDS)

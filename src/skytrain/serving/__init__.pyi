@@ -1,8 +1,4 @@
-from .client import (
-    Endpoint as Endpoint,
-    EndpointError as EndpointError,
-    StreamEvent as StreamEvent,
-)
+from .client import Endpoint as Endpoint, EndpointError as EndpointError, StreamEvent as StreamEvent
 from .devices import LocalGpu as LocalGpu, find_gpus as find_gpus
 from .engine import ServeRefused as ServeRefused, VllmEngine as VllmEngine, find_vllm as find_vllm
 from .keys import ApiKey as ApiKey, choose_api_key as choose_api_key

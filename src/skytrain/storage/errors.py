@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Self
 
-from ..config import SkytrainError
+from ..config import EXIT_CODES, SkytrainError
 
 
 class StoreError(SkytrainError):
@@ -37,9 +37,13 @@ class NotFound(StoreError):
 class AccessDenied(StoreError):
     """The credentials or the current user lack the permission."""
 
+    exit_code = EXIT_CODES["credentials"]
+
 
 class StoreUnreachable(StoreError):
     """The store or the network failed for longer than the time limit. It may work again later."""
+
+    exit_code = EXIT_CODES["store"]
 
 
 class NoResponse(StoreUnreachable):

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from skytrain.config import SkytrainError
+from ..config import SkytrainError
 
 LOCK = ".lock"  # held by the folder's process; the kernel releases it however the process ends
 

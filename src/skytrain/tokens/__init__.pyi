@@ -2,7 +2,7 @@ from .blend import Blend as Blend, Shuffle as Shuffle
 from .byte_level import ByteLevelBPE as ByteLevelBPE, train_bpe as train_bpe
 from .cache import ShardCache as ShardCache, Waiting as Waiting
 from .chat import Message as Message, conversation_tokens as conversation_tokens
-from .chat_files import ChatFiles as ChatFiles
+from .chat_files import ChatFiles as ChatFiles, has_tokens as has_tokens
 from .chat_rows import ChatReport as ChatReport, ChatRows as ChatRows
 from .convert import (
     TokenFiles as TokenFiles,
@@ -44,11 +44,7 @@ from .order import (
     window_order as window_order,
     windows_at as windows_at,
 )
-from .packing import (
-    PackedSplit as PackedSplit,
-    inputs_and_targets as inputs_and_targets,
-    plain_tokens as plain_tokens,
-)
+from .packing import PackedSplit as PackedSplit, inputs_and_targets as inputs_and_targets, plain_tokens as plain_tokens
 from .parquet_tokens import ParquetTokens as ParquetTokens
 from .prepared import (
     Prepared as Prepared,
@@ -60,12 +56,7 @@ from .prepared import (
     trained_tokenizer_key as trained_tokenizer_key,
 )
 from .reader import TokenSplit as TokenSplit
-from .shards import (
-    Split as Split,
-    dividing_fraction as dividing_fraction,
-    dtype_for as dtype_for,
-    split_of as split_of,
-)
+from .shards import Split as Split, dividing_fraction as dividing_fraction, dtype_for as dtype_for, split_of as split_of
 from .spark_shards import (
     SparkTokens as SparkTokens,
     spark_tokens as spark_tokens,

@@ -7,8 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from skytrain.config import SkytrainError, format_bytes, plural
-
+from ..config import SkytrainError, format_bytes, plural
 from .cache import Pin
 from .mixture import Mixture, Phase
 from .order import BlockOrder, GlobalOrder, SampleOrder

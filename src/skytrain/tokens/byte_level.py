@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from skytrain.config import BPETokenizerConfig, MissingExtra, SkytrainError
-
+from ..config import BPETokenizerConfig, MissingExtra, SkytrainError
 from .decoding import StreamDecoder
 from .definitions import byte_letters
 from .encoders import END_OF_TEXT, Encode, fastest_encoder, tiktoken_encoder, tokenizers_encoder

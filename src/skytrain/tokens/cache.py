@@ -22,9 +22,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from skytrain.config import SkytrainError, format_bytes, format_seconds, user_cache_folder
-from skytrain.storage import AccessDenied, NotFound, Patience, Retry, Store, StoreError, StoreUnreachable
-
+from ..config import SkytrainError, format_bytes, format_seconds, user_cache_folder
+from ..storage import AccessDenied, NotFound, Patience, Retry, Store, StoreError, StoreUnreachable
 from .shards import sha256_of_file
 
 log = logging.getLogger("skytrain.tokens")

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from skytrain.config import MissingExtra, SkytrainError
+from ..config import MissingExtra, SkytrainError
 
 LossOn = Literal["assistant", "all"]
 Message = dict[str, Any]

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from skytrain.config import ConfigError, SkytrainError, nearest
-from skytrain.corpus import InputFile, find_files
-
+from ..config import ConfigError, SkytrainError, nearest
+from ..corpus import InputFile, find_files
 from .chat import BadChat, ChatTemplate, ChatTokenizer, Message, chat_template, check_messages
 
 KEY = "data.source"
@@ -150,3 +149,8 @@ def _parquet_rows(file: InputFile) -> Iterator[tuple[int, str, dict[str, Any] | 
                     number += 1
         except (pyarrow.ArrowException, OSError) as error:
             raise SkytrainError(f"{file.url}: not a whole parquet file: {error}") from None
+
+
+def has_tokens(source: Any) -> bool:
+    """Whether a source has no documents to make a corpus of."""
+    return hasattr(source, "token_documents") or isinstance(source, ChatFiles)

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from skytrain.config import SkytrainError, plural
-
+from ..config import SkytrainError, plural
 from .chat import BadChat, ChatTemplate, ChatTokenizer, LossOn, Rendered, TokenizedChat, encode_chats, truncate
 from .chat_files import ChatFiles, ChatRow
 from .tokenizing import TokenizedSlice

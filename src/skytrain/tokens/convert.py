@@ -16,10 +16,9 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from skytrain.config import ConfigError, SkytrainError
-from skytrain.corpus import InputFile, find_files
-from skytrain.storage import Store
-
+from ..config import ConfigError, SkytrainError
+from ..corpus import InputFile, find_files
+from ..storage import Store
 from .foreign import MEGATRON_DTYPES, MEGATRON_MAGIC, parse_megatron_index, tar_samples
 from .manifest import Manifest
 from .parquet_tokens import cut_documents, read_token_rows

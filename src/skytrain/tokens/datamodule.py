@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from skytrain.config import SkytrainError
-
+from ..config import SkytrainError
 from .blend import Blend, Shuffle
 from .mixture import Phase
 from .reader import TokenSplit

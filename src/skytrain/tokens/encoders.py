@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from skytrain.config import MissingExtra
+from ..config import MissingExtra
 
 END_OF_TEXT = "<|endoftext|>"
 GPT2_PATTERN = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from skytrain.config import SkytrainError
-from skytrain.storage import Store
-
+from ..config import SkytrainError
+from ..storage import Store
 from .cache import ShardCache
 from .shards import HEADER_BYTES, MAX_SHARD_TOKENS, pack_header
 

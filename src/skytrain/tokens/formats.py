@@ -9,9 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-from skytrain.config import SkytrainError
-from skytrain.storage import Stat, Store, open_store
-
+from ..config import SkytrainError
+from ..storage import Stat, Store, open_store
 from .cache import ShardCache
 from .foreign import parse_megatron_index
 from .manifest import Manifest, Shard, TokenizerFacts

@@ -11,8 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from skytrain.config import SkytrainError
-from skytrain.storage import resolve_hub_or_folder
+from ..config import SkytrainError
+from ..storage import resolve_hub_or_folder
 
 TOKENIZER_FILE = "tokenizer.json"
 CONFIG_FILE = "tokenizer_config.json"

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from skytrain.config import MissingExtra, SkytrainError
-
+from ..config import MissingExtra, SkytrainError
 from .byte_level import own_identity
 from .decoding import StreamDecoder
 from .definitions import METASPACE, byte_letters, is_byte_level, pieces_of

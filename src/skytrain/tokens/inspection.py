@@ -9,8 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from skytrain.storage import NotFound, Store
-
+from ..storage import NotFound, Store
 from .manifest import Manifest, Shard
 from .order import permutation
 from .shards import HEADER_BYTES

@@ -6,9 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from skytrain.config import SkytrainError
-from skytrain.storage import NotFound, Store
-
+from ..config import SkytrainError
+from ..storage import NotFound, Store
 from .shards import Split
 
 FORMAT = "skytrain-tokens-1"

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from skytrain.config import SkytrainError
-
+from ..config import SkytrainError
 from .cache import Pin, Waiting, verify_once
 from .shards import in_place_stamp, mask_bytes
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from skytrain.config import SkytrainError
+from ..config import SkytrainError
 
 # One period of the pattern is computed and stored: a few seconds and tens of megabytes at this length.
 LONGEST_PERIOD = 2**20

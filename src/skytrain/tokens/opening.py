@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from skytrain.config import Config, ConfigError, LoaderConfig, SkytrainError, TokenFilesConfig, format_bytes
-from skytrain.storage import Store
-
+from ..config import Config, ConfigError, LoaderConfig, SkytrainError, TokenFilesConfig, format_bytes
+from ..storage import Store
 from .cache import ShardCache, default_folder
 from .formats import FileLayout, open_token_files
 from .manifest import TokenizerFacts

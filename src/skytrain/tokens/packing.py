@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from skytrain.config import SkytrainError
-
+from ..config import SkytrainError
 from .masks import LossMasks
 from .reader import TokenSplit
 

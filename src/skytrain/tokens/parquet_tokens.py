@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from skytrain.config import SkytrainError, nearest
-from skytrain.corpus import InputFile, find_files
+from ..config import SkytrainError, nearest
+from ..corpus import InputFile, find_files
 
 COLUMNS = ("tokens", "input_ids", "token_ids", "ids")  # tried in this order where no column is named
 BATCH_BYTES = 32 << 20

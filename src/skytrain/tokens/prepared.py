@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from skytrain.config import BPETokenizerConfig, DataConfig, HFTokenizerConfig, SkytrainError, TokenizerConfig
-from skytrain.corpus import choose_version, corpus_folder, recipe_hash
-from skytrain.storage import NotFound, Store
-
+from ..config import BPETokenizerConfig, DataConfig, HFTokenizerConfig, SkytrainError, TokenizerConfig
+from ..corpus import choose_version, corpus_folder, recipe_hash
+from ..storage import NotFound, Store
 from .manifest import Manifest, find_manifest
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from skytrain.config import SkytrainError
-from skytrain.storage import Store
-
+from ..config import SkytrainError
+from ..storage import Store
 from .cache import Pin, ShardCache, Waiting, verify_once
 from .foreign import copy_foreign
 from .manifest import Manifest, find_manifest

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skytrain.config import SkytrainError, TokenizerConfig
-from skytrain.corpus import CorpusManifest, FinishedStages, SparkJobs, raised
-from skytrain.storage import Store
-
+from ..config import SkytrainError, TokenizerConfig
+from ..corpus import CorpusManifest, FinishedStages, SparkJobs, raised
+from ..storage import Store
 from .manifest import Shard, shard_fields
 from .shards import MAX_SHARD_TOKENS, Split, dtype_for, pack_header, split_of
 from .tokenizers import Tokenizer, open_tokenizer

@@ -11,8 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from skytrain.config import SkytrainError, format_bytes, format_seconds
-
+from ..config import SkytrainError, format_bytes, format_seconds
 from .cache import Cancelled
 
 log = logging.getLogger("skytrain.tokens")

@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from skytrain.config import ConfigError, HFTokenizerConfig, SkytrainError, StoreConfig, TokenizerConfig, build
-from skytrain.storage import NotFound, open_store
-
+from ..config import ConfigError, HFTokenizerConfig, SkytrainError, StoreConfig, TokenizerConfig, build
+from ..storage import NotFound, open_store
 from .byte_level import ByteLevelBPE, gpt2, own_definition
 from .decoding import StreamDecoder
-from .hf_files import TOKENIZER_FILE, TokenizerFiles, find_tokenizer_files, read_tokenizer_files, slug_of, tokenizer_id
+from .hf_files import (
+    TOKENIZER_FILE,
+    TokenizerFiles,
+    find_tokenizer_files,
+    read_tokenizer_files,
+    slug_of,
+    tokenizer_id,
+)
 from .hf_tokenizer import HFTokenizer, read_hf_tokenizer
 
 if TYPE_CHECKING:
-    from skytrain.storage import Store
+    from ..storage import Store
 
 FOLDER = "tokenizers"
 DEFINITION = "skytrain.json"  # of a Hugging Face tokenizer; written last, so it says that the files are complete

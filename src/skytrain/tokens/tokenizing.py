@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from skytrain.config import set_default
-from skytrain.corpus import CorpusManifest, ordered_threads, read_part_texts, utf8_size, worker_count
-from skytrain.storage import Store
-
+from ..config import set_default
+from ..corpus import CorpusManifest, ordered_threads, read_part_texts, utf8_size, worker_count
+from ..storage import Store
 from .tokenizers import Tokenizer
 
 SLICE_CHARS = 4 << 20  # text passed to the tokenizer at once: bounds memory for parts of any size

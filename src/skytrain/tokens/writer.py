@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from skytrain.config import SkytrainError, format_bytes
-from skytrain.storage import ScratchFolder, Store
-
+from ..config import SkytrainError, format_bytes
+from ..storage import ScratchFolder, Store
 from .manifest import Manifest, Shard, TokenizerFacts, find_manifest, manifest_key
 from .masks import pack_mask
 from .shards import HEADER_BYTES, MAX_SHARD_TOKENS, Split, dtype_for, pack_header, sha256_of_file

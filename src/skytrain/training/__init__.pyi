@@ -1,8 +1,4 @@
-from .attempts import (
-    AttemptResult as AttemptResult,
-    begin_attempt as begin_attempt,
-    close_attempt as close_attempt,
-)
+from .attempts import AttemptResult as AttemptResult, begin_attempt as begin_attempt, close_attempt as close_attempt
 from .callbacks import AtStep as AtStep
 from .context import RunContext as RunContext, join_run as join_run, start_worker as start_worker
 from .factory import (

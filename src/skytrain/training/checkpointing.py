@@ -22,11 +22,11 @@ from ..checkpoints import (
     step_key,
     write_validation,
 )
-from ..config import WEIGHTS, Interval, ModelConfig, SkytrainError, flatten, format_seconds, select, upgrade
+from ..config import WEIGHTS, Interval, ModelConfig, SkytrainError, flatten, format_seconds, select, upgrade, INTERRUPTED
 from ..jobs import Ranks
 from ..parallel import StateByName, dump_checkpoint
 from ..planning import Budget
-from ..runs import INTERRUPTED, attempt_numbers, read_attempt, read_outcome
+from ..runs import attempt_numbers, read_attempt, read_outcome
 from ..storage import AccessDenied, Patience, Retry, Store, StoreError, StoreUnreachable
 from .callbacks import AtStep, is_last
 from .module import CausalLM

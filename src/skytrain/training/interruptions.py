@@ -16,9 +16,10 @@ from typing import Any
 
 import lightning.pytorch as pl
 
+from ..aws import Metadata, Notice
 from ..jobs import Ranks, ToldByFirstRank, handled_signals
 from ..planning import Budget
-from ..runs import Cause, Metadata, Meter, Notice, Reporter, StopRequest, Superseded
+from ..runs import Cause, Meter, Reporter, StopRequest, Superseded
 from ..storage import Patience, Retry
 from .callbacks import AtStep
 from .module import CausalLM

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..config import SkytrainError
+from ..config import INTERRUPTED, SkytrainError
 from ..models import count_parameters
-from ..runs import INTERRUPTED, RunRecord, attempt_numbers, load_run, new_record, plain, read_outcome
+from ..runs import RunRecord, attempt_numbers, load_run, new_record, plain, read_outcome
 from ..tokens import (
     BatchSettings,
     Prepared,

@@ -10,17 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..aws import CloudWatch, Ec2Instance, Metadata, find_metadata, log_destination, on_ec2
 from ..checkpoints import find_commit, read_manifest
 from ..config import BudgetConfig, SkytrainError, format_seconds
 from ..jobs import JoinedGeneration, Ranks
 from ..runs import (
-    CloudWatch,
-    Ec2Instance,
     EventFiles,
     HostSpends,
     Lines,
     LoggedReporter,
-    Metadata,
     Meter,
     MetricsPage,
     MetricsWriter,
@@ -33,14 +31,11 @@ from ..runs import (
     check_newest,
     cloudwatch_stream,
     events_key,
-    find_metadata,
     libraries_logged,
-    log_destination,
     log_record,
     machine_price,
     metrics_served,
     now,
-    on_ec2,
     read_spend,
     stop_asked,
     this_machine,

@@ -6,6 +6,12 @@ from .conclusions import (
     other_answers as other_answers,
     trial_rows as trial_rows,
 )
+from .costs import (
+    known_estimates as known_estimates,
+    measure as measure,
+    missing_estimates as missing_estimates,
+    priced_problem as priced_problem,
+)
 from .curve import u_shape as u_shape
 from .driver import (
     SweepProgress as SweepProgress,
@@ -70,6 +76,14 @@ from .setting_up import (
 )
 from .strategies.base import Strategy as Strategy
 from .strategies.registry import all_strategies as all_strategies, find_strategy as find_strategy
+from .sweep_plan import Schedule as Schedule, find_instance as find_instance, plan_sweep as plan_sweep
+from .sweep_state import (
+    SweepStatus as SweepStatus,
+    find_sweep_status as find_sweep_status,
+    newest_trial_run as newest_trial_run,
+    stop_sweep as stop_sweep,
+    sweep_rows as sweep_rows,
+)
 from .sweeps import Decision as Decision, SweepState as SweepState, SweepStore as SweepStore, find_sweep as find_sweep
 from .trials import (
     AXES as AXES,

@@ -8,8 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..config import SkytrainError
-from ..runs import EXIT_CODES, STOPPED
+from ..config import EXIT_CODES, STOPPED, SkytrainError
 from .hosts import SweepHost
 from .ledger import FINAL, BudgetError, Entry, Ledger
 from .problem import Answer, Observation, Problem, Rung, Search, Trial

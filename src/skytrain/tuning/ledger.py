@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from ..config import SkytrainError
-from ..runs import EXIT_CODES, read_object
+from ..config import EXIT_CODES, SkytrainError
+from ..runs import read_object
 from ..storage import Store
 
 FINAL = "final"

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..aws import Ec2Instance
 from ..config import RESULT, Config, ConfigError, DecoderConfig, flatten, select
-from ..runs import Ec2Instance, machine_price, plain
+from ..runs import machine_price, plain
 from .laws import centred_law, combined_law, priors_for
 from .ledger import HourlyPrice
 from .problem import Priors, Problem, Rung

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from skytrain.cloud import Call
+from skytrain.aws import Call
 
 from .policy import Authorization
 

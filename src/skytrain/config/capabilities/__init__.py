@@ -10,13 +10,7 @@ from collections.abc import Mapping
 
 from ..errors import ConfigError
 from .features import FEATURE_RULES
-from .kernels import (
-    KERNEL_RULES,
-    fused_mesh_problem,
-    fused_model_problem,
-    fused_problem,
-    fused_settings_problem,
-)
+from .kernels import KERNEL_RULES, fused_mesh_problem, fused_model_problem, fused_problem, fused_settings_problem
 from .rule import Device, Rule, Setup
 from .sizes import JOB_SIZE_RULES, MODEL_SIZE_RULES
 

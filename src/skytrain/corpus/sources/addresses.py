@@ -10,9 +10,8 @@ from functools import lru_cache
 from typing import Any, cast
 from urllib.parse import unquote, urlsplit
 
-from skytrain.config import ConfigError, SkytrainError, plural
-from skytrain.storage import StoreError
-
+from ...config import ConfigError, SkytrainError, plural
+from ...storage import StoreError
 from ..documents import BadRecord, Document
 from ..files import FileSpan, InputFile, UnreadableFile, byte_spans, find_files
 from .base import SpannedSource
@@ -92,7 +91,7 @@ class AddressLists(SpannedSource):
 
 @lru_cache
 def _server(root: str, patience_seconds: float) -> Any:
-    from skytrain.storage import Retry, WebFiles
+    from ...storage import Retry, WebFiles
 
     return WebFiles(root, Retry(patience_seconds))
 

@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import IO, Any, cast
 
-from skytrain.config import ConfigError, MissingExtra, SkytrainError
-from skytrain.storage import StoreError
-
+from ...config import ConfigError, MissingExtra, SkytrainError
+from ...storage import StoreError
 from ..documents import BadRecord, Document
 from ..files import READ_BYTES, FileSpan, InputFile, buffered_ranges, byte_spans
 from .base import SpannedSource

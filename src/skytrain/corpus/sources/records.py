@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from skytrain.config import nearest
-
+from ...config import nearest
 from ..documents import BadRecord, Document
 
 

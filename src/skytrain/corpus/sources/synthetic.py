@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from skytrain.config import ConfigError, SkytrainError, parse_count
+from ...config import ConfigError, SkytrainError, parse_count
 
 KEY = "data.source"
 

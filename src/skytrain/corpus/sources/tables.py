@@ -10,8 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from skytrain.config import nearest
-
+from ...config import nearest
 from ..documents import BadRecord, Document
 from ..files import WHOLE, FileSpan, InputFile, UnreadableFile
 from .base import SpannedSource, UserFiles

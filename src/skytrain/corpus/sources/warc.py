@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from skytrain.config import ConfigError, MissingExtra
-
+from ...config import ConfigError, MissingExtra
 from ..documents import BadRecord, Document
 from ..files import InputFile, UnreadableFile
 from .base import UserFiles

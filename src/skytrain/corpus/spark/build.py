@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from skytrain.config import DataConfig, SkytrainError
-from skytrain.storage import Store, StoreError
-
+from ...config import DataConfig, SkytrainError
+from ...storage import Store, StoreError
 from ..build import TARGET_SLACK, needed_text
 from ..chunks import EXAMPLES, Chunk
 from ..dedup import EXACT, NEAR, SAME_ID

@@ -6,9 +6,8 @@ import dataclasses
 import math
 from typing import Any, NamedTuple
 
-from skytrain.config import DataConfig, SkytrainError
-from skytrain.storage import Store
-
+from ...config import DataConfig, SkytrainError
+from ...storage import Store
 from .. import chunks as chunk_files
 from ..chunks import EXAMPLES, Chunk, clean_piece, clean_run, finished_chunks, read_head, setup_reader
 from ..report import Examples, keep_examples

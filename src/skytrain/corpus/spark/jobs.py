@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from skytrain.config import SkytrainError, format_bytes, plural
-from skytrain.storage import NotFound, Store
-
+from ...config import SkytrainError, format_bytes, plural
+from ...storage import NotFound, Store
 from ..pool import rebuild_error
 from ..progress import ShowProgress
 from .tables import FILES, RecordTable, write_by_block

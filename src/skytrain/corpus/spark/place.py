@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from skytrain.storage import Store
-
+from ...storage import Store
 from ..chunks import Chunk, read_signatures, read_texts
 from ..minhash import HASHES, shingle_sets
 

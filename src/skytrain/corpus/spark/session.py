@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from skytrain.config import ConfigError, MissingExtra, SkytrainError, SparkConfig, is_spark_submitted, set_default
-from skytrain.storage import ScratchFolder
-
+from ...config import ConfigError, MissingExtra, SkytrainError, SparkConfig, is_spark_submitted, set_default
+from ...storage import ScratchFolder
 from ..progress import ShowProgress
 from .jobs import SparkJobs
 

@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from skytrain.config import DataConfig
-from skytrain.storage import Store
-
+from ...config import DataConfig
+from ...storage import Store
 from ..chunks import finished_piece
 from ..cut import ChunkRun, CutPlan, limited
 from ..documents import BadRecord

@@ -1,0 +1,61 @@
+from .calls import SECRET_NAME as SECRET_NAME, SECRET_VALUE as SECRET_VALUE, Call as Call, render_calls as render_calls
+from .cloudwatch import (
+    CloudWatch as CloudWatch,
+    LogDestination as LogDestination,
+    log_destination as log_destination,
+)
+from .docker_engine import (
+    build_image as build_image,
+    check_docker as check_docker,
+    push_image as push_image,
+    resolve_image as resolve_image,
+)
+from .errors import QUOTA_PAGE as QUOTA_PAGE, CloudError as CloudError, cloud_errors as cloud_errors
+from .image_lock import (
+    read_lock as read_lock,
+    render_manifests as render_manifests,
+    resolve_lock as resolve_lock,
+    write_lock as write_lock,
+)
+from .log_streams import stream_lines as stream_lines
+from .machine_images import PLAIN_PYTHON as PLAIN_PYTHON, MachineImage as MachineImage, find_image as find_image
+from .market import offered_zones as offered_zones, quoted as quoted, spot_prices as spot_prices
+from .metadata import (
+    Ec2Instance as Ec2Instance,
+    Metadata as Metadata,
+    Notice as Notice,
+    find_metadata as find_metadata,
+    on_ec2 as on_ec2,
+)
+from .outputs import (
+    CLOUD_FILE as CLOUD_FILE,
+    cloud_files as cloud_files,
+    read_outputs as read_outputs,
+    terraform_outputs as terraform_outputs,
+)
+from .registry import tag_digest as tag_digest
+from .removal import (
+    WAITING as WAITING,
+    FailedDeletion as FailedDeletion,
+    GcSelection as GcSelection,
+    Verdict as Verdict,
+    delete_resources as delete_resources,
+    deletion_calls as deletion_calls,
+    judge as judge,
+    remove as remove,
+)
+from .reservations import CapacityBlock as CapacityBlock, find_block as find_block
+from .resources import KINDS as KINDS, CloudResource as CloudResource, scale_to_zero as scale_to_zero
+from .resources.emr_applications import job_runs_of as job_runs_of
+from .scan import AccountScan as AccountScan, enabled_regions as enabled_regions, scan_account as scan_account
+from .session import AwsSession as AwsSession, open_session as open_session
+from .tags import RUN as RUN, Tags as Tags, read_tags as read_tags
+from .training_image import (
+    ImageRepository as ImageRepository,
+    PushedImage as PushedImage,
+    digest_of as digest_of,
+    image_repository as image_repository,
+    pushed_image as pushed_image,
+    record_image as record_image,
+    registry_password as registry_password,
+)

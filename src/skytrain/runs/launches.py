@@ -1,0 +1,170 @@
+"""The record of a launch in the store: which groups it rented, so that any host or terminal can grow or end them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from ..config import SkytrainError, build
+from ..storage import Store
+from .reading import DamagedRecord, read_object
+
+NEVER = datetime(9000, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class LaunchedGroup:
+    """One Auto Scaling group: the machines of one offer in one zone; or one job of a scheduler, in any zone."""
+
+    name: str
+    zone: str
+    instance_type: str
+    market: str
+    nodes: int
+    usd_per_hour: float  # of one machine
+    kill_at: str  # "" where nothing ends it: a job of Slurm is requeued until the run is over
+    placement_group: bool
+
+    @property
+    def text(self) -> str:
+        """The machines in a few words."""
+        place = f" in {self.zone}" if self.zone else ""
+        return f"{self.nodes} x {self.instance_type} ({self.market}){place}"
+
+
+@dataclass(frozen=True)
+class LaunchId:
+    """Names another launch."""
+
+    run: str
+    launch: str
+
+
+@dataclass(frozen=True)
+class LaunchRecord:
+    """A launch of a run. The groups are in the plan's order: the first starts, the others wait at zero.
+
+    A launch whose requests failed has removed what it had created, and keeps its record.
+    """
+
+    id: str
+    run: str
+    verb: str
+    launched_at: str
+    launched_by: str
+    account: str
+    region: str
+    patience_seconds: float
+    plan_hash: str
+    image: str  # AMI
+    bundle: str
+    words: list[str]
+    groups: list[LaunchedGroup]
+    failed: bool = False
+    after: LaunchId | None = None  # all groups wait at zero until this launch, a smoke run, has ended well
+    then: LaunchId | None = None  # this launch is a smoke run, whose last act starts or removes that one
+    target: str = "ec2"  # the value of cloud.target; each group of another than ec2 is a job there
+
+    @property
+    def over_at(self) -> datetime:
+        """When every group has been ended."""
+        return max(datetime.fromisoformat(group.kill_at) if group.kill_at else NEVER for group in self.groups)
+
+    @property
+    def target_word(self) -> str:
+        """What people type to name the target."""
+        return f"cloud{'.target' if '.' in self.target else ''}={self.target}"
+
+
+def launch_folder(record: LaunchRecord) -> str:
+    """Return the folder of what belongs to one launch: configuration, logs of failed boots, offers tried."""
+    return f"runs/{record.run}/launches/{record.id}"
+
+
+def launch_key(run: str, launch: str) -> str:
+    return f"runs/{run}/launches/{launch}.json"
+
+
+def started_key(record: LaunchRecord) -> str:
+    """Return the object that says since when a launch that waited has asked for machines."""
+    return f"{launch_folder(record)}/started.json"
+
+
+def stopped_key(record: LaunchRecord) -> str:
+    """Return the object that says that people have ended the launch; of those that save nothing when they end."""
+    return f"{launch_folder(record)}/stopped.json"
+
+
+def launch_starts(store: Store, record: LaunchRecord) -> bool | None:
+    """Whether a launch that waited for a smoke run was started; None while it waits."""
+    if store.exists(started_key(record)):
+        return True
+    return False if read_launch(store, record.run, record.id).failed else None
+
+
+def withdraw_launch(store: Store, record: LaunchRecord) -> None:
+    """Let a launch that waits for a smoke run never start."""
+    if record.after is not None and launch_starts(store, record) is None:
+        mark_failed(store, record)
+
+
+def create_launch(store: Store, record: LaunchRecord) -> None:
+    """Write the record of a new launch. Raises SkytrainError if another terminal launches the run at this moment."""
+    if not store.create(launch_key(record.run, record.id), _body(record)):
+        raise SkytrainError(
+            f"run {record.run} is being launched by someone else at this moment\n  see: skytrain status {record.run}"
+        )
+
+
+def mark_failed(store: Store, record: LaunchRecord) -> None:
+    """Note that the launch's requests failed and nothing of it is left."""
+    store.write(launch_key(record.run, record.id), _body(replace(record, failed=True)))
+
+
+def _body(record: LaunchRecord) -> bytes:
+    return json.dumps(asdict(record), indent=1).encode()
+
+
+def read_launch(store: Store, run: str, launch: str) -> LaunchRecord:
+    """Return the record. Raises NotFound, and DamagedRecord."""
+    key = launch_key(run, launch)
+    found: Any = read_object(store, key)
+    try:
+        record: LaunchRecord = build(LaunchRecord, found)
+        if not record.groups:
+            raise ValueError("it has no groups")
+    except ValueError as error:
+        raise DamagedRecord(store, key, error) from None
+    return record
+
+
+def launches_of(store: Store, run: str) -> list[LaunchRecord]:
+    """Return the launches of a run, oldest first."""
+    return [read_launch(store, run, launch) for launch in _launch_ids(store, run)]
+
+
+def _launch_ids(store: Store, run: str) -> list[str]:
+    prefix = f"runs/{run}/launches/"
+    names = sorted(stat.key.removeprefix(prefix) for stat in store.list(prefix))
+    return [name.removesuffix(".json") for name in names if "/" not in name]
+
+
+def recorded_at(store: Store, record: LaunchRecord) -> float:
+    """Return when the record was written, by the store's clock."""
+    found = store.stat(launch_key(record.run, record.id))
+    assert found is not None
+    return found.modified
+
+
+def launched_runs(store: Store) -> list[str]:
+    """Return the runs that were launched and have not begun to train."""
+    runs = (run for run in store.folders("runs/") if not store.exists(f"runs/{run}/run.json"))
+    return [run for run in runs if _launch_ids(store, run)]
+
+
+def next_launch(earlier: Sequence[LaunchRecord]) -> str:
+    """Return the id of the launch after these."""
+    return f"{1 + max((int(record.id) for record in earlier), default=0):05d}"

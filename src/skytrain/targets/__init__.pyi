@@ -1,0 +1,58 @@
+from .account import (
+    AccountState as AccountState,
+    account_state as account_state,
+    machine_notes as machine_notes,
+    machine_rows as machine_rows,
+    machines_of as machines_of,
+)
+from .base import LaunchRequest as LaunchRequest, LaunchTarget as LaunchTarget, ReadyJob as ReadyJob
+from .checks import (
+    CHECKS as CHECKS,
+    EMR as EMR,
+    SAGEMAKER as SAGEMAKER,
+    Finding as Finding,
+    Preflight as Preflight,
+    run_checks as run_checks,
+    sagemaker_checks as sagemaker_checks,
+)
+from .ec2.launch import (
+    PlannedJob as PlannedJob,
+    PreparedLaunch as PreparedLaunch,
+    config_files as config_files,
+    prepare_launch as prepare_launch,
+    start_launch as start_launch,
+)
+from .ec2.shell import check_tools as check_tools, choose_machine as choose_machine
+from .eks.job_views import cluster_of as cluster_of
+from .eks.serve import keep_served as keep_served
+from .emr.job_views import JobCost as JobCost, emr_costs as emr_costs, emr_launches as emr_launches
+from .follow import RunEnd as RunEnd, RunFollower as RunFollower
+from .jobs import prepare_work as prepare_work
+from .leftovers import GcRequest as GcRequest, Leftovers as Leftovers
+from .limits import ask_account as ask_account, live_launch as live_launch
+from .plans import (
+    Planned as Planned,
+    Trials as Trials,
+    compose_plan as compose_plan,
+    plan_run as plan_run,
+    plan_tokens as plan_tokens,
+)
+from .registry import (
+    check_request as check_request,
+    find_serve_target as find_serve_target,
+    find_target as find_target,
+    target_of as target_of,
+)
+from .run_status import (
+    describe_status as describe_status,
+    failure_lines as failure_lines,
+    find_status as find_status,
+    status as status,
+    status_of as status_of,
+    status_rows as status_rows,
+)
+from .run_view import RunView as RunView, headline as headline, view_line as view_line, view_rows as view_rows
+from .sagemaker.launch import in_private_subnets as in_private_subnets, with_recorded_image as with_recorded_image
+from .serving import ServeJob as ServeJob, ServeRequest as ServeRequest, ServeTarget as ServeTarget
+from .slurm.parallelcluster import ClusterSpec as ClusterSpec, cluster_config as cluster_config
+from .stopping import stop_whole_sweep as stop_whole_sweep

@@ -1,0 +1,80 @@
+"""The bundle of a launch: all wheels that its machines install, uploaded once for each content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .. import __version__
+from ..config import format_bytes, source_hash
+from ..runs import Reporter
+from ..storage import Store
+from .wheels import PLUGINS, ImagePython, fetch_wheels, installed_pins, plugins_version, plugins_wheel, skytrain_wheel
+
+SUMS = "SHA256SUMS"  # written last: a bundle without it is not complete
+
+
+@dataclass(frozen=True)
+class BundleContents:
+    """What the machines install: Skytrain's extras, the user's plug-in classes and further packages."""
+
+    extras: tuple[str, ...]
+    targets: tuple[str, ...]  # package.module.Class
+    packages: tuple[str, ...]  # requirements that plug-ins need
+    image: ImagePython
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A complete bundle in the store, and what `pip install` is to be given there."""
+
+    key: str
+    requirements: tuple[str, ...]
+
+
+def bundle_of(contents: BundleContents) -> Bundle:
+    """Return the bundle of these contents, which the store may not have yet."""
+    extras = f"[{','.join(sorted(contents.extras))}]" if contents.extras else ""
+    plugins = plugins_version(contents.targets)
+    own = [f"skytrain{extras}=={__version__}", *([f"{PLUGINS}=={plugins}"] if plugins else [])]
+    requirements = (*own, *contents.packages)
+    return Bundle(f"bundles/{_content_hash(contents, requirements)}", requirements)
+
+
+def make_bundle(store: Store, contents: BundleContents, reporter: Reporter) -> Bundle:
+    """Upload the bundle, unless the store has it already. An upload that was cut off is repeated."""
+    bundle = bundle_of(contents)
+    if store.exists(f"{bundle.key}/{SUMS}"):
+        return bundle
+    with tempfile.TemporaryDirectory(prefix="skytrain-bundle-") as name:
+        folder = Path(name)
+        reporter.note(f"collecting packages for Python {contents.image.version} of the machines")
+        skytrain_wheel(folder)
+        plugins_wheel(folder, contents.targets)
+        fetch_wheels(folder, bundle.requirements, contents.image)
+        _upload(store, folder, bundle.key, reporter)
+    return bundle
+
+
+def _content_hash(contents: BundleContents, requirements: Sequence[str]) -> str:
+    image = contents.image
+    said = [source_hash(), list(requirements), image.version, list(image.platforms), installed_pins(image)]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+
+
+def _upload(store: Store, folder: Path, key: str, reporter: Reporter) -> None:
+    wheels = sorted(folder.glob("*.whl"))
+    total, done, sums = sum(path.stat().st_size for path in wheels), 0.0, []
+
+    def advanced(_: str, size: float) -> None:
+        nonlocal done
+        done += size
+        reporter.progress("upload", done, total, f"{format_bytes(done)} of {format_bytes(total)}")
+
+    for path in wheels:
+        sums.append(f"{store.upload(path, f'{key}/{path.name}', advanced)}  {path.name}\n")
+    store.create(f"{key}/{SUMS}", "".join(sums).encode())

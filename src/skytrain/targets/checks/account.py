@@ -1,0 +1,78 @@
+"""The account: who calls, in which region, with which roles, and by which clock."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+from ...aws import Call
+from .check import Failed, NotChecked, Preflight
+
+TOLERATED_SKEW_SECONDS = 60.0  # AWS rejects signatures that are five minutes off
+CLOCK_LINK = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/set-time.html"
+REGIONS_LINK = "https://docs.aws.amazon.com/accounts/latest/reference/manage-acct-regions.html"
+APPLY = "terraform -chdir=infra/terraform/base apply, then: skytrain cloud init --force"
+
+
+def is_set_up(preflight: Preflight) -> str:
+    cloud = preflight.config.cloud
+    if cloud.project is None:
+        raise NotChecked(
+            "no account is set up: terraform -chdir=infra/terraform/base apply, then skytrain cloud init (docs/aws.md)"
+        )
+    return f"project {cloud.project}, account {cloud.account or 'any'}, store {preflight.config.store.root}"
+
+
+def credentials(preflight: Preflight) -> str:
+    return preflight.session.identity.arn
+
+
+def clock(preflight: Preflight) -> str:
+    answer = preflight.session.perform(Call("sts", "GetCallerIdentity"))
+    said = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("date")
+    if not said:
+        raise NotChecked("the answer of AWS carries no date")
+    skew = (datetime.now(UTC) - parsedate_to_datetime(said)).total_seconds()
+    if abs(skew) > TOLERATED_SKEW_SECONDS:
+        raise Failed(
+            f"this machine's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} AWS's",
+            "set it: sudo chronyc makestep, or sudo timedatectl set-ntp true",
+            link=CLOCK_LINK,
+        )
+    return f"within {max(1.0, abs(skew)):.0f} s of AWS's"
+
+
+def region(preflight: Preflight) -> str:
+    name = preflight.session.region
+    found = preflight.session.perform(Call("ec2", "DescribeRegions", {"AllRegions": True}))["Regions"]
+    here = next((one for one in found if one["RegionName"] == name), None)
+    if here is None:
+        raise Failed(f"AWS has no region {name}", "set cloud.region to one of: aws ec2 describe-regions")
+    if here.get("OptInStatus") == "not-opted-in":
+        raise Failed(f"{name} is not enabled for this account", "enable it in the console", link=REGIONS_LINK)
+    planned = preflight.plan.choice.region if preflight.plan else name
+    if planned != name:
+        raise Failed(
+            f"the plan is for {planned}, and the account is set up in {name}",
+            f"plan for it: skytrain plan --region {name}",
+        )
+    return f"{name} is enabled"
+
+
+def roles(preflight: Preflight) -> str:
+    """Check that the roles exist and that the instance profile carries the node role."""
+    cloud, session = preflight.config.cloud, preflight.session
+    if cloud.instance_profile is None:
+        raise NotChecked("cloud.instance_profile is not set; skytrain cloud init sets it")
+    given = {"operator": cloud.roles.operator, "node": cloud.roles.node, "viewer": cloud.roles.viewer}
+    names = {kind: arn.rpartition("/")[2] for kind, arn in given.items() if arn}
+    for name in names.values():
+        session.perform(Call("iam", "GetRole", {"RoleName": name}))
+    profile = session.perform(Call("iam", "GetInstanceProfile", {"InstanceProfileName": cloud.instance_profile}))
+    carried = [role["RoleName"] for role in profile["InstanceProfile"]["Roles"]]
+    if "node" in names and carried != [names["node"]]:
+        raise Failed(
+            f"the instance profile {cloud.instance_profile} carries {', '.join(carried) or 'no role'}, not {names['node']}",
+            APPLY,
+        )
+    return f"{', '.join(names.values())}; machines get {', '.join(carried)}"

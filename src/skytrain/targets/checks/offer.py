@@ -1,0 +1,77 @@
+"""The plan's offer: fresh, sold in a zone that has a subnet, at a price within the plan's."""
+
+from __future__ import annotations
+
+from ...aws import find_block, offered_zones, spot_prices
+from .check import Failed, NotChecked, Preflight
+
+MOST_ZONES_SHOWN = 6
+
+
+def plan(preflight: Preflight) -> str:
+    offer = preflight.offer
+    assert preflight.plan is not None
+    preflight.plan.check_fresh(preflight.now)
+    allowed, family = preflight.config.cloud.instance_families, offer.instance_type.split(".")[0]
+    if allowed and family not in allowed:
+        raise Failed(
+            f"the operator role may not start {offer.instance_type}: it may start {', '.join(allowed)}",
+            f"add {family} to the variable instance_families of infra/terraform/base, apply, and skytrain cloud init --force",
+        )
+    return f"{offer.nodes} x {offer.instance_type} ({offer.market}, {offer.region}), ${offer.cost.usd:.2f} in all"
+
+
+def capacity_block(preflight: Preflight) -> str:
+    offer = preflight.offer
+    if offer.reservation is None:
+        raise NotChecked("the plan uses no capacity block")
+    block = preflight.block = find_block(preflight.session, offer, preflight.now)
+    if block.zone not in preflight.subnets:
+        raise Failed(
+            f"{block.id} is in {block.zone}, and the subnets are in {', '.join(preflight.subnets)}",
+            f"add a subnet in {block.zone} (variable zones of infra/terraform/base)",
+        )
+    ends = f", ends at {block.ends_at.isoformat(timespec='minutes')}" if block.ends_at else ""
+    return f"{block.id}: {block.free} x {block.instance_type} in {block.zone}, {block.state}{ends}"
+
+
+def zones(preflight: Preflight) -> str:
+    offer, session = preflight.offer, preflight.session
+    offered = [preflight.block.zone] if preflight.block else offered_zones(session, offer.instance_type)
+    if not offered:
+        raise Failed(
+            f"{session.region} does not offer {offer.instance_type}",
+            "plan another type or region: skytrain plan --region NAME",
+            cause="capacity",
+        )
+    ours = preflight.subnets
+    usable = [zone for zone in offered if zone in ours] if ours else offered
+    if not usable:
+        raise Failed(
+            f"{offer.instance_type} is offered in {', '.join(offered)}, and the subnets are in {', '.join(ours)}",
+            f"add a subnet in {offered[0]} (variable zones of infra/terraform/base)",
+            cause="capacity",
+        )
+    preflight.offered_zones = tuple(usable)
+    return f"{offer.instance_type} is offered in {', '.join(usable[:MOST_ZONES_SHOWN])}"
+
+
+def spot_price(preflight: Preflight) -> str:
+    offer = preflight.offer
+    if offer.market != "spot":
+        raise NotChecked("the plan is on demand")
+    prices = spot_prices(preflight.session, offer.instance_type, preflight.offered_zones, preflight.now)
+    if not prices:
+        raise Failed(
+            f"no spot price of {offer.instance_type} in {', '.join(preflight.offered_zones)}",
+            "it is not sold there now: plan again (skytrain plan), or --market on-demand",
+            cause="capacity",
+        )
+    zone, price = min(prices.items(), key=lambda found: found[1])
+    if price > offer.max_usd_per_hour_each:
+        raise Failed(
+            f"{offer.instance_type} costs ${price:.4f} per hour in {zone}, more than the plan's ${offer.max_usd_per_hour_each:.4f}",
+            "plan again with today's prices: skytrain catalog refresh, then skytrain plan",
+            cause="capacity",
+        )
+    return f"${price:.4f} per hour in {zone}; the plan allows ${offer.max_usd_per_hour_each:.4f}"

@@ -1,0 +1,80 @@
+"""The store: written, read and created conditionally by the very code that runs use; its encryption as S3 reports it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from ...aws import Call
+from ...storage import Store, open_store
+from .check import Failed, NotChecked, Preflight
+
+PATIENCE_SECONDS = 10.0
+LINK = "https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html"
+
+
+def store(preflight: Preflight) -> str:
+    opened = open_store(preflight.config.store).hurried(PATIENCE_SECONDS)
+    folder = opened.local_path("")
+    made = folder is not None and not folder.exists()
+    with _probe(opened) as key:
+        if opened.read(key) != key.encode():
+            raise Failed(f"{opened.root}: bytes read differ from those written", "use another store.root")
+        if opened.create(key, b"second"):
+            raise Failed(
+                f"{opened.root}: an object that exists was created again, so two attempts could both win",
+                "use S3, or a server with conditional writes (If-None-Match)",
+                link=LINK,
+            )
+    if made and folder is not None:
+        _remove_empty(folder)
+    return f"{opened.root}: wrote, read, created once, deleted"
+
+
+def encryption(preflight: Preflight) -> str:
+    """Check that an object which Skytrain writes is encrypted with the key that is configured."""
+    wanted = preflight.config.store
+    if not wanted.root.startswith("s3://"):
+        raise NotChecked("the store is a folder")
+    if wanted.sse != "kms":
+        raise NotChecked(f"store.sse is {wanted.sse}; kms encrypts with a key of your own")
+    opened = open_store(wanted).hurried(PATIENCE_SECONDS)
+    with _probe(opened) as key:
+        parts = urlsplit(opened.url(key))
+        head = preflight.session.perform(
+            Call("s3", "HeadObject", {"Bucket": parts.netloc, "Key": parts.path.removeprefix("/")})
+        )
+    found, by = head.get("ServerSideEncryption", "none"), head.get("SSEKMSKeyId", "")
+    if found != "aws:kms" or (wanted.kms_key and not _same_key(by, wanted.kms_key)):
+        raise Failed(
+            f"an object is encrypted with {found} {by}".rstrip() + f", not with {wanted.kms_key or 'aws:kms'}",
+            "set store.kms_key to the bucket's key (terraform output kms_key_arn)",
+        )
+    return f"objects are encrypted with {by}"
+
+
+def _remove_empty(folder: Path) -> None:
+    """Remove the folders that the check has made, unless something else has been written there meanwhile."""
+    with suppress(OSError):
+        for place in (folder / "runs", folder):
+            if place.exists():
+                place.rmdir()
+
+
+def _same_key(found: str, wanted: str) -> bool:
+    """Compare key ids: S3 reports an ARN, and the setting may be an id."""
+    return found.rpartition("/")[2] == wanted.rpartition("/")[2]
+
+
+@contextmanager
+def _probe(opened: Store) -> Iterator[str]:
+    key = f"runs/doctor-{secrets.token_hex(8)}"  # where machines may write too; no folder, so no run
+    if not opened.create(key, key.encode()):
+        raise Failed(f"{opened.url(key)} exists already", "run it again")
+    try:
+        yield key
+    finally:
+        opened.delete(key)

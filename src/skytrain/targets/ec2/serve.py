@@ -1,0 +1,183 @@
+"""Serve on a rented machine of EC2, launched as a run is, with a kill time. It listens on its own address alone."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ...config import SkytrainError, compose, format_bytes
+from ...planning import JobMaterial, PlanRequest, ServeWork, load_catalog, serve_plan
+from ...runs import Reporter
+from ...serving import ApiKey, ServedModel, choose_api_key
+from ..serving import EXPORTED, ServeJob, key_command
+from ..upload import model_key, plain_name, upload_model
+from .shell import ENDPOINT_PORT as PORT
+
+if TYPE_CHECKING:
+    from ...aws import Call
+    from ...export import Dtype
+    from ...planning import Plan
+    from ..checks import Finding
+    from .launch import PreparedLaunch
+
+PREFIX = "serve-"  # of the names of runs that the role of these machines may write
+LONGEST = 60  # characters of a model's name in that of its run
+
+
+@dataclass(frozen=True)
+class _Endpoint:
+    """One endpoint before anything is created."""
+
+    prepared: PreparedLaunch
+    key: ApiKey
+    parameter: str
+    put: Call
+    model_key: str  # of the exported folder, relative to the store
+
+    @property
+    def calls(self) -> list[Call]:
+        return [self.put, *self.prepared.calls]
+
+
+class Ec2Target:
+    """One machine with GPUs, which fetches the exported model from the store."""
+
+    name = "ec2"
+
+    def check(self, job: ServeJob) -> Dtype:
+        cloud = job.config.cloud
+        if cloud.target != "ec2":
+            raise SkytrainError(
+                f"--target ec2 needs the settings of an account, and cloud.target is {cloud.target or 'not set'}\n"
+                "  add cloud=ec2, after: skytrain cloud init"
+            )
+        if job.request.hours is None and job.config.budget.usd is None:
+            raise SkytrainError("how long is the model served?\n  add --hours 4, or budget.usd=10")
+        if job.request.host != "127.0.0.1" or job.request.port != PORT:
+            raise SkytrainError(
+                "--host and --port are for --target local: a rented machine is reached through Session Manager\n"
+                "  leave them out; `skytrain shell RUN --forward 9000` chooses the port on this computer"
+            )
+        if job.config.run and not job.config.run.startswith(PREFIX):
+            raise SkytrainError(f"run={job.config.run}: the run of an endpoint is named {PREFIX}...\n  leave it out")
+        return EXPORTED[job.config.serve.dtype or "bfloat16"]
+
+    def serve(self, job: ServeJob, model: ServedModel, reporter: Reporter) -> int:
+        from ...aws import render_calls
+        from ..endpoint_keys import delete_key
+        from .launch import config_files, start_launch
+        from .machines import remove_quietly
+
+        endpoint = _prepare(job, model, reporter)
+        prepared = endpoint.prepared
+        reporter.table("serve", _rows(endpoint, model))
+        if job.request.dry_run:
+            print(render_calls(endpoint.calls))  # noqa: T201
+            return 0
+        job.confirm(prepared.session, "Serve?", prepared.usd_per_hour)
+        upload_model(prepared.store, model, endpoint.model_key, reporter)
+        prepared.session.perform(endpoint.put)
+        try:
+            start_launch(prepared, config_files(job.folders), reporter)
+        except BaseException:
+            remove_quietly(prepared.session, delete_key(endpoint.parameter), reporter.note)
+            raise
+        _announce(endpoint, model)
+        return 0
+
+
+def _prepare(job: ServeJob, model: ServedModel, reporter: Reporter) -> _Endpoint:
+    """Plan the machine, check the account, and make the requests. Nothing is created."""
+    from ...runs import launches_of, next_launch
+    from ..checks import Preflight
+    from ..endpoint_keys import key_parameter, put_key
+    from . import launch as launching
+
+    store, cloud = launching.open_store(job.config.store), job.config.cloud
+    run, stored = job.config.run or run_of(model.name), _stored_key(job, model)
+    assert cloud.project is not None
+    parameter = key_parameter(cloud.project, run, next_launch(launches_of(store, run)))
+    words = [
+        *job.composed.words, f"run={run}", f"serve.source={store.url(stored)}", f"serve.name={model.name}",
+        f"serve.key_parameter={parameter}", "serve.python=null",
+    ]  # fmt: skip
+    composed = compose(words, job.folders)
+    planned = launching.PlannedJob(composed, _plan(replace(job, composed=composed), model, stored))
+
+    def tell(finding: Finding) -> None:
+        reporter.note(f"{finding.name}: {finding.text}")
+
+    prepared = launching.prepare_launch(planned, Preflight(composed.config, planned.plan), tell)
+    assert prepared.record.groups and prepared.run == run
+    key = choose_api_key(job.request.api_key_file)
+    assert key is not None
+    put = put_key(parameter, key.value, prepared.groups[0].own_tags, cloud.kms_key)
+    return _Endpoint(prepared, key, parameter, put, stored)
+
+
+def _plan(job: ServeJob, model: ServedModel, folder: str) -> Plan:
+    config = job.config
+    region, serve = config.cloud.region, config.serve
+    if region is None:
+        raise SkytrainError("cloud.region is not set\n  add cloud=ec2, after: skytrain cloud init")
+    work = ServeWork(
+        shape=model.shape(serve.dtype or "bfloat16"),
+        folder=folder,
+        gpu_memory=serve.gpu_memory,
+        max_length=serve.max_length,
+        gpus=serve.gpus,
+        hours=job.request.hours,
+        families=tuple(config.cloud.instance_families),
+    )
+    request = PlanRequest(config.budget.usd, region=region, market=job.request.market)
+    composed = job.composed
+    return serve_plan(work, JobMaterial(composed.values, composed.words, request, load_catalog(), datetime.now(UTC)))
+
+
+def run_of(model: str) -> str:
+    """Return the name of the run of an endpoint."""
+    return f"{PREFIX}{plain_name(model)[-LONGEST:]}"
+
+
+def _stored_key(job: ServeJob, model: ServedModel) -> str:
+    """Return where the model is in the store: where it was fetched from, or a folder named by its hash."""
+    own = f"{job.config.store.root.rstrip('/')}/exports/"
+    if job.source is not None and job.source.startswith(own):
+        return f"exports/{job.source.removeprefix(own).rstrip('/')}"
+    return model_key(model.name, model.sha256)
+
+
+def _rows(endpoint: _Endpoint, model: ServedModel) -> Sequence[tuple[str, str]]:
+    offer, first = endpoint.prepared.plan.choice, endpoint.prepared.record.groups[0]
+    return [
+        ("run", endpoint.prepared.run),
+        ("model", f"{model.name}, {format_bytes(endpoint.prepared.plan.data.bytes)} of weights"),
+        ("machine", f"{offer.instance_type} ({offer.market}), {offer.gpus_per_node} x {offer.gpu}, in {first.zone}"),
+        ("price", f"${endpoint.prepared.usd_per_hour:.2f} an hour; at most ${offer.max_usd_per_hour_each:.2f}"),
+        ("kill time", f"{first.kill_at}; at most ${offer.max_usd_per_hour_each * offer.cost.hours:.2f} by then"),
+        ("store", endpoint.prepared.store.url(endpoint.model_key)),
+    ]
+
+
+def _announce(endpoint: _Endpoint, model: ServedModel) -> None:
+    """Print how to reach the endpoint. A new key is shown here."""
+    prepared, key = endpoint.prepared, endpoint.key
+    first, run = prepared.record.groups[0], prepared.run
+    shown = f"{key.value} (new)" if not key.origin else f"*** (from {key.origin})"
+    sys.stdout.write(
+        f"launched {run}: {first.instance_type} in {first.zone} serves {model.name} until {first.kill_at}\n"
+        f"API key: {shown}, kept as the parameter {endpoint.parameter}\n\n"
+        "It answers after the boot and the start of vLLM, some ten minutes:\n"
+        f"  skytrain logs {run} cloud=ec2\n"
+        f"  skytrain shell {run} --forward {PORT} cloud=ec2   # leave it open\n"
+        f"  export SKYTRAIN_API_KEY=$({key_command(endpoint.parameter, prepared.record.region)})\n"
+        f"  skytrain chat --url http://127.0.0.1:{PORT}\n"
+        f"  skytrain status {run} cloud=ec2\n"
+        f"  skytrain stop {run} cloud=ec2\n"
+    )
+
+
+TARGET = Ec2Target()

@@ -1,0 +1,188 @@
+"""Machines of EC2, rented by Auto Scaling groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from ...aws import find_metadata, log_destination, open_session, render_calls, stream_lines
+from ...config import EXIT_CODES, UNCOMMITTED, Config
+from ...planning import JobKind
+from ...runs import Reporter, launches_of, read_launch
+from ...storage import open_store
+from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, ShowRun
+from ..checks import Finding, Preflight
+from ..follow import RunFollower
+from ..launch_plans import planned_job
+from ..limits import ask_account, live_launch
+from ..plans import compose_plan
+from .launch import PlannedJob, PreparedLaunch, prepare_launch, start_launch
+from .machines import Ec2Machines
+from .smoke import smoke_job, smoke_text, wait_for_start
+from .sweep import SweepLaunch, plan_sweep_launch
+
+if TYPE_CHECKING:
+    from ...jobs import NodeRequest, RentedMachines
+
+WORDS = ("cloud=ec2",)
+LEFT_ALONE = "The machines need neither this terminal nor this computer."
+
+
+class Ec2Launcher(LaunchTarget):
+    """Rents machines, which survive interruptions and give themselves back."""
+
+    name = "ec2"
+    jobs: tuple[JobKind, ...] = ("train", "prepare", "tune")
+    can_smoke = True
+
+    def prepare(self, request: LaunchRequest) -> ReadyJob:
+        if request.job == "tune":
+            return _sweep(request)
+        job = PlannedJob(*planned_job(request), request.keep_seconds)
+        first = None
+        if request.smoke is not None:
+            first = smoke_job(job, request.smoke, lambda words: compose_plan(words, request.folders, None)[0])
+        prepared = prepare_launch(job, Preflight(job.composed.config, job.plan), request.tell, first)
+
+        def start(reporter: Reporter) -> list[str]:
+            start_launch(prepared, request.files(), reporter)
+            group, said = prepared.record.groups[0], []
+            if prepared.record.verb == "prepare":
+                said.append(f"the tokens will be in {prepared.store.url(prepared.plan.data.folder)}")
+            launched = f"launched {prepared.run}: {group.nodes} x {group.instance_type} in {group.zone}"
+            return [launched, *said, LEFT_ALONE]
+
+        return ReadyJob(
+            prepared.run,
+            job.composed.config,
+            render_calls(prepared.calls),
+            _summary(prepared),
+            start,
+            session=prepared.session,
+            usd_per_hour=prepared.usd_per_hour,
+            before=lambda show, tell: _follow_smoke(job, prepared, show, tell),
+            next_words=WORDS,
+        )
+
+    def job_log(self, config: Config, run: str, lines: int | None) -> JobLog | None:
+        """What the agents of the machines sent to CloudWatch; a run has no other log before its first attempt."""
+        store = open_store(config.store)
+        launches = launches_of(store, run)
+        if not launches:
+            return None
+        record, session = launches[-1], open_session(config.cloud.region, config.cloud.account)
+        live = live_launch([record], store, datetime.now(UTC), ask_account(session, store)) is not None
+        state = "no machine has begun to work on it" if live else "it has no machines any more"
+        said = [f"{run}: launched at {record.launched_at}, {record.groups[0].text}; {state}"]
+        if (place := log_destination(config, run, on_ec2=True)) is not None:
+            said = [*stream_lines(session, place.group, place.prefix, lines), *said]
+        return JobLog(said, ended=not live)
+
+    def instance(self, config: Config, request: NodeRequest) -> str | None:
+        metadata = find_metadata() if request.launch else None
+        found = metadata.instance() if metadata is not None else None
+        return found.id if found is not None else None
+
+    def machines(
+        self, config: Config, request: NodeRequest, instance: str | None, tell: Callable[[str], None]
+    ) -> RentedMachines | None:
+        if instance is None:
+            return None
+        store = open_store(config.store)
+        record = read_launch(store, request.run, str(request.launch))
+        machines = Ec2Machines(open_session(record.region), store, record, instance, tell)
+        machines.count_ended()  # this machine may replace one that was lost while it booted
+        return machines
+
+
+TARGETS = {"ec2": Ec2Launcher()}
+
+
+def _follow_smoke(job: PlannedJob, prepared: PreparedLaunch, show: ShowRun, tell: Callable[[str], None]) -> int | None:
+    """Follow the smoke run; returns an exit code unless the run itself starts."""
+    if prepared.smoke is None:
+        return None
+    detached = f"detached: {prepared.smoke.run} goes on without this terminal, and {prepared.run} follows it"
+    follower = RunFollower(job.composed.config, prepared.smoke.run, prepared.session, launched=True)
+    end = show(follower, detached)
+    if end is None:
+        return 0
+    if end.exit_code or not wait_for_start(prepared.store, prepared.record):
+        tell(f"{prepared.run} was not started")
+        return end.exit_code or EXIT_CODES[UNCOMMITTED]
+    return None
+
+
+def _summary(prepared: PreparedLaunch) -> list[tuple[str, str]]:
+    offer, record = prepared.plan.choice, prepared.record
+    first, cost = record.groups[0], offer.cost
+    highest = offer.nodes * offer.max_usd_per_hour_each
+    waits = max(one.kill_after_seconds for one in prepared.smoke.plan.offers) if prepared.smoke else 0.0
+    return [
+        ("run", prepared.run),
+        ("machines", f"{offer.nodes} x {offer.instance_type} ({offer.market}) in {first.zone}"),
+        ("price", f"${prepared.usd_per_hour:.2f} an hour; at most ${highest:.2f}"),
+        ("takes", f"{cost.hours:.1f} h (p90 {cost.hours_p90:.1f} h)"),
+        ("costs", f"${cost.usd:.2f} (${cost.usd_p10:.2f} to ${cost.usd_p90:.2f})"),
+        *([("budget", _budget_text(budget, cost.usd))] if (budget := prepared.budget_usd) is not None else []),
+        ("kill time", f"{first.kill_at}; at most ${highest * (offer.kill_after_seconds - waits) / 3600:.2f} by then"),
+        ("store", prepared.store.root),
+        *([("smoke run", smoke_text(prepared))] if prepared.smoke else []),
+        *(
+            (f"fallback {number}", f"{group.nodes} x {group.instance_type} ({group.market}) in {group.zone}")
+            for number, group in enumerate(record.groups[1:], 1)
+        ),
+    ]
+
+
+def _budget_text(usd: float, cost: float) -> str:
+    return f"${usd:.2f}{f', less than the ${cost:.2f} planned: the run will stop there, saved' if usd < cost else ''}"
+
+
+def _sweep(request: LaunchRequest) -> ReadyJob:
+    """Machines that share a sweep."""
+    planned = plan_sweep_launch(request.words, request.folders)
+    prepared: list[PreparedLaunch] = []
+    for job in planned.jobs:
+        tell = _quiet if prepared else request.tell
+        prepared.append(prepare_launch(job, Preflight(job.composed.config, job.plan), tell))
+
+    def start(reporter: Reporter) -> list[str]:
+        for one in prepared:
+            start_launch(one, request.files(), reporter)
+        kind = prepared[0].record.groups[0].instance_type
+        return [f"launched {len(prepared)} x {kind} for sweep {planned.name}", LEFT_ALONE]
+
+    return ReadyJob(
+        planned.name,
+        planned.jobs[0].composed.config,
+        render_calls([call for one in prepared for call in one.calls]),
+        _sweep_summary(planned, prepared),
+        start,
+        session=prepared[0].session,
+        usd_per_hour=sum(one.usd_per_hour for one in prepared),
+        follows=False,
+        next_words=WORDS,
+        next_options=False,
+    )
+
+
+def _sweep_summary(planned: SweepLaunch, prepared: Sequence[PreparedLaunch]) -> list[tuple[str, str]]:
+    offer, first, schedule = prepared[0].plan.choice, prepared[0].record.groups[0], planned.schedule
+    search = schedule.budget_usd - schedule.final_usd
+    kept = f"${schedule.final_usd:.2f} kept for the final run, ${search:.2f} to search"
+    return [
+        ("sweep", planned.name),
+        ("machines", f"{len(prepared)} x {offer.instance_type} ({offer.market}) in {first.zone}"),
+        ("price", f"${sum(one.usd_per_hour for one in prepared):.2f} an hour"),
+        ("budget", f"${schedule.budget_usd:.2f}: {kept}"),
+        ("trials", f"{len(schedule.trials)} planned, ${sum(one.usd for one in schedule.trials):.2f} at most"),
+        ("kill time", f"{first.kill_at}: AWS ends the machines then, with at most ${search:.2f} spent"),
+        ("store", prepared[0].store.root),
+    ]
+
+
+def _quiet(finding: Finding) -> None:
+    """The account was checked for the first machine; a failure is raised all the same."""
+    return

@@ -1,0 +1,1 @@
+"""Jobs and endpoints on a Kubernetes cluster of EKS."""

@@ -1,0 +1,127 @@
+"""gc on Kubernetes: what of ours a namespace has, and the deletion of what nobody needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+
+from ...aws import GcSelection
+from ...config import Config, format_seconds
+from ...runs import Reporter
+from ..leftovers import Leftovers
+from .job_views import cluster_of
+from .kube import KubeCluster, KubeError, KubeKind, KubeObject
+from .requests import TRAINER, run_labels
+
+KINDS = (
+    ("batch/v1", "Job"),
+    (TRAINER, "TrainJob"),
+    (TRAINER, "TrainingRuntime"),
+    ("v1", "Service"),
+    ("v1", "ConfigMap"),
+)
+JOBS = ("Job", "TrainJob")
+OWNED = "app.kubernetes.io/managed-by=skytrain,app.kubernetes.io/component=training"
+PROJECT = "skytrain/project"
+YOUNG = timedelta(hours=1)  # a launch may be creating what has no owner yet
+
+
+@dataclass(frozen=True)
+class KubeLeftover:
+    """One object with the decision about it."""
+
+    kind: str
+    name: str
+    run: str
+    age_seconds: float
+    delete: bool
+    why: str
+
+
+def cluster_leftovers(config: Config, selection: GcSelection) -> Leftovers:
+    """What of ours the cluster's namespace has."""
+    cluster, namespace = cluster_of(config), config.cloud.eks.namespace
+    found = find_leftovers(config, cluster, selection)
+    rows = leftover_rows(found)
+
+    def delete(reporter: Reporter) -> list[str]:
+        delete_leftovers(config, cluster, found)
+        return []
+
+    doomed = [{"delete": each.kind, "name": each.name, "namespace": namespace} for each in found if each.delete]
+    return Leftovers(
+        rows,
+        f"nothing of Skytrain's in {namespace} of cluster {cluster.name}",
+        [asdict(each) for each in found],
+        json.dumps(doomed, indent=1),
+        len(doomed),
+        delete,
+        unit="object",
+        place=f" in {namespace}",
+    )
+
+
+def find_leftovers(config: Config, cluster: KubeCluster, selection: GcSelection) -> list[KubeLeftover]:
+    """Return the project's objects in the namespace; those that a job owns go with it, and are not listed."""
+    found: list[KubeLeftover] = []
+    selector = OWNED + (
+        f",{PROJECT}={run_labels(config.cloud.project, PROJECT)[PROJECT]}" if config.cloud.project else ""
+    )
+    for version, kind in KINDS:
+        try:
+            items = cluster.items(KubeKind(version, kind, config.cloud.eks.namespace), labelSelector=selector)
+        except KubeError as error:
+            if version == TRAINER and error.status == 404:  # Kubeflow Trainer is not installed
+                continue
+            raise
+        found += [
+            _judged(kind, item, selection) for item in items if not item["metadata"].get("ownerReferences")
+        ]  # fmt: skip
+    return found
+
+
+def delete_leftovers(config: Config, cluster: KubeCluster, found: Sequence[KubeLeftover]) -> None:
+    """Delete what is marked."""
+    versions = {kind: version for version, kind in KINDS}
+    for each in found:
+        if each.delete:
+            cluster.delete(KubeKind(versions[each.kind], each.kind, config.cloud.eks.namespace), each.name)
+
+
+def leftover_rows(found: Sequence[KubeLeftover]) -> list[tuple[str, ...]]:
+    """Objects as a table, header first."""
+    rows: list[tuple[str, ...]] = [("KIND", "NAME", "RUN", "AGE", "", "WHY")]
+    for each in found:
+        verdict = "delete" if each.delete else "keep"
+        rows.append((each.kind, each.name, each.run, format_seconds(round(each.age_seconds)), verdict, each.why))
+    return rows
+
+
+def _judged(kind: str, item: KubeObject, selection: GcSelection) -> KubeLeftover:
+    metadata, now = item["metadata"], datetime.now(UTC)
+    about = metadata.get("annotations", {})
+    run, expires = about.get("skytrain/run", "-"), about.get("skytrain/expires-at")
+    age = now - datetime.fromisoformat(metadata["creationTimestamp"])
+    delete, why = _verdict(kind, item, age, expires is not None and datetime.fromisoformat(expires) < now)
+    if selection.run is not None:
+        delete, why = run == selection.run, f"--run {selection.run}" if run == selection.run else "of another run"
+    elif selection.expired and why != "past its kill time":
+        delete, why = False, "not past its kill time"
+    return KubeLeftover(kind, metadata["name"], run, age.total_seconds(), delete, why)
+
+
+def _verdict(kind: str, item: KubeObject, age: timedelta, expired: bool) -> tuple[bool, str]:
+    if expired:
+        return True, "past its kill time"
+    ended = [
+        each["type"].lower()
+        for each in item.get("status", {}).get("conditions", [])
+        if each["type"] in ("Complete", "Failed") and each["status"] == "True"
+    ]
+    if ended:
+        return True, f"its job is {ended[0]}"
+    if kind in JOBS:
+        return False, "its job is active"
+    return (True, "no job owns it") if age > YOUNG else (False, "a launch may be creating it")

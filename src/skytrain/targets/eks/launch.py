@@ -1,0 +1,250 @@
+"""Launch on Kubernetes: check what can be checked, write the record, create the job whose pods train the run."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from ...aws import AwsSession
+from ...config import Composed, Config, SkytrainError, check_job, plugin_targets
+from ...planning import Plan, plan_document, timestamp
+from ...runs import (
+    LaunchedGroup,
+    LaunchId,
+    LaunchRecord,
+    Reporter,
+    create_launch,
+    launch_folder,
+    launches_of,
+    mark_failed,
+    next_launch,
+    run_name,
+)
+from ...storage import Store, open_store
+from ..jobs import job_words, launch_record
+from ..limits import check_alone, check_place, check_same
+from .jobs import check_quota, jobs_in_cluster, pod_reason, remove_created
+from .kube import KubeCluster, KubeError, KubeKind, KubeObject, open_cluster
+from .pods import METRICS_PORT, POD_CONFIG_FOLDER, offer_size, smoke_size
+from .requests import EksJobSpec, check_eks_settings, check_grace
+
+LOOK_SECONDS = 30.0  # between two looks at a job whose pods wait
+SMOKE_SECONDS = 3600.0  # after which a smoke test is ended
+
+
+@dataclass(frozen=True)
+class EksLaunch:
+    """A job that has passed every check, before anything is created."""
+
+    run: str
+    plan: Plan | None  # None: a smoke test on CPUs
+    record: LaunchRecord
+    store: Store
+    job: EksJobSpec
+    usd_per_hour_each: float | None
+    cluster: KubeCluster | None  # None: the cluster was not asked
+
+    @property
+    def objects(self) -> list[KubeObject]:
+        return self.job.objects()
+
+    @property
+    def usd_per_hour(self) -> float:
+        return self.job.size.nodes * (self.usd_per_hour_each or 0.0)
+
+
+@dataclass(frozen=True)
+class EksRequest:
+    """A job as its user asked for it; without a plan it is a smoke test on CPUs (cloud.eks.cpus)."""
+
+    composed: Composed
+    plan: Plan | None
+    files: Mapping[str, bytes]  # the user's own groups of settings
+
+
+def prepare_eks_launch(request: EksRequest, session: Callable[[], AwsSession], *, ask: bool = True) -> EksLaunch:
+    """Check everything that can be checked, and make the objects. Nothing is created.
+
+    With `ask` off neither AWS nor the cluster nor the store is asked: for a look at the objects.
+    Raises SkytrainError with the exit code of the first problem: 3 preflight, 4 quota, 11 credentials.
+    """
+    composed, plan = request.composed, request.plan
+    config, eks = composed.config, composed.config.cloud.eks
+    check_eks_settings(eks)
+    check_grace(eks, config.trainer.stop_within)
+    _check_plugins(composed)
+    if plan is not None:
+        check_place(config, plan)
+        check_same(composed, plan)
+    else:
+        _check_smoke(config)
+    run, cluster, number = run_name(config), None, "00001"
+    store, owner, account = open_store(config.store), config.cloud.owner or "unknown", config.cloud.account or ""
+    if ask:
+        cluster = open_cluster(eks, session)
+        owner, account = _caller(config, session)
+        earlier = launches_of(store, run)
+        _check_alone(earlier, store, cluster, config, run)
+        number = next_launch(earlier)
+    job, usd = _job(request, run, number, owner)
+    record = replace(_record(composed, plan, job, usd), account=account, launched_by=owner)
+    launch = EksLaunch(run, plan, record, store, job, usd, cluster)
+    if cluster is not None:
+        check_quota(cluster, config.cloud, job.size.nodes * job.size.gpus)
+        _rehearse(cluster, launch.objects)
+    return launch
+
+
+def start_eks_launch(launch: EksLaunch, reporter: Reporter) -> None:
+    """Write the record, create the objects; the job owns the others, so that they go when it goes."""
+    cluster, store, record = launch.cluster, launch.store, launch.record
+    assert cluster is not None
+    create_launch(store, record)
+    made: list[KubeObject] = []
+    try:
+        if launch.plan is not None:
+            document = json.dumps(plan_document(launch.plan), indent=1).encode()
+            store.write(f"{launch_folder(record)}/plan.json", document)
+        for each in launch.objects:
+            made.append(cluster.create(each))
+        owner = made[-1]
+        reference = {
+            "apiVersion": owner["apiVersion"], "kind": owner["kind"],
+            "name": owner["metadata"]["name"], "uid": owner["metadata"]["uid"],
+        }  # fmt: skip
+        for each in made[:-1]:
+            change = {"metadata": {"ownerReferences": [reference]}}
+            cluster.patch(KubeKind.of(each), each["metadata"]["name"], change)
+    except BaseException as error:
+        reporter.note("the launch failed: removing what it had created")
+        refused = isinstance(error, KubeError) and 400 <= error.status < 500 and error.status != 409
+        unsure = None if refused or len(made) == len(launch.objects) else launch.objects[len(made)]
+        _remove(launch, made, unsure, reporter)
+        raise
+
+
+def wait_for_pods(launch: EksLaunch, tell: Callable[[str], None]) -> None:
+    """Wait until a pod runs or has ended; why pods, or a job without pods, wait is told once for each reason.
+
+    Raises SkytrainError if the job is deleted or fails before that: nobody would ever train.
+    """
+    assert launch.cluster is not None
+    cluster, job, told = launch.cluster, launch.job, set[str]()
+    selector = ",".join(
+        f"{name}={job.labels[name]}" for name in ("skytrain/project", "skytrain/run", "skytrain/launch")
+    )
+
+    def tell_once(name: str, reason: str | None) -> None:
+        if reason and reason not in told:
+            told.add(reason)
+            tell(f"{name} waits: {reason}")
+
+    deadline = time.monotonic() + job.eks.wait
+    while (left := deadline - time.monotonic()) > 0:
+        for pod in cluster.watch_pods(job.eks.namespace, selector, min(left, LOOK_SECONDS)):
+            if pod.get("status", {}).get("phase") in ("Running", "Succeeded", "Failed"):
+                return
+            tell_once(pod["metadata"]["name"], pod_reason(pod))
+        found = next((each for each in jobs_in_cluster(cluster, job.cloud, job.run) if each.name == job.name), None)
+        if found is None or found.state in ("deleting", "failed"):
+            how = f"has failed: {found.reason}" if found is not None and found.state == "failed" else "was deleted"
+            raise SkytrainError(f"job {job.name} {how}\n  no pod had started; launch the run again when that is mended")
+        tell_once(job.name, None if found.pods else found.reason)
+
+
+def _remove(launch: EksLaunch, made: list[KubeObject], unsure: KubeObject | None, reporter: Reporter) -> None:
+    """Remove what was created; the answer to a request may have been lost. Unless that is sure, the launch stays."""
+    assert launch.cluster is not None
+    try:
+        remove_created(launch.cluster, made, unsure)
+        mark_failed(launch.store, launch.record)
+    except SkytrainError as error:  # what follows is why the launch failed
+        reporter.note(f"warning: {error}\n  see: skytrain status {shlex.quote(launch.run)} cloud=eks")
+
+
+def _caller(config: Config, session: Callable[[], AwsSession]) -> tuple[str, str]:
+    """Who launches, in which account. A cluster that is reached by a kubeconfig needs no credentials of AWS."""
+    if config.cloud.eks.cluster is None:
+        return config.cloud.owner or "unknown", config.cloud.account or ""
+    identity = session().identity
+    return config.cloud.owner or identity.name, identity.account
+
+
+def _check_plugins(composed: Composed) -> None:
+    targets = [name for name in plugin_targets(composed.values) if not name.startswith("skytrain.")]
+    if targets and not composed.config.cloud.packages:
+        raise SkytrainError(
+            f"{targets[0]} is a class of yours, which the pods' image must have\n"
+            "  install it in the image (docs/image.md), then name its package: cloud.packages=[NAME]"
+        )
+
+
+def _check_smoke(config: Config) -> None:
+    eks = config.cloud.eks
+    if config.trainer.device != "cpu":
+        raise SkytrainError(
+            f"cloud.eks.cpus={eks.cpus}: pods without GPUs\n  set trainer.device=cpu, or leave out cloud.eks.cpus"
+        )
+    if not config.store.root.startswith("s3://") and not eks.volumes:
+        raise SkytrainError(
+            f"store.root={config.store.root}: pods reach only a bucket, or a volume (cloud.eks.volumes)\n"
+            "  cloud=eks takes the account's bucket; copy data there first: skytrain store copy"
+        )
+    check_job(config, eks.nodes, eks.nodes)
+
+
+def _check_alone(earlier: list[LaunchRecord], store: Store, cluster: KubeCluster, config: Config, run: str) -> None:
+    """Raise if an earlier launch of the run is not over."""
+    active = {job.name for job in jobs_in_cluster(cluster, config.cloud, run) if not job.has_ended}
+    here = lambda record: record.groups[0].name in active if record.target == "eks" else None  # noqa: E731
+    check_alone(earlier, store, datetime.now(UTC), here)
+    if active:
+        raise SkytrainError(
+            f"the cluster has a job {min(active)} of a run {run} that this store does not know\n"
+            f"  choose another run=NAME, or end it: skytrain stop {run} cloud=eks"
+        )
+
+
+def _rehearse(cluster: KubeCluster, objects: list[KubeObject]) -> None:
+    """Let the server check the job without keeping it: access, schema and admission."""
+    try:
+        cluster.create(objects[-1], dry_run=True)
+    except KubeError as error:
+        if objects[-1]["kind"] == "TrainJob" and error.status != 404:
+            return  # its runtime is not there yet; the controller's webhook looks for it
+        raise
+
+
+def _job(request: EksRequest, run: str, number: str, owner: str) -> tuple[EksJobSpec, float | None]:
+    config, plan = request.composed.config, request.plan
+    eks, project = config.cloud.eks, config.cloud.project
+    if project is None:
+        raise SkytrainError("cloud.project is not set\n  skytrain cloud init sets it")
+    usd = eks.usd_per_hour
+    if plan is not None:
+        usd, size, words = usd or plan.usd_per_hour, offer_size(plan.choice), job_words(plan.choice, "train")
+        seconds, processes = plan.choice.kill_after_seconds, max(1, plan.choice.gpus_per_node)
+    else:
+        assert eks.cpus is not None
+        size, words, seconds, processes = smoke_size(eks.nodes, eks.cpus), (), SMOKE_SECONDS, 1
+    command = (
+        "node", *request.composed.words, *words, f"run={run}",
+        *([f"budget.usd_per_hour={usd:.4f}"] if usd is not None else []),
+        f"metrics.prometheus_port={METRICS_PORT}", "--config-dir", POD_CONFIG_FOLDER,
+        "--nodes", str(size.nodes), "--processes", str(processes), "--launch", number,
+    )  # fmt: skip
+    files = {path: body.decode() for path, body in request.files.items()}
+    now = datetime.now(UTC)
+    return EksJobSpec(run, number, project, owner, size, config.cloud, seconds, now, command, files), usd
+
+
+def _record(composed: Composed, plan: Plan | None, job: EksJobSpec, usd: float | None) -> LaunchRecord:
+    size, kill_at = job.size, timestamp(job.kill_at)
+    kind, market = size.instance_type or "any", size.market or "on-demand"
+    group = LaunchedGroup(job.name, "", kind, market, size.nodes, usd or 0.0, kill_at, False)
+    record = launch_record(composed, LaunchId(job.run, job.launch), job.launched_at, [group], plan)
+    return replace(record, image=str(job.eks.image))

@@ -1,0 +1,232 @@
+"""The Kubernetes objects that train a plan: an Indexed Job (or a TrainJob of Kubeflow) whose pods run the node agent."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from ...aws import SECRET_NAME, SECRET_VALUE
+from ...config import EXIT_CODES, INTERRUPTED, UNCOMMITTED, CloudConfig, EksConfig, SkytrainError, format_seconds
+from ...planning import timestamp
+from .kube import KubeObject
+from .pods import CONTAINERS, METRICS_PORT, PodSize, pod_spec
+
+NAME_LENGTH = 52  # a pod's host name is the job's name and its index, of 63 letters
+LABEL_LENGTH = 63
+IMAGE = re.compile(r"[a-z0-9.-]+(:\d+)?/[a-z0-9._/-]+(:[\w.-]+)?@sha256:[0-9a-f]{64}")
+DNS_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+NUMBER = re.compile(r"[-+.\d][\d._eE+-]*")  # kubectl takes 1e5 and 00008 for numbers, PyYAML does not
+KEPT_SECONDS = 7 * 86400  # for which Kubernetes keeps a job that has ended
+FAILURES_PER_NODE = 6  # pods that may fail, disruptions and interruptions apart
+TRAINER = "trainer.kubeflow.org/v1alpha1"
+# Another pod does not mend these: a wrong setting, the budget, a newer attempt, damage, credentials.
+FINAL_CODES = sorted(EXIT_CODES[cause] for cause in ("usage", "budget", "superseded", "damaged", "credentials"))
+INTERRUPTED_CODES = sorted(EXIT_CODES[cause] for cause in (INTERRUPTED, UNCOMMITTED))
+
+
+@dataclass(frozen=True)
+class EksJobSpec:
+    """All that the objects are made of."""
+
+    run: str
+    launch: str
+    project: str
+    owner: str
+    size: PodSize
+    cloud: CloudConfig
+    run_seconds: float
+    launched_at: datetime
+    command: tuple[str, ...]  # of skytrain: node ...
+    files: dict[str, str]  # the user's own groups of settings, by path
+
+    @property
+    def name(self) -> str:
+        return kube_job_name(self.run, self.launch)
+
+    @property
+    def eks(self) -> EksConfig:
+        return self.cloud.eks
+
+    @property
+    def limit_seconds(self) -> int:
+        """After which Kubernetes ends the job, whatever happens; waiting for nodes counts."""
+        return int(self.run_seconds + self.eks.wait)
+
+    @property
+    def kill_at(self) -> datetime:
+        return self.launched_at + timedelta(seconds=self.limit_seconds)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        return {**run_labels(self.project, self.run), "skytrain/launch": self.launch}
+
+    def objects(self) -> list[KubeObject]:
+        """Return the objects in the order in which they are created; the last one owns the others."""
+        check_eks_settings(self.eks)
+        about = {"karpenter.sh/do-not-disrupt": "true", "skytrain/run": self.run}
+        template = {"metadata": {"labels": self.labels, "annotations": about}, "spec": pod_spec(self)}
+        configuration = {"data": self._data(), "immutable": True}
+        objects = [{**self._head("v1", "ConfigMap"), **configuration}]
+        if self.cloud.kind == "trainjob":
+            return [*objects, self._runtime(template), self._train_job()]
+        return [*objects, self._service(), {**self._head("batch/v1", "Job"), "spec": self._job(template)}]
+
+    def _data(self) -> dict[str, str]:
+        return {file_key(path): text for path, text in sorted(self.files.items())}
+
+    def _head(self, version: str, kind: str) -> KubeObject:
+        about = {
+            "skytrain/run": self.run, "skytrain/owner": self.owner, "skytrain/expires-at": timestamp(self.kill_at),
+        }  # fmt: skip
+        metadata = {
+            "name": self.name, "namespace": self.eks.namespace, "labels": self.labels, "annotations": about,
+        }  # fmt: skip
+        return {"apiVersion": version, "kind": kind, "metadata": metadata}
+
+    def _service(self) -> KubeObject:
+        """Without an address of its own: it gives each pod a name, and Prometheus its targets."""
+        spec = {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": {"skytrain/launch": self.launch, "skytrain/run": self.labels["skytrain/run"]},
+            "ports": [{"name": "metrics", "port": METRICS_PORT, "targetPort": "metrics", "protocol": "TCP"}],
+        }
+        return {**self._head("v1", "Service"), "spec": spec}
+
+    def _job(self, template: KubeObject) -> KubeObject:
+        nodes = self.size.nodes
+        return {
+            "completionMode": "Indexed",
+            "completions": nodes,
+            "parallelism": nodes,
+            "activeDeadlineSeconds": self.limit_seconds,
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "backoffLimit": FAILURES_PER_NODE * nodes,
+            # A new pod starts when the old one has ended: two never act for the same index.
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {
+                "rules": [
+                    {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                    self._codes("Ignore", INTERRUPTED_CODES),
+                    self._codes("FailJob", FINAL_CODES),
+                ]
+            },
+            "template": template,
+        }
+
+    def _codes(self, action: str, codes: list[int]) -> KubeObject:
+        container = CONTAINERS[self.cloud.kind]
+        return {"action": action, "onExitCodes": {"containerName": container, "operator": "In", "values": codes}}
+
+    def _runtime(self, template: KubeObject) -> KubeObject:
+        """A runtime of the run's own: the job template of a JobSet is the only place for a pod failure policy.
+
+        It has no `torch` policy: the node agent, and not the controller, says who takes part.
+        """
+        job = {"name": "node", "template": {"metadata": {"labels": {ANCESTOR: "trainer"}}, "spec": self._job(template)}}
+        spec = {
+            "mlPolicy": {"numNodes": self.size.nodes},
+            "template": {
+                "spec": {
+                    "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
+                    "failurePolicy": {"maxRestarts": 0},
+                    "replicatedJobs": [job],
+                }
+            },
+        }
+        return {**self._head(TRAINER, "TrainingRuntime"), "spec": spec}
+
+    def _train_job(self) -> KubeObject:
+        spec = {
+            "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": self.name},
+            "trainer": {"numNodes": self.size.nodes, "image": self.eks.image},
+            "activeDeadlineSeconds": self.limit_seconds,
+        }
+        return {**self._head(TRAINER, "TrainJob"), "spec": spec}
+
+
+ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"  # by which the controller finds the trainer's pods
+
+
+def run_labels(project: str, run: str) -> dict[str, str]:
+    """Return the labels by which the objects of a run are found."""
+    return {
+        "app.kubernetes.io/name": "skytrain",
+        "app.kubernetes.io/component": "training",
+        "app.kubernetes.io/managed-by": "skytrain",
+        "skytrain/project": dns_name(project, LABEL_LENGTH),
+        "skytrain/run": dns_name(run, LABEL_LENGTH),
+    }
+
+
+def kube_job_name(run: str, launch: str) -> str:
+    """Return the name of a launch's objects. Services and TrainJobs want a letter first."""
+    most = NAME_LENGTH - len(launch) - 1
+    name = dns_name(run, most)
+    if name[0].isdigit():
+        name = f"run-{dns_name(run + '/', most - 4)}"  # with its hash: a run may be called run-1 as well as 1
+    return f"{name}-{launch}"
+
+
+def dns_name(text: str, most: int) -> str:
+    """Return the text as a DNS label. A long or odd one is followed by its hash, so that no two become the same."""
+    plain = re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
+    if plain == text and len(plain) <= most:
+        return plain
+    return f"{plain[: most - 11].strip('-') or 'run'}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
+def file_key(path: str) -> str:
+    """Return the key of a file in a ConfigMap, which may have no slash."""
+    return path.replace("/", "__")
+
+
+def check_eks_settings(eks: EksConfig) -> None:
+    """Raise SkytrainError for settings that no cluster would take."""
+    if eks.image is None:
+        raise SkytrainError(
+            "cloud.eks.image is not set\n"
+            "  the image with Skytrain, by digest: cloud.eks.image=REGISTRY/NAME@sha256:...; docs/image.md makes one"
+        )
+    if not IMAGE.fullmatch(eks.image):
+        raise SkytrainError(
+            f"cloud.eks.image={eks.image}: not an image by digest\n"
+            "  REGISTRY/NAME@sha256:...; a tag may be moved to another image between two pods of a run"
+        )
+    for name, value in (("namespace", eks.namespace), ("service_account", eks.service_account)):
+        if not DNS_NAME.fullmatch(value):
+            raise SkytrainError(f"cloud.eks.{name}={value}: not a name in Kubernetes\n  small letters, digits and -")
+    for name, value in eks.environment.items():
+        if SECRET_NAME.search(name) or SECRET_VALUE.search(value):
+            raise SkytrainError(
+                f"cloud.eks.environment.{name} looks like a secret: everyone who may read the job would see it\n"
+                "  let the pods' role read it from AWS Secrets Manager"
+            )
+
+
+def check_grace(eks: EksConfig, stop_within: float) -> None:
+    """Raise SkytrainError if Kubernetes would kill a pod that still saves."""
+    if eks.grace < stop_within:
+        raise SkytrainError(
+            f"cloud.eks.grace={format_seconds(eks.grace)}: a save may take trainer.stop_within="
+            f"{format_seconds(stop_within)}\n  raise the first or lower the second"
+        )
+
+
+def to_yaml(objects: list[KubeObject]) -> str:
+    """Return the objects as `kubectl apply -f` reads them."""
+    import yaml  # type: ignore[import-untyped]
+
+    class Plain(yaml.SafeDumper):
+        def ignore_aliases(self, data: Any) -> bool:
+            return True  # labels occur several times, and a person wants to read them where they are
+
+    def text(dumper: yaml.SafeDumper, value: str) -> Any:
+        style = "|" if "\n" in value else "'" if NUMBER.fullmatch(value) else None
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style=style)
+
+    Plain.add_representer(str, text)
+    return "---\n".join(yaml.dump(each, Dumper=Plain, sort_keys=False, width=120) for each in objects)

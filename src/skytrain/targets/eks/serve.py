@@ -1,0 +1,189 @@
+"""Serve on Kubernetes: the vLLM Deployment of infra/kubernetes gets the model, and rolls out."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ...config import Config, SkytrainError, format_seconds
+from ...runs import Reporter
+from ...serving import ServedModel
+from ...storage import open_store
+from ..serving import EXPORTED, ServeJob
+from ..upload import model_key, upload_model
+from .job_views import cluster_of, cluster_words
+from .jobs import pod_reason
+from .kube import KubeCluster, KubeKind, KubeObject
+from .requests import to_yaml
+
+if TYPE_CHECKING:
+    from ...export import Dtype
+
+NAMESPACE, NAME = "skytrain-serving", "vllm"
+DEPLOYMENT, POD = KubeKind("apps/v1", "Deployment", NAMESPACE), KubeKind("v1", "Pod", NAMESPACE)
+CONFIG_MAP, CONFIG_NAME = KubeKind("v1", "ConfigMap", NAMESPACE), "vllm-model"
+SELECTOR = "app.kubernetes.io/name=skytrain,app.kubernetes.io/component=serving"
+GPU = "nvidia.com/gpu"
+POLL_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class ServingState:
+    """What the cluster serves."""
+
+    model: str
+    source: str
+    wanted: int
+    ready: int
+    reason: str | None  # why a pod waits, or has failed
+
+    @property
+    def text(self) -> str:
+        if not self.wanted:
+            return "nothing is served"
+        return f"{self.model}: {self.ready} of {self.wanted} pods answer" + (f"; {self.reason}" if self.reason else "")
+
+
+class EksTarget:
+    """The cluster of cloud=eks."""
+
+    name = "eks"
+
+    def check(self, job: ServeJob) -> Dtype:
+        if job.config.cloud.target != "eks":
+            raise SkytrainError("--target eks needs a cluster\n  add cloud=eks cloud.eks.cluster=NAME")
+        if not job.config.store.root.startswith("s3://"):
+            raise SkytrainError(
+                f"store.root={job.config.store.root}: pods fetch the model from a bucket\n  cloud=eks takes the account's"
+            )
+        if not job.request.dry_run:
+            _deployment(cluster_of(job.config))
+        return EXPORTED[job.config.serve.dtype or "bfloat16"]
+
+    def serve(self, job: ServeJob, model: ServedModel, reporter: Reporter) -> int:
+        store, key = open_store(job.config.store), model_key(model.name, model.sha256)
+        data = model_settings(job.config, model, store.url(key))
+        if job.request.dry_run:
+            print(json.dumps({"ConfigMap": CONFIG_NAME, "data": data}, indent=1))  # noqa: T201
+            return 0
+        cluster = cluster_of(job.config)
+        upload_model(store, model, key, reporter)
+        deploy(cluster, data, model.sha256)
+        wait_until_ready(cluster, job.config.serve.start, reporter)
+        reporter.note(
+            f"serving {model.name}; inside the cluster: http://{NAME}.{NAMESPACE}/v1; from here:\n"
+            f"  kubectl -n {NAMESPACE} port-forward service/{NAME} 8000:80\n"
+            f"  the API key is in the Secret vllm-api-key; end it: skytrain stop {NAME} {shlex.join(cluster_words(job.config))}"
+        )
+        return 0
+
+
+def model_settings(config: Config, model: ServedModel, source: str) -> dict[str, str]:
+    longest = config.serve.max_length or model.shape(config.serve.dtype or "bfloat16").max_length
+    return {
+        "MODEL_SOURCE": source,
+        "MODEL_NAME": model.name,
+        "MAX_MODEL_LEN": str(longest),
+        "TENSOR_PARALLEL": str(config.serve.gpus or 1),
+    }
+
+
+def deploy(cluster: KubeCluster, data: dict[str, str], sha256: str) -> None:
+    """Name the model, and start pods with it; pods of the model before it stay until these answer."""
+    found = _deployment(cluster)
+    cluster.patch(CONFIG_MAP, CONFIG_NAME, {"data": data})
+    containers = found["spec"]["template"]["spec"]["containers"]
+    for each in containers:
+        for kind in ("requests", "limits"):
+            each["resources"][kind][GPU] = data["TENSOR_PARALLEL"]
+    # Pods read the ConfigMap when they start: the annotation makes new ones.
+    version = {"skytrain/model": sha256, "skytrain/settings": ",".join(data.values())}
+    template = {"metadata": {"annotations": version}, "spec": {"containers": containers}}
+    replicas = max(1, found["spec"].get("replicas", 0))
+    cluster.patch(DEPLOYMENT, NAME, {"spec": {"replicas": replicas, "template": template}})
+
+
+def wait_until_ready(
+    cluster: KubeCluster, limit: float, reporter: Reporter, wait: Callable[[float], None] = time.sleep
+) -> None:
+    """Wait until all pods have the new model; a reason why they wait is told once. Raises SkytrainError at the limit."""
+    began, told = time.monotonic(), ""
+    while True:
+        found = _deployment(cluster)
+        status, wanted = found.get("status", {}), found["spec"]["replicas"]
+        seen = status.get("observedGeneration", 0) >= found["metadata"].get("generation", 0)
+        if seen and status.get("updatedReplicas", 0) == status.get("availableReplicas", 0) == wanted:
+            return
+        seconds, reason = time.monotonic() - began, _reason(cluster)
+        if reason and reason != told:
+            reporter.note(f"the pods wait: {reason}")
+            told = reason
+        if seconds > limit:
+            raise SkytrainError(
+                f"the model does not answer after {format_seconds(round(limit))}: {reason or 'its pods still start'}\n"
+                f"  kubectl -n {NAMESPACE} logs deployment/{NAME} --all-containers; serve.start=TIME waits longer"
+            )
+        reporter.progress("start", min(seconds, limit), limit, f"{format_seconds(round(seconds))} of {NAME}'s start")
+        wait(POLL_SECONDS)
+
+
+def serving_state(config: Config) -> ServingState:
+    """Return what the cluster serves."""
+    cluster = cluster_of(config)
+    found, data = _deployment(cluster), (cluster.get(CONFIG_MAP, CONFIG_NAME) or {}).get("data", {})
+    wanted, ready = found["spec"].get("replicas", 0), found.get("status", {}).get("availableReplicas", 0)
+    reason = _reason(cluster) if wanted > ready else None
+    return ServingState(data.get("MODEL_NAME", ""), data.get("MODEL_SOURCE", ""), wanted, ready, reason)
+
+
+def stop_serving(config: Config) -> bool:
+    """Give back the GPUs: no pods. False if there were none."""
+    cluster = cluster_of(config)
+    if not _deployment(cluster)["spec"].get("replicas", 0):
+        return False
+    cluster.patch(DEPLOYMENT, NAME, {"spec": {"replicas": 0}})
+    return True
+
+
+def keep_served(manifests: str, cluster: KubeCluster) -> str:
+    """Return rendered manifests in which the model, its GPUs and the replicas are those that the cluster has.
+
+    `serve` and the autoscaler have set them. Server-side apply refuses an object that differs there, and would end the
+    model if it were forced.
+    """
+    import yaml  # type: ignore[import-untyped]
+
+    live, data = cluster.get(DEPLOYMENT, NAME), (cluster.get(CONFIG_MAP, CONFIG_NAME) or {}).get("data", {})
+    objects: list[KubeObject] = list(yaml.safe_load_all(manifests))
+    for each in objects:
+        what = each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]
+        if what == ("ConfigMap", NAMESPACE, CONFIG_NAME):
+            each["data"] |= {key: data[key] for key in each["data"] if key in data}
+        elif what == ("Deployment", NAMESPACE, NAME) and live is not None:
+            each["spec"]["replicas"] = live["spec"]["replicas"]
+            theirs = {one["name"]: one for one in live["spec"]["template"]["spec"]["containers"]}
+            for container in each["spec"]["template"]["spec"]["containers"]:
+                for kind, amounts in theirs.get(container["name"], {}).get("resources", {}).items():
+                    container["resources"][kind][GPU] = amounts[GPU]
+    return to_yaml(objects)
+
+
+def _deployment(cluster: KubeCluster) -> KubeObject:
+    found = cluster.get(DEPLOYMENT, NAME)
+    if found is None:
+        raise SkytrainError(
+            f"the cluster has no Deployment {NAME} in {NAMESPACE}\n  apply infra/kubernetes first: docs/eks.md"
+        )
+    return found
+
+
+def _reason(cluster: KubeCluster) -> str | None:
+    pods: list[dict[str, Any]] = cluster.items(POD, labelSelector=SELECTOR)
+    return next((reason for pod in pods if (reason := pod_reason(pod))), None)
+
+
+TARGET = EksTarget()

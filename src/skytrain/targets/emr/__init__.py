@@ -1,0 +1,3 @@
+"""Spark jobs on a cluster of EMR and on EMR Serverless."""
+
+NAMES = ("emr", "emr-serverless")

@@ -1,0 +1,129 @@
+"""What a Spark job on EMR needs: roles that EMR may assume, its service-linked roles, and quota."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ...aws import QUOTA_PAGE, Call, CloudError, offered_zones
+from ...planning import Market, quota_code
+from ..checks.check import Failed, NotChecked, Preflight
+from ..checks.quota import held_vcpus, used_vcpus
+from ..sagemaker.checks import listed, trusts
+from .jobs import SERVERLESS
+from .requests import needed
+
+APPLY = "set emr = true in infra/terraform/base/terraform.tfvars, apply, then: skytrain cloud init --force"
+SERVICE_ROLES = {
+    "emr-serverless": ("AWSServiceRoleForAmazonEMRServerless", "ops.emr-serverless.amazonaws.com"),
+    "emr": ("AWSServiceRoleForEMRCleanup", "elasticmapreduce.amazonaws.com"),
+}
+VCPU_QUOTA = "Max concurrent vCPUs per account"
+EMR_QUOTA_PAGE = "https://{region}.console.aws.amazon.com/servicequotas/home/services/emr-serverless/quotas/{code}"
+
+
+def role(preflight: Preflight) -> str:
+    """Check that EMR may assume the roles of the job."""
+    roles = preflight.config.cloud.roles
+    if preflight.config.cloud.target == SERVERLESS:
+        wanted = {needed(roles.prepare, "roles.prepare"): "emr-serverless.amazonaws.com"}
+    else:
+        wanted = {
+            needed(roles.emr_service, "roles.emr_service"): "elasticmapreduce.amazonaws.com",
+            needed(roles.prepare, "roles.prepare"): "ec2.amazonaws.com",
+        }
+    for arn, service in wanted.items():
+        name = arn.rpartition("/")[2]
+        found = preflight.session.perform(Call("iam", "GetRole", {"RoleName": name}))["Role"]
+        statements = listed(found["AssumeRolePolicyDocument"].get("Statement", []))
+        if not any(trusts(each, service) for each in statements):
+            raise Failed(f"the role {name} does not trust {service}: EMR cannot use it", APPLY)
+    return ", ".join(f"{arn.rpartition('/')[2]} trusts {service}" for arn, service in wanted.items())
+
+
+def service_linked_role(preflight: Preflight) -> str:
+    """Check the role that AWS itself needs; the operator may not create it."""
+    name, service = SERVICE_ROLES[str(preflight.config.cloud.target)]
+    try:
+        preflight.session.perform(Call("iam", "GetRole", {"RoleName": name}))
+    except CloudError as error:
+        if error.code != "NoSuchEntity":
+            raise
+        raise Failed(
+            f"the account has no role {name}, which EMR needs",
+            f"an administrator creates it once: aws iam create-service-linked-role --aws-service-name {service}",
+        ) from None
+    return name
+
+
+def quota(preflight: Preflight) -> str:
+    """Check the vCPUs: EMR Serverless has a quota of its own, the nodes of a cluster count as EC2's."""
+    if preflight.config.cloud.target == SERVERLESS:
+        return _serverless_quota(preflight)
+    wanted, session = preflight.config.cloud.emr, preflight.session
+    nodes: list[tuple[str, int, Market]] = [
+        (wanted.primary, 1, "on-demand"),
+        (wanted.core, wanted.core_nodes, "on-demand"),
+    ]
+    if wanted.task_nodes:
+        nodes.append((wanted.task, wanted.task_nodes, "spot"))
+    kinds = sorted({kind for kind, _, _ in nodes})
+    described = session.items(Call("ec2", "DescribeInstanceTypes", {"InstanceTypes": kinds}), "InstanceTypes")
+    vcpus = {one["InstanceType"]: one["VCpuInfo"]["DefaultVCpus"] for one in described}
+    need: Counter[tuple[str, Market]] = Counter()
+    for kind, count, market in nodes:
+        code = quota_code(kind, market)
+        if code is None:
+            raise NotChecked(f"{kind}: the quota of its family is not known; look it up")
+        need[(code, market)] += count * vcpus[kind]
+    said = []
+    for (code, market), wants in need.items():
+        held, used = held_vcpus(session, code), used_vcpus(session, code, market)
+        if held - used < wants:
+            raise Failed(
+                f"the cluster needs {wants} vCPUs {market}; quota {code} is {held}, of which {used} are in use",
+                f"request {used + wants} or more for {code} in {session.region}, or set cloud.emr.core_nodes and "
+                "cloud.emr.task_nodes lower",
+                link=QUOTA_PAGE.format(region=session.region, code=code),
+                cause="quota",
+            )
+        said.append(f"{wants} vCPUs {market}, {held - used} of {held} are free ({code})")
+    return "; ".join(said)
+
+
+def zones(preflight: Preflight) -> str:
+    """Check that one zone with a subnet sells every type of node."""
+    wanted = preflight.config.cloud.emr
+    if preflight.config.cloud.target == SERVERLESS:
+        raise NotChecked("EMR Serverless has no types of machines")
+    types = sorted({wanted.primary, wanted.core, *([wanted.task] if wanted.task_nodes else [])})
+    sold = [set(offered_zones(preflight.session, kind)) for kind in types]
+    both = sorted(set.intersection(*sold) & set(preflight.subnets))
+    if not both:
+        raise Failed(
+            f"no zone with a subnet ({', '.join(sorted(preflight.subnets))}) sells all of {', '.join(types)}",
+            "set cloud.emr.primary, cloud.emr.core and cloud.emr.task to other types",
+            cause="capacity",
+        )
+    return f"{', '.join(types)} in {', '.join(both)}"
+
+
+def _serverless_quota(preflight: Preflight) -> str:
+    wanted, session = preflight.config.cloud.emr, preflight.session
+    wants = ((wanted.executors or 1) + 1) * wanted.executor_cores
+    found = None
+    for operation in ("ListServiceQuotas", "ListAWSDefaultServiceQuotas"):
+        for one in session.items(Call("service-quotas", operation, {"ServiceCode": "emr-serverless"}), "Quotas"):
+            if one["QuotaName"] == VCPU_QUOTA and found is None:
+                found = str(one["QuotaCode"]), int(one["Value"])
+    if found is None:
+        raise NotChecked(f"Service Quotas of {session.region} names no quota '{VCPU_QUOTA}'; look it up")
+    code, held = found
+    if held < wants:
+        raise Failed(
+            f"the job may use {wants} vCPUs; the quota '{VCPU_QUOTA}' of EMR Serverless is {held}",
+            f"request {wants} or more for {code} in {session.region}, or set cloud.emr.executors="
+            f"{max(1, held // wanted.executor_cores - 1)}",
+            link=EMR_QUOTA_PAGE.format(region=session.region, code=code),
+            cause="quota",
+        )
+    return f"up to {wants} vCPUs of {held} ({code})"

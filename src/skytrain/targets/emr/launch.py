@@ -1,0 +1,252 @@
+"""Launch on EMR: check what can be checked, upload the packed environment, start the Spark job that prepares data."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from ...aws import AwsSession, Call, CloudError, Tags, offered_zones
+from ...config import Composed, Config, SkytrainError, make, plugin_targets
+from ...planning import (
+    CorpusOffer,
+    cluster_offer,
+    cluster_price,
+    corpus_work,
+    load_catalog,
+    serverless_offer,
+    serverless_usd_per_hour,
+    timestamp,
+)
+from ...runs import (
+    LaunchedGroup,
+    LaunchId,
+    LaunchRecord,
+    Reporter,
+    create_launch,
+    launch_folder,
+    launches_of,
+    mark_failed,
+    next_launch,
+)
+from ...storage import Store, open_store
+from ...tokens import has_tokens
+from ..bundle import BundleContents
+from ..checks import Finding, Preflight, emr_checks, run_checks
+from ..ec2.launch import packed
+from ..jobs import job_extras, job_name, launch_record, prepare_work
+from ..limits import ask_account, check_alone
+from ..wheels import PLATFORMS, ImagePython
+from .cluster import BOOTSTRAP, cluster_call, cluster_subnet, submit_script
+from .environment import ENTRY, SPARK_PYTHON, PackedEnvironment, environment_of, pack_environment
+from .jobs import emr_jobs_of, emr_log_folder, stop_emr_job
+from .requests import START_SECONDS, EmrJobSpec, EmrPlaces, create_application, serverless_calls, start_job_run
+
+SERVERLESS = "emr-serverless"
+
+
+@dataclass(frozen=True)
+class EmrLaunch:
+    """A job that has passed every check, before anything is created."""
+
+    run: str
+    record: LaunchRecord
+    session: AwsSession
+    store: Store
+    contents: BundleContents
+    environment: PackedEnvironment
+    job: EmrJobSpec
+    subnet: str  # of a cluster
+    estimate: CorpusOffer
+    usd_per_hour: float  # with all executors or nodes
+    documents_assumed: bool
+
+    @property
+    def serverless(self) -> bool:
+        return self.record.target == SERVERLESS
+
+    @property
+    def folder(self) -> str:
+        return f"{launch_folder(self.record)}/emr"
+
+    @property
+    def calls(self) -> list[Call]:
+        """The requests in order. The second of EMR Serverless names the application that the first creates."""
+        if self.serverless:
+            return serverless_calls(self.job)
+        url = self.store.url(self.folder)
+        return [cluster_call(self.job, self.subnet, f"{url}/bootstrap.sh", f"{url}/launch.tar.gz")]
+
+    @property
+    def most_usd(self) -> float:
+        """What the job costs if every attempt runs until its limit; a cluster's machines also start and wait."""
+        seconds = self.job.attempts * self.job.timeout_seconds if self.serverless else self.job.most_seconds
+        return self.usd_per_hour * seconds / 3600
+
+
+def prepare_emr_launch(
+    composed: Composed, preflight: Preflight, documents: float | None, tell: Callable[[Finding], None]
+) -> EmrLaunch:
+    """Check everything that can be checked, and make the requests. Nothing is created.
+
+    Raises SkytrainError with the exit code of the first problem: 2 usage, 3 preflight, 4 quota, 5 capacity,
+    11 credentials.
+    """
+    config = composed.config
+    _check_place(config)
+    launch = _assembled(composed, preflight, documents)
+    assert launch.calls
+    for finding in run_checks(emr_checks(), preflight):
+        tell(finding)
+        if finding.verdict == "failed":
+            raise CloudError(finding.text, fix=finding.fix, cause=finding.cause, link=finding.link)
+    earlier = launches_of(launch.store, launch.run)
+    check_alone(earlier, launch.store, preflight.now, ask_account(launch.session, launch.store))
+    if launch.serverless:
+        return launch
+    wanted = config.cloud.emr
+    types = {wanted.primary, wanted.core, *([wanted.task] if wanted.task_nodes else [])}
+    sold = {kind: set(offered_zones(launch.session, kind)) for kind in types}
+    return replace(launch, subnet=cluster_subnet(launch.job, sold))
+
+
+def start_emr_launch(launch: EmrLaunch, config_files: Mapping[str, bytes], reporter: Reporter) -> None:
+    """Upload packages and configuration, write the record, start the job. A failure leaves nothing running."""
+    made = pack_environment(launch.store, launch.contents, reporter)
+    assert made == launch.environment
+    create_launch(launch.store, launch.record)  # before anything else in its folder, which another launch may own
+    try:
+        for name, body in _files(launch, config_files).items():
+            launch.store.write(f"{launch.folder}/{name}", body)
+        if launch.serverless:
+            application = launch.session.perform(create_application(launch.job))["applicationId"]
+            launch.session.perform(start_job_run(launch.job, application))
+        else:
+            launch.session.perform(launch.calls[0])
+    except BaseException:
+        _remove(launch, reporter)
+        raise
+
+
+def _files(launch: EmrLaunch, config_files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return what the job reads from the store besides its packages."""
+    if launch.serverless:
+        return {"prepare.py": ENTRY.encode(), "config.tar.gz": packed(config_files)}
+    own = {"prepare.py": ENTRY.encode(), "submit.sh": submit_script(launch.job).encode()}
+    return {"bootstrap.sh": BOOTSTRAP.encode(), "launch.tar.gz": packed({**config_files, **own})}
+
+
+def _remove(launch: EmrLaunch, reporter: Reporter) -> None:
+    """Stop the job if it was started after all: the answer may have been lost. Unless that is sure, the launch stays."""
+    try:
+        for job in emr_jobs_of(launch.session, [launch.record]):
+            if not job.has_ended:
+                launch.session.perform(stop_emr_job(job))
+        mark_failed(launch.store, launch.record)
+    except SkytrainError as error:  # what follows is why the launch failed
+        reporter.note(
+            f"warning: {error}\n  see: skytrain status {shlex.quote(launch.run)} cloud={launch.record.target}"
+        )
+
+
+def _check_place(config: Config) -> None:
+    if config.cloud.project is None or config.cloud.region is None:
+        raise SkytrainError("no account is set up\n  run: skytrain cloud init (docs/aws.md)")
+    if not config.store.root.startswith("s3://"):
+        raise SkytrainError(
+            f"store.root={config.store.root}: EMR reaches only a bucket\n"
+            f"  cloud={config.cloud.target} takes the account's bucket; copy data there first: skytrain store copy"
+        )
+    if config.spark.master is not None:
+        raise SkytrainError(f"spark.master={config.spark.master}: EMR decides where Spark runs\n  leave it out")
+    if has_tokens(make(config.data.source.target, config.data.source.args, key="data.source")):
+        raise SkytrainError(
+            f"data={config.data.name} has no documents, and Spark prepares only those\n"
+            "  skytrain launch prepare cloud=ec2, or skytrain prepare engine=local"
+        )
+    if config.budget.usd == 0:
+        raise SkytrainError("budget.usd=0: EMR costs money\n  raise budget.usd")
+
+
+def _assembled(composed: Composed, preflight: Preflight, documents: float | None) -> EmrLaunch:
+    config, session = composed.config, preflight.session
+    store, run, target = open_store(config.store), job_name(config, "prepare"), config.cloud.target
+    number = next_launch(launches_of(store, run))
+    work = corpus_work(prepare_work(config), documents)
+    assert config.cloud.region is not None and config.cloud.project is not None and target is not None
+    image = ImagePython(SPARK_PYTHON, PLATFORMS, {})
+    targets, packages = tuple(plugin_targets(composed.values)), tuple(config.cloud.packages)
+    contents = BundleContents(job_extras(config, "prepare"), targets, packages, image)
+    environment, executors = environment_of(contents), _executors(config)
+    wanted, region, catalog = config.cloud.emr, config.cloud.region, load_catalog()
+    if target == SERVERLESS:
+        usd, estimate = serverless_usd_per_hour(wanted, executors, region), serverless_offer(work, wanted, region)
+    else:
+        usd, estimate = cluster_price(wanted, catalog, region).usd, cluster_offer(work, wanted, catalog, region)
+    folder = store.url(f"runs/{run}/launches/{number}")
+    places = EmrPlaces(
+        store.url(environment.key), f"{folder}/emr/prepare.py", f"{folder}/emr/config.tar.gz", f"{folder}/logs/"
+    )
+    tags = Tags(config.cloud.project, config.cloud.owner or session.identity.name, run)
+    timeout = _timeout(config, usd)
+    job = EmrJobSpec(run, number, tuple(composed.words), tags, config.cloud, places, preflight.now, timeout, executors)
+    record = _record(composed, job, usd, session)
+    record = replace(record, bundle=environment.key)
+    assert store.url(emr_log_folder(record)) + "/" == places.logs
+    subnet = next(iter(sorted(getattr(config.cloud.subnets, config.cloud.subnets.nodes).values())), "")
+    return EmrLaunch(run, record, session, store, contents, environment, job, subnet, estimate, usd, documents is None)
+
+
+def _executors(config: Config) -> int:
+    """Return the most executors: the settings', else what the nodes hold."""
+    wanted = config.cloud.emr
+    if config.cloud.target == SERVERLESS:
+        if wanted.executors is not None:
+            return wanted.executors
+        raise SkytrainError(
+            "cloud.emr.executors=null: EMR Serverless needs a limit\n  for example: cloud.emr.executors=16"
+        )
+    kinds = {instance.type: instance for instance in load_catalog().cpu_instances}
+    count = 0
+    for kind, nodes in ((wanted.core, wanted.core_nodes), (wanted.task, wanted.task_nodes)):
+        instance = kinds.get(kind)
+        if nodes and instance is None and wanted.executors is None:
+            raise SkytrainError(
+                f"{kind} is not in the catalogue: how many executors it holds is not known\n"
+                "  set cloud.emr.executors, or use a type of c7i, m7i, r7i or r5"
+            )
+        if instance is not None:
+            # YARN has about three quarters of a node's memory.
+            fits = min(instance.vcpus // wanted.executor_cores, int(0.75 * instance.memory_gib // wanted.executor_gb))
+            if nodes and fits < 1:
+                raise SkytrainError(
+                    f"a {kind} holds no executor of {wanted.executor_cores} cores and {wanted.executor_gb} GB: it has "
+                    f"{instance.vcpus} vCPUs and {instance.memory_gib:.0f} GiB, of which YARN takes three quarters\n"
+                    "  set cloud.emr.executor_cores and cloud.emr.executor_gb lower, or take larger nodes"
+                )
+            count += nodes * fits
+    return wanted.executors or count
+
+
+def _timeout(config: Config, usd_per_hour: float) -> int:
+    """Return the seconds of an attempt: the settings', or fewer if all attempts would cost more than the budget."""
+    wanted = config.cloud.emr
+    seconds, beside = wanted.timeout, 0.0 if config.cloud.target == SERVERLESS else START_SECONDS + wanted.idle
+    if config.budget.usd is not None:
+        seconds = min(seconds, (config.budget.usd / usd_per_hour * 3600 - beside) / (1 + wanted.retries))
+    if seconds < 300:
+        raise SkytrainError(
+            f"budget.usd={config.budget.usd:g} pays for {max(0.0, seconds) / 60:.1f} minutes of each of {1 + wanted.retries} "
+            f"attempts at ${usd_per_hour:.2f} an hour\n"
+            "  raise budget.usd, or set cloud.emr.retries=0, or use fewer executors or nodes"
+        )
+    return int(seconds)
+
+
+def _record(composed: Composed, job: EmrJobSpec, usd: float, session: AwsSession) -> LaunchRecord:
+    wanted, target = job.settings, str(composed.config.cloud.target)
+    nodes = job.executors if target == SERVERLESS else 1 + wanted.core_nodes + wanted.task_nodes
+    kind = f"{wanted.executor_cores} vCPU {wanted.executor_gb} GB" if target == SERVERLESS else wanted.core
+    group = LaunchedGroup(job.name, "", kind, target, nodes, usd / nodes, timestamp(job.kill_at), False)
+    record = launch_record(composed, LaunchId(job.run, job.launch), job.launched_at, [group], session=session)
+    return replace(record, verb="prepare", image=wanted.release)

@@ -1,0 +1,240 @@
+"""A Spark job on EMR that prepares data: what both kinds of EMR are asked for, and the requests of EMR Serverless."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from ...aws import Call, Tags
+from ...config import CloudConfig, EmrConfig, SkytrainError
+from ..sagemaker.requests import training_job_name
+
+ENVIRONMENT_NAME, CONFIG_NAME = "environment", "config"  # of the archives in a container's folder
+ENTRY_POINT_LENGTH = 256
+# AWS's release guide: 7.0.0 has Python 3.9 alone, 7.1.0 and later have 3.9 and 3.11.
+RELEASE = re.compile(r"emr-7\.[1-9]\d*\.\d+")
+KMS_KEY = re.compile(r"arn:aws[a-zA-Z0-9-]*:kms:[a-zA-Z0-9-]+:\d{12}:key/[a-zA-Z0-9-]+")
+START_SECONDS = 1800  # machines and packages: an attempt's time counts from when it runs
+APPLICATION_ID = "APPLICATION_ID"  # in requests that are shown before there is an application
+# Memory in GB that a worker of EMR Serverless may have, by its cores.
+WORKERS = {1: range(2, 9), 2: range(4, 17), 4: range(8, 31), 8: range(16, 61, 4), 16: range(32, 121, 8)}
+SERVERLESS_DISK_GB = range(20, 201)
+
+
+@dataclass(frozen=True)
+class EmrPlaces:
+    """s3:// URLs of a job."""
+
+    environment: str  # the packed environment
+    entry: str  # prepare.py
+    config: str  # the user's own configuration files, as .tar.gz
+    logs: str  # a folder
+
+
+@dataclass(frozen=True)
+class EmrJobSpec:
+    """All that the requests are made of."""
+
+    run: str
+    launch: str
+    words: tuple[str, ...]  # of `skytrain prepare`
+    tags: Tags
+    cloud: CloudConfig
+    places: EmrPlaces
+    launched_at: datetime
+    timeout_seconds: int
+    executors: int
+
+    @property
+    def name(self) -> str:
+        """The name of the application and its job, or of the cluster: no other launch has it."""
+        return training_job_name(self.tags.project, self.run, self.launch)
+
+    @property
+    def settings(self) -> EmrConfig:
+        return self.cloud.emr
+
+    @property
+    def attempts(self) -> int:
+        return 1 + self.settings.retries
+
+    @property
+    def kill_at(self) -> datetime:
+        """When AWS has ended the job and what it ran on."""
+        return (self.launched_at + timedelta(seconds=self.most_seconds)).replace(second=0, microsecond=0)
+
+    @property
+    def most_seconds(self) -> int:
+        """The longest time from the start of its machines to their end."""
+        return int(START_SECONDS + self.attempts * self.timeout_seconds + self.settings.idle)
+
+    @property
+    def own_tags(self) -> Tags:
+        return replace(self.tags, run=self.run, expires_at=self.kill_at)
+
+    @property
+    def command(self) -> list[str]:
+        """The words after the program: `skytrain prepare` with the configuration that was sent along."""
+        return ["prepare", *self.words, "engine=spark"]
+
+    def properties(self) -> dict[str, str]:
+        """Spark's properties: three eighths of the memory are the JVM's, the rest Python's."""
+        wanted = self.settings
+        heap = max(1, wanted.executor_gb * 3 // 8)
+        sizes = {"cores": str(wanted.executor_cores), "memory": f"{heap}g"}
+        sizes["memoryOverhead"] = f"{wanted.executor_gb - heap}g"
+        both = {f"spark.{who}.{name}": value for who in ("driver", "executor") for name, value in sizes.items()}
+        return {
+            **both,
+            "spark.dynamicAllocation.enabled": "true",
+            "spark.dynamicAllocation.maxExecutors": str(self.executors),
+            # Partitions follow from it. It must not change with the executors that happen to be there: the next
+            # attempt would not recognize the finished stages of this one.
+            "spark.default.parallelism": str(self.executors * wanted.executor_cores),
+        }
+
+
+def check_settings(job: EmrJobSpec) -> None:
+    """Raise SkytrainError for settings that EMR refuses."""
+    wanted = job.settings
+    if not RELEASE.fullmatch(wanted.release):
+        raise SkytrainError(
+            f"cloud.emr.release={wanted.release}: Skytrain runs on releases 7.1 to 7.x, which have Python 3.11\n"
+            "  for example: cloud.emr.release=emr-7.11.0"
+        )
+    if job.cloud.kms_key and not KMS_KEY.fullmatch(job.cloud.kms_key):
+        raise SkytrainError(
+            f"cloud.kms_key={job.cloud.kms_key}: EMR takes the ARN of a key, and no alias\n"
+            "  arn:aws:kms:REGION:ACCOUNT:key/ID; `skytrain cloud init` writes the base's key"
+        )
+    if wanted.executor_gb < 2 * wanted.executor_cores:
+        raise SkytrainError(
+            f"cloud.emr.executor_gb={wanted.executor_gb} is too little for {wanted.executor_cores} cores\n"
+            f"  set cloud.emr.executor_gb={2 * wanted.executor_cores} or more"
+        )
+    if len(job.places.entry) > ENTRY_POINT_LENGTH:
+        raise SkytrainError(
+            f"{job.places.entry}: EMR takes {ENTRY_POINT_LENGTH} characters, and this has {len(job.places.entry)}\n"
+            "  choose a shorter name: run=NAME"
+        )
+    spaced = [word for word in job.words if "\n" in word]
+    if spaced:
+        raise SkytrainError(f"{spaced[0]!r}: a setting for EMR has no line breaks\n  put it into a file of your own")
+
+
+def check_worker(wanted: EmrConfig) -> None:
+    """Raise SkytrainError for a worker that EMR Serverless does not have."""
+    sizes = WORKERS.get(wanted.executor_cores)
+    if sizes is None:
+        raise SkytrainError(
+            f"cloud.emr.executor_cores={wanted.executor_cores}: workers of EMR Serverless have "
+            f"{', '.join(map(str, WORKERS))}\n  for example: cloud.emr.executor_cores=4"
+        )
+    if wanted.executor_gb not in sizes:
+        step = f" in steps of {sizes.step}" if sizes.step > 1 else ""
+        raise SkytrainError(
+            f"cloud.emr.executor_gb={wanted.executor_gb}: a worker with {wanted.executor_cores} cores has {sizes[0]} to "
+            f"{sizes[-1]} GB{step}\n  for example: cloud.emr.executor_gb={sizes[len(sizes) // 2]}"
+        )
+    if wanted.disk_gb not in SERVERLESS_DISK_GB:
+        raise SkytrainError(
+            f"cloud.emr.disk_gb={wanted.disk_gb}: a worker of EMR Serverless has {SERVERLESS_DISK_GB[0]} to "
+            f"{SERVERLESS_DISK_GB[-1]} GB\n  more executors share more disk: cloud.emr.executors"
+        )
+
+
+def serverless_calls(job: EmrJobSpec, application: str = APPLICATION_ID) -> list[Call]:
+    """Return the requests: an application with a limit, and its job. Neither costs anything before the job runs."""
+    check_settings(job)
+    check_worker(job.settings)
+    if re.search(r"\s", job.run + job.places.config):
+        raise SkytrainError(
+            f"run={job.run}: EMR Serverless takes no spaces in the URLs of a job\n"
+            f"  for example: run={'-'.join(job.run.split())}"
+        )
+    return [create_application(job), start_job_run(job, application)]
+
+
+def create_application(job: EmrJobSpec) -> Call:
+    """Return the request for the application: it stops when idle, and never grows beyond the job's executors."""
+    wanted, workers = job.settings, job.executors + 1  # and the driver
+    body: dict[str, Any] = {
+        "name": job.name,
+        "releaseLabel": wanted.release,
+        "type": "SPARK",
+        "architecture": "X86_64",
+        "maximumCapacity": {
+            "cpu": f"{workers * wanted.executor_cores} vCPU",
+            "memory": f"{workers * wanted.executor_gb} GB",
+            "disk": f"{workers * wanted.disk_gb} GB",
+        },
+        "autoStartConfiguration": {"enabled": True},
+        "autoStopConfiguration": {"enabled": True, "idleTimeoutMinutes": max(1, round(wanted.idle / 60))},
+        "tags": job.own_tags.mapping(),
+    }
+    subnets = sorted(job.cloud.subnets.private.values())
+    if subnets and job.cloud.security_group:
+        body["networkConfiguration"] = {"subnetIds": subnets, "securityGroupIds": [job.cloud.security_group]}
+    return Call("emr-serverless", "CreateApplication", body, token_key=_key(job))
+
+
+def start_job_run(job: EmrJobSpec, application: str) -> Call:
+    """Return the request for the job: its packages and configuration come from the store, its log goes there."""
+    python = f"./{ENVIRONMENT_NAME}/bin/python"
+    properties = {
+        **job.properties(),
+        "spark.archives": f"{job.places.environment}#{ENVIRONMENT_NAME},{job.places.config}#{CONFIG_NAME}",
+        "spark.emr-serverless.driverEnv.PYSPARK_DRIVER_PYTHON": python,
+        "spark.emr-serverless.driverEnv.PYSPARK_PYTHON": python,
+        "spark.executorEnv.PYSPARK_PYTHON": python,
+        "spark.emr-serverless.driver.disk": f"{job.settings.disk_gb}G",
+        "spark.emr-serverless.executor.disk": f"{job.settings.disk_gb}G",
+    }
+    logs: dict[str, str] = {"logUri": job.places.logs}
+    if job.cloud.kms_key:
+        logs["encryptionKeyArn"] = job.cloud.kms_key
+    body = {
+        "applicationId": application,
+        "name": job.name,
+        "executionRoleArn": needed(job.cloud.roles.prepare, "roles.prepare"),
+        "jobDriver": {
+            "sparkSubmit": {
+                "entryPoint": job.places.entry,
+                "entryPointArguments": [*job.command, "--config-dir", CONFIG_NAME],
+                "sparkSubmitParameters": " ".join(f"--conf {name}={value}" for name, value in properties.items()),
+            }
+        },
+        "configurationOverrides": {
+            "monitoringConfiguration": {
+                "s3MonitoringConfiguration": logs,
+                "managedPersistenceMonitoringConfiguration": {"enabled": False},
+            }
+        },
+        "executionTimeoutMinutes": max(5, round(job.timeout_seconds / 60)),
+        "retryPolicy": {"maxAttempts": job.attempts},
+        "tags": job.own_tags.mapping(),
+    }
+    return Call("emr-serverless", "StartJobRun", body, token_key=_key(job))
+
+
+def spark_options(properties: Mapping[str, str]) -> str:
+    """Return properties as options of spark-submit."""
+    return " ".join(f"--conf {shlex.quote(f'{name}={value}')}" for name, value in properties.items())
+
+
+def needed(value: str | None, name: str) -> str:
+    """Return a setting that the base gives; raises SkytrainError if it is missing."""
+    if not value:
+        raise SkytrainError(
+            f"cloud.{name} is not set: the account is not set up for EMR\n"
+            "  set emr = true in infra/terraform/base/terraform.tfvars, apply, then: skytrain cloud init --force"
+        )
+    return value
+
+
+def _key(job: EmrJobSpec) -> str:
+    return f"{job.name} {job.launched_at.isoformat()}"

@@ -1,0 +1,84 @@
+"""Spark jobs on a cluster of EMR, and on EMR Serverless: they prepare data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+from ...aws import render_calls
+from ...config import Config, format_seconds
+from ...planning import JobKind
+from ...runs import Reporter
+from ..base import JobLog, LaunchRequest, LaunchTarget, ReadyJob, RunJobs
+from ..checks import Preflight
+from ..launch_plans import compose_without_plan
+from ..stopping import PlannedStop
+from . import NAMES
+from .job_views import emr_job_rows, emr_log, plan_emr_stop, run_emr_jobs
+from .launch import EmrLaunch, prepare_emr_launch, start_emr_launch
+
+
+class EmrLauncher(LaunchTarget):
+    """Starts the Spark job. What it has finished is in the store: the same command resumes it."""
+
+    jobs: tuple[JobKind, ...] = ("prepare",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def prepare(self, request: LaunchRequest) -> ReadyJob:
+        composed = compose_without_plan(request)
+        launch = prepare_emr_launch(composed, Preflight(composed.config), None, request.tell)
+
+        def start(reporter: Reporter) -> list[str]:
+            start_emr_launch(launch, request.files(), reporter)
+            return [
+                f"launched {launch.run}: {launch.job.name}",
+                f"the tokens will be in {launch.store.url(f'tokens/{composed.config.data.name}')}",
+                "The job needs neither this terminal nor this computer. If it fails, the same command resumes it.",
+            ]
+
+        return ReadyJob(
+            launch.run,
+            composed.config,
+            render_calls(launch.calls),
+            _summary(launch),
+            start,
+            session=launch.session,
+            usd_per_hour=launch.usd_per_hour,
+            follows=False,
+            next_words=[f"cloud={self.name}"],
+            next_options=False,
+        )
+
+    def run_jobs(self, config: Config, run: str | None) -> RunJobs:
+        if run is None:
+            return RunJobs()
+        jobs = run_emr_jobs(config, run)
+        return RunJobs([emr_job_rows(config, run, jobs)] if jobs else [], [asdict(job) for job in jobs])
+
+    def job_log(self, config: Config, run: str, lines: int | None) -> JobLog:
+        return emr_log(config, run, lines)
+
+    def plan_stop(self, config: Config, run: str, tell: Callable[[str], None]) -> PlannedStop:
+        return plan_emr_stop(config, run)
+
+
+TARGETS = {name: EmrLauncher(name) for name in NAMES}
+
+
+def _summary(launch: EmrLaunch) -> list[tuple[str, str]]:
+    job, cost = launch.job, launch.estimate
+    assumed = ", 3000 bytes a document assumed" if launch.documents_assumed else ""
+    fee = f", of which ${cost.fee_usd:.2f} are EMR's" if not launch.serverless else ""
+    limit = f"{format_seconds(job.timeout_seconds)} each of {job.attempts} attempts"
+    return [
+        ("run", launch.run),
+        ("job", f"{job.name}, {job.settings.release}"),
+        ("machines", cost.machines),
+        ("price", f"${launch.usd_per_hour:.2f} an hour{'' if launch.serverless else ', spot at its mean price'}"),
+        ("takes", f"{cost.hours:.1f} h (p90 {cost.hours_p90:.1f} h{assumed})"),
+        ("costs", f"${cost.usd:.2f} (p90 ${cost.usd_p90:.2f}){fee}"),
+        ("limit", f"{limit}, at most ${launch.most_usd:.2f}"),
+        ("store", launch.store.root),
+    ]

@@ -1,0 +1,181 @@
+"""What differs between the jobs that `launch` runs on rented machines: name, packages, profile, command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from ..aws import AwsSession
+from ..config import Composed, Config, HFModelConfig, SkytrainError, make, uses_deepspeed
+from ..corpus import recipe_hash
+from ..planning import (
+    JobKind,
+    JobMaterial,
+    Plan,
+    PlannedOffer,
+    PlanRequest,
+    PrepareWork,
+    corpus_work,
+    load_catalog,
+    plan_hash,
+    prepare_plan,
+    timestamp,
+)
+from ..runs import LaunchedGroup, LaunchId, LaunchRecord, run_name
+from ..tuning import sweep_name
+
+PACKED = (".gz", ".zst", ".parquet", ".bz2", ".xz")
+UNPACKED_TIMES = 3.0  # bytes of text in a byte of a compressed file; assumed
+KEPT = 0.6  # of the text that is read; assumed
+UNKNOWN_BYTES = 1e9  # of a source that is no files and has no target
+
+
+def job_name(config: Config, job: JobKind) -> str:
+    """Return the name of the run; preparing data is named after the data and its recipe."""
+    if job == "train" or config.run:
+        return run_name(config)
+    if job == "tune":
+        return machine_run(sweep_name(config), 1)
+    assert job == "prepare", "an endpoint is named by its target"
+    return f"prepare-{config.data.name}-{recipe_hash(config.data)[:8]}"
+
+
+def machine_run(sweep: str, number: int) -> str:
+    """Return the name under which a machine of a sweep is launched, shown and ended."""
+    return f"{sweep}-machine-{number}"
+
+
+def job_config(config: Config, job: JobKind) -> Config:
+    """Return the configuration of the launch: machines that prepare data or serve have roles of their own."""
+    cloud = config.cloud
+    profiles = {
+        "prepare": ("prepare_profile", cloud.prepare_profile, "prepare data"),
+        "serve": ("serve_profile", cloud.serve_profile, "serve models"),
+    }
+    if job not in profiles:
+        return config
+    setting, profile, what = profiles[job]
+    if profile is None:
+        raise SkytrainError(
+            f"cloud.{setting} is not set: the account has no role for machines that {what}\n"
+            "  apply infra/terraform/base of this version, then: skytrain cloud init --force"
+        )
+    return replace(config, cloud=replace(cloud, instance_profile=profile, roles=replace(cloud.roles, node=None)))
+
+
+def job_extras(config: Config, job: JobKind) -> tuple[str, ...]:
+    """Return the extras of Skytrain that the job needs."""
+    if job == "serve":
+        return ("aws", "serve")
+    extras = {"aws", "data"} if job == "prepare" else {"aws", "train"}
+    if job == "tune" and "tpe" in config.tune.strategy.split("+"):
+        extras.add("tune")
+    if job == "prepare":
+        if config.tokenizer.kind == "hf":
+            extras.add("hf")
+        if config.data.source.args.get("extraction") == "trafilatura":
+            extras.add("html")
+        return tuple(sorted(extras))
+    if uses_deepspeed(config):
+        extras.add("deepspeed")
+    if isinstance(config.model, HFModelConfig) or config.tokenizer.kind == "hf":
+        extras.add("export")
+    if "wandb" in config.trainer.loggers:
+        extras.add("wandb")
+    return tuple(sorted(extras))
+
+
+def job_words(offer: PlannedOffer, job: JobKind) -> tuple[str, ...]:
+    """Return the words of `skytrain node` that follow from the offer and the job."""
+    if job in ("prepare", "serve"):
+        return ("--job", job)
+    if job == "tune":
+        return ("tune.usd_per_hour=null", "--job", "tune")  # the price of the machine is that of its zone
+    assert offer.layout is not None and offer.speed is not None
+    planned = (
+        f"budget.planned_usd={offer.cost.usd:.2f}",
+        f"budget.planned_step_seconds={offer.speed.step_seconds:.4f}",
+    )
+    return (*offer.layout.overrides, *planned, *(["--efa", str(offer.efa_interfaces)] if offer.efa_interfaces else []))
+
+
+def launch_record(
+    composed: Composed,
+    launch: LaunchId,
+    at: datetime,
+    groups: Sequence[LaunchedGroup],
+    plan: Plan | None = None,
+    session: AwsSession | None = None,
+) -> LaunchRecord:
+    """Return the record of a launch that begins. `session` says who launches, and in which account and region."""
+    cloud = composed.config.cloud
+    record = LaunchRecord(
+        id=launch.launch,
+        run=launch.run,
+        verb=plan.job if plan is not None else "train",
+        launched_at=timestamp(at),
+        launched_by=cloud.owner or "unknown",
+        account=cloud.account or "",
+        region=cloud.region or "",
+        patience_seconds=cloud.patience,
+        plan_hash=plan_hash(plan) if plan is not None else "",
+        image="",
+        bundle="",
+        words=list(composed.words),
+        groups=list(groups),
+        target=cloud.target or "ec2",
+    )
+    if session is None:
+        return record
+    caller = session.identity
+    return replace(record, launched_by=caller.name, account=caller.account, region=session.region)
+
+
+def plan_preparation(composed: Composed) -> Plan:
+    """Return the plan of `launch prepare`. Lists the source's files for their size; reads and writes nothing."""
+    config = composed.config
+    if config.cloud.region is None:
+        raise SkytrainError("cloud.region is not set\n  add cloud=ec2")
+    if config.engine != "local":
+        raise SkytrainError(
+            f"engine={config.engine}: launch prepare rents one machine, which needs no cluster\n  leave it out"
+        )
+    request = PlanRequest(config.budget.usd, region=config.cloud.region)
+    material = JobMaterial(composed.values, composed.words, request, load_catalog(), datetime.now(UTC))
+    return prepare_plan(prepare_work(config), material)
+
+
+def prepare_work(config: Config) -> PrepareWork:
+    """Return how much text the machine will read, as far as sizes and settings tell."""
+    data = config.data
+    source = make(data.source.target, data.source.args, key="data.source")
+    folder, target = f"tokens/{data.name}", None
+    if data.target_tokens:
+        target = data.target_tokens / (1 - data.validation_fraction) * data.bytes_per_token / KEPT
+    if not hasattr(source, "pieces"):
+        return _work(config, target or UNKNOWN_BYTES, 0.0, folder)
+    pieces = source.pieces()
+    here = [piece.url for piece in pieces if piece.store is None and "://" not in piece.url]
+    if here:
+        raise SkytrainError(
+            f"{here[0]} is a file of this computer, which rented machines cannot read\n"
+            f"  copy the source to the bucket, and set data.source.paths='{config.store.root}/sources/*'"
+        )
+    outside = [piece.url for piece in pieces if piece.store is None]
+    if outside and config.cloud.closed_network:
+        raise SkytrainError(
+            f"{outside[0]} is on the internet, which machines of this closed network cannot reach\n"
+            f"  copy the source to the bucket, and set data.source.paths='{config.store.root}/sources/*'"
+        )
+    stored = float(sum(piece.size for piece in pieces))
+    text = sum(piece.size * (UNPACKED_TIMES if piece.name.endswith(PACKED) else 1.0) for piece in pieces)
+    share = min(1.0, target / text) if target and text else 1.0
+    return _work(config, text * share, stored * share, folder)
+
+
+def _work(config: Config, text: float, stored: float, folder: str) -> PrepareWork:
+    work = PrepareWork(text, stored, folder)
+    if not config.data.near_dedup.enabled:
+        return work
+    return replace(work, documents=corpus_work(work, None).documents)

@@ -1,0 +1,274 @@
+"""gc: what of ours is in the AWS account, what it costs, and the deletion of what nobody needs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from ..aws import (
+    AccountScan,
+    AwsSession,
+    CloudResource,
+    FailedDeletion,
+    GcSelection,
+    Verdict,
+    delete_resources,
+    deletion_calls,
+    judge,
+    open_session,
+    render_calls,
+    scan_account,
+)
+from ..config import Config, SkytrainError, format_bytes, format_seconds, plural
+from ..runs import DamagedRecord, Reporter, RunStatus, attempt_key, attempt_numbers, launches_of, read_outcome
+from ..storage import Store, open_store
+from .run_status import LAUNCHED, PREPARING, TUNING, status as run_statuses
+
+LIVE = ("running", "starting", "stale")  # a stale run's machine may only be cut off
+OLD_LOGS = timedelta(days=30)
+S3_USD_PER_GB_MONTH = 0.023
+
+
+@dataclass(frozen=True)
+class OldLogs:
+    """The logs of an attempt that is neither the newest of its run nor recent."""
+
+    run: str
+    attempt: int
+    bytes: int
+    ended_at: str
+
+    @property
+    def usd_per_month(self) -> float:
+        return S3_USD_PER_GB_MONTH * self.bytes / 1e9
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """Everything of ours, with the decision about each."""
+
+    scan: AccountScan
+    verdicts: tuple[Verdict, ...]
+    logs: tuple[OldLogs, ...]
+    selection: GcSelection
+
+    @property
+    def doomed(self) -> list[Verdict]:
+        return [verdict for verdict in self.verdicts if verdict.delete]
+
+    @property
+    def count(self) -> int:
+        return len(self.doomed) + len(self.logs)
+
+    @property
+    def usd_per_hour(self) -> float:
+        """What the deletion saves."""
+        return sum(verdict.resource.usd_per_hour or 0.0 for verdict in self.doomed)
+
+
+Rows = list[tuple[str, ...]]  # of a table, header first
+
+
+@dataclass(frozen=True)
+class GcRequest:
+    """What `gc` searches."""
+
+    selection: GcSelection
+    regions: Sequence[str] | None = None  # None: all that are enabled
+    all_projects: bool = False
+    project: str | None = None  # None: cloud.project
+
+
+@dataclass(frozen=True)
+class Leftovers:
+    """What a target still has of ours, and how it is deleted."""
+
+    rows: Rows  # without rows after the header there is nothing
+    nothing: str  # what is said then
+    facts: object  # the same, for --json
+    requests: str  # of the deletion, for --dry-run
+    count: int  # of what is to be deleted
+    delete: Callable[[Reporter], Sequence[str]]  # returns what was not deleted, and why
+    unit: str = "resource"
+    place: str = ""  # where they are, in the question
+    session: AwsSession | None = None  # whose account the question names
+    usd_per_hour: float = 0.0  # that the deletion saves
+    besides: str = ""  # what the deletion removes without a request
+    unknown: Sequence[str] = ()  # what could not be asked
+
+
+def account_leftovers(config: Config, request: GcRequest, reporter: Reporter) -> Leftovers:
+    """What carries our tags in the AWS account, and old logs in the store."""
+    session = open_session(config.cloud.region, config.cloud.account)
+    project = None if request.all_projects else request.project or config.cloud.project
+    found = find_garbage(config, session, request.selection, reporter, regions=request.regions, project=project)
+
+    def delete(reporter: Reporter) -> list[str]:
+        return [
+            f"{each.resource.kind} {each.resource.id} in {each.resource.region}: {each.problem}"
+            for each in delete_garbage(config, session, found, reporter)
+        ]
+
+    logs = f"and in the store: the logs of {plural(len(found.logs), 'old attempt')}\n" if found.logs else ""
+    return Leftovers(
+        garbage_rows(found),
+        f"nothing of Skytrain's in {plural(len(found.scan.regions), 'region')}",
+        garbage_json(found),
+        requests(found),
+        found.count,
+        delete,
+        session=session,
+        usd_per_hour=found.usd_per_hour,
+        besides=logs,
+        unknown=[f"{problem.kind} in {problem.region}: {problem.problem}" for problem in found.scan.problems],
+    )
+
+
+def find_garbage(
+    config: Config,
+    session: AwsSession,
+    selection: GcSelection,
+    reporter: Reporter,
+    *,
+    regions: Sequence[str] | None = None,
+    project: str | None = None,
+) -> Garbage:
+    """Search all enabled regions, or `regions`, for what carries our tags, of all projects or of one."""
+    active = _active_runs(config, reporter)
+    tell = lambda done, total: reporter.progress("search", done, total, "questions to AWS")  # noqa: E731
+    scan = scan_account(session, regions, project=project, progress=tell)
+    verdicts = tuple(_judge(config, resource, active, selection) for resource in scan.resources)
+    plain = selection == GcSelection()
+    return Garbage(scan, verdicts, tuple(old_logs(config, active)) if plain else (), selection)
+
+
+def delete_garbage(config: Config, session: AwsSession, found: Garbage, reporter: Reporter) -> list[FailedDeletion]:
+    """Delete what was decided to be deleted, in the order of dependencies.
+
+    A question may stand on a screen for hours: what a run has come back to meanwhile is kept and returned as failed.
+    """
+    active = _active_runs(config, reporter)
+    verdicts = [_judge(config, verdict.resource, active, found.selection) for verdict in found.doomed]
+    kept = [FailedDeletion(verdict.resource, f"{verdict.reason} now") for verdict in verdicts if not verdict.delete]
+    doomed = [verdict.resource for verdict in verdicts if verdict.delete]
+    done = itertools.count(1)
+
+    def tell(resource: CloudResource) -> None:
+        reporter.progress("delete", next(done), len(doomed), f"{resource.kind} {resource.id}")
+
+    failed = kept + delete_resources(session, doomed, tell)
+    store = open_store(config.store)
+    for logs in found.logs:
+        store.delete_all(f"{attempt_key(logs.run, logs.attempt)}/logs")
+    return failed
+
+
+def requests(found: Garbage) -> str:
+    """The exact requests of the deletion, as JSON."""
+    return render_calls(call for _, call in deletion_calls(verdict.resource for verdict in found.doomed))
+
+
+def _judge(config: Config, resource: CloudResource, active: dict[str, bool], selection: GcSelection) -> Verdict:
+    """The store holds the runs of one project: it says nothing about a run of the same name in another."""
+    return judge(resource, active if resource.tags.project == config.cloud.project else {}, selection)
+
+
+def _active_runs(config: Config, reporter: Reporter) -> dict[str, bool]:
+    """Whether each run of the store is active; empty if the store has none."""
+    try:
+        store, now = open_store(config.store), datetime.now(UTC)
+        return {found.run: _is_active(store, found, now) for found in run_statuses(config, None)}
+    except SkytrainError as error:
+        reporter.note(f"the store says nothing about runs: {str(error).partition(chr(10))[0]}")
+        return {}
+
+
+def _is_active(store: Store, found: RunStatus, now: datetime) -> bool:
+    """Whether machines may work on the run: a launch that is newer than its last end may still get some."""
+    if found.state in (*LIVE, LAUNCHED, PREPARING, TUNING, "damaged"):
+        return True
+    ended = datetime.fromisoformat(found.since) if found.since else datetime.min.replace(tzinfo=UTC)
+    try:
+        launches = launches_of(store, found.run)
+    except DamagedRecord:
+        return True  # as far as anyone can tell
+    return any(
+        not record.failed and record.over_at > now and datetime.fromisoformat(record.launched_at) > ended
+        for record in launches
+    )
+
+
+def old_logs(config: Config, active: dict[str, bool]) -> Iterable[OldLogs]:
+    """The logs of former attempts of runs that have ended, a month after the attempt."""
+    store = open_store(config.store)
+    for run, is_active in active.items():
+        if not is_active:
+            for attempt in attempt_numbers(store, run)[:-1]:
+                yield from _logs_of(store, run, attempt)
+
+
+def _logs_of(store: Store, run: str, attempt: int) -> Iterable[OldLogs]:
+    outcome = read_outcome(store, run, attempt)
+    if outcome is None or datetime.now(UTC) - datetime.fromisoformat(outcome["ended_at"]) < OLD_LOGS:
+        return
+    size = sum(stat.size for stat in store.list(f"{attempt_key(run, attempt)}/logs"))
+    if size:
+        yield OldLogs(run, attempt, size, outcome["ended_at"])
+
+
+def garbage_rows(found: Garbage, now: datetime | None = None) -> list[tuple[str, ...]]:
+    """A table for people, header first."""
+    rows: list[tuple[str, ...]] = [("", "KIND", "ID", "REGION", "RUN", "OWNER", "AGE", "$/MONTH", "WHY")]
+    for verdict in found.verdicts:
+        each = verdict.resource
+        rows.append(
+            (
+                "delete" if verdict.delete else "keep",
+                each.kind,
+                each.id,
+                each.region,
+                each.tags.run or "-",
+                each.tags.owner,
+                _age(each.created_at, now),
+                "?" if each.usd_per_month is None else f"{each.usd_per_month:.2f}",
+                verdict.reason,
+            )
+        )
+    for logs in found.logs:
+        age, cost = _age(datetime.fromisoformat(logs.ended_at), now), f"{logs.usd_per_month:.2f}"
+        where = f"attempt {logs.attempt}, {format_bytes(logs.bytes)}"
+        rows.append(("delete", "logs", where, "store", logs.run, "-", age, cost, "of an old attempt"))
+    return rows
+
+
+def _age(created_at: datetime | None, now: datetime | None) -> str:
+    if created_at is None:
+        return "?"
+    seconds = max(0.0, ((now or datetime.now(UTC)) - created_at).total_seconds())
+    return f"{seconds / 86400:.0f}d" if seconds >= 2 * 86400 else format_seconds(round(seconds))
+
+
+def garbage_json(found: Garbage) -> dict[str, object]:
+    """What `--json` prints."""
+    return {
+        "regions": list(found.scan.regions),
+        "resources": [
+            {
+                "kind": each.kind,
+                "id": each.id,
+                "region": each.region,
+                "state": each.state,
+                "created_at": each.created_at.isoformat() if each.created_at else None,
+                "usd_per_month": each.usd_per_month,
+                "tags": each.tags.mapping(),
+                "delete": verdict.delete,
+                "reason": verdict.reason,
+            }
+            for verdict in found.verdicts
+            for each in (verdict.resource,)
+        ],
+        "logs": [logs.__dict__ for logs in found.logs],
+        "problems": [problem.__dict__ for problem in found.scan.problems],
+    }

@@ -1,0 +1,142 @@
+"""What a launch refuses before AWS is asked for anything: another plan, another place, a run that has machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from ..aws import KINDS, AwsSession, enabled_regions, scan_account
+from ..config import Composed, Config, SkytrainError, source_hash
+from ..planning import Plan, load_catalog
+from ..runs import LaunchRecord, generation_key, list_meeting, read_launch, read_object, recorded_at, stopped_key
+from ..storage import NotFound, Store
+from .ec2.machines import has_machines
+
+FREE = ("budget", "cloud", "run", "store")  # settings that may differ from the plan's
+BEGIN_SECONDS = 120  # in which a launch that has its record makes its requests
+
+
+def check_place(config: Config, plan: Plan) -> None:
+    if config.cloud.target is None:
+        raise SkytrainError("cloud.target is not set\n  add cloud=ec2")
+    if not config.store.root.startswith("s3://"):
+        raise SkytrainError(
+            f"store.root={config.store.root}: rented machines reach only a bucket\n"
+            "  cloud=ec2 takes the account's bucket; copy data there first: skytrain store copy"
+        )
+    if config.budget.usd == 0:
+        raise SkytrainError(
+            f"budget.usd=0: rented machines cost money, this plan ${plan.choice.cost.usd:.2f}\n  raise budget.usd"
+        )
+    if plan.choice.region != config.cloud.region:
+        raise SkytrainError(
+            f"the plan is for {plan.choice.region}, the account's network and bucket are in {config.cloud.region}\n"
+            f"  plan again: skytrain plan ... --region {config.cloud.region}"
+        )
+    if plan.choice.target == "sagemaker" and config.cloud.target != "sagemaker":
+        raise SkytrainError(
+            f"the plan has SageMaker's prices, and cloud.target is {config.cloud.target}\n"
+            "  plan again: skytrain plan ... --target ec2; or launch it with cloud=sagemaker"
+        )
+    if config.cloud.reservation != plan.choice.reservation:
+        raise SkytrainError(
+            f"cloud.reservation is {config.cloud.reservation or 'not set'}, and the plan's is "
+            f"{plan.choice.reservation or 'none'}\n  plan again: skytrain plan ... cloud.reservation=cr-..."
+        )
+    if plan.code.source_hash != source_hash():
+        raise SkytrainError(
+            "the plan was made by another version of Skytrain\n  plan again with this one, or add --replan"
+        )
+
+
+def check_same(composed: Composed, plan: Plan) -> None:
+    """Raise unless the configuration is the plan's, apart from where it runs and what it may cost."""
+    planned, given = (
+        {key: value for key, value in json.loads(json.dumps(values, default=str)).items() if key not in FREE}
+        for values in (plan.config, composed.values)
+    )
+    changed = [key for key in sorted({*planned, *given}) if planned.get(key) != given.get(key)]
+    if changed:
+        raise SkytrainError(
+            f"the settings under {', '.join(changed)} are not those of the plan\n"
+            f"  with a plan, only {', '.join(FREE)} may change; plan again with the others, or add --replan"
+        )
+
+
+Ask = Callable[[LaunchRecord], bool | None]  # whether the job of a launch has not ended; None: it cannot be asked
+
+
+def check_alone(earlier: Sequence[LaunchRecord], store: Store, now: datetime, ask: Ask) -> None:
+    """Raise if an earlier launch of the run, on any target, has a job or machines, or is about to ask for some."""
+    record = live_launch(earlier, store, now, ask)
+    if record is not None:
+        state = "that launch may not be complete yet" if _begins(record, store, now) else "is not over"
+        place = f" in {record.region}" if record.region else ""
+        where = record.target_word
+        raise SkytrainError(
+            f"run {record.run} was launched{place} at {record.launched_at} by {record.launched_by} with {where}, "
+            f"and {state}\n"
+            f"  watch it: skytrain status {record.run} {where}; end it: skytrain stop {record.run} {where}"
+        )
+
+
+def live_launch(earlier: Sequence[LaunchRecord], store: Store, now: datetime, ask: Ask) -> LaunchRecord | None:
+    """Return the launch among these that is not over. Of one that cannot be asked, the store tells."""
+    for record in earlier:
+        if record.failed or record.over_at <= now:
+            continue
+        found = ask(record)
+        live = not ended_in_store(record, store) if found is None else found or _begins(record, store, now)
+        if live:
+            return record
+    return None
+
+
+def ask_account(session: AwsSession, store: Store) -> Ask:
+    """Let AWS say whether a launch has machines, a training job or a Spark job."""
+
+    def ask(record: LaunchRecord) -> bool | None:
+        found = has_machines(session, record)
+        return _waits_for_machines(record, store, session) if found is False else found
+
+    return ask
+
+
+def ended_in_store(record: LaunchRecord, store: Store) -> bool:
+    """Whether people have ended the launch, or its hosts have recorded that the run is over."""
+    if store.exists(stopped_key(record)):
+        return True
+    found = list_meeting(store, record.run)
+    if not found.over:
+        return False
+    return bool(read_object(store, generation_key(record.run, found.newest, "over")).get("launch") == record.id)
+
+
+def _begins(record: LaunchRecord, store: Store, now: datetime) -> bool:
+    return now.timestamp() - recorded_at(store, record) < BEGIN_SECONDS and not ended_in_store(record, store)
+
+
+def _waits_for_machines(record: LaunchRecord, store: Store, session: AwsSession) -> bool | None:
+    """Whether the smoke run that the launch waits for has machines; one that was never launched has none."""
+    if record.after is None:
+        return False
+    try:
+        return has_machines(session, read_launch(store, record.after.run, record.after.launch))
+    except NotFound:
+        return False
+
+
+def check_regions(run: str, config: Config, session: AwsSession) -> None:
+    """Raise if a run of this name has machines in another region: tags would not tell the two apart."""
+    enabled = set(enabled_regions(session)[0]) & set(load_catalog().regions) - {session.region}
+    if not enabled:
+        return
+    kinds = [KINDS["Auto Scaling group"], KINDS["instance"]]
+    scan = scan_account(session, sorted(enabled), kinds, config.cloud.project)
+    for found in scan.resources:
+        if found.tags.run == run and found.facts.get("wanted", 1):
+            raise SkytrainError(
+                f"a run {run} has machines in {found.region} ({found.kind} {found.id})\n"
+                f"  choose another name: run=NAME; or end that one: skytrain stop {run} cloud=aws"
+            )

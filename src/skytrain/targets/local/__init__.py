@@ -1,0 +1,1 @@
+"""Endpoints on this machine."""

@@ -1,0 +1,288 @@
+"""A run as people watch it: nodes, generation, progress, dollars and kill time, from the store and from tags alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from ..config import format_count, format_seconds, plural
+from ..runs import (
+    GenerationRecord,
+    HostHeartbeats,
+    HostRecord,
+    HostSpends,
+    LaunchRecord,
+    MeetingObjects,
+    RunStatus,
+    launch_folder,
+    list_meeting,
+    read_generation,
+    read_object,
+)
+from ..storage import NotFound, Store
+from .account import AccountMachine
+from .ec2.fallback_offers import current_offer
+from .run_status import LAUNCHED, PREPARING, TUNING, describe_status, find_status
+
+SILENT_SECONDS = 60.0  # without a heartbeat, of which a host writes one every 11 s
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """One machine that is rented for the run, or takes part in it."""
+
+    machine: str
+    state: str  # trains, waits, spare, stops, not ready, silent, boots
+    rank: int | None = None  # its number in the generation
+    seconds: float | None = None  # for which it has booted or been silent
+
+
+@dataclass(frozen=True)
+class LaunchView:
+    """What the launch has rented: the offer that is tried now."""
+
+    id: str
+    machines: str
+    nodes: int
+    usd_per_hour: float  # of all machines of the offer
+    offer: int  # from 1
+    offers: int
+    kill_at: str
+    planned_usd: float | None
+    budget_usd: float | None
+
+
+@dataclass(frozen=True)
+class RunView:
+    """The state of a run at one moment."""
+
+    at: str
+    status: RunStatus
+    nodes: tuple[NodeView, ...]
+    wanted: int | None  # nodes of a generation
+    left: int  # nodes that have left
+    generation: GenerationRecord | None
+    launch: LaunchView | None
+    by_agents: bool  # node agents run it, which begin a new generation after an interruption
+
+    @property
+    def trains(self) -> bool:
+        """Whether a generation is under way."""
+        return self.generation is not None and self.generation.end_reason is None
+
+    @property
+    def state(self) -> str:
+        """The state of the newest attempt; a generation whose job has not claimed one yet is starting.
+
+        A job that prepares data claims none.
+        """
+        if self.generation is None or not self.trains or self.status.state in (PREPARING, TUNING):
+            return self.status.state
+        return self.status.state if self.status.generation == self.generation.number else "starting"
+
+
+class RunWatch:
+    """Looks at a run again and again. `machines` reads the run's instances by their tags; None: not in an account.
+
+    With `launched`, agents of the launch run it, whatever happened before.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        record: LaunchRecord | None = None,
+        machines: Callable[[], Sequence[AccountMachine]] | None = None,
+        *,
+        launched: bool = False,
+    ) -> None:
+        self._store, self._run, self._record, self._launched = store, run, record, launched
+        self._machines = machines or (lambda: ())
+        self._heartbeats, self._spends = HostHeartbeats(store, run), HostSpends(store, run)
+        self._heard: dict[str, tuple[str, float]] = {}  # host -> its last heartbeat, and when it was first seen here
+        self._plan: dict[str, Any] | None = None
+
+    def look(self) -> RunView:
+        """Raises StoreError if the store does not answer, and CloudError if AWS does not."""
+        status = find_status(self._store, self._run)
+        found = list_meeting(self._store, self._run)
+        generation = read_generation(self._store, self._run, found)
+        launch = self._launch()
+        if generation is not None and launch is not None and generation.launch not in (None, launch.id):
+            generation = replace(generation, exit_code=None)  # the end of an earlier launch is history
+        booting = list(self._booting(found))
+        nodes = [*self._hosts(found, generation), *booting]
+        nodes.sort(key=lambda node: (node.rank is None, node.rank or 0, node.machine))
+        agents = bool(nodes) or status.generation is not None or (launch is not None and not status.attempts)
+        shapes = {each.shape for each in found.hosts if each.presence != "left"}
+        wanted = launch.nodes if launch else max((int(each.partition("x")[0]) for each in shapes), default=None)
+        return RunView(
+            at=datetime.now(UTC).isoformat(timespec="seconds"),
+            status=self._with_launch(status, launch, booting),
+            nodes=tuple(nodes),
+            wanted=wanted,
+            left=sum(each.presence == "left" for each in found.hosts),
+            generation=generation,
+            launch=launch,
+            by_agents=self._launched or agents,
+        )
+
+    def _launch(self) -> LaunchView | None:
+        record = self._record
+        if record is None:
+            return None
+        number, _ = current_offer(self._store, record)
+        group, plan = record.groups[number], self._read_plan(record)
+        offers = plan.get("offers") or []
+        return LaunchView(
+            id=record.id,
+            machines=group.text,
+            nodes=group.nodes,
+            usd_per_hour=group.nodes * group.usd_per_hour,
+            offer=number + 1,
+            offers=len(record.groups),
+            kill_at=group.kill_at,
+            planned_usd=offers[number]["cost"]["usd"] if number < len(offers) else None,
+            budget_usd=plan.get("budget_usd"),
+        )
+
+    def _read_plan(self, record: LaunchRecord) -> dict[str, Any]:
+        if self._plan is None:
+            try:
+                self._plan = read_object(self._store, f"{launch_folder(record)}/plan.json")
+            except NotFound:
+                self._plan = {}
+        return self._plan
+
+    def _hosts(self, found: MeetingObjects, generation: GenerationRecord | None) -> Iterator[NodeView]:
+        present = [each for each in found.hosts if each.presence != "left"]
+        newest = max((each.stat.modified for each in present), default=0.0)
+        for host, record in self._heartbeats.read(present):
+            silent = max(newest - host.stat.modified, self._seconds_unheard(host))
+            state, rank = host_state(host, record, generation)
+            machine = host.host.rpartition(".")[0]
+            if silent > SILENT_SECONDS:
+                yield NodeView(machine, "silent", rank, silent)
+            else:
+                yield NodeView(machine, state, rank)
+
+    def _seconds_unheard(self, host: HostRecord) -> float:
+        """For how long its heartbeat has not changed while this process looked: no two clocks are compared."""
+        now = time.monotonic()
+        known = self._heard.get(host.host)
+        if known is None or known[0] != host.stat.etag:
+            self._heard[host.host] = known = (host.stat.etag, now)
+        return now - known[1]
+
+    def _booting(self, found: MeetingObjects) -> Iterator[NodeView]:
+        """Machines that are rented and have not registered yet."""
+        known = {each.host.rpartition(".")[0] for each in found.hosts}
+        for each in self._machines():
+            if each.instance not in known:
+                yield NodeView(each.instance, "boots", seconds=each.age_seconds)
+
+    def _with_launch(self, status: RunStatus, launch: LaunchView | None, booting: Sequence[NodeView]) -> RunStatus:
+        """Add what the store does not have yet: machines cost money before they record it, and the plan has a budget."""
+        if launch is None:
+            return status
+        counted = {key.split()[0] for spend in self._spends.read() for key in spend.get("machines", {})}
+        seconds = sum(node.seconds or 0.0 for node in booting if node.machine not in counted)
+        usd = (status.usd or 0.0) + seconds * launch.usd_per_hour / launch.nodes / 3600
+        budget = status.budget_usd if status.budget_usd is not None else launch.budget_usd
+        return replace(status, usd=usd if seconds else status.usd, budget_usd=budget)
+
+
+def host_state(host: HostRecord, record: dict[str, Any], generation: GenerationRecord | None) -> tuple[str, int | None]:
+    """What a host does, in one word, and its number in the generation that is under way."""
+    under_way = generation is not None and generation.end_reason is None
+    member = generation is not None and under_way and host.host in generation.members
+    rank = generation.members.index(host.host) if generation is not None and member else None
+    phase = record.get("phase")
+    if host.presence == "away":
+        return "not ready", rank
+    if phase == "running":
+        return ("trains" if member else "stops"), rank
+    if phase == "stopping":
+        return "stops", rank
+    return ("joins" if member else "spare" if under_way else "waits"), rank
+
+
+def headline(view: RunView) -> str:
+    """The state of the run in a few words."""
+    ready = sum(node.state in ("waits", "joins") for node in view.nodes)
+    if not view.by_agents or view.trains:
+        return view.state
+    if view.generation is not None and view.generation.exit_code is not None:
+        return f"over, exit code {view.generation.exit_code}"
+    if not view.nodes:
+        return "launched: no machine has started" if view.state == LAUNCHED else "no machine is there"
+    return f"{ready} of {plural(view.wanted or len(view.nodes), 'node')} ready"
+
+
+def view_rows(view: RunView) -> list[tuple[str, str]]:
+    """The run as rows of a table."""
+    rows = [("run", f"{view.status.run}: {headline(view)}" if view.by_agents else view.status.run)]
+    if view.launch is not None:
+        launch = view.launch
+        tried = f", offer {launch.offer} of {launch.offers}" if launch.offers > 1 else ""
+        rows.append(("machines", f"{launch.machines}, ${launch.usd_per_hour:.2f} an hour{tried}"))
+    if view.generation is not None:
+        ended = f", ended: {view.generation.end_reason}" if view.generation.end_reason else ""
+        rows.append(("generation", f"{view.generation.number}{ended}"))
+    rows += [(_node_name(node), _node_text(node)) for node in view.nodes]
+    if view.left:
+        rows.append(("left", plural(view.left, "node")))
+    hidden = {"state", "attempts"} if view.by_agents else set[str]()
+    hidden |= set() if view.state == "running" else {"speed", "slowest rank"}  # of an earlier attempt
+    hidden |= {"reason"} if view.state == "starting" else set()
+    rows += [(name, text) for name, text in describe_status(view.status) if name not in hidden and text != "0/0"]
+    if view.launch is not None:
+        rows += _launch_rows(view)
+    return rows
+
+
+def _launch_rows(view: RunView) -> Iterator[tuple[str, str]]:
+    assert view.launch is not None
+    if view.launch.planned_usd is not None:
+        yield "planned", f"${view.launch.planned_usd:.2f}"
+    if not view.launch.kill_at:
+        return
+    left = (datetime.fromisoformat(view.launch.kill_at) - datetime.fromisoformat(view.at)).total_seconds()
+    yield "kill time", f"{view.launch.kill_at}, {f'in {format_seconds(left)}' if left > 0 else 'over'}"
+
+
+def _node_name(node: NodeView) -> str:
+    return f"node {node.rank}" if node.rank is not None else "node"
+
+
+def _node_text(node: NodeView) -> str:
+    return f"{node.machine} {node.state}" + (f" for {format_seconds(round(node.seconds))}" if node.seconds else "")
+
+
+def view_line(view: RunView) -> str:
+    """The run in one line, for a log."""
+    status, nodes = view.status, [node.state for node in view.nodes]
+    running = view.state == "running"
+    counted = ", ".join(f"{nodes.count(state)} {state}" for state in sorted(set(nodes)))
+    parts = [
+        headline(view),
+        f"generation {view.generation.number}" if view.generation is not None else "",
+        f"nodes: {counted}" if counted else "",
+        f"step {status.step}/{status.total_steps}" if status.total_steps else "",
+        f"loss {status.loss:.4f}" if status.loss is not None else "",
+        f"{format_count(status.tokens_per_s)} tokens/s" if running and status.tokens_per_s is not None else "",
+        f"MFU {status.mfu:.1%}" if running and status.mfu is not None else "",
+        _dollars(status),
+        f"kill time {view.launch.kill_at}" if view.launch is not None and view.launch.kill_at else "",
+    ]
+    return f"{view.at} {status.run} " + " | ".join(part for part in parts if part)
+
+
+def _dollars(status: RunStatus) -> str:
+    if status.usd is None:
+        return ""
+    of = f" of ${status.projected_usd:.2f}" if status.projected_usd is not None else ""
+    return f"${status.usd:.2f}{of}" + (f", budget ${status.budget_usd:g}" if status.budget_usd is not None else "")

@@ -1,0 +1,128 @@
+"""What a SageMaker training job needs: a role that SageMaker may assume, quota of its own, an image that can be pulled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...aws import Call, CloudError
+from ...planning import load_catalog
+from ..checks.check import Failed, NotChecked, Preflight
+from .jobs import quota_of, training_quotas, used_instances
+from .requests import ecr_image, job_role
+
+SERVICE = "sagemaker.amazonaws.com"
+APPLY = "set sagemaker = true in infra/terraform/base/terraform.tfvars, apply, then: skytrain cloud init --force"
+QUOTA_PAGE = "https://{region}.console.aws.amazon.com/servicequotas/home/services/sagemaker/quotas/{code}"
+
+
+def role(preflight: Preflight) -> str:
+    """Check that SageMaker may assume the role of the containers."""
+    arn = job_role(preflight.config.cloud)
+    name = arn.rpartition("/")[2]
+    found = preflight.session.perform(Call("iam", "GetRole", {"RoleName": name}))["Role"]
+    if not any(trusts(each, SERVICE) for each in listed(found["AssumeRolePolicyDocument"].get("Statement", []))):
+        raise Failed(f"the role {name} does not trust {SERVICE}: SageMaker cannot run containers with it", APPLY)
+    return f"{name} trusts {SERVICE}"
+
+
+def instance_type(preflight: Preflight) -> str:
+    """Check that SageMaker has machines of the planned type, as far as this botocore knows."""
+    wanted = f"ml.{preflight.offer.instance_type}"
+    known = _training_types()
+    if wanted not in known:
+        family = wanted.rsplit(".", 1)[0]
+        others = [name for name in known if name.startswith(f"{family}.")]
+        raise Failed(
+            f"SageMaker has no training machine {wanted}",
+            f"plan another type: skytrain plan --instance NAME ({', '.join(others) or 'g5, g6e, p4d, p5 and others'})",
+            cause="capacity",
+        )
+    return wanted
+
+
+def quota(preflight: Preflight) -> str:
+    """Check SageMaker's own quota of the type, which counts machines; EC2's do not apply."""
+    offer, session, wanted = preflight.offer, preflight.session, preflight.config.cloud.sagemaker
+    if wanted.training_plan is not None:
+        raise NotChecked("machines of a training plan are reserved")
+    name = f"ml.{offer.instance_type}"
+    spot = offer.market == "spot"
+    asked = f"{name} for {'spot ' if spot else ''}training job usage"
+    found = quota_of(session, asked)
+    if found is None:
+        raise NotChecked(f"Service Quotas of {session.region} names no quota '{asked}'; look it up")
+    code, held = found
+    used = used_instances(session, name, spot)
+    if held - used < offer.nodes:
+        raise Failed(
+            f"{offer.nodes} x {name}, {offer.market}: the quota '{asked}' is {held}, of which {used} are in use",
+            f"request {used + offer.nodes} or more for {code} in {session.region}, or plan smaller or fewer machines",
+            link=QUOTA_PAGE.format(region=session.region, code=code),
+            cause="quota",
+        )
+    return f"{offer.nodes} x {name}, {offer.market}: {held - used} of {held} are free ({code})"
+
+
+def quotas(preflight: Preflight) -> str:
+    """Name the machines with GPUs that the account may train on, without a plan that asks for one of them."""
+    found = training_quotas(preflight.session)
+    types = [one.type for one in load_catalog().instances]
+    parts = []
+    for market, kind in (("on demand", ""), ("spot", "spot ")):
+        held = {type: found.get(f"ml.{type} for {kind}training job usage", 0) for type in types}
+        named = [f"{count} x ml.{type}" for type, count in held.items() if count]
+        parts.append(f"{market}: {', '.join(named) or 'none'}")
+    if all(part.endswith(": none") for part in parts):
+        raise Failed(
+            f"SageMaker's quotas of all machines with GPUs are 0 in {preflight.session.region}",
+            "request one in Service Quotas, such as 'ml.g5.12xlarge for spot training job usage'",
+            link=QUOTA_PAGE.format(region=preflight.session.region, code="").removesuffix("/"),
+            cause="quota",
+        )
+    return "; ".join(parts)
+
+
+def image(preflight: Preflight) -> str:
+    """Check that the image exists in ECR and that this account may pull it."""
+    wanted, session = preflight.config.cloud.sagemaker, preflight.session
+    found = ecr_image(wanted)
+    if found.region != session.region:
+        raise Failed(
+            f"the image is in {found.region}: SageMaker pulls images of its own region, {session.region}",
+            f"use the image of {session.region}, or copy it there",
+        )
+    named = {
+        "registryId": found.account,
+        "repositoryName": found.name,
+        "imageIds": [{"imageDigest": found.digest}],
+    }
+    try:
+        answer = session.perform(Call("ecr", "BatchGetImage", named))
+    except CloudError as error:
+        raise Failed(f"the image cannot be pulled: {error.problem}", error.fix, cause=error.cause) from None
+    if not answer.get("images"):
+        reasons = [one.get("failureReason", one.get("failureCode", "")) for one in answer.get("failures", [])]
+        raise Failed(
+            f"{found.account}.dkr.ecr.{found.region}: {found.name} has no image {found.digest} ({'; '.join(reasons)})",
+            "set cloud.sagemaker.image to one that it has: aws ecr describe-images --repository-name NAME",
+        )
+    return f"{found.name}@{found.digest[:19]}... in account {found.account}"
+
+
+def trusts(statement: dict[str, Any], service: str) -> bool:
+    """Whether a statement of a role's trust policy lets the service assume the role."""
+    if statement.get("Effect") != "Allow" or "sts:AssumeRole" not in listed(statement.get("Action", [])):
+        return False
+    principal = statement.get("Principal", {})
+    return principal == "*" or service in listed(principal.get("Service", []))
+
+
+def listed(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else [found]
+
+
+def _training_types() -> list[str]:
+    import botocore.session
+
+    model = botocore.session.Session().get_service_model("sagemaker")
+    return list(model.shape_for("TrainingInstanceType").enum)

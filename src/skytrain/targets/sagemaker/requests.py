@@ -1,0 +1,226 @@
+"""The SageMaker request that trains a plan: one training job, whose containers run the node agent.
+
+Checkpoints go straight to the store, so the request has no CheckpointConfig: SageMaker's copying is asynchronous and
+says nothing when it fails.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from ...aws import SECRET_NAME, SECRET_VALUE, Call, Tags
+from ...config import CloudConfig, SageMakerConfig, SkytrainError, format_seconds
+from ...planning import PlannedOffer, load_catalog
+
+NAME_LENGTH = 63
+MOST_SECONDS = 28 * 86400  # of a training job
+LEAST_PENDING_SECONDS = 1800
+ENTRY = "start.sh"  # in the channel `launch`
+LAUNCH, BUNDLE = "launch", "bundle"  # channels
+IMAGE = re.compile(
+    r"(?P<account>\d{12})\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?/(?P<name>[a-z0-9._/-]+)"
+    r"@(?P<digest>sha256:[0-9a-f]{64})"
+)
+# Of the lines that training prints: `step 20/300 | loss 4.2 | lr ...` and `step 20 | validation loss 4.3`.
+NUMBER = r"([-+0-9.e]+|nan|inf)"
+METRICS = {
+    "train/step": r"step ([0-9]+)/[0-9]+ \| loss",
+    "train/loss": rf"\| loss {NUMBER}",
+    "train/lr": rf"\| lr {NUMBER}",
+    "train/grad_norm": rf"\| norm {NUMBER}",
+    "perf/step_ms": r"\| ([0-9]+) ms \|",
+    "perf/mfu_percent": r"\| mfu ([0-9.]+)%",
+    "cost/usd": r"\| \$([0-9.]+) of \$",
+    "val/loss": rf"\| validation loss {NUMBER}",
+}
+
+
+@dataclass(frozen=True)
+class EcrImage:
+    """A container image in a registry of ECR, by digest."""
+
+    account: str
+    region: str
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class JobPlaces:
+    """s3:// URLs of a training job."""
+
+    launch: str  # the start script and the user's configuration
+    bundle: str  # packages
+    output: str  # what SageMaker itself uploads; nothing of ours
+    tensorboard: str
+
+
+@dataclass(frozen=True)
+class SageMakerJobSpec:
+    """All that the request is made of."""
+
+    run: str
+    launch: str
+    offer: PlannedOffer
+    tags: Tags
+    cloud: CloudConfig
+    places: JobPlaces
+    launched_at: datetime
+
+    @property
+    def name(self) -> str:
+        return training_job_name(self.tags.project, self.run, self.launch)
+
+    @property
+    def run_seconds(self) -> int:
+        return int(self.offer.kill_after_seconds)
+
+    @property
+    def wait_seconds(self) -> int:
+        return max(LEAST_PENDING_SECONDS, int(self.cloud.sagemaker.wait))
+
+    @property
+    def kill_at(self) -> datetime:
+        """When SageMaker has ended the job, whatever happens."""
+        return self.launched_at + timedelta(seconds=self.wait_seconds + self.run_seconds)
+
+    def request(self) -> Call:
+        """Return the request; raises SkytrainError for settings that SageMaker refuses."""
+        wanted, offer = self.cloud.sagemaker, self.offer
+        check_settings(wanted, offer)
+        key = self.cloud.kms_key
+        body: dict[str, Any] = {
+            "TrainingJobName": self.name,
+            "RoleArn": job_role(self.cloud),
+            "AlgorithmSpecification": {
+                "TrainingImage": wanted.image,
+                "TrainingInputMode": "File",
+                "ContainerEntrypoint": ["bash", f"{wanted.root}/input/data/{LAUNCH}/{ENTRY}"],
+                "MetricDefinitions": [{"Name": name, "Regex": regex} for name, regex in METRICS.items()],
+                "EnableSageMakerMetricsTimeSeries": True,
+            },
+            "InputDataConfig": [_channel(LAUNCH, self.places.launch), _channel(BUNDLE, self.places.bundle)],
+            "OutputDataConfig": {"S3OutputPath": self.places.output, **({"KmsKeyId": key} if key else {})},
+            "ResourceConfig": _resources(self),
+            "StoppingCondition": self._stopping(),
+            "RetryStrategy": {"MaximumRetryAttempts": wanted.retries},
+            "TensorBoardOutputConfig": {"S3OutputPath": self.places.tensorboard},
+            "VpcConfig": {
+                "Subnets": _needed(sorted(self.cloud.subnets.private.values()), "subnets.private"),
+                "SecurityGroupIds": [_needed(self.cloud.security_group, "security_group")],
+            },
+            "EnableNetworkIsolation": False,  # the store is in S3
+            "EnableInterContainerTrafficEncryption": wanted.encrypt_traffic,
+            "EnableManagedSpotTraining": offer.market == "spot",
+            "Environment": self._environment(),
+            "Tags": replace(self.tags, run=self.run, expires_at=self.kill_at).pairs(),
+        }
+        return Call("sagemaker", "CreateTrainingJob", body)
+
+    def _stopping(self) -> dict[str, int]:
+        """Both limits cover all attempts together; a job on demand has its own limit for waiting."""
+        if self.offer.market == "spot":
+            return {
+                "MaxRuntimeInSeconds": self.run_seconds,
+                "MaxWaitTimeInSeconds": self.run_seconds + self.wait_seconds,
+            }
+        return {"MaxRuntimeInSeconds": self.run_seconds, "MaxPendingTimeInSeconds": self.wait_seconds}
+
+    def _environment(self) -> dict[str, str]:
+        region = _needed(self.cloud.region, "region")
+        # A container's metadata service is not the instance's: credentials come from the role, spot notices as signals.
+        return {"AWS_REGION": region, "AWS_EC2_METADATA_DISABLED": "true", **self.cloud.sagemaker.environment}
+
+
+def training_job_name(project: str, run: str, launch: str) -> str:
+    """Return the name of a launch's job. Long or odd run names are followed by their hash."""
+    full, most = f"skytrain-{project}-{run}", NAME_LENGTH - len(launch) - 1
+    plain = re.sub(r"[^A-Za-z0-9]+", "-", full).strip("-")
+    if plain != full or len(plain) > most:
+        plain = f"{plain[: most - 11].rstrip('-')}-{hashlib.sha256(f'{project}/{run}'.encode()).hexdigest()[:10]}"
+    return f"{plain}-{launch}"
+
+
+def job_role(cloud: CloudConfig) -> str:
+    """Return the role of the containers."""
+    return str(_needed(cloud.sagemaker.role or cloud.roles.node, "roles.node"))
+
+
+def ecr_image(wanted: SageMakerConfig) -> EcrImage:
+    """Return the image; raises SkytrainError unless it is in ECR and named by digest."""
+    if wanted.image is None:
+        raise SkytrainError(
+            "cloud.sagemaker.image is not set, and the store records none\n"
+            "  skytrain image push makes and records one; or an image in ECR with PyTorch: cloud.sagemaker.image=ACCOUNT.dkr.ecr.REGION.amazonaws.com/"
+            "NAME@sha256:...; docs/sagemaker.md shows how to find AWS's own"
+        )
+    found = IMAGE.fullmatch(wanted.image)
+    if found is None:
+        raise SkytrainError(
+            f"cloud.sagemaker.image={wanted.image}: not an image in ECR by digest\n"
+            "  SageMaker runs ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME@sha256:...; a tag may be moved to another image"
+        )
+    return EcrImage(**found.groupdict())
+
+
+def check_settings(wanted: SageMakerConfig, offer: PlannedOffer) -> None:
+    """Raise SkytrainError for what SageMaker refuses, or would do in silence."""
+    ecr_image(wanted)
+    spot = offer.market == "spot"
+    if spot and (wanted.warm_pool or wanted.training_plan):
+        name = "warm_pool" if wanted.warm_pool else "training_plan"
+        raise SkytrainError(
+            f"cloud.sagemaker.{name} is set, and the plan's machines are spot: SageMaker refuses both together\n"
+            "  leave it out, or plan again with --market on-demand"
+        )
+    if wanted.warm_pool and wanted.training_plan:
+        raise SkytrainError(
+            "cloud.sagemaker.warm_pool and cloud.sagemaker.training_plan: SageMaker takes one of them\n"
+            "  machines of a training plan are yours for its whole time: leave out the warm pool"
+        )
+    if offer.kill_after_seconds > MOST_SECONDS:
+        raise SkytrainError(
+            f"the plan may run for {format_seconds(round(offer.kill_after_seconds))}; a training job ends after 28 days\n"
+            "  plan more or larger machines, or fewer tokens"
+        )
+    if wanted.wait > MOST_SECONDS:
+        raise SkytrainError(
+            f"cloud.sagemaker.wait={format_seconds(wanted.wait)}: a job waits for machines for at most 28 days\n  lower it"
+        )
+    for name, value in wanted.environment.items():
+        if SECRET_NAME.search(name) or SECRET_VALUE.search(value):
+            raise SkytrainError(
+                f"cloud.sagemaker.environment.{name} looks like a secret: everyone who may describe the job would read it\n"
+                "  let the container's role read it from AWS Secrets Manager"
+            )
+
+
+def _channel(name: str, url: str) -> dict[str, Any]:
+    source = {"S3DataType": "S3Prefix", "S3Uri": f"{url}/", "S3DataDistributionType": "FullyReplicated"}
+    return {"ChannelName": name, "DataSource": {"S3DataSource": source}}
+
+
+def _resources(job: SageMakerJobSpec) -> dict[str, Any]:
+    offer, wanted = job.offer, job.cloud.sagemaker
+    size, disk = wanted.volume_gb or offer.disk_gb, load_catalog().instance(offer.instance_type).nvme_gb
+    # With local disks there is no volume: SageMaker refuses a key for it, and more than the disks hold.
+    volume: dict[str, Any] = {"VolumeSizeInGB": min(size, disk) if disk else size}
+    if not disk and job.cloud.kms_key:
+        volume["VolumeKmsKeyId"] = job.cloud.kms_key
+    return {
+        "InstanceType": f"ml.{offer.instance_type}",
+        "InstanceCount": offer.nodes,
+        **volume,
+        **({"KeepAlivePeriodInSeconds": int(wanted.warm_pool)} if wanted.warm_pool else {}),
+        **({"TrainingPlanArn": wanted.training_plan} if wanted.training_plan else {}),
+    }
+
+
+def _needed(value: Any, name: str) -> Any:
+    if not value:
+        raise SkytrainError(f"cloud.{name} is not set\n  skytrain cloud init sets it")
+    return value

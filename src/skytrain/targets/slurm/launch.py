@@ -1,0 +1,189 @@
+"""Launch on a Slurm cluster: check what can be checked, write the batch script of the run, submit it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ...config import Composed, Config, SkytrainError, SlurmConfig, check_job, format_seconds
+from ...runs import (
+    LaunchedGroup,
+    LaunchId,
+    LaunchRecord,
+    create_launch,
+    launches_of,
+    mark_failed,
+    next_launch,
+    run_name,
+    user_name,
+)
+from ...storage import Store, open_store
+from ..jobs import launch_record
+from ..limits import check_alone
+from .cluster import SlurmError, check_slurm_version, preempt_mode, slurm_jobs, slurm_partitions, submit_job
+from .requests import SlurmScript, slurm_job_name
+
+PRIVATE = ("ramfs", "tmpfs")  # in the memory of one machine
+LOCAL = ("btrfs", "ext2", "ext3", "ext4", "overlay", "xfs", "zfs")  # shared only if this machine exports it
+
+
+@dataclass(frozen=True)
+class SlurmLaunch:
+    """A script that has passed every check, before it is written and submitted."""
+
+    script: SlurmScript
+    notes: tuple[str, ...]
+    record: LaunchRecord
+    store: Store
+
+    @property
+    def path(self) -> Path:
+        return self.script.folder / "job.sh"
+
+
+def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask: bool = True) -> SlurmLaunch:
+    """Make the batch script and check it. With `ask` off, the cluster is not asked: for a look at the script."""
+    config, wanted = composed.config, composed.config.cloud.slurm
+    _check_times(config)
+    if wanted.processes is not None:
+        check_job(config, wanted.processes * wanted.nodes, wanted.nodes)
+    run = run_name(config)
+    folder, store = Path(wanted.folder).absolute(), open_store(config.store)
+    earlier = launches_of(store, run) if ask else []
+    number = next_launch(earlier)
+    script = SlurmScript(
+        run,
+        number,
+        (*composed.words, *options, f"run={run}"),
+        wanted,
+        folder / run,
+        Path.cwd(),
+        store_root(config),
+        job_python(wanted),
+        config.trainer.max_restarts,
+    )
+    notes = [note for path in script.shared_folders for note in _check_shared(path, wanted)]
+    if ask:
+        _check_store(script.store)
+        check_slurm_version()
+        partition = _check_partition(wanted)
+        if "CANCEL" in preempt_mode(partition):
+            notes.append(
+                f"partition {partition} cancels jobs that it preempts: then launch the run again, and it resumes from "
+                "its last commit"
+            )
+        active = [job for job in slurm_jobs(run) if not job.has_ended]
+        if active:
+            raise SkytrainError(
+                f"run {run} is job {active[0].id} already, {active[0].state.lower()}\n"
+                f"  watch it: skytrain status {run} cloud=slurm; end it: skytrain stop {run} cloud=slurm"
+            )
+        # Of its own jobs the scheduler has told; of others the store does.
+        elsewhere = [record for record in earlier if record.target != config.cloud.target]
+        check_alone(elsewhere, store, datetime.now(UTC), lambda _: None)
+        submit_job(script.render(), test_only=True)
+    return SlurmLaunch(script, tuple(notes), _record(composed, LaunchId(run, number)), store)
+
+
+def _record(composed: Composed, launch: LaunchId) -> LaunchRecord:
+    wanted, usd = composed.config.cloud.slurm, composed.config.budget.usd_per_hour or 0.0
+    group = LaunchedGroup(slurm_job_name(launch.run), "", "node", "slurm", wanted.nodes, usd, "", False)
+    record = launch_record(composed, launch, datetime.now(UTC), [group])
+    return replace(record, launched_by=composed.config.cloud.owner or user_name())
+
+
+def job_python(wanted: SlurmConfig) -> str:
+    """Return the Python that runs a job: this one, or that of its container."""
+    return wanted.python or ("python3" if wanted.container else sys.executable)
+
+
+def start_slurm_launch(launch: SlurmLaunch) -> str:
+    """Write the record and the script, submit it, and return the number of the job."""
+    create_launch(launch.store, launch.record)
+    try:
+        launch.path.parent.mkdir(parents=True, exist_ok=True)
+        launch.path.write_text(launch.script.render())
+        launch.path.chmod(0o755)
+        return submit_job(launch.script.render())
+    except BaseException:
+        mark_failed(launch.store, launch.record)
+        raise
+
+
+def store_root(config: Config) -> str:
+    root = config.store.root.removeprefix("file://")
+    return root if "://" in root else str(Path(root).expanduser().absolute())
+
+
+def _check_store(root: str) -> None:
+    """Raise for a folder that is missing: the job would find no data there, after its time in the queue."""
+    if "://" not in root and not Path(root).is_dir():
+        raise SkytrainError(
+            f"store.root={root} does not exist\n  prepare data there first, where all nodes see it: skytrain prepare"
+        )
+
+
+def _check_times(config: Config) -> None:
+    wanted, stop = config.cloud.slurm, config.trainer.stop_within
+    if wanted.save_before < stop:
+        raise SkytrainError(
+            f"cloud.slurm.save_before={format_seconds(wanted.save_before)}: a save may take "
+            f"trainer.stop_within={format_seconds(stop)}\n  raise the first or lower the second"
+        )
+    if wanted.time <= wanted.save_before:
+        raise SkytrainError(
+            f"cloud.slurm.time={format_seconds(wanted.time)}: the job would be asked to save "
+            f"{format_seconds(wanted.save_before)} before its limit, when it starts\n"
+            "  raise the time limit, or lower cloud.slurm.save_before"
+        )
+
+
+def _check_partition(wanted: SlurmConfig) -> str:
+    """Return the partition's name. Raise for one that is missing, too small or too short."""
+    found = slurm_partitions()
+    names = {each.name.rstrip("*"): each for each in found}
+    chosen = wanted.partition or next((each.name.rstrip("*") for each in found if each.name.endswith("*")), None)
+    if chosen is None:
+        raise SkytrainError(f"the cluster has no default partition\n  set cloud.slurm.partition: {', '.join(names)}")
+    if chosen not in names:
+        raise SkytrainError(f"cloud.slurm.partition={chosen}: no such partition\n  one of {', '.join(names)}")
+    partition = names[chosen]
+    if wanted.nodes > partition.nodes:
+        raise SlurmError(
+            f"cloud.slurm.nodes={wanted.nodes}: partition {chosen} has {partition.nodes}\n  ask for fewer, or another",
+            "quota",
+        )
+    if partition.seconds is not None and wanted.time > partition.seconds:
+        raise SkytrainError(
+            f"cloud.slurm.time={format_seconds(wanted.time)}: partition {chosen} allows "
+            f"{format_seconds(partition.seconds)}\n  set cloud.slurm.time; the run continues in the next job"
+        )
+    return chosen
+
+
+def _check_shared(path: str, wanted: SlurmConfig) -> list[str]:
+    """Raise if other nodes cannot see the folder; return what is doubtful."""
+    kind = filesystem_of(Path(path))
+    if kind in PRIVATE and wanted.nodes > 1:
+        raise SlurmError(
+            f"{path} is in the memory of this machine ({kind}): other nodes cannot see it\n"
+            "  choose a folder that all nodes share, or a store in S3"
+        )
+    if kind in LOCAL and wanted.nodes > 1:
+        return [f"{path} is on a disk of this machine ({kind}); every node must mount it: the job checks that"]
+    return []
+
+
+def filesystem_of(path: Path, mounts: Callable[[], str] = lambda: Path("/proc/self/mounts").read_text()) -> str:
+    """Return the kind of the file system on which a path is, or will be."""
+    place, best, kind = os.path.realpath(path), "", ""
+    for line in mounts().splitlines():
+        _, point, found = line.split()[:3]
+        point = point.replace("\\040", " ")
+        if (place == point or place.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
+            best, kind = point, found
+    return kind

@@ -1,0 +1,298 @@
+"""Stop: ask the processes of a run to save a checkpoint and end, wait until they have, and end its machines."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+
+from ..aws import KINDS, AwsSession, Call, CloudResource, open_session, scale_to_zero
+from ..config import Config, SkytrainError, plural
+from ..runs import (
+    Reporter,
+    RunStatus,
+    ask_stop,
+    attempt_numbers,
+    launches_of,
+    load_run,
+    stop_key,
+    stopped_key,
+    withdraw_launch,
+)
+from ..storage import Store, open_store
+from ..tuning import SweepStatus, stop_sweep
+from .account import machines_of
+from .run_status import LAUNCHED, PREPARING, SERVING, TUNING, find_status, status_of
+
+POLL_SECONDS = 2.0
+LIVE = ("running", "starting")
+API_KEY = "API key"  # the kind of resource
+
+
+@dataclass(frozen=True)
+class StoppedRun:
+    """What became of a run that was asked to stop."""
+
+    run: str
+    state: str  # as `skytrain status` shows it
+    asked: bool  # whether there was anything to stop
+    step: int
+    total_steps: int
+    checkpoint_step: int | None
+
+    @property
+    def may_be_saving(self) -> bool:
+        """Whether ending its machines now could lose a checkpoint."""
+        return self.state in LIVE
+
+
+@dataclass(frozen=True)
+class StopResult:
+    """What `stop` has done, for people and for --json."""
+
+    text: str
+    facts: object
+    exit_code: int = 0
+    warning: str | None = None
+
+
+@dataclass(frozen=True)
+class PlannedStop:
+    """What `stop` would end. Nothing has been asked yet."""
+
+    requests: Callable[[], str]  # what --dry-run prints
+    end: Callable[[float, bool, Reporter], StopResult]  # is given --wait in seconds and --force
+    question: str | None = None  # None: nothing that needs an answer
+    session: AwsSession | None = None  # whose account the question names
+    usd_per_hour: float = 0.0  # that it saves
+
+
+@dataclass(frozen=True)
+class ActiveJob:
+    """A job of a scheduler that has not ended."""
+
+    name: str
+    began: bool  # whether its processes have started: they may have something to save
+    end: Callable[[], object]
+    ended: str  # what it is then: cancelled, deleted, stopped
+
+
+def stop(config: Config, run: str, wait_seconds: float, reporter: Reporter) -> StoppedRun:
+    """Ask the run's newest attempt to stop, and wait up to `wait_seconds` for its end."""
+    store = open_store(config.store)
+    found = find_status(store, run)
+    if found.state == LAUNCHED:
+        withdraw_launch(store, launches_of(store, run)[-1])
+    if found.state in (LAUNCHED, SERVING) and (last := launches_of(store, run)[-1]).verb == "serve":
+        store.write(stopped_key(last), b"{}")
+    # A stale attempt is asked too: its machine may only be cut off from the store.
+    if found.state not in (*LIVE, "stale"):
+        return _result(found, asked=False)
+    asked = attempt_numbers(store, run)[-1]
+    ask_stop(store, run, asked)
+    reporter.note(f"{run}: asked attempt {asked} to save a checkpoint and stop")
+    return _result(_wait(store, found, asked, wait_seconds, reporter), asked=True)
+
+
+def _wait(store: Store, found: RunStatus, asked: int, wait_seconds: float, reporter: Reporter) -> RunStatus:
+    record, began = load_run(store, found.run), time.monotonic()
+    while found.state in LIVE:
+        elapsed = time.monotonic() - began
+        if elapsed >= wait_seconds:
+            break
+        reporter.progress("stop", elapsed, None, f"{found.state}, step {found.step}", wait_seconds - elapsed)
+        time.sleep(min(POLL_SECONDS, wait_seconds - elapsed))
+        newest = attempt_numbers(store, found.run)[-1]
+        if newest > asked:
+            # torchrun restarts crashed workers by itself; their new attempt is to stop as well.
+            asked = newest
+            ask_stop(store, found.run, asked)
+        found = status_of(store, record)
+    return found
+
+
+def stop_calls(machines: Sequence[CloudResource]) -> list[tuple[str, Call]]:
+    """The requests that end a run's machines, each with its region: groups first, which would replace instances."""
+    groups = [each for each in machines if each.kind == "Auto Scaling group"]
+    calls = [(group.region, scale_to_zero(group)) for group in groups]
+    for region in sorted({each.region for each in machines}):
+        ids = [each.id for each in machines if each.kind == "instance" and each.region == region]
+        if ids:
+            calls.append((region, Call("ec2", "TerminateInstances", {"InstanceIds": ids})))
+    for key in (each for each in machines if each.kind == API_KEY):
+        calls += [(key.region, call) for call in KINDS[API_KEY].delete(key)]
+    return calls
+
+
+def account_machines(
+    config: Config, runs: Sequence[str], tell: Callable[[str], None]
+) -> tuple[AwsSession | None, list[CloudResource]]:
+    """The machines of these runs; none without an AWS account in the configuration."""
+    if config.cloud.project is None or not runs:
+        return None, []
+    session = open_session(config.cloud.region, config.cloud.account)
+    return session, [each for run in runs for each in machines_of(config, session, run, tell)]
+
+
+def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) -> PlannedStop:
+    """Let a run save and stop, then end the machines of the account that carry its tag."""
+    session, machines = account_machines(config, [run], tell)
+
+    def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
+        stopped = stop(config, run, wait_seconds, reporter)
+        left = stopped.may_be_saving and not force
+        if session is not None and machines and not left:
+            # Those of now: a group may have replaced some during the wait, and others have ended by themselves.
+            end_machines(session, account_machines(config, [run], tell)[1] if stopped.asked else machines, reporter)
+        if session is not None and not left:
+            mark_stopped(config, run)
+        warning = (
+            f"its machines still run: they end by themselves when it has saved; run this again, or add --force\n"
+            f"  skytrain status {run} cloud=aws"
+        )
+        if machines and left:
+            return StopResult(describe_stop(stopped), asdict(stopped), 3, warning)
+        return _result_here(config, stopped)
+
+    def requests() -> str:
+        return json.dumps(planned_stop(config, run, machines), indent=1)
+
+    if not machines:
+        return PlannedStop(requests, end)
+    require_run(config, run, machines)
+    return PlannedStop(requests, end, _end_question(run, machines), session, _usd_per_hour(machines))
+
+
+def stop_with_jobs(config: Config, run: str, active: Callable[[], Sequence[ActiveJob]]) -> PlannedStop:
+    """Let a run save and stop, then end its jobs. Jobs that only wait are ended at once."""
+    if not active():
+        find_status(open_store(config.store), run)  # for its message, also in a dry run, if there is no such run
+
+    def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
+        jobs = active()
+        waits = bool(jobs) and not any(job.began for job in jobs)
+        stopped = None if waits else stop(config, run, wait_seconds, reporter)
+        left = stopped is not None and stopped.may_be_saving and not force
+        if not left:
+            for job in active():
+                job.end()
+                reporter.note(f"job {job.name} is {job.ended}")
+            mark_stopped(config, run)
+        if stopped is None:
+            return StopResult(f"{run}: it had not begun to train", {"run": run, "asked": False})
+        return StopResult(describe_stop(stopped), asdict(stopped), 3) if left else _result_here(config, stopped)
+
+    return PlannedStop(lambda: json.dumps([{"end": job.name} for job in active()], indent=1), end)
+
+
+def stop_whole_sweep(
+    config: Config, found: SweepStatus, tell: Callable[[str], None], end_jobs: Callable[[], None]
+) -> PlannedStop:
+    """Ask the processes of a sweep to stop, and set its machines' groups to zero; `end_jobs` ends what else it has."""
+    name = found.sweep
+    session, machines = account_machines(config, found.machines, tell)
+
+    def requests() -> str:
+        calls = [{"region": region, **call.render()} for region, call in stop_calls(machines)]
+        return json.dumps({"sessions": found.sessions, "requests": calls}, indent=1)
+
+    def end(wait_seconds: float, force: bool, reporter: Reporter) -> StopResult:
+        asked = stop_sweep(config, name, reporter)
+        if session is not None and machines:
+            end_machines(session, machines, reporter)
+        end_jobs()
+        count = plural(len(asked), "process", "processes")
+        text = f"{count} asked to stop; the same command continues it" if asked else "nothing to stop"
+        return StopResult(f"{name}: {text}", {"sweep": name, "asked": asked})
+
+    if not machines:
+        return PlannedStop(requests, end)
+    return PlannedStop(requests, end, _end_question(name, machines), session, _usd_per_hour(machines))
+
+
+def _result_here(config: Config, stopped: StoppedRun) -> StopResult:
+    """The result, with a warning if a job that has no processes to ask was launched where nobody was asked to end it."""
+    here = config.cloud.target or ("ec2" if config.cloud.project is not None else None)
+    text, facts = describe_stop(stopped), asdict(stopped)
+    if stopped.state not in (LAUNCHED, PREPARING, TUNING):
+        return StopResult(text, facts)
+    record = launches_of(open_store(config.store), stopped.run)[-1]
+    if record.failed or record.target == here:
+        return StopResult(text, facts)
+    warning = (
+        f"it was launched with {record.target_word}, where nothing was ended\n"
+        f"  skytrain stop {stopped.run} {record.target_word}"
+    )
+    return StopResult(text, facts, 3, warning)
+
+
+def mark_stopped(config: Config, run: str) -> None:
+    """Note that people have ended the target's newest launch of the run, which may then be launched elsewhere."""
+    store, target = open_store(config.store), config.cloud.target or "ec2"
+    if launches := [record for record in launches_of(store, run) if record.target == target]:
+        store.write(stopped_key(launches[-1]), b"{}")
+
+
+def _end_question(name: str, machines: Sequence[CloudResource]) -> str:
+    count = len([each for each in machines if each.kind == "instance"])
+    return f"Stop {name} and terminate {plural(count, 'machine')}?"
+
+
+def require_run(config: Config, run: str, machines: Sequence[CloudResource]) -> None:
+    """Refuse to end the machines of a run that this store does not know: it could not be asked to save first."""
+    try:
+        find_status(open_store(config.store), run)
+    except SkytrainError as error:
+        count = plural(len([each for each in machines if each.kind == "instance"]), "machine")
+        raise SkytrainError(
+            f"{error}\n  {count} with its tag may be starting, or work for another store: set store.root to that one\n"
+            f"  to end them without a checkpoint: skytrain gc --run {run} --delete cloud=aws"
+        ) from None
+
+
+def planned_stop(config: Config, run: str, machines: Sequence[CloudResource]) -> dict[str, object]:
+    """What `--dry-run` prints: the object that would be written, and the requests to AWS with their regions."""
+    store = open_store(config.store)
+    found = find_status(store, run)
+    live = found.state in (*LIVE, "stale")
+    asked = {"write": store.url(stop_key(run)), "attempt": attempt_numbers(store, run)[-1]} if live else None
+    return {"store": asked, "requests": [{"region": region, **call.render()} for region, call in stop_calls(machines)]}
+
+
+def end_machines(session: AwsSession, machines: Sequence[CloudResource], reporter: Reporter) -> int:
+    """Set the run's groups to zero and terminate its instances; returns how many instances there were."""
+    for region, call in stop_calls(machines):
+        session.perform(call, region)
+    count = len([each for each in machines if each.kind == "instance"])
+    reporter.note(f"{plural(count, 'machine')} terminated, ${_usd_per_hour(machines):.2f} per hour less")
+    return count
+
+
+def _usd_per_hour(machines: Sequence[CloudResource]) -> float:
+    return sum(each.usd_per_hour or 0.0 for each in machines)
+
+
+def _result(found: RunStatus, *, asked: bool) -> StoppedRun:
+    return StoppedRun(found.run, found.state, asked, found.step, found.total_steps, found.checkpoint_step)
+
+
+def describe_stop(stopped: StoppedRun) -> str:
+    """One line for people."""
+    reached = f"step {stopped.step}/{stopped.total_steps}"
+    kept = "no checkpoint yet" if stopped.checkpoint_step is None else f"checkpoint at step {stopped.checkpoint_step}"
+    if stopped.state == LAUNCHED:
+        return f"{stopped.run}: it had not begun to train"
+    if stopped.state == PREPARING:
+        return f"{stopped.run}: what it has prepared is used when it is launched again"
+    if stopped.state == TUNING:
+        return f"{stopped.run}: its trials continue from their checkpoints when the sweep is launched again"
+    if stopped.state == SERVING:
+        return f"{stopped.run}: its endpoint has ended; its machine and its API key are removed with cloud=ec2"
+    if not stopped.asked:
+        return f"{stopped.run}: nothing to stop, it is {stopped.state} at {reached}, {kept}"
+    if stopped.state in LIVE:
+        return f"{stopped.run}: still {stopped.state} at {reached}; it stops after its current step and a save"
+    if stopped.state == "stale":
+        return f"{stopped.run}: gives no sign of life; if its machine comes back, it stops. {kept}"
+    return f"{stopped.run}: {stopped.state} at {reached}, {kept}; the same `skytrain train` resumes it"

@@ -1,0 +1,65 @@
+"""What a sweep would buy, before anything is spent. Loads no torch where the step times are predicted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..aws import Ec2Instance, find_metadata
+from ..config import Config
+from ..runs import Reporter
+from ..storage import open_store
+from .costs import DryRun, measure, predict, priced_problem
+from .driver import check_budget
+from .ledger import Ledger
+from .problem import Observation, Problem
+from .rehearsal import rehearse
+from .setting_up import check_axes, check_range, sweep_name, sweep_price
+from .strategies.registry import find_strategy
+from .sweeps import SweepStore
+from .trials import target_shape, trial_shapes
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What a sweep would buy, before anything is spent."""
+
+    problem: Problem
+    trials: list[Observation]
+    final_usd: float
+    budget_usd: float
+    source: str  # of the step times
+    axes: tuple[str, ...] = ()  # that are tuned in turn: the trials are those of the first
+
+
+def plan_sweep(config: Config, reporter: Reporter, dry_run: DryRun | None = None) -> Schedule:
+    """The trials that the strategy would buy if published laws held, with their worst-case dollars."""
+    axes = check_axes(config)
+    if axes:
+        first: Any = axes[0]
+        config = replace(config, tune=replace(config.tune, axis=first))
+    check_range(config)
+    shapes, target = trial_shapes(config), target_shape(config)
+    if config.tune.instance is None:
+        assert dry_run is not None, "without tune.instance, steps are measured on this machine"
+        price = sweep_price(config, find_instance())
+        estimates, source = measure([*shapes, target], {}, reporter, dry_run), "measured on this machine"
+    else:
+        price, estimates = predict(config, [*shapes, target])
+        source = f"predicted for {config.tune.instance}"
+    problem, final_usd = priced_problem(config, shapes, estimates, price)
+    assert config.budget.usd is not None
+    left = (config.budget.usd - final_usd) / max(1, len(axes))
+    if left < min(rung.usd for rung in problem.rungs):
+        store = SweepStore(open_store(config.store), sweep_name(config))
+        check_budget(problem, final_usd, Ledger(store.store, store.folder, config.budget.usd))
+    trials = rehearse(problem, find_strategy(config.tune.strategy), left)
+    return Schedule(problem, trials, final_usd, config.budget.usd, source, tuple(axes))
+
+
+def find_instance() -> Ec2Instance | None:
+    metadata = find_metadata()
+    try:
+        return metadata.instance() if metadata is not None else None
+    except OSError:
+        return None

@@ -1,0 +1,109 @@
+"""Sweeps for `status`, `logs` and `stop`: what was tried and spent, who works on it, and how it is ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..config import Config, SkytrainError
+from ..runs import NoRuns, Reporter, ask_stop, attempt_numbers, launched_runs, run_names
+from ..storage import Store, open_store
+from .hosts import live_sessions
+from .sweeps import SweepState, SweepStore
+
+
+@dataclass(frozen=True)
+class SweepStatus:
+    """A sweep as the store has it."""
+
+    sweep: str
+    state: str  # tuning, idle, or answered
+    finished: int
+    running: list[str]  # trials, each with its machine
+    machines: list[str]  # names of the launches that work on it
+    sessions: list[str]  # processes that are alive
+    spent_usd: float
+    final_usd: float
+    answer: float | None
+    low: float | None
+    high: float | None
+
+
+def find_sweep_status(config: Config, name: str | None) -> SweepStatus | None:
+    """The status of a sweep; None where there is no sweep of this name."""
+    store = open_store(config.store)
+    if name is None or not SweepStore(store, name).exists():
+        return None
+    sweep = SweepStore(store, name)
+    found, answer, sessions = sweep.state(), sweep.answer(), live_sessions(sweep)
+    entries = {entry.what: entry.usd for entry in sweep.entries()}
+    final = entries.pop("final", 0.0)
+    state = "tuning" if sessions else ("answered" if answer is not None else "idle")
+    return SweepStatus(
+        name,
+        state,
+        len(found.history),
+        _running(found),
+        machines_of_sweep(store, name),
+        sessions,
+        sum(entries.values()),
+        final,
+        answer.rate if answer else None,
+        answer.low if answer else None,
+        answer.high if answer else None,
+    )
+
+
+def _running(state: SweepState) -> list[str]:
+    return [f"{one.number} {one.trial.key} on {state.claim_of(one.number).worker}" for one in state.running]
+
+
+def machines_of_sweep(store: Store, name: str) -> list[str]:
+    """The runs under which machines of a sweep were launched."""
+    return [run for run in launched_runs(store) if run.rpartition("-machine-")[0] == name]
+
+
+def sweep_rows(found: SweepStatus) -> list[tuple[str, str]]:
+    """The status of a sweep as rows; unknown values have no row."""
+    interval = f", 80% interval {found.low:.3g} to {found.high:.3g}" if found.low and found.high else ""
+    rows = {
+        "sweep": f"{found.sweep}: {found.state}",
+        "trials": f"{found.finished} finished, {len(found.running)} running",
+        **{f"trial {one.partition(' ')[0]}": one.partition(" ")[2] for one in found.running},
+        "spent": f"${found.spent_usd:.4f}, final run at most ${found.final_usd:.4f}",
+        "processes": ", ".join(found.sessions),
+        "machines": ", ".join(found.machines),
+        "answer": f"{found.answer:.4g}{interval}" if found.answer is not None else "",
+    }
+    return [(name, text) for name, text in rows.items() if text]
+
+
+def stop_sweep(config: Config, name: str, reporter: Reporter) -> list[str]:
+    """Asks all processes of a sweep to save their trials and end; returns the names of those that are alive."""
+    store = open_store(config.store)
+    sweep = SweepStore(store, name)
+    sessions = live_sessions(sweep)
+    sweep.ask_stop(sessions)
+    for one in sweep.state().running:
+        run = f"{name}-{one.number:03d}"
+        numbers = attempt_numbers(store, run)
+        if numbers and sessions:
+            ask_stop(store, run, numbers[-1])
+            reporter.note(f"{name}: asked trial {one.number} to save a checkpoint and stop")
+    return sessions
+
+
+def newest_trial_run(config: Config, name: str) -> str | None:
+    """The run of a sweep's newest trial, whose log `skytrain logs` shows; None where there is no such sweep."""
+    store = open_store(config.store)
+    sweep = SweepStore(store, name)
+    if not sweep.exists():
+        return None
+    try:
+        known = set(run_names(store))
+    except NoRuns:
+        known = set()
+    runs = [f"{name}-{one.number:03d}" for one in sweep.decisions()]
+    found = [run for run in runs if run in known]
+    if not found:
+        raise SkytrainError(f"sweep {name!r} has no trial with a log yet")
+    return found[-1]

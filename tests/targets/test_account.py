@@ -1,0 +1,296 @@
+"""status, stop and shell across an account: machines found by their tags in moto."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from skytrain import config as config_package
+from skytrain.aws import Call, GcSelection, Tags
+from skytrain.cli.main import app
+from skytrain.config import Config, SkytrainError
+from skytrain.runs import RunStatus, Silent, claim_attempt, create_run, new_record, read_stop, write_outcome
+from skytrain.storage import open_store
+from skytrain.targets import account_state, choose_machine, machine_notes, machine_rows, machines_of
+from skytrain.targets.leftovers import delete_garbage, find_garbage
+from skytrain.targets.stopping import StoppedRun, end_machines, stop_calls
+from tests.support.actions import COMMAND_ACTIONS
+from tests.support.tiny import tiny_config
+from tests.targets.conftest import use_session
+from tests.targets.seeding import AMI, complete_moto, hours_from_now
+
+REGIONS = ["us-east-1", "us-east-2"]
+CLOUD = "# @package _global_\ndefaults:\n  - none@cloud\n  - _self_\ncloud:\n  project: demo\n  region: us-east-2\n"
+
+
+def launch(session, region: str, run: str | None, project: str = "demo", count: int = 1) -> None:
+    """Instances of a run in an Auto Scaling group, as `launch` makes them."""
+    tags = Tags(project, "ada", run, hours_from_now(3))
+    ec2, name = session.client("ec2", region), f"{project}-{run}-{region}"
+    data = {"ImageId": AMI, "InstanceType": "g5.xlarge"}
+    template = ec2.create_launch_template(LaunchTemplateName=name, LaunchTemplateData=data)["LaunchTemplate"]
+    session.client("autoscaling", region).create_auto_scaling_group(
+        AutoScalingGroupName=name,
+        MinSize=0,
+        MaxSize=4,
+        DesiredCapacity=count,
+        LaunchTemplate={"LaunchTemplateId": template["LaunchTemplateId"]},
+        AvailabilityZones=[f"{region}a"],
+        Tags=tags.for_group(name),
+    )
+
+
+@pytest.fixture
+def config(tmp_path: Path, no_aws: pytest.MonkeyPatch):
+    """A folder that `skytrain cloud init` has connected, with a store in it."""
+    (tmp_path / "cloud").mkdir()
+    (tmp_path / "cloud" / "aws.yaml").write_text(CLOUD)
+    no_aws.chdir(tmp_path)
+    return connected()
+
+
+@functools.cache
+def connected() -> Config:
+    return tiny_config("store", "cloud=aws")
+
+
+@pytest.fixture
+def machines(account, config, monkeypatch):
+    """Two machines of run `a`, one of run `b`, one of another project."""
+    monkeypatch.setattr("skytrain.aws.scan.enabled_regions", lambda session: (REGIONS, []))
+    use_session(monkeypatch, lambda *_: account)
+    compose_once(monkeypatch)
+    launch(account, "us-east-2", "a", count=2)
+    launch(account, "us-east-1", "b")
+    launch(account, "us-east-1", "a", project="other")
+    return account
+
+
+COMPOSED: dict[tuple[str, ...], Any] = {}
+
+
+def compose_once(patch: pytest.MonkeyPatch) -> None:
+    """Composing takes longer than anything else here, and the same words give the same configuration."""
+    compose = config_package.compose
+
+    def composed(words, *rest, **more):
+        key = tuple(words)
+        if key not in COMPOSED:
+            COMPOSED[key] = compose(words, *rest, **more)
+        return COMPOSED[key]
+
+    patch.setattr(config_package, "compose", composed, raising=False)
+
+
+def record_run(config, name: str, *, ended: bool = False) -> None:
+    store = open_store(config.store)
+    create_run(store, new_record(config, name=name, data={}, tokenizer_id="x", parameters=1, hardware={}))
+    claim_attempt(store, name)
+    if ended:
+        write_outcome(store, name, 0, "done", 20)
+
+
+def skytrain(*words: str):
+    return CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+def test_machines_are_matched_with_runs_by_tag_with_price_and_kill_time(machines, config):
+    state = account_state(config, machines, runs=["a"])
+    assert [(each.run, each.region, each.in_store) for each in state.machines] == [
+        ("a", "us-east-2", True),
+        ("a", "us-east-2", True),
+        ("b", "us-east-1", False),
+    ]
+    assert all(each.usd_per_hour and each.type == "g5.xlarge" and each.ends_at for each in state.machines)
+    assert [each.run for each in account_state(config, machines, ["a"], run="b").machines] == ["b"]
+    rows = machine_rows(state)
+    assert rows[3][0] == "b (not in this store)" and rows[1][1].startswith("i-")
+    notes = machine_notes(state, [RunStatus("c", "stale"), RunStatus("a", "stale")])
+    assert notes[0].startswith("3 machines, $") and notes[1] == "c: stale, but none of the machines here"
+
+
+def test_status_shows_runs_and_machines_and_without_an_account_only_runs(machines, config):
+    record_run(config, "a")
+    shown = skytrain("status", f"store.root={config.store.root}", "cloud=aws").stdout
+    assert "RUN  STATE" in shown and "a    i-" not in shown.splitlines()[1]
+    assert shown.count("g5.xlarge") == 3 and "3 machines, $" in shown
+    plain = skytrain("status", f"store.root={config.store.root}").stdout
+    assert "g5.xlarge" not in plain and "starting" in plain
+    one = json.loads(skytrain("status", "a", f"store.root={config.store.root}", "cloud=aws", "--json").stdout)
+    assert one["runs"]["run"] == "a" and [each["run"] for each in one["machines"]] == ["a", "a"]
+
+
+def test_status_of_an_account_whose_store_has_no_run_still_shows_the_machines(machines, config):
+    shown = skytrain("status", f"store.root={config.store.root}", "cloud=aws").stdout
+    assert shown.startswith("no run in file://") and shown.count("(not in this store)") == 3
+
+
+def test_watching_shows_the_machines_again_until_it_is_interrupted(machines, config, monkeypatch):
+    waited = []
+
+    def sleep(seconds):
+        waited.append(seconds)
+        if len(waited) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("skytrain.cli.status.pause", sleep)
+    shown = skytrain("status", f"store.root={config.store.root}", "cloud=aws", "--watch")
+    assert shown.stdout.count("3 machines, $") == 2 and waited == [10.0, 10.0]
+
+
+def test_stop_ends_the_groups_and_machines_of_its_run_and_no_others(machines, config, monkeypatch):
+    actions = set()
+    for name in ("perform", "items"):
+        real = getattr(machines, name)
+        monkeypatch.setattr(
+            machines, name, lambda call, *rest, real=real: actions.add(call.action) or real(call, *rest)
+        )
+    found = machines_of(config, machines, "a", pytest.fail)
+    operations = [(region, call.operation) for region, call in stop_calls(found)]
+    assert operations == [("us-east-2", "UpdateAutoScalingGroup"), ("us-east-2", "TerminateInstances")]
+    assert end_machines(machines, found, Silent()) == 2
+    left = account_state(config, machines, [])
+    assert [each.run for each in left.machines] == ["b"]
+    assert actions <= set(COMMAND_ACTIONS["stop"])
+    (group,) = machines_of(config, machines, "a", pytest.fail)
+    assert group.facts["wanted"] == 0
+    assert len(account_state(replace(config, cloud=replace(config.cloud, project="other")), machines, []).machines) == 1
+
+
+def test_the_stop_command_asks_prints_requests_and_does_not_kill_what_may_be_saving(machines, config):
+    record_run(config, "a")
+    root = f"store.root={config.store.root}"
+    planned = json.loads(skytrain("stop", "a", root, "cloud=aws", "--dry-run").stdout)
+    assert planned["store"]["attempt"] == 0 and planned["store"]["write"].endswith("/runs/a/stop.json")
+    assert [each["operation"] for each in planned["requests"]] == ["UpdateAutoScalingGroup", "TerminateInstances"]
+    assert read_stop(open_store(config.store), "a") is None
+    with pytest.raises(SkytrainError, match="Stop a and terminate 2 machines"):
+        skytrain("stop", "a", root, "cloud=aws")
+    asked = skytrain("stop", "a", root, "cloud=aws", "--yes", "--wait", "0s")
+    assert asked.exit_code == 3 and "still starting" in asked.output and "its machines still run" in asked.output
+    assert read_stop(open_store(config.store), "a") is not None
+    assert len(account_state(config, machines, [], run="a").machines) == 2
+    forced = skytrain("stop", "a", root, "cloud=aws", "--yes", "--wait", "0s", "--force")
+    assert forced.exit_code == 0 and "2 machines terminated" in forced.output
+    assert account_state(config, machines, [], run="a").machines == ()
+
+
+def test_a_run_that_has_ended_only_loses_its_machines(machines, config):
+    record_run(config, "a", ended=True)
+    done = skytrain("stop", "a", f"store.root={config.store.root}", "cloud=aws", "--yes")
+    assert done.exit_code == 0 and "nothing to stop, it is done" in done.output
+    assert read_stop(open_store(config.store), "a") is None
+    assert account_state(config, machines, [], run="a").machines == ()
+
+
+def test_a_machine_is_chosen_by_number_or_id(machines, config):
+    found = machines_of(config, machines, "a", pytest.fail)
+    first, second = (choose_machine("a", found, node) for node in ("0", "1"))
+    assert first.instance != second.instance and choose_machine("a", found, second.instance) == second
+    assert first.command() == ["aws", "ssm", "start-session", "--target", first.instance, "--region", "us-east-2"]
+    with pytest.raises(SkytrainError, match=r"has 2 machines: 0: i-\w+, 1: i-\w+\n  choose one: --node N"):
+        choose_machine("a", found, None)
+    with pytest.raises(SkytrainError, match="--node 7: run 'a' has 0: "):
+        choose_machine("a", found, "7")
+    with pytest.raises(SkytrainError, match="no running machine"):
+        choose_machine("c", [], None)
+
+
+def test_shell_starts_a_session_and_names_the_program_that_is_missing(machines, tmp_path, monkeypatch):
+    shown = skytrain("shell", "b", "cloud=aws", "--dry-run").stdout
+    assert shown.startswith("aws ssm start-session --target i-") and "--region us-east-1" in shown
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    monkeypatch.setenv("PATH", str(tools))
+    with pytest.raises(SkytrainError, match="there is no `aws` here"):
+        skytrain("shell", "b", "cloud=aws")
+    (tools / "aws").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/called\nexit 4\n')
+    (tools / "aws").chmod(0o755)
+    with pytest.raises(SkytrainError, match=r"no `session-manager-plugin` here\n  install it: https://"):
+        skytrain("shell", "b", "cloud=aws")
+    (tools / "session-manager-plugin").write_text("#!/bin/sh\n")
+    (tools / "session-manager-plugin").chmod(0o755)
+    assert skytrain("shell", "b", "cloud=aws").exit_code == 4
+    assert (tmp_path / "called").read_text().startswith("ssm start-session --target i-")
+
+
+def test_gc_lists_what_it_would_delete_and_deletes_on_request(machines, config, monkeypatch):
+    complete_moto(monkeypatch)
+    record_run(config, "a", ended=True)
+    words = ("gc", f"store.root={config.store.root}", "cloud=aws", "--region", "us-east-2", "--region", "us-east-1")
+    listed = json.loads(skytrain(*words, "--json").stdout)["resources"]
+    assert {(each["tags"]["skytrain:run"], each["delete"]) for each in listed} == {("a", True), ("b", False)}
+    calls = json.loads(skytrain(*words, "--delete", "--dry-run").stdout)
+    assert [call["operation"] for call in calls] == ["DeleteAutoScalingGroup", *["TerminateInstances"] * 2]
+    done = skytrain(*words, "--delete", "--yes", "--json")
+    assert json.loads(done.stdout) and "deleted 3 of 3 resources" in done.stderr
+    assert "account 123456789012" in done.output and "per hour less" in done.output
+    assert [each.run for each in account_state(config, machines, []).machines] == ["b"]
+
+
+def test_gc_keeps_what_another_project_runs_under_the_name_of_a_run_of_ours_that_has_ended(
+    machines, config, monkeypatch
+):
+    complete_moto(monkeypatch)
+    record_run(config, "a", ended=True)
+    found = find_garbage(config, machines, GcSelection(), Silent(), regions=["us-east-1"])
+    (other,) = [
+        each for each in found.verdicts if each.resource.tags.project == "other" and "group" in each.resource.kind
+    ]
+    assert not other.delete and other.reason == "its run is not in this store"
+
+
+def test_gc_keeps_the_machines_of_a_run_that_was_resumed_while_the_question_stood(machines, config, monkeypatch):
+    complete_moto(monkeypatch)
+    record_run(config, "a", ended=True)
+    found = find_garbage(config, machines, GcSelection(), Silent(), regions=["us-east-2"], project="demo")
+    assert found.count == 3
+    claim_attempt(open_store(config.store), "a")
+    kept = delete_garbage(config, machines, found, Silent())
+    assert {each.problem for each in kept} == {"its run is active now"} and len(kept) == 3
+    assert len(account_state(config, machines, [], run="a").machines) == 2
+
+
+def test_a_mistyped_region_is_not_reported_as_empty(machines, config):
+    with pytest.raises(SkytrainError, match=r"us-esat-2 is not a region .* enabled\n  one of us-east-1, us-east-2"):
+        find_garbage(config, machines, GcSelection(), Silent(), regions=["us-esat-2"])
+
+
+def test_a_tag_that_someone_edited_does_not_end_the_scan(machines, config):
+    ec2 = machines.client("ec2", "us-east-2")
+    (machine, _) = machines_of(config, machines, "a", pytest.fail)[1:]
+    ec2.create_tags(Resources=[machine.id], Tags=[{"Key": "skytrain:owner", "Value": "Ada (ML), <ada@example.com>"}])
+    owners = [each.owner for each in account_state(config, machines, [], run="a").machines]
+    assert sorted(owners) == ["Ada (ML), <ada@example.com>", "ada"]
+
+
+def test_stop_of_a_run_whose_machines_are_here_and_whose_record_is_not(machines, config):
+    with pytest.raises(SkytrainError, match=r"no run 'b' .*(\n.*)*1 machine with its tag .*(\n.*)*gc --run b --delete"):
+        skytrain("stop", "b", f"store.root={config.store.root}", "cloud=aws", "--yes")
+    assert len(account_state(config, machines, [], run="b").machines) == 1
+
+
+def test_stop_ends_the_machines_that_are_there_after_the_wait(machines, config, monkeypatch):
+    record_run(config, "a")
+    gone, *_ = [each.id for each in machines_of(config, machines, "a", pytest.fail) if each.kind == "instance"]
+    ended: list[str] = []
+    perform = machines.perform
+
+    def meanwhile(*_: object) -> StoppedRun:
+        machines.client("ec2", "us-east-2").terminate_instances(InstanceIds=[gone])
+        return StoppedRun("a", "stopped", True, 3, 20, 3)
+
+    def recorded(call: Call, region: str | None = None) -> dict[str, Any]:
+        ended.extend(call.parameters.get("InstanceIds", []))
+        return perform(call, region)
+
+    monkeypatch.setattr("skytrain.targets.stopping.stop", meanwhile)
+    monkeypatch.setattr(machines, "perform", recorded)
+    assert skytrain("stop", "a", f"store.root={config.store.root}", "cloud=aws", "--yes").exit_code == 0
+    assert len(ended) == 2 and gone not in ended  # the group has replaced it

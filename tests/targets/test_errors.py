@@ -1,0 +1,153 @@
+"""AWS's errors: each has an exit code and one line that says what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from botocore.parsers import ResponseParserError
+
+from skytrain.aws import Call, CloudError, cloud_errors, open_session
+from skytrain.aws.remedies import REMEDIES, remedies_table
+from skytrain.config import EXIT_CODES
+
+from .conftest import StubbedSession, client_error
+
+LAUNCH = Call("ec2", "RunInstances", {"MinCount": 2, "MaxCount": 2, "InstanceType": "g5.12xlarge"}, "run/1")
+ENCODED = "You are not authorized to perform this operation. Encoded authorization failure message: abc123"
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "words"),
+    [
+        ("VcpuLimitExceeded", 4, ["L-DB2E81BA", "us-east-2.console.aws.amazon.com/servicequotas"]),
+        ("MaxSpotInstanceCountExceeded", 4, ["L-3819A6DF", "--market on-demand"]),
+        ("InsufficientInstanceCapacity", 5, ["another zone of us-east-2"]),
+        ("SpotMaxPriceTooLow", 5, ["plan again"]),
+        ("Unsupported", 5, ["another zone"]),
+        ("RequestLimitExceeded", 5, ["again in a minute"]),
+        ("ExpiredToken", 11, ["aws sso login"]),
+        ("AuthFailure", 11, ["aws sso login"]),
+        ("RequestExpired", 11, ["clock"]),
+        ("InvalidAMIID.NotFound", 3, ["machine image", "skytrain doctor"]),
+        ("OptInRequired", 3, ["enable us-east-2"]),
+        ("SomethingNew", 3, ["SomethingNew: said AWS"]),
+    ],
+)
+def test_an_error_of_aws_has_an_exit_code_and_a_remedy(
+    stubbed: StubbedSession, code: str, exit_code: int, words: list[str]
+) -> None:
+    stubbed.stub("ec2").add_client_error("run_instances", **client_error(code))
+    with pytest.raises(CloudError) as caught:
+        stubbed.perform(LAUNCH)
+    assert (caught.value.exit_code, caught.value.code) == (exit_code, code)
+    assert all(word in str(caught.value) for word in ["ec2 RunInstances", "said AWS", *words])
+
+
+def test_a_code_that_only_the_message_names_is_understood(stubbed: StubbedSession) -> None:
+    told = "Could not launch Spot Instances. MaxSpotInstanceCountExceeded - Max spot instance count exceeded."
+    stubbed.stub("autoscaling").add_client_error("set_desired_capacity", **client_error("ValidationError", told))
+    grow = Call("autoscaling", "SetDesiredCapacity", {"AutoScalingGroupName": "g", "DesiredCapacity": 1})
+    with pytest.raises(CloudError) as caught:
+        stubbed.perform(grow)
+    assert caught.value.exit_code == 4
+
+
+def test_an_encoded_denial_is_decoded_to_the_missing_policy_statement(stubbed: StubbedSession) -> None:
+    arn = "arn:aws:ec2:us-east-2:123456789012:instance/*"
+    decoded = {
+        "allowed": False, "explicitDeny": False, "matchedStatements": {"items": []},
+        "context": {"principal": {"arn": "arn:aws:sts::1:assumed-role/viewer/ada"}, "action": "ec2:RunInstances", "resource": arn},
+    }  # fmt: skip
+    stubbed.stub("ec2").add_client_error("run_instances", **client_error("UnauthorizedOperation", ENCODED))
+    stubbed.stub("sts").add_response(
+        "decode_authorization_message", {"DecodedMessage": json.dumps(decoded)}, {"EncodedMessage": "abc123"}
+    )
+    with pytest.raises(CloudError) as caught:
+        stubbed.perform(LAUNCH)
+    assert caught.value.exit_code == 11
+    assert "viewer/ada may not ec2:RunInstances on arn:aws:ec2" in str(caught.value)
+    assert json.dumps({"Effect": "Allow", "Action": "ec2:RunInstances", "Resource": arn}) in str(caught.value)
+    assert "abc123" not in str(caught.value)
+
+
+def test_an_explicit_deny_names_its_statement_and_promises_nothing(stubbed: StubbedSession) -> None:
+    decoded = {
+        "explicitDeny": True,
+        "matchedStatements": {"items": [{"statementId": "OnlyIMDSv2", "effect": "DENY"}]},
+        "context": {"principal": {"arn": "arn:x"}, "action": "ec2:RunInstances", "resource": "arn:y"},
+    }
+    stubbed.stub("ec2").add_client_error("run_instances", **client_error("UnauthorizedOperation", ENCODED))
+    stubbed.stub("sts").add_response("decode_authorization_message", {"DecodedMessage": json.dumps(decoded)})
+    with pytest.raises(CloudError, match=r"a policy denies it \(statement OnlyIMDSv2\)") as caught:
+        stubbed.perform(LAUNCH)
+    assert "Effect" not in caught.value.fix
+
+
+def test_a_denial_that_may_not_be_decoded_says_so(stubbed: StubbedSession) -> None:
+    stubbed.stub("ec2").add_client_error("run_instances", **client_error("UnauthorizedOperation", ENCODED))
+    stubbed.stub("sts").add_client_error("decode_authorization_message", **client_error("AccessDenied"))
+    with pytest.raises(CloudError, match="sts:DecodeAuthorizationMessage") as caught:
+        stubbed.perform(LAUNCH)
+    assert '"Action": "ec2:RunInstances"' in caught.value.fix
+
+
+def test_a_plain_denial_names_action_and_resource(stubbed: StubbedSession) -> None:
+    told = "User: arn:aws:sts::1:assumed-role/node/i-1 is not authorized to perform: logs:CreateLogGroup on resource: arn:aws:logs:us-east-2:1:log-group:/x because no identity-based policy allows the logs:CreateLogGroup action"
+    stubbed.stub("logs").add_client_error("create_log_group", **client_error("AccessDeniedException", told))
+    with pytest.raises(CloudError) as caught:
+        stubbed.perform(Call("logs", "CreateLogGroup", {"logGroupName": "/x"}))
+    assert '"Action": "logs:CreateLogGroup", "Resource": "arn:aws:logs:us-east-2:1:log-group:/x"' in caught.value.fix
+
+
+def test_without_credentials_every_call_ends_with_exit_11(no_aws: pytest.MonkeyPatch) -> None:
+    no_aws.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(CloudError, match="AWS_PROFILE") as caught:
+        _ = open_session("us-east-2").identity
+    assert caught.value.exit_code == 11
+
+
+def test_a_profile_that_does_not_exist_ends_with_exit_11(no_aws: pytest.MonkeyPatch) -> None:
+    no_aws.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(CloudError, match="nobody") as caught:
+        open_session()
+    assert caught.value.exit_code == 11
+
+
+def test_an_expired_sso_login_ends_with_exit_11(no_aws: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    no_aws.setenv("HOME", str(tmp_path))
+    no_aws.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    config = tmp_path / "config"
+    config.write_text(
+        "[profile work]\nsso_session = one\nsso_account_id = 123456789012\nsso_role_name = operator\nregion = us-east-2\n"
+        "[sso-session one]\nsso_start_url = https://example.awsapps.com/start\nsso_region = us-east-2\n"
+    )
+    no_aws.setenv("AWS_CONFIG_FILE", str(config))
+    no_aws.setenv("AWS_PROFILE", "work")
+    with pytest.raises(CloudError, match="aws sso login") as caught:
+        _ = open_session().identity
+    assert caught.value.exit_code == 11
+
+
+def test_without_a_region_the_message_says_how_to_set_one(no_aws: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CloudError, match=r"cloud\.region") as caught:
+        open_session()
+    assert caught.value.exit_code == 3
+
+
+def test_a_page_of_a_proxy_in_place_of_an_answer_is_one_line() -> None:
+    with pytest.raises(CloudError) as caught, cloud_errors(LAUNCH):
+        raise ResponseParserError("Unable to parse response, invalid XML received:\nb'<html>busy</html>'")
+    assert caught.value.exit_code == 3 and "check the network" in caught.value.fix
+    assert "the answer is not AWS's" in caught.value.problem and "<html>" not in caught.value.problem
+
+
+def test_the_docs_hold_every_error_and_its_remedy() -> None:
+    assert remedies_table() in (Path(__file__).parents[2] / "docs" / "aws.md").read_text()
+
+
+def test_every_remedy_has_an_exit_code_and_a_line() -> None:
+    for code, remedy in REMEDIES.items():
+        assert EXIT_CODES[remedy.cause] in (3, 4, 5, 11), code
+        assert remedy.fix.format(region="x") and "\n" not in remedy.fix

@@ -1,0 +1,519 @@
+"""A launch against a local control plane: what it creates, what it refuses, and that nothing is left."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skytrain.aws import CloudError
+from skytrain.config import Composed, Config, SkytrainError, compose, source_hash
+from skytrain.corpus.files import InputFile
+from skytrain.planning import PrepareWork
+from skytrain.planning.plan_file import PlannedCode
+from skytrain.runs import (
+    DamagedRecord,
+    LaunchedGroup,
+    LaunchRecord,
+    Silent,
+    create_launch,
+    generation_key,
+    launches_of,
+    read_launch,
+    read_spend,
+    started_key,
+)
+from skytrain.storage import StoreUnreachable, open_store
+from skytrain.targets import (
+    PlannedJob,
+    PreparedLaunch,
+    RunEnd,
+    RunFollower,
+    bundle as bundles,
+    leftovers as collecting,
+    limits as launch_limits,
+    machines_of,
+    prepare_work,
+    run_status as statuses,
+    stopping,
+)
+from skytrain.targets.bundle import BundleContents, bundle_of, make_bundle
+from skytrain.targets.ec2 import launch as launching
+from skytrain.targets.ec2.fallback_offers import current_offer, try_next_offer
+from skytrain.targets.ec2.launch import PLATFORMS, prepare_launch, start_launch
+from skytrain.targets.ec2.machines import Ec2Machines
+from skytrain.targets.ec2.smoke import smoke_job, smoke_text, wait_for_start
+from skytrain.targets.wheels import ImagePython
+
+from .conftest import StubbedSession, use_store
+from .ground import Ground
+from .plans import offer, plan
+from .test_checks import G_ON_DEMAND, G_SPOT, quotas
+
+RUN = "gpt2-launch"
+
+
+@pytest.fixture
+def s3_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """A bucket's URL, whose objects are in a folder: the store has tests of its own, against a real S3."""
+    folder = open_store(str(tmp_path / "store"))
+    use_store(monkeypatch, lambda: folder)
+    return "s3://bucket/demo"
+
+
+@pytest.fixture
+def without_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The packages themselves have a test of their own; a package index takes minutes."""
+    monkeypatch.setattr(bundles, "fetch_wheels", lambda folder, requirements, image: None)
+
+
+def config_of(ground: Ground, root: str) -> Config:
+    config = ground.preflight().config
+    return replace(config, run=RUN, store=replace(config.store, root=root), cloud=replace(config.cloud, target="ec2"))
+
+
+def prepared(ground: Ground, stubbed: StubbedSession, root: str, *offers: Any) -> PreparedLaunch:
+    offers = offers or (offer("g5.xlarge", 1), offer("g6.xlarge", 1, "on-demand", max_usd_per_hour_each=3.0))
+    quotas(stubbed, (G_SPOT, 96.0), *((G_ON_DEMAND, 96.0) for _ in offers[1:]))
+    made = replace(plan(*offers), code=PlannedCode("0", source_hash()))
+    preflight = replace(ground.preflight(made), config=config_of(ground, root))
+    return prepare_launch(PlannedJob(Composed(preflight.config, {}, {}), made), preflight, lambda _: None)
+
+
+def groups_of(ground: Ground) -> dict[str, int]:
+    found = ground.session.client("autoscaling").describe_auto_scaling_groups()["AutoScalingGroups"]
+    return {group["AutoScalingGroupName"]: len(group["Instances"]) for group in found}
+
+
+def test_a_run_with_a_job_on_another_target_is_launched_when_that_is_over(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    store = launching.open_store(s3_root)
+    for number, target in enumerate(("eks", "slurm"), 1):
+        group = LaunchedGroup("job", "", "node", target, 2, 0.0, "", False)
+        record = LaunchRecord(
+            f"{number:05d}",
+            RUN,
+            "train",
+            "2026-11-16T00:00:00+00:00",
+            "ada",
+            "",
+            "",
+            9.0,
+            "",
+            "",
+            "",
+            [],
+            [group],
+            target=target,
+        )
+        create_launch(store, record)
+        with pytest.raises(
+            SkytrainError, match=f"by ada with cloud={target}, .*\n.* skytrain stop {RUN} cloud={target}"
+        ):
+            prepared(ground, stubbed, s3_root)
+        config = config_of(ground, s3_root)
+        stopped = stopping.stop_with_machines(compose([f"store.root={s3_root}"]).config, RUN, print)
+        result = stopped.end(0.0, False, Silent())
+        assert result.exit_code == 3 and f"skytrain stop {RUN} cloud={target}" in str(result.warning)
+        stopping.mark_stopped(config, RUN)  # of EC2's launches, of which there is none
+        with pytest.raises(SkytrainError, match="may not be complete yet"):
+            prepared(ground, stubbed, s3_root)
+        stopping.mark_stopped(replace(config, cloud=replace(config.cloud, target=target)), RUN)
+    assert prepared(ground, stubbed, s3_root).record.id == "00003"
+
+
+def test_a_launch_whose_run_is_over_after_a_moment_is_not_under_way(s3_root: str) -> None:
+    store, now = launching.open_store(s3_root), datetime.now(UTC)
+    group = LaunchedGroup("job", "", "node", "ec2", 1, 0.0, "", False)
+    at = now.isoformat()
+    record = LaunchRecord("00001", RUN, "train", at, "ada", "", "", 9.0, "", "", "", [], [group])
+    create_launch(store, record)
+    assert launch_limits.live_launch([record], store, now, lambda _: False) == record  # its requests may be under way
+    store.write(generation_key(RUN, 1), b'{"members": []}')
+    store.write(generation_key(RUN, 1, "over"), b'{"launch": "00001", "exit_code": 2, "reason": "settings"}')
+    assert launch_limits.live_launch([record], store, now, lambda _: False) is None
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_launch_starts_the_first_offer_and_gives_everything_back(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record = start_launch(ready, {"cloud/aws.yaml": b"x: 1"}, Silent())
+    assert list(groups_of(ground).values()) == [1, 0]
+    ends = ground.session.client("autoscaling").describe_scheduled_actions()["ScheduledUpdateGroupActions"]
+    assert {(one["AutoScalingGroupName"], one["MaxSize"]) for one in ends} == {(one.name, 0) for one in record.groups}
+    assert read_launch(ready.store, RUN, record.id) == record and record.image == ground.image
+    assert {stat.key.rpartition("/")[2] for stat in ready.store.list(record.bundle)} >= {"SHA256SUMS"}
+    with pytest.raises(SkytrainError, match="may not be complete yet"):
+        prepared(ground, stubbed, s3_root)
+    monkeypatch.setattr(launch_limits, "BEGIN_SECONDS", 0)
+    with pytest.raises(SkytrainError, match=f"{RUN} was launched in us-east-2 .* is not over"):
+        prepared(ground, stubbed, s3_root)
+    machines = Ec2Machines(ground.session, ready.store, record, "i-0", lambda text: pytest.fail(text))
+    machines.set_desired(0)
+    assert list(groups_of(ground).values()) == [0, 0]
+    again = prepared(ground, stubbed, s3_root)  # the same run, whose empty groups are still there
+    assert again.record.id == "00002" and not {one.name for one in again.groups} & set(groups_of(ground))
+    machines.delete_groups()
+    Ec2Machines(ground.session, ready.store, record, "i-1", lambda _: None).delete_groups()  # a second node
+    ec2 = ground.session.client("ec2")
+    assert groups_of(ground) == {} and ec2.describe_launch_templates()["LaunchTemplates"] == []
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_machine_that_ended_before_its_first_record_is_counted_once(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record, ec2 = start_launch(ready, {}, Silent()), ground.session.client("ec2")
+    [found] = ec2.describe_instances()["Reservations"][0]["Instances"]
+    said: list[str] = []
+    machines = Ec2Machines(ground.session, ready.store, record, "i-0", said.append)
+    machines.count_ended()
+    assert said == [] and read_spend(ready.store, RUN).counts == {}  # it runs, and may record its cost itself
+    ec2.terminate_instances(InstanceIds=[found["InstanceId"]])
+    machines.count_ended()
+    [(key, count)] = read_spend(ready.store, RUN).counts.items()
+    assert key == f"{found['InstanceId']} {found['LaunchTime'].isoformat()}" and count.seconds >= 1
+    assert count.usd == pytest.approx(count.seconds * record.groups[0].usd_per_hour / 3600)
+    machines.count_ended()
+    assert len(said) == 1 and found["InstanceId"] in said[0]
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_of_two_launches_at_the_same_moment_one_creates_nothing(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    first, second = prepared(ground, stubbed, s3_root), prepared(ground, stubbed, s3_root)
+    record = start_launch(first, {"cloud/aws.yaml": b"first"}, Silent())
+    written = {stat.key: first.store.read(stat.key) for stat in first.store.list(f"runs/{RUN}/")}
+    assert f"runs/{RUN}/launches/{record.id}/config.tar.gz" in written
+    with pytest.raises(SkytrainError, match="is being launched by someone else"):
+        start_launch(second, {"cloud/aws.yaml": b"second"}, Silent())
+    assert list(groups_of(ground).values()) == [1, 0]
+    assert {key: first.store.read(key) for key in written} == written  # the machines' configuration, too
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_status_stop_and_gc_find_a_launch_that_has_not_begun_to_train(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    start_launch(ready, {}, Silent())
+    config = config_of(ground, s3_root)
+    [found] = statuses.status(config, None)
+    assert (found.run, found.state) == (RUN, "launched") and "1 x g5.xlarge (spot)" in str(found.host)
+    assert statuses.status(config, RUN) == [found]
+    assert collecting._active_runs(config, Silent()) == {RUN: True}
+    groups = [one for one in machines_of(config, ground.session, RUN, pytest.fail) if one.kind == "Auto Scaling group"]
+    assert {one.id for one in groups} == set(groups_of(ground))
+    stopped = stopping.stop(config, RUN, 0.0, Silent())
+    stopping.end_machines(ground.session, machines_of(config, ground.session, RUN, pytest.fail), Silent())
+    assert not stopped.asked and list(groups_of(ground).values()) == [0, 0]
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_launch_that_fails_half_way_leaves_nothing(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    perform = ground.session.perform
+
+    def fail_at_second_group(call: Any, region: str | None = None) -> Any:
+        if call.operation == "CreateAutoScalingGroup" and call.parameters["AutoScalingGroupName"].endswith("-1"):
+            raise CloudError("no", fix="none", code="LimitExceeded")
+        return perform(call, region)
+
+    monkeypatch.setattr(ground.session, "perform", fail_at_second_group)
+    with pytest.raises(CloudError, match="no"):
+        start_launch(ready, {}, Silent())
+    assert groups_of(ground) == {}
+    assert ground.session.client("ec2").describe_launch_templates()["LaunchTemplates"] == []
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_launch_whose_machines_could_not_be_removed_still_counts_as_one_that_has_machines(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready, perform, told = prepared(ground, stubbed, s3_root), ground.session.perform, list[str]()
+
+    def may_only_create(call: Any, region: str | None = None) -> Any:
+        if call.operation == "SetDesiredCapacity":  # it is done, and its answer lost
+            perform(call, region)
+        if call.operation in ("SetDesiredCapacity", "DeleteAutoScalingGroup"):
+            raise CloudError("may not", fix="allow it", code="AccessDenied", cause="credentials")
+        return perform(call, region)
+
+    class Noted(Silent):
+        def note(self, text: str) -> None:
+            told.append(text)
+
+    monkeypatch.setattr(ground.session, "perform", may_only_create)
+    with pytest.raises(CloudError, match="may not"):
+        start_launch(ready, {}, Noted())
+    assert f"end them: skytrain stop {RUN} cloud=ec2" in told[-1]
+    assert not read_launch(ready.store, RUN, ready.record.id).failed
+    monkeypatch.setattr(ground.session, "perform", perform)
+    monkeypatch.setattr(launch_limits, "BEGIN_SECONDS", 0)
+    with pytest.raises(SkytrainError, match="is not over"):
+        prepared(ground, stubbed, s3_root)
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_the_next_offer_is_tried_when_the_first_gives_no_machines_for_too_long(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record, store = start_launch(ready, {}, Silent()), ready.store
+    start = ready.groups[0].launched_at
+    later = start + timedelta(seconds=record.patience_seconds + 1)
+    assert try_next_offer(ground.session, store, record, later) is None  # it has its machine
+    short = replace(record, groups=[replace(record.groups[0], nodes=2), *record.groups[1:]])
+    assert try_next_offer(ground.session, store, short, start) is None  # not yet
+    short = replace(short, launched_at=(start - timedelta(hours=1)).isoformat())
+    said: list[str] = []
+    waiting = Ec2Machines(ground.session, store, short, "i-0", said.append)
+    waiting.lack_nodes(1, 2, record.patience_seconds - 1)  # this host has not waited long enough
+    assert said == [] and list(groups_of(ground).values()) == [1, 0]
+    waiting.lack_nodes(1, 2, record.patience_seconds)
+    assert "trying 1 x g6.xlarge (on-demand)" in said[0]
+    assert list(groups_of(ground).values()) == [0, 1]
+    assert try_next_offer(ground.session, store, short, later + timedelta(days=1)) is None  # there is no third
+    assert [one.id for one in launches_of(store, RUN)] == [record.id]
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_unfit_machines_are_replaced_until_the_fault_cannot_be_theirs(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    ready = prepared(ground, stubbed, s3_root)
+    record, scaling = start_launch(ready, {}, Silent()), ground.session.client("autoscaling")
+    seen, said = set[str](), list[str]()
+    for count in (1, 1, 0):
+        [machine] = scaling.describe_auto_scaling_instances()["AutoScalingInstances"]
+        seen.add(machine["InstanceId"])
+        Ec2Machines(ground.session, ready.store, record, machine["InstanceId"], said.append).replace_me("no EFA")
+        assert list(groups_of(ground).values()) == [count, 0]
+    assert len(seen) == 3 and "3 machines were unfit, the last one because no EFA: ending all" in said[-1]
+
+
+def smoked(ground: Ground, stubbed: StubbedSession, root: str) -> PreparedLaunch:
+    quotas(stubbed, (G_SPOT, 96.0))
+    made, config = replace(plan(offer("g5.xlarge", 1)), code=PlannedCode("0", source_hash())), config_of(ground, root)
+    job = PlannedJob(Composed(config, {}, {}), made, keep_seconds=1800.0)
+    smoke = smoke_job(
+        job, "20M", lambda words: Composed(replace(config, run=words[0].removeprefix("run=")), {}, {}, tuple(words))
+    )
+    return prepare_launch(job, replace(ground.preflight(made), config=config), lambda _: None, smoke)
+
+
+@pytest.mark.usefixtures("without_packages")
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_a_run_starts_only_after_its_smoke_run_has_ended_well(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, exit_code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = smoked(ground, stubbed, s3_root)
+    assert ready.smoke is not None and ready.smoke.run == f"{RUN}-smoke"
+    assert ready.smoke.record.over_at < ready.record.over_at and "starts only if it ends well" in smoke_text(ready)
+    command = ready.smoke.groups[0].boot.command
+    batch = config_of(ground, s3_root).trainer.batch_tokens
+    assert f"trainer.stop_at_step={-(-20_000_000 // batch)}" in command
+    assert command[command.index("--keep-on-failure") + 1] == "1800s"
+    record = start_launch(ready, {}, Silent())
+    first = read_launch(ready.store, f"{RUN}-smoke", "00001")
+    own, smoke = record.groups[0].name, first.groups[0].name
+    assert groups_of(ground) == {own: 0, smoke: 1}
+    assert f", after {RUN}-smoke" in str(statuses.find_status(ready.store, RUN).host)
+    follower = RunFollower(config_of(ground, s3_root), RUN, ground.session)
+    assert [follower.end_of(follower.look()) for _ in range(3)] == [None] * 3  # who watches it waits for that one, too
+    monkeypatch.setattr(launch_limits, "BEGIN_SECONDS", 0)
+    with pytest.raises(SkytrainError, match="is not over"):  # though the run has no machine yet
+        prepared(ground, stubbed, s3_root)
+    for node in ("i-0", "i-1"):
+        machines = Ec2Machines(ground.session, ready.store, first, node, lambda _: None)
+        machines.end_run(exit_code)
+        machines.set_desired(0)
+    if exit_code == 0:
+        assert groups_of(ground) == {own: 1, smoke: 0} and wait_for_start(ready.store, record)
+        started = datetime.fromtimestamp(ready.store.stat(started_key(record)).modified, UTC)  # type: ignore[union-attr]
+        assert current_offer(ready.store, record) == (0, started)
+    else:
+        assert groups_of(ground) == {smoke: 0} and not wait_for_start(ready.store, record)
+        assert statuses.find_status(ready.store, RUN).state == "launch failed"
+        assert follower.end_of(follower.look()) == RunEnd(1, "launch failed: nothing of it is left")
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_a_terminal_that_is_killed_before_it_launches_the_smoke_run_does_not_block_the_run(
+    ground: Ground, stubbed: StubbedSession, s3_root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_launch(replace(smoked(ground, stubbed, s3_root), smoke=None), {}, Silent())
+    monkeypatch.setattr(launch_limits, "BEGIN_SECONDS", 0)
+    assert smoked(ground, stubbed, s3_root).record.id == "00002"
+
+
+def test_a_smoke_run_is_shorter_than_the_run_and_names_its_limits(ground: Ground, s3_root: str) -> None:
+    job = PlannedJob(Composed(config_of(ground, s3_root), {}, {}), plan(offer("g5.xlarge", 1)))
+    for tokens, problem in (("20 apples", "--smoke 20 apples"), ("900B", "of the run's"), ("0", "more than 0")):
+        with pytest.raises(SkytrainError, match=problem):
+            smoke_job(job, tokens, lambda words: pytest.fail("composed"))
+
+
+def test_a_quota_of_zero_ends_with_exit_code_4_before_anything_is_created(
+    ground: Ground, stubbed: StubbedSession, s3_root: str
+) -> None:
+    quotas(stubbed, (G_SPOT, 0.0))
+    made = replace(plan(offer("g5.xlarge", 1)), code=PlannedCode("0", source_hash()))
+    checked = ground.preflight(made, target="ec2")
+    config = replace(checked.config, run=RUN, store=replace(checked.config.store, root=s3_root))
+    with pytest.raises(CloudError) as error:
+        prepare_launch(PlannedJob(Composed(config, {}, {}), made), replace(checked, config=config), lambda _: None)
+    assert error.value.exit_code == 4 and groups_of(ground) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"root": "skytrain-store"}, "rented machines reach only a bucket"),
+        ({"target": None}, "add cloud=ec2"),
+        ({"region": "us-west-2"}, "the plan is for us-east-2"),
+    ],
+)
+def test_a_launch_to_a_place_that_cannot_work_is_refused(ground: Ground, changes: Any, words: str) -> None:
+    made = replace(plan(offer("g5.xlarge", 1)), code=PlannedCode("0", source_hash()))
+    checked = ground.preflight(made)
+    cloud = replace(checked.config.cloud, target="ec2") if "target" not in changes else checked.config.cloud
+    cloud = replace(cloud, region=changes.get("region", cloud.region))
+    store = replace(checked.config.store, root=changes.get("root", "s3://bucket/demo"))
+    config = replace(checked.config, run=RUN, cloud=cloud, store=store)
+    with pytest.raises(SkytrainError, match=words):
+        prepare_launch(PlannedJob(Composed(config, {}, {}), made), replace(checked, config=config), lambda _: None)
+
+
+def test_settings_that_are_not_the_plans_are_refused(ground: Ground, s3_root: str) -> None:
+    made = replace(plan(offer("g5.xlarge", 1)), code=PlannedCode("0", source_hash()), config={"trainer": {"steps": 5}})
+    composed = Composed(config_of(ground, s3_root), {"trainer": {"steps": 6}, "cloud": {"target": "ec2"}}, {})
+    with pytest.raises(SkytrainError, match="the settings under trainer are not those of the plan"):
+        prepare_launch(
+            PlannedJob(composed, made), replace(ground.preflight(made), config=composed.config), lambda _: None
+        )
+
+
+def test_a_plan_that_has_expired_is_refused_with_exit_code_3(ground: Ground, s3_root: str) -> None:
+    old = plan(offer("g5.xlarge", 1), made_at=datetime.now(UTC) - timedelta(days=2))
+    made, config = replace(old, code=PlannedCode("0", source_hash())), config_of(ground, s3_root)
+    with pytest.raises(CloudError, match="expired") as error:
+        prepare_launch(
+            PlannedJob(Composed(config, {}, {}), made), replace(ground.preflight(made), config=config), lambda _: None
+        )
+    assert error.value.exit_code == 3
+
+
+def test_the_status_of_preparing_is_what_its_machine_says(tmp_path: Path) -> None:
+    store, at = open_store(str(tmp_path)), "2026-11-15T00:00:00+00:00"
+    group = LaunchedGroup("g", "us-east-2a", "c7i.large", "spot", 1, 0.02, "2026-11-16T00:00:00+00:00", False)
+    record = LaunchRecord("00002", "p", "prepare", at, "ada", "1", "us-east-2", 900.0, "", "ami-1", "", [], [group])
+    create_launch(store, record)
+
+    def state() -> tuple[str, str | None]:
+        found = statuses.find_status(store, "p")
+        return found.state, found.reason
+
+    def over(number: int, launch: str, code: int) -> None:
+        end = {"by": "i", "reason": "it is over", "exit_code": code, "saves": False, "launch": launch}
+        store.write(generation_key("p", number), b"{}")
+        store.write(generation_key("p", number, "over"), json.dumps(end).encode())
+
+    assert state() == ("launched", None)
+    over(1, "00001", 1)  # of an earlier launch
+    assert state() == ("launched", None)
+    store.write(generation_key("p", 2), b"{}")
+    assert state() == ("preparing", None)
+    over(2, "00002", 2)
+    assert state() == ("failed", "it is over")
+    over(3, "00002", 0)
+    assert state() == ("prepared", None)
+
+
+def test_a_damaged_launch_is_named_and_hides_no_other_run(ground: Ground, s3_root: str) -> None:
+    config, store = config_of(ground, s3_root), launching.open_store(s3_root)
+    group = LaunchedGroup("g", "us-east-2a", "g5.xlarge", "spot", 1, 0.5, "2026-11-16T00:00:00+00:00", False)
+    at = "2026-11-15T00:00:00+00:00"
+    create_launch(
+        store, LaunchRecord("00001", RUN, "train", at, "ada", "1", "us-east-2", 9.0, "", "ami-1", "", [], [group])
+    )
+    for body in (b"", b'{"id": "00001"}', store.read(f"runs/{RUN}/launches/00001.json").replace(b'"groups"', b'"g"')):
+        store.write("runs/bad/launches/00001.json", body)
+        assert {one.run: one.state for one in statuses.status(config, None)} == {RUN: "launched", "bad": "damaged"}
+        assert collecting._active_runs(config, Silent()) == {RUN: True, "bad": True}
+        with pytest.raises(DamagedRecord, match=r"runs/bad/launches/00001.json is damaged") as error:
+            statuses.find_status(store, "bad")
+        assert error.value.exit_code == 9
+
+
+class Pieces:
+    """A source of files that are where `urls` say."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self.urls = urls
+
+    def pieces(self) -> list[InputFile]:
+        return [InputFile(url.rpartition("/")[2], url, 1000) for url in self.urls]
+
+
+def test_the_work_of_preparing_follows_from_the_bytes_of_the_source_and_the_target() -> None:
+    source = f"data.source.target={__name__}.Pieces"
+    web = "data.source.urls=[https://x.org/a.jsonl.gz,https://x.org/b.jsonl]"
+    config = compose(["data=custom", "data.name=mine", source, web]).config
+    assert prepare_work(config) == PrepareWork(4000.0, 2000.0, f"tokens/{config.data.name}")
+    some = compose(
+        ["data=custom", "data.name=mine", source, web, "data.target_tokens=60", "data.validation_fraction=0"]
+    ).config
+    share = 60 * some.data.bytes_per_token / 0.6 / 4000.0
+    assert prepare_work(some).stored_bytes == pytest.approx(2000.0 * share)
+    with pytest.raises(SkytrainError, match="is a file of this computer"):
+        prepare_work(compose(["data=custom", "data.name=mine", source, "data.source.urls=[/data/a.jsonl]"]).config)
+    with pytest.raises(SkytrainError, match="machines of this closed network cannot reach"):
+        prepare_work(replace(config, cloud=replace(config.cloud, closed_network=True)))
+
+
+IMAGE = ImagePython("3.12", PLATFORMS, {"torch": "2.12.0"})
+
+
+def test_a_plug_in_module_that_is_not_found_is_named() -> None:
+    with pytest.raises(SkytrainError, match="'no_such_module' cannot be found"):
+        bundle_of(BundleContents((), ("no_such_module.Model",), (), IMAGE))
+
+
+@pytest.mark.usefixtures("without_packages")
+def test_an_upload_that_was_cut_off_is_repeated_and_a_complete_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plugged_in_for_launch.py").write_text("class Model: ...\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    store, contents = (
+        open_store(str(tmp_path / "store")),
+        BundleContents((), ("plugged_in_for_launch.Model",), (), IMAGE),
+    )
+    upload, sent = store.upload, list[str]()
+
+    def cut_off(path: Path, key: str, progress: Any = None) -> str:
+        sent.append(path.name)
+        if len(sent) == 2:
+            raise StoreUnreachable("write", key, "the connection was reset")
+        return upload(path, key, progress)
+
+    monkeypatch.setattr(store, "upload", cut_off)
+    with pytest.raises(StoreUnreachable):
+        make_bundle(store, contents, Silent())
+    bundle = make_bundle(store, contents, Silent())
+    assert store.exists(f"{bundle.key}/SHA256SUMS") and len(sent) == 4  # Skytrain and the plug-ins, twice
+    assert make_bundle(store, contents, Silent()) == bundle and len(sent) == 4
+    (tmp_path / "plugged_in_for_launch.py").write_text("class Model: x = 1\n")
+    assert bundle_of(contents).key != bundle.key
