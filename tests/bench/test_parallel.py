@@ -28,16 +28,25 @@ MACHINE = {"device": "a device", "devices": 2, "backend": "gloo", "torch": "2.13
 
 
 def steps(tokens: int, seconds: float) -> Steps:
-    return Steps(tokens, 2, "a mesh", seconds, 10**8, 0.25)
+    return Steps(
+        batch_tokens=tokens, micro_batch=2, mesh="a mesh", step_seconds=seconds, peak_bytes=10**8, communication=0.25
+    )
 
 
 def made() -> ParallelBench:
     rows = [
         ModeRow("single", 1, steps(100, 1.0), steps(100, 1.0)),
         ModeRow("fsdp", 2, steps(200, 1.25), steps(100, 1.0)),
-        ModeRow("tp", 2, None, None, "2 heads do not divide"),
+        ModeRow(mode="tp", ranks=2, weak=None, strong=None, problem="2 heads do not divide"),
     ]
-    return ParallelBench("tiny", 32, "32-true", MACHINE, "2026-11-15T06:00:00+00:00", rows)
+    return ParallelBench(
+        model="tiny",
+        sequence_length=32,
+        precision="32-true",
+        machine=MACHINE,
+        date="2026-11-15T06:00:00+00:00",
+        rows=rows,
+    )
 
 
 def test_efficiency_is_a_ranks_speed_against_one_device():

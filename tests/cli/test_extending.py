@@ -156,9 +156,33 @@ def test_a_target_of_ones_own_needs_no_change_of_skytrain_and_sees_jobs_elsewher
     assert launch("--dry-run", "cloud.target=slrum") == 2
     assert "cloud.target: 'slrum': no such target\n  did you mean slurm?" in capsys.readouterr().err
     assert launch("--dry-run", "--smoke", "20M") == 2
-    group = LaunchedGroup("mine", "", "node", "slurm", 2, 0.0, "", False)
+    group = LaunchedGroup(
+        name="mine",
+        zone="",
+        instance_type="node",
+        market="slurm",
+        nodes=2,
+        usd_per_hour=0.0,
+        kill_at="",
+        placement_group=False,
+    )
     at = "2026-11-16T00:00:00+00:00"
-    record = LaunchRecord("00001", "mine", "train", at, "ada", "", "", 9.0, "", "", "", [], [group], target="slurm")
+    record = LaunchRecord(
+        id="00001",
+        run="mine",
+        verb="train",
+        launched_at=at,
+        launched_by="ada",
+        account="",
+        region="",
+        patience_seconds=9.0,
+        plan_hash="",
+        image="",
+        bundle="",
+        words=[],
+        groups=[group],
+        target="slurm",
+    )
     store = open_store("store")
     create_launch(store, record)
     assert launch("--dry-run") == 2

@@ -14,10 +14,27 @@ from skytrain.tuning import Answer, Conclusion, Problem, Rung, priors_for, sweep
 
 
 def test_the_final_run_is_limited_to_its_reserve_at_the_price_of_the_sweep():
-    rung = Rung("target", 1e6, 1e6, 1e4, 1.0)
-    problem = Problem(rung, (), 1e-5, 1.0, priors_for(rung, lambda one: -5.0))
-    conclusion = Conclusion(Answer(0.01, why="prior only"), "lr", 0, 0.02, 0.01172, None, ())
-    tuned = TunedSweep("s", "file:///s", problem, [], conclusion, [], "optimizer.lr=0.01", 0)
+    rung = Rung(name="target", parameters=1e6, tokens=1e6, batch_tokens=1e4, usd=1.0)
+    problem = Problem(target=rung, rungs=(), lowest=1e-5, highest=1.0, priors=priors_for(rung, lambda one: -5.0))
+    conclusion = Conclusion(
+        answer=Answer(0.01, why="prior only"),
+        axis="lr",
+        trials=0,
+        spent_usd=0.02,
+        final_usd=0.01172,
+        tokens_usd=None,
+        warnings=(),
+    )
+    tuned = TunedSweep(
+        name="s",
+        url="file:///s",
+        problem=problem,
+        history=[],
+        conclusion=conclusion,
+        others=[],
+        final_words="optimizer.lr=0.01",
+        from_step=0,
+    )
     words = ["store.root=/my folder", "trainer.loggers=[]", "tune.usd_per_hour=3.6", "budget.usd=2"]
     text = _answer_text(tuned, words, 3.6)
     command = next(line for line in text.splitlines() if "skytrain train" in line)

@@ -120,7 +120,7 @@ def loopback_hub(
 
     What lies in the folder `files_at` is not part of it: the same server has it at `/files_at/...`.
     """
-    server = HubServer(HubFolder(folder, repo, files_at, kind, token))
+    server = HubServer(HubFolder(folder=folder, repo=repo, files_at=files_at, kind=kind, token=token))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

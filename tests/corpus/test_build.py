@@ -453,7 +453,23 @@ def test_files_that_are_read_side_by_side_count_as_soon_as_they_are_read() -> No
     said: list[float] = []
     display = CleaningProgress(lambda stage, done, *_: said.append(done * 1e6), Sizes([100, 300]), None)
     for name, position in (("000001-000000", 200), ("000000-000000", 50), ("000001-000001-last", 300)):
-        display.show(Stored(Chunk(name, position, 1, 10, 1, 10, {}, {}, {}, (0, 0, 0)), True))
+        display.show(
+            Stored(
+                Chunk(
+                    name=name,
+                    input_bytes=position,
+                    documents_read=1,
+                    bytes_read=10,
+                    documents=1,
+                    bytes=10,
+                    tallies={},
+                    removed={},
+                    examples={},
+                    sizes=(0, 0, 0),
+                ),
+                True,
+            )
+        )
     assert said == pytest.approx([200, 250, 350])
 
 

@@ -24,7 +24,20 @@ from skytrain.storage import open_store
 def test_links_of_many_tasks_are_joined_in_rounds_until_none_changes(tmp_path: Path) -> None:
     sys.path[:0] = spark_path()
     random, store = np.random.default_rng(3), open_store(str(tmp_path))
-    chunks = [Chunk("000000-000000-last", 0, 3000, 0, 3000, 0, {}, {}, {}, (0, 0, 0))]
+    chunks = [
+        Chunk(
+            name="000000-000000-last",
+            input_bytes=0,
+            documents_read=3000,
+            bytes_read=0,
+            documents=3000,
+            bytes=0,
+            tallies={},
+            removed={},
+            examples={},
+            sizes=(0, 0, 0),
+        )
+    ]
     place = CorpusPlace.of(store, "clean", "work", chunks, 1)
     chain = np.stack([np.arange(999), np.arange(1, 1000)], axis=1)
     edges = np.concatenate([chain, np.sort(random.integers(1000, 3000, (1500, 2)), axis=1)])

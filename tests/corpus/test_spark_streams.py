@@ -94,7 +94,21 @@ def test_stars_end_with_every_document_at_the_first_of_its_cluster(shape: str) -
 def test_parts_planned_from_sizes_are_those_of_the_local_engine(tmp_path: Path) -> None:
     random = np.random.default_rng(2)
     counts = [40, 0, 17, 60, 3]
-    chunks = [Chunk(f"{i:06d}", 0, n, 0, n, 0, {}, {}, {}, (0, 0, 0)) for i, n in enumerate(counts)]
+    chunks = [
+        Chunk(
+            name=f"{i:06d}",
+            input_bytes=0,
+            documents_read=n,
+            bytes_read=0,
+            documents=n,
+            bytes=0,
+            tallies={},
+            removed={},
+            examples={},
+            sizes=(0, 0, 0),
+        )
+        for i, n in enumerate(counts)
+    ]
     place = CorpusPlace.of(open_store(str(tmp_path)), "clean", "work", chunks, 3)
     sizes = [random.integers(1, 500, count).astype(np.uint64) for count in counts]
     fate = random.integers(0, 2, sum(counts)).astype(np.uint8)

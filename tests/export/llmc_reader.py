@@ -67,4 +67,6 @@ def read_llmc_file(path: Path) -> LlmcModel:
         tensors[name] = flat[start : start + size].reshape(shape)
         start += size
     assert start == flat.size, "bytes are left over"
-    return LlmcModel(version, positions, vocab, layers, heads, c, tensors)
+    return LlmcModel(
+        version=version, positions=positions, vocab=vocab, layers=layers, heads=heads, channels=c, tensors=tensors
+    )

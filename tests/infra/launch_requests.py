@@ -63,10 +63,24 @@ def account_with(subnet: str, calls: Sequence[Call], tags: Mapping[str, Mapping[
 def record_of(groups: Sequence[GroupSpec]) -> LaunchRecord:
     launched = [
         LaunchedGroup(
-            each.name, each.zone, each.offer.instance_type, each.offer.market, each.offer.nodes, 1.0,
-            "2026-11-16T00:00:00+00:00", each.offer.placement_group,
+            name=each.name, zone=each.zone, instance_type=each.offer.instance_type, market=each.offer.market, nodes=each.offer.nodes, usd_per_hour=1.0,
+            kill_at="2026-11-16T00:00:00+00:00", placement_group=each.offer.placement_group,
         )
         for each in groups
     ]  # fmt: skip
     at = "2026-11-15T00:00:00+00:00"
-    return LaunchRecord("00001", "gpt2", "train", at, "ada", "1", "us-east-2", 900.0, "", "ami-1", "", [], launched)
+    return LaunchRecord(
+        id="00001",
+        run="gpt2",
+        verb="train",
+        launched_at=at,
+        launched_by="ada",
+        account="1",
+        region="us-east-2",
+        patience_seconds=900.0,
+        plan_hash="",
+        image="ami-1",
+        bundle="",
+        words=[],
+        groups=launched,
+    )

@@ -126,7 +126,7 @@ def view_of(world: World) -> MeetingView:
     newest = end = None
     if world.generations:
         number, stored = len(world.generations), world.generations[-1]
-        newest = JobGeneration(number, stored.members, "", 0, "")
+        newest = JobGeneration(number=number, members=stored.members, address="", port=0, rendezvous_id="")
         end = stored.over or stored.end
     return MeetingView(dict(world.beats), newest, end)
 
@@ -454,6 +454,6 @@ def trusts_its_proposal(state: HostState, view: MeetingView, rules: MeetingRules
     after, actions = looked(state, view, rules)
     for action in actions:
         if isinstance(action, Propose):
-            own = JobGeneration(action.number, action.members, "", 0, "")
+            own = JobGeneration(number=action.number, members=action.members, address="", port=0, rendezvous_id="")
             return dataclasses.replace(after, phase="running", joined=own.number), (action, StartJob(own))
     return after, actions

@@ -111,7 +111,16 @@ def simulated_host(
     machines.replace_me = host.replaced.append  # type: ignore[method-assign]
     rules, limits = MeetingRules(nodes, beat_seconds), AgentLimits(max_restarts, 10.0)
     meeting = VanishingMeeting(store, identity, host)
-    host.agent = NodeAgent(identity, "127.0.0.1", meeting, machines, services, rules, limits, tell)
+    host.agent = NodeAgent(
+        identity=identity,
+        address="127.0.0.1",
+        meeting=meeting,
+        machines=machines,
+        services=services,
+        rules=rules,
+        limits=limits,
+        tell=tell,
+    )
     return host
 
 

@@ -77,7 +77,7 @@ def test_the_search_finds_what_is_wrong_with_a_broken_protocol(
 
 
 RULES = MeetingRules(wanted=2)
-RUNNING = JobGeneration(1, ("a.0", "b.0"), "10.0.0.1", 29500, "one")
+RUNNING = JobGeneration(number=1, members=("a.0", "b.0"), address="10.0.0.1", port=29500, rendezvous_id="one")
 
 
 def test_an_outage_of_the_store_ends_no_generation():

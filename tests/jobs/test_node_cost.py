@@ -48,7 +48,12 @@ class Machine:
         meter.BOOT_ID.write_text(self.name)
         began = EPOCH + timedelta(seconds=self.launched)
         return Ec2Instance(
-            self.name, "g5.xlarge", "us-east-2", "spot", began, EPOCH + timedelta(seconds=self.world.now)
+            id=self.name,
+            type="g5.xlarge",
+            region="us-east-2",
+            market="spot",
+            launched_at=began,
+            read_at=EPOCH + timedelta(seconds=self.world.now),
         )
 
     def start_agent(self) -> None:

@@ -294,7 +294,9 @@ def test_memory_holds_one_tensor_of_each_model_at_a_time(tmp_path):
         nonlocal alive
         alive -= 1
 
-    inputs = [MergeInput(name, "", {}, None, facts, read) for name in ("a", "b")]
+    inputs = [
+        MergeInput(label=name, sha256="", model={}, tokenizer=None, tensors=facts, read=read) for name in ("a", "b")
+    ]
     plan = MergePlan(inputs, MergeMethod("average", (0.5, 0.5)))
     store = open_store(str(tmp_path))
     write_streamed(SaveTarget(store, "merged"), merged_tensors(plan), {})

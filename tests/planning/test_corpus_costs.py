@@ -96,7 +96,15 @@ def test_a_fee_that_was_read_takes_the_place_of_the_assumed_one() -> None:
     catalog, wanted = packaged_catalog(), replace(CLOUD_DEFAULTS.emr, core_nodes=2, task_nodes=0)
     assumed = cluster_price(wanted, catalog, "us-east-2")
     fees = tuple(
-        Price(kind, "us-east-2", "on-demand", usd, usd, "2026-11-16", "x")
+        Price(
+            type=kind,
+            region="us-east-2",
+            market="on-demand",
+            usd_per_hour_min=usd,
+            usd_per_hour_max=usd,
+            date="2026-11-16",
+            source="x",
+        )
         for kind, usd in ((wanted.core, 0.01), (wanted.primary, 0.02))
     )
     read = cluster_price(wanted, replace(catalog, emr_fees=fees), "us-east-2")

@@ -111,9 +111,22 @@ def test_a_slow_measurement_cannot_be_escaped_by_a_mode_that_nobody_measured() -
     job = replace(workload.job, micro_batch=16, accumulation=1)
     node = Node.of(g5)
     slow = Measurement(
-        "NVIDIA A10G", 1, "gpt2-124m", decoder_fields(job.model), 1024, 16, 1, "single", "bf16-mixed",
-        path_of(job, Mesh()), False, 3 * step_time(job, Mesh(), node).seconds, None, "2026-11-15", "2.13",
-    )  # fmt: skip
+        device="NVIDIA A10G",
+        gpus=1,
+        model="gpt2-124m",
+        decoder=decoder_fields(job.model),
+        sequence_length=1024,
+        micro_batch=16,
+        accumulation=1,
+        preset="single",
+        precision="bf16-mixed",
+        path=path_of(job, Mesh()),
+        checkpointing=False,
+        step_seconds=3 * step_time(job, Mesh(), node).seconds,
+        peak_bytes=None,
+        date="2026-11-15",
+        torch="2.13",
+    )
     free, bound = place(workload, g5, 1), place(replace(workload, measurements=[slow]), g5, 1)
     assert isinstance(free, Placement) and isinstance(bound, Placement)
     assert bound.tokens_per_s == pytest.approx(free.tokens_per_s / 3, rel=0.15)
@@ -123,9 +136,22 @@ def test_a_choice_whose_speed_is_assumed_names_the_cheapest_that_was_measured() 
     job = TrainingJob(workload_of(CONFIG).job.model, 1024, 16, fused=True)
     g5 = Node.of(CATALOG.instance("g5.xlarge"))
     known = Measurement(
-        "NVIDIA A10G", 1, "gpt2-124m", decoder_fields(job.model), 1024, 16, 1, "single", "bf16-mixed",
-        "fused", False, step_time(job, Mesh(), g5).seconds, None, "2026-11-15", "2.13",
-    )  # fmt: skip
+        device="NVIDIA A10G",
+        gpus=1,
+        model="gpt2-124m",
+        decoder=decoder_fields(job.model),
+        sequence_length=1024,
+        micro_batch=16,
+        accumulation=1,
+        preset="single",
+        precision="bf16-mixed",
+        path="fused",
+        checkpointing=False,
+        step_seconds=step_time(job, Mesh(), g5).seconds,
+        peak_bytes=None,
+        date="2026-11-15",
+        torch="2.13",
+    )
     request = PlanRequest(market="spot", nodes=1)
     found = offers_for(CONFIG, request, measurements=[known])
     choice = choose(found)

@@ -64,7 +64,15 @@ def work(**changes: Any) -> RunWork:
 
 
 def price(market: Any = "on-demand", low: float = 10.0, high: float = 10.0) -> Price:
-    return Price("g5.xlarge", "us-east-2", market, low, high, "2026-08-22", "test")
+    return Price(
+        type="g5.xlarge",
+        region="us-east-2",
+        market=market,
+        usd_per_hour_min=low,
+        usd_per_hour_max=high,
+        date="2026-08-22",
+        source="test",
+    )
 
 
 def test_a_run_costs_its_steps_plus_boot_and_never_less() -> None:

@@ -29,7 +29,15 @@ def plan_of(request: PlanRequest, *words: str) -> Plan:
     choice = choose(found)
     assert choice is not None
     data = PlannedData("tokens/pile", workload.work.data_bytes)
-    material = PlanMaterial(composed.values, (), request, CATALOG, data, workload.work.local_data_bytes, NOW)
+    material = PlanMaterial(
+        values=composed.values,
+        words=(),
+        request=request,
+        catalog=CATALOG,
+        data=data,
+        local_bytes=workload.work.local_data_bytes,
+        now=NOW,
+    )
     return make_plan([choice, *fallbacks(choice, found)], "why", material)
 
 

@@ -15,13 +15,23 @@ from tests.tuning.simulated import Truth, loss_of, make_problem
 def make_report() -> SweepReport:
     problem, truth = make_problem(), Truth()
     trials = [Trial(rung.name, 2e-3 * step) for rung in problem.rungs[:3] for step in (0.5, 1.0, 2.0)]
-    history = [Observation(one, loss_of(truth, problem, one), 0.01, 30.0, {}) for one in trials]
+    history = [
+        Observation(trial=one, loss=loss_of(truth, problem, one), usd=0.01, seconds=30.0, extra={}) for one in trials
+    ]
     history.append(Observation(Trial(problem.rungs[0].name, 0.1), math.inf, 0.01, 3.0))
-    answer = Answer(2e-3, 1.5e-3, 2.6e-3, 0.001, 0.0, "fit <of> 9")
+    answer = Answer(rate=2e-3, low=1.5e-3, high=2.6e-3, regret_nats=0.001, divergence=0.0, why="fit <of> 9")
     conclusion = conclusion_of(problem, history, answer, "lr", (0.1, 1.0))
     steps = [{"step": step, "train/loss": 4.0 / step, "val/loss": 4.1 / step} for step in range(1, 9)]
     others = [OtherAnswer("grid", Answer(3e-3)), OtherAnswer("ladder", answer)]
-    return SweepReport("demo", problem, history, conclusion, others, fitted_curves(problem, history), {"a@1": steps})
+    return SweepReport(
+        name="demo",
+        problem=problem,
+        history=history,
+        conclusion=conclusion,
+        others=others,
+        fit=fitted_curves(problem, history),
+        curves={"a@1": steps},
+    )
 
 
 def test_every_plot_of_a_sweep_is_drawn_and_parses():

@@ -24,7 +24,7 @@ class Clock:
         monkeypatch.setattr(meter, "boot_clock", lambda: self.seconds)
 
     def machine(self, key: str = "a", age: float = 0.0, boot: str = "boot-1", *, rented: bool = True) -> MeteredMachine:
-        return MeteredMachine(key, boot, self.seconds, age, rented)
+        return MeteredMachine(key=key, boot=boot, boot_seconds=self.seconds, age_seconds=age, rented=rented)
 
 
 @pytest.fixture
@@ -126,7 +126,14 @@ def test_a_rebooted_instance_counts_from_its_launch(clock):
 def test_the_age_of_an_instance_is_by_the_metadata_services_clock_and_never_by_the_machines_own(clock):
     """As if this machine's clock were years ahead: it is, of an instance that was launched in 2020."""
     launched = datetime(2020, 1, 1, tzinfo=UTC)
-    instance = Ec2Instance("i-1", "g5.xlarge", "us-east-1", "spot", launched, launched + timedelta(hours=1))
+    instance = Ec2Instance(
+        id="i-1",
+        type="g5.xlarge",
+        region="us-east-1",
+        market="spot",
+        launched_at=launched,
+        read_at=launched + timedelta(hours=1),
+    )
     assert this_machine(instance).age_seconds == 3600
     young = dataclasses.replace(instance, read_at=launched)  # a clock that is behind
     assert this_machine(young).age_seconds == clock.seconds  # as long as it is up, at least
@@ -191,13 +198,15 @@ def test_a_machine_that_is_no_instance_is_paid_from_the_runs_first_start(clock):
 
 def test_an_instance_is_another_machine_after_it_was_stopped_and_started():
     launched = datetime(2026, 1, 1, tzinfo=UTC)
-    first = Ec2Instance("i-1", "g5.xlarge", "us-east-1", "spot", launched, launched)
+    first = Ec2Instance(
+        id="i-1", type="g5.xlarge", region="us-east-1", market="spot", launched_at=launched, read_at=launched
+    )
     again = dataclasses.replace(first, launched_at=datetime(2026, 1, 2, tzinfo=UTC))
     assert this_machine(first).key != this_machine(again).key
 
 
 def test_the_price_is_the_configured_one_or_the_catalogues_for_this_instance():
-    spot = Ec2Instance("i-1", "g5.xlarge", "us-east-1", "spot", None)
+    spot = Ec2Instance(id="i-1", type="g5.xlarge", region="us-east-1", market="spot", launched_at=None)
     on_demand = dataclasses.replace(spot, market="on-demand")
     assert machine_price(dataclasses.replace(NO_LIMIT, usd_per_hour=1.5), spot) == 1.5
     assert machine_price(NO_LIMIT, on_demand) == pytest.approx(1.006)
@@ -206,7 +215,7 @@ def test_the_price_is_the_configured_one_or_the_catalogues_for_this_instance():
 
 
 def test_a_budget_on_an_instance_without_a_known_price_is_refused():
-    unknown = Ec2Instance("i-1", "m99.large", "us-east-1", "on-demand", None)
+    unknown = Ec2Instance(id="i-1", type="m99.large", region="us-east-1", market="on-demand", launched_at=None)
     assert machine_price(NO_LIMIT, unknown) is None
     with pytest.raises(SkytrainError, match=r"no price is known for m99\.large .*\n  set budget\.usd_per_hour"):
         machine_price(dataclasses.replace(NO_LIMIT, usd=10.0), unknown)

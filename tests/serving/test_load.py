@@ -92,7 +92,22 @@ def test_prompts_of_a_file_and_their_order_follow_the_seed(tmp_path: Path) -> No
 def test_level_without_tokens_is_left_out_of_the_plot() -> None:
     """A logarithmic axis has no zero."""
     times = dict.fromkeys((50, 95, 99), 0.5)
-    assert "<svg" in load_svg("empty", [LoadLevel(1, 1.0, 4, {}, 0, 12, times, {}, times)])
+    assert "<svg" in load_svg(
+        "empty",
+        [
+            LoadLevel(
+                concurrency=1,
+                seconds=1.0,
+                completed=4,
+                errors={},
+                tokens=0,
+                prompt_tokens=12,
+                first_token=times,
+                between_tokens={},
+                total=times,
+            )
+        ],
+    )
 
 
 def test_percentiles_are_nearest_ranks() -> None:

@@ -71,7 +71,7 @@ def served(words: list[str], tmp_path: Path) -> Iterator[Served]:
         url = re.findall(r"at (http://\S+)/v1", said)[0]
         key = re.findall(r"API key: (\S+)", said)[0]
         [log] = (tmp_path / "serving/logs").glob("*.log")
-        yield Served(process, url, key, said, log)
+        yield Served(process=process, url=url, key=key, said=said, log=log)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(30)

@@ -16,7 +16,18 @@ GIB = 2.0**30
 ENGINE = VllmEngine("python", "0.32.0", for_cpu=False, own_environment=True)
 A10G = LocalGpu("NVIDIA A10G", 22.5 * GIB, 0.0, bf16=True)
 # Llama 3.1 8B.
-LLAMA = ServedShape(16.06e9, 2, 32, 32, 8, 128, 4096, 14336, 128256, 131072)
+LLAMA = ServedShape(
+    weight_bytes=16.06e9,
+    value_bytes=2,
+    layers=32,
+    heads=32,
+    kv_heads=8,
+    head_size=128,
+    width=4096,
+    mlp_width=14336,
+    vocab_size=128256,
+    max_length=131072,
+)
 
 
 def command(folder: Path, gpus: list[LocalGpu], *words: str, engine: VllmEngine = ENGINE) -> dict[str, str]:

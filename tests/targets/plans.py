@@ -12,7 +12,20 @@ from skytrain.planning.plan_file import FORMAT, CostForecast, Layout, PlannedCod
 
 def offer(instance_type: str = "g5.12xlarge", nodes: int = 2, market: Any = "spot", **changed: Any) -> PlannedOffer:
     instance = load_catalog().instance(instance_type)
-    layout = Layout({"shard": 8}, "fsdp", "1f1b", 8, 1, "none", True, False, "bf16-mixed", True, "torch", [])
+    layout = Layout(
+        mesh={"shard": 8},
+        preset="fsdp",
+        schedule="1f1b",
+        micro_batch=8,
+        accumulation=1,
+        activation_checkpointing="none",
+        reduce_once=True,
+        fp8=False,
+        precision="bf16-mixed",
+        compile=True,
+        kernels="torch",
+        overrides=[],
+    )
     made = PlannedOffer(
         region="us-east-2",
         instance_type=instance_type,
@@ -29,9 +42,13 @@ def offer(instance_type: str = "g5.12xlarge", nodes: int = 2, market: Any = "spo
         placement_group=nodes > 1,
         disk_gb=100,
         layout=layout,
-        speed=SpeedForecast(1.0, 1e5, "modelled", "test", {}),
+        speed=SpeedForecast(
+            step_seconds=1.0, tokens_per_s=1e5, source="modelled", because="test", step_parts_seconds={}
+        ),
         memory_bytes_per_gpu={"total": 1e10},
-        cost=CostForecast(5.0, 6.0, 25.0, 20.0, 30.0, 0.2, {}),
+        cost=CostForecast(
+            hours=5.0, hours_p90=6.0, usd=25.0, usd_p10=20.0, usd_p90=30.0, interruptions=0.2, parts_usd={}
+        ),
         kill_after_seconds=36000.0,
         zones=[],
     )

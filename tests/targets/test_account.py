@@ -284,7 +284,7 @@ def test_stop_ends_the_machines_that_are_there_after_the_wait(machines, config, 
 
     def meanwhile(*_: object) -> StoppedRun:
         machines.client("ec2", "us-east-2").terminate_instances(InstanceIds=[gone])
-        return StoppedRun("a", "stopped", True, 3, 20, 3)
+        return StoppedRun(run="a", state="stopped", asked=True, step=3, total_steps=20, checkpoint_step=3)
 
     def recorded(call: Call, region: str | None = None) -> dict[str, Any]:
         ended.extend(call.parameters.get("InstanceIds", []))

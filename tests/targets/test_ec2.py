@@ -56,7 +56,15 @@ def offer_of(words: list[str], request: PlanRequest) -> PlannedOffer:
     workload = workload_of(composed.config, composed.given)
     choice = choose(find_offers(workload, CATALOG, request))
     assert choice is not None
-    material = PlanMaterial(composed.values, (), request, CATALOG, PlannedData("tokens/pile", 0.0), 0.0, NOW)
+    material = PlanMaterial(
+        values=composed.values,
+        words=(),
+        request=request,
+        catalog=CATALOG,
+        data=PlannedData("tokens/pile", 0.0),
+        local_bytes=0.0,
+        now=NOW,
+    )
     return make_plan([choice], "", material).choice
 
 
@@ -91,14 +99,27 @@ def group_of(offer: PlannedOffer, number: int = 0, **changes: Any) -> GroupSpec:
         usd_per_hour=2.22,
     )
     image, tags = MachineImage("ami-0123456789abcdef0", "parameter"), Tags("pile", "ada")
-    spec = GroupSpec("gpt2", "00001", number, offer, "us-east-2a", image, boot, tags, account(), NOW)
+    spec = GroupSpec(
+        run="gpt2",
+        launch="00001",
+        number=number,
+        offer=offer,
+        zone="us-east-2a",
+        image=image,
+        boot=boot,
+        tags=tags,
+        cloud=account(),
+        launched_at=NOW,
+    )
     return replace(spec, **changes)
 
 
 @pytest.fixture(scope="module")
 def offers() -> dict[str, PlannedOffer]:
     found = {name: offer_of(words, request) for name, (words, request) in PLANS.items()}
-    material = JobMaterial(compose([]).values, (), PlanRequest(20, region="us-east-2"), CATALOG, NOW)
+    material = JobMaterial(
+        values=compose([]).values, words=(), request=PlanRequest(20, region="us-east-2"), catalog=CATALOG, now=NOW
+    )
     return {**found, PREPARE: prepare_plan(PrepareWork(1e12, 3e11, "tokens/pile"), material).choice}
 
 

@@ -37,7 +37,18 @@ def job_of(size: PodSize, kind: str = "job", files: dict[str, str] = FILES, **se
     eks = replace(CLOUD_DEFAULTS.eks, **{"image": IMAGE, "cluster": "training", **settings})
     cloud: Any = replace(account(), eks=eks, kind=kind)
     words = ("node", "recipe=gpt2-124m-pile", "cloud=eks", "run=gpt2", "--nodes", str(size.nodes), "--launch", "00001")
-    return EksJobSpec("gpt2", "00001", "pile", "ada", size, cloud, 36000.0, NOW, words, files)
+    return EksJobSpec(
+        run="gpt2",
+        launch="00001",
+        project="pile",
+        owner="ada",
+        size=size,
+        cloud=cloud,
+        run_seconds=36000.0,
+        launched_at=NOW,
+        command=words,
+        files=files,
+    )
 
 
 def job_named(name: str) -> EksJobSpec:

@@ -44,15 +44,15 @@ def job_of(executors: int = 16, **settings: Any) -> EmrJobSpec:
     )
     words = ("data=parquet", "data.source.paths=s3://crawl/with space/*.parquet")
     return EmrJobSpec(
-        "prepare-crawl",
-        "00001",
-        words,
-        Tags("pile", "ada"),
-        cloud,
-        PLACES,
-        NOW,
-        43200,
-        cloud.emr.executors or executors,
+        run="prepare-crawl",
+        launch="00001",
+        words=words,
+        tags=Tags("pile", "ada"),
+        cloud=cloud,
+        places=PLACES,
+        launched_at=NOW,
+        timeout_seconds=43200,
+        executors=cloud.emr.executors or executors,
     )
 
 

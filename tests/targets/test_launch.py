@@ -94,21 +94,30 @@ def test_a_run_with_a_job_on_another_target_is_launched_when_that_is_over(
 ) -> None:
     store = launching.open_store(s3_root)
     for number, target in enumerate(("eks", "slurm"), 1):
-        group = LaunchedGroup("job", "", "node", target, 2, 0.0, "", False)
+        group = LaunchedGroup(
+            name="job",
+            zone="",
+            instance_type="node",
+            market=target,
+            nodes=2,
+            usd_per_hour=0.0,
+            kill_at="",
+            placement_group=False,
+        )
         record = LaunchRecord(
-            f"{number:05d}",
-            RUN,
-            "train",
-            "2026-11-16T00:00:00+00:00",
-            "ada",
-            "",
-            "",
-            9.0,
-            "",
-            "",
-            "",
-            [],
-            [group],
+            id=f"{number:05d}",
+            run=RUN,
+            verb="train",
+            launched_at="2026-11-16T00:00:00+00:00",
+            launched_by="ada",
+            account="",
+            region="",
+            patience_seconds=9.0,
+            plan_hash="",
+            image="",
+            bundle="",
+            words=[],
+            groups=[group],
             target=target,
         )
         create_launch(store, record)
@@ -129,9 +138,32 @@ def test_a_run_with_a_job_on_another_target_is_launched_when_that_is_over(
 
 def test_a_launch_whose_run_is_over_after_a_moment_is_not_under_way(s3_root: str) -> None:
     store, now = launching.open_store(s3_root), datetime.now(UTC)
-    group = LaunchedGroup("job", "", "node", "ec2", 1, 0.0, "", False)
+    group = LaunchedGroup(
+        name="job",
+        zone="",
+        instance_type="node",
+        market="ec2",
+        nodes=1,
+        usd_per_hour=0.0,
+        kill_at="",
+        placement_group=False,
+    )
     at = now.isoformat()
-    record = LaunchRecord("00001", RUN, "train", at, "ada", "", "", 9.0, "", "", "", [], [group])
+    record = LaunchRecord(
+        id="00001",
+        run=RUN,
+        verb="train",
+        launched_at=at,
+        launched_by="ada",
+        account="",
+        region="",
+        patience_seconds=9.0,
+        plan_hash="",
+        image="",
+        bundle="",
+        words=[],
+        groups=[group],
+    )
     create_launch(store, record)
     assert launch_limits.live_launch([record], store, now, lambda _: False) == record  # its requests may be under way
     store.write(generation_key(RUN, 1), b'{"members": []}')
@@ -417,8 +449,31 @@ def test_a_plan_that_has_expired_is_refused_with_exit_code_3(ground: Ground, s3_
 
 def test_the_status_of_preparing_is_what_its_machine_says(tmp_path: Path) -> None:
     store, at = open_store(str(tmp_path)), "2026-11-15T00:00:00+00:00"
-    group = LaunchedGroup("g", "us-east-2a", "c7i.large", "spot", 1, 0.02, "2026-11-16T00:00:00+00:00", False)
-    record = LaunchRecord("00002", "p", "prepare", at, "ada", "1", "us-east-2", 900.0, "", "ami-1", "", [], [group])
+    group = LaunchedGroup(
+        name="g",
+        zone="us-east-2a",
+        instance_type="c7i.large",
+        market="spot",
+        nodes=1,
+        usd_per_hour=0.02,
+        kill_at="2026-11-16T00:00:00+00:00",
+        placement_group=False,
+    )
+    record = LaunchRecord(
+        id="00002",
+        run="p",
+        verb="prepare",
+        launched_at=at,
+        launched_by="ada",
+        account="1",
+        region="us-east-2",
+        patience_seconds=900.0,
+        plan_hash="",
+        image="ami-1",
+        bundle="",
+        words=[],
+        groups=[group],
+    )
     create_launch(store, record)
 
     def state() -> tuple[str, str | None]:
@@ -443,10 +498,34 @@ def test_the_status_of_preparing_is_what_its_machine_says(tmp_path: Path) -> Non
 
 def test_a_damaged_launch_is_named_and_hides_no_other_run(ground: Ground, s3_root: str) -> None:
     config, store = config_of(ground, s3_root), launching.open_store(s3_root)
-    group = LaunchedGroup("g", "us-east-2a", "g5.xlarge", "spot", 1, 0.5, "2026-11-16T00:00:00+00:00", False)
+    group = LaunchedGroup(
+        name="g",
+        zone="us-east-2a",
+        instance_type="g5.xlarge",
+        market="spot",
+        nodes=1,
+        usd_per_hour=0.5,
+        kill_at="2026-11-16T00:00:00+00:00",
+        placement_group=False,
+    )
     at = "2026-11-15T00:00:00+00:00"
     create_launch(
-        store, LaunchRecord("00001", RUN, "train", at, "ada", "1", "us-east-2", 9.0, "", "ami-1", "", [], [group])
+        store,
+        LaunchRecord(
+            id="00001",
+            run=RUN,
+            verb="train",
+            launched_at=at,
+            launched_by="ada",
+            account="1",
+            region="us-east-2",
+            patience_seconds=9.0,
+            plan_hash="",
+            image="ami-1",
+            bundle="",
+            words=[],
+            groups=[group],
+        ),
     )
     for body in (b"", b'{"id": "00001"}', store.read(f"runs/{RUN}/launches/00001.json").replace(b'"groups"', b'"g"')):
         store.write("runs/bad/launches/00001.json", body)

@@ -34,7 +34,13 @@ def job_of(planned: PlannedOffer, **settings: Any) -> SageMakerJobSpec:
     cloud = account()
     wanted = replace(cloud.sagemaker, **{"image": IMAGE, "role": ROLE, **settings})
     return SageMakerJobSpec(
-        "gpt2", "00001", planned, Tags("pile", "ada"), replace(cloud, sagemaker=wanted), PLACES, NOW
+        run="gpt2",
+        launch="00001",
+        offer=planned,
+        tags=Tags("pile", "ada"),
+        cloud=replace(cloud, sagemaker=wanted),
+        places=PLACES,
+        launched_at=NOW,
     )
 
 

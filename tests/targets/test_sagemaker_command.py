@@ -97,7 +97,10 @@ def test_without_an_image_the_one_that_image_push_recorded_is_used(
     ]
     assert typed(*words) == 2
     assert "the store records none" in capsys.readouterr().err
-    record_image(typed.store, PushedImage(typed.image, "1", "base@sha256:0", "abc", "2026-11-16T00:00:00Z"))
+    record_image(
+        typed.store,
+        PushedImage(uri=typed.image, tag="1", base="base@sha256:0", revision="abc", pushed_at="2026-11-16T00:00:00Z"),
+    )
     quota(stubbed, 1.0)
     assert typed(*words) == 0
     [shown] = json.loads(capsys.readouterr().out)
@@ -119,7 +122,10 @@ def test_doctor_checks_what_a_training_job_needs_with_and_without_a_plan(
         return {one["name"]: one for one in json.loads(capsys.readouterr().out)["checks"]}
 
     listed(4.0)
-    record_image(typed.store, PushedImage(typed.image, "1", "base@sha256:0", "abc", "2026-11-16T00:00:00Z"))
+    record_image(
+        typed.store,
+        PushedImage(uri=typed.image, tag="1", base="base@sha256:0", revision="abc", pushed_at="2026-11-16T00:00:00Z"),
+    )
     typed("doctor", "cloud=sagemaker", "--json")
     checks = found()
     assert checks["quotas"]["text"] == "on demand: none; spot: 4 x ml.g5.xlarge"
@@ -154,7 +160,18 @@ def test_a_recipe_of_eight_to_thirteen_billion_parameters_launches_with_one_comm
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     kinds = ("p4d.24xlarge", "p4de.24xlarge")  # after `skytrain catalog refresh`; the figures are the test's own
-    prices = tuple(Price(kind, "us-east-2", "on-demand", 30.0, 30.0, "2026-11-16", "a test") for kind in kinds)
+    prices = tuple(
+        Price(
+            type=kind,
+            region="us-east-2",
+            market="on-demand",
+            usd_per_hour_min=30.0,
+            usd_per_hour_max=30.0,
+            date="2026-11-16",
+            source="a test",
+        )
+        for kind in kinds
+    )
     monkeypatch.setenv("SKYTRAIN_CACHE", str(typed.folder / "cache"))
     save_catalog(replace(packaged_catalog(), sagemaker_prices=prices))
     stub, asked = stubbed.stub("service-quotas"), {"ServiceCode": "sagemaker"}

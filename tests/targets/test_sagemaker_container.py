@@ -110,7 +110,14 @@ def test_packages_that_were_changed_are_not_installed_and_the_job_says_why(tmp_p
     launch.mkdir()
     (bundle / "skytrain-1-py3-none-any.whl").write_bytes(b"changed")
     (bundle / "SHA256SUMS").write_text(f"{'0' * 64}  skytrain-1-py3-none-any.whl\n")
-    script = StartScript("gpt2", ("skytrain",), ("node",), sys.executable, str(tmp_path / "ml"), str(tmp_path / "work"))
+    script = StartScript(
+        run="gpt2",
+        requirements=("skytrain",),
+        command=("node",),
+        python=sys.executable,
+        root=str(tmp_path / "ml"),
+        work=str(tmp_path / "work"),
+    )
     (launch / "start.sh").write_text(script.render())
     assert subprocess.run(["bash", launch / "start.sh"], capture_output=True).returncode == 3
     assert (tmp_path / "ml/output/failure").read_text() == "the packages of the run are damaged: launch it again"
@@ -166,7 +173,14 @@ class Containers:
             "1",
         )
         required = (f"skytrain[aws,train]=={__version__}",)
-        script = StartScript("run", required, command, str(self.python), str(self.ml), f"{self.ml}/work")
+        script = StartScript(
+            run="run",
+            requirements=required,
+            command=command,
+            python=str(self.python),
+            root=str(self.ml),
+            work=f"{self.ml}/work",
+        )
         self.running = []
         for number, host in enumerate(self.hosts, 1):
             own = self.own(number)

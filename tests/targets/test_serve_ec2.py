@@ -146,12 +146,28 @@ def test_what_cannot_be_served_is_refused_before_anything_is_made(
 
 
 def plan_of(billions: float, **changed: Any) -> Any:
-    shape = ServedShape(billions * 2e9, 2, 32, 32, 8, 128, 4096, 14336, 128256, 8192)
+    shape = ServedShape(
+        weight_bytes=billions * 2e9,
+        value_bytes=2,
+        layers=32,
+        heads=32,
+        kv_heads=8,
+        head_size=128,
+        width=4096,
+        mlp_width=14336,
+        vocab_size=128256,
+        max_length=8192,
+    )
     work = replace(ServeWork(shape, "exports/x", 0.9, hours=2.0), **{k: v for k, v in changed.items() if k == "hours"})
     budget = changed.get("budget")
     request = PlanRequest(budget, region="us-east-2", market=changed.get("market"))
     values = compose([]).values
-    return serve_plan(work, JobMaterial(values, [], request, load_catalog(Path("/nonexistent")), datetime.now(UTC)))
+    return serve_plan(
+        work,
+        JobMaterial(
+            values=values, words=[], request=request, catalog=load_catalog(Path("/nonexistent")), now=datetime.now(UTC)
+        ),
+    )
 
 
 def test_the_cheapest_machine_with_room_is_chosen_and_ends_at_the_hours_or_the_budget() -> None:

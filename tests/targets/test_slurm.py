@@ -143,7 +143,9 @@ def test_on_hyperpod_the_agents_resume_by_themselves_and_its_log_is_told(shared,
     assert ("--auto-resume=1" in done.stdout) is hyperpod, done.stdout + done.stderr
     log = shared / "slurm-7.log"
     log.write_text("step 10\n[Auto Resume] Info: JobID: 7 StepID: 0 Initiating communication\nstep 20\n")
-    job = SlurmJob("7", "RUNNING", "n1", "1:00", "2:00", 0, "", str(log))
+    job = SlurmJob(
+        id="7", state="RUNNING", nodes="n1", elapsed="1:00", limit="2:00", restarts=0, reason="", log=str(log)
+    )
     assert target.resiliency_lines([job]) == ["[Auto Resume] Info: JobID: 7 StepID: 0 Initiating communication"]
     assert target.resiliency_lines([replace(job, log=str(shared / "gone"))]) == []
 
@@ -154,7 +156,18 @@ def test_logs_and_status_say_what_became_of_a_job_that_wrote_nothing_or_was_pree
     config = composed().config
     with pytest.raises(SkytrainError, match="nor a job of Slurm"):
         target.TARGET.job_log(config, "one", 5)
-    found[:] = [SlurmJob("8", "PENDING", "2 wanted", "0:00", "2:00", 0, "Resources", str(shared / "slurm-8.log"))]
+    found[:] = [
+        SlurmJob(
+            id="8",
+            state="PENDING",
+            nodes="2 wanted",
+            elapsed="0:00",
+            limit="2:00",
+            restarts=0,
+            reason="Resources",
+            log=str(shared / "slurm-8.log"),
+        )
+    ]
     log = target.TARGET.job_log(config, "one", 5)
     assert (log.lines, log.ended) == (["job 8: pending (Resources); it has written nothing"], False)
     (shared / "slurm-8.log").write_text("a\nb\nc\n")
@@ -167,11 +180,39 @@ def test_logs_and_status_say_what_became_of_a_job_that_wrote_nothing_or_was_pree
 
 def test_who_watches_a_run_that_waits_in_the_queue_goes_on_until_its_job_has_ended(shared, monkeypatch):
     config = composed(f"store.root={shared}/store").config
-    group = LaunchedGroup("one", "", "node", "slurm", 2, 0.0, "", False)
+    group = LaunchedGroup(
+        name="one",
+        zone="",
+        instance_type="node",
+        market="slurm",
+        nodes=2,
+        usd_per_hour=0.0,
+        kill_at="",
+        placement_group=False,
+    )
     at = "2026-11-16T00:00:00+00:00"
-    record = LaunchRecord("00001", "one", "train", at, "ada", "", "", 9.0, "", "", "", [], [group], target="slurm")
+    record = LaunchRecord(
+        id="00001",
+        run="one",
+        verb="train",
+        launched_at=at,
+        launched_by="ada",
+        account="",
+        region="",
+        patience_seconds=9.0,
+        plan_hash="",
+        image="",
+        bundle="",
+        words=[],
+        groups=[group],
+        target="slurm",
+    )
     create_launch(open_store(config.store), record)
-    jobs = [SlurmJob("8", "PENDING", "2 wanted", "0:00", "2:00", 0, "Resources")]
+    jobs = [
+        SlurmJob(
+            id="8", state="PENDING", nodes="2 wanted", elapsed="0:00", limit="2:00", restarts=0, reason="Resources"
+        )
+    ]
     monkeypatch.setattr(target, "slurm_jobs", lambda run: jobs)
     follower = RunFollower(config, "one")
     view = follower.look()

@@ -20,7 +20,9 @@ SETTINGS = replace(CLOUD_DEFAULTS.slurm, time=3600.0, save_before=60.0)
 
 
 def array(folder, *commands, **changes):
-    return SlurmArray("sweep", commands, SETTINGS, folder / "array", folder, **changes)
+    return SlurmArray(
+        name="sweep", commands=commands, settings=SETTINGS, folder=folder / "array", work_folder=folder, **changes
+    )
 
 
 def test_the_script_lists_the_commands_and_limits_how_many_run_at_once(tmp_path):

@@ -47,7 +47,13 @@ def interruptions(
     callback = Interruptions(
         reporter,
         ranks,
-        StopSources(signals or Signals(), notices, budget, lambda: taken_over, lambda: stop),
+        StopSources(
+            signals=signals or Signals(),
+            notices=notices,
+            budget=budget,
+            taken_over=lambda: taken_over,
+            stop_asked=lambda: stop,
+        ),
         save_soon=lambda: saves.append(1),
     )
     return callback, reporter, SimpleNamespace(should_stop=False)

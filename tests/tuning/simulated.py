@@ -34,14 +34,16 @@ class Truth:
 
 
 def make_problem(sizes=(0.1, 0.3, 1.0), horizons=(0.0625, 0.125, 0.25), *, law=None, noise=0.002, seed=0) -> Problem:
-    target = Rung("target", 4e8, 2e10, 5e5, 1.0)
+    target = Rung(name="target", parameters=4e8, tokens=2e10, batch_tokens=5e5, usd=1.0)
     rungs = [
-        Rung(f"n{size:g}-d{share:g}", size * 4e8, share * 2e10, 5e5, size * share)
+        Rung(
+            name=f"n{size:g}-d{share:g}", parameters=size * 4e8, tokens=share * 2e10, batch_tokens=5e5, usd=size * share
+        )
         for size in sizes
         for share in horizons
     ]
     priors = Priors(law or (lambda rung: math.log(2e-3) - 0.4 * math.log(rung.parameters / 4e8)))
-    return Problem(target, tuple(rungs), 1e-5, 0.2, priors, noise, seed)
+    return Problem(target=target, rungs=tuple(rungs), lowest=1e-5, highest=0.2, priors=priors, noise=noise, seed=seed)
 
 
 def loss_of(truth: Truth, problem: Problem, trial: Trial, rng: np.random.Generator | None = None) -> float:

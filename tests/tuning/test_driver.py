@@ -18,7 +18,12 @@ BUDGET, FINAL = 2.0, 1.1
 def setup_of(store, runner, strategy="grid", name="s"):
     sweep = SweepStore(store, name)
     return SweepSetup(
-        sweep, Ledger(store, sweep.folder, BUDGET), runner.problem, find_strategy(strategy), runner, FINAL
+        sweep=sweep,
+        ledger=Ledger(store, sweep.folder, BUDGET),
+        problem=runner.problem,
+        strategy=find_strategy(strategy),
+        runner=runner,
+        final_usd=FINAL,
     )
 
 
@@ -127,7 +132,16 @@ def test_a_budget_below_the_final_run_and_one_trial_names_the_least_that_works(t
     sweep = SweepStore(open_store(str(tmp_path)), "s")
     ledger = Ledger(sweep.store, sweep.folder, 1.0)
     with pytest.raises(BudgetError, match=r"the least that works is budget.usd=1.11"):
-        run_sweep(SweepSetup(sweep, ledger, runner.problem, find_strategy("grid"), runner, FINAL))
+        run_sweep(
+            SweepSetup(
+                sweep=sweep,
+                ledger=ledger,
+                problem=runner.problem,
+                strategy=find_strategy("grid"),
+                runner=runner,
+                final_usd=FINAL,
+            )
+        )
     assert not runner.bill and BudgetError.exit_code == 6
 
 
@@ -211,6 +225,6 @@ def test_losses_survive_the_store_also_those_that_are_no_numbers(tmp_path):
 
     sweep = SweepStore(open_store(str(tmp_path)), "s")
     for number, loss in enumerate((2.5, math.inf, math.nan), 1):
-        sweep.finish(number, Observation(Trial("a", 1e-3), loss, 0.1, 3.0, {"run": "x"}))
+        sweep.finish(number, Observation(trial=Trial("a", 1e-3), loss=loss, usd=0.1, seconds=3.0, extra={"run": "x"}))
     found = [sweep.history()[number] for number in (1, 2, 3)]
     assert found[0].loss == 2.5 and found[1].diverged and not found[2].finite and not found[2].diverged

@@ -167,9 +167,14 @@ def test_eighty_percent_intervals_hold_the_truth_76_to_84_percent_of_the_time():
 
 def test_a_rate_far_too_low_is_no_divergence():
     """Losses of short runs with Muon: the lowest rates end over a nat above the best."""
-    target = Rung("4x128-400", 8e5, 4e5, 1024, 1.0)
-    rungs = (Rung("2x32-50", 2.5e4, 5e4, 1024, 0.1), Rung("2x64-100", 1e5, 1e5, 1024, 0.2))
-    problem = Problem(target, rungs, 1e-5, 1.0, priors_for(target, centred_law(target, 5e-3)))
+    target = Rung(name="4x128-400", parameters=8e5, tokens=4e5, batch_tokens=1024, usd=1.0)
+    rungs = (
+        Rung(name="2x32-50", parameters=2.5e4, tokens=5e4, batch_tokens=1024, usd=0.1),
+        Rung(name="2x64-100", parameters=1e5, tokens=1e5, batch_tokens=1024, usd=0.2),
+    )
+    problem = Problem(
+        target=target, rungs=rungs, lowest=1e-5, highest=1.0, priors=priors_for(target, centred_law(target, 5e-3))
+    )
     short = {0.00164: 7.93, 0.0131: 6.66, 0.0263: 6.45, 0.0526: 6.327, 0.105: 6.324, 0.149: 6.38}
     longer = {0.00138: 7.01, 0.0111: 5.938, 0.0221: 5.893, 0.0442: 5.921}
     history = [

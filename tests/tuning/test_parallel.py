@@ -73,7 +73,15 @@ class World:
 
     def start_host(self, machine: str) -> None:
         name = f"{machine}-{len(self.sessions)}"
-        session = TuneSession(name, machine, name, "1", self.now, USD_PER_HOUR, self.slots)
+        session = TuneSession(
+            name=name,
+            machine=machine,
+            place=name,
+            process="1",
+            began=self.now,
+            usd_per_hour=USD_PER_HOUR,
+            slots=self.slots,
+        )
         self.sessions[name] = session
         slots = self.alive[name] = []
         for slot in range(1, self.slots + 1):
@@ -82,7 +90,15 @@ class World:
             ledger = Ledger(self.store, sweep.folder, BUDGET)
             runner = SimulatedRunner(self.truth, problem, self.rng)
             host = SimulatedHost(self, sweep, session, slot)
-            setup = SweepSetup(sweep, ledger, problem, find_strategy(self.strategy), runner, FINAL, host=host)
+            setup = SweepSetup(
+                sweep=sweep,
+                ledger=ledger,
+                problem=problem,
+                strategy=find_strategy(self.strategy),
+                runner=runner,
+                final_usd=FINAL,
+                host=host,
+            )
             slots.append(Slot(replace(setup, parallel=2 * self.slots), self.now + 5.0 * self.rng.random()))
         host.beat()
         host.settle(slots[0].setup.ledger, sweep.state())
@@ -132,7 +148,9 @@ class World:
         before = self.spent.get(decision.number, 0.0)
         limit = limit_of(setup, decision)
         usd = max(before, min(whole, limit))
-        return TrialResult(None if whole > limit else loss, usd, usd * 3600, {}, usd - before)
+        return TrialResult(
+            loss=None if whole > limit else loss, usd=usd, seconds=usd * 3600, extra={}, session_usd=usd - before
+        )
 
     def kill(self, name: str) -> None:
         """The machine is gone; what its trials have cost was recorded, and another machine may take its place."""
@@ -164,7 +182,14 @@ def random_parallel_sweep(number: int, folder, strategies, machines: int, slots:
     truth = Truth(level=10 ** rng.uniform(-3.3, -2.2), size=rng.uniform(-0.8, -0.2), wall=rng.uniform(0.8, 2.5))
     store = open_store(str(folder))
     failing = FailingStore(store, np.random.default_rng(number + 20_000), 0.004)
-    world = World(failing, rng, truth, strategies[number % len(strategies)], slots, kill_chance=0.04)
+    world = World(
+        store=failing,
+        rng=rng,
+        truth=truth,
+        strategy=strategies[number % len(strategies)],
+        slots=slots,
+        kill_chance=0.04,
+    )
     for host in range(machines):
         world.start_again(f"host-{host}")
     while world.alive:
@@ -181,7 +206,14 @@ def random_parallel_sweep(number: int, folder, strategies, machines: int, slots:
 def answer_of(store, strategy: str):
     sweep = SweepStore(store, "s")
     ledger = Ledger(store, sweep.folder, BUDGET)
-    setup = SweepSetup(sweep, ledger, make_problem(seed=1), find_strategy(strategy), None, FINAL)
+    setup = SweepSetup(
+        sweep=sweep,
+        ledger=ledger,
+        problem=make_problem(seed=1),
+        strategy=find_strategy(strategy),
+        runner=None,
+        final_usd=FINAL,
+    )
     try:
         return conclude(setup, sweep.state().observed)
     except BudgetError as error:

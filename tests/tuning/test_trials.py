@@ -75,13 +75,19 @@ def test_the_laws_give_known_rates_for_gpt2(homework):
 
 
 def test_under_mup_the_law_does_not_depend_on_size_and_under_the_standard_one_it_does():
-    target, small = Rung("t", 4e8, 2e10, 5e5, 1.0), Rung("s", 2.2e8, 2e10, 5e5, 0.5)
+    target, small = (
+        Rung(name="t", parameters=4e8, tokens=2e10, batch_tokens=5e5, usd=1.0),
+        Rung(name="s", parameters=2.2e8, tokens=2e10, batch_tokens=5e5, usd=0.5),
+    )
     assert combined_law(target, width_free=True)(small) == pytest.approx(combined_law(target, width_free=True)(target))
     assert combined_law(target)(small) > combined_law(target)(target) + 0.3
 
 
 def test_beliefs_widen_with_the_distance_from_the_published_curves():
-    near, far = Rung("n", 4e8, 2e10, 5e5, 1.0), Rung("f", 1e6, 1e7, 2e4, 1.0)
+    near, far = (
+        Rung(name="n", parameters=4e8, tokens=2e10, batch_tokens=5e5, usd=1.0),
+        Rung(name="f", parameters=1e6, tokens=1e7, batch_tokens=2e4, usd=1.0),
+    )
     law = combined_law(near)
     assert priors_for(far, law).offset > 1.4 * priors_for(near, law).offset
     assert 1e-3 < math.exp(combined_law(far)(far)) < 5e-2  # a power law would say 0.1

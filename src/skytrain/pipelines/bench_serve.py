@@ -64,7 +64,14 @@ def bench_serve(endpoint: Endpoint, test: LoadTest, reporter: Reporter) -> LoadR
         raise SkytrainError(f"{endpoint.base} has no model {test.model!r}\n  one of {', '.join(names)}")
     name = test.model or names[0]
     prompts = choose_prompts(test)
-    settings = LoadSettings(name, test.concurrencies, test.requests, test.max_tokens, test.seed, test.ignore_eos)
+    settings = LoadSettings(
+        model=name,
+        concurrencies=test.concurrencies,
+        requests=test.requests,
+        max_tokens=test.max_tokens,
+        seed=test.seed,
+        ignore_eos=test.ignore_eos,
+    )
     return LoadResults(name, endpoint.base, test, run_load(endpoint, settings, prompts, reporter))
 
 

@@ -64,7 +64,7 @@ def branch(
             words.append(f"budget.usd={_allowance(store, domains, domain, config.budget.usd):.6f}")
         start = _start(domains)
         reporter.note(f"{number + 1}/{len(configs)} {run}: from {start.label}")
-        ended = train_one(ExpertRun(domain, run, words, compose(words).config, start))
+        ended = train_one(ExpertRun(domain=domain, run=run, words=words, config=compose(words).config, start=start))
         code = code or ended
         if ended not in (0, EXIT_CODES["budget"]):  # one that has spent its share leaves the others theirs
             break
@@ -127,4 +127,6 @@ def _result(store: Store, domains: DomainsFile, domain: str, config: Config) -> 
     record, steps = find_expert(store, run), committed_steps(store, run)
     done = record is not None and record.finished_at is not None
     usd = spent_usd(store, run)
-    return BranchedExpert(domain, run, steps[-1] if steps else 0, total_steps(config), usd, done)
+    return BranchedExpert(
+        domain=domain, run=run, step=steps[-1] if steps else 0, total_steps=total_steps(config), usd=usd, done=done
+    )

@@ -92,7 +92,13 @@ def _launch(
     options = ["--from", domains.seed, *(["--weights-only"] if domains.weights_only else [])]
     if domains.at_step is not None:
         options += ["--at-step", str(domains.at_step)]
-    return ExpertLaunch(expert.domain, expert.run, PlannedJob(composed, plan, options=tuple(options)), usd, share)
+    return ExpertLaunch(
+        domain=expert.domain,
+        run=expert.run,
+        job=PlannedJob(composed, plan, options=tuple(options)),
+        usd=usd,
+        share_usd=share,
+    )
 
 
 def _limited(offer: PlannedOffer, share_usd: float | None, count: int) -> PlannedOffer:

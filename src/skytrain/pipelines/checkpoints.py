@@ -55,7 +55,13 @@ def _listed(store: Store, commit: Commit) -> Listed:
         marker, loss = read_marker(store, commit), read_validation(store, commit)
     except CheckpointError as error:
         return Listed(commit.step, commit.attempt, problem=str(error).splitlines()[0])
-    return Listed(commit.step, commit.attempt, marker.bytes, marker.committed_at, loss)
+    return Listed(
+        step=commit.step,
+        attempt=commit.attempt,
+        bytes=marker.bytes,
+        committed_at=marker.committed_at,
+        validation_loss=loss,
+    )
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,17 @@ def _datasets(store: Store, dataset: str) -> list[DatasetEntry]:
         entries += [_dataset(dataset, version, prepared, corpus_bytes) for prepared in found]
         if corpus and not found:
             entries.append(
-                DatasetEntry(dataset, version, None, 0, 0, corpus.documents, corpus.text_bytes, 0, corpus_bytes)
+                DatasetEntry(
+                    dataset=dataset,
+                    version=version,
+                    tokenizer=None,
+                    tokens=0,
+                    validation_tokens=0,
+                    documents=corpus.documents,
+                    text_bytes=corpus.text_bytes,
+                    bytes=0,
+                    corpus_bytes=corpus_bytes,
+                )
             )
     return entries
 

@@ -68,7 +68,13 @@ def open_held_out(config: Config, store: Store, model: EvaluatedModel, split: Sp
         tokens = TokenSplit.open(store, prefix, expect_tokenizer_hash=tokenizer.hash, vocab_size=tokenizer.vocab_size)
         if tokens.manifest.masked:
             tokens = PackedSplit.of(tokens)
-    return HeldOut(tokens, tokenizer, length, batch or max(1, AUTO_BATCH_TOKENS // length), limit)
+    return HeldOut(
+        split=tokens,
+        tokenizer=tokenizer,
+        sequence_length=length,
+        batch=batch or max(1, AUTO_BATCH_TOKENS // length),
+        max_tokens=limit,
+    )
 
 
 def _prefix_of_run(run: RunRecord, split: str) -> str:

@@ -86,7 +86,13 @@ def push(
         tell(f"{repository.name} has {tag} already: nothing is built or pushed")
     if digest is None:
         raise CloudError(f"docker pushed {tag}, and {repository.name} does not have it", fix="try it again")
-    image = PushedImage(f"{repository.url}@{digest}", tag, resolved, source.revision, timestamp(datetime.now(UTC)))
+    image = PushedImage(
+        uri=f"{repository.url}@{digest}",
+        tag=tag,
+        base=resolved,
+        revision=source.revision,
+        pushed_at=timestamp(datetime.now(UTC)),
+    )
     record_image(open_store(config.store), image)
     return image
 

@@ -55,7 +55,7 @@ def inspect(
     if check:
         problems = check_hashes(store, prefix, manifest, lambda done, total: reporter.progress("check", done, total))
     if problems:  # the index may be what is damaged
-        return Inspection(store.url(prefix), manifest, None, [], problems)
+        return Inspection(url=store.url(prefix), manifest=manifest, lengths=None, samples=[], problems=problems)
     lengths = document_lengths(store, prefix, manifest)
     shown: list[Sample] = []
     if samples:
@@ -68,5 +68,9 @@ def inspect(
             )
         shown = sample_documents(store, prefix, manifest, tokenizer, samples, config.seed)
     return Inspection(
-        store.url(prefix), manifest, length_statistics(lengths) if len(lengths) else None, shown, problems
+        url=store.url(prefix),
+        manifest=manifest,
+        lengths=length_statistics(lengths) if len(lengths) else None,
+        samples=shown,
+        problems=problems,
     )

@@ -97,7 +97,7 @@ def merge(config: Config, request: MergeRequest, reporter: Reporter) -> MergedRu
         reporter.note(f"{request.out} was exported by the same merge before")
     elif request.out is not None:
         _export(store, name, request.out, request.dtype)
-    return MergedRun(name, step, store.url(f"runs/{name}"), made, existed, request.out)
+    return MergedRun(run=name, step=step, url=store.url(f"runs/{name}"), made=made, existed=existed, folder=request.out)
 
 
 def _check_out(request: MergeRequest) -> None:

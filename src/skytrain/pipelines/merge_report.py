@@ -69,7 +69,7 @@ def report_merge(config: Config, request: MergeReportRequest, compose: Compose, 
     path = list(_path(measure, config, inputs, request.points))
     tokens = {name: text.windows * text.sequence_length for name, text in texts.items()}
     ends = [each.label for each in inputs[:2]] if path else []
-    report = MergeReport(request.run, made.method, tokens, rows, path, ends)
+    report = MergeReport(run=request.run, method=made.method, tokens=tokens, rows=rows, path=path, path_ends=ends)
     report = dataclasses.replace(report, verdicts=judge(report))
     store.write(f"runs/{request.run}/merge-report.json", (json.dumps(report.to_json(), indent=2) + "\n").encode())
     return report
@@ -97,7 +97,13 @@ class _Measure:
 
     def row(self, role: str, source: str) -> ModelRow:
         model, tokenizer = self.place(source)
-        return ModelRow(role, source, self.losses(model, source), self._usd(source), self.tasks(model, tokenizer))
+        return ModelRow(
+            role=role,
+            label=source,
+            losses=self.losses(model, source),
+            usd=self._usd(source),
+            tasks=self.tasks(model, tokenizer),
+        )
 
     def tasks(self, model: Scorer, tokenizer: Tokenizer) -> dict[str, TaskScore]:
         sources = TaskSources(self.store, self.reporter.note)

@@ -48,12 +48,21 @@ def plan_corpus(
     request = PlanRequest(None, hours, region=place)
     text = work.text_bytes + work.documents * BYTES_OF_A_DOCUMENT
     alone = replace(asked, text_bytes=text, documents=work.documents)
-    chosen = prepare_plan(alone, JobMaterial({"store": {"root": ""}}, (), request, catalog, datetime.now(UTC))).choice
+    chosen = prepare_plan(
+        alone,
+        JobMaterial(values={"store": {"root": ""}}, words=(), request=request, catalog=catalog, now=datetime.now(UTC)),
+    ).choice
     cost = chosen.cost
     one = CorpusOffer(
-        "one machine", f"{chosen.instance_type} ({chosen.market})", cost.hours, cost.hours_p90, cost.usd, cost.usd_p90,
-        0.0, ("cloud=ec2",),
-    )  # fmt: skip
+        how="one machine",
+        machines=f"{chosen.instance_type} ({chosen.market})",
+        hours=cost.hours,
+        hours_p90=cost.hours_p90,
+        usd=cost.usd,
+        usd_p90=cost.usd_p90,
+        fee_usd=0.0,
+        words=("cloud=ec2",),
+    )
     offers = corpus_offers(work, one, config.cloud.emr, catalog, place, hours)
     return CorpusPlan(work, place, offers, _advice(one, offers, hours))
 

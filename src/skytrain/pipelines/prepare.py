@@ -120,7 +120,7 @@ def _start(config: Config, reporter: Reporter) -> Preparation:
     store = open_store(config.store).patient(config.store.patience)
     source = make(config.data.source.target, config.data.source.args, key="data.source")
     version = corpus_version(config.data, fingerprint_of(config.data, source))
-    return Preparation(config, store, source, version, reporter)
+    return Preparation(config=config, store=store, source=source, version=version, reporter=reporter)
 
 
 def outline(config: Config) -> list[tuple[str, str]]:

@@ -81,7 +81,13 @@ def plan_deletion(config: Config, run: str) -> Deletion:
     _refuse_live(status_of(store, record), "deleted")
     stats = store.list(f"runs/{run}")
     children = [child.name for child in _children(store, run) if not committed_steps(store, child.name)]
-    return Deletion(run, sum(stat.size for stat in stats), len(stats), committed_steps(store, run), children)
+    return Deletion(
+        run=run,
+        bytes=sum(stat.size for stat in stats),
+        objects=len(stats),
+        checkpoints=committed_steps(store, run),
+        needed_by=children,
+    )
 
 
 def delete_run(config: Config, run: str) -> None:

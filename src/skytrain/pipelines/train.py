@@ -84,7 +84,14 @@ def train(
             result = _train(context)
         # Signals are still handled here: one that arrives now must not hide the outcome.
         worker.report_outcome(result.outcome)
-    return TrainedRun(context.run, context.url, result.step, context.plan.total_steps, result.outcome, result.metrics)
+    return TrainedRun(
+        run=context.run,
+        url=context.url,
+        step=result.step,
+        total_steps=context.plan.total_steps,
+        outcome=result.outcome,
+        metrics=result.metrics,
+    )
 
 
 def _train(context: RunContext) -> AttemptResult:

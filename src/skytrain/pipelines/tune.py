@@ -226,7 +226,17 @@ def _setup(
 
     parallel = slots * max(1, config.tune.machines)
     strategy = find_strategy(config.tune.strategy)
-    return SweepSetup(sweep, ledger, problem, strategy, runner, final_usd, host=host, parallel=parallel, wait=wait)
+    return SweepSetup(
+        sweep=sweep,
+        ledger=ledger,
+        problem=problem,
+        strategy=strategy,
+        runner=runner,
+        final_usd=final_usd,
+        host=host,
+        parallel=parallel,
+        wait=wait,
+    )
 
 
 def _concluded(config: Config, setup: SweepSetup) -> TunedSweep:
@@ -238,11 +248,28 @@ def _concluded(config: Config, setup: SweepSetup) -> TunedSweep:
     conclusion = conclusion_of(problem, history, answer, config.tune.axis, (ledger.spent_usd, final_usd))
     others = other_answers(search_of(problem, history, ledger))
     curves = fitted_curves(problem, history)
-    report = SweepReport(sweep.name, problem, history, conclusion, others, curves, _curves(sweep.store, history))
+    report = SweepReport(
+        name=sweep.name,
+        problem=problem,
+        history=history,
+        conclusion=conclusion,
+        others=others,
+        fit=curves,
+        curves=_curves(sweep.store, history),
+    )
     _save_page(sweep.store, report)
     words = value_words(config, answer.rate)
     from_step = config.tune.final_from_step
-    tuned = TunedSweep(sweep.name, sweep.url, problem, history, conclusion, others, words, from_step)
+    tuned = TunedSweep(
+        name=sweep.name,
+        url=sweep.url,
+        problem=problem,
+        history=history,
+        conclusion=conclusion,
+        others=others,
+        final_words=words,
+        from_step=from_step,
+    )
     return replace(tuned, rented=find_instance() is not None)
 
 

@@ -123,7 +123,13 @@ class LocalRunner:
         loss = {"diverged": math.inf, "budget": None}.get(outcome, metrics.get("val/loss"))
         shown = {name: value for name, value in metrics.items() if name.startswith(("train/loss", "eval/"))}
         extra = {"run": run, "outcome": outcome, **shown}
-        return TrialResult(loss, usd, usd / self._price.charged(1.0), extra, self._price.charged(seconds))
+        return TrialResult(
+            loss=loss,
+            usd=usd,
+            seconds=usd / self._price.charged(1.0),
+            extra=extra,
+            session_usd=self._price.charged(seconds),
+        )
 
     def _start(self, config: Config) -> Start:
         """From scratch, or where the constant part of a shorter trial at the same value has ended."""

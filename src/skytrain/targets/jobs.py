@@ -142,7 +142,9 @@ def plan_preparation(composed: Composed) -> Plan:
             f"engine={config.engine}: launch prepare rents one machine, which needs no cluster\n  leave it out"
         )
     request = PlanRequest(config.budget.usd, region=config.cloud.region)
-    material = JobMaterial(composed.values, composed.words, request, load_catalog(), datetime.now(UTC))
+    material = JobMaterial(
+        values=composed.values, words=composed.words, request=request, catalog=load_catalog(), now=datetime.now(UTC)
+    )
     return prepare_plan(prepare_work(config), material)
 
 

@@ -113,12 +113,12 @@ def account_leftovers(config: Config, request: GcRequest, reporter: Reporter) ->
 
     logs = f"and in the store: the logs of {plural(len(found.logs), 'old attempt')}\n" if found.logs else ""
     return Leftovers(
-        garbage_rows(found),
-        f"nothing of Skytrain's in {plural(len(found.scan.regions), 'region')}",
-        garbage_json(found),
-        requests(found),
-        found.count,
-        delete,
+        rows=garbage_rows(found),
+        nothing=f"nothing of Skytrain's in {plural(len(found.scan.regions), 'region')}",
+        facts=garbage_json(found),
+        requests=requests(found),
+        count=found.count,
+        delete=delete,
         session=session,
         usd_per_hour=found.usd_per_hour,
         besides=logs,

@@ -94,11 +94,17 @@ def plan_run(composed: Composed, open_mesh: bool, request: PlanRequest, trials: 
     sheet = _sheet(composed.config, choice, trials) if trials.count else None
     data = PlannedData(f"tokens/{composed.config.data.name}", workload.work.data_bytes)
     material = PlanMaterial(
-        composed.values, composed.words, request, catalog, data, workload.work.local_data_bytes, now=datetime.now(UTC)
+        values=composed.values,
+        words=composed.words,
+        request=request,
+        catalog=catalog,
+        data=data,
+        local_bytes=workload.work.local_data_bytes,
+        now=datetime.now(UTC),
     )
     plan = make_plan([choice, *fallbacks(choice, offers)], why, material)
     write_plan(plan, out)
-    return Planned(offers, choice, None, why, tuple(costly), sheet, plan)
+    return Planned(offers=offers, choice=choice, refusal=None, why=why, costly=tuple(costly), sheet=sheet, plan=plan)
 
 
 def _for_block(config: Config, request: PlanRequest) -> PlanRequest:

@@ -161,7 +161,13 @@ def stop_with_machines(config: Config, run: str, tell: Callable[[str], None]) ->
     if not machines:
         return PlannedStop(requests, end)
     require_run(config, run, machines)
-    return PlannedStop(requests, end, _end_question(run, machines), session, _usd_per_hour(machines))
+    return PlannedStop(
+        requests=requests,
+        end=end,
+        question=_end_question(run, machines),
+        session=session,
+        usd_per_hour=_usd_per_hour(machines),
+    )
 
 
 def stop_with_jobs(config: Config, run: str, active: Callable[[], Sequence[ActiveJob]]) -> PlannedStop:
@@ -208,7 +214,13 @@ def stop_whole_sweep(
 
     if not machines:
         return PlannedStop(requests, end)
-    return PlannedStop(requests, end, _end_question(name, machines), session, _usd_per_hour(machines))
+    return PlannedStop(
+        requests=requests,
+        end=end,
+        question=_end_question(name, machines),
+        session=session,
+        usd_per_hour=_usd_per_hour(machines),
+    )
 
 
 def _result_here(config: Config, stopped: StoppedRun) -> StopResult:
@@ -274,7 +286,14 @@ def _usd_per_hour(machines: Sequence[CloudResource]) -> float:
 
 
 def _result(found: RunStatus, *, asked: bool) -> StoppedRun:
-    return StoppedRun(found.run, found.state, asked, found.step, found.total_steps, found.checkpoint_step)
+    return StoppedRun(
+        run=found.run,
+        state=found.state,
+        asked=asked,
+        step=found.step,
+        total_steps=found.total_steps,
+        checkpoint_step=found.checkpoint_step,
+    )
 
 
 def describe_stop(stopped: StoppedRun) -> str:

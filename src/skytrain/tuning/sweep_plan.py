@@ -54,7 +54,14 @@ def plan_sweep(config: Config, reporter: Reporter, dry_run: DryRun | None = None
         store = SweepStore(open_store(config.store), sweep_name(config))
         check_budget(problem, final_usd, Ledger(store.store, store.folder, config.budget.usd))
     trials = rehearse(problem, find_strategy(config.tune.strategy), left)
-    return Schedule(problem, trials, final_usd, config.budget.usd, source, tuple(axes))
+    return Schedule(
+        problem=problem,
+        trials=trials,
+        final_usd=final_usd,
+        budget_usd=config.budget.usd,
+        source=source,
+        axes=tuple(axes),
+    )
 
 
 def find_instance() -> Ec2Instance | None:

@@ -39,17 +39,17 @@ def find_sweep_status(config: Config, name: str | None) -> SweepStatus | None:
     final = entries.pop("final", 0.0)
     state = "tuning" if sessions else ("answered" if answer is not None else "idle")
     return SweepStatus(
-        name,
-        state,
-        len(found.history),
-        _running(found),
-        machines_of_sweep(store, name),
-        sessions,
-        sum(entries.values()),
-        final,
-        answer.rate if answer else None,
-        answer.low if answer else None,
-        answer.high if answer else None,
+        sweep=name,
+        state=state,
+        finished=len(found.history),
+        running=_running(found),
+        machines=machines_of_sweep(store, name),
+        sessions=sessions,
+        spent_usd=sum(entries.values()),
+        final_usd=final,
+        answer=answer.rate if answer else None,
+        low=answer.low if answer else None,
+        high=answer.high if answer else None,
     )
 
 

@@ -18,11 +18,11 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
         if tags is not None:
             association = found.get("AssociationId")
             yield CloudResource(
-                KIND.name,
-                found["AllocationId"],
-                region,
-                tags,
-                "in use" if association else "unused",
+                kind=KIND.name,
+                id=found["AllocationId"],
+                region=region,
+                tags=tags,
+                state="in use" if association else "unused",
                 usd_per_hour=USD_PER_HOUR,
                 facts={"association": association},
             )
@@ -35,11 +35,11 @@ def delete(resource: CloudResource) -> list[Call]:
 
 
 KIND = ResourceKind(
-    "address",
-    "ec2",
-    50,
-    find,
-    delete,
-    ("ec2:DescribeAddresses",),
-    ("ec2:DisassociateAddress", "ec2:ReleaseAddress"),
+    name="address",
+    service="ec2",
+    order=50,
+    find=find,
+    delete=delete,
+    reads=("ec2:DescribeAddresses",),
+    deletes=("ec2:DisassociateAddress", "ec2:ReleaseAddress"),
 )

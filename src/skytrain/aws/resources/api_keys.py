@@ -18,7 +18,15 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
         asked = Call("ssm", "ListTagsForResource", {"ResourceType": "Parameter", "ResourceId": name})
         tags = ours(session.perform(asked, region).get("TagList"))
         if tags is not None:
-            yield CloudResource(KIND.name, name, region, tags, "", found.get("LastModifiedDate"), 0.0)
+            yield CloudResource(
+                kind=KIND.name,
+                id=name,
+                region=region,
+                tags=tags,
+                state="",
+                created_at=found.get("LastModifiedDate"),
+                usd_per_hour=0.0,
+            )
 
 
 def delete(resource: CloudResource) -> list[Call]:
@@ -26,11 +34,11 @@ def delete(resource: CloudResource) -> list[Call]:
 
 
 KIND = ResourceKind(
-    "API key",
-    "ssm",
-    90,
-    find,
-    delete,
-    ("ssm:DescribeParameters", "ssm:ListTagsForResource"),
-    ("ssm:DeleteParameter",),
+    name="API key",
+    service="ssm",
+    order=90,
+    find=find,
+    delete=delete,
+    reads=("ssm:DescribeParameters", "ssm:ListTagsForResource"),
+    deletes=("ssm:DeleteParameter",),
 )

@@ -16,12 +16,12 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
         tags = ours(found.get("Tags"))
         if tags is not None and not found.get("Status"):  # a status is set while it is deleted
             yield CloudResource(
-                KIND.name,
-                found["AutoScalingGroupName"],
-                region,
-                tags,
-                f"{found['DesiredCapacity']} wanted",
-                found.get("CreatedTime"),
+                kind=KIND.name,
+                id=found["AutoScalingGroupName"],
+                region=region,
+                tags=tags,
+                state=f"{found['DesiredCapacity']} wanted",
+                created_at=found.get("CreatedTime"),
                 usd_per_hour=0.0,  # its instances are listed by themselves
                 facts={"wanted": found["DesiredCapacity"], "most": found["MaxSize"]},
             )
@@ -38,11 +38,11 @@ def scale_to_zero(resource: CloudResource) -> Call:
 
 
 KIND = ResourceKind(
-    "Auto Scaling group",
-    "autoscaling",
-    20,
-    find,
-    delete,
-    ("autoscaling:DescribeAutoScalingGroups",),
-    ("autoscaling:DeleteAutoScalingGroup",),
+    name="Auto Scaling group",
+    service="autoscaling",
+    order=20,
+    find=find,
+    delete=delete,
+    reads=("autoscaling:DescribeAutoScalingGroups",),
+    deletes=("autoscaling:DeleteAutoScalingGroup",),
 )

@@ -19,14 +19,14 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
             continue
         groups = list(session.items(Call("eks", "ListNodegroups", {"clusterName": name}), "nodegroups", region))
         yield CloudResource(
-            KIND.name,
-            name,
-            region,
-            tags,
-            cluster.get("status", ""),
-            cluster.get("createdAt"),
-            USD_PER_HOUR,
-            {"nodegroups": groups},
+            kind=KIND.name,
+            id=name,
+            region=region,
+            tags=tags,
+            state=cluster.get("status", ""),
+            created_at=cluster.get("createdAt"),
+            usd_per_hour=USD_PER_HOUR,
+            facts={"nodegroups": groups},
         )
 
 
@@ -39,11 +39,11 @@ def delete(resource: CloudResource) -> list[Call]:
 
 
 KIND = ResourceKind(
-    "EKS cluster",
-    "eks",
-    15,
-    find,
-    delete,
-    ("eks:ListClusters", "eks:DescribeCluster", "eks:ListNodegroups"),
-    ("eks:DeleteNodegroup", "eks:DeleteCluster"),
+    name="EKS cluster",
+    service="eks",
+    order=15,
+    find=find,
+    delete=delete,
+    reads=("eks:ListClusters", "eks:DescribeCluster", "eks:ListNodegroups"),
+    deletes=("eks:DeleteNodegroup", "eks:DeleteCluster"),
 )

@@ -39,14 +39,14 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
         if tags is not None:
             cost = 0.0 if found["state"] in IDLE else None
             yield CloudResource(
-                KIND.name,
-                found["id"],
-                region,
-                tags,
-                found["state"],
-                found.get("createdAt"),
-                cost,
-                {"name": found.get("name"), "jobs": _running(session, found["id"], region)},
+                kind=KIND.name,
+                id=found["id"],
+                region=region,
+                tags=tags,
+                state=found["state"],
+                created_at=found.get("createdAt"),
+                usd_per_hour=cost,
+                facts={"name": found.get("name"), "jobs": _running(session, found["id"], region)},
             )
     if denied is not None:
         raise denied
@@ -67,11 +67,11 @@ def delete(resource: CloudResource) -> list[Call]:
 
 
 KIND = ResourceKind(
-    "EMR application",
-    "emr-serverless",
-    20,
-    find,
-    delete,
-    ("emr-serverless:ListApplications", "emr-serverless:GetApplication", "emr-serverless:ListJobRuns"),
-    ("emr-serverless:CancelJobRun", "emr-serverless:StopApplication", "emr-serverless:DeleteApplication"),
+    name="EMR application",
+    service="emr-serverless",
+    order=20,
+    find=find,
+    delete=delete,
+    reads=("emr-serverless:ListApplications", "emr-serverless:GetApplication", "emr-serverless:ListJobRuns"),
+    deletes=("emr-serverless:CancelJobRun", "emr-serverless:StopApplication", "emr-serverless:DeleteApplication"),
 )

@@ -23,7 +23,14 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
         tags = ours(cluster.get("Tags"))
         if tags is not None:
             created = found.get("Status", {}).get("Timeline", {}).get("CreationDateTime")
-            yield CloudResource(KIND.name, found["Id"], region, tags, found["Status"]["State"], created)
+            yield CloudResource(
+                kind=KIND.name,
+                id=found["Id"],
+                region=region,
+                tags=tags,
+                state=found["Status"]["State"],
+                created_at=created,
+            )
     if denied is not None:
         raise denied
 
@@ -35,11 +42,11 @@ def delete(resource: CloudResource) -> list[Call]:
 
 
 KIND = ResourceKind(
-    "EMR cluster",
-    "emr",
-    20,
-    find,
-    delete,
-    ("elasticmapreduce:ListClusters", "elasticmapreduce:DescribeCluster"),
-    ("elasticmapreduce:SetTerminationProtection", "elasticmapreduce:TerminateJobFlows"),
+    name="EMR cluster",
+    service="emr",
+    order=20,
+    find=find,
+    delete=delete,
+    reads=("elasticmapreduce:ListClusters", "elasticmapreduce:DescribeCluster"),
+    deletes=("elasticmapreduce:SetTerminationProtection", "elasticmapreduce:TerminateJobFlows"),
 )

@@ -22,14 +22,14 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
         price = SCRATCH_USD_PER_GB if throughput is None else PERSISTENT_USD_PER_GB.get(throughput)
         gb = found.get("StorageCapacity", 0)
         yield CloudResource(
-            KIND.name,
-            found["FileSystemId"],
-            region,
-            tags,
-            found.get("Lifecycle", ""),
-            found.get("CreationTime"),
-            None if price is None else per_month(price * gb),
-            {"gb": gb},
+            kind=KIND.name,
+            id=found["FileSystemId"],
+            region=region,
+            tags=tags,
+            state=found.get("Lifecycle", ""),
+            created_at=found.get("CreationTime"),
+            usd_per_hour=None if price is None else per_month(price * gb),
+            facts={"gb": gb},
         )
 
 
@@ -37,4 +37,12 @@ def delete(resource: CloudResource) -> list[Call]:
     return [Call("fsx", "DeleteFileSystem", {"FileSystemId": resource.id}, token_key=resource.id)]
 
 
-KIND = ResourceKind("file system", "fsx", 40, find, delete, ("fsx:DescribeFileSystems",), ("fsx:DeleteFileSystem",))
+KIND = ResourceKind(
+    name="file system",
+    service="fsx",
+    order=40,
+    find=find,
+    delete=delete,
+    reads=("fsx:DescribeFileSystems",),
+    deletes=("fsx:DeleteFileSystem",),
+)

@@ -47,4 +47,12 @@ def delete(resource: CloudResource) -> list[Call]:
     return [Call("ec2", "TerminateInstances", {"InstanceIds": [resource.id]})]
 
 
-KIND = ResourceKind("instance", "ec2", 30, find, delete, ("ec2:DescribeInstances",), ("ec2:TerminateInstances",))
+KIND = ResourceKind(
+    name="instance",
+    service="ec2",
+    order=30,
+    find=find,
+    delete=delete,
+    reads=("ec2:DescribeInstances",),
+    deletes=("ec2:TerminateInstances",),
+)

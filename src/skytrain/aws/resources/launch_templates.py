@@ -31,5 +31,11 @@ def delete(resource: CloudResource) -> list[Call]:
 
 
 KIND = ResourceKind(
-    "launch template", "ec2", 60, find, delete, ("ec2:DescribeLaunchTemplates",), ("ec2:DeleteLaunchTemplate",)
+    name="launch template",
+    service="ec2",
+    order=60,
+    find=find,
+    delete=delete,
+    reads=("ec2:DescribeLaunchTemplates",),
+    deletes=("ec2:DeleteLaunchTemplate",),
 )

@@ -26,7 +26,16 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
                 stored = found.get("storedBytes", 0)
                 created, cost = found["creationTime"] / 1000, per_month(USD_PER_GB * stored / 1e9)
                 when = datetime.fromtimestamp(created, UTC)
-                yield CloudResource(KIND.name, name, region, tags, "", when, cost, {"bytes": stored})
+                yield CloudResource(
+                    kind=KIND.name,
+                    id=name,
+                    region=region,
+                    tags=tags,
+                    state="",
+                    created_at=when,
+                    usd_per_hour=cost,
+                    facts={"bytes": stored},
+                )
 
 
 def delete(resource: CloudResource) -> list[Call]:
@@ -34,11 +43,11 @@ def delete(resource: CloudResource) -> list[Call]:
 
 
 KIND = ResourceKind(
-    "log group",
-    "logs",
-    80,
-    find,
-    delete,
-    ("tag:GetResources", "logs:DescribeLogGroups"),
-    ("logs:DeleteLogGroup",),
+    name="log group",
+    service="logs",
+    order=80,
+    find=find,
+    delete=delete,
+    reads=("tag:GetResources", "logs:DescribeLogGroups"),
+    deletes=("logs:DeleteLogGroup",),
 )

@@ -25,7 +25,15 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
                 facts = {"bucket": name, "key": found["Key"], "upload": found["UploadId"]}
                 # The size of its parts would take a request for each upload; the price is that of stored data.
                 url = f"s3://{name}/{found['Key']}"
-                yield CloudResource(KIND.name, url, region, tags, "abandoned", found["Initiated"], facts=facts)
+                yield CloudResource(
+                    kind=KIND.name,
+                    id=url,
+                    region=region,
+                    tags=tags,
+                    state="abandoned",
+                    created_at=found["Initiated"],
+                    facts=facts,
+                )
 
 
 def delete(resource: CloudResource) -> list[Call]:
@@ -35,12 +43,12 @@ def delete(resource: CloudResource) -> list[Call]:
 
 
 KIND = ResourceKind(
-    "multipart upload",
-    "s3",
-    90,
-    find,
-    delete,
-    ("tag:GetResources", "s3:ListBucketMultipartUploads"),
-    ("s3:AbortMultipartUpload",),
+    name="multipart upload",
+    service="s3",
+    order=90,
+    find=find,
+    delete=delete,
+    reads=("tag:GetResources", "s3:ListBucketMultipartUploads"),
+    deletes=("s3:AbortMultipartUpload",),
     leftover=True,
 )

@@ -18,7 +18,13 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
         tags = ours(found.get("Tags"))
         if tags is not None and found["State"] in ("pending", "available"):
             yield CloudResource(
-                KIND.name, found["NatGatewayId"], region, tags, found["State"], found.get("CreateTime"), USD_PER_HOUR
+                kind=KIND.name,
+                id=found["NatGatewayId"],
+                region=region,
+                tags=tags,
+                state=found["State"],
+                created_at=found.get("CreateTime"),
+                usd_per_hour=USD_PER_HOUR,
             )
 
 
@@ -26,4 +32,12 @@ def delete(resource: CloudResource) -> list[Call]:
     return []
 
 
-KIND = ResourceKind("NAT gateway", "ec2", 100, find, delete, ("ec2:DescribeNatGateways",), ())
+KIND = ResourceKind(
+    name="NAT gateway",
+    service="ec2",
+    order=100,
+    find=find,
+    delete=delete,
+    reads=("ec2:DescribeNatGateways",),
+    deletes=(),
+)

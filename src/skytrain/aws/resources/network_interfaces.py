@@ -17,7 +17,12 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
         # AWS deletes the interfaces that it manages itself, with what they belong to.
         if tags is not None and not found.get("RequesterManaged"):
             yield CloudResource(
-                KIND.name, found["NetworkInterfaceId"], region, tags, found.get("Status", ""), usd_per_hour=0.0
+                kind=KIND.name,
+                id=found["NetworkInterfaceId"],
+                region=region,
+                tags=tags,
+                state=found.get("Status", ""),
+                usd_per_hour=0.0,
             )
 
 
@@ -26,11 +31,11 @@ def delete(resource: CloudResource) -> list[Call]:
 
 
 KIND = ResourceKind(
-    "network interface",
-    "ec2",
-    55,
-    find,
-    delete,
-    ("ec2:DescribeNetworkInterfaces",),
-    ("ec2:DeleteNetworkInterface",),
+    name="network interface",
+    service="ec2",
+    order=55,
+    find=find,
+    delete=delete,
+    reads=("ec2:DescribeNetworkInterfaces",),
+    deletes=("ec2:DeleteNetworkInterface",),
 )

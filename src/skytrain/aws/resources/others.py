@@ -48,4 +48,12 @@ def delete(resource: CloudResource) -> list[Call]:
     return []
 
 
-KIND = ResourceKind("other", "resourcegroupstaggingapi", 100, find, delete, ("tag:GetResources",), ())
+KIND = ResourceKind(
+    name="other",
+    service="resourcegroupstaggingapi",
+    order=100,
+    find=find,
+    delete=delete,
+    reads=("tag:GetResources",),
+    deletes=(),
+)

@@ -15,7 +15,14 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
     for found in session.items(call, "PlacementGroups", region):
         tags = ours(found.get("Tags"))
         if tags is not None and found.get("State") != "deleting":
-            yield CloudResource(KIND.name, found["GroupName"], region, tags, found.get("State", ""), usd_per_hour=0.0)
+            yield CloudResource(
+                kind=KIND.name,
+                id=found["GroupName"],
+                region=region,
+                tags=tags,
+                state=found.get("State", ""),
+                usd_per_hour=0.0,
+            )
 
 
 def delete(resource: CloudResource) -> list[Call]:
@@ -23,5 +30,11 @@ def delete(resource: CloudResource) -> list[Call]:
 
 
 KIND = ResourceKind(
-    "placement group", "ec2", 60, find, delete, ("ec2:DescribePlacementGroups",), ("ec2:DeletePlacementGroup",)
+    name="placement group",
+    service="ec2",
+    order=60,
+    find=find,
+    delete=delete,
+    reads=("ec2:DescribePlacementGroups",),
+    deletes=("ec2:DeletePlacementGroup",),
 )

@@ -18,7 +18,12 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
         )
         if tags is not None:
             yield CloudResource(
-                KIND.name, found["EndpointName"], region, tags, found["EndpointStatus"], found.get("CreationTime")
+                kind=KIND.name,
+                id=found["EndpointName"],
+                region=region,
+                tags=tags,
+                state=found["EndpointStatus"],
+                created_at=found.get("CreationTime"),
             )
 
 
@@ -27,11 +32,11 @@ def delete(resource: CloudResource) -> list[Call]:
 
 
 KIND = ResourceKind(
-    "SageMaker endpoint",
-    "sagemaker",
-    20,
-    find,
-    delete,
-    ("sagemaker:ListEndpoints", "sagemaker:ListTags"),
-    ("sagemaker:DeleteEndpoint",),
+    name="SageMaker endpoint",
+    service="sagemaker",
+    order=20,
+    find=find,
+    delete=delete,
+    reads=("sagemaker:ListEndpoints", "sagemaker:ListTags"),
+    deletes=("sagemaker:DeleteEndpoint",),
 )

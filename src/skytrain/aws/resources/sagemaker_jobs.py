@@ -19,12 +19,12 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
         )
         if tags is not None:
             yield CloudResource(
-                KIND.name,
-                found["TrainingJobName"],
-                region,
-                tags,
-                found["TrainingJobStatus"],
-                found.get("CreationTime"),
+                kind=KIND.name,
+                id=found["TrainingJobName"],
+                region=region,
+                tags=tags,
+                state=found["TrainingJobStatus"],
+                created_at=found.get("CreationTime"),
             )
 
 
@@ -33,11 +33,11 @@ def delete(resource: CloudResource) -> list[Call]:
 
 
 KIND = ResourceKind(
-    "SageMaker job",
-    "sagemaker",
-    20,
-    find,
-    delete,
-    ("sagemaker:ListTrainingJobs", "sagemaker:ListTags"),
-    ("sagemaker:StopTrainingJob",),
+    name="SageMaker job",
+    service="sagemaker",
+    order=20,
+    find=find,
+    delete=delete,
+    reads=("sagemaker:ListTrainingJobs", "sagemaker:ListTags"),
+    deletes=("sagemaker:StopTrainingJob",),
 )

@@ -17,7 +17,13 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
         tags = ours(session.perform(call, region).get("Tags"))
         if tags is not None:
             yield CloudResource(
-                KIND.name, found["Name"], region, tags, found.get("State", ""), found.get("CreationDate"), 0.0
+                kind=KIND.name,
+                id=found["Name"],
+                region=region,
+                tags=tags,
+                state=found.get("State", ""),
+                created_at=found.get("CreationDate"),
+                usd_per_hour=0.0,
             )
 
 
@@ -26,11 +32,11 @@ def delete(resource: CloudResource) -> list[Call]:
 
 
 KIND = ResourceKind(
-    "schedule group",
-    "scheduler",
-    10,
-    find,
-    delete,
-    ("scheduler:ListScheduleGroups", "scheduler:ListTagsForResource"),
-    ("scheduler:DeleteScheduleGroup", "scheduler:DeleteSchedule"),
+    name="schedule group",
+    service="scheduler",
+    order=10,
+    find=find,
+    delete=delete,
+    reads=("scheduler:ListScheduleGroups", "scheduler:ListTagsForResource"),
+    deletes=("scheduler:DeleteScheduleGroup", "scheduler:DeleteSchedule"),
 )

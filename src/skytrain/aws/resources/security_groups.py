@@ -25,5 +25,11 @@ def delete(resource: CloudResource) -> list[Call]:
 
 
 KIND = ResourceKind(
-    "security group", "ec2", 70, find, delete, ("ec2:DescribeSecurityGroups",), ("ec2:DeleteSecurityGroup",)
+    name="security group",
+    service="ec2",
+    order=70,
+    find=find,
+    delete=delete,
+    reads=("ec2:DescribeSecurityGroups",),
+    deletes=("ec2:DeleteSecurityGroup",),
 )

@@ -19,7 +19,13 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
         if tags is not None:
             cost = per_month(USD_PER_GB * found["VolumeSize"])
             yield CloudResource(
-                KIND.name, found["SnapshotId"], region, tags, found["State"], found.get("StartTime"), cost
+                kind=KIND.name,
+                id=found["SnapshotId"],
+                region=region,
+                tags=tags,
+                state=found["State"],
+                created_at=found.get("StartTime"),
+                usd_per_hour=cost,
             )
 
 
@@ -27,4 +33,12 @@ def delete(resource: CloudResource) -> list[Call]:
     return [Call("ec2", "DeleteSnapshot", {"SnapshotId": resource.id})]
 
 
-KIND = ResourceKind("snapshot", "ec2", 50, find, delete, ("ec2:DescribeSnapshots",), ("ec2:DeleteSnapshot",))
+KIND = ResourceKind(
+    name="snapshot",
+    service="ec2",
+    order=50,
+    find=find,
+    delete=delete,
+    reads=("ec2:DescribeSnapshots",),
+    deletes=("ec2:DeleteSnapshot",),
+)

@@ -17,12 +17,12 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
         tags = ours(found.get("Tags"))
         if tags is not None and found["State"] in ("open", "active"):
             yield CloudResource(
-                KIND.name,
-                found["SpotInstanceRequestId"],
-                region,
-                tags,
-                found["State"],
-                found.get("CreateTime"),
+                kind=KIND.name,
+                id=found["SpotInstanceRequestId"],
+                region=region,
+                tags=tags,
+                state=found["State"],
+                created_at=found.get("CreateTime"),
                 usd_per_hour=0.0,  # its instance is listed by itself
             )
 
@@ -32,11 +32,11 @@ def delete(resource: CloudResource) -> list[Call]:
 
 
 KIND = ResourceKind(
-    "spot request",
-    "ec2",
-    25,
-    find,
-    delete,
-    ("ec2:DescribeSpotInstanceRequests",),
-    ("ec2:CancelSpotInstanceRequests",),
+    name="spot request",
+    service="ec2",
+    order=25,
+    find=find,
+    delete=delete,
+    reads=("ec2:DescribeSpotInstanceRequests",),
+    deletes=("ec2:CancelSpotInstanceRequests",),
 )

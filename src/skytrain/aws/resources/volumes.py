@@ -21,7 +21,14 @@ def find(session: AwsSession, region: str) -> Iterator[CloudResource]:
             cost = None if price is None else per_month(price * found["Size"])
             facts = {"gb": found["Size"], "type": found.get("VolumeType")}
             yield CloudResource(
-                KIND.name, found["VolumeId"], region, tags, found["State"], found.get("CreateTime"), cost, facts
+                kind=KIND.name,
+                id=found["VolumeId"],
+                region=region,
+                tags=tags,
+                state=found["State"],
+                created_at=found.get("CreateTime"),
+                usd_per_hour=cost,
+                facts=facts,
             )
 
 
@@ -29,4 +36,12 @@ def delete(resource: CloudResource) -> list[Call]:
     return [Call("ec2", "DeleteVolume", {"VolumeId": resource.id})]
 
 
-KIND = ResourceKind("volume", "ec2", 50, find, delete, ("ec2:DescribeVolumes",), ("ec2:DeleteVolume",))
+KIND = ResourceKind(
+    name="volume",
+    service="ec2",
+    order=50,
+    find=find,
+    delete=delete,
+    reads=("ec2:DescribeVolumes",),
+    deletes=("ec2:DeleteVolume",),
+)

@@ -118,10 +118,28 @@ def _run(check: Check, preflight: Preflight) -> Finding:
     except NotChecked as reason:
         return Finding(check.name, check.group, "not checked", str(reason))
     except Failed as error:
-        return Finding(check.name, check.group, "failed", error.problem, error.fix, error.link, error.cause)
+        return Finding(
+            name=check.name,
+            group=check.group,
+            verdict="failed",
+            text=error.problem,
+            fix=error.fix,
+            link=error.link,
+            cause=error.cause,
+        )
     except CloudError as error:
-        return Finding(check.name, check.group, "failed", error.problem, error.fix, error.link, error.cause)
+        return Finding(
+            name=check.name,
+            group=check.group,
+            verdict="failed",
+            text=error.problem,
+            fix=error.fix,
+            link=error.link,
+            cause=error.cause,
+        )
     except SkytrainError as error:
         problem, _, fix = str(error).partition("\n")
         cause = CAUSES[error.exit_code] if error.exit_code in (10, 11) else "preflight"
-        return Finding(check.name, check.group, "failed", problem, " ".join(fix.split()), cause=cause)
+        return Finding(
+            name=check.name, group=check.group, verdict="failed", text=problem, fix=" ".join(fix.split()), cause=cause
+        )

@@ -125,7 +125,16 @@ def _assembled(job: PlannedJob, preflight: Preflight, after: LaunchId | None = N
     bundle = bundle_of(contents)
     record = _record(job.composed, current, preflight, LaunchId(run, next_launch(earlier)))
     record = replace(record, bundle=bundle.key, after=after)
-    draft = PreparedLaunch(run, current, record, session, store, contents, bundle, budget_usd=config.budget.usd)
+    draft = PreparedLaunch(
+        run=run,
+        plan=current,
+        record=record,
+        session=session,
+        store=store,
+        contents=contents,
+        bundle=bundle,
+        budget_usd=config.budget.usd,
+    )
     groups = [_group(config, draft, number, image, job) for number in range(len(current.offers))]
     for call in launch_calls(groups):
         call.body()  # what cannot be requested is refused now, and not after the question and the upload
@@ -248,4 +257,15 @@ def _group(config: Config, draft: PreparedLaunch, number: int, image: MachineIma
     assert project is not None
     tags = Tags(project, config.cloud.owner or draft.session.identity.name, draft.run)
     at = datetime.fromisoformat(record.launched_at)
-    return GroupSpec(draft.run, record.id, number, offer, offer.zones[0].zone, image, boot, tags, config.cloud, at)
+    return GroupSpec(
+        run=draft.run,
+        launch=record.id,
+        number=number,
+        offer=offer,
+        zone=offer.zones[0].zone,
+        image=image,
+        boot=boot,
+        tags=tags,
+        cloud=config.cloud,
+        launched_at=at,
+    )

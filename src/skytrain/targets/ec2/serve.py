@@ -115,7 +115,7 @@ def _prepare(job: ServeJob, model: ServedModel, reporter: Reporter) -> _Endpoint
     key = choose_api_key(job.request.api_key_file)
     assert key is not None
     put = put_key(parameter, key.value, prepared.groups[0].own_tags, cloud.kms_key)
-    return _Endpoint(prepared, key, parameter, put, stored)
+    return _Endpoint(prepared=prepared, key=key, parameter=parameter, put=put, model_key=stored)
 
 
 def _plan(job: ServeJob, model: ServedModel, folder: str) -> Plan:
@@ -134,7 +134,12 @@ def _plan(job: ServeJob, model: ServedModel, folder: str) -> Plan:
     )
     request = PlanRequest(config.budget.usd, region=region, market=job.request.market)
     composed = job.composed
-    return serve_plan(work, JobMaterial(composed.values, composed.words, request, load_catalog(), datetime.now(UTC)))
+    return serve_plan(
+        work,
+        JobMaterial(
+            values=composed.values, words=composed.words, request=request, catalog=load_catalog(), now=datetime.now(UTC)
+        ),
+    )
 
 
 def run_of(model: str) -> str:

@@ -71,6 +71,14 @@ def _offer(offer: PlannedOffer, share_usd: float, schedule: Schedule, machines: 
     hours = sum(one.usd for one in schedule.trials) / price / machines + boot
     most = share_usd / offer.max_usd_per_hour_each
     usd = min(share_usd, hours * price)
-    cost = CostForecast(hours, max(hours, most), usd, usd / 2, share_usd, 0.0, {"machine": usd})
+    cost = CostForecast(
+        hours=hours,
+        hours_p90=max(hours, most),
+        usd=usd,
+        usd_p10=usd / 2,
+        usd_p90=share_usd,
+        interruptions=0.0,
+        parts_usd={"machine": usd},
+    )
     quota = replace(offer.quota, vcpus=offer.quota.vcpus * machines)  # of all machines together
     return replace(offer, nodes=1, cost=cost, quota=quota, kill_after_seconds=most * 3600)

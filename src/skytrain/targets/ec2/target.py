@@ -54,11 +54,11 @@ class Ec2Launcher(LaunchTarget):
             return [launched, *said, LEFT_ALONE]
 
         return ReadyJob(
-            prepared.run,
-            job.composed.config,
-            render_calls(prepared.calls),
-            _summary(prepared),
-            start,
+            name=prepared.run,
+            config=job.composed.config,
+            requests=render_calls(prepared.calls),
+            summary=_summary(prepared),
+            start=start,
             session=prepared.session,
             usd_per_hour=prepared.usd_per_hour,
             before=lambda show, tell: _follow_smoke(job, prepared, show, tell),
@@ -155,11 +155,11 @@ def _sweep(request: LaunchRequest) -> ReadyJob:
         return [f"launched {len(prepared)} x {kind} for sweep {planned.name}", LEFT_ALONE]
 
     return ReadyJob(
-        planned.name,
-        planned.jobs[0].composed.config,
-        render_calls([call for one in prepared for call in one.calls]),
-        _sweep_summary(planned, prepared),
-        start,
+        name=planned.name,
+        config=planned.jobs[0].composed.config,
+        requests=render_calls([call for one in prepared for call in one.calls]),
+        summary=_sweep_summary(planned, prepared),
+        start=start,
         session=prepared[0].session,
         usd_per_hour=sum(one.usd_per_hour for one in prepared),
         follows=False,

@@ -52,12 +52,12 @@ def cluster_leftovers(config: Config, selection: GcSelection) -> Leftovers:
 
     doomed = [{"delete": each.kind, "name": each.name, "namespace": namespace} for each in found if each.delete]
     return Leftovers(
-        rows,
-        f"nothing of Skytrain's in {namespace} of cluster {cluster.name}",
-        [asdict(each) for each in found],
-        json.dumps(doomed, indent=1),
-        len(doomed),
-        delete,
+        rows=rows,
+        nothing=f"nothing of Skytrain's in {namespace} of cluster {cluster.name}",
+        facts=[asdict(each) for each in found],
+        requests=json.dumps(doomed, indent=1),
+        count=len(doomed),
+        delete=delete,
         unit="object",
         place=f" in {namespace}",
     )
@@ -109,7 +109,9 @@ def _judged(kind: str, item: KubeObject, selection: GcSelection) -> KubeLeftover
         delete, why = run == selection.run, f"--run {selection.run}" if run == selection.run else "of another run"
     elif selection.expired and why != "past its kill time":
         delete, why = False, "not past its kill time"
-    return KubeLeftover(kind, metadata["name"], run, age.total_seconds(), delete, why)
+    return KubeLeftover(
+        kind=kind, name=metadata["name"], run=run, age_seconds=age.total_seconds(), delete=delete, why=why
+    )
 
 
 def _verdict(kind: str, item: KubeObject, age: timedelta, expired: bool) -> tuple[bool, str]:

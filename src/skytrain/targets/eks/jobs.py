@@ -150,7 +150,9 @@ def _job(found: KubeObject, pods: Sequence[KubeObject]) -> EksJob:
     state, reason = _state(found, conditions, own)
     # Kubernetes does not count what the failure policy ignores: pods that were drained, preempted or interrupted.
     failed = max(status.get("failed", 0), sum(pod.phase == "Failed" for pod in own))
-    return EksJob(metadata["name"], found["kind"], state, nodes, failed, reason, own)
+    return EksJob(
+        name=metadata["name"], kind=found["kind"], state=state, nodes=nodes, failed_pods=failed, reason=reason, pods=own
+    )
 
 
 def _state(found: KubeObject, conditions: dict[str, Any], pods: Sequence[EksPod]) -> tuple[str, str | None]:
@@ -179,7 +181,7 @@ def _pod(found: KubeObject) -> EksPod:
     phase, reason = status.get("phase", "Pending"), pod_reason(found)
     if phase == "Running" and "deletionTimestamp" in metadata:
         reason = "it is being ended"
-    return EksPod(metadata["name"], index, phase, found["spec"].get("nodeName"), reason)
+    return EksPod(name=metadata["name"], index=index, phase=phase, node=found["spec"].get("nodeName"), reason=reason)
 
 
 def pod_reason(found: KubeObject) -> str | None:

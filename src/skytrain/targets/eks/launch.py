@@ -92,7 +92,7 @@ def prepare_eks_launch(request: EksRequest, session: Callable[[], AwsSession], *
         number = next_launch(earlier)
     job, usd = _job(request, run, number, owner)
     record = replace(_record(composed, plan, job, usd), account=account, launched_by=owner)
-    launch = EksLaunch(run, plan, record, store, job, usd, cluster)
+    launch = EksLaunch(run=run, plan=plan, record=record, store=store, job=job, usd_per_hour_each=usd, cluster=cluster)
     if cluster is not None:
         check_quota(cluster, config.cloud, job.size.nodes * job.size.gpus)
         _rehearse(cluster, launch.objects)
@@ -239,12 +239,32 @@ def _job(request: EksRequest, run: str, number: str, owner: str) -> tuple[EksJob
     )  # fmt: skip
     files = {path: body.decode() for path, body in request.files.items()}
     now = datetime.now(UTC)
-    return EksJobSpec(run, number, project, owner, size, config.cloud, seconds, now, command, files), usd
+    return EksJobSpec(
+        run=run,
+        launch=number,
+        project=project,
+        owner=owner,
+        size=size,
+        cloud=config.cloud,
+        run_seconds=seconds,
+        launched_at=now,
+        command=command,
+        files=files,
+    ), usd
 
 
 def _record(composed: Composed, plan: Plan | None, job: EksJobSpec, usd: float | None) -> LaunchRecord:
     size, kill_at = job.size, timestamp(job.kill_at)
     kind, market = size.instance_type or "any", size.market or "on-demand"
-    group = LaunchedGroup(job.name, "", kind, market, size.nodes, usd or 0.0, kill_at, False)
+    group = LaunchedGroup(
+        name=job.name,
+        zone="",
+        instance_type=kind,
+        market=market,
+        nodes=size.nodes,
+        usd_per_hour=usd or 0.0,
+        kill_at=kill_at,
+        placement_group=False,
+    )
     record = launch_record(composed, LaunchId(job.run, job.launch), job.launched_at, [group], plan)
     return replace(record, image=str(job.eks.image))

@@ -46,14 +46,14 @@ def offer_size(offer: PlannedOffer) -> PodSize:
         each for each in (*catalog.instances, *catalog.cpu_instances) if each.type == offer.instance_type
     )
     return PodSize(
-        offer.nodes,
-        max(1, int(machine.vcpus * CPU_SHARE)),
-        max(1, int(machine.memory_gib * MEMORY_SHARE)),
-        max(1, offer.disk_gb // 2),
-        offer.gpus_per_node,
-        offer.efa_interfaces,
-        offer.instance_type,
-        offer.market,
+        nodes=offer.nodes,
+        cpus=max(1, int(machine.vcpus * CPU_SHARE)),
+        memory_gib=max(1, int(machine.memory_gib * MEMORY_SHARE)),
+        disk_gib=max(1, offer.disk_gb // 2),
+        gpus=offer.gpus_per_node,
+        efa=offer.efa_interfaces,
+        instance_type=offer.instance_type,
+        market=offer.market,
     )
 
 

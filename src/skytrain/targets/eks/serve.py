@@ -137,7 +137,9 @@ def serving_state(config: Config) -> ServingState:
     found, data = _deployment(cluster), (cluster.get(CONFIG_MAP, CONFIG_NAME) or {}).get("data", {})
     wanted, ready = found["spec"].get("replicas", 0), found.get("status", {}).get("availableReplicas", 0)
     reason = _reason(cluster) if wanted > ready else None
-    return ServingState(data.get("MODEL_NAME", ""), data.get("MODEL_SOURCE", ""), wanted, ready, reason)
+    return ServingState(
+        model=data.get("MODEL_NAME", ""), source=data.get("MODEL_SOURCE", ""), wanted=wanted, ready=ready, reason=reason
+    )
 
 
 def stop_serving(config: Config) -> bool:

@@ -54,11 +54,11 @@ class EksLauncher(LaunchTarget):
             wait_for_pods(launch, tell)
 
         return ReadyJob(
-            launch.run,
-            config,
-            to_yaml(launch.objects).rstrip("\n"),
-            _summary(launch, config),
-            start,
+            name=launch.run,
+            config=config,
+            requests=to_yaml(launch.objects).rstrip("\n"),
+            summary=_summary(launch, config),
+            start=start,
             notes=[ONE_KIND] if launch.plan is not None and launch.plan.offers[1:] else [],
             before=wait,
             next_words=cluster_words(config),

@@ -86,18 +86,18 @@ def _job_runs(session: AwsSession, record: LaunchRecord) -> Iterator[EmrJob]:
                 continue
             billed = found.get("billedResourceUtilization") or {}
             yield EmrJob(
-                name,
-                SERVERLESS,
-                one["id"],
-                run["id"],
-                found["state"],
-                found.get("stateDetails") or None,
-                found.get("startedAt") or found.get("createdAt"),
-                found.get("totalExecutionDurationSeconds"),
-                billed.get("vCPUHour"),
-                billed.get("memoryGBHour"),
-                region,
-                billed.get("storageGBHour") or 0.0,
+                name=name,
+                kind=SERVERLESS,
+                place=one["id"],
+                id=run["id"],
+                state=found["state"],
+                reason=found.get("stateDetails") or None,
+                began_at=found.get("startedAt") or found.get("createdAt"),
+                seconds=found.get("totalExecutionDurationSeconds"),
+                vcpu_hours=billed.get("vCPUHour"),
+                gb_hours=billed.get("memoryGBHour"),
+                region=region,
+                disk_gb_hours=billed.get("storageGBHour") or 0.0,
             )
 
 
@@ -116,14 +116,14 @@ def _steps(session: AwsSession, record: LaunchRecord) -> Iterator[EmrJob]:
         began, ended = times.get("CreationDateTime"), times.get("EndDateTime")
         seconds = round((ended - began).total_seconds()) if began and ended else None
         yield EmrJob(
-            name,
-            CLUSTER,
-            one["Id"],
-            step["Id"] if step else "",
-            said["State"],
-            _reason(said) or _reason(status),
-            began,
-            seconds,
+            name=name,
+            kind=CLUSTER,
+            place=one["Id"],
+            id=step["Id"] if step else "",
+            state=said["State"],
+            reason=_reason(said) or _reason(status),
+            began_at=began,
+            seconds=seconds,
             region=region,
         )
 

@@ -189,12 +189,34 @@ def _assembled(composed: Composed, preflight: Preflight, documents: float | None
     )
     tags = Tags(config.cloud.project, config.cloud.owner or session.identity.name, run)
     timeout = _timeout(config, usd)
-    job = EmrJobSpec(run, number, tuple(composed.words), tags, config.cloud, places, preflight.now, timeout, executors)
+    job = EmrJobSpec(
+        run=run,
+        launch=number,
+        words=tuple(composed.words),
+        tags=tags,
+        cloud=config.cloud,
+        places=places,
+        launched_at=preflight.now,
+        timeout_seconds=timeout,
+        executors=executors,
+    )
     record = _record(composed, job, usd, session)
     record = replace(record, bundle=environment.key)
     assert store.url(emr_log_folder(record)) + "/" == places.logs
     subnet = next(iter(sorted(getattr(config.cloud.subnets, config.cloud.subnets.nodes).values())), "")
-    return EmrLaunch(run, record, session, store, contents, environment, job, subnet, estimate, usd, documents is None)
+    return EmrLaunch(
+        run=run,
+        record=record,
+        session=session,
+        store=store,
+        contents=contents,
+        environment=environment,
+        job=job,
+        subnet=subnet,
+        estimate=estimate,
+        usd_per_hour=usd,
+        documents_assumed=documents is None,
+    )
 
 
 def _executors(config: Config) -> int:
@@ -247,6 +269,15 @@ def _record(composed: Composed, job: EmrJobSpec, usd: float, session: AwsSession
     wanted, target = job.settings, str(composed.config.cloud.target)
     nodes = job.executors if target == SERVERLESS else 1 + wanted.core_nodes + wanted.task_nodes
     kind = f"{wanted.executor_cores} vCPU {wanted.executor_gb} GB" if target == SERVERLESS else wanted.core
-    group = LaunchedGroup(job.name, "", kind, target, nodes, usd / nodes, timestamp(job.kill_at), False)
+    group = LaunchedGroup(
+        name=job.name,
+        zone="",
+        instance_type=kind,
+        market=target,
+        nodes=nodes,
+        usd_per_hour=usd / nodes,
+        kill_at=timestamp(job.kill_at),
+        placement_group=False,
+    )
     record = launch_record(composed, LaunchId(job.run, job.launch), job.launched_at, [group], session=session)
     return replace(record, verb="prepare", image=wanted.release)

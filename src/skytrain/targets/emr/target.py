@@ -39,11 +39,11 @@ class EmrLauncher(LaunchTarget):
             ]
 
         return ReadyJob(
-            launch.run,
-            composed.config,
-            render_calls(launch.calls),
-            _summary(launch),
-            start,
+            name=launch.run,
+            config=composed.config,
+            requests=render_calls(launch.calls),
+            summary=_summary(launch),
+            start=start,
             session=launch.session,
             usd_per_hour=launch.usd_per_hour,
             follows=False,

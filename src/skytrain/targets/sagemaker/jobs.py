@@ -47,16 +47,16 @@ def describe_job(session: AwsSession, name: str, region: str | None = None) -> S
         raise
     resources = found["ResourceConfig"]
     return SageMakerJob(
-        name,
-        found["TrainingJobStatus"],
-        found["SecondaryStatus"],
-        resources.get("InstanceType", ""),
-        resources.get("InstanceCount", 0),
-        bool(found.get("EnableManagedSpotTraining")),
-        found.get("TrainingStartTime"),
-        found.get("TrainingTimeInSeconds"),
-        found.get("BillableTimeInSeconds"),
-        found.get("FailureReason") or None,
+        name=name,
+        state=found["TrainingJobStatus"],
+        phase=found["SecondaryStatus"],
+        instance_type=resources.get("InstanceType", ""),
+        nodes=resources.get("InstanceCount", 0),
+        spot=bool(found.get("EnableManagedSpotTraining")),
+        began_at=found.get("TrainingStartTime"),
+        seconds=found.get("TrainingTimeInSeconds"),
+        billed_seconds=found.get("BillableTimeInSeconds"),
+        reason=found.get("FailureReason") or None,
     )
 
 

@@ -149,15 +149,43 @@ def _assembled(composed: Composed, plan: Plan, preflight: Preflight) -> SageMake
         f"{folder}/tensorboard",
     )
     tags = Tags(project, config.cloud.owner or session.identity.name, run)
-    job = SageMakerJobSpec(run, number, plan.choice, tags, config.cloud, places, now)
+    job = SageMakerJobSpec(
+        run=run, launch=number, offer=plan.choice, tags=tags, cloud=config.cloud, places=places, launched_at=now
+    )
     job.request()  # settings that SageMaker refuses are told before prices are asked for
     usd = _price(session, job)
     offer, kill_at = job.offer, timestamp(job.kill_at)
-    group = LaunchedGroup(job.name, "", offer.instance_type, offer.market, offer.nodes, usd, kill_at, False)
+    group = LaunchedGroup(
+        name=job.name,
+        zone="",
+        instance_type=offer.instance_type,
+        market=offer.market,
+        nodes=offer.nodes,
+        usd_per_hour=usd,
+        kill_at=kill_at,
+        placement_group=False,
+    )
     record = launch_record(composed, LaunchId(run, number), job.launched_at, [group], plan, session)
     record = replace(record, image=str(wanted.image), bundle=bundle.key)
-    script = StartScript(run, bundle.requirements, _command(composed, job, usd), wanted.python, wanted.root)
-    return SageMakerLaunch(run, plan, record, session, store, contents, bundle, script, job, usd)
+    script = StartScript(
+        run=run,
+        requirements=bundle.requirements,
+        command=_command(composed, job, usd),
+        python=wanted.python,
+        root=wanted.root,
+    )
+    return SageMakerLaunch(
+        run=run,
+        plan=plan,
+        record=record,
+        session=session,
+        store=store,
+        contents=contents,
+        bundle=bundle,
+        script=script,
+        job=job,
+        usd_per_hour_each=usd,
+    )
 
 
 def _free_number(session: AwsSession, project: str, run: str, first: int) -> str:

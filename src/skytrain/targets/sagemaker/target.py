@@ -49,11 +49,11 @@ class SageMakerLauncher(LaunchTarget):
             ]
 
         return ReadyJob(
-            launch.run,
-            composed.config,
-            render_calls([launch.call]),
-            _summary(launch),
-            start,
+            name=launch.run,
+            config=composed.config,
+            requests=render_calls([launch.call]),
+            summary=_summary(launch),
+            start=start,
             session=launch.session,
             usd_per_hour=launch.usd_per_hour,
             notes=[ONE_KIND] if plan.offers[1:] else [],

@@ -161,7 +161,16 @@ def array_tasks(name: str, folder: Path) -> list[ArrayTask]:
             continue
         job, task = f"{array}_{number}", int(number)
         nodes = names or f"{count} wanted"
-        shown = SlurmJob(job, state, nodes, elapsed, limit, restarts.get(task), reason, str(task_log(folder, job)))
+        shown = SlurmJob(
+            id=job,
+            state=state,
+            nodes=nodes,
+            elapsed=elapsed,
+            limit=limit,
+            restarts=restarts.get(task),
+            reason=reason,
+            log=str(task_log(folder, job)),
+        )
         tasks[task] = ArrayTask(task, shown, _exit_code(folder, task) if has_ended(state) else None)
     for path in folder.glob(f"*.{CODE}"):
         number = path.stem
@@ -169,7 +178,16 @@ def array_tasks(name: str, folder: Path) -> list[ArrayTask]:
             code = int(path.read_text())
             logs = sorted(folder.glob(f"*_{number}.log"), key=lambda log: int(log.stem.partition("_")[0]))
             state, job = "FAILED" if code else "COMPLETED", logs[-1].stem if logs else number
-            over = SlurmJob(job, state, "-", "-", "-", None, "", str(logs[-1]) if logs else None)
+            over = SlurmJob(
+                id=job,
+                state=state,
+                nodes="-",
+                elapsed="-",
+                limit="-",
+                restarts=None,
+                reason="",
+                log=str(logs[-1]) if logs else None,
+            )
             tasks[int(number)] = ArrayTask(int(number), over, code)
     return [tasks[number] for number in sorted(tasks)]
 

@@ -135,7 +135,14 @@ def slurm_jobs(run: str) -> list[SlurmJob]:
         nodes = names or f"{count} wanted"
         found.append(
             SlurmJob(
-                number, state, nodes, elapsed, limit, int(restarts) if restarts else None, reason, details.get("StdOut")
+                id=number,
+                state=state,
+                nodes=nodes,
+                elapsed=elapsed,
+                limit=limit,
+                restarts=int(restarts) if restarts else None,
+                reason=reason,
+                log=details.get("StdOut"),
             )
         )
     known = {each.id for each in found}
@@ -164,7 +171,15 @@ def _accounted(run: str) -> list[SlurmJob]:
         return []
     rows = [row.split("|") for row in text.splitlines() if row.count("|") == 5]
     return [
-        SlurmJob(number, state, nodes, elapsed, limit, int(restarts) if restarts.isdigit() else None, "")
+        SlurmJob(
+            id=number,
+            state=state,
+            nodes=nodes,
+            elapsed=elapsed,
+            limit=limit,
+            restarts=int(restarts) if restarts.isdigit() else None,
+            reason="",
+        )
         for number, state, nodes, elapsed, limit, restarts in rows
     ]
 

@@ -56,15 +56,15 @@ def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask
     earlier = launches_of(store, run) if ask else []
     number = next_launch(earlier)
     script = SlurmScript(
-        run,
-        number,
-        (*composed.words, *options, f"run={run}"),
-        wanted,
-        folder / run,
-        Path.cwd(),
-        store_root(config),
-        job_python(wanted),
-        config.trainer.max_restarts,
+        run=run,
+        launch=number,
+        words=(*composed.words, *options, f"run={run}"),
+        settings=wanted,
+        folder=folder / run,
+        work_folder=Path.cwd(),
+        store=store_root(config),
+        python=job_python(wanted),
+        max_failures=config.trainer.max_restarts,
     )
     notes = [note for path in script.shared_folders for note in _check_shared(path, wanted)]
     if ask:
@@ -91,7 +91,16 @@ def prepare_slurm_launch(composed: Composed, options: Sequence[str] = (), *, ask
 
 def _record(composed: Composed, launch: LaunchId) -> LaunchRecord:
     wanted, usd = composed.config.cloud.slurm, composed.config.budget.usd_per_hour or 0.0
-    group = LaunchedGroup(slurm_job_name(launch.run), "", "node", "slurm", wanted.nodes, usd, "", False)
+    group = LaunchedGroup(
+        name=slurm_job_name(launch.run),
+        zone="",
+        instance_type="node",
+        market="slurm",
+        nodes=wanted.nodes,
+        usd_per_hour=usd,
+        kill_at="",
+        placement_group=False,
+    )
     record = launch_record(composed, launch, datetime.now(UTC), [group])
     return replace(record, launched_by=composed.config.cloud.owner or user_name())
 

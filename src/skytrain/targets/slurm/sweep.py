@@ -32,4 +32,11 @@ def prepare_sweep_array(composed: Composed, options: Sequence[str]) -> tuple[str
         for number in range(1, config.tune.machines + 1)
     )
     mounted = () if "://" in root else (root,)
-    return name, SlurmArray(name, commands, replace(wanted, nodes=1), folder / name, Path.cwd(), mounted)
+    return name, SlurmArray(
+        name=name,
+        commands=commands,
+        settings=replace(wanted, nodes=1),
+        folder=folder / name,
+        work_folder=Path.cwd(),
+        folders=mounted,
+    )

@@ -41,11 +41,11 @@ class SlurmLauncher(LaunchTarget):
             return [f"submitted job {start_slurm_launch(launch)}: run {launch.script.run}"]
 
         return ReadyJob(
-            launch.script.run,
-            composed.config,
-            launch.script.render().rstrip("\n"),
-            _summary(launch),
-            start,
+            name=launch.script.run,
+            config=composed.config,
+            requests=launch.script.render().rstrip("\n"),
+            summary=_summary(launch),
+            start=start,
             question="Submit?",
             notes=launch.notes,
             follows=False,
@@ -171,11 +171,11 @@ def _sweep(request: LaunchRequest) -> ReadyJob:
     composed = request.compose(request.words)
     name, array = prepare_sweep_array(composed, _options(request))
     return ReadyJob(
-        name,
-        composed.config,
-        array.render().rstrip("\n"),
-        [("sweep", name), ("tasks", str(len(array.commands))), ("folder", str(array.folder))],
-        lambda reporter: [f"submitted job array {submit_array(array)}: sweep {name}"],
+        name=name,
+        config=composed.config,
+        requests=array.render().rstrip("\n"),
+        summary=[("sweep", name), ("tasks", str(len(array.commands))), ("folder", str(array.folder))],
+        start=lambda reporter: [f"submitted job array {submit_array(array)}: sweep {name}"],
         question="Submit?",
         follows=False,
         next_words=_next_words(composed, request),
